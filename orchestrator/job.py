@@ -280,7 +280,7 @@ class RunJob:
         if self.scenario.connection != EMBEDDED:
             return nullcontext(lambda: None)
         named = target_profile(self.scenario, None).text("warehouse")
-        name = None if named is None else Identifier.parse(named).name
+        name = None if named is None else Identifier.parse(named).sql
         begun = self.taken_over is not None
         wanted = self.scenario.embedded
         model = {} if wanted == EmbeddedSettings() else {"slots": wanted.slots, "service_time": wanted.service_time}

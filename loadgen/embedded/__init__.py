@@ -1,5 +1,43 @@
 """The local Snowflake-compatible server: the real HTTP protocol in front of PostgreSQL, for use without an account.
 
-It is a role of its own: it imports nothing of the project but the floor (`errors`, `clock`, `units`, `log`), and the
-rest of the project reaches it over loopback HTTP only. asyncio lives here and nowhere else.
+It imports nothing of the project but the floor (`errors`, `clock`, `units`, `log`); other packages reach it over
+loopback HTTP only. Only this package uses asyncio.
+
+    client               finds or starts a server for a command; requests to `/__loadgen/…`
+    server               the process: options, signals, start and stop
+    http_server          assembles engine, warehouses and HTTP; restarts PostgreSQL; the null engine
+    datadir              the data directory and its owner
+    postgres             PostgreSQL as a child process
+    launch               starts a program as the unprivileged user, which ends with its parent
+    database_setup       roles, rights, functions and first objects in PostgreSQL
+
+    app                  the ASGI application: routes, repeated requests, polling for results
+    admin                endpoints below `/__loadgen/`, the request log, the end of an unused server
+    http_exchange        one request and its answer, with limits; answers of injected faults
+    fault_injection      fault rules
+    wire                 the protocol's JSON
+    login                login requests, the password file
+    session              sessions, their parameters and transactions
+    threads              runs long work beside the event loop
+
+    engine               runs a statement from its text to its result
+    transactions         running statements, transactions, locks
+    warehouse            slots and queues of warehouses
+    warehouse_models     models that runs set for their warehouse
+    service_time         distributions of time, and a precise timer
+    statement_history    the record of every statement, QUERY_HISTORY
+    catalog              databases, schemas, tables and views
+    container_services   jobs of Snowpark Container Services, recorded
+
+    backend_pool         connections to PostgreSQL
+    records              PostgreSQL's records as a result
+    result               results, and the memory that they take
+    sql_types            Snowflake's data types
+    sql_errors           Snowflake's errors
+    postgres_names       Snowflake's names in PostgreSQL
+    like_pattern         LIKE of SHOW commands
+
+    commands             statements that are not queries
+    translate            Snowflake SQL to PostgreSQL
+    functions            Snowflake's functions
 """

@@ -12,54 +12,55 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from loadgen.embedded import login, wire
-from loadgen.embedded.admin import PREFIX, Admin, RequestLog, RequestLogEntry
+from loadgen.embedded.admin import PREFIX, Admin, RequestLog, RequestLogEntry, ServerUsage
 from loadgen.embedded.fault_injection import FaultRules, InvalidFaultRule
-from loadgen.embedded.fault_replies import EXPIRED, deliver, struck
 from loadgen.embedded.http_exchange import (
+    EXPIRED,
     BodyMemory,
     HttpExchange,
     ReceiveMessage,
     Send,
+    deliver,
     reading,
     respond,
     send_lines,
+    struck,
     within,
 )
 from loadgen.embedded.login import Authenticator
 from loadgen.embedded.result import Charge, StatementResult
-from loadgen.embedded.running import Executor, QueryRequest, RequestKey
-from loadgen.embedded.server_lifetime import ServerUsage
 from loadgen.embedded.session import ServerSession
 from loadgen.embedded.sql_errors import SqlError, canceled
 from loadgen.embedded.sql_types import is_number
 from loadgen.embedded.threads import in_thread
+from loadgen.embedded.transactions import Executor, QueryRequest, RequestKey
 from loadgen.embedded.warehouse_models import WarehouseModels
 
 _log = logging.getLogger(__name__)
-ANSWER_WITHIN_S = 45.0  # then the client is told to ask again, as Snowflake does
+ANSWER_WITHIN_S = 45.0  # then the client is answered to poll, as by Snowflake
 ANSWERS_KEPT = 500
 LARGE_ANSWERS_KEPT = 1  # of those that count in the memory for results
 GONE = SqlError(390111, "08001", "Session no longer exists. New login required to access the service.")
 NOT_EXECUTING = SqlError(605, "57014", "Identified SQL statement is not currently executing.")
 GONE_GRACE_S = 5.0  # for a driver to repeat a request whose connection was lost
 TOO_MANY_SESSIONS = 390193
-REQUEST_ID_CHARACTERS_MAX = 200  # drivers send a UUID; it is kept with the session's answers
+REQUEST_ID_CHARACTERS_MAX = 200  # drivers send a UUID; kept with the session's answers
 CHALLENGE = (b"www-authenticate", b'Basic realm="loadgen"')
 
 
 @dataclass(slots=True)
 class Waited:
-    """A statement's task, and who waits for it."""
+    """A statement's task, and the requests that wait for it."""
 
     task: asyncio.Task[bytes]
     key: RequestKey
     clients: set[int] = field(default_factory=set)  # requests whose connection is open
-    postponed: bool = False  # the client was told to ask later: it need not be connected meanwhile
-    charge: Charge | None = None  # what its answer takes, if that is much
+    postponed: bool = False  # the client polls: it need not be connected meanwhile
+    charge: Charge | None = None  # memory of a large answer
 
 
 class App:
-    """Routes requests; owns the faults, the journal and the answers of statements that outlived their request."""
+    """Routes requests; owns faults, request log, and the answers of statements that outlived their request."""
 
     def __init__(
         self,
@@ -111,7 +112,7 @@ class App:
                 self._note(exchange, at_ms, (ended_s - started_s) * 1000)
 
     def _body_bytes_max(self, token: str) -> int:
-        """How large a body may be: small before login."""
+        """The largest body allowed: small before login."""
         sessions = self.executor.sessions
         known = token in sessions.by_token or token in sessions.by_master
         known = known or (self.entrance.checks and self.entrance.admits(token))
@@ -137,6 +138,8 @@ class App:
             if exchange.fault is not None and await struck(exchange):
                 return
         try:
+            limit = self._body_bytes_max(exchange.token)
+            exchange.body = await wire.plain_body(exchange.body, exchange.encoding, limit)
             body = await route(exchange)
         except _Answered:
             return
@@ -182,7 +185,7 @@ class App:
         return session
 
     async def _query(self, exchange: HttpExchange) -> bytes:
-        message = wire.parse(exchange.body, exchange.encoding)
+        message = wire.parse(exchange.body)
         text = message.get("sqlText")
         if not isinstance(text, str):
             raise wire.BadRequest("sqlText is missing")
@@ -223,7 +226,7 @@ class App:
         return await self._postponed(waited, asynchronous=False)
 
     def _client_gone(self, waited: Waited, exchange: HttpExchange) -> None:
-        """Its connection has ended. Drivers repeat a request whose connection was lost: they get some time for it."""
+        """Its connection has ended. Drivers repeat such a request, so the statement is cancelled some seconds later."""
         waited.clients.discard(id(exchange))
         if not self.usage.leaving:
             asyncio.get_running_loop().call_later(GONE_GRACE_S, self._cancel_unwaited, waited)
@@ -245,7 +248,7 @@ class App:
             exchange.query_id = getattr(error, "query_id", None)
             exchange.outcome = str(error.errno)
             reply = wire.refused(error, exchange.query_id)
-        except Exception as error:  # a bug of ours must not become a broken connection
+        except Exception as error:  # a bug in the server must not break the connection
             exchange.outcome = f"bug: {type(error).__name__}: {error}"[:300]
             _log.error("statement_crashed %s", request.text[:200], exc_info=error)
             internal = SqlError(603, "XX000", f"SQL execution internal error: {type(error).__name__}.")
@@ -256,20 +259,20 @@ class App:
     async def _large(
         self, session: ServerSession, request: QueryRequest, query_id: str, result: StatementResult
     ) -> bytes:
-        """An answer that takes long to write, made by a thread; what it takes is held by whoever waits for it."""
+        """A large answer, encoded by a thread; the waiting request holds its memory."""
         waited = self._under_way[session.user, request.request_id]
         waited.charge = result.charge
         return await in_thread(lambda: wire.answered(session, query_id, result, request.bindings), "large-answer")
 
     async def _postponed(self, waited: Waited, *, asynchronous: bool) -> bytes:
-        """Tell the client to ask for the result later, by the id that the statement has as soon as it has begun."""
+        """Answer that the client shall poll for the result by the statement's query id."""
         waited.postponed = True
         await asyncio.sleep(0)
         running = self.executor.by_request.get(waited.key)
         if running is not None:
             query_id = running.statement.query_id
-        else:  # it has ended already, or this engine does not tell
-            query_id = str(wire.parse(await waited.task, b"").get("data", {}).get("queryId"))
+        else:  # it has ended already, or the null engine runs it
+            query_id = str(wire.parse(await waited.task).get("data", {}).get("queryId"))
         self._keep(query_id, waited)
         return wire.in_progress(query_id, asynchronous)
 
@@ -279,7 +282,7 @@ class App:
         self._trim()
 
     def _trim(self) -> None:
-        """Forget the oldest answers that nobody has to have: those that ended go before the newest large one."""
+        """Drop the oldest answers without a waiting request: ended ones before the newest large one."""
         while len(self._answers) > ANSWERS_KEPT:
             self._answers.popitem(last=False)
         large = [query_id for query_id, waited in self._answers.items() if waited.charge is not None]
@@ -321,7 +324,7 @@ class App:
 
     async def _abort(self, exchange: HttpExchange) -> bytes:
         session = self._authorised(exchange)
-        message = wire.parse(exchange.body, exchange.encoding)
+        message = wire.parse(exchange.body)
         running = self.executor.by_request.get((session.user, str(message.get("requestId") or "")))
         if running is not None:
             running.cancel(canceled())
@@ -330,7 +333,7 @@ class App:
     # --- sessions -----------------------------------------------------------------------------------------------------
 
     async def _login(self, exchange: HttpExchange) -> bytes:
-        message = wire.parse(exchange.body, exchange.encoding, wire.LOGIN_BODY_BYTES_MAX)
+        message = wire.parse(exchange.body)
         wishes = login.read_login_request(message, exchange.query, self.entrance)
         await self._make_room()
         session = self.executor.sessions.open(wishes.user, wishes.role, wishes.client)
@@ -390,4 +393,4 @@ def _objects(message: dict[str, Any]) -> tuple[dict[str, dict[str, Any]] | None,
 
 
 class _Answered(Exception):
-    """The fault has answered already."""
+    """A fault has answered the request already."""

@@ -1,8 +1,8 @@
-"""PostgreSQL connections shared by the sessions.
+"""The pool of PostgreSQL connections that all sessions share.
 
-A statement borrows a backend and gives it back; a transaction keeps one until it ends. Free backends are kept per
+A statement acquires a backend and releases it; a transaction keeps one until it ends. Free backends are kept per
 time zone, because a backend's TimeZone must be the session's, and changing it costs a round trip. All values cross the
-connection as the text that Snowflake's protocol wants, so results need no second conversion.
+connection as the text of Snowflake's protocol, so results need no second conversion.
 
 Owner: the event loop. A backend serves one statement at a time.
 """
@@ -102,7 +102,8 @@ class Backend:
         refuse: Refuse,
         check: Callable[[], None],
     ) -> tuple[list[asyncpg.Record], Charge | None]:
-        """The records of a statement, and what they take. `refuse` cancels it: it is told when they take too much.
+        """The records of a statement, and their memory. `refuse` cancels it when they take too much.
+
         `check` raises when it was cancelled."""
         limit = rows_max(columns)
         self.meter.begin(refuse)
@@ -135,14 +136,14 @@ class Backend:
 
 
 class BackendPool:
-    """The pool: grows on demand up to a limit, then makes borrowers wait in order."""
+    """Grows on demand up to a limit; then statements wait in order of arrival."""
 
     def __init__(self, connect_kwargs: Callable[[], dict[str, Any]], limit: int, data_dir: Path) -> None:
         self._connect_kwargs = connect_kwargs
         self.data_dir = data_dir
         self._limit = limit
         self._count = 0
-        self._free: list[Backend] = []  # newest last: the warmest is taken first
+        self._free: list[Backend] = []  # newest last, and taken first
         self._waiting: deque[asyncio.Future[None]] = deque()
         self.memory = ResultMemory()
         self._keeping = asyncio.Semaphore(max(1, limit * KEPT_PERCENT_MAX // 100))
@@ -150,7 +151,7 @@ class BackendPool:
         self.up.set()
 
     async def acquire(self, timezone: str, *, urgent: bool = False) -> Backend:
-        """A backend; while PostgreSQL is being restarted only the restart itself (`urgent`) gets one at once."""
+        """A backend; while PostgreSQL is being restarted only the restart itself (`urgent`) gets one."""
         if not urgent and not self.up.is_set():
             if (full := self.disk_full()) is not None:
                 raise full
@@ -168,7 +169,7 @@ class BackendPool:
             await turn
 
     async def acquire_to_keep(self, timezone: str) -> Backend:
-        """A backend for a transaction. Transactions get most of the backends, not all: single statements go on."""
+        """A backend for a transaction. A part of the backends is kept for single statements."""
         await self._keeping.acquire()
         try:
             backend = await self.acquire(timezone)
@@ -179,18 +180,17 @@ class BackendPool:
         return backend
 
     async def keep(self, backend: Backend) -> bool:
-        """Count the backend of a statement that waits for a lock as kept, until it is released. False: there are too
-        many already, and the statement must not wait."""
+        """Count the backend of a statement that waits for a lock as kept. False: too many are, it must not wait."""
         if backend.kept:
             return True
         if self._keeping.locked():
             return False
-        await self._keeping.acquire()  # at once
+        await self._keeping.acquire()  # does not wait: it is not locked
         backend.kept = True
         return True
 
     async def acquire_extra(self, timezone: str) -> Backend:
-        """A backend at once, if need be one beyond the limit. For the server's own use, one at a time."""
+        """A backend without waiting, beyond the limit if necessary. For the server's internal use, one at a time."""
         if self._free or self._count < self._limit:
             return await self.acquire(timezone)
         backend = await self._open(timezone)
@@ -199,7 +199,7 @@ class BackendPool:
 
     @property
     def crowded(self) -> bool:
-        """Whether the next transaction has to wait for another one's end."""
+        """Whether the next transaction has to wait until another ends."""
         return self._keeping.locked()
 
     def _let_go(self, backend: Backend) -> None:
@@ -208,7 +208,7 @@ class BackendPool:
             self._keeping.release()
 
     def disk_full(self) -> SqlError | None:
-        """What to answer when PostgreSQL failed because it has no room to write; None: it has."""
+        """The error when PostgreSQL failed because the disk is full; None: it is not full."""
         free = shutil.disk_usage(self.data_dir).free
         return sql_errors.disk_full(self.data_dir) if free < WAL_SEGMENT_BYTES else None
 
@@ -239,11 +239,11 @@ class BackendPool:
         return Backend(connection, timezone, self.memory)
 
     async def release(self, backend: Backend) -> None:
-        """Give a backend back; one that is broken or still in a transaction is thrown away."""
+        """Return a backend to the pool; one that is broken or still in a transaction is closed."""
         self._let_go(backend)
         connection = backend.connection
         if backend.disturbed and not connection.is_closed():
-            # A cancel that came too late for its statement must not hit the next one's.
+            # A cancel that arrived after its statement ended must not hit the next statement.
             backend.disturbed = False
             try:
                 await connection.fetchval("SELECT 1")
@@ -282,7 +282,7 @@ class BackendPool:
 
 @asynccontextmanager
 async def savepoint(backend: Backend, *, keep: bool) -> AsyncIterator[None]:
-    """What only read is rolled back too: it then holds no lock that a later definition would have to wait for."""
+    """Reads are rolled back too, so that they hold no lock that a later DDL statement would wait for."""
     connection = backend.connection
     await connection.execute("SAVEPOINT s")
     undo = "ROLLBACK TO SAVEPOINT s; RELEASE SAVEPOINT s"
@@ -299,8 +299,7 @@ async def savepoint(backend: Backend, *, keep: bool) -> AsyncIterator[None]:
 
 
 def _share_priority(pid: int) -> None:
-    """Give a backend the priority of this process. It inherits the niceness, but begins a session, and Linux may weigh
-    sessions against each other (autogroup)."""
+    """Give a backend the priority of this process: Linux may weigh process sessions against each other (autogroup)."""
     niceness = os.getpriority(os.PRIO_PROCESS, 0)
     if niceness < 0:
         with suppress(OSError):

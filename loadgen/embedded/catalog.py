@@ -1,8 +1,8 @@
 """The catalogue: databases, schemas, tables and views, kept in memory and in PostgreSQL.
 
 Owner: the server's event loop. Every change runs as one PostgreSQL transaction that holds the DDL and the new
-catalogue rows together (PostgreSQL's DDL is transactional), and only then changes the memory: a crash in between
-loses neither or both. `version` counts changes; translated statements are cached per version.
+catalogue rows together (PostgreSQL's DDL is transactional), and only then changes the memory: after a crash
+either both are there or none is. `version` counts changes; translated statements are cached per version.
 """
 
 from __future__ import annotations
@@ -147,12 +147,12 @@ class Catalog:
                         yield from home.tables.values()
 
     async def load(self, connection: asyncpg.Connection) -> None:
-        """Read the stored catalogue; the server does so once at start and after a restart of PostgreSQL."""
+        """Read the stored catalogue; done at start and after a restart of PostgreSQL."""
         rows = await connection.fetch("SELECT kind, key, body FROM meta.object ORDER BY kind, key")
         bodies: dict[str, list[dict[str, Any]]] = {"database": [], "schema": [], "table": []}
         for kind, _key, body in rows:
             bodies.setdefault(kind, []).append(json.loads(body))
-        # Objects that are there already keep their identity: statements under way hold on to them.
+        # Existing objects keep their identity: running statements refer to them.
         known = {name: self.databases.get(name) for name in (body["name"] for body in bodies["database"])}
         self.databases.clear()
         for body in bodies["database"]:
@@ -170,7 +170,7 @@ class Catalog:
             table = table_from(body)
             self.databases[table.database].schemas[table.schema].tables[table.name] = table
             for name in (table.name, *(column.name for column in table.columns)):
-                postgres_names.stored(name)  # remembers the long ones
+                postgres_names.stored(name)  # registers long names
         self.changed()
 
 

@@ -1,19 +1,19 @@
-"""The embedded server of a command: one that runs already, or one of its own that ends with it.
+"""Finds the embedded server for a command, or starts one that ends with the command.
 
-    with embedded_server() as address: …     the connection `embedded` leads there inside the block
+    with embedded_server() as address: …     inside the block the connection `embedded` uses it
 
 In this order:
 
     $LOADGEN_EMBEDDED_ADDRESS      is set: that server; its password: see _named
-    the data directory's server    one runs: that one; another command may have started it a moment ago
-    a server of our own            started here; it ends when the block, or this process, has ended and nobody uses it
+    the data directory's server    one runs: that one
+    a new server                   started here; it ends after the block, or this process, when it is unused
 
 Any server will do. What a scenario says under `embedded:` is a model of its warehouse, which its run sets there for as
 long as it measures (`loadgen.embedded.client_model`): runs on other warehouses and the control plane are not affected.
 A scenario that says nothing gets what the server was started with: `loadgen embedded serve --slots 4`.
 
-Nothing is left behind, whatever ends this process: our server sees the end of a pipe that only we hold open, and a
-server that we joined sees the end of a connection (loadgen.embedded.server_lifetime). Programs that we start inherit
+No process remains, however this one ends: a server started here sees the end of a pipe that only this process holds
+open, and a server that was joined sees the end of a connection (loadgen.embedded.admin). Child processes inherit
 neither.
 """
 
@@ -44,14 +44,12 @@ from loadgen.snowflake.profile import EMBEDDED
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS, EMBEDDED_PASSWORD_FILE, embedded_password, find_profile
 
 START_TIMEOUT_S = 240.0  # more than the server allows PostgreSQL for making a cluster and starting it
-DATA_DIR_WAIT_S = 60.0  # how long the data directory may belong to somebody who does not serve: he starts, or stops
+DATA_DIR_WAIT_S = 60.0  # how long a process may own the data directory without serving: it starts or stops
 DATA_DIR_POLL_S = 0.05
 REQUEST_TIMEOUT_S = 10.0
-STOP_TIMEOUT_S = 15.0  # for our server to go; it may stay for others, and then we do not wait
+STOP_TIMEOUT_S = 15.0  # for the started server to stop; it continues when others use it
 STOP_POLL_S = 0.5
-PRELOADED_MODULES = (
-    "loadgen.control.tables.run_status",
-)  # what almost every command with a server imports sooner or later
+PRELOADED_MODULES = ("loadgen.control.tables.run_status",)  # modules that almost every command with a server imports
 STDERR_KEPT_MAX = 4_000
 
 _READY = re.compile(r"listening on (?P<address>\S+)\n")
@@ -63,8 +61,8 @@ _log = logging.getLogger(__name__)
 def embedded_server(environ: MutableMapping[str, str] = os.environ, clock: Clock | None = None) -> Iterator[str]:
     """The address (`host:port`) of a server that serves at least until the block ends, also put into `environ`.
 
-    Raises EmbeddedServerError when none can be had, Busy when another process is in the way, ConnectFailed when
-    $LOADGEN_EMBEDDED_ADDRESS leads nowhere.
+    Raises EmbeddedServerError when none can be started, Busy when another process owns the data directory, and
+    ConnectFailed when $LOADGEN_EMBEDDED_ADDRESS does not answer.
     """
     with ExitStack() as stack:
         if environ.get(EMBEDDED_ADDRESS):
@@ -78,7 +76,7 @@ def embedded_server(environ: MutableMapping[str, str] = os.environ, clock: Clock
 
 
 def server_line(address: str) -> str:
-    """Which server this is, and where its data is, for people."""
+    """Which server this is and where its data is, as text for users."""
     told = os.environ.get(EMBEDDED_PASSWORD_FILE)
     try:
         options = json.loads(request(address, "GET", "/__loadgen/stats", Path(told) if told else None)[1])["options"]
@@ -96,7 +94,7 @@ def _tell(stack: ExitStack, environ: MutableMapping[str, str], name: str, value:
 def _find_or_start(stack: ExitStack, environ: Mapping[str, str], clock: Clock) -> tuple[str, Path | None]:
     """Join the data directory's server or start one: its address and its password file.
 
-    Both may fail because the other is just starting or stopping.
+    Both may fail while another server starts or stops.
     """
     data_dir = choose_data_dir(environ=environ)
     never = threading.Event()
@@ -129,7 +127,7 @@ def _password_file(data_dir: Path) -> Path | None:
 
 
 class _Unreachable(LoadgenError):
-    """The server is gone, going, or does not answer."""
+    """The server has stopped, is stopping, or does not answer."""
 
     remedy = f"Try again; or stop it, or set {DATA_DIR_VARIABLE} to another directory."
 
@@ -158,7 +156,7 @@ def _named(environ: MutableMapping[str, str]) -> Iterator[str]:
 
 @contextmanager
 def _joined(address: str, password_file: Path | None) -> Iterator[str]:
-    """Hold the server there: as long as this connection is open, it does not go because its starter has."""
+    """Hold the server: it does not stop while this connection is open."""
     from http.client import HTTPConnection, HTTPException
 
     host, _, port = address.rpartition(":")
@@ -172,7 +170,7 @@ def _joined(address: str, password_file: Path | None) -> Iterator[str]:
         if response.status == 503:
             raise _Unreachable(f"the embedded server at {address} is stopping")
         if response.status == 401:
-            what = f"the embedded server at {address} checks passwords, and refused ours"
+            what = f"the embedded server at {address} checks passwords and rejected this one"
             remedy = f"Set {EMBEDDED_PASSWORD_FILE} to the file `password` of its data directory."
             raise EmbeddedServerError(what, remedy=remedy)
         if response.status != 200 or not line.startswith(b"{"):
@@ -192,7 +190,7 @@ def not_ours(address: str) -> EmbeddedServerError:
 def request(
     address: str, method: str, path: str, password_file: Path | None, message: Mapping[str, Any] | None = None
 ) -> tuple[int, bytes]:
-    """One request: status and body. Raises a LoadgenError when nobody answers."""
+    """One request: status and body. Raises a LoadgenError when there is no answer."""
     from http.client import HTTPConnection, HTTPException
 
     host, _, port = address.rpartition(":")
@@ -207,7 +205,7 @@ def request(
 
 
 def _authorization(password_file: Path | None) -> dict[str, str]:
-    """The header that opens `/__loadgen/…` of a server that checks passwords."""
+    """The authorization header for `/__loadgen/…` of a server that checks passwords."""
     password = embedded_password({EMBEDDED_PASSWORD_FILE: str(password_file or "")})
     if password is None:
         return {}
@@ -218,18 +216,18 @@ def _unreachable(address: str, error: Exception) -> _Unreachable:
     return _Unreachable(f"no embedded server answers at {address} ({str(error) or type(error).__name__})")
 
 
-# --- a server of our own ---------------------------------------------------------------------------------------------
+# --- starting a server -----------------------------------------------------------------------------------------------
 
 
 class _Overtaken(LoadgenError):
-    """Somebody else took the data directory between our look and our server's start."""
+    """Another process claimed the data directory before the started server did."""
 
 
 @contextmanager
 def _own_server(data_dir: Path, environ: Mapping[str, str], clock: Clock) -> Iterator[str]:
     """Start a server that checks a password; it ends when the pipe to its stdin does.
 
-    It is in another process session: Ctrl-C is for us to handle.
+    It is in another process session, so that this process handles Ctrl-C.
     """
     reading, writing = os.pipe()
     with ExitStack() as stack:
@@ -261,7 +259,7 @@ def _own_server(data_dir: Path, environ: Mapping[str, str], clock: Clock) -> Ite
 
 
 def _import_meanwhile() -> None:
-    """Import while the server starts what takes as long: the driver before all. Trouble is told by whoever needs it."""
+    """Import the driver and other slow modules while the server starts. Their users report import errors."""
     with suppress(ImportError, LoadgenError):
         driver.load()
         for module in PRELOADED_MODULES:
@@ -269,7 +267,7 @@ def _import_meanwhile() -> None:
 
 
 def _wait_ready(process: subprocess.Popen[bytes], stdout: IO[bytes], said: IO[bytes]) -> str:
-    """Its address, once it listens. Raises what it says when it does not come to that."""
+    """Its address, once it listens. Raises the error that it printed when it does not start."""
     arrival = select.poll()
     arrival.register(stdout, select.POLLIN)
     line = b""
@@ -285,19 +283,19 @@ def _wait_ready(process: subprocess.Popen[bytes], stdout: IO[bytes], said: IO[by
     try:
         code = process.wait(STOP_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        process.kill()  # nobody can be using it: it has told no one its address
+        process.kill()  # not in use: its address is not known yet
         raise EmbeddedServerError(f"the embedded server was not ready after {START_TIMEOUT_S:.0f} s") from None
     raise _why(code, _text(said))
 
 
 def _part(process: subprocess.Popen[bytes], stdout: IO[bytes], others: Callable[[], bool], clock: Clock) -> None:
-    """Wait for our server to go, which it does at once; unless others hold it, and then it is theirs.
+    """Wait until the started server has stopped, unless other commands hold it.
 
-    The end of its stdout is its own end: nobody else has it.
+    The end of its stdout is the end of the process: no other process has it open.
     """
     give_up_ns = clock.monotonic_ns() + round(STOP_TIMEOUT_S * 1e9)
     ended = select.poll()
-    ended.register(stdout, 0)  # POLLHUP, which is always told
+    ended.register(stdout, 0)  # POLLHUP, which is always reported
     while clock.monotonic_ns() < give_up_ns:
         if ended.poll(STOP_POLL_S * 1000):
             with suppress(subprocess.TimeoutExpired):
@@ -311,12 +309,12 @@ def _holders(address: str, data_dir: Path) -> int:
     try:
         stats: dict[str, Any] = json.loads(request(address, "GET", "/__loadgen/stats", _password_file(data_dir))[1])
         return int(stats["holders"])
-    except (LoadgenError, ValueError, KeyError):  # it no longer listens: it is going
+    except (LoadgenError, ValueError, KeyError):  # it no longer listens: it is stopping
         return 0
 
 
 def _pass_on(process: subprocess.Popen[bytes], said: IO[bytes]) -> None:
-    """A server that had something to say, or ended badly, does not do so unheard."""
+    """Log what the server printed, and its exit status when it failed."""
     text = _text(said)
     if text or process.returncode:
         _log.warning("embedded_server_ended status=%s %s", process.returncode, text)

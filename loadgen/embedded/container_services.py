@@ -1,11 +1,11 @@
-"""Snowpark Container Services, as far as a load generator uses them: jobs are accepted and recorded, not run.
+"""Snowpark Container Services, the part that a load generator uses: jobs are accepted and recorded, not run.
 
 A test reads `GET /__loadgen/services`, starts the replicas as local processes and reports on them with a POST:
 
     {"name": "DB.SCHEMA.JOB", "logs": {"0/worker": "…"},
      "instances": {"0": {"container": "worker", "status": "FAILED", "exit_code": 137, "message": "…"}}}
 
-`status` beside them, or instead of them, says how the whole job is; else that follows from its instances.
+`status` sets the status of the whole job; without it the status follows from its instances.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ class ContainerJob:
     created_ms: float
     status: str = "PENDING"  # PENDING RUNNING DONE FAILED CANCELLING CANCELLED
     logs: dict[str, str] = field(default_factory=dict)  # "instance/container" → text
-    instances: dict[str, ContainerInstance] = field(default_factory=dict)  # by number, as far as they were made
+    instances: dict[str, ContainerInstance] = field(default_factory=dict)  # by number, those that were made
 
     def settle(self) -> None:
-        """How the job is follows from its instances; a cancelled one is over when they are."""
+        """Derive the job's status from its instances; a cancelled job ends with its last instance."""
         ended = [instance for instance in self.instances.values() if instance.has_ended]
         if self.status in FINAL or not self.instances:
             return
@@ -77,12 +77,12 @@ class ContainerServices:
             self.jobs.pop(next(iter(self.jobs)))
 
     def cancel(self, job: ContainerJob) -> None:
-        """A job nobody has started yet is cancelled at once; a running one ends when its processes have."""
+        """A job that was not started is cancelled immediately; a running one ends with its processes."""
         if job.status not in FINAL:
             job.status = "CANCELLED" if job.status == "PENDING" else "CANCELLING"
 
     def report(self, message: dict[str, Any]) -> bool:
-        """What a test helper tells about the processes it runs for a job. False: there is no such job."""
+        """Record what a test helper reports about the processes of a job. False: unknown job."""
         job = self.jobs.get(str(message.get("name") or ""))
         status, logs = message.get("status"), _objects(message, "logs")
         if status is not None and not _is_one_of(status, STATUSES):

@@ -2,8 +2,8 @@
 
 The superuser sets this up, on a separate connection and in one transaction, when the cluster is new or another version
 left it. Everything else runs as STATEMENT_ROLE: it owns the users' schemas and tables, and has no right to files,
-programs, large objects, languages, other databases or server settings. So a statement that got past the emitter would
-still reach nothing but the users' own data.
+programs, large objects, languages, other databases or server settings. So a statement that passed the emitter by
+mistake would still reach the users' data only.
 
 The superuser's search_path holds schemas that only it can change, and it evaluates nothing that a user defined.
 """
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 # Functions of PostgreSQL that change something or look outside the database are VOLATILE. The role may call those that
-# the library and the server use; the others are taken from it.
+# the library and the server use; its right to the others is revoked.
 VOLATILE_ALLOWED = (
     "gen_random_uuid",
     "nextval",
@@ -68,7 +68,7 @@ CREATE TABLE IF NOT EXISTS meta.setup (digest text NOT NULL);
 """
 
 # A function cannot be replaced by one with other parameter names, nor dropped while a view or a default uses it. So the
-# names of an older library's parameters are taken away before the new one replaces them, in the same transaction.
+# parameter names of an older library are removed before the new one replaces them, in the same transaction.
 _UNNAME_PARAMETERS = """
 UPDATE pg_proc SET proargnames = CASE WHEN proargmodes IS NULL THEN NULL ELSE ARRAY(
     SELECT CASE WHEN mode IN ('i', 'b', 'v') THEN '' ELSE name END
@@ -135,7 +135,7 @@ DELETE FROM meta.object WHERE kind = 'functions';
 
 
 def _digest() -> str:
-    """Of all that is set up: it changes with every version that changes something of it."""
+    """A digest of everything that is set up: it changes when a version changes any of it."""
     texts = (functions.script(), META_DDL, _ROLE, _PRIVILEGES, _OWNERSHIP)
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()
 
@@ -168,7 +168,7 @@ async def set_up(postgres: PostgresServer) -> None:
         what = f"the data directory was made by another version of loadgen ({error})"
         raise EmbeddedServerError(what, remedy="Choose another directory with --data-dir, or remove it.") from None
     finally:
-        connection.terminate()  # has nothing left to say; a polite close could fail where PostgreSQL died
+        connection.terminate()  # a regular close could fail where PostgreSQL died
 
 
 DATABASES = {"LOADGEN": ("CONTROL",), "BENCH": ()}

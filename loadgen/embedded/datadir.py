@@ -1,16 +1,16 @@
-"""The data directory of the embedded server: where it lies, whose it is, and who serves it now.
+"""The data directory of the embedded server: its place, its owner, and the address of its server.
 
-    loadgen-embedded   marks the directory as ours, and says which layout it has
-    lock               flock'ed by the owner for its whole life; holds his pid
+    loadgen-embedded   marks a data directory, and names its layout
+    lock               flock'ed by the owner while it lives; holds its pid
     password           of a server that checks one (loadgen.embedded.login); readable for its owner only
     warehouse_models.json   slots and service times that runs have set (loadgen.embedded.warehouse_models)
-    server.json        where the owner listens: written when he is ready, removed when he ends cleanly
+    server.json        where the owner listens: written when it is ready, removed when it stops cleanly
     postgres/          the PostgreSQL cluster, owned by the account that runs it
-    postgres.log       what PostgreSQL said, bounded (and postgres.log.1, the part before)
+    postgres.log       PostgreSQL's log, bounded (and postgres.log.1, the part before)
     run/               its socket
 
-The flock is the truth about ownership: the kernel drops it when the process ends, however it ended. So a lock file or
-a server.json of a dead owner is no obstacle, and a reused pid means nothing.
+Only the flock decides ownership: the kernel drops it when the process ends, however it ended. So a lock file or a
+server.json of a dead owner is no obstacle, and a reused pid means nothing.
 """
 
 import errno
@@ -31,12 +31,12 @@ from typing import Self
 from loadgen.errors import Busy, EmbeddedServerError
 
 DATA_DIR_VARIABLE = "LOADGEN_EMBEDDED_DATA_DIR"
-SYSTEM_DIR = Path("/var/lib/loadgen")  # for root: everyone may pass through it, unlike his home
+SYSTEM_DIR = Path("/var/lib/loadgen")  # for root: every user may traverse it, unlike root's home
 
 MARKER, LOCK, RECORD = "loadgen-embedded", "lock", "server.json"
 PASSWORD_FILE = "password"
 LAYOUT = "1\n"
-PATH_BYTES_MAX = 900  # PostgreSQL keeps paths in 1,024 bytes, ours and its own below together
+PATH_BYTES_MAX = 900  # PostgreSQL allows 1,024 bytes for a path, with the part below this directory
 PROBE_PATIENCE_S = 0.5  # a reader's probe holds the lock for microseconds; that is no second owner
 COPY_PATIENCE_S = 60.0  # for another process that makes the same copy
 _LOCK_STEP_S = 0.02
@@ -96,7 +96,7 @@ class DataDir:
         return self._lock_fd is not None
 
     def publish(self, address: ListenAddress, *, started_at: datetime, version: str) -> None:
-        """Tell the world that this process serves the directory now."""
+        """Publish that this process serves the directory."""
         record = {
             "pid": os.getpid(),
             "host": address.host,
@@ -136,7 +136,7 @@ def choose_data_dir(asked: Path | None = None, environ: Mapping[str, str] = os.e
 
 
 def running_server(path: Path) -> ListenAddress | None:
-    """Where the living owner of `path` listens; None while nobody owns it or its owner is not ready."""
+    """Where the living owner of `path` listens; None: it has no owner, or the owner is not ready."""
     path = Path(os.path.realpath(path))
     with _explained(path):
         try:
@@ -155,7 +155,7 @@ def running_server(path: Path) -> ListenAddress | None:
 
 
 def is_claimed(path: Path) -> bool:
-    """Does a living process own `path`? Also while it starts or stops, when running_server() knows nobody."""
+    """Whether a living process owns `path`, also while it starts or stops and running_server() returns None."""
     path = Path(os.path.realpath(path))
     with _explained(path):
         try:
@@ -166,7 +166,7 @@ def is_claimed(path: Path) -> bool:
 
 
 def server_account(cluster: Path) -> SystemUser:
-    """Whom PostgreSQL runs as: us; or for root the cluster's owner, else `postgres`, else `nobody`."""
+    """The account PostgreSQL runs as: this user; for root the cluster's owner, else `postgres`, else `nobody`."""
     uid = os.geteuid()
     try:
         owner = cluster.stat().st_uid
@@ -199,9 +199,9 @@ def account_of(uid: int) -> SystemUser:
 
 
 def first_closed(path: Path, account: SystemUser) -> Path | None:
-    """The first directory on the way to `path`, itself included, that `account` may not pass; None: the way is open.
+    """The first directory of `path`, itself included, that `account` may not traverse; None: there is none.
 
-    Directories that do not exist yet count as open. Access lists beyond the mode bits are not looked at.
+    Directories that do not exist yet count as open. Access control lists are ignored.
     """
     for directory in (*reversed(path.parents), path):
         with suppress(FileNotFoundError):
@@ -213,14 +213,14 @@ def first_closed(path: Path, account: SystemUser) -> Path | None:
 
 
 def may_access(path: Path, account: SystemUser, wanted: int) -> bool:
-    """Do the mode bits of `path` give `account` what `wanted` asks, as bits of the "other" class?"""
+    """Whether the mode bits of `path` give `account` the rights `wanted`, written as bits of the "other" class."""
     info = path.stat()
     shift = 6 if info.st_uid == account.uid else 3 if info.st_gid == account.gid else 0
     return info.st_mode >> shift & wanted == wanted
 
 
 def take_lock(fd: int, kind: int = fcntl.LOCK_EX, *, patience_s: float = 0.0) -> bool:
-    """Take a flock; False when somebody else holds it for all of `patience_s`."""
+    """Take a flock; False when another process holds it for `patience_s`."""
     for _ in range(round(patience_s / _LOCK_STEP_S) + 1):
         try:
             fcntl.flock(fd, kind | fcntl.LOCK_NB)
@@ -232,7 +232,7 @@ def take_lock(fd: int, kind: int = fcntl.LOCK_EX, *, patience_s: float = 0.0) ->
 
 
 def write_atomically(path: Path, text: str, owner: SystemUser | None = None) -> None:
-    """Readers see the old text or the new one. A symlink planted in the way is replaced, never followed."""
+    """Readers see the old text or the new one. A symlink in its place is replaced, never followed."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     draft.unlink(missing_ok=True)
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
@@ -244,7 +244,7 @@ def write_atomically(path: Path, text: str, owner: SystemUser | None = None) -> 
 
 
 def make_directories(path: Path) -> None:
-    """`mkdir -p` that does not depend on the umask: everyone may pass through root's, nobody through a user's."""
+    """`mkdir -p` that does not depend on the umask: open to traverse for root, closed for other users."""
     mode = 0o755 if os.geteuid() == 0 else 0o700
     for directory in (*reversed(path.parents), path):
         if not directory.exists():
@@ -281,13 +281,13 @@ def reachable_copy(base: Path, parts: Iterable[Path], account: SystemUser, place
 
 
 def _readable(tree: Path, account: SystemUser) -> bool:
-    """Two levels are enough: files installed with a narrow umask are all closed."""
+    """Two levels are enough: a narrow umask at installation closes all files."""
     entries = (tree, *tree.glob("*"), *tree.glob("*/*"))
     return first_closed(tree, account) is None and all(may_access(entry, account, stat.S_IROTH) for entry in entries)
 
 
 def _prepare(path: Path, account: SystemUser) -> None:
-    """Make sure the directory exists, is ours, and can be used by us and by the account of PostgreSQL."""
+    """Make sure the directory exists, belongs to this user, and can be used by the account of PostgreSQL."""
     if len(os.fsencode(path)) > PATH_BYTES_MAX:
         raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
     _require_open(path.parent, account)
@@ -309,12 +309,12 @@ def _prepare(path: Path, account: SystemUser) -> None:
     else:
         write_atomically(path / MARKER, LAYOUT)
     if os.geteuid() == 0:
-        path.chmod(path.stat().st_mode | 0o011)  # ours alone, so ours to open: PostgreSQL must get to its part
+        path.chmod(path.stat().st_mode | 0o011)  # this user's, so it may be opened: PostgreSQL must reach its part
     _require_open(path, account)
 
 
 def _require_unshared(path: Path) -> None:
-    """Who may write there could name another server to loadgen, or give PostgreSQL another cluster."""
+    """A user who can write there could redirect loadgen to another server, or replace the cluster."""
     info = path.stat()
     mode = stat.S_IMODE(info.st_mode)
     if mode & (stat.S_IWGRP | stat.S_IWOTH):
@@ -326,7 +326,7 @@ def _require_unshared(path: Path) -> None:
 
 
 def no_link(path: str, flags: int) -> int:
-    """For open(): a link in the place of a file is refused, and a new file is for its owner alone."""
+    """For open(): a symbolic link is refused, and a new file is readable by its owner only."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
@@ -341,7 +341,7 @@ def _require_open(path: Path, account: SystemUser) -> None:
 
 @contextmanager
 def _explained(path: Path) -> Iterator[None]:
-    """Say of an operating system error what it means for the data directory."""
+    """Turn an operating system error into one about the data directory."""
     try:
         yield
     except OSError as error:
@@ -369,7 +369,7 @@ def _busy(path: Path, lock_text: bytes) -> Busy:
 
 
 def _read_record(path: Path) -> tuple[int, ListenAddress] | None:
-    """Pid and address of server.json; None while there is none, or none that makes sense."""
+    """Pid and address of server.json; None: missing or malformed."""
     try:
         record = json.loads((path / RECORD).read_text("utf-8"))
         return int(record["pid"]), ListenAddress(host=str(record["host"]), port=int(record["port"]))

@@ -1,30 +1,34 @@
-"""Runs statements: session → route → plan → warehouse slot → PostgreSQL → result, and a record of every one.
+"""Runs statements: session → command or plan → warehouse slot → PostgreSQL → result, with one history record each.
 
 Owner: the event loop. A statement runs in the task of its HTTP request. It can be cancelled from outside while it
-queues, sleeps or runs in PostgreSQL (`Running.cancel`).
+queues, sleeps or runs in PostgreSQL (`RunningStatement.cancel`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from typing import Any
 
 import asyncpg
 
 from loadgen.embedded import commands, database_setup, postgres_names, sql_errors
 from loadgen.embedded.backend_pool import Backend, BackendPool, savepoint
-from loadgen.embedded.catalog import Catalog
-from loadgen.embedded.container_services import ContainerServices
+from loadgen.embedded.catalog import Catalog, CatalogTable
 from loadgen.embedded.login import LoginRequest
 from loadgen.embedded.records import changed, result_of
-from loadgen.embedded.result import ResultCache, StatementResult
-from loadgen.embedded.running import QueryRequest, RequestKey, RunningStatement, parameter_for
-from loadgen.embedded.session import ServerSession, ServerSessions, Transaction
+from loadgen.embedded.result import StatementResult
+from loadgen.embedded.session import ServerSession, Transaction
 from loadgen.embedded.sql_errors import SqlError
-from loadgen.embedded.statement_history import StatementHistory, StatementRecord
-from loadgen.embedded.transactions import LockMonitor, TableLocks, Transactions
+from loadgen.embedded.statement_history import StatementRecord
+from loadgen.embedded.transactions import (
+    Executor,
+    LockMonitor,
+    QueryRequest,
+    RunningStatement,
+    TableLocks,
+    Transactions,
+)
 from loadgen.embedded.translate import dialect, planner
 from loadgen.embedded.translate.planner import Planner, StatementPlan, describe
 from loadgen.embedded.translate.statement_limits import PlanningThread, check_command
@@ -32,49 +36,30 @@ from loadgen.embedded.translate.token_reader import split_compound_tokens
 from loadgen.embedded.warehouse import (
     QueuedTooLong,
     VirtualWarehouse,
-    VirtualWarehouses,
     WarehouseDropped,
     WarehouseSuspended,
     shortest_s,
 )
 
-TIMEOUT_WATCHED_S = 86_400  # a longer limit than a day is not worth a timer per statement
+TIMEOUT_WATCHED_S = 86_400  # a longer limit gets no timer
 
 
-class Engine:
+class Engine(Executor):
     """Everything a statement needs. One per server."""
 
-    def __init__(
-        self,
-        *,
-        catalog: Catalog,
-        backends: BackendPool,
-        warehouses: VirtualWarehouses,
-        history: StatementHistory,
-        sessions: ServerSessions,
-        services: ContainerServices,
-        now_ms: Callable[[], float],
-    ) -> None:
+    def __init__(self, *, catalog: Catalog, backends: BackendPool, **shared: Any) -> None:
+        super().__init__(**shared)
         self.catalog = catalog
         self.backends = backends
-        self.warehouses = warehouses
-        self.history = history
-        self.sessions = sessions
-        self.services = services
-        self.now_ms = now_ms
         self.planner = Planner(catalog)
         self.planning = PlanningThread()
-        self.results = ResultCache()
         self.table_locks = TableLocks(backends)
         self.lock_watch = LockMonitor(backends)
-        self.running: dict[str, RunningStatement] = {}  # by query id
-        self.by_request: dict[RequestKey, RunningStatement] = {}
-        self.transactions = Transactions(backends, sessions, self.table_locks, now_ms)
+        self.transactions = Transactions(backends, self.sessions, self.table_locks, self.now_ms)
 
     # --- one statement ----------------------------------------------------------------------------------------------
 
     async def execute(self, session: ServerSession, request: QueryRequest) -> tuple[StatementRecord, StatementResult]:
-        """Run one statement. Raises SqlError; the record of it is complete either way."""
         context = session.context
         tag = request.parameters.get("QUERY_TAG") if request.parameters else None
         if tag:
@@ -82,12 +67,12 @@ class Engine:
         statement = self.history.begin(context, request.text, self.now_ms())
         task = asyncio.current_task()
         assert task is not None
-        running = RunningStatement(statement, session, task)
+        running = RunningStatement(statement, session, request, task)
         self.running[statement.query_id] = running
         key = (session.user, request.request_id)
         self.by_request[key] = running
         try:
-            result = await self._limited(session, request, running)
+            result = await self._limited(running)
             statement.rows = result.count
             if not request.describe_only:
                 self.results.keep(statement.query_id, session.user, result)
@@ -113,17 +98,15 @@ class Engine:
         if transaction is not None and not transaction.lost and session.get("TRANSACTION_ABORT_ON_ERROR"):
             await self.transactions.lose(transaction)
 
-    async def _limited(
-        self, session: ServerSession, request: QueryRequest, running: RunningStatement
-    ) -> StatementResult:
-        """Run within the statement timeout, and turn a cancellation into the error that its cause deserves."""
-        limit_s = self._limit_s(session, request)
+    async def _limited(self, running: RunningStatement) -> StatementResult:
+        """Run within the statement timeout, and turn a cancellation into the error of its cause."""
+        limit_s = self._limit_s(running)
         timer = None
         if limit_s and limit_s < TIMEOUT_WATCHED_S:
             loop = asyncio.get_running_loop()
             timer = loop.call_later(limit_s, running.cancel, sql_errors.timed_out(int(limit_s)))
         try:
-            return await self._dispatch(session, request, running)
+            return await self._dispatch(running)
         except asyncio.CancelledError:
             if running.reason is None:
                 raise
@@ -132,11 +115,11 @@ class Engine:
         except asyncpg.PostgresError as error:
             if running.reason is not None and error.sqlstate in sql_errors.CANCELLED:
                 raise running.reason from None
-            raise self._translated(error, request, running) from None
+            raise self._translated(error, running) from None
         except (asyncpg.InterfaceError, ConnectionError, OSError) as error:
             if running.reason is not None:
                 raise running.reason from None
-            if "the server expects" in str(error):  # asyncpg's words: the translation has left out a bind or the like
+            if "the server expects" in str(error):  # asyncpg's text: the translation dropped a bind
                 raise sql_errors.unsupported("argument that is no constant") from None
             restarted = "SQL execution internal error: the database behind the server restarted."
             raise self.backends.disk_full() or SqlError(sql_errors.INTERNAL, "XX000", restarted) from None
@@ -148,7 +131,7 @@ class Engine:
             if timer is not None:
                 timer.cancel()
 
-    def _translated(self, error: asyncpg.PostgresError, request: QueryRequest, running: RunningStatement) -> SqlError:
+    def _translated(self, error: asyncpg.PostgresError, running: RunningStatement) -> SqlError:
         if error.sqlstate == sql_errors.DISK_FULL:
             return sql_errors.disk_full(self.backends.data_dir)
         found = sql_errors.from_postgres(error, running.statement.query_id)
@@ -156,20 +139,19 @@ class Engine:
             return self.backends.disk_full() or found
         if found.errno == sql_errors.INVALID_IDENTIFIER and "invalid identifier" in found.message:
             name = postgres_names.full(found.message.rsplit("'", 2)[1])
-            found = sql_errors.invalid_identifier(name, *dialect.position(request.text, name))
+            found = sql_errors.invalid_identifier(name, *dialect.position(running.request.text, name))
         return found
 
-    def _limit_s(self, session: ServerSession, request: QueryRequest) -> float:
-        limit = parameter_for(session, request, "STATEMENT_TIMEOUT_IN_SECONDS")
-        warehouse = self.warehouses.get(session.warehouse or "")
+    def _limit_s(self, running: RunningStatement) -> float:
+        limit = running.parameter("STATEMENT_TIMEOUT_IN_SECONDS")
+        warehouse = self.warehouses.get(running.session.warehouse or "")
         return shortest_s(float(limit), float(warehouse.settings.statement_timeout_s) if warehouse else 0.0)
 
-    async def _dispatch(
-        self, session: ServerSession, request: QueryRequest, running: RunningStatement
-    ) -> StatementResult:
+    async def _dispatch(self, running: RunningStatement) -> StatementResult:
+        session, request = running.session, running.request
         types, arrays = planner.signature(request.bindings)
         if request.describe_only and not types:
-            # Binds come later: they are taken for texts, which fit everywhere.
+            # Binds come later: text fits everywhere.
             tokens = await self.planning.run(request.text, lambda: dialect.tokens_of(request.text))
             types = ("TEXT",) * len(dialect.placeholders(tokens))
         key = (request.text, session.database, session.schema, types, arrays)
@@ -189,14 +171,14 @@ class Engine:
             plan = await self.planning.run(
                 request.text, lambda: self.planner.plan(request.text, tokens, *place, types, arrays)
             )
-            if version == self.catalog.version:  # a long text was planned while others changed the catalogue
+            if version == self.catalog.version:  # False: the catalogue changed while a long text was planned
                 self.planner.keep(key, plan)
             running.statement.compile_ms = self.now_ms() - running.statement.start_ms
         running.statement.query_type = plan.kind
         running.statement.hybrid_only = plan.hybrid_only
         if request.describe_only:
             return await self._describe(session, plan)
-        return await self.run_plan(session, plan, request, running)
+        return await self.run_plan(plan, running)
 
     async def _describe(self, session: ServerSession, plan: StatementPlan) -> StatementResult:
         if plan.rowtype is None:
@@ -216,60 +198,53 @@ class Engine:
             raise sql_errors.no_warehouse()
         return warehouse
 
-    async def run_plan(
-        self, session: ServerSession, plan: StatementPlan, request: QueryRequest, running: RunningStatement
-    ) -> StatementResult:
-        warehouse = self.warehouse_of(session)
+    async def run_plan(self, plan: StatementPlan, running: RunningStatement) -> StatementResult:
+        warehouse = self.warehouse_of(running.session)
         ticket = warehouse.try_admit()
         if ticket is None:
             running.statement.status = "queued"
-            queued_s = parameter_for(session, request, "STATEMENT_QUEUED_TIMEOUT_IN_SECONDS")
+            queued_s = running.parameter("STATEMENT_QUEUED_TIMEOUT_IN_SECONDS")
             ticket = await warehouse.admit(queued_timeout_s=float(queued_s))
             running.statement.status = "running"
             running.statement.queued_ms = ticket.queued_s * 1000
         running.ticket = ticket
         granted_s = time.monotonic()
         try:
-            result = await self._on_backend(session, plan, request, running)
+            result = await self._on_backend(plan, running)
             if warehouse.service_time is not None:
-                # What PostgreSQL needed is part of the service time, so that the model's rate is exact.
+                # PostgreSQL's time is part of the service time, so that the model's rate is exact.
                 used_s = time.monotonic() - granted_s
                 await ticket.serve(max(0.0, warehouse.service_time.sample_s() - used_s))
             return result
         finally:
             ticket.release()
 
-    async def _on_backend(
-        self, session: ServerSession, plan: StatementPlan, request: QueryRequest, running: RunningStatement
-    ) -> StatementResult:
+    async def _on_backend(self, plan: StatementPlan, running: RunningStatement) -> StatementResult:
+        session = running.session
         transaction = session.transaction
         if transaction is None and not session.autocommit and plan.reads_tables:
             transaction = await self.transactions.begin(session, "")
         if transaction is not None:
-            return await self._in_transaction(session, transaction, plan, request, running)
+            return await self._in_transaction(transaction, plan, running)
         if plan.for_update:
             raise sql_errors.compilation(2, "0A000", "Unsupported feature 'FOR UPDATE outside a transaction'.")
         backend = await self.backends.acquire(session.timezone)
         running.backend = backend
         try:
             if plan.locked_table is None:
-                return await self._run(backend, session, plan, request, running)
+                return await self._run(backend, plan, running)
             async with backend.connection.transaction():
-                await self._lock_table(backend, session, plan, request, running, None)
-                return await self._run(backend, session, plan, request, running)
+                await self._lock_table(backend, plan.locked_table, running, self.transactions.next_number())
+                return await self._run(backend, plan, running)
         finally:
             running.backend = None
             await self.backends.release(backend)
 
     async def _in_transaction(
-        self,
-        session: ServerSession,
-        transaction: Transaction,
-        plan: StatementPlan,
-        request: QueryRequest,
-        running: RunningStatement,
+        self, transaction: Transaction, plan: StatementPlan, running: RunningStatement
     ) -> StatementResult:
         """A savepoint around the statement: in Snowflake a failed statement does not end the transaction."""
+        session = running.session
         async with transaction.lock:
             if session.transaction is not transaction:
                 raise SqlError(603, "22000", "The transaction was ended by another statement of the session.")
@@ -284,44 +259,28 @@ class Engine:
                     await backend.set_timezone(session.timezone)
                 async with savepoint(backend, keep=plan.kind != "SELECT" or plan.for_update):
                     if plan.locked_table is not None:
-                        await self._lock_table(backend, session, plan, request, running, transaction)
-                    return await self._run(backend, session, plan, request, running)
+                        await self._lock_table(backend, plan.locked_table, running, transaction.number)
+                    return await self._run(backend, plan, running)
             finally:
                 running.backend = None
                 transaction.touched_s = time.monotonic()
 
     async def _lock_table(
-        self,
-        backend: Backend,
-        session: ServerSession,
-        plan: StatementPlan,
-        request: QueryRequest,
-        running: RunningStatement,
-        transaction: Transaction | None,
+        self, backend: Backend, table: CatalogTable, running: RunningStatement, transaction: int
     ) -> None:
         """Changes of a standard table are made one after the other; at most 20 may wait."""
-        assert plan.locked_table is not None
-        number = transaction.number if transaction else self.transactions.next_number()
-        limit_s = int(parameter_for(session, request, "LOCK_TIMEOUT"))
-        await self.table_locks.take(backend, plan.locked_table, running, number, limit_s)
+        await self.table_locks.take(backend, table, running, transaction, int(running.parameter("LOCK_TIMEOUT")))
         running.statement.status = "running"
 
-    async def _run(
-        self,
-        backend: Backend,
-        session: ServerSession,
-        plan: StatementPlan,
-        request: QueryRequest,
-        running: RunningStatement,
-    ) -> StatementResult:
+    async def _run(self, backend: Backend, plan: StatementPlan, running: RunningStatement) -> StatementResult:
         version = self.catalog.version
         prepared = await backend.prepare(plan.sql, version)
         if plan.rowtype is None:
             await describe(plan, backend, version)
-        arguments = await self.arguments(backend, session, plan, request, running) if plan.parameters else []
+        arguments = await self.arguments(backend, plan, running) if plan.parameters else []
         watched = plan.kind != "SELECT" or plan.for_update
         if watched:
-            limit_s = parameter_for(session, request, "HYBRID_TABLE_LOCK_TIMEOUT")
+            limit_s = running.parameter("HYBRID_TABLE_LOCK_TIMEOUT")
             await backend.set_lock_timeout(int(limit_s) if plan.lock_wait_s is None else plan.lock_wait_s)
         running.check()
         watch = self.lock_watch.start(running) if watched else None
@@ -336,23 +295,16 @@ class Engine:
             return changed(plan, records, prepared.get_statusmsg())
         return await result_of(plan, records, charge, self.backends.memory)
 
-    async def arguments(
-        self,
-        backend: Backend,
-        session: ServerSession,
-        plan: StatementPlan,
-        request: QueryRequest,
-        running: RunningStatement,
-    ) -> list[Any]:
+    async def arguments(self, backend: Backend, plan: StatementPlan, running: RunningStatement) -> list[Any]:
         values: list[Any] = []
         for key in plan.parameters:
             demand = next((demand for demand in plan.demands if demand.parameter == key), None)
             if isinstance(key, int):
-                values.append(planner.value(request.bindings or {}, plan.binds, key))
+                values.append(planner.value(running.request.bindings or {}, plan.binds, key))
             elif demand is not None:
                 values.append(await commands.demanded(self, backend, running, demand))
             else:
-                values.append(commands.context_value(session, key, running.statement.query_id))
+                values.append(commands.context_value(running.session, key, running.statement.query_id))
         if plan.binds.arrays:
             planner.check_lengths(values)
         return values
@@ -361,7 +313,6 @@ class Engine:
         await database_setup.open_session(self, session, wishes)
 
     async def close(self, session: ServerSession) -> None:
-        """End a session: its statements are cancelled, its transaction rolled back."""
         self.sessions.close(session)
         for running in list(self.running.values()):
             if running.session is session:

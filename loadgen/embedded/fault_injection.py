@@ -1,25 +1,25 @@
-"""Faults on request: what `POST /__loadgen/faults` accepts, and which of them strikes a statement.
+"""Faults on request: what `POST /__loadgen/faults` accepts, and which rule applies to a request.
 
     {"match": "UPDATE ORDERS", "kind": "error", "errno": 625, "probability": 0.1, "count": 5}
 
 kind            what happens to the request                                     needs
-latency         it is held for `ms`, then goes on                               ms
+latency         it is held for `ms`, then continues                             ms
 error           it fails with a Snowflake error                                 may have errno, message, sqlstate
 http_status     it is answered with that HTTP status and no Snowflake body      may have status (503), message
 reset           the connection is reset before anything is answered
 truncate        the answer stops halfway
-hang            no answer, for `ms` or until the client goes away
-drop_reply      it is executed, and the answer never sent
-expire_session  the session token is no longer valid
+hang            no answer, for `ms` or until the client leaves
+drop_reply      it is executed and never answered
+expire_session  the session token becomes invalid
 big_error       it fails with an error text of a megabyte                       may have errno, sqlstate
 
 `match` is a regular expression, searched without regard to case in the first 10,000 characters of the SQL text. One
 that starts with "/" is searched in the paths of requests instead. Every kind may have `ms`: how long the request is
-held first. `probability` (default 1) is drawn from a seeded generator of its own per rule; `count` (default null: no
-end) is how often the rule may strike. The first rule that strikes wins.
+held first. `probability` (default 1) is drawn from one seeded generator per rule; `count` (default null:
+unlimited) is how often the rule may fire. The first rule that fires wins.
 
-A regular expression can be written so that it searches for years. A search is therefore ended after 0.1 s of processor
-time, and its rule switched off, which the listing says.
+A regular expression may need exponential time. A search is ended after 0.1 s of processor time, and its rule disabled,
+which the listing shows.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ KINDS = (
 
 
 class InvalidFaultRule(ValueError):
-    """What was posted is no fault rule; the text names every problem."""
+    """The posted rule is invalid; the text names every problem."""
 
     status = 400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InjectedFault:
-    """What to do to the request it struck."""
+    """What to do to the request."""
 
     rule_id: int
     kind: str
@@ -69,7 +69,7 @@ class InjectedFault:
 
 
 class FaultRules:
-    """The rules in force. Ask `armed` first: without rules that is the whole cost."""
+    """The active rules. Check `armed` first: without rules that is the whole cost."""
 
     def __init__(self, seed: int) -> None:
         self.armed = False
@@ -78,7 +78,7 @@ class FaultRules:
         self._next_id = 1
 
     def add(self, posted: object) -> list[int]:
-        """Put one rule, or a list of them, in force: all or none. Returns their ids. Raises FaultInvalid."""
+        """Activate one rule or a list of them: all or none. Returns their ids. Raises FaultInvalid."""
         raws = posted if isinstance(posted, list) else [posted]
         if len(self._rules) + len(raws) > RULES_MAX:
             raise InvalidFaultRule(f"there may be at most {RULES_MAX} rules; DELETE the old ones first")
@@ -89,22 +89,22 @@ class FaultRules:
         return [rule.fault.rule_id for rule in parsed]
 
     def clear(self) -> int:
-        """Take all rules out of force; returns how many there were. Ids are not used again."""
+        """Remove all rules; returns how many there were. Ids are not used again."""
         count = len(self._rules)
         self._rules.clear()
         self.armed = False
         return count
 
     def listing(self) -> list[dict[str, Any]]:
-        """Every rule as posted, with its id and how often it struck."""
+        """Every rule as posted, with its id and how often it fired."""
         return [rule.shown() for rule in self._rules]
 
     def pick(self, sql_text: str) -> InjectedFault | None:
-        """The fault that strikes this statement, if one does."""
+        """The fault for this statement, if any."""
         return self._pick(sql_text, on_path=False) if self.armed else None
 
     def pick_path(self, path: str) -> InjectedFault | None:
-        """The fault that strikes a request by its path, if one does."""
+        """The fault for a request by its path, if any."""
         return self._pick(path, on_path=True) if self.armed else None
 
     def _pick(self, text: str, *, on_path: bool) -> InjectedFault | None:
@@ -115,7 +115,7 @@ class FaultRules:
 
 
 class _Rule:
-    """One rule and how often it struck."""
+    """One rule and how often it fired."""
 
     def __init__(
         self, fault: InjectedFault, pattern: re.Pattern[str], probability: float, count: int | None, seed: int
@@ -234,7 +234,7 @@ def _short(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:59]}…"
 
 
-_REPEATS = frozenset("*+?{")  # without one of them a search is over quickly, and needs no alarm
+_REPEATS = frozenset("*+?{")  # without one of them a search is fast and needs no alarm
 _UNLIMITED = contextlib.nullcontext()
 
 
@@ -244,9 +244,9 @@ class _SearchTooLong(Exception):
 
 @contextlib.contextmanager
 def _cpu_limit(limit_s: float) -> Iterator[None]:
-    """Raise _SearchTooLong in here after so much processor time; the re module looks for signals while it searches.
+    """Raise _SearchTooLong after this much processor time; the re module checks for signals while it searches.
 
-    Python delivers signals to the main thread alone. On another one there is no limit.
+    Python delivers signals to the main thread only. Other threads have no limit.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

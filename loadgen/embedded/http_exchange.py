@@ -1,4 +1,4 @@
-"""One HTTP request and its answer, including answers that a well-behaved server never gives."""
+"""One HTTP request and its answer, with the limits of both, and the answers of injected faults."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from urllib.parse import parse_qs
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from loadgen.embedded import wire
 from loadgen.embedded.fault_injection import InjectedFault
 from loadgen.embedded.result import Charge
 from loadgen.embedded.session import ServerSession
+from loadgen.embedded.sql_errors import SqlError
 
 JSON_TYPE, LINES_TYPE, TEXT_TYPE = b"application/json", b"application/x-ndjson", b"text/plain; charset=utf-8"
 READ_S = 60.0  # for a client to read a large answer
@@ -34,13 +36,13 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
 class BodyMemory:
-    """What the bodies of all requests take, from their first byte until they are answered. Owner: the event loop."""
+    """Memory of all request bodies, from their first byte until they are answered. Owner: the event loop."""
 
     def __init__(self) -> None:
         self.used = 0
 
     def grow(self, before: int, after: int) -> bool:
-        """A body has grown from `before` to `after` bytes. False: there is no room for that, and nothing was added."""
+        """A body has grown from `before` to `after` bytes. False: no memory is left, and nothing was added."""
         more = _counted(after) - _counted(before)
         limit = BODIES_BYTES_MAX if after <= SMALL_BODY_BYTES else BODIES_BYTES_MAX - SMALL_BODIES_BYTES
         if more and self.used + more > limit:
@@ -58,7 +60,7 @@ def _counted(size: int) -> int:
 
 @dataclass(slots=True)
 class HttpExchange:
-    """One request under way."""
+    """One request that is being served."""
 
     method: str
     path: str
@@ -78,14 +80,14 @@ class HttpExchange:
     status: int = 200
     outcome: str = "ok"
     fault: InjectedFault | None = None
-    charge: Charge | None = None  # what the answer takes, if that is much
+    charge: Charge | None = None  # memory of a large answer
 
     def first(self, name: str) -> str | None:
         values = self.query.get(name)
         return values[0] if values else None
 
     def on_gone(self, callback: Callable[[], None] | None) -> None:
-        """What to call when the client's connection ends; one callback at a time."""
+        """Set the callback for the end of the client's connection; one at a time."""
         self.connection.on_lost = callback
 
 
@@ -97,8 +99,10 @@ async def reading(
     bytes_max: Callable[[str], int],
     memory: BodyMemory,
 ) -> AsyncIterator[HttpExchange | None]:
-    """The request; None: it was refused, or its client left. `bytes_max` says how large a body its token allows. Its
-    body counts in `memory` until the end of the block."""
+    """The request; None: it was refused, or its client left. Its body counts in `memory` until the end of the block.
+
+    `bytes_max` returns the largest body that the request's token allows.
+    """
     exchange, foreign = _head(scope, receive, send)
     limit = bytes_max(exchange.token)
     chunks: list[bytes] = []
@@ -134,8 +138,8 @@ async def reading(
 def _head(scope: dict[str, Any], receive: ReceiveMessage, send: Send) -> tuple[HttpExchange, bool]:
     """The request without its body, and whether a web page sent it.
 
-    A browser sends Origin or Sec-Fetch-Site, or another Host when a page's name was made to point here: a web page has
-    no business with a server on this machine.
+    A browser sends Origin or Sec-Fetch-Site, or another Host when a page's name resolves to this machine. Web pages may
+    not use a local server.
     """
     encoding = token = b""
     foreign = False
@@ -165,7 +169,7 @@ def _head(scope: dict[str, Any], receive: ReceiveMessage, send: Send) -> tuple[H
 
 
 def _query(text: bytes) -> dict[str, list[str]]:
-    """The parameters of a request. Most are ids without an escape, for which the library's reader is dear."""
+    """The parameters of a request. Most are ids without an escape, for which the library's parser is slow."""
     if b"%" in text or b"+" in text or b";" in text:
         return parse_qs(text.decode("latin-1"))
     pairs = (part.partition("=") for part in text.decode("latin-1").split("&") if part)
@@ -197,7 +201,7 @@ async def respond(
 
 
 async def _sent(exchange: HttpExchange) -> None:
-    """Wait until the client has read a large answer; one that does not is cut off."""
+    """Wait until the client has read a large answer; the connection of one that does not is closed."""
     try:
         async with asyncio.timeout(READ_S):
             await exchange.connection.flow.drain()
@@ -206,7 +210,7 @@ async def _sent(exchange: HttpExchange) -> None:
 
 
 async def send_lines(exchange: HttpExchange, lines: Iterator[bytes]) -> None:
-    """A long answer in pieces; the loop serves others in between."""
+    """Send a long answer in pieces, so that the event loop serves other requests in between."""
     await exchange.send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", LINES_TYPE)]})
     piece: list[bytes] = []
     for line in lines:
@@ -219,7 +223,7 @@ async def send_lines(exchange: HttpExchange, lines: Iterator[bytes]) -> None:
 
 
 def reset(exchange: HttpExchange) -> None:
-    """End the connection with a TCP reset, as a crashed peer or a middlebox does."""
+    """End the connection with a TCP reset, as by a crashed peer or a middlebox."""
     exchange.status = 0
     transport = exchange.transport
     raw = transport.get_extra_info("socket")
@@ -245,7 +249,7 @@ async def wait_gone(exchange: HttpExchange, ms: float | None) -> None:
 
 
 async def within(task: asyncio.Task[bytes], seconds: float) -> bool:
-    """Whether the task ends in time; it goes on if not. Cheaper than asyncio.wait, which every statement would pay."""
+    """Whether the task ends in time; it continues if not. Cheaper than asyncio.wait, and every statement calls it."""
     if task.done():
         return True
     loop = asyncio.get_running_loop()
@@ -271,8 +275,7 @@ TOO_LONG = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r
 
 
 class Protocol(HttpToolsProtocol):
-    """One connection. The transport is within reach (faults have to break connections), and its end calls back: a
-    statement whose client is gone is cancelled."""
+    """One connection. Faults reach its transport; its end cancels the statement that its client waits for."""
 
     on_lost: Callable[[], None] | None = None
     began_s: float | None = None  # when the request that is arriving now began to
@@ -320,3 +323,48 @@ def cut_off(connections: Iterable[Any], now_s: float) -> None:
     for connection in list(connections):
         if connection.began_s is not None and now_s - connection.began_s > ARRIVAL_S:
             connection.transport.abort()
+
+
+BIG_ERROR_BYTES = 1 << 20
+FAULT_ERRNO = 603  # of a fault that names none
+EXPIRED = SqlError(390112, "08001", "Session token expired.  Authenticate again.")
+
+
+async def struck(exchange: HttpExchange) -> bool:
+    """Apply the fault before the request is served; True: the request is answered already."""
+    fault = exchange.fault
+    assert fault is not None
+    exchange.outcome = f"fault {fault.kind}"
+    if fault.ms and fault.kind != "hang":
+        await asyncio.sleep(fault.ms / 1000)
+    match fault.kind:
+        case "error" | "big_error":
+            text = fault.message or f"fault {fault.rule_id}: an error was asked for"
+            if fault.kind == "big_error":
+                text = "x" * BIG_ERROR_BYTES
+            error = SqlError(fault.errno or FAULT_ERRNO, fault.sqlstate or "22000", text)
+            await respond(exchange, 200, wire.refused(error))
+        case "http_status":
+            await respond(exchange, fault.status or 503, (fault.message or "").encode(), TEXT_TYPE)
+        case "reset":
+            reset(exchange)
+        case "hang":
+            await wait_gone(exchange, fault.ms)
+            reset(exchange)
+        case "expire_session":
+            if exchange.session is not None:
+                exchange.session.expired = True
+            await respond(exchange, 200, wire.refused(EXPIRED))
+        case _:
+            return False
+    return True
+
+
+async def deliver(exchange: HttpExchange, body: bytes) -> None:
+    fault = exchange.fault
+    if fault is not None and fault.kind == "drop_reply":
+        reset(exchange)
+    elif fault is not None and fault.kind == "truncate":
+        await truncate(exchange, body)
+    else:
+        await respond(exchange, 200, body)

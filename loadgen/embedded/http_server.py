@@ -1,4 +1,4 @@
-"""What stands above PostgreSQL: the engine and its guard, and HTTP in front of it."""
+"""Assembles engine, warehouses, sessions and HTTP; restarts PostgreSQL; serves without a database (null engine)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from loadgen import __version__
-from loadgen.embedded import database_setup
+from loadgen.embedded import database_setup, sql_errors
+from loadgen.embedded.admin import ServerUsage
 from loadgen.embedded.app import App
 from loadgen.embedded.backend_pool import Backend, BackendPool
 from loadgen.embedded.catalog import Catalog
@@ -26,30 +27,75 @@ from loadgen.embedded.container_services import ContainerServices
 from loadgen.embedded.datadir import PASSWORD_FILE, DataDir, ListenAddress
 from loadgen.embedded.engine import Engine
 from loadgen.embedded.http_exchange import Protocol, cut_off_slow_requests
-from loadgen.embedded.login import Authenticator, load_or_create_password
-from loadgen.embedded.null_engine import NullEngine
+from loadgen.embedded.login import (
+    DEFAULT_WAREHOUSE,
+    Authenticator,
+    LoginRequest,
+    load_or_create_password,
+)
 from loadgen.embedded.postgres import STATEMENT_ROLE, PostgresServer
-from loadgen.embedded.running import Executor
+from loadgen.embedded.result import StatementResult, table
 from loadgen.embedded.server import Ready, ServerOptions
-from loadgen.embedded.server_lifetime import ServerUsage
 from loadgen.embedded.service_time import WakeupTimer
-from loadgen.embedded.session import ServerSessions
-from loadgen.embedded.statement_history import StatementHistory
-from loadgen.embedded.warehouse import VirtualWarehouses, WarehouseModel
+from loadgen.embedded.session import ServerSession, ServerSessions
+from loadgen.embedded.sql_types import NUMBER
+from loadgen.embedded.statement_history import StatementHistory, StatementRecord
+from loadgen.embedded.transactions import Executor, QueryRequest
+from loadgen.embedded.warehouse import QueuedTooLong, VirtualWarehouses, WarehouseModel, WarehouseSettings
 from loadgen.embedded.warehouse_models import WarehouseModels
 from loadgen.errors import EmbeddedServerError
+
+_ROW = table([("1", NUMBER)], [["1"]], 0x1000)
+
+
+class NullEngine(Executor):
+    """Answers any statement with one row; sessions, warehouse slots, service time and history are real."""
+
+    async def enter(self, session: ServerSession, wishes: LoginRequest) -> None:
+        session.parameters = dict(wishes.session_parameters)
+        session.database, session.schema = wishes.database, wishes.schema
+        session.warehouse = wishes.warehouse or DEFAULT_WAREHOUSE
+        if session.warehouse not in self.warehouses:
+            self.warehouses.add(WarehouseSettings(name=session.warehouse, created_on_ms=self.now_ms()))
+
+    async def execute(self, session: ServerSession, request: QueryRequest) -> tuple[StatementRecord, StatementResult]:
+        statement = self.history.begin(session.context, request.text, self.now_ms())
+        statement.query_type = "SELECT"
+        try:
+            warehouse = self.warehouses.get(session.warehouse or "")
+            assert warehouse is not None
+            ticket = warehouse.try_admit() or await warehouse.admit()
+            try:
+                statement.queued_ms = ticket.queued_s * 1000
+                if warehouse.service_time is not None:
+                    await ticket.serve(warehouse.service_time.sample_s())
+            finally:
+                ticket.release()
+            statement.rows = 1
+        except QueuedTooLong as error:
+            raise sql_errors.queue_timed_out(int(error.timeout_s)) from None
+        except asyncio.CancelledError:
+            statement.error_code = 604
+            raise
+        finally:
+            self.history.end(statement)
+        return statement, _ROW
+
+    async def close(self, session: ServerSession) -> None:
+        self.sessions.close(session)
+
 
 BACKENDS_MAX = 380
 BACKLOG = 1024
 HOUSEKEEPING_S = 5.0
 KEEP_ALIVE_S = 600
 GC_THRESHOLD = (700, 10, 10)  # of Python: a higher one would make pauses rarer, but longer
-FULL_S = 1.0  # how often a full disk is looked at
+FULL_S = 1.0  # how often a full disk is checked
 RESTARTS_MAX = 5  # of PostgreSQL within a minute; then the server gives up
 
 
 async def serve_null(options: ServerOptions, listener: socket.socket, stopping: asyncio.Event, ready: Ready) -> None:
-    """Serve without a database, until `stopping`. It has no data directory: its password is in one of its own."""
+    """Serve without a database, until `stopping`. Its password is in a temporary directory."""
     alarm = WakeupTimer(time.monotonic)
     with ExitStack() as stack:
         stack.callback(alarm.close)
@@ -113,7 +159,7 @@ _START_MS, _START_S = time.time() * 1000, time.perf_counter()
 
 
 async def _ended(guard: asyncio.Task[None] | None) -> EmbeddedServerError | None:
-    """Stop the guard; what it could not mend is why the server stops."""
+    """Stop the guard; its error is why the server stops."""
     if guard is None:
         return None
     guard.cancel()
@@ -132,7 +178,7 @@ async def _prepare(engine: Engine, postgres: PostgresServer) -> None:
 
 
 async def _first_backend(backends: BackendPool, postgres: PostgresServer) -> Backend:
-    """The superuser is needed only where its work is not done yet."""
+    """Connects as superuser only when the setup is not up to date."""
     with suppress(asyncpg.InvalidAuthorizationSpecificationError):  # the role does not exist yet
         backend = await backends.acquire("UTC", urgent=True)
         ready = False
@@ -148,7 +194,7 @@ async def _first_backend(backends: BackendPool, postgres: PostgresServer) -> Bac
 
 
 async def _guard(engine: Engine, postgres: PostgresServer, stopping: asyncio.Event) -> None:
-    """Restart PostgreSQL when it dies under us; end transactions that nobody has touched for long.
+    """Restart PostgreSQL when it dies; end transactions that were idle too long.
 
     Raises EmbeddedServerError, and stops the server, when PostgreSQL cannot be kept alive.
     """
@@ -171,7 +217,7 @@ async def _guard(engine: Engine, postgres: PostgresServer, stopping: asyncio.Eve
 
 
 async def _lose_all(engine: Engine) -> None:
-    """Every open transaction is gone with the database; its session is told with its next statement."""
+    """Every open transaction was lost with the database; its session learns that with its next statement."""
     for session in engine.sessions.by_number.values():
         if session.transaction is not None and not session.transaction.lost:
             session.transaction.lost = True
@@ -180,8 +226,7 @@ async def _lose_all(engine: Engine) -> None:
 
 
 async def _restarted(engine: Engine, postgres: PostgresServer, restarts: list[float]) -> bool:
-    """One attempt; statements wait until the database is back and the catalogue read. On a full disk it is put off:
-    statements are told of that."""
+    """One attempt; statements wait until the catalogue is read. On a full disk it is deferred, and statements fail."""
     if engine.backends.disk_full() is not None:
         await asyncio.sleep(FULL_S)
         return False
@@ -210,8 +255,8 @@ async def _serve_http(
     stopping: asyncio.Event,
     ready: Ready,
 ) -> None:
-    """uvicorn's protocol without uvicorn's server, which looks for its end ten times a second."""
-    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # requests that end with the server are no news
+    """uvicorn's protocol without uvicorn's server, which polls for its end ten times a second."""
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # requests that end with the server are not logged
     password_file = folder / PASSWORD_FILE if folder is not None and options.auth else None
     entrance = Authenticator(load_or_create_password(password_file.parent) if password_file is not None else None)
     usage = ServerUsage(options.about)
@@ -227,7 +272,7 @@ async def _serve_http(
         lambda: Protocol(config=config, server_state=state, app_state={}), sock=listener, backlog=BACKLOG
     )
     gc.set_threshold(*GC_THRESHOLD)
-    gc.freeze()  # what is there now stays; the collector need not look at it again
+    gc.freeze()  # these objects live as long as the server
     host, port = listener.getsockname()[:2]
     ends: list[asyncio.Task[Any]] = [asyncio.create_task(stopping.wait(), name="stopping")]
     slow = asyncio.create_task(cut_off_slow_requests(state.connections), name="slow-requests")
@@ -235,13 +280,13 @@ async def _serve_http(
         unused = usage.unused(executor, lambda: len(state.connections))
         ends.append(asyncio.create_task(unused, name="unused"))
     try:
-        ready(ListenAddress(host=host, port=port), password_file)  # raises when nobody can be told any more
+        ready(ListenAddress(host=host, port=port), password_file)  # raises when stdout is closed
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        usage.leaving = True  # from here on nobody is let in who would lose the server a moment later
+        usage.leaving = True  # from here on new users are refused
         for end in (*ends, slow):
             end.cancel()
         server.close()
-        # Statements under way are not waited for: their client sees a lost connection.
+        # Running statements are not awaited: their client sees a lost connection.
         for connection in list(state.connections):
             connection.transport.abort()

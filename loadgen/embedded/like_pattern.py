@@ -7,13 +7,13 @@ from functools import lru_cache
 
 
 def like(pattern: str, name: str) -> bool:
-    """SHOW … LIKE ignores case; % and _ are wild, a backslash takes their meaning away."""
+    """SHOW … LIKE ignores case; % and _ are wildcards, a backslash escapes them."""
     wanted, characters = _like_parts(pattern)
     if characters > len(name):
         return False
     there = [_lower(character) for character in name]
     position = index = 0
-    after_percent, resumed = -1, 0  # where to go on when what follows the last % does not fit
+    after_percent, resumed = -1, 0  # where to resume when the part after the last % does not match
     while index < len(there):
         part = wanted[position] if position < len(wanted) else ""
         if part == "%":
@@ -21,7 +21,7 @@ def like(pattern: str, name: str) -> bool:
             after_percent, resumed = position, index
         elif part and (part == "_" or part[-1] == there[index]):
             position, index = position + 1, index + 1
-        elif after_percent >= 0:  # one more character for that %; those before it never need to give any back
+        elif after_percent >= 0:  # that % takes one more character; earlier ones need no backtracking
             resumed += 1
             position, index = after_percent, resumed
         else:
@@ -31,13 +31,13 @@ def like(pattern: str, name: str) -> bool:
 
 @lru_cache(maxsize=8)
 def _like_parts(pattern: str) -> tuple[list[str], int]:
-    """Wildcards, and characters in lower case, each with its backslash; how many characters they stand for at least."""
+    """Wildcards, and characters in lower case, each with its backslash; and the minimum length of a match."""
     single = re.sub("(?<!\\\\)%%+", "%", pattern)
     parts = [part[:-1] + _lower(part[-1]) for part in re.findall(r"\\.|.", single, re.DOTALL)]
     return parts, sum(part != "%" for part in parts)
 
 
 def _lower(character: str) -> str:
-    """One character for one."""
+    """Lower case, where that is one character."""
     lower = character.lower()
     return lower if len(lower) == 1 else character

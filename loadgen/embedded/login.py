@@ -1,4 +1,4 @@
-"""Logging in: what the client asks for, and what it gets."""
+"""Login: reads the request, checks the password, and keeps the password file."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def read_private(path: Path, what: str, bytes_max: int, remedy: str) -> bytes:
 
 def write_private(path: Path, content: bytes) -> None:
     """Readers see the old content or the new one, also after a power loss. Raises OSError."""
-    draft = path.with_name(f".{path.name}.tmp")  # the data directory has one owner: nobody else writes this
+    draft = path.with_name(f".{path.name}.tmp")  # the data directory has one owner: no other process writes this
     draft.unlink(missing_ok=True)
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -56,18 +56,18 @@ PASSWORD_BYTES = 32  # random ones; hexadecimal in the file
 
 
 class Authenticator:
-    """The check of passwords; without one everybody may enter."""
+    """Checks passwords; without one every login is accepted."""
 
     def __init__(self, password: Secret | None = None) -> None:
         self._password = password.reveal().encode() if password is not None else None
 
     def accepts(self, *credentials: object) -> bool:
-        """Whether one of the credentials of a login will do."""
+        """Whether one of the credentials of a login is right."""
         given = [text for text in credentials if isinstance(text, str)]
         return self._password is None or any(self._is_password(text) for text in given)
 
     def admits(self, token: str) -> bool:
-        """Whether a request for `/__loadgen/…` may pass: `token` is what follows `Basic`."""
+        """Whether a request for `/__loadgen/…` is authorized: `token` is what follows `Basic`."""
         if self._password is None:
             return True
         try:
@@ -86,7 +86,7 @@ class Authenticator:
 
 
 def load_or_create_password(folder: Path) -> Secret:
-    """The password in the folder's file, made when there is none. The folder belongs to this process."""
+    """The password in the folder's file, made when there is none. This process owns the folder."""
     path = folder / PASSWORD_FILE
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
@@ -140,17 +140,17 @@ def read_login_request(message: dict[str, Any], query: dict[str, list[str]], ent
         raise SqlError(390101, "08001", "SESSION_PARAMETERS is not an object.")
     return LoginRequest(
         user=(user or "SERVICE").upper(),
-        role=_name(_first(query, "roleName")) or DEFAULT_ROLE,
-        database=_name(_first(query, "databaseName")),
-        schema=_name(_first(query, "schemaName")),
-        warehouse=_name(_first(query, "warehouse")),
+        role=_name(query, "roleName") or DEFAULT_ROLE,
+        database=_name(query, "databaseName"),
+        schema=_name(query, "schemaName"),
+        warehouse=_name(query, "warehouse"),
         session_parameters=_known(given),
         client={"app": data.get("CLIENT_APP_ID"), "version": data.get("CLIENT_APP_VERSION")},
     )
 
 
 def _known(given: dict[str, Any]) -> dict[str, session.Value]:
-    """Parameters the server knows, checked; drivers also send settings of their own, which are ignored."""
+    """Parameters the server knows, checked; other settings that drivers send are ignored."""
     found: dict[str, session.Value] = {}
     for key, value in given.items():
         name = str(key).upper()
@@ -159,15 +159,13 @@ def _known(given: dict[str, Any]) -> dict[str, session.Value]:
     return found
 
 
-def _first(query: dict[str, list[str]], name: str) -> str | None:
-    values = query.get(name)
-    return values[0] if values and values[0] else None
+def _name(query: dict[str, list[str]], parameter: str) -> str | None:
+    values = query.get(parameter)
+    return stored_name(values[0]) if values and values[0] else None
 
 
-def _name(text: str | None) -> str | None:
-    """An identifier from the login request: upper-cased unless quoted."""
-    if text is None:
-        return None
+def stored_name(text: str) -> str:
+    """An identifier of a login or of a model: upper-cased unless quoted. Raises SqlError."""
     if not (text.startswith('"') or text.replace("_", "a").replace("$", "a").isalnum()):
-        return text  # a name that would need quotes is taken as it is
+        return text  # a name that needs quotes is taken literally
     return TokenReader(text, tokens_of(text)).name()

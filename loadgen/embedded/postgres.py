@@ -1,9 +1,9 @@
-"""The PostgreSQL child of the embedded server: made once, started, watched, stopped, restarted.
+"""The PostgreSQL child of the embedded server: initialised once, started, watched, stopped, restarted.
 
-It is a direct child, never a daemon, reached through a Unix socket in a directory closed to everyone else. It never
-outlives the server: the kernel sends it SIGQUIT when the thread that started it ends (launch.py), and whatever an
-earlier life left (processes, pid files, sockets) is cleared before the next start. That clearing is right only for the
-owner of the data directory, so a Postgres is made from a claimed DataDir. Every wait is bounded by a constant below.
+It is a direct child, never a daemon, reached through a Unix socket in a directory closed to other users. It never
+outlives the server: the kernel sends it SIGQUIT when the thread that started it ends (launch.py), and
+processes, pid files and sockets of an earlier start are removed before the next. Only the owner of the data directory
+may remove them, so a PostgresServer is made from a claimed DataDir. Every wait is bounded by a constant below.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ INITDB_S = 120.0
 START_S = 60.0  # replaying all of max_wal_size after a crash included
 STOPS = ((signal.SIGINT, 10.0), (signal.SIGQUIT, 6.0), (signal.SIGKILL, 5.0))  # fast, immediate, by force
 POLL_S = 0.005
-WATCH_S = 0.25  # broken connections tell of a death sooner; a tighter watch would only burn CPU
+WATCH_S = 0.25  # broken connections show a death sooner; a shorter interval would cost CPU
 
-LOG_BYTES_MAX = 1 << 20  # then the log starts anew; one older part is kept
+LOG_BYTES_MAX = 1 << 20  # then the log is rotated; one older part is kept
 TAIL_BYTES = 1_500
 
 TEMPORARY_FILES_MIB = 1024  # of one statement
@@ -67,18 +67,18 @@ SETTINGS = (
     "jit=off update_process_title=off io_method=sync max_worker_processes=0 max_prepared_transactions=0",
     "max_parallel_workers_per_gather=0 max_parallel_maintenance_workers=0 max_logical_replication_workers=0",
     "autovacuum=on autovacuum_worker_slots=2 autovacuum_max_workers=1 autovacuum_naptime=20s",
-    # what one statement may use: sorts and hashes spill to files, and the files end somewhere (see also launch)
+    # limits of one statement: sorts and hashes spill to files of limited size (memory: see launch)
     f"work_mem=8MB temp_file_limit={TEMPORARY_FILES_MIB}MB",
-    # the newest waiter finds the deadlock that it closed, and is the victim
+    # the newest waiter detects the deadlock, and is the victim
     "deadlock_timeout=20ms",
-    # a failed statement is its client's business; the log tells of the server's own life
+    # failed statements are not logged; the log is about the server itself
     "log_min_messages=log log_min_error_statement=panic log_checkpoints=off log_lock_waits=off",
     "log_autovacuum_min_duration=-1 log_timezone=UTC",
 )
 
 
 class PostgresServer:
-    """One PostgreSQL on one data directory. Owned by one event loop, whose thread must live as long as it serves."""
+    """One PostgreSQL on one data directory. Owned by one event loop, whose thread must outlive it."""
 
     def __init__(self, data_dir: DataDir, *, max_connections: int = 400) -> None:
         self.socket_dir = socket_dir_of(data_dir.path)
@@ -90,10 +90,10 @@ class PostgresServer:
         self._changing = asyncio.Lock()  # start, stop and restart, one at a time
         self._process: subprocess.Popen[bytes] | None = None
         self._death: asyncio.Task[int] | None = None
-        self._log_start = 0  # where this life's part of the log begins
+        self._log_start = 0  # where the log of this start begins
 
     def connect_kwargs(self, role: str) -> dict[str, Any]:
-        """For asyncpg.connect. All is said, so that no PG* variable and no ~/.pgpass of the user has a say."""
+        """For asyncpg.connect. Every value is given, so that PG* variables and ~/.pgpass are ignored."""
         here = {"host": str(self.socket_dir), "port": PORT, "ssl": False}
         return here | {"user": role, "database": DATABASE, "password": ""}
 
@@ -103,18 +103,18 @@ class PostgresServer:
         return self._process.pid if self._process is not None and self._process.poll() is None else None
 
     async def start(self) -> None:
-        """Initialise if needed, clear what an earlier life left, start. Returns when connections are accepted."""
+        """Initialise if needed, remove what an earlier start left, start. Returns when connections are accepted."""
         await self.launch()
         await self.wait_ready()
 
     async def launch(self) -> None:
-        """The same without waiting: its caller has other things to do meanwhile, and calls wait_ready() then."""
+        """Start without waiting; the caller calls wait_ready() later."""
         async with self._changing:
             if self.pid is None:
                 await self._begin()
 
     async def wait_ready(self) -> None:
-        """Wait until connections are accepted. Raises EmbeddedServerError, and nothing is left, when it fails."""
+        """Wait until connections are accepted. Raises EmbeddedServerError when it fails; no process is left then."""
         async with self._changing:
             await self._ready()
 
@@ -124,14 +124,14 @@ class PostgresServer:
             await self._stop()
 
     async def restart(self) -> None:
-        """After a death, or to begin afresh: nothing of the old life remains when the new one starts."""
+        """Start again; processes and files of the earlier start are removed first."""
         async with self._changing:
             await self._stop()
             await self._begin()
             await self._ready()
 
     async def wait_dead(self) -> str:
-        """Wait until PostgreSQL is gone, for whatever reason, and say how it went."""
+        """Wait until PostgreSQL has ended, for any reason, and describe its end."""
         assert self._death is not None, "wait_dead() before start()"
         code = await asyncio.shield(self._death)
         if code < 0:
@@ -184,7 +184,7 @@ class PostgresServer:
         return ["-D", str(self._cluster), *(text for pair in pairs for text in ("-c", pair))]
 
     async def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> None:
-        """The last line of its pid file says so; pg_ctl looks there as well."""
+        """By the last line of its pid file, as pg_ctl does."""
 
         def ready() -> bool:
             try:
@@ -205,7 +205,7 @@ class PostgresServer:
             with suppress(OSError):
                 if self.log_path.stat().st_size > LOG_BYTES_MAX:
                     shutil.copyfile(self.log_path, self.log_path.with_name("postgres.log.1"))
-                    os.truncate(self.log_path, 0)  # it is written in append mode, so writing goes on at the beginning
+                    os.truncate(self.log_path, 0)  # it is written in append mode, so writing continues at the beginning
             await asyncio.sleep(WATCH_S)
         return code
 
@@ -215,13 +215,13 @@ class PostgresServer:
         return "(no log)"
 
     async def _clear_earlier_life(self, *, sure: bool = True) -> None:
-        """End processes that outlived their postmaster or their server, then remove what they left. Looking for them
-        takes a while, so it is done when there are traces of them, or when it is not `sure` that these tell everything.
+        """End processes that outlived their postmaster or their server, and remove their files.
 
-        PostgreSQL refuses to start while a backend of an earlier life is attached to its shared memory, and trusts
-        the bare pid in a stale pid file, which may be anybody's by now. We own the directory, so we know better.
+        The search takes time: it is done when there are traces of them, or when it is not `sure` that all leave traces.
+        PostgreSQL refuses to start while a backend of an earlier start is attached to its shared memory, and trusts the
+        pid in a stale pid file, which may belong to another process by now.
         """
-        assert self._data_dir.held, "the data directory was given back while PostgreSQL was still ours"
+        assert self._data_dir.held, "the data directory was released while PostgreSQL was running"
         if sure and not self._left_traces():
             return
         import psutil
@@ -242,13 +242,14 @@ class PostgresServer:
             shutil.rmtree(unfinished, ignore_errors=True)
 
     def _left_traces(self) -> bool:
-        """A PostgreSQL that ends as it should removes its pid file last; what initdb makes is renamed when it is whole.
-        Where the kernel does not end them with their server, processes may be there without a trace."""
+        """Whether an earlier start left traces: a pid file, which PostgreSQL removes last, or an incomplete cluster.
+
+        Where the kernel does not end them with their server, processes may remain without a trace."""
         pid_file = self._cluster / "postmaster.pid"
         return sys.platform != "linux" or pid_file.exists() or any(self._data_dir.path.glob("initdb-*"))
 
     async def _initialise(self, programs: Path) -> None:
-        """Make the cluster beside its place and rename it: a kill in the middle leaves nothing half-made."""
+        """Make the cluster beside its place and rename it: a kill leaves no incomplete cluster."""
         draft = Path(tempfile.mkdtemp(prefix="initdb-", dir=self._data_dir.path))
         make_private(draft, self._account)
         # C.UTF-8 orders by code point like C, and knows the upper case of more than ASCII.
@@ -281,7 +282,7 @@ class PostgresServer:
             raise EmbeddedServerError(what, remedy="Choose another data directory, or move this one away.")
 
     def _write_access_rules(self) -> None:
-        """The kernel says who is at the other end of the socket: the account itself or the user who serves."""
+        """The kernel names the peer of the socket: the account itself or the user who serves."""
         names = {self._account.name, account_of(os.geteuid()).name}
         roles = (SUPERUSER, STATEMENT_ROLE)
         mapping = "".join(f'loadgen "{name}" {role}\n' for name in sorted(names) for role in roles)
@@ -291,8 +292,8 @@ class PostgresServer:
 
 
 def postgres_processes_in(directory: Path) -> list[psutil.Process]:
-    """PostgreSQL processes that work inside `directory`: each changes to its cluster before it does anything."""
-    import psutil  # takes long, and is seldom needed
+    """PostgreSQL processes that work inside `directory`: each has its cluster as working directory."""
+    import psutil  # slow, and rarely needed
 
     found = []
     for process in psutil.process_iter(["name"]):
@@ -304,7 +305,7 @@ def postgres_processes_in(directory: Path) -> list[psutil.Process]:
 
 
 def socket_dir_of(data_dir: Path) -> Path:
-    """Inside the data directory, or in /tmp under a name of its own where the path is too long for a socket."""
+    """Inside the data directory, or under a unique name in /tmp where the path is too long for a socket."""
     inside = data_dir / "run"
     if len(os.fsencode(inside / f".s.PGSQL.{PORT}")) <= SOCKET_PATH_BYTES_MAX:
         return inside
@@ -312,13 +313,13 @@ def socket_dir_of(data_dir: Path) -> Path:
 
 
 def make_private(directory: Path, account: SystemUser) -> None:
-    """Make `directory` the account's, closed to others. One that a stranger made is refused."""
+    """Make `directory` for the account, closed to others. One that another user made is refused."""
     with suppress(FileExistsError):
         directory.mkdir(mode=0o700)
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         if os.fstat(fd).st_uid not in (os.geteuid(), account.uid):
-            raise EmbeddedServerError(f"{directory} belongs to somebody else", remedy="Remove it, or ask its owner to.")
+            raise EmbeddedServerError(f"{directory} belongs to another user", remedy="Remove it, or ask its owner to.")
         if os.geteuid() == 0:
             os.fchown(fd, account.uid, account.gid)
         os.fchmod(fd, stat.S_IRWXU)
@@ -327,7 +328,7 @@ def make_private(directory: Path, account: SystemUser) -> None:
 
 
 def usable_programs(account: SystemUser, copies: Path = SYSTEM_DIR) -> Path:
-    """Where `postgres` and `initdb` lie: in the wheel, or in a copy of it where the account cannot get at the wheel."""
+    """Where `postgres` and `initdb` lie: in the wheel, or in a copy where the account cannot read the wheel."""
     spec = importlib.util.find_spec(WHEEL)  # not imported: that has side effects
     if spec is None or not spec.submodule_search_locations:
         remedy = "Install what the embedded server needs: pip install 'loadgen[embedded]'."
@@ -345,7 +346,7 @@ def _version_name() -> str:
 
 
 async def _until(happened: Callable[[], object], patience_s: float) -> bool:
-    """Wait for something that nobody announces; False when it did not happen in time."""
+    """Poll until the condition holds; False when it did not in time."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + patience_s
     while not happened():

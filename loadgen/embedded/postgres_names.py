@@ -11,7 +11,7 @@ POSTGRES_NAME_BYTES = 63
 SNOWFLAKE_NAME_LENGTH = 255
 
 # Names in lower case are those of PostgreSQL's own functions and system columns, and `t.f` may mean `f(t)` there.
-# A user's name of that kind gets a mark, so that it never means anything but itself.
+# A user's name of that kind gets a mark, so that it is always a plain name.
 _PLAIN_LOWER = re.compile(r"[a-z_][a-z0-9_$]*")
 _MARK = "~"
 
@@ -41,9 +41,9 @@ def quoted(name: str) -> str:
 
 
 def schema_key(database: str, schema: str) -> str:
-    """One name for a schema of a database; dots inside names cannot make two of them one."""
+    """One name for a schema of a database; dots inside names cause no collision."""
     key = ".".join(part.replace("~", "~~").replace(".", "~d") for part in (database, schema))
-    return f"~{key}" if key.startswith("pg_") else key  # PostgreSQL keeps that prefix for itself
+    return f"~{key}" if key.startswith("pg_") else key  # PostgreSQL reserves that prefix
 
 
 def schema_name(database: str, schema: str) -> str:
@@ -56,7 +56,7 @@ def relation(database: str, schema: str, name: str) -> str:
 
 
 def literal(text: str) -> str:
-    """A PostgreSQL string literal; standard_conforming_strings is on, so only the quote needs care."""
+    """A PostgreSQL string literal; standard_conforming_strings is on, so only quotes are escaped."""
     if "\0" in text:
         raise unsupported("NUL character in a string")
     return "'" + text.replace("'", "''") + "'"

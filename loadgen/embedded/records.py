@@ -1,4 +1,4 @@
-"""From PostgreSQL's records to a statement's result."""
+"""Turns PostgreSQL's records into a statement's result."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class _Container:
     closing: str
     values: list[Any] = field(default_factory=list)  # texts, and lists of texts and lists
     keys: list[str] = field(default_factory=list)  # of an object, as JSON strings
-    is_leaf: bool = True  # it holds no other container that holds something
+    is_leaf: bool = True  # it holds no other non-empty container
 
     def lines(self, depth: int) -> Any:
-        """One text of a leaf; the parts of any other, so that no text is copied once per level."""
+        """One text for a leaf, parts otherwise, so that no text is copied once per level."""
         if not self.values:
             return self.opening + self.closing
         newline = "\n" + "  " * depth
@@ -51,7 +51,7 @@ class _Container:
 
 
 def format_json(text: str, size: ResultSize) -> str:
-    """Two spaces of indent, keys in order, numbers untouched. `size` refuses what takes too much memory."""
+    """Two spaces of indent, keys in order, numbers untouched. `size` raises when the result takes too much memory."""
     root = _Container("", "")
     open_containers = [root]
     inner = root
@@ -127,7 +127,7 @@ JSON_CHARACTERS_AT_ONCE = 16_384  # of the semi-structured values of one result;
 async def result_of(
     plan: StatementPlan, records: list[asyncpg.Record], charge: Charge | None, memory: ResultMemory
 ) -> StatementResult:
-    """The result of a query. A large one is made by a thread: others are served meanwhile."""
+    """The result of a query. A large one is made by a thread, so that the event loop serves others."""
     size = ResultSize(memory, charge)
     try:
         if charge is None and (not plan.json_columns or _json_characters(plan, records) <= JSON_CHARACTERS_AT_ONCE):
@@ -163,7 +163,7 @@ def selected(plan: StatementPlan, records: list[asyncpg.Record], size: ResultSiz
 
 def changed(plan: StatementPlan, records: list[asyncpg.Record], status: str) -> StatementResult:
     assert plan.rowtype is not None
-    if records:  # MERGE, and UPDATE with FROM, count for themselves
+    if records:  # MERGE, and UPDATE with FROM, return their counts
         counts = [str(value) for value in records[0]]
         changed_rows = sum(map(int, counts)) if plan.kind == "MERGE" else int(counts[0])
         return StatementResult(plan.rowtype, [counts], plan.statement_type, changed_rows)
@@ -180,7 +180,7 @@ def _digits(text: str) -> int:
 
 
 def _scaled(plan: StatementPlan, rows: list[list[Any]]) -> orjson.Fragment | None:
-    """The description with each number's scale, where only the rows tell it: expressions have no declared scale."""
+    """The description with scales found in the rows: expressions have no declared scale."""
     columns = list(plan.columns)
     changed = False
     for index, (name, kind) in enumerate(columns):

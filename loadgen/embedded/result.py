@@ -1,4 +1,4 @@
-"""What a statement answers: columns and rows in the protocol's own form."""
+"""A statement's result: columns and rows in the protocol's form, and the memory that results may take."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ def rows_max(columns: int) -> int:
 
 
 class ResultMemory:
-    """What all results take now."""
+    """Memory of all results."""
 
     def __init__(self) -> None:
         self.used = 0
-        self.lock = threading.RLock()  # a charge may be collected, and given back, while another is added
+        self.lock = threading.RLock()  # a charge may be garbage-collected while another is added
 
 
 class Charge:
-    """What one result takes. It is given back when the last holder of the result has let go of it."""
+    """Memory of one result. It is returned when the last reference to the result is gone."""
 
     __slots__ = ("_memory", "size")
 
@@ -59,7 +59,7 @@ class Charge:
         self.size = 0
 
     def add(self, size: int) -> bool:
-        """False: there is no room for that, and nothing was added."""
+        """False: no memory is left, and nothing was added."""
         with self._memory.lock:
             if self._memory.used + size > RESULTS_BYTES_MAX:
                 return False
@@ -77,7 +77,7 @@ class Charge:
 
 
 class ResultSize:
-    """What a result takes when its semi-structured values are formatted, on top of what PostgreSQL sent."""
+    """Memory of formatted semi-structured values, in addition to what PostgreSQL sent."""
 
     def __init__(self, memory: ResultMemory, charge: Charge | None) -> None:
         self.charge = charge
@@ -104,11 +104,11 @@ class ResultMemoryMeter(asyncio.Protocol):
         self._memory = memory
         self._received = 0
         self._charge: Charge | None = None
-        self._refuse: Refuse | None = None  # of the statement under way
+        self._refuse: Refuse | None = None  # of the running statement
         inner = transport.get_protocol()
         assert isinstance(inner, asyncio.Protocol)
         self._deliver = inner.data_received
-        # What is not counted goes straight to the driver.
+        # What is not counted is passed to the driver.
         self.connection_lost = inner.connection_lost  # type: ignore[method-assign]
         self.eof_received = inner.eof_received  # type: ignore[method-assign]
         self.pause_writing = inner.pause_writing  # type: ignore[method-assign]
@@ -121,7 +121,7 @@ class ResultMemoryMeter(asyncio.Protocol):
         self._refuse = refuse
 
     def end(self, *, failed: bool = False) -> Charge | None:
-        """What its result takes; None: next to nothing."""
+        """Memory of its result; None: a small one, which is not counted."""
         charge, self._charge, self._refuse = self._charge, None, None
         if charge is not None and failed:
             charge.give_back()
@@ -158,14 +158,14 @@ class StatementResult:
     count: int  # rows returned, or changed
     parameters_changed: bool = False
     array_bind_supported: bool = True
-    charge: Charge | None = None  # of a large one, for as long as anybody has it
+    charge: Charge | None = None  # of a large one, while it is referenced
 
 
 _KINDS = {"number": NUMBER, "time": TIMESTAMP_LTZ, "": TEXT}
 
 
 def columns(names: str) -> list[tuple[str, SnowflakeType]]:
-    """Columns from a list such as `created_on:time, name, rows:number`; text unless said otherwise."""
+    """Columns from a list such as `created_on:time, name, rows:number`; text is the default type."""
     parts = [name.strip().partition(":") for name in names.split(",")]
     return [(name, _KINDS[kind]) for name, _, kind in parts]
 

@@ -1,6 +1,6 @@
-"""The server process: its options, its signals, PostgreSQL as its child, and an orderly life from start to stop.
+"""The server process: its options, its signals, PostgreSQL as its child, and its start and stop.
 
-PostgreSQL is launched first. What answers statements is imported while it starts, which takes longer (`serving`).
+PostgreSQL is launched first. The modules that answer statements are imported while it starts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ POSTGRES_CONNECTIONS = 400
 RECURSION_MAX = 15_000  # frames: a statement of a thousand terms is a tree a thousand levels deep
 
 
-# Told the address, and where the password is: None when none is checked.
+# Called with the address and the password file; None: no password is checked.
 Ready = Callable[[ListenAddress, Path | None], None]
 
 
@@ -37,22 +37,22 @@ class ServerOptions:
     port: int
     data_dir: Path
     engine: str  # postgres | null
-    service_time: str | None  # a SPEC that parse_service_time takes; of warehouses without a model of their own
-    slots: int  # of such warehouses
+    service_time: str | None  # a SPEC for parse_service_time; for warehouses without a model
+    slots: int  # for the same warehouses
     seed: int
     auth: bool = False  # check a password, kept in a file of the data directory
-    until_eof: bool = False  # started by a command for itself: see loadgen.embedded.server_lifetime
+    until_eof: bool = False  # started by a command: see loadgen.embedded.admin.ServerUsage
 
     @property
     def about(self) -> dict[str, Any]:
-        """What the server says of itself."""
+        """The server's description of itself, for `/__loadgen/hold` and `/__loadgen/stats`."""
         kept = None if self.engine == "null" else os.path.realpath(self.data_dir)
         model = {"service_time": self.service_time, "slots": self.slots, "data_dir": kept}
         return model | {"engine": self.engine, "until_eof": self.until_eof, "pid": os.getpid()}
 
 
 def serve(options: ServerOptions, ready: Ready) -> None:
-    """Serve until SIGTERM or SIGINT, or `until_eof`; `ready` is told the address. Call it on the main thread."""
+    """Serve until SIGTERM or SIGINT, or `until_eof`; `ready` is called with the address. Call it on the main thread."""
     sys.setrecursionlimit(RECURSION_MAX)
     _open_standard_streams()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -60,7 +60,7 @@ def serve(options: ServerOptions, ready: Ready) -> None:
 
 
 def _open_standard_streams() -> None:
-    """A daemon's closed stdin, stdout and stderr: their numbers must not be given to sockets."""
+    """Reopen a daemon's closed stdin, stdout and stderr, so that no socket gets their numbers."""
     for number in (0, 1, 2):
         try:
             os.fstat(number)

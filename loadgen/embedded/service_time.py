@@ -1,4 +1,4 @@
-"""How long a statement is made to take beyond what the engine needs, and a clock that wakes it on time.
+"""Service times: a distribution that a user writes as SPEC, samples of it, and a timer that ends them on time.
 
 SPEC                   what is added to each statement
 20ms                   always 20 ms
@@ -30,7 +30,7 @@ from typing import Protocol
 from loadgen.units import parse_duration_s
 
 SERVICE_S_MAX = 3600.0
-SIGMA_MAX = 3.0  # beyond it one sample in a thousand takes 10,000 times the median
+SIGMA_MAX = 3.0  # above it one sample in a thousand exceeds 10,000 times the median
 EXAMPLES = "20ms, lognormal(20ms,0.3), exponential(20ms) or uniform(10ms,30ms)"
 
 _CALL = re.compile(r"(?P<kind>[a-z]+)\s*\((?P<arguments>[^()]*)\)", re.IGNORECASE)
@@ -47,7 +47,7 @@ class ServiceTimeSpec:
 
 
 def parse_service_time(text: str | None) -> ServiceTimeSpec | None:
-    """None when nothing is to be added. Raises ValueError with a sentence a user can act on."""
+    """None: nothing is added. Raises ValueError with a message for the user."""
     spec = (text or "").strip()
     if not spec:
         return None
@@ -123,10 +123,10 @@ def _sampler(spec: ServiceTimeSpec, rng: random.Random) -> Callable[[], float]:
 
 
 class Sleeper(Protocol):
-    """What the warehouse model sleeps with."""
+    """The timer of the warehouse model."""
 
     def sleep_until(self, deadline_s: float) -> asyncio.Future[None]:
-        """Await it to go on at `deadline_s` of the server's monotonic clock, never before."""
+        """Return at `deadline_s` of the server's monotonic clock, never before."""
 
 
 class WakeupTimer:
@@ -186,14 +186,14 @@ class WakeupTimer:
         sleepers = self._sleepers
         while sleepers and sleepers[0][0] <= now_s:
             sleeper = heapq.heappop(sleepers)[2]
-            if not sleeper.done():  # done: whoever slept was cancelled
+            if not sleeper.done():  # done: the sleeper was cancelled
                 sleeper.set_result(None)
         self._armed_for_s = math.inf
         if sleepers:
             self._arm(sleepers[0][0])
 
     def _sweep(self) -> None:
-        """Forget cancelled sleepers whose time is far off, or they would pile up."""
+        """Drop cancelled sleepers with a late deadline, or they would accumulate."""
         self._sleepers = [entry for entry in self._sleepers if not entry[2].done()]
         heapq.heapify(self._sleepers)
         self._sweep_at = max(1024, 2 * len(self._sleepers))
@@ -223,7 +223,7 @@ class _KernelTimer:
         self._settime(self.fd, 0, self._spec, None)
 
     def acknowledge(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # it was armed anew after it had fired
+        with contextlib.suppress(BlockingIOError):  # it was armed again after it had fired
             os.read(self.fd, 8)
 
     def close(self) -> None:

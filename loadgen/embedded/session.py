@@ -1,4 +1,4 @@
-"""Sessions: who is connected, with what context and parameters, and the transaction each may hold open."""
+"""Sessions: user, context, parameters, and the transaction that each may have open."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ _LIST = (
 )
 PARAMETERS: dict[str, SessionParameter] = {parameter.name: parameter for parameter in _LIST}
 DEFAULTS: dict[str, Value] = {parameter.name: parameter.default for parameter in _LIST}
-# Settings that would change how results are read or written; this server has one way only.
+# Settings that would change how results are read or written; this server supports the default only.
 _FIXED = {
     "BINARY_OUTPUT_FORMAT", "BINARY_INPUT_FORMAT", "MULTI_STATEMENT_COUNT", "TIMESTAMP_TYPE_MAPPING",
     "QUOTED_IDENTIFIERS_IGNORE_CASE", "ROWS_PER_RESULTSET", "TRANSACTION_DEFAULT_ISOLATION_LEVEL",
@@ -101,7 +101,7 @@ _FIXED = {
 
 
 def checked(name: str, value: Any) -> Value:
-    """The value as the parameter's own type; raises what Snowflake says of a bad name or value."""
+    """The value as the parameter's own type; raises Snowflake's error for a bad name or value."""
     parameter = PARAMETERS.get(name)
     if parameter is None:
         raise compilation(1006, "22023", f"invalid parameter '{name}'")
@@ -157,11 +157,11 @@ class Transaction:
     started_ms: float
     touched_s: float  # monotonic; an idle one that holds row locks is ended after five minutes
     hybrid: bool = False
-    lost: bool = False  # rolled back behind the session's back; it has to say ROLLBACK or COMMIT before it goes on
+    lost: bool = False  # rolled back by the server; the session must send ROLLBACK or COMMIT next
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # statements of a transaction run one after the other
 
     def is_abandoned(self, now_s: float, *, crowded: bool) -> bool:
-        """One on hybrid tables has row locks that block others; any keeps others out when there are too many."""
+        """Idle too long: with hybrid tables it blocks others by row locks, when `crowded` by its backend."""
         if self.lost or self.lock.locked():
             return False
         idle_s = now_s - self.touched_s
@@ -244,7 +244,7 @@ class ServerSession:
 
 
 class ServerSessions:
-    """All living sessions, by token and by number."""
+    """All open sessions, by token and by number."""
 
     def __init__(self, limit: int = SESSIONS_MAX) -> None:
         self.limit = limit
@@ -262,7 +262,7 @@ class ServerSessions:
         return session
 
     def renew(self, session: ServerSession) -> None:
-        """A fresh session token; the old one is forgotten."""
+        """A fresh session token; the old one becomes invalid."""
         self.by_token.pop(session.token, None)
         session.token = secrets.token_hex(32)
         session.expired = False
@@ -274,11 +274,11 @@ class ServerSessions:
         self.by_number.pop(session.number, None)
 
     def idle(self, since_s: float) -> list[ServerSession]:
-        """Those that sent nothing since then: a killed client never logs out."""
+        """Sessions without a request since then: a killed client never logs out."""
         return [session for session in self.by_number.values() if session.used_s < since_s]
 
     def longest_unused(self) -> list[ServerSession]:
-        """The one that is idle for longest of those that never sent a statement, if there is any."""
+        """The longest idle session that never sent a statement, if any."""
         unused = [session for session in self.by_number.values() if not session.executed]
         return [min(unused, key=lambda session: session.used_s)] if unused else []
 

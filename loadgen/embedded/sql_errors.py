@@ -1,7 +1,7 @@
 """Errors as Snowflake words them: number, SQLSTATE, text.
 
-Every refusal of the embedded server is a `SqlError`. The constructors below are the one place where a number is
-tied to a wording; `from_postgres` is the one place where PostgreSQL's errors become Snowflake's.
+Every rejection by the embedded server is a `SqlError`. The constructors below are the one place that binds a number to
+a text; `from_postgres` is the one place where PostgreSQL's errors become Snowflake's.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ CANCELLED = (
     "57014",
     "08003",
     "08006",
-)  # PostgreSQL's, for a statement that a signal or the end of its connection ended
-OUT_OF_RESOURCES = 200012  # a number of ours
+)  # PostgreSQL's, for a statement ended by a signal or by the end of its connection
+OUT_OF_RESOURCES = 200012  # not a number of Snowflake's
 
 
 class SqlError(Exception):
@@ -37,7 +37,7 @@ def syntax_error(line: int, position: int, unexpected: str) -> SqlError:
 
 
 def unsupported(what: str) -> SqlError:
-    """Something Snowflake may have and this server does not, refused by name."""
+    """A feature that Snowflake may have and this server does not, rejected by name."""
     return compilation(2, "0A000", f"Unsupported feature '{what}'.")
 
 
@@ -66,7 +66,7 @@ def missing_object(kind: str, name: str) -> SqlError:
 
 
 def no_such_object() -> SqlError:
-    """What USE, ALTER and DESCRIBE say, without the name."""
+    """The error of USE, ALTER and DESCRIBE, without the name."""
     return compilation(2043, "02000", "Object does not exist, or operation cannot be performed.")
 
 
@@ -147,7 +147,7 @@ def transaction_lost() -> SqlError:
     return SqlError(90232, "40000", text)
 
 
-DISK_FULL = "53100"  # PostgreSQL's SQLSTATE, and ours: no other error of Snowflake's means that
+DISK_FULL = "53100"  # PostgreSQL's SQLSTATE, used here too: Snowflake has no such error
 
 
 def disk_full(data_dir: object) -> SqlError:
@@ -171,7 +171,7 @@ def _not_null(error: asyncpg.PostgresError) -> SqlError:
 
 _MISMATCH = compilation(2016, "22000", "Invalid argument types or data type mismatch in expression.")
 
-# What PostgreSQL's SQLSTATEs become when nothing of its text is needed.
+# Errors for SQLSTATEs of PostgreSQL whose text is not needed.
 _PLAIN = {
     "22003": SqlError(100046, "22003", "Number out of representable range"),
     "22012": SqlError(100051, "22012", "Division by zero"),
@@ -195,10 +195,10 @@ _PLAIN = {
 
 
 def from_postgres(error: asyncpg.PostgresError, query_id: str) -> SqlError:
-    """The Snowflake error for one of PostgreSQL's; its own wording never shows where it would betray the engine."""
+    """The Snowflake error for one of PostgreSQL's; its text never reaches the client."""
     state = error.sqlstate or ""
     text = str(error.args[0]) if error.args else ""
-    if state == "SF000":  # raised by a function of ours, which carries number and SQLSTATE in DETAIL
+    if state == "SF000":  # raised by a function of schema sf, with number and SQLSTATE in DETAIL
         number, sqlstate = (getattr(error, "detail", "") or "0 22000").split(" ", 1)
         return SqlError(int(number), sqlstate, text)
     known = _MISMATCH if "pseudo-type" in text else _PLAIN.get(state)  # a list of values where a single one belongs
@@ -261,12 +261,12 @@ def _by_class(state: str) -> SqlError:
 
 
 def _quoted(text: str) -> str:
-    """The offending value out of a text such as: invalid input syntax for type numeric: "abc"."""
+    """The invalid value in a text such as: invalid input syntax for type numeric: "abc"."""
     return f"'{text.rsplit(': ', 1)[1].strip(chr(34))}'" if ': "' in text else "''"
 
 
 def _upper_quoted(text: str) -> str:
-    """The name out of a text such as: column "X" does not exist, or: column t.X does not exist."""
+    """The name in a text such as: column "X" does not exist, or: column t.X does not exist."""
     if '"' in text:
         return text.split('"')[1]
     words = text.split()

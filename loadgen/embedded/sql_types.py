@@ -18,7 +18,7 @@ EPOCH_2000_US = EPOCH_2000_DAYS * 86_400 * 1_000_000
 
 
 def is_number(text: str) -> bool:
-    """Whether a text is a whole number of a sensible length."""
+    """Whether a text is a whole number of limited length."""
     return text.isascii() and text.isdecimal() and len(text) <= 18
 
 
@@ -132,7 +132,7 @@ REFUSED = {"GEOGRAPHY", "GEOMETRY", "VECTOR", "MAP", "FILE", "DECFLOAT", "UUID",
 
 
 def declared(name: str, arguments: Sequence[int]) -> SnowflakeType:
-    """The type that `NAME(arguments)` declares; raises what Snowflake says for one it does not know."""
+    """The type that `NAME(arguments)` declares; raises Snowflake's error for an unknown one."""
     name = name.upper()
     if name in _NUMBERS:
         return _number(arguments)
@@ -185,7 +185,7 @@ def described(typname: str, typmod: int) -> SnowflakeType:
     if typname.startswith("timestamp_tz_"):
         return SnowflakeType("TIMESTAMP_TZ", scale=int(typname[-1]), precision=0)
     found = _DESCRIBED.get(typname)
-    if found is None:  # nothing of PostgreSQL's own types leaves the server
+    if found is None:  # other types of PostgreSQL are not returned
         raise unsupported("a result of this type")
     return found
 
@@ -219,7 +219,7 @@ def seconds_text(microseconds: int) -> str:
 
 
 def shortener(scale: int) -> Callable[[str], str]:
-    """Cuts the nine decimals of a time down to the column's scale; drivers count on the exact number."""
+    """Cuts the nine decimals of a time down to the column's scale; drivers require the exact number."""
     cut = 9 - scale + (1 if scale == 0 else 0)
     return lambda text: text[:-cut]
 

@@ -1,12 +1,12 @@
-"""What every statement did: the ground truth that measurements are checked against, and QUERY_HISTORY.
+"""The history of all statements: the ground truth for measurements, and the rows of QUERY_HISTORY.
 
     statement = history.begin(context, sql_text, start_ms)     # running from here on; has its query id
-    statement.queued_ms = ...                                  # the task that executes it fills in what it learns
+    statement.queued_ms = ...                                  # filled in by the task that executes it
     history.end(statement)                                     # one packed record; call it exactly once
 
 Ended statements are packed records of 108 bytes in a ring that keeps the newest million, in order of their end. Texts
-and contexts are stored once, counted, and forgotten with the last record that uses them. Texts of their own may use
-256 MB; beyond that the oldest records go early. Query ids are random: one says nothing about the others.
+and contexts are stored once and dropped with the last record that uses them. Texts may use 256 MB; beyond that the
+oldest records are dropped early. Query ids are random: one does not reveal others.
 
 Only the event loop's thread touches these objects. Times are epoch milliseconds of the server's one clock, which must
 never go back: the order of the ring rests on it.
@@ -31,7 +31,7 @@ TEXT_BYTES_MAX = 256 * 1024 * 1024
 SQL_CHARACTERS_MAX = 100_000  # as in Snowflake
 MESSAGE_CHARACTERS_MAX = 10_000
 RESULT_LIMIT_DEFAULT = 100
-SEARCHED_MAX = 10_000  # how far back a statement is looked for by its id
+SEARCHED_MAX = 10_000  # how far back a search by query id goes
 RESULT_LIMIT_MAX = 10_000
 ROWS_CHARACTERS_MAX = 50_000_000  # of the texts in one answer: long ones are repeated for each statement
 HISTORY_MS = 7 * 24 * 3600 * 1000.0  # QUERY_HISTORY reaches back 7 days
@@ -58,7 +58,7 @@ Row = tuple[str | int | float | None, ...]
 
 
 class StatementContext(NamedTuple):
-    """Where a statement runs. A session makes one and a new one when USE or ALTER SESSION changes something."""
+    """Where a statement runs. A session makes a new one when USE or ALTER SESSION changes it."""
 
     session_id: int
     user: str
@@ -116,7 +116,7 @@ class StatementHistory:
 
     @property
     def ended(self) -> int:
-        """How many statements have ended since the start, those forgotten included."""
+        """How many statements have ended since the start, dropped ones included."""
         return self._next
 
     @property
@@ -131,7 +131,7 @@ class StatementHistory:
         return statement
 
     def end(self, statement: StatementRecord) -> None:
-        """It ends now: records are in order of their end because the clock is read here."""
+        """Record its end; the clock is read here, so that records are in order of their end."""
         del self.running[statement.query_id]
         end_ms = statement.end_ms = self._now_ms()
         total_ms = end_ms - statement.start_ms
@@ -156,7 +156,7 @@ class StatementHistory:
             self._forget_oldest()
 
     def drop(self, statement: StatementRecord) -> None:
-        """It was only described, not executed: no record."""
+        """Drop a statement that was described, not executed."""
         del self.running[statement.query_id]
 
     def find_running(self, query_id: str) -> StatementRecord | None:
@@ -174,7 +174,7 @@ class StatementHistory:
         """JSON lines of ended statements that began at or after `since_ms`, in order of their end.
 
         Reads one record at a time, so a slow reader costs no memory; what ends meanwhile is not included, and records
-        that are forgotten meanwhile are skipped.
+        that are dropped meanwhile are skipped.
         """
         stop = self._next
         position = bisect_left(range(stop), since_ms, lo=self._first, key=self._end_ms_at)
@@ -222,7 +222,7 @@ class StatementHistory:
         return rows
 
     def _shown_backwards(self, end_ms: float | None) -> Iterator[StatementRecord]:
-        """What QUERY_HISTORY shows, newest first. Each record knows the shown one before it: the rest is skipped."""
+        """What QUERY_HISTORY shows, newest first. Each record links to the shown one before it."""
         position = self._shown
         if end_ms is not None:
             after = bisect_right(range(self._next), end_ms, lo=self._first, key=self._end_ms_at)
@@ -284,12 +284,12 @@ T = TypeVar("T")
 
 
 class _Shared(Generic[T]):
-    """Values that are stored once, counted, and forgotten when the last user is gone."""
+    """Values that are stored once, counted, and dropped with their last use."""
 
     def __init__(self, nothing: T, bytes_of: Callable[[T], int]) -> None:
         self.values: list[T] = []
         self.size_bytes = 0
-        self._nothing = nothing  # stands where a value was forgotten
+        self._nothing = nothing  # marks a dropped value
         self._bytes_of = bytes_of
         self._numbers: dict[T, int] = {}
         self._users: list[int] = []

@@ -1,4 +1,4 @@
-"""Work that takes long is done by a thread, so that the event loop serves others meanwhile."""
+"""Runs long work in a thread, so that the event loop serves others meanwhile."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 async def in_thread(work: Callable[[], T], name: str) -> T:
-    """What `work` returns. A daemon thread: a server that stops does not wait for it."""
+    """The result of `work`. A daemon thread: a stopping server does not wait for it."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
@@ -28,7 +28,7 @@ async def in_thread(work: Callable[[], T], name: str) -> T:
         value, error = None, None
         try:
             value = work()
-        except Exception as problem:  # told to the task that waits
+        except Exception as problem:  # raised in the waiting task
             error = problem
         with suppress(RuntimeError):  # the loop was closed first: a signal stopped the server
             loop.call_soon_threadsafe(settle, value, error)

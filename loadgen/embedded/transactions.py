@@ -1,20 +1,108 @@
-"""Transactions of sessions: each keeps a backend from BEGIN to its end."""
+"""Running statements, transactions of sessions, and the locks that both wait for."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import asyncpg
 
 from loadgen.embedded import sql_errors
 from loadgen.embedded.backend_pool import Backend, BackendPool
 from loadgen.embedded.catalog import CatalogTable
-from loadgen.embedded.running import RunningStatement
-from loadgen.embedded.session import ServerSession, ServerSessions, Transaction
-from loadgen.embedded.sql_errors import lock_timed_out, too_many_lock_waiters, too_many_waiters
+from loadgen.embedded.container_services import ContainerServices
+from loadgen.embedded.login import LoginRequest
+from loadgen.embedded.result import ResultCache, StatementResult
+from loadgen.embedded.session import ServerSession, ServerSessions, Transaction, Value, checked
+from loadgen.embedded.sql_errors import SqlError, lock_timed_out, too_many_lock_waiters, too_many_waiters
+from loadgen.embedded.statement_history import StatementHistory, StatementRecord
+from loadgen.embedded.warehouse import VirtualWarehouses, WarehouseSlot
+
+
+@dataclass(frozen=True, slots=True)
+class QueryRequest:
+    """One query request as the driver sent it."""
+
+    text: str
+    bindings: Mapping[str, Mapping[str, Any]] | None = None
+    parameters: Mapping[str, Any] | None = None
+    describe_only: bool = False
+    request_id: str = ""
+
+
+@dataclass(slots=True)
+class RunningStatement:
+    """A statement that runs. Owned by its task; others only call cancel()."""
+
+    statement: StatementRecord
+    session: ServerSession
+    request: QueryRequest
+    task: asyncio.Task[Any]
+    backend: Backend | None = None  # set while PostgreSQL works on it
+    ticket: WarehouseSlot | None = None
+    reason: SqlError | None = None
+    blocked_since_s: float = 0.0
+
+    def parameter(self, name: str) -> Value:
+        """A parameter's value: set with the statement, else in the session."""
+        given = self.request.parameters.get(name) if self.request.parameters else None
+        return self.session.get(name) if given is None else checked(name, given)
+
+    def check(self) -> None:
+        """Raises the reason of its cancellation, if it was cancelled."""
+        if self.reason is not None:
+            raise self.reason
+
+    def cancel(self, reason: SqlError) -> None:
+        if self.reason is not None:
+            return
+        self.reason = reason
+        if self.backend is None:
+            self.task.cancel()
+            return
+        self.backend.cancel()
+
+
+RequestKey = tuple[str, str]  # user and request id: a user cannot reach statements of others
+
+
+class Executor:
+    """Runs statements for sessions: what both engines have."""
+
+    def __init__(
+        self,
+        *,
+        warehouses: VirtualWarehouses,
+        history: StatementHistory,
+        sessions: ServerSessions,
+        services: ContainerServices,
+        now_ms: Callable[[], float],
+    ) -> None:
+        self.warehouses = warehouses
+        self.history = history
+        self.sessions = sessions
+        self.services = services
+        self.now_ms = now_ms
+        self.results = ResultCache()
+        self.running: dict[str, RunningStatement] = {}  # by query id
+        self.by_request: dict[RequestKey, RunningStatement] = {}
+
+    async def execute(self, session: ServerSession, request: QueryRequest) -> tuple[StatementRecord, StatementResult]:
+        """Run one statement. Raises SqlError; its history record is complete either way."""
+        raise NotImplementedError
+
+    async def close(self, session: ServerSession) -> None:
+        """End a session: its statements are cancelled, its transaction rolled back."""
+        raise NotImplementedError
+
+    async def enter(self, session: ServerSession, wishes: LoginRequest) -> None:
+        """Give a new session its context."""
+        raise NotImplementedError
+
 
 WAITERS_MAX = 20
 SUSPECT_AFTER_S = 0.02  # a change that takes longer may be waiting for a row lock
@@ -22,7 +110,7 @@ LOOK_EVERY_S = 0.02
 
 
 class TableLocks:
-    """Who changes which standard table, and how many wait for it."""
+    """Exclusive locks for changes of standard tables, with a limit of waiters."""
 
     def __init__(self, backends: BackendPool) -> None:
         self._backends = backends
@@ -32,7 +120,7 @@ class TableLocks:
     async def take(
         self, backend: Backend, table: CatalogTable, running: RunningStatement, transaction: int, timeout_s: int
     ) -> None:
-        """Take the table's lock inside the backend's open transaction; it is given back with its end."""
+        """Take the table's lock inside the backend's open transaction, which releases it at its end."""
         key = zlib.crc32("\0".join(table.path).encode())
         connection = backend.connection
         got = await connection.fetchval("SELECT pg_try_advisory_xact_lock(7, $1::int4)::text", str(key - 2**31))
@@ -64,16 +152,16 @@ class TableLocks:
             self._waiting[table.path] -= 1
 
     def forget(self, transaction: int) -> None:
-        """A transaction has ended; it holds nothing any more."""
+        """Forget the locks of a transaction that has ended."""
         for path in [path for path, holder in self._holders.items() if holder[1] == transaction]:
             del self._holders[path]
 
 
 class LockMonitor:
-    """Finds statements that wait for a row lock, which only PostgreSQL knows.
+    """Finds statements that wait for a row lock.
 
-    A change that has not ended after 20 ms becomes a suspect. While there are suspects one task asks PostgreSQL who
-    waits; a waiter's slot goes back to its warehouse, and its time counts as blocked. One waiter too many is refused.
+    A DML statement that has not ended after 20 ms may wait. While there are such statements one task asks PostgreSQL
+    which of them wait; these release their warehouse slot, and their time counts as blocked.
     """
 
     def __init__(self, backends: BackendPool) -> None:
@@ -92,7 +180,7 @@ class LockMonitor:
             self._task = asyncio.get_running_loop().create_task(self._look(), name="lock-watch")
 
     async def _look(self) -> None:
-        backend = await self._backends.acquire_extra("UTC")  # the statements that wait may have all of them
+        backend = await self._backends.acquire_extra("UTC")  # the waiting statements may use all backends
         try:
             while self._suspects:
                 self._suspects = {
@@ -129,7 +217,7 @@ def _mark(running: RunningStatement, waiting: bool) -> None:
 
 
 class Transactions:
-    """Begins and ends them. Owner: the event loop."""
+    """Begins and ends transactions; each keeps a backend until its end. Owner: the event loop."""
 
     def __init__(
         self, backends: BackendPool, sessions: ServerSessions, table_locks: TableLocks, now_ms: Callable[[], float]
@@ -142,7 +230,7 @@ class Transactions:
         return self._last
 
     async def begin(self, session: ServerSession, name: str) -> Transaction:
-        """Open a transaction; one that is open already goes on, as Snowflake ignores a second BEGIN."""
+        """Open a transaction; an open one continues, as Snowflake ignores a second BEGIN."""
         if session.transaction is not None:
             return session.transaction
         backend = await self._backends.acquire_to_keep(session.timezone)
@@ -171,7 +259,7 @@ class Transactions:
                 await self._backends.release(transaction.backend)
 
     async def lose(self, transaction: Transaction) -> None:
-        """Roll a transaction back although its session did not ask; the session is told with its next statement."""
+        """Roll a transaction back without its session; the session learns that with its next statement."""
         transaction.lost = True
         connection = transaction.backend.connection
         if not connection.is_closed():
@@ -180,7 +268,7 @@ class Transactions:
         await self._backends.release(transaction.backend)
 
     async def reap_idle(self) -> None:
-        """End transactions that keep others waiting although nobody uses them."""
+        """End idle transactions that keep others waiting."""
         now_s = time.monotonic()
         for session in list(self._sessions.by_number.values()):
             transaction = session.transaction

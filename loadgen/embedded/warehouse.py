@@ -12,10 +12,10 @@ back; without a free slot it queues, first come, first served. Which model a war
         ticket.release()
 
 Slots are handed on at the ideal moment. A sleeper wakes a little after its deadline, and the next in the queue starts
-a little after that. Left alone, these delays would add up and a slot would deliver less than 1 / service time. So a
+a little after that. Uncorrected, these delays would add up and a slot would deliver less than 1 / service time. So a
 slot is freed as of the *deadline*, the next statement is granted it as of then (or as of its arrival, if later), and
 its own deadline counts from there: one statement's delay shortens the next one's sleep, by one service time at most.
-Nothing is lost in the books: queued time ends where execution time begins, and their sum is real.
+Queued time ends where execution time begins, so their sum is exact.
 
 Only the event loop's thread touches these objects.
 """
@@ -34,7 +34,7 @@ from loadgen.embedded.service_time import ServiceTimeSampler, ServiceTimeSpec, S
 SIZES = (
     "X-Small", "Small", "Medium", "Large", "X-Large", "2X-Large", "3X-Large", "4X-Large", "5X-Large", "6X-Large",
 )  # fmt: skip
-CONTROL_WAREHOUSE = "LOADGEN_CONTROL_WH"  # what is measured does not run there
+CONTROL_WAREHOUSE = "LOADGEN_CONTROL_WH"  # measured statements do not run there
 TYPES = ("STANDARD", "SNOWPARK-OPTIMIZED", "INTERACTIVE", "ADAPTIVE")
 SCALING_POLICIES = ("STANDARD", "ECONOMY")
 CLUSTERS_MAX = 300
@@ -82,7 +82,7 @@ class WarehouseSettings:
     auto_resume: bool = True
     max_concurrency_level: int = 8
     statement_timeout_s: int = 172_800
-    statement_queued_timeout_s: int = 0  # 0: wait for ever
+    statement_queued_timeout_s: int = 0  # 0: no limit
     enable_query_acceleration: bool = True  # on for a new warehouse of generation 2
     query_acceleration_max_scale_factor: int = 2
     enable_use_stable_path: bool = False
@@ -120,7 +120,7 @@ class WarehouseModel:
 
     @classmethod
     def of(cls, slots: int, service_time: str | None) -> Self:
-        """Raises ValueError with a sentence a user can act on."""
+        """Raises ValueError with a message for the user."""
         _require(0 <= slots <= CONCURRENCY_MAX, f"slots {slots} is not within 0 to {CONCURRENCY_MAX}")
         return cls(slots=slots, spec=parse_service_time(service_time), service_time=service_time)
 
@@ -162,7 +162,7 @@ class WarehouseSlot:
         self._carried_s = min(now_s - deadline_s, service_s)
 
     def release(self) -> None:
-        """Give the slot back. Safe to call twice; serve() still sleeps afterwards, without a slot."""
+        """Release the slot. Safe to call twice; serve() still sleeps afterwards, without a slot."""
         if self._held:
             self._held = False
             self._warehouse._take_back(self._carried_s)
@@ -208,13 +208,13 @@ class VirtualWarehouse:
         return 0 if self.state == "SUSPENDED" else self.settings.min_cluster_count
 
     def now(self) -> dict[str, Any]:
-        """What `GET /__loadgen/stats` shows of it."""
+        """Its entry in `GET /__loadgen/stats`."""
         load = {"running": self.running, "queued": self.queued}
         return load | {"slots": self.limit, "service_time": self.model.service_time}
 
     def try_admit(self) -> WarehouseSlot | None:
         """A slot at once, or None: then admit() and wait."""
-        if self.running >= self.limit:  # also while anyone waits: whoever frees a slot hands it on
+        if self.running >= self.limit:  # also while others wait: a freed slot goes to the first of them
             return None
         if not self.running or self._suspended:
             self._wake()
@@ -241,7 +241,7 @@ class VirtualWarehouse:
         self._fill()
 
     def follow(self, model: WarehouseModel) -> None:
-        """Serve by this model from now on; service times begin anew."""
+        """Serve by this model from now on; the sequence of service times starts again."""
         self.model = model
         self.service_time = None if model.spec is None else ServiceTimeSampler(model.spec, self._seed)
         self.limit = self._slots_now()
@@ -258,7 +258,7 @@ class VirtualWarehouse:
             self.resumed_on_ms = self._now_ms()
 
     def drop(self) -> None:
-        """Refuse everyone who still waits. Statements that run keep their slots to the end."""
+        """Reject queued statements. Running ones keep their slots to the end."""
         while self._waiters:
             ticket, _ = self._waiters.popitem(last=False)
             if ticket._turn is not None and not ticket._turn.done():
@@ -275,7 +275,7 @@ class VirtualWarehouse:
             granted_s = await turn
         except BaseException:
             self._waiters.pop(ticket, None)
-            ticket.release()  # cancelled in the very moment its turn had come: the slot goes to the next
+            ticket.release()  # cancelled just after the slot was granted: it goes to the next
             raise
         finally:
             ticket._turn = None
@@ -289,7 +289,7 @@ class VirtualWarehouse:
             ticket._turn.set_exception(QueuedTooLong(timeout_s))
 
     def _take_back(self, carried_s: float) -> None:
-        """A slot came free `carried_s` ago. Hand it on, or keep it for whoever comes."""
+        """A slot came free `carried_s` ago. Grant it to the next statement, or keep it free."""
         self.running -= 1
         if self._waiters:
             self._fill(carried_s)
@@ -311,7 +311,7 @@ class VirtualWarehouse:
         return self.model.slots or self.settings.max_concurrency_level * self.settings.min_cluster_count
 
     def _asleep(self, now_s: float) -> bool:
-        """Suspended by command, or by itself after AUTO_SUSPEND seconds without a statement."""
+        """Suspended by a statement, or after AUTO_SUSPEND seconds without one."""
         if not self._suspended and not self.running and not self._waiters and self.settings.auto_suspend_s:
             self._suspended = now_s - self._idle_since_s >= self.settings.auto_suspend_s
         return self._suspended

@@ -1,4 +1,4 @@
-"""Models of single warehouses: a run gets the slots and the service time of its scenario on its own warehouse only.
+"""Models of single warehouses: a run sets the slots and the service time of its scenario for its warehouse only.
 
     POST /__loadgen/warehouses      {"name": "BENCH_WH", "slots": 4, "service_time": "20ms", "pid": 4711}
     DELETE /__loadgen/warehouses    {"name": "BENCH_WH", "pid": 4711}
@@ -6,15 +6,16 @@
 
 Each answers with the model that is in force now: {"name", "id", "slots", "service_time"}. A warehouse without a posted
 model has the server's options (`--slots`, `--service-time`) and no id. A post with neither `slots` nor `service_time`
-asks for these. Without a name it is the warehouse of sessions that name none.
+asks for these. Without a name it is the warehouse of sessions that name none. A name is read as in SQL: upper-cased
+unless it is quoted.
 
 `pid` is the process that measures there. While it runs, a different model for that warehouse is refused with 409: it
 would change what that process measures. A run deletes its model at its end. The model of a process that was killed
-stays until the next post: its workers may still measure, and another process may lead them on.
+stays until the next post: its workers may still measure, and another process may take over the run.
 
-A model has a new `id` whenever it begins, so equal answers at two moments say that it was in force all the time between
-them. Models are kept in a file of the data directory and survive a restart of the server, unless all of their processes
-have ended.
+A model has a new `id` whenever it begins, so equal answers at two moments prove that it was in force between
+them. Models are kept in a file of the data directory and survive a restart of the server, unless all of their
+processes have ended.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ from typing import Any
 
 from loadgen.embedded import wire
 from loadgen.embedded.http_exchange import HttpExchange
-from loadgen.embedded.login import DEFAULT_WAREHOUSE, read_private, write_private
+from loadgen.embedded.login import DEFAULT_WAREHOUSE, read_private, stored_name, write_private
 from loadgen.embedded.postgres_names import SNOWFLAKE_NAME_LENGTH
+from loadgen.embedded.sql_errors import SqlError
 from loadgen.embedded.warehouse import VirtualWarehouses, WarehouseModel
 from loadgen.errors import EmbeddedServerError
 
@@ -37,7 +39,7 @@ FILE_BYTES_MAX = 4 << 20
 MODELS_MAX = 1_000
 PROCESSES_MAX = 1_000  # of one model
 PID_MAX = 1 << 31
-SAME_START_S = 2.0  # clocks are adjusted; no number of a process is used again that soon
+SAME_START_S = 2.0  # clocks are adjusted; a pid is not reused that soon
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +66,7 @@ class WarehouseModels:
     """What was posted, by warehouse. Only the event loop's thread touches it."""
 
     def __init__(self, warehouses: VirtualWarehouses, folder: Path | None) -> None:
-        """`folder` is where they are kept over restarts; None: they are not."""
+        """`folder` keeps them over restarts; None: they are not kept."""
         self._warehouses = warehouses
         self._file = folder / MODELS_FILE if folder is not None else None
         self._posted = _kept(self._file) if self._file is not None else {}
@@ -75,7 +77,7 @@ class WarehouseModels:
         return self._in_force(read({"name": exchange.first("name")}).name)
 
     async def post(self, exchange: HttpExchange) -> bytes:
-        asked = read(wire.parse(exchange.body, exchange.encoding))
+        asked = read(wire.parse(exchange.body))
         found, others = self._posted.get(asked.name), self._others(asked)
         same = found is not None and found.model == asked.model
         if others and not same:
@@ -92,7 +94,7 @@ class WarehouseModels:
         return self._in_force(asked.name)
 
     async def delete(self, exchange: HttpExchange) -> bytes:
-        asked = read(wire.parse(exchange.body, exchange.encoding))
+        asked = read(wire.parse(exchange.body))
         found, others = self._posted.get(asked.name), self._others(asked)
         if others and asked.pid is None:
             raise self._conflict(asked.name, others)
@@ -101,7 +103,7 @@ class WarehouseModels:
         return self._in_force(asked.name)
 
     def _change(self, name: str, posted: _Posted | None) -> None:
-        """First in the file: what was answered is kept."""
+        """Written to the file first, so that an answered model is durable."""
         before = self._posted.get(name)
         after = {**self._posted, name: posted}
         changed = {key: value for key, value in after.items() if value is not None}
@@ -132,17 +134,21 @@ class WarehouseModels:
 
 
 def read(message: dict[str, Any]) -> WarehouseModelRequest:
-    """Raises BadRequest, with what is wrong."""
+    """Raises BadRequest with the problem."""
     name, pid = message.get("name"), message.get("pid")
     if name is None:
         name = DEFAULT_WAREHOUSE
-    if not isinstance(name, str) or not 0 < len(name) <= SNOWFLAKE_NAME_LENGTH:
+    try:
+        stored = stored_name(name) if isinstance(name, str) and len(name) <= 2 * SNOWFLAKE_NAME_LENGTH + 2 else ""
+    except SqlError:
+        stored = ""
+    if not 0 < len(stored) <= SNOWFLAKE_NAME_LENGTH:
         raise wire.BadRequest("name is not the name of a warehouse")
     if pid is not None and not (type(pid) is int and 0 < pid < PID_MAX):
         raise wire.BadRequest("pid is not the number of a process")
     if unknown := sorted(message.keys() - {"name", "pid", "slots", "service_time"}):
         raise wire.BadRequest(f"{unknown[0]!r} is not known here")
-    return WarehouseModelRequest(name=name, pid=pid, model=_model(message))
+    return WarehouseModelRequest(name=stored, pid=pid, model=_model(message))
 
 
 def _model(message: dict[str, Any]) -> WarehouseModel | None:
@@ -171,7 +177,7 @@ def _entry(posted: _Posted) -> dict[str, Any]:
 
 
 def _kept(file: Path) -> dict[str, _Posted]:
-    """What the file says, but for models whose processes have all ended. Raises EmbeddedServerError."""
+    """The models of the file, except those whose processes have all ended. Raises EmbeddedServerError."""
     remedy = f"Remove {file}: runs that measure by the models in it become INVALID."
     try:
         content = read_private(file, "file of warehouse models", FILE_BYTES_MAX, remedy)
@@ -186,7 +192,7 @@ def _kept(file: Path) -> dict[str, _Posted]:
 
 
 def _posted(name: str, entry: dict[str, Any]) -> _Posted:
-    """Raises one of many errors when it is not what _entry makes."""
+    """Raises one of many errors when it was not written by _entry."""
     processes = {int(pid): float(started_s) for pid, started_s in entry["processes"].items()}
     asked = [read({"name": name, "pid": pid} | entry["model"]) for pid in (*processes, None)][-1]
     return _Posted(id=bytes.fromhex(entry["id"]).hex(), model=asked.model, processes=processes)
@@ -194,7 +200,7 @@ def _posted(name: str, entry: dict[str, Any]) -> _Posted:
 
 def _started_s(pid: int) -> float:
     """When the process was started; 0.0: there is none."""
-    import psutil  # takes long, and is seldom needed
+    import psutil  # slow, and rarely needed
 
     try:
         return float(psutil.Process(pid).create_time())
@@ -203,7 +209,7 @@ def _started_s(pid: int) -> float:
 
 
 def _is_running(pid: int, started_s: float) -> bool:
-    """One that only waits to be noticed by its parent is not."""
+    """A zombie does not run."""
     import psutil
 
     try:

@@ -1,7 +1,8 @@
-"""The protocol's JSON: requests in, answers out. No decisions here."""
+"""The protocol's JSON: reads requests and writes answers."""
 
 from __future__ import annotations
 
+import re
 import time
 import zlib
 from collections.abc import Mapping
@@ -12,44 +13,93 @@ import orjson
 from loadgen.embedded.result import StatementResult
 from loadgen.embedded.session import PARAMETERS, ServerSession
 from loadgen.embedded.sql_errors import SqlError
+from loadgen.embedded.threads import in_thread
 
 BODY_BYTES_MAX = 64 * 1024 * 1024  # of a request with a session, plain and inflated
 LOGIN_BODY_BYTES_MAX = 64 * 1024  # of a request without one
+INLINE_BYTES = 256 * 1024  # of a body; a larger one is checked by a thread
+VALUES_MAX = 1_000_000  # of one body: twice what array binds may have
+COUNTED_BYTES = 1 << 20  # at a time
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 TOKEN_VALIDITY_S = 3_600
 MASTER_VALIDITY_S = 14_400
 IN_PROGRESS, IN_PROGRESS_ASYNC = "333333", "333334"
 
 
 class BadRequest(Exception):
-    """The body is not what the protocol says."""
+    """The body does not follow the protocol."""
 
     status = 400
 
 
 class Conflict(BadRequest):
-    """What is asked for would disturb another client."""
+    """The request would disturb another client."""
 
     status = 409
 
 
-def parse(body: bytes, encoding: bytes, bytes_max: int = BODY_BYTES_MAX) -> dict[str, Any]:
+async def plain_body(body: bytes, encoding: bytes, bytes_max: int) -> bytes:
+    """A request's body without gzip. Raises BadRequest when it is larger, or has more values, than allowed.
+
+    A large body is checked by a thread, so that the event loop serves others meanwhile.
+    """
+    compressed = encoding == b"gzip" or body[:2] == b"\x1f\x8b"
+    if len(body) <= INLINE_BYTES:
+        small, more = _inflated(body, min(bytes_max, INLINE_BYTES)) if compressed else (body, False)
+        if not more:
+            return small
+    return await in_thread(lambda: _checked(body, compressed, bytes_max), "large-body")
+
+
+def _inflated(body: bytes, bytes_max: int) -> tuple[bytes, bool]:
+    """The first `bytes_max` bytes, and whether there are more."""
+    inflater = zlib.decompressobj(wbits=31)
+    try:
+        return inflater.decompress(body, bytes_max), bool(inflater.unconsumed_tail)
+    except zlib.error:
+        raise BadRequest("the body is not gzip") from None
+
+
+def _checked(body: bytes, compressed: bool, bytes_max: int) -> bytes:
+    if compressed:
+        body, more = _inflated(body, bytes_max)
+        if more:
+            raise BadRequest("the body is too large")
+    if _values(body) > VALUES_MAX:
+        raise BadRequest(f"the body has more than {VALUES_MAX:,} values: send them in several requests")
+    return body
+
+
+def _values(body: bytes) -> int:
+    """How many values the JSON text has at most: opening brackets and commas outside of strings.
+
+    It is counted before parsing: the parser never lets the event loop run, and an empty object takes 64 bytes. Each
+    step is short for the same reason.
+    """
+    found = 0
+    for start in range(0, len(body), COUNTED_BYTES):
+        found += _marks(body, start, start + COUNTED_BYTES)
+    if found <= VALUES_MAX:
+        return found
+    for string in _STRING.finditer(body):
+        found -= _marks(body, *string.span())
+    return found
+
+
+def _marks(body: bytes, start: int, end: int) -> int:
+    return sum(body.count(mark, start, end) for mark in (b",", b"{", b"["))
+
+
+def parse(body: bytes) -> dict[str, Any]:
     """A request's body as an object."""
-    parsed = parse_any(body, encoding, bytes_max)
+    parsed = parse_any(body)
     if not isinstance(parsed, dict):
         raise BadRequest("the body is not an object")
     return parsed
 
 
-def parse_any(body: bytes, encoding: bytes, bytes_max: int = BODY_BYTES_MAX) -> Any:
-    """A request's body as JSON, an empty one as {}; gzip is undone within a limit."""
-    if encoding == b"gzip" or body[:2] == b"\x1f\x8b":
-        inflater = zlib.decompressobj(wbits=31)
-        try:
-            body = inflater.decompress(body, bytes_max)
-        except zlib.error:
-            raise BadRequest("the body is not gzip") from None
-        if inflater.unconsumed_tail:
-            raise BadRequest("the body is too large")
+def parse_any(body: bytes) -> Any:
+    """A request's body as JSON, an empty one as {}."""
     if not body:
         return {}
     try:

@@ -285,3 +285,14 @@ def test_who_leads_a_run_on_hears_whether_its_model_was_still_in_force(server, n
 
     with warehouse_model(server.address, name, wanted_model(slots=2, service_time="5ms"), begun=True) as changed:
         assert (changed() is not None) is lost
+
+
+def test_the_name_of_a_model_is_read_as_in_sql(server, name):
+    server.model(name.lower(), slots=3)
+    server.model(f'"{name.lower()}"', slots=5)
+
+    assert in_force(server, name)["slots"] == in_force(server, name.lower())["slots"] == 3
+    assert in_force(server, f"%22{name.lower()}%22") | {"id": None} == {
+        "name": name.lower(), "id": None, "slots": 5, "service_time": None
+    }  # fmt: skip
+    assert refusal(server, {"name": '"A', "slots": 1}) == (400, "name is not the name of a warehouse")

@@ -13,9 +13,9 @@ from typing import Any
 import psutil
 import pytest
 
+from loadgen.embedded.admin import IDLE_S, may_stop
 from loadgen.embedded.datadir import running_server
 from loadgen.embedded.postgres import postgres_processes_in
-from loadgen.embedded.server_lifetime import IDLE_S, may_stop
 from tests.process.embedded_commands import SERVE, Found
 from tests.process.served import Refused, Server, Wire, serving
 from tests.processes import PATIENCE_S, ROOT, VARIANTS, alive, run_as, wait_until

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import select
 import socket
 from contextlib import ExitStack, closing, suppress
@@ -10,11 +12,13 @@ from typing import Any
 import pytest
 
 from loadgen.embedded import http_exchange
+from loadgen.embedded import wire as protocol
 from loadgen.embedded.session import SESSIONS_MAX
 from loadgen.embedded.translate.planner import ARRAY_VALUES_MAX
 from tests.embedded_server import EmbeddedServer
 from tests.process.served import Refused, Wire, serving
 from tests.processes import PATIENCE_S, reachable_directory, wait_until
+from tests.security.test_entrance import ask
 
 BEGINNING = b"GET /__loadgen/stats HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 PIECE = 64 * 1024
@@ -164,3 +168,18 @@ def test_too_many_values_in_an_array_bind_are_refused(server: EmbeddedServer):
         wire.sql("INSERT INTO ARRAYS.PUBLIC.T VALUES (?)", bindings=binds)
 
     assert wire.sql("SELECT COUNT(*) FROM ARRAYS.PUBLIC.T") == [["0"]]
+
+
+def test_a_body_of_too_many_values_is_refused_before_it_is_parsed(server: EmbeddedServer):
+    """The parser would hold the event loop for a second, and take a gigabyte."""
+    wire = Wire(server)
+    token = {"Authorization": f'Snowflake Token="{wire.token}"', "Content-Encoding": "gzip"}
+    empty = b'{"sqlText": "SELECT 1", "more": [' + b"{}," * (protocol.VALUES_MAX // 2 + 1) + b"{}]}"
+    texts = json.dumps({"sqlText": "SELECT 1", "more": "[{,\\" * protocol.VALUES_MAX}).encode()
+
+    status, answer = ask(server, "POST", "/queries/v1/query-request", gzip.compress(empty, 1), **token)
+    of_texts, _ = ask(server, "POST", "/queries/v1/query-request", gzip.compress(texts, 1), **token)
+
+    assert status == 400
+    assert b"more than 1,000,000 values" in answer
+    assert of_texts == 200  # brackets and commas inside strings are no values

@@ -1,4 +1,15 @@
-"""Statements that are no queries: found by their first words, each answered by one function."""
+"""Statements that are not queries: found by their first words, each answered by one function.
+
+objects      databases and schemas; DROP, TRUNCATE and COMMENT of any object; `change`, which runs DDL
+tables       CREATE TABLE, CREATE HYBRID TABLE, CREATE INDEX
+definition   columns, keys and indexes of a table; CREATE VIEW
+alter        ALTER TABLE, DROP INDEX
+warehouses   CREATE, ALTER and DROP WAREHOUSE
+services     jobs of Snowpark Container Services
+session      USE, ALTER SESSION, BEGIN, COMMIT, ROLLBACK
+show         SHOW and DESCRIBE
+system       SYSTEM$ functions, context functions, table functions over the server's records, RESULT_SCAN
+"""
 
 from __future__ import annotations
 
@@ -14,8 +25,8 @@ from loadgen.embedded.translate.token_reader import TokenReader
 
 if TYPE_CHECKING:
     from loadgen.embedded.engine import Engine
-    from loadgen.embedded.running import QueryRequest, RunningStatement
     from loadgen.embedded.session import ServerSession
+    from loadgen.embedded.transactions import QueryRequest, RunningStatement
 
 
 @dataclass(slots=True)
@@ -38,7 +49,7 @@ class Command:
     run: Callable[[CommandCall], Awaitable[StatementResult]]
 
     def description(self) -> StatementResult:
-        """What a describe-only request learns; commands are not run for it."""
+        """The answer to a describe-only request, which runs no command."""
         described = status("")
         described.rows, described.count = [], 0
         return described
@@ -68,11 +79,7 @@ _UNSUPPORTED = frozenset(
 Answer = Callable[["CommandCall"], Awaitable[StatementResult]]
 
 
-def command(
-    query_type: str, *words: str
-) -> Callable[
-    [Callable[[CommandCall], Awaitable[StatementResult]]], Callable[[CommandCall], Awaitable[StatementResult]]
-]:
+def command(query_type: str, *words: str) -> Callable[[Answer], Answer]:
     """Registers the function that answers statements beginning with these words (`A B`, given as one string each)."""
 
     def register(run: Answer) -> Answer:
@@ -84,7 +91,7 @@ def command(
 
 
 def find(tokens: list[Token]) -> Command | None:
-    """The command these tokens are, None for a query; raises for what is neither."""
+    """The command these tokens are, None for a query; raises for other texts."""
     words = tuple(token.text.upper() for token in tokens[:3])
     if words == ("CREATE", "OR", "REPLACE"):
         words = ("CREATE", *(token.text.upper() for token in tokens[3:5]))
@@ -115,20 +122,20 @@ def _is_service_call(tokens: list[Token]) -> bool:
     )
 
 
-from loadgen.embedded.commands import (  # noqa: E402  (they register themselves)
+from loadgen.embedded.commands import (  # noqa: E402  (they register their commands)
     alter,
+    definition,
     objects,
     services,
     session,
     show,
     system,
     tables,
-    views,
     warehouses,
 )
 from loadgen.embedded.commands.system import context_value, demanded  # noqa: E402
 
 __all__ = [
-    "Call", "Command", "alter", "command", "context_value", "demanded", "find", "objects", "services", "session",
-    "show", "system", "tables", "views", "warehouses",
+    "Command", "CommandCall", "alter", "command", "context_value", "definition", "demanded", "find", "objects",
+    "services", "session", "show", "system", "tables", "warehouses",
 ]  # fmt: skip

@@ -30,7 +30,7 @@ async def change(call: CommandCall, work: Work) -> None:
     if call.session.transaction is not None:
         async with call.session.transaction.lock:
             await engine.transactions.end(call.session, "COMMIT")
-    # The backend first: whoever holds the lock must not wait for a database that is being restarted under the lock.
+    # The backend first: the holder of the lock must not wait for a database that is restarted under the lock.
     backend = await engine.backends.acquire(call.session.timezone)
     call.running.backend = backend
     deadline_s = time.monotonic() + LOCK_WAIT_S
@@ -47,7 +47,7 @@ async def change(call: CommandCall, work: Work) -> None:
 
 
 async def _attempt(call: CommandCall, backend: Backend, work: Work) -> bool:
-    """One try at a change. A definition that waited in PostgreSQL's queue would hold up everyone behind it."""
+    """One attempt at a change. A DDL statement in PostgreSQL's lock queue would block all statements behind it."""
     catalog = call.engine.catalog
     async with catalog.changing:
         try:
@@ -305,7 +305,7 @@ async def truncate(call: CommandCall) -> StatementResult:
     if call.session.transaction is not None or not call.session.autocommit:
         text = "DELETE FROM " + ".".join('"' + part.replace('"', '""') + '"' for part in table.path)
         plan = call.engine.planner.plan(text, dialect.tokens_of(text), None, None, (), False)
-        await call.engine.run_plan(call.session, plan, call.request, call.running)
+        await call.engine.run_plan(plan, call.running)
         return status("Statement executed successfully.")
 
     async def work(backend: Any) -> Any:

@@ -129,7 +129,7 @@ async def show_instances(call: CommandCall) -> StatementResult:
 
 @command("SHOW", "SHOW SERVICE CONTAINERS")
 async def show_containers(call: CommandCall) -> StatementResult:
-    """One row for each instance; as long as there is none, one without."""
+    """One row for each instance; one row without an instance while there is none."""
     job = _named_job(call)
     postgres_names = "instance_status, container_name, status, message, restart_count:number, last_exit_code:number"
     rows = [

@@ -14,7 +14,6 @@ from loadgen.embedded.like_pattern import like
 from loadgen.embedded.result import StatementResult, table, text_of
 from loadgen.embedded.result import columns as columns_of
 from loadgen.embedded.session import PARAMETERS
-from loadgen.embedded.sql_types import SnowflakeType
 from loadgen.embedded.translate.token_reader import TokenReader
 
 SHOW_TYPE, DESCRIBE_TYPE = 0x4400, 0x4500
@@ -85,11 +84,9 @@ def _has_schema(call: CommandCall, database: str, name: str) -> bool:
     return there is not None and name in there.schemas
 
 
-def _answer(
-    columns: list[tuple[str, SnowflakeType]], rows: Iterable[Sequence[object]], found: ShowFilter
-) -> StatementResult:
+def _answer(columns: str, rows: Iterable[Sequence[object]], found: ShowFilter) -> StatementResult:
     texts = [[text_of(value) for value in row] for row in rows]
-    return table(columns, texts[: found.limit] if found.limit is not None else texts, SHOW_TYPE)
+    return table(columns_of(columns), texts[: found.limit] if found.limit is not None else texts, SHOW_TYPE)
 
 
 def _yes(is_so: bool) -> str:
@@ -103,9 +100,7 @@ def _time(milliseconds: float) -> str:
 @command("SHOW", "SHOW DATABASES", "SHOW TERSE DATABASES")
 async def databases(call: CommandCall) -> StatementResult:
     found = read_filter(call, _after(call, "DATABASES"))
-    columns = columns_of(
-        "created_on:time, name, is_default, is_current, origin, owner, comment, options, retention_time, kind"
-    )
+    columns = "created_on:time, name, is_default, is_current, origin, owner, comment, options, retention_time, kind"
     rows = [
         [_time(d.created_ms), d.name, "N", _yes(d.name == call.session.database), "", OWNER, d.comment,
          "TRANSIENT" if d.transient else "", "1", "STANDARD"]
@@ -122,9 +117,7 @@ def _after(call: CommandCall, word: str) -> TokenReader:
 @command("SHOW", "SHOW SCHEMAS", "SHOW TERSE SCHEMAS")
 async def schemas(call: CommandCall) -> StatementResult:
     found = read_filter(call, _after(call, "SCHEMAS"))
-    columns = columns_of(
-        "created_on:time, name, is_default, is_current, database_name, owner, comment, options, retention_time"
-    )
+    columns = "created_on:time, name, is_default, is_current, database_name, owner, comment, options, retention_time"
     database = found.database if found.schema is None or found.schema == call.session.schema else found.schema
     rows: list[list[object]] = []
     for there in call.engine.catalog.databases.values():
@@ -164,7 +157,7 @@ async def tables(call: CommandCall) -> StatementResult:
     listed = [t for t in _listed(call, found) if t.kind == "TABLE" and (t.hybrid or not hybrid_only)]
     listed = listed[: found.limit] if found.limit is not None else listed
     counts = await _row_counts(call, listed)
-    columns = columns_of(
+    columns = (
         "created_on:time, name, database_name, schema_name, kind, comment, cluster_by, rows:number, "
         "bytes:number, owner, retention_time, is_hybrid"
     )
@@ -179,7 +172,7 @@ async def tables(call: CommandCall) -> StatementResult:
 @command("SHOW", "SHOW VIEWS", "SHOW TERSE VIEWS")
 async def views(call: CommandCall) -> StatementResult:
     found = read_filter(call, _after(call, "VIEWS"))
-    columns = columns_of("created_on:time, name, database_name, schema_name, owner, comment, text")
+    columns = "created_on:time, name, database_name, schema_name, owner, comment, text"
     rows = [
         [_time(t.created_ms), t.name, t.database, t.schema, OWNER, t.comment, t.text]
         for t in _listed(call, found) if t.kind == "VIEW"
@@ -190,7 +183,7 @@ async def views(call: CommandCall) -> StatementResult:
 @command("SHOW", "SHOW OBJECTS", "SHOW TERSE OBJECTS")
 async def objects(call: CommandCall) -> StatementResult:
     found = read_filter(call, _after(call, "OBJECTS"))
-    columns = columns_of("created_on:time, name, database_name, schema_name, kind, comment, owner, is_hybrid")
+    columns = "created_on:time, name, database_name, schema_name, kind, comment, owner, is_hybrid"
     rows = [
         [_time(t.created_ms), t.name, t.database, t.schema, t.kind, t.comment, OWNER, _yes(t.hybrid)]
         for t in _listed(call, found)
@@ -207,7 +200,7 @@ def _tables_of(call: CommandCall, found: ShowFilter) -> list[CatalogTable]:
 @command("SHOW", "SHOW COLUMNS")
 async def show_columns(call: CommandCall) -> StatementResult:
     found = read_filter(call, call.cursor(2))
-    columns = columns_of(
+    columns = (
         "table_name, schema_name, column_name, data_type, null?, default, kind, expression, comment, "
         "database_name, autoincrement"
     )
@@ -222,7 +215,7 @@ async def show_columns(call: CommandCall) -> StatementResult:
 @command("SHOW", "SHOW INDEXES")
 async def indexes(call: CommandCall) -> StatementResult:
     found = read_filter(call, call.cursor(2))
-    columns = columns_of(
+    columns = (
         "created_on:time, name, is_unique, columns, included_columns, table, database_name, schema_name, owner, status"
     )
     rows: list[list[object]] = []
@@ -244,7 +237,7 @@ async def indexes(call: CommandCall) -> StatementResult:
 @command("SHOW", "SHOW PRIMARY KEYS")
 async def primary_keys(call: CommandCall) -> StatementResult:
     found = read_filter(call, call.cursor(3))
-    columns = columns_of(
+    columns = (
         "created_on:time, database_name, schema_name, table_name, column_name, key_sequence:number, constraint_name"
     )
     rows = [
@@ -257,7 +250,7 @@ async def primary_keys(call: CommandCall) -> StatementResult:
 @command("SHOW", "SHOW WAREHOUSES")
 async def warehouses(call: CommandCall) -> StatementResult:
     found = read_filter(call, call.cursor(2))
-    columns = columns_of(
+    columns = (
         "name, state, type, size, min_cluster_count:number, max_cluster_count:number, "
         "started_clusters:number, running:number, queued:number, is_default, is_current, "
         "auto_suspend:number, auto_resume, available, provisioning, quiescing, other, created_on:time, "
@@ -291,7 +284,7 @@ async def parameters(call: CommandCall) -> StatementResult:
         elif not (cursor.accept("SESSION") or cursor.accept("ACCOUNT")):
             raise sql_errors.unsupported(f"SHOW PARAMETERS IN {cursor.word()}")
     cursor.end()
-    columns = columns_of("key, value, default, level, description, type")
+    columns = "key, value, default, level, description, type"
     if warehouse is not None:
         s = warehouse.settings
         pairs = [
@@ -315,7 +308,7 @@ async def parameters(call: CommandCall) -> StatementResult:
 
 @command("SHOW", "SHOW TRANSACTIONS")
 async def transactions(call: CommandCall) -> StatementResult:
-    columns = columns_of("id:number, user, session:number, name, started_on:time, state, scope:number")
+    columns = "id:number, user, session:number, name, started_on:time, state, scope:number"
     rows: list[list[object]] = [
         [s.transaction.number, s.user, s.number, s.transaction.name, _time(s.transaction.started_ms), "running", 0]
         for s in call.engine.sessions.by_number.values() if s.transaction is not None
@@ -325,7 +318,7 @@ async def transactions(call: CommandCall) -> StatementResult:
 
 @command("SHOW", "SHOW ROLES")
 async def roles(call: CommandCall) -> StatementResult:
-    columns = columns_of("created_on:time, name, is_current, owner, comment")
+    columns = "created_on:time, name, is_current, owner, comment"
     rows: list[list[object]] = [
         [_time(0), name, _yes(name == call.session.role), OWNER, ""] for name in ("ACCOUNTADMIN", "PUBLIC")
     ]
@@ -334,10 +327,8 @@ async def roles(call: CommandCall) -> StatementResult:
 
 @command("SHOW", "SHOW GRANTS")
 async def grants(call: CommandCall) -> StatementResult:
-    """Everyone may do everything here: one row says so."""
-    columns = columns_of(
-        "created_on:time, privilege, granted_on, name, granted_to, grantee_name, grant_option, granted_by"
-    )
+    """One row: every user has every right here."""
+    columns = "created_on:time, privilege, granted_on, name, granted_to, grantee_name, grant_option, granted_by"
     return _answer(
         columns, [[_time(0), "OWNERSHIP", "ACCOUNT", "EMBEDDED", "ROLE", call.session.role, True, OWNER]], ShowFilter()
     )

@@ -16,10 +16,10 @@ from loadgen.embedded.backend_pool import Backend
 from loadgen.embedded.commands import CommandCall, command
 from loadgen.embedded.commands.services import service_logs
 from loadgen.embedded.result import UNCOUNTED_BYTES, StatementResult, table
-from loadgen.embedded.running import RunningStatement, parameter_for
 from loadgen.embedded.session import ServerSession
 from loadgen.embedded.sql_types import TEXT, is_number
 from loadgen.embedded.statement_history import COLUMNS, RESULT_LIMIT_DEFAULT
+from loadgen.embedded.transactions import RunningStatement
 from loadgen.embedded.translate import dialect, planner
 from loadgen.embedded.translate.emitter import BindTypes, Emitter, ServerTableFunction
 from loadgen.embedded.warehouse import WarehouseSlot
@@ -33,7 +33,7 @@ WAIT_UNITS = {"DAYS": 86_400.0, "HOURS": 3600.0, "MINUTES": 60.0, "SECONDS": 1.0
 
 
 def context_value(session: ServerSession, name: str, query_id: str) -> str | None:
-    """What CURRENT_… says in this session."""
+    """The value of a CURRENT_… function in this session."""
     match name:
         case "CURRENT_SESSION":
             return str(session.number)
@@ -78,7 +78,7 @@ async def demanded(engine: Engine, backend: Backend, running: RunningStatement, 
     session = running.session
     values: dict[str, str | None] = {}
     if demand.arguments:
-        # Times are asked as epoch milliseconds: an LTZ, an NTZ and a text mean the same instant here.
+        # Times are read as epoch milliseconds: an LTZ, an NTZ and a text mean the same instant here.
         parts = [
             f"(extract(epoch FROM sf.cast_ltz({sql})) * 1000)::text" if "RANGE" in name else f"({sql})::text"
             for name, sql in demand.arguments.items()
@@ -111,7 +111,7 @@ def _whole(name: str, text: str) -> int:
 
 
 _TIMES = {"START_TIME", "END_TIME"}
-# PostgreSQL has no NUL and no half of a surrogate pair. A refused statement may have had one.
+# PostgreSQL stores no NUL and no half of a surrogate pair, which a rejected statement may contain.
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 
 
@@ -156,7 +156,7 @@ async def _arguments(call: CommandCall, node: Any) -> list[str | None]:
         else context_value(call.session, key, call.running.statement.query_id)
         for key in emitter.parameters
     ]
-    # What needs no computing needs no slot: a statement can be cancelled while all slots are taken.
+    # These need no slot: a statement can be cancelled while all slots are in use.
     constant = all(isinstance(argument, _CONSTANT) for argument in node.expressions)
     ticket = None if constant else await _admitted(call)
     try:
@@ -184,7 +184,7 @@ async def _evaluated(
 
 async def _admitted(call: CommandCall) -> WarehouseSlot:
     call.running.statement.status = "queued"
-    queued_s = parameter_for(call.session, call.request, "STATEMENT_QUEUED_TIMEOUT_IN_SECONDS")
+    queued_s = call.running.parameter("STATEMENT_QUEUED_TIMEOUT_IN_SECONDS")
     ticket = await call.engine.warehouse_of(call.session).admit(queued_timeout_s=float(queued_s))
     call.running.statement.status = "running"
     call.running.statement.queued_ms += ticket.queued_s * 1000
@@ -248,7 +248,7 @@ def _cancel_session(call: CommandCall, number: str) -> str:
 
 
 async def _wait(call: CommandCall, arguments: list[str | None]) -> str:
-    """Sleeps on a slot of the warehouse, as a long statement would."""
+    """Sleeps on a slot of the warehouse, as a long statement does."""
     if not 1 <= len(arguments) <= 2:
         raise sql_errors.wrong_arity("SYSTEM$WAIT", 1, 2, len(arguments))
     unit = (arguments[1] or "SECONDS").upper() if len(arguments) > 1 else "SECONDS"

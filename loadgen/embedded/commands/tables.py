@@ -13,9 +13,8 @@ from loadgen.embedded import postgres_names, sql_errors
 from loadgen.embedded.backend_pool import Backend
 from loadgen.embedded.catalog import CatalogColumn, CatalogKey, CatalogTable, now_ms
 from loadgen.embedded.commands import CommandCall, command
-from loadgen.embedded.commands.definition import TableDraft, definitions
+from loadgen.embedded.commands.definition import TableDraft, definitions, query_plan
 from loadgen.embedded.commands.objects import change, full_path, head
-from loadgen.embedded.commands.views import query_plan
 from loadgen.embedded.result import StatementResult, status
 from loadgen.embedded.sql_types import NUMBER, SnowflakeType
 from loadgen.embedded.translate.planner import StatementPlan, describe
@@ -65,7 +64,7 @@ async def create_table(call: CommandCall) -> StatementResult:
 
 
 def _flavour(cursor: TokenReader) -> bool:
-    """OR REPLACE or not; OR ALTER is not for hybrid tables, and not here for others."""
+    """OR REPLACE or not; OR ALTER is rejected: not allowed for hybrid tables, not supported for others."""
     if cursor.accept("OR", "REPLACE"):
         return True
     if cursor.accept("OR", "ALTER"):
@@ -180,11 +179,11 @@ async def _create(
 
 
 async def _filled(call: CommandCall, backend: Backend, table: CatalogTable, query: StatementPlan) -> CatalogTable:
-    """Fill a new table from its query, and give numbers whose scale only the rows tell the scale they have."""
+    """Fill a new table from its query, and derive the scale of undeclared numbers from the rows."""
     open_numbers = [column for column in table.columns if column.type is NUMBER]
     for column in open_numbers:
         await backend.connection.execute(_retype(table, column, "numeric"))
-    arguments = await call.engine.arguments(backend, call.session, query, call.request, call.running)
+    arguments = await call.engine.arguments(backend, query, call.running)
     await backend.connection.fetch(f"INSERT INTO {table.relation} {query.sql}", *arguments)
     for column in open_numbers:
         found = await backend.connection.fetchval(

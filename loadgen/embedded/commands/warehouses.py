@@ -33,7 +33,7 @@ SUCCESS = "Statement executed successfully."
 
 
 def _settings(cursor: TokenReader) -> tuple[dict[str, Any], bool]:
-    """The properties of CREATE and ALTER … SET, and whether it shall begin suspended."""
+    """The properties of CREATE and ALTER … SET, and whether it starts suspended."""
     found: dict[str, Any] = {}
     suspended = False
     _ = cursor.accept("WITH")

@@ -505,7 +505,7 @@ CREATE OR REPLACE FUNCTION sf.cast_array(value numeric) RETURNS sf."array"
 LANGUAGE sql IMMUTABLE RETURN CASE WHEN value IS NOT NULL THEN jsonb_build_array(value) END;
 
 -- The casts PostgreSQL makes on its own. Only text to NUMBER is IMPLICIT, so that `id = '5'` and `'2' + 1` have one
--- reading; comparisons of text with other types have operators of their own (40), and columns take text by ASSIGNMENT.
+-- reading; comparisons of text with other types have separate operators (40), and columns take text by ASSIGNMENT.
 DO $$
 DECLARE
     pair record;
@@ -534,7 +534,7 @@ BEGIN
 END
 $$;
 
--- PostgreSQL brings explicit casts of its own from jsonb to these three, which know no strings; a column of theirs
+-- PostgreSQL has explicit casts from jsonb to these three, which know no strings; a column of theirs
 -- shall take a VARIANT as the others do. There is no command that changes a cast that the system owns.
 UPDATE pg_catalog.pg_cast SET castcontext = 'a', castfunc = own.function
 FROM (VALUES ('numeric'::regtype, 'sf.cast_number(jsonb)'::regprocedure),

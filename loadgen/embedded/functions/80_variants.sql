@@ -181,7 +181,7 @@ RETURN CASE WHEN value IS NOT NULL THEN coalesce((SELECT jsonb_agg(i.item ORDER 
     FROM jsonb_array_elements(value) WITH ORDINALITY AS e(element, position),
         jsonb_array_elements(e.element) WITH ORDINALITY AS i(item, position)), '[]') END;
 
--- FLATTEN. Each call has a number of its own: SEQ.
+-- FLATTEN. Each call has its number: SEQ.
 
 CREATE SEQUENCE IF NOT EXISTS sf.flatten_seq CACHE 1000;
 

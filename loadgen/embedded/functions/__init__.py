@@ -1,8 +1,13 @@
-"""Snowflake's functions for the embedded server: which there are, and the PostgreSQL schema `sf` that supplies them.
+"""Snowflake's functions for the embedded server: the allow-list, and the PostgreSQL schema `sf` that implements them.
 
 `FUNCTIONS` is the allow-list; a name that is not in it does not exist. `script()` makes the schema: types, casts,
 operators and functions, from the *.sql files here in the order of their names. It may be run again at any time.
 The server keeps `sf` in the search_path (operators are found through it) and DateStyle at ISO, MDY.
+
+    function     one entry of the allow-list, and how a call becomes PostgreSQL's text
+    scalars      scalar functions
+    aggregates   aggregates, window functions, table functions
+    rewrites     functions that become another expression than one call
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The allow-list of aggregates and window functions. Some are put together from several of PostgreSQL's own."""
+"""The allow-list of aggregates and window functions. Some are composed of several of PostgreSQL's."""
 
 from __future__ import annotations
 

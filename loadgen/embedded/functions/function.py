@@ -25,7 +25,7 @@ _READERS = {
     "f": ("sf.cast_float", "double precision"),
     "b": ("sf.cast_boolean", "boolean"),
     "v": ("sf.cast_variant", "jsonb"),
-    "j": ("", "jsonb"),  # VARIANT, OBJECT or ARRAY; nothing else becomes one by itself
+    "j": ("", "jsonb"),  # VARIANT, OBJECT or ARRAY; no implicit conversion to one
     "m": ("sf.as_moment", "timestamp"),  # text too
     "r": ("", "timestamp"),  # any date or time, but no text
     "d": ("sf.as_date", "date"),
@@ -39,7 +39,7 @@ class Argument:
     """An argument of a call: its text for PostgreSQL, and what the syntax tree says it is.
 
     The text is final. What has to be known of an argument is taken from `kind` and `value`, never from its text: a
-    literal in it may hold anything.
+    literal in it may contain any text.
     """
 
     text: str
@@ -66,7 +66,7 @@ def read(letter: str, argument: Argument) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderItem:
-    """One item of ORDER BY. Emitted text is never taken apart again: a literal in it may hold anything."""
+    """One item of ORDER BY. Emitted text is never parsed again: a literal in it may contain any text."""
 
     value: str
     descending: bool = False
@@ -92,7 +92,7 @@ class FunctionCall:
     over: str | None = None  # what stands in the parentheses of OVER
 
     def part(self, name: str, *arguments: str, where: str = "") -> str:
-        """One aggregate or window function with everything that surrounds this call: DISTINCT, ORDER BY, OVER."""
+        """One aggregate or window function with the DISTINCT, ORDER BY and OVER of this call."""
         inside = ("DISTINCT " if self.distinct else "") + ", ".join(arguments)
         inside += f" ORDER BY {', '.join(item.text for item in self.order_by)}" if self.order_by else ""
         text = f"{name}({inside})" + (f" FILTER (WHERE {where})" if where else "")
@@ -122,7 +122,7 @@ class SqlFunction:
     ) -> str:
         """The call as PostgreSQL's text.
 
-        `order_by` is the list of WITHIN GROUP, `over` the inside of OVER's parentheses; both belong into the call
+        `order_by` is the list of WITHIN GROUP, `over` the inside of OVER's parentheses; both are part of the call
         because some calls become several.
         """
         taken = [read(self._letter(index), argument) for index, argument in enumerate(arguments)]

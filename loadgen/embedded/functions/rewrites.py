@@ -1,4 +1,4 @@
-"""Calls that become something else than a call: CASE, COALESCE, operators, a choice between functions."""
+"""Functions that become another expression than one call: CASE, COALESCE, operators, a choice of functions."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from loadgen.embedded.functions.function import DAY_UNITS, Argument, Form, Funct
 
 
 def together(values: Sequence[Argument]) -> list[str]:
-    """Branches of one expression, which PostgreSQL wants of one type.
+    """Branches of one expression, for which PostgreSQL requires one type.
 
-    What stands beside a VARIANT becomes one too. A string literal beside something else loses its type, so that it is
-    read as the other's: NVL(order_date, '2024-01-01') is a DATE.
+    Next to a VARIANT every branch becomes one. A string literal next to another type is untyped, so that it gets that
+    type: NVL(order_date, '2024-01-01') is a DATE.
     """
     if any(value.kind == "variant" for value in values):
         return [read("v", value) for value in values]
@@ -68,7 +68,7 @@ def expression(pattern: str) -> Form:
 
 
 def constant(text: str) -> Form:
-    """The same text whatever the arguments are, such as a precision nobody needs."""
+    """The same text whatever the arguments are, such as an unused precision."""
     return lambda call: text
 
 
@@ -105,13 +105,13 @@ def to_number(attempt: bool) -> Form:
 
 
 def _integer(argument: Argument) -> int:
-    """A precision or scale; Snowflake too wants a constant."""
+    """A precision or scale, which must be a constant as in Snowflake."""
     whole = argument.kind == "number" and argument.value.isdigit()
     return min(int(argument.value), 38) if whole else 38
 
 
 def cast(name: str, *, attempt: bool = False) -> Form:
-    """TO_DATE and its kin: sf.cast_x(value), or with a format or scale behind it."""
+    """TO_DATE and similar: sf.cast_x(value), or with a format or scale behind it."""
     target = f"sf.{'try_' if attempt else ''}cast_{name}"
 
     def form(call: FunctionCall) -> str:
@@ -175,7 +175,7 @@ def from_parts(kind: str) -> Form:
 
 
 def array_construct(call: FunctionCall) -> str:
-    """Not a call: PostgreSQL's functions take a hundred arguments."""
+    """Not one call: PostgreSQL limits a call to 100 arguments."""
     return f"to_jsonb(ARRAY[{', '.join(call.arguments)}]::jsonb[])"
 
 

@@ -1,6 +1,6 @@
 """Calls: casts, functions, window functions, access to semi-structured values.
 
-`FUNCTIONS` (functions.py) names every function that may be called; anything else is an unknown function.
+`FUNCTIONS` names every function that may be called; anything else is an unknown function.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def cast(value: str, kind: SnowflakeType, attempt: bool = False) -> str:
 
 @handles(exp.Cast, "this", "to")
 def _cast(self: Emitter, node: exp.Cast) -> str:
-    kind = type_of(node.to)  # first: a type that is not supported is the better error
+    kind = type_of(node.to)  # first: an unsupported type is the better error
     return cast(self.emit(node.this), kind)
 
 
@@ -121,7 +121,7 @@ def _function(self: Emitter, node: exp.Anonymous) -> str:
 
 
 def call_of(self: Emitter, node: exp.Anonymous, *, order_by: Order = (), over: str | None = None) -> str:
-    """A call as the user wrote it, with what surrounds it: WITHIN GROUP (ORDER BY …), OVER (…)."""
+    """A call as the user wrote it, with its WITHIN GROUP (ORDER BY …), OVER (…)."""
     name = str(node.this).upper()
     if name in CONTEXT_FUNCTIONS:
         return self.context_value(name)
@@ -157,7 +157,7 @@ def call_of(self: Emitter, node: exp.Anonymous, *, order_by: Order = (), over: s
 
 
 def argument_of(self: Emitter, node: exp.Expr) -> Argument:
-    """A node as an argument: emitted, with what the tree says of it."""
+    """A node as an argument: emitted, with its kind and value in the tree."""
     text = self.emit(node)
     if isinstance(node, exp.RawString) or (isinstance(node, exp.Literal) and node.is_string):
         return Argument(text, "text", str(node.this))

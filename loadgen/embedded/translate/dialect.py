@@ -1,8 +1,8 @@
-"""Reading Snowflake SQL: sqlglot's tokenizer and parser, told to keep every function's name as the user wrote it.
+"""Reading Snowflake SQL: sqlglot's tokenizer and parser, configured to keep every function's name as written.
 
-sqlglot translates functions while it parses (NOW() becomes CURRENT_TIMESTAMP, and so on). A server that must refuse
-what Snowflake refuses cannot use that, so the function table is emptied: each call arrives as a name with arguments
-and meets the allow-list.
+sqlglot translates functions while it parses (NOW() becomes CURRENT_TIMESTAMP, and so on). A server that must reject
+what Snowflake rejects cannot use that, so the function table is emptied: each call arrives as a name with arguments
+and is checked against the allow-list.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from loadgen.embedded.translate.statement_limits import (
     too_deep,
 )
 
-SHOWN_NODES_MAX = 40  # sqlglot writes nested queries in cubic time; names of such length cannot be used anyway
+SHOWN_NODES_MAX = 40  # sqlglot writes nested queries in cubic time, and longer names are useless
 _SPECIAL_SYNTAX = ("CAST", "TRY_CAST", "EXTRACT", "POSITION")
 
 logging.getLogger("sqlglot").setLevel(logging.ERROR)  # it would print users' SQL to stderr
@@ -48,7 +48,7 @@ class _Parser(SnowflakeParser):
     }
     PLACEHOLDER_PARSERS: ClassVar = {
         **SnowflakeParser.PLACEHOLDER_PARSERS,
-        # A `?` remembers where it stood: binds are numbered by the text, not by the order in which we emit.
+        # A `?` keeps its position: binds are numbered by the text, not by the order of emission.
         TokenType.PLACEHOLDER: lambda self: self.expression(exp.Placeholder(this=f"?{self._prev.start}")),
     }
 
@@ -73,7 +73,7 @@ _dialect = _Dialect()
 # sqlglot knows more operators than Snowflake has; quoted texts and names are not looked at.
 _FOREIGN = re.compile(r"[~^&#`\\]|->|@>|<@|<=>|\*\*|:=|\?\?|\|/|\|\|/|\|>|^\|$|^(?:ISNULL|NOTNULL)$", re.IGNORECASE)
 _QUOTED = (TokenType.STRING, TokenType.IDENTIFIER, TokenType.RAW_STRING, TokenType.HEREDOC_STRING)
-# Where sqlglot would overlook that an item of a list, or a condition, is missing.
+# Where sqlglot accepts a missing list item or condition.
 _BEFORE_ITEM = (
     TokenType.COMMA, TokenType.SELECT, TokenType.DISTINCT, TokenType.SET, TokenType.ON, TokenType.GROUP_BY,
     TokenType.ORDER_BY, TokenType.PARTITION_BY,
@@ -86,7 +86,7 @@ _OPENING = (TokenType.L_PAREN, TokenType.L_BRACKET)
 
 
 def tokens_of(text: str) -> list[Token]:
-    """The tokens of one statement, without a closing semicolon; several statements are refused as Snowflake does."""
+    """The tokens of one statement, without a closing semicolon; several statements are rejected as by Snowflake."""
     if "\0" in text:
         raise unsupported("NUL character in a statement")
     if len(text) > STATEMENT_BYTES_MAX:
@@ -170,7 +170,7 @@ def placeholders(tokens: list[Token]) -> dict[str, int]:
 
 def position(text: str, name: str) -> tuple[int, int]:
     """Line and position of an identifier in the text, as Snowflake counts: lines from 1, positions from 0."""
-    if len(text) > INLINE_CHARACTERS:  # too dear for the event loop
+    if len(text) > INLINE_CHARACTERS:  # too slow for the event loop
         return (1, 0)
     last = name.rsplit(".", 1)[-1].strip('"').upper()
     token = next((token for token in _dialect.tokenize(text) if token.text.upper() == last), None)
@@ -226,7 +226,7 @@ def _outermost(tokens: list[Token]) -> Iterator[tuple[int, Token]]:
 
 
 def shown(node: exp.Expr) -> str:
-    """An expression as Snowflake names an unnamed column: its text in upper case. Of a large one the kind must do."""
+    """An expression as Snowflake names an unnamed column: its text in upper case. Only its kind for a large one."""
     if sum(1 for _ in islice(node.walk(), SHOWN_NODES_MAX + 1)) > SHOWN_NODES_MAX:
         return f"{type(node).__name__.upper()}(…)"
     try:

@@ -132,7 +132,7 @@ def _update(self: Emitter, node: exp.Update) -> str:
     if not node.args.get("from_"):
         return text + _where(self, node)
     sources, where = source(self, node.args["from_"].this), _where(self, node)
-    # A row that several source rows meet is updated once, and counted.
+    # A row that several source rows match is updated once, and counted.
     met = f"SELECT 1 FROM {table.relation} AS {alias}, {sources}{where} GROUP BY {alias}.ctid HAVING count(*) > 1"
     return (
         f'WITH "~u" AS ({text} FROM {sources}{where} RETURNING 1)'

@@ -1,7 +1,7 @@
-"""From Snowflake's syntax tree to PostgreSQL's text, refusing everything that is not on a list.
+"""Translates Snowflake's syntax tree to PostgreSQL's text, rejecting everything that is not on a list.
 
 Two lists decide: `HANDLERS` names every node type that may occur, each with the parts it may have; `FUNCTIONS`
-(functions.py) names every function. Nothing is passed through because nobody thought of it. Numbers are always
+names every function. Unknown nodes are rejected, never passed on. Numbers are always
 numeric or double precision in the emitted text, strings always text, so that overloads resolve alike everywhere.
 """
 
@@ -60,7 +60,7 @@ class BindTypes:
 
 @dataclass(slots=True)
 class NameScope:
-    """The names one SELECT can see beside the catalogue."""
+    """The names that one SELECT can use besides the catalogue."""
 
     ctes: frozenset[str] = frozenset()
     tables: dict[str, CatalogTable] = field(default_factory=dict)  # by alias, those of the catalogue
@@ -81,7 +81,7 @@ Handler = Callable[["Emitter", Any], str]
 
 
 def part_names(node: exp.Expr) -> list[str]:
-    """The parts of a node that are really there; `False`, `None` and empty lists are not."""
+    """The parts that a node has; `False`, `None` and empty lists are not."""
     return [name for name, value in node.args.items() if value not in (None, False, [], "")]
 
 
@@ -100,8 +100,8 @@ class Emitter:
         self.schema = schema
         self.binds = binds
         self.text = ""  # the statement, for the positions in errors
-        self.long_names: dict[str, str] = {}  # results whose name PostgreSQL has no room for
-        self.last_hidden = False  # the last column is not for the user
+        self.long_names: dict[str, str] = {}  # results whose name is too long for PostgreSQL
+        self.last_hidden = False  # the last column is not returned
         self.not_null: set[str] = set()  # results that cannot be NULL
         self.result_names: list[str] = []  # the source texts of the outermost select list
         # What PostgreSQL's $1, $2 … are: numbers of binds, names of context values.
@@ -190,7 +190,7 @@ class Emitter:
 def handles(
     node_type: type[exp.Expr], *parts: str
 ) -> Callable[[Callable[[Emitter, Any], str]], Callable[[Emitter, Any], str]]:
-    """Registers the emitter of one node type, with the parts of the node it takes care of."""
+    """Registers the emitter of one node type, with the parts of the node that it handles."""
 
     def register(handler: Callable[[Emitter, Any], str]) -> Callable[[Emitter, Any], str]:
         Emitter.HANDLERS[node_type] = (frozenset(parts), handler)

@@ -241,7 +241,7 @@ def _column(self: Emitter, node: exp.Column) -> str:
         if table is None and _is_table(self, name):
             raise invalid_identifier(postgres_names.shown(name), *dialect.position(self.text, name))
         last = postgres_names.quoted(name)
-    # Every source has an alias, so a schema before the table's name says nothing more.
+    # Every source has an alias, so a schema before the table's name is redundant.
     table = node.args.get("table")
     return f"{postgres_names.quoted(dialect.identifier(table))}.{last}" if table is not None else last
 
@@ -253,7 +253,7 @@ def _is_table(self: Emitter, name: str) -> bool:
 
 @handles(exp.Dot, "this", "expression")
 def _dot(self: Emitter, node: exp.Dot) -> str:
-    """`src.value:a.b` style access behind a column; anything else with a dot is a call we do not know."""
+    """`src.value:a.b` style access behind a column; anything else with a dot is an unknown function."""
     if isinstance(node.expression, exp.Anonymous):
         raise unknown_function(dialect.shown(node).partition("(")[0])
     key = dialect.identifier(node.expression)
@@ -270,7 +270,7 @@ def order_item(self: Emitter, node: exp.Ordered) -> OrderItem:
     text = whole_number(item) or self.emit(item)
     descending = bool(node.args.get("desc"))
     nulls_first = node.args.get("nulls_first")
-    # NULL is the largest value in both systems, unless said otherwise.
+    # NULL is the largest value in both systems, unless NULLS FIRST or LAST is given.
     as_usual = nulls_first is None or bool(nulls_first) == descending
     return OrderItem(value=text, descending=descending, nulls="" if as_usual else "FIRST" if nulls_first else "LAST")
 
@@ -286,7 +286,7 @@ _KEEPING = frozenset(
 
 
 def scale_of(self: Emitter, node: exp.Expr) -> int | None:
-    """The scale, or None when it is no number of fixed scale or cannot be told."""
+    """The scale, or None when it is no number of fixed scale or is unknown."""
     if isinstance(node, exp.Paren | exp.Neg | exp.Alias | exp.Window | exp.Distinct):
         inner = node.expressions[0] if isinstance(node, exp.Distinct) else node.this
         return scale_of(self, inner)

@@ -1,4 +1,4 @@
-"""From a statement's text to what PostgreSQL has to run: parsed, checked, translated, described, cached."""
+"""Plans statements: parses, checks, translates and describes a text, and caches the result; reads binds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from loadgen.embedded.translate.emitter import BindTypes, Emitter, ServerTableFu
 from loadgen.embedded.translate.statement_limits import budget_of, too_deep
 
 PLANS_MAX = 5_000
-PLAN_CHARACTERS_MAX = 100_000  # a longer one is not kept: it lists rows, and comes once
+PLAN_CHARACTERS_MAX = 100_000  # a longer one lists rows and is not repeated
 _EMITTERS = (operators, calls, queries, dml)  # importing them registers what they can emit
 STATEMENT_TYPES = {"SELECT": 0x1000, "INSERT": 0x3100, "UPDATE": 0x3200, "DELETE": 0x3300, "MERGE": 0x3400}
 _KINDS: dict[type[exp.Expr], str] = {
@@ -75,7 +75,7 @@ class StatementPlan:
 
 
 class Planner:
-    """Makes plans and keeps them while the catalogue stays as it is."""
+    """Makes plans, and caches them until the catalogue changes."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
@@ -99,7 +99,7 @@ class Planner:
         self, text: str, tokens: list[Token], database: str | None, schema: str | None, types: tuple[str, ...],
         arrays: bool,
     ) -> StatementPlan:  # fmt: skip
-        """Raises SqlError, also when it takes too many steps. Long texts: see statement_limits.Planning."""
+        """Raises SqlError, also when it takes too many steps. Long texts: see statement_limits.PlanningThread."""
         with budget_of(len(tokens)):
             return self._plan(text, tokens, database, schema, types, arrays)
 
@@ -154,7 +154,7 @@ def _plan_of(kind: str, sql: str, describing: str, emitter: Emitter) -> Statemen
 
 async def describe(plan: StatementPlan, backend: Backend, catalog_version: int) -> None:
     """Fill in the result's columns: names from the prepared statement, types with their modifiers from a view."""
-    statement = await backend.prepare(plan.sql, catalog_version)  # finds what only PostgreSQL can: unknown columns
+    statement = await backend.prepare(plan.sql, catalog_version)  # PostgreSQL reports unknown columns
     if plan.kind != "SELECT":
         plan.columns = tuple((name, NUMBER) for name in COUNT_NAMES[plan.kind])
     else:
@@ -174,7 +174,7 @@ def rowtype(plan: StatementPlan, columns: Sequence[tuple[str, SnowflakeType]]) -
 
 @asynccontextmanager
 async def _undone(connection: asyncpg.Connection) -> AsyncIterator[None]:
-    """Whatever happens inside is rolled back, inside a transaction of the user too."""
+    """Rolls back everything inside the block, inside a transaction of the user too."""
     inside = connection.is_in_transaction()
     await connection.execute("SAVEPOINT described" if inside else "BEGIN")
     try:
@@ -186,7 +186,7 @@ async def _undone(connection: asyncpg.Connection) -> AsyncIterator[None]:
 
 
 async def _result_types(connection: asyncpg.Connection, sql: str, width: int) -> list[SnowflakeType]:
-    """A view is the one place where PostgreSQL says the length, precision and scale of an expression."""
+    """Only the columns of a view show length, precision and scale of an expression in PostgreSQL."""
     if not width:
         return []
     columns = ", ".join(f"c{number}" for number in range(width))
@@ -222,7 +222,7 @@ NULL = "NULL"  # the type of a bind without a value: it fits everywhere
 
 
 def signature(bindings: Bindings | None) -> tuple[tuple[str, ...], bool]:
-    """The types of the binds in their order, and whether each carries many rows."""
+    """The types of the binds in their order, and whether they are array binds."""
     if not bindings:
         return (), False
     if len(bindings) > BINDS_MAX:

@@ -46,7 +46,7 @@ def select(self: Emitter, node: exp.Select) -> str:
 
 def _select_body(self: Emitter, node: exp.Select) -> str:
     names_given, self.result_names = self.result_names, []
-    sources = from_clause(self, node)  # first: it says what SEQ4() and aliases mean
+    sources = from_clause(self, node)  # first: it defines SEQ4() and aliases
     self.result_names = names_given
     aliases = _aliases(self, node)
     distinct = node.args.get("distinct")
@@ -92,7 +92,7 @@ def _earlier(aliases: dict[str, exp.Expr], items: list[exp.Expr]) -> dict[str, e
 
 
 def _aliases(self: Emitter, node: exp.Select) -> dict[str, exp.Expr]:
-    """Select-list aliases that WHERE and friends may name; a column of the same name wins, as in Snowflake."""
+    """Select-list aliases for WHERE, GROUP BY, HAVING and QUALIFY; a column of the same name wins, as in Snowflake."""
     columns = _known_columns(self, node)
     if columns is None:
         return {}
@@ -130,7 +130,7 @@ def _projection(self: Emitter, item: exp.Expr, name: str) -> str:
             raise syntax_error(*dialect.position(self.text, "AS"), "AS")
         return f"{_scaled(self, item.this)} AS {postgres_names.quoted(name)}"
     if len(name.encode()) > postgres_names.POSTGRES_NAME_BYTES and not isinstance(item, exp.Column):
-        return self.emit(item)  # an inner column that nobody can name
+        return self.emit(item)  # an inner column without a usable name
     text = _scaled(self, item)
     if isinstance(item, exp.Star) or (isinstance(item, exp.Column) and _plain(self, item)):
         return text
@@ -138,7 +138,7 @@ def _projection(self: Emitter, item: exp.Expr, name: str) -> str:
 
 
 def _scaled(self: Emitter, item: exp.Expr) -> str:
-    """A computed number with the scale that the rules give it."""
+    """A computed number with the scale of Snowflake's rules."""
     text = self.emit(item)
     if len(self.scopes) != 2 or isinstance(item, exp.Column | exp.Cast) or item.is_star:
         return text
@@ -200,7 +200,7 @@ def _qualify(self: Emitter, node: exp.Select, head: str, rest: str, texts: list[
 
 
 def _result_name(item: exp.Expr, text: str) -> str:
-    """What the result calls a column: its alias, its own name, or the expression's text in upper case."""
+    """The name of a result column: its alias, its own name, or the expression's text in upper case."""
     if isinstance(item, exp.Alias):
         return dialect.identifier(item.args["alias"])
     if isinstance(item, exp.Column):
@@ -209,7 +209,7 @@ def _result_name(item: exp.Expr, text: str) -> str:
 
 
 def _ordered_tail(self: Emitter, node: exp.Select, aliases: dict[str, exp.Expr]) -> str:
-    """ORDER BY and LIMIT. PostgreSQL knows a result's name alone there, not inside an expression."""
+    """ORDER BY and LIMIT. PostgreSQL accepts a result's name there only by itself, not in an expression."""
     self.scope.aliases = {}
     order = node.args.get("order")
     if order is None:
@@ -237,7 +237,7 @@ def _limit(self: Emitter, node: exp.Expr) -> str:
         if part is not None:
             value = part.expression
             if isinstance(value, exp.Literal) and value.is_string and not value.this:
-                continue  # an empty text is no limit
+                continue  # an empty text means no limit
             number = whole_number(value)
             if number is None and not isinstance(value, exp.Null | exp.Placeholder):
                 raise compilation(1015, "22023", f"{word} must be a non-negative whole number.")

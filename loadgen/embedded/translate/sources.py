@@ -240,7 +240,7 @@ def _table(self: Emitter, node: exp.Table) -> str:
 
 
 def expanded(self: Emitter, view: CatalogTable) -> str:
-    """A view's query in its place. Its names are looked up in the view's own schema."""
+    """A view's query instead of its name. Its names are looked up in the view's own schema."""
     if len(self.scopes) > VIEW_DEPTH_MAX:
         raise too_deep()
     outside = (self.database, self.schema, self.text, self.scopes)
@@ -270,7 +270,7 @@ def resolve(self: Emitter, node: exp.Table) -> tuple[str, str, str]:
 
 
 def lookup(self: Emitter, node: exp.Table) -> CatalogTable | None:
-    """The catalogue's table, None for a view of INFORMATION_SCHEMA; raises 2003 when there is nothing."""
+    """The catalogue's table, None for a view of INFORMATION_SCHEMA; raises 2003 when there is none."""
     if not node.args.get("db") and dialect.identifier(node.this) in self.scope.ctes:
         return None
     database, schema, name = resolve(self, node)

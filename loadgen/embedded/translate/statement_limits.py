@@ -1,7 +1,7 @@
-"""What one statement's text may cost: limits that are checked before it is parsed, and a budget for parsing it.
+"""Limits of a statement's text: some are checked before it is parsed, and parsing and translating have a budget.
 
     STATEMENT_BYTES_MAX   of the text, as in Snowflake
-    TOKENS_MAX            a longer list of rows belongs into array binds
+    TOKENS_MAX            longer lists of rows need array binds
     NESTING_MAX           parentheses and brackets inside each other
     JOINS_MAX             JOIN words of one statement
     SELECT_ITEMS_MAX      items of one select list
@@ -12,8 +12,8 @@ sqlglot's parser tries alternatives and goes back: twenty `JOIN t` without ON ta
 translating spend a budget of steps, in proportion to the number of tokens, and a statement that exceeds it is refused.
 Translating spends characters too, in proportion to the text: some calls write an argument twice, and calls are nested.
 
-Short texts are planned on the event loop. Texts of more than INLINE_CHARACTERS are planned by a thread (`Planning`),
-one at a time; the event loop takes its turns meanwhile, and a statement that is cancelled takes its budget away.
+Short texts are planned on the event loop. Texts of more than INLINE_CHARACTERS are planned by a
+thread (`PlanningThread`), one at a time; cancelling a statement ends its budget.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def too_complex(why: str) -> SqlError:
 
 
 def check_shape(tokens: list[Token]) -> None:
-    """Refuse what would be too dear to parse."""
+    """Reject texts that would be too expensive to parse."""
     if len(tokens) > TOKENS_MAX:
         raise too_complex(f"it has more than {TOKENS_MAX} tokens")
     joins = 0
@@ -93,7 +93,7 @@ def check_command(tokens: list[Token]) -> None:
 
 
 class TranslationBudget:
-    """The steps that are left for one statement; the queries of the views that it reads are part of it."""
+    """The steps that are left for one statement, with the queries of the views that it reads."""
 
     __slots__ = ("characters", "left", "view_tokens")
 
@@ -120,7 +120,7 @@ class TranslationBudget:
         self.left += tokens * STEPS_PER_TOKEN
 
     def cancel(self) -> None:
-        """Called by another thread: the next step is refused."""
+        """Called by another thread: the next step raises."""
         self.left = 0
 
 
@@ -154,7 +154,7 @@ class PlanningThread:
         self._turn = asyncio.Lock()
 
     async def run(self, text: str, work: Callable[[], T]) -> T:
-        """What `work` returns: called at once for a short text, by a thread for a long one."""
+        """The result of `work`, called directly for a short text and by a thread for a long one."""
         if len(text) <= INLINE_CHARACTERS:
             return work()
         async with self._turn:
@@ -162,7 +162,7 @@ class PlanningThread:
 
 
 async def _in_thread(work: Callable[[], T]) -> T:
-    """When the task is cancelled, the budget of the thread is taken away."""
+    """Ends the thread's budget when the task is cancelled."""
     budget = TranslationBudget(TOKENS_MAX)
     context = copy_context()
     context.run(_budget.set, budget)

@@ -1,4 +1,4 @@
-"""A reader over the tokens of a command: the statements that are no queries are read by hand."""
+"""A reader over the tokens of a command: statements that are not queries have hand-written parsers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _STRINGS = (TokenType.STRING, TokenType.RAW_STRING, TokenType.HEREDOC_STRING)
 
 
 def split_compound_tokens(text: str, tokens: list[Token]) -> list[Token]:
-    """The tokens with such as `PRIMARY KEY` taken apart, which the tokenizer reads as one."""
+    """The tokens, with those such as `PRIMARY KEY`, which the tokenizer reads as one, split."""
     words: list[Token] = []
     for token in tokens:
         if token.token_type in (*_STRINGS, TokenType.IDENTIFIER) or not any(map(str.isspace, token.text)):
@@ -28,7 +28,7 @@ def split_compound_tokens(text: str, tokens: list[Token]) -> list[Token]:
 
 
 class TokenReader:
-    """Walks the tokens of one statement; every refusal names line and position as Snowflake does."""
+    """Walks the tokens of one statement; every error names line and position as Snowflake's do."""
 
     def __init__(self, text: str, tokens: list[Token], index: int = 0) -> None:
         self.text = text
@@ -48,7 +48,7 @@ class TokenReader:
         return "" if token.token_type in (TokenType.STRING, TokenType.IDENTIFIER) else token.text.upper()
 
     def accept(self, *words: str) -> bool:
-        """Step over the words if they all come next."""
+        """Consume the words if all of them come next."""
         if all(self.word(ahead) == word for ahead, word in enumerate(words)):
             self.index += len(words)
             return True
@@ -142,7 +142,7 @@ class TokenReader:
         return self.text[self.tokens[first].start : self.tokens[last].end + 1]
 
     def skip_parentheses(self) -> None:
-        """Step behind the parenthesis that matches the one that comes next."""
+        """Skip to behind the parenthesis that matches the next one."""
         self.expect("(")
         depth = 1
         while depth:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import shlex
 import signal
 import zlib
 from collections.abc import Callable, Iterator
@@ -98,8 +99,11 @@ def _is_waiting(item: pytest.Item) -> bool:
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[EmbeddedServer]:
-    """The shared embedded server of this pytest process."""
-    with EmbeddedServer() as running:
+    """The shared embedded server of this pytest process.
+
+    LOADGEN_TEST_SERVER_OPTIONS adds options to it: `--strict-hybrid --control-latency 50ms --control-schema *.CONTROL`.
+    """
+    with EmbeddedServer(*shlex.split(os.environ.get("LOADGEN_TEST_SERVER_OPTIONS", ""))) as running:
         yield running
 
 

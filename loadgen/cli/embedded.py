@@ -25,7 +25,8 @@ def embedded() -> None:
 
 @embedded.command(
     epilog="\b\nExample:\n  loadgen embedded serve --port 8085\n"
-    '  loadgen embedded serve --slots 4 --service-time "lognormal(20ms,0.3)"'
+    '  loadgen embedded serve --slots 4 --service-time "lognormal(20ms,0.3)"\n'
+    '  loadgen embedded serve --strict-hybrid --control-latency "lognormal(300ms,0.3)"'
 )
 @click.option("--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="0 takes any free port.")
 @click.option("--data-dir", type=click.Path(path_type=Path), default=None, help="Where the data lives; it is kept.")
@@ -35,13 +36,29 @@ def embedded() -> None:
               help="How long statements take, unless a scenario says: 20ms, lognormal(20ms,0.3) …")  # fmt: skip
 @click.option("--slots", type=click.IntRange(0, 10_000), default=0, show_default=True,
               help="Statements at once per warehouse, unless a scenario says; 0: MAX_CONCURRENCY_LEVEL.")  # fmt: skip
+@click.option(
+    "--strict-hybrid",
+    is_flag=True,
+    help="Hybrid tables as the worst reading of Snowflake's documentation has them: an UPDATE or DELETE that"
+    " waited for a row acts on what it saw before; no array binds in INSERT ... SELECT, no LIMIT ?.",
+)
+@click.option(
+    "--control-latency",
+    default=None,
+    metavar="SPEC",
+    help="How much later statements on tables of the control plane are answered: 300ms,"
+    " lognormal(300ms,0.3) ... They hold no slot meanwhile.",
+)
+@click.option("--control-schema", "control_schemas", default=["LOADGEN.CONTROL"], show_default=True, multiple=True,
+              metavar="DB.SCHEMA", help="Where the control plane's tables are; *.CONTROL: in any one.")  # fmt: skip
 @click.option("--auth", is_flag=True,
               help="Check passwords: a random one is kept in the file `password` of the data directory.")  # fmt: skip
 @click.option("--seed", type=int, default=1, show_default=True, help="For service times and fault probabilities.")
 @click.option("--until-eof", is_flag=True, hidden=True,
               help="Also end when stdin has ended and nobody is left: for commands that start one.")  # fmt: skip
 def serve(
-    port: int, data_dir: Path | None, engine: str, service_time: str | None, slots: int, auth: bool, seed: int,
+    port: int, data_dir: Path | None, engine: str, service_time: str | None, slots: int,
+    strict_hybrid: bool, control_latency: str | None, control_schemas: tuple[str, ...], auth: bool, seed: int,
     until_eof: bool,
 ) -> None:  # fmt: skip
     """Serve on 127.0.0.1 until Ctrl-C. Prints `listening on 127.0.0.1:PORT` when ready, who may enter, and where
@@ -56,10 +73,19 @@ def serve(
     from loadgen.embedded.datadir import ListenAddress, choose_data_dir
     from loadgen.embedded.service_time import parse_service_time
 
-    try:
-        parse_service_time(service_time)
-    except ValueError as error:
-        raise UsageError(str(error), remedy='For example: --service-time "lognormal(20ms,0.3)"') from None
+    for option, spec in (("--service-time", service_time), ("--control-latency", control_latency)):
+        try:
+            parse_service_time(spec)
+        except ValueError as error:
+            raise UsageError(str(error), remedy=f'For example: {option} "lognormal(20ms,0.3)"') from None
+    if engine == "null" and (strict_hybrid or control_latency):
+        raise UsageError(
+            "--strict-hybrid and --control-latency need tables, which the null engine does not have",
+            remedy="Leave out --engine null.",
+        )
+    for schema in control_schemas:
+        if schema.count(".") != 1:
+            raise UsageError(f"--control-schema {schema} is not DATABASE.SCHEMA", remedy="Example: LOADGEN.CONTROL")
 
     raise_priority()  # service times are kept as exactly as the machine allows
 
@@ -73,6 +99,9 @@ def serve(
         engine=engine,
         service_time=service_time,
         slots=slots,
+        strict_hybrid=strict_hybrid,
+        control_latency=control_latency,
+        control_schemas=tuple(schema.upper() for schema in control_schemas),
         auth=auth,
         seed=seed,
         until_eof=until_eof,

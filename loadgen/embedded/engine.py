@@ -18,6 +18,7 @@ from loadgen.embedded.catalog import Catalog, CatalogTable
 from loadgen.embedded.login import LoginRequest
 from loadgen.embedded.records import changed, result_of
 from loadgen.embedded.result import StatementResult
+from loadgen.embedded.service_time import ControlLatency
 from loadgen.embedded.session import ServerSession, Transaction
 from loadgen.embedded.sql_errors import SqlError
 from loadgen.embedded.statement_history import StatementRecord
@@ -47,11 +48,20 @@ TIMEOUT_WATCHED_S = 86_400  # a longer limit gets no timer
 class Engine(Executor):
     """Everything a statement needs. One per server."""
 
-    def __init__(self, *, catalog: Catalog, backends: BackendPool, **shared: Any) -> None:
+    def __init__(
+        self,
+        *,
+        catalog: Catalog,
+        backends: BackendPool,
+        strict: bool,
+        control_latency: ControlLatency | None,
+        **shared: Any,
+    ) -> None:
         super().__init__(**shared)
+        self._control_latency = control_latency
         self.catalog = catalog
         self.backends = backends
-        self.planner = Planner(catalog)
+        self.planner = Planner(catalog, strict=strict)
         self.planning = PlanningThread()
         self.table_locks = TableLocks(backends)
         self.lock_watch = LockMonitor(backends)
@@ -188,7 +198,7 @@ class Engine(Executor):
             finally:
                 await self.backends.release(backend)
         assert plan.rowtype is not None
-        return StatementResult(plan.rowtype, [], plan.statement_type, 0, array_bind_supported=plan.kind == "INSERT")
+        return StatementResult(plan.rowtype, [], plan.statement_type, 0, array_bind_supported=plan.array_bindable)
 
     # --- plans ------------------------------------------------------------------------------------------------------
 
@@ -199,6 +209,17 @@ class Engine(Executor):
         return warehouse
 
     async def run_plan(self, plan: StatementPlan, running: RunningStatement) -> StatementResult:
+        if self._control_latency is None:
+            return await self._in_slot(plan, running)
+        try:
+            result = await self._in_slot(plan, running)
+        except Exception:  # an error travels as long as a result
+            await self._control_latency.delay(plan.tables)
+            raise
+        await self._control_latency.delay(plan.tables)
+        return result
+
+    async def _in_slot(self, plan: StatementPlan, running: RunningStatement) -> StatementResult:
         warehouse = self.warehouse_of(running.session)
         ticket = warehouse.try_admit()
         if ticket is None:

@@ -36,7 +36,7 @@ from loadgen.embedded.login import (
 from loadgen.embedded.postgres import STATEMENT_ROLE, PostgresServer
 from loadgen.embedded.result import StatementResult, table
 from loadgen.embedded.server import Ready, ServerOptions
-from loadgen.embedded.service_time import WakeupTimer
+from loadgen.embedded.service_time import ControlLatency, WakeupTimer, parse_service_time
 from loadgen.embedded.session import ServerSession, ServerSessions
 from loadgen.embedded.sql_types import NUMBER
 from loadgen.embedded.statement_history import StatementHistory, StatementRecord
@@ -122,7 +122,13 @@ async def serve_postgres(
     backends = BackendPool(lambda: postgres.connect_kwargs(STATEMENT_ROLE), BACKENDS_MAX, data_dir.path)
     guard: asyncio.Task[None] | None = None
     try:
-        engine = Engine(catalog=Catalog(), backends=backends, **_parts(options, alarm))
+        engine = Engine(
+            catalog=Catalog(),
+            backends=backends,
+            strict=options.strict_hybrid,
+            control_latency=_control_latency(options, alarm),
+            **_parts(options, alarm),
+        )
         await _prepare(engine, postgres)
         await database_setup.create_initial_objects(engine)
         if not options.auth:  # the file says that a password is checked
@@ -148,6 +154,11 @@ def _parts(options: ServerOptions, alarm: WakeupTimer) -> dict[str, Any]:
         "services": ContainerServices(),
         "now_ms": _now_ms,
     }
+
+
+def _control_latency(options: ServerOptions, alarm: WakeupTimer) -> ControlLatency | None:
+    spec = parse_service_time(options.control_latency)
+    return None if spec is None else ControlLatency(spec, options.control_schemas, options.seed, alarm)
 
 
 def _now_ms() -> float:

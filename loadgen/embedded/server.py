@@ -40,6 +40,9 @@ class ServerOptions:
     service_time: str | None  # a SPEC for parse_service_time; for warehouses without a model
     slots: int  # for the same warehouses
     seed: int
+    strict_hybrid: bool = False  # hybrid tables as the worst reading of Snowflake's documentation has them
+    control_latency: str | None = None  # a SPEC: how much later statements on the control plane's tables are answered
+    control_schemas: tuple[str, ...] = ()  # DATABASE.SCHEMA, *.SCHEMA
     auth: bool = False  # check a password, kept in a file of the data directory
     until_eof: bool = False  # started by a command: see loadgen.embedded.admin.ServerUsage
 
@@ -48,6 +51,7 @@ class ServerOptions:
         """The server's description of itself, for `/__loadgen/hold` and `/__loadgen/stats`."""
         kept = None if self.engine == "null" else os.path.realpath(self.data_dir)
         model = {"service_time": self.service_time, "slots": self.slots, "data_dir": kept}
+        model |= {"strict_hybrid": self.strict_hybrid, "control_latency": self.control_latency}
         return model | {"engine": self.engine, "until_eof": self.until_eof, "pid": os.getpid()}
 
 

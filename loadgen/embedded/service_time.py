@@ -22,7 +22,8 @@ import os
 import random
 import re
 import struct
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -120,6 +121,21 @@ def _sampler(spec: ServiceTimeSpec, rng: random.Random) -> Callable[[], float]:
         return partial(rng.uniform, spec.low_s, spec.high_s)
     gauss, exp, mu = rng.gauss, math.exp, math.log(spec.low_s)
     return lambda: exp(gauss(mu, spec.sigma))
+
+
+class ControlLatency:
+    """Answers statements on tables of the control plane later: the time of a network, not of a warehouse slot."""
+
+    def __init__(self, spec: ServiceTimeSpec, schemas: Sequence[str], seed: int, sleeper: Sleeper) -> None:
+        """`schemas` are texts such as LOADGEN.CONTROL; * stands for any database."""
+        self._schemas = [tuple(schema.split(".")) for schema in schemas]
+        self._sample_s = ServiceTimeSampler(spec, seed).sample_s
+        self._sleeper = sleeper
+
+    async def delay(self, touched: Collection[tuple[str, str]]) -> None:
+        """Sleep if the statement touched a table of these schemas (database, schema)."""
+        if any(schema in ((database, name), ("*", name)) for database, name in touched for schema in self._schemas):
+            await self._sleeper.sleep_until(time.monotonic() + self._sample_s())
 
 
 class Sleeper(Protocol):

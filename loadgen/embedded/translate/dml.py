@@ -59,9 +59,12 @@ def _insert(self: Emitter, node: exp.Insert) -> str:
     expected = len(columns) or len(table.columns)
     names_text = f" ({', '.join(columns)})" if columns else ""
     if isinstance(body, exp.Values):
+        self.inserts_values = True
         return f"INSERT INTO {table.relation}{names_text} {_insert_values(self, body, expected)}"
     if not isinstance(body, exp.Query):
         raise unsupported("INSERT form")
+    if self.strict and self.binds.arrays:
+        raise compilation(2049, "42601", "Bind variable ? not set.")
     width = _width(body)
     if width is not None and width != expected:
         raise _wrong_width(expected, width)
@@ -123,11 +126,14 @@ def _check_value(item: exp.Expr) -> None:
 def _update(self: Emitter, node: exp.Update) -> str:
     table = target_of(self, node.this)
     alias = _target_alias(node.this, table)
-    assignments = []
+    values: dict[str, str] = {}
     for item in node.expressions:
         if not isinstance(item, exp.EQ):
             raise unsupported("UPDATE SET form")
-        assignments.append(f"{_column(table, item.this)} = {_default(item.expression) or self.emit(item.expression)}")
+        values[_column(table, item.this)] = _default(item.expression) or self.emit(item.expression)
+    if self.strict and table.hybrid:
+        return _snapshot_update(self, node, table, alias, values)
+    assignments = [f"{column} = {value}" for column, value in values.items()]
     text = f"UPDATE {table.relation} AS {alias} SET {', '.join(assignments)}"
     if not node.args.get("from_"):
         return text + _where(self, node)
@@ -138,6 +144,60 @@ def _update(self: Emitter, node: exp.Update) -> str:
         f'WITH "~u" AS ({text} FROM {sources}{where} RETURNING 1)'
         f' SELECT (SELECT count(*) FROM "~u")::numeric, (SELECT count(*) FROM ({met}) AS "~m")::numeric'
     )
+
+
+def _snapshot_update(self: Emitter, node: exp.Update, table: CatalogTable, alias: str, values: dict[str, str]) -> str:
+    """An UPDATE that decides everything when it begins, and writes whole rows after it has their locks.
+
+    PostgreSQL evaluates a condition again when a row has changed while the statement waited for it. In here only the
+    key is compared then: the rest was computed from the snapshot (`MATERIALIZED`).
+    """
+    columns = [postgres_names.quoted(column.name) for column in table.columns]
+    written = {column: values.get(column, f"{alias}.{column}") for column in columns}
+    items = [f'{value} AS "~v{n}"' for n, value in enumerate(written.values()) if value != "DEFAULT"]
+    sources = f", {source(self, node.args['from_'].this)}" if node.args.get("from_") else ""
+    seen = _snapshot(self, node, table, f"{table.relation} AS {alias}{sources}", alias, items)
+    sets = ", ".join(
+        f"{column} = {value if value == 'DEFAULT' else f'{_SEEN}.{_quoted_number(n)}'}"
+        for n, (column, value) in enumerate(written.items())
+    )
+    change = f"UPDATE {table.relation} AS {alias} SET {sets} FROM {_SEEN} WHERE {_same_row(table, alias)}"
+    return f"{seen}, {_DONE} AS ({change} RETURNING 1) SELECT {_COUNT}, {_MULTIPLE}"
+
+
+def _snapshot_delete(self: Emitter, node: exp.Delete, table: CatalogTable, alias: str) -> str:
+    """A DELETE that decides when it begins which rows it deletes, and counts them, as _snapshot_update."""
+    using = "".join(f", {source(self, item)}" for item in node.args.get("using") or [])
+    seen = _snapshot(self, node, table, f"{table.relation} AS {alias}{using}", alias, [])
+    change = f"DELETE FROM {table.relation} AS {alias} USING {_SEEN} WHERE {_same_row(table, alias)}"
+    return f"{seen}, {_DONE} AS ({change} RETURNING 1) SELECT {_COUNT}"
+
+
+_SEEN, _DONE = '"~seen"', '"~done"'
+_COUNT = f"(SELECT count(*) FROM {_SEEN})::numeric"
+_MULTIPLE = f'(SELECT count(*) FROM {_SEEN} WHERE "~n" > 1)::numeric'
+
+
+def _snapshot(self: Emitter, node: exp.Expr, table: CatalogTable, sources: str, alias: str, items: list[str]) -> str:
+    """The rows that a statement sees when it begins: each once, with its key and how many source rows match it."""
+    keys = [f'{alias}.{name} AS "~k{n}"' for n, name in enumerate(_key(table))]
+    counted = f'count(*) OVER (PARTITION BY {alias}.ctid) AS "~n"'
+    once = f"DISTINCT ON ({alias}.ctid)"
+    listed = ", ".join([*keys, counted, *items])
+    return f"WITH {_SEEN} AS MATERIALIZED (SELECT {once} {listed} FROM {sources}{_where(self, node)})"
+
+
+def _key(table: CatalogTable) -> list[str]:
+    assert table.primary_key is not None  # every hybrid table has one
+    return [postgres_names.quoted(name) for name in table.primary_key.columns]
+
+
+def _same_row(table: CatalogTable, alias: str) -> str:
+    return " AND ".join(f'{alias}.{name} = {_SEEN}."~k{n}"' for n, name in enumerate(_key(table)))
+
+
+def _quoted_number(number: int) -> str:
+    return f'"~v{number}"'
 
 
 def _target_alias(node: exp.Table, table: CatalogTable) -> str:
@@ -153,7 +213,10 @@ def _where(self: Emitter, node: exp.Expr) -> str:
 @handles(exp.Delete, "this", "using", "where")
 def _delete(self: Emitter, node: exp.Delete) -> str:
     table = target_of(self, node.this)
-    text = f"DELETE FROM {table.relation} AS {_target_alias(node.this, table)}"
+    alias = _target_alias(node.this, table)
+    if self.strict and table.hybrid:
+        return _snapshot_delete(self, node, table, alias)
+    text = f"DELETE FROM {table.relation} AS {alias}"
     if node.args.get("using"):
         text += " USING " + ", ".join(source(self, item) for item in node.args["using"])
     return text + _where(self, node)

@@ -91,10 +91,13 @@ class Emitter:
     HANDLERS: ClassVar[dict[type[exp.Expr], tuple[frozenset[str], Handler]]] = {}
 
     def __init__(
-        self, catalog: Catalog, database: str | None, schema: str | None, binds: BindTypes, *, typed_nulls: bool = False
-    ) -> None:
+        self, catalog: Catalog, database: str | None, schema: str | None, binds: BindTypes, *,
+        typed_nulls: bool = False, strict: bool = False,
+    ) -> None:  # fmt: skip
         self.budget = current_budget()  # of steps; each node is one
         self.typed_nulls = typed_nulls  # parameters become NULLs of their type, where none are possible (a view)
+        self.strict = strict  # read Snowflake's documentation in the worst way: see docs/embedded.md
+        self.inserts_values = False  # INSERT … VALUES, the form that certainly takes array binds
         self.catalog = catalog
         self.database = database
         self.schema = schema

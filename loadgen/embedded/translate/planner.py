@@ -64,6 +64,8 @@ class StatementPlan:
     long_names: dict[str, str]
     not_null: frozenset[str]
     last_hidden: bool  # the last column decides, and is not shown
+    array_bindable: bool  # takes array binds, says its description
+    tables: frozenset[tuple[str, str]]  # database and schema of each table that it reads or writes
     rowtype: orjson.Fragment | None = None
     columns: tuple[tuple[str, SnowflakeType], ...] = ()
     converters: tuple[tuple[int, Callable[[Any], Any]], ...] = field(default=())
@@ -77,8 +79,9 @@ class StatementPlan:
 class Planner:
     """Makes plans, and caches them until the catalogue changes."""
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(self, catalog: Catalog, *, strict: bool) -> None:
         self._catalog = catalog
+        self._strict = strict
         self._plans: OrderedDict[tuple[Any, ...], StatementPlan] = OrderedDict()
         self._version = -1
 
@@ -114,14 +117,14 @@ class Planner:
         binds = BindTypes(types, dialect.placeholders(tokens), arrays)
         if arrays and kind != "INSERT":
             raise compilation(2, "0A000", "Unsupported feature 'array bind outside INSERT'.")
-        emitter = Emitter(self._catalog, database, schema, binds)
+        emitter = Emitter(self._catalog, database, schema, binds, strict=self._strict)
         emitter.text = text
         emitter.result_names = dialect.select_list(text, tokens)
         describing = ""
         try:
             sql = emitter.emit(tree)
             if kind == "SELECT":
-                second = Emitter(self._catalog, database, schema, binds, typed_nulls=True)
+                second = Emitter(self._catalog, database, schema, binds, typed_nulls=True, strict=self._strict)
                 second.text = text
                 describing = second.emit(tree)
         except RecursionError:
@@ -149,6 +152,8 @@ def _plan_of(kind: str, sql: str, describing: str, emitter: Emitter) -> Statemen
         long_names=emitter.long_names,
         not_null=frozenset(emitter.not_null),
         last_hidden=emitter.last_hidden,
+        array_bindable=kind == "INSERT" and (emitter.inserts_values or not emitter.strict),
+        tables=frozenset((table.database, table.schema) for table in touched),
     )
 
 

@@ -238,6 +238,8 @@ def _limit(self: Emitter, node: exp.Expr) -> str:
             value = part.expression
             if isinstance(value, exp.Literal) and value.is_string and not value.this:
                 continue  # an empty text means no limit
+            if self.strict and isinstance(value, exp.Placeholder):
+                raise compilation(1014, "22023", f"Invalid row count '?' in {word.lower()} clause")
             number = whole_number(value)
             if number is None and not isinstance(value, exp.Null | exp.Placeholder):
                 raise compilation(1015, "22023", f"{word} must be a non-negative whole number.")

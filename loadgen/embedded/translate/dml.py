@@ -127,12 +127,16 @@ def _update(self: Emitter, node: exp.Update) -> str:
     table = target_of(self, node.this)
     alias = _target_alias(node.this, table)
     values: dict[str, str] = {}
+    constants: set[str] = set()
     for item in node.expressions:
         if not isinstance(item, exp.EQ):
             raise unsupported("UPDATE SET form")
-        values[_column(table, item.this)] = _default(item.expression) or self.emit(item.expression)
+        column, default = _column(table, item.this), _default(item.expression)
+        values[column] = default or self.emit(item.expression)
+        if default or isinstance(item.expression, exp.Null | exp.Placeholder | exp.Literal):
+            constants.add(column)
     if self.strict and table.hybrid:
-        return _snapshot_update(self, node, table, alias, values)
+        return _snapshot_update(self, node, table, values, constants)
     assignments = [f"{column} = {value}" for column, value in values.items()]
     text = f"UPDATE {table.relation} AS {alias} SET {', '.join(assignments)}"
     if not node.args.get("from_"):
@@ -146,22 +150,28 @@ def _update(self: Emitter, node: exp.Update) -> str:
     )
 
 
-def _snapshot_update(self: Emitter, node: exp.Update, table: CatalogTable, alias: str, values: dict[str, str]) -> str:
+def _snapshot_update(
+    self: Emitter, node: exp.Update, table: CatalogTable, values: dict[str, str], constants: set[str]
+) -> str:
     """An UPDATE that decides everything when it begins, and writes whole rows after it has their locks.
 
     PostgreSQL evaluates a condition again when a row has changed while the statement waited for it. In here only the
-    key is compared then: the rest was computed from the snapshot (`MATERIALIZED`).
+    key is compared then: the rest was computed from the snapshot (`MATERIALIZED`). Constants stay outside of it: there
+    PostgreSQL gives them the type of their column.
     """
-    columns = [postgres_names.quoted(column.name) for column in table.columns]
-    written = {column: values.get(column, f"{alias}.{column}") for column in columns}
-    items = [f'{value} AS "~v{n}"' for n, value in enumerate(written.values()) if value != "DEFAULT"]
+    alias = _target_alias(node.this, table)
+    items, assignments = [], []
+    for number, column in enumerate(postgres_names.quoted(column.name) for column in table.columns):
+        if column in constants:
+            assignments.append(f"{column} = {values[column]}")
+        else:
+            items.append(f'{values.get(column, f"{alias}.{column}")} AS "~v{number}"')
+            assignments.append(f'{column} = {_SEEN}."~v{number}"')
     sources = f", {source(self, node.args['from_'].this)}" if node.args.get("from_") else ""
     seen = _snapshot(self, node, table, f"{table.relation} AS {alias}{sources}", alias, items)
-    sets = ", ".join(
-        f"{column} = {value if value == 'DEFAULT' else f'{_SEEN}.{_quoted_number(n)}'}"
-        for n, (column, value) in enumerate(written.items())
+    change = (
+        f"UPDATE {table.relation} AS {alias} SET {', '.join(assignments)} FROM {_SEEN} WHERE {_same_row(table, alias)}"
     )
-    change = f"UPDATE {table.relation} AS {alias} SET {sets} FROM {_SEEN} WHERE {_same_row(table, alias)}"
     return f"{seen}, {_DONE} AS ({change} RETURNING 1) SELECT {_COUNT}, {_MULTIPLE}"
 
 
@@ -181,10 +191,9 @@ _MULTIPLE = f'(SELECT count(*) FROM {_SEEN} WHERE "~n" > 1)::numeric'
 def _snapshot(self: Emitter, node: exp.Expr, table: CatalogTable, sources: str, alias: str, items: list[str]) -> str:
     """The rows that a statement sees when it begins: each once, with its key and how many source rows match it."""
     keys = [f'{alias}.{name} AS "~k{n}"' for n, name in enumerate(_key(table))]
-    counted = f'count(*) OVER (PARTITION BY {alias}.ctid) AS "~n"'
-    once = f"DISTINCT ON ({alias}.ctid)"
-    listed = ", ".join([*keys, counted, *items])
-    return f"WITH {_SEEN} AS MATERIALIZED (SELECT {once} {listed} FROM {sources}{_where(self, node)})"
+    matches = f'count(*) OVER (PARTITION BY {alias}.ctid) AS "~n"'
+    select = f"SELECT DISTINCT ON ({alias}.ctid) {', '.join([*keys, matches, *items])} FROM {sources}"
+    return f"WITH {_SEEN} AS MATERIALIZED ({select}{_where(self, node)})"
 
 
 def _key(table: CatalogTable) -> list[str]:
@@ -194,10 +203,6 @@ def _key(table: CatalogTable) -> list[str]:
 
 def _same_row(table: CatalogTable, alias: str) -> str:
     return " AND ".join(f'{alias}.{name} = {_SEEN}."~k{n}"' for n, name in enumerate(_key(table)))
-
-
-def _quoted_number(number: int) -> str:
-    return f'"~v{number}"'
 
 
 def _target_alias(node: exp.Table, table: CatalogTable) -> str:

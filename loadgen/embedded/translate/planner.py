@@ -79,7 +79,7 @@ class StatementPlan:
 class Planner:
     """Makes plans, and caches them until the catalogue changes."""
 
-    def __init__(self, catalog: Catalog, *, strict: bool) -> None:
+    def __init__(self, catalog: Catalog, *, strict: bool = False) -> None:
         self._catalog = catalog
         self._strict = strict
         self._plans: OrderedDict[tuple[Any, ...], StatementPlan] = OrderedDict()

@@ -102,7 +102,8 @@ ROWS = [
         ("replace by C", "replace", ("c", 3, "1", "{}", "r", "w", 0, 5, -60_000)),
     ]),
     Row("RUN_QUEUE", "QUEUED", QUEUED, [
-        ("claim by A", "claim", ("A", 60_000, "q", 0, "A", "")), ("claim by B", "claim", ("B", 60_000, "q", 0, "B", "")),
+        ("claim by A", "claim", ("A", 60_000, "q", 0, "A", "")),
+        ("claim by B", "claim", ("B", 60_000, "q", 0, "B", "")),
         ("cancel", "cancel", ("stop", "q")), ("refuse", "refuse", ("bad", "q", 0)), ("note", "note", ("w", "q", "w")),
     ], [("POOL_WORKERS", RUNNER | {"WORKER_ID": "'A'"}), ("POOL_WORKERS", RUNNER | {"WORKER_ID": "'B'"})]),
     Row("RUN_QUEUE", "RUNNING", CLAIMED, [
@@ -111,7 +112,8 @@ ROWS = [
         ("give_back", "give_back", (0, 0, 0, 0, None, 1, None, "q", 1, "A")),
     ]),
     Row("RUN_QUEUE", "RUNNING, lease over", CLAIMED | {"AVAILABLE_AT": PAST}, [
-        ("claim by B", "claim", ("B", 60_000, "q", 1, "B", "")), ("claim by C", "claim", ("C", 60_000, "q", 1, "C", "")),
+        ("claim by B", "claim", ("B", 60_000, "q", 1, "B", "")),
+        ("claim by C", "claim", ("C", 60_000, "q", 1, "C", "")),
         ("cancel", "cancel", ("stop", "q")), ("refuse", "refuse", ("bad", "q", 1)),
     ], [("POOL_WORKERS", RUNNER | {"WORKER_ID": "'B'"}), ("POOL_WORKERS", RUNNER | {"WORKER_ID": "'C'"})]),
     Row("RUN_QUEUE", "last attempt, lease over", CLAIMED | {"AVAILABLE_AT": PAST, "ATTEMPTS": "3"}, [
@@ -157,7 +159,7 @@ class Pairs:
         )
 
     def reset(self, row: Row) -> None:
-        for table, values in [*row.others, (row.table, row.values)]:
+        for table, _ in [*row.others, (row.table, row.values)]:
             self._first(f"DELETE FROM {table}")
         for table, values in [*row.others, (row.table, row.values)]:
             columns, items = ", ".join(values), ", ".join(values.values())
@@ -236,8 +238,8 @@ def main() -> None:
         count = 0
         for line in harmful(Pairs(server, plane.place.database, threads)):
             count += 1
-            print(line, flush=True)  # noqa: T201
-        print(f"{count} lines")  # noqa: T201
+            print(line, flush=True)
+        print(f"{count} lines")
         plane.close()
 
 

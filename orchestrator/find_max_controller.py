@@ -17,12 +17,13 @@ from loadgen.metrics.percentile import PERCENTILES
 from loadgen.metrics.tally import StatementTally
 from loadgen.metrics.window import MergedWindows, WindowResult, merge
 from loadgen.model.run import Phase
-from loadgen.report.client_health import ClientHealth
+from loadgen.report.client_health import ClientHealth, client_share, worst
 from loadgen.report.delivered import shortfalls
 from loadgen.report.summary import latency_ms
 from loadgen.report.verdict import check_threshold
 from loadgen.rules.find_max import FindMaxSearch, SearchConfidence
 from loadgen.rules.find_max_step import (
+    ClientBound,
     FindMaxSettings,
     JudgedStep,
     PercentileEstimate,
@@ -68,6 +69,8 @@ def observe_step(
 ) -> tuple[StepObservation, MergedWindows]:
     """What the windows of a step show; none counts for longer than the worker that has measured least."""
     merged = merge(windows, live=True)
+    health = worst(ClientHealth.of(client_effect(own)) for own in windows)
+    mean_ms = service_mean_ms([window for own in windows for window in own])
     shown = StepObservation(
         target=target,
         seconds=min((math.fsum(window.seconds for window in own) for own in windows), default=0.0),
@@ -75,11 +78,18 @@ def observe_step(
         failed=merged.counts.failed,
         qps=merged.qps,
         latency=ResponseTimes(merged.tally.whole),
-        slo=_slo(merged, thresholds),
+        slo=_slo(merged, thresholds, health, mean_ms),
         queue_seen=queue_seen,
         client_limit=client_limit,
+        client=_client_bound(health, mean_ms),
     )
     return shown, merged
+
+
+def _client_bound(health: ClientHealth, mean_ms: float | None) -> ClientBound:
+    """How late threads woke up bounds what the client adds to times, and takes from the throughput of a closed loop."""
+    fraction = (health.wakeup_mean_ms or 0.0) / mean_ms if mean_ms else 0.0
+    return ClientBound(percentile_ms=health.wakeup_p99_ms or 0.0, qps_fraction=fraction, advice=health.advice)
 
 
 def client_limit(target: int, windows: Mapping[str, Sequence[WindowResult]]) -> str | None:
@@ -117,14 +127,18 @@ def step_record(run_id: str, step: JudgedStep, merged: MergedWindows, now: datet
     )
 
 
-def _slo(merged: MergedWindows, thresholds: Sequence[Threshold]) -> SloCheck:
+def _slo(
+    merged: MergedWindows, thresholds: Sequence[Threshold], health: ClientHealth, mean_ms: float | None
+) -> SloCheck:
     """The first threshold that is not met decides; else bounds, or too few samples, may leave one open."""
     sure = True
     for threshold in thresholds:
         checked = check_threshold(threshold.check, merged)
         straddles = _straddles(merged, threshold)
         if not checked.passed and not checked.too_few:
-            return SloCheck(missed=checked.check, sure=not straddles)
+            value = checked.value
+            share = None if value is None else client_share(threshold.check, value, health, mean_ms, open_loop=False)
+            return SloCheck(missed=checked.check, sure=not straddles, by_client=share is not None)
         sure = sure and not straddles and not checked.too_few
     return SloCheck(sure=sure)
 

@@ -4,7 +4,8 @@ A step fails by the first of: a queue in front of the warehouse, too many errors
 worse than allowed, or a plateau (more connections, no more throughput). Percentiles are compared by their 95 % bounds:
 while they leave it open the step goes on, at most three times as long, then the point estimate decides.
 
-A step in which the client was the limit, or whose load was not delivered, says nothing about the server.
+A step in which the client was the limit, or whose load was not delivered, says nothing about the server. Nor does a
+step that would fail by no more than the client may have added to its times, or taken from its throughput.
 """
 
 from __future__ import annotations
@@ -77,6 +78,16 @@ class SloCheck:
 
     missed: str | None = None  # the first that is not met
     sure: bool = True  # False: the bounds of a percentile leave it open
+    by_client: bool = False  # it may be missed only because of the client
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientBound:
+    """How far the figures of a step may be off because of the client."""
+
+    percentile_ms: float = 0.0  # added to a percentile, at most
+    qps_fraction: float = 0.0  # of the throughput, missing at most
+    advice: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +103,7 @@ class StepObservation:
     slo: SloCheck = SloCheck()
     queue_seen: bool = False
     client_limit: str | None = None  # why it says nothing about the server
+    client: ClientBound = ClientBound()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +208,8 @@ def _slo(shown: StepObservation) -> _Finding:
     slo = shown.slo
     if slo.missed is None:
         return replace(_HELD, sure=slo.sure)
-    return _Finding(outcome=StepOutcome.SLO_FAILED, reason=f"{slo.missed} was not met", sure=slo.sure)
+    finding = _Finding(outcome=StepOutcome.SLO_FAILED, reason=f"{slo.missed} was not met", sure=slo.sure)
+    return _by_client(finding, shown) if slo.by_client else finding
 
 
 def _latency(config: FindMaxSettings, steps: Sequence[JudgedStep], shown: StepObservation) -> _Finding:
@@ -216,7 +229,9 @@ def _latency(config: FindMaxSettings, steps: Sequence[JudgedStep], shown: StepOb
         return replace(_HELD, sure=sure)
     reason = f"p95 {own.value_ms:.1f} ms is more than {percent:g} % above {lowest.value_ms:.1f} ms"
     sure = pooled.low_ms is not None and lowest.high_ms is not None and pooled.low_ms > factor * lowest.high_ms
-    return _Finding(outcome=StepOutcome.DEGRADED, reason=reason, sure=sure)
+    finding = _Finding(outcome=StepOutcome.DEGRADED, reason=reason, sure=sure)
+    may_hold = own.value_ms - shown.client.percentile_ms <= factor * lowest.value_ms
+    return _by_client(finding, shown) if may_hold else finding
 
 
 def _throughput(config: FindMaxSettings, steps: Sequence[JudgedStep], shown: StepObservation) -> _Finding:
@@ -224,22 +239,35 @@ def _throughput(config: FindMaxSettings, steps: Sequence[JudgedStep], shown: Ste
     if not held:
         return _HELD
     best_qps = max(step.shown.qps for step in held)
-    if shown.qps < best_qps * (1 - config.qps_stability_pct / 100):
+    possible_qps = shown.qps / (1 - min(shown.client.qps_fraction, 0.5))  # without what the client may have cost
+    limit_qps = best_qps * (1 - config.qps_stability_pct / 100)
+    if shown.qps < limit_qps:
         reason = f"{shown.qps:,.1f}/s is more than {config.qps_stability_pct:g} % below {best_qps:,.1f}/s"
-        return _Finding(outcome=StepOutcome.DEGRADED, reason=reason)
-    if config.is_climbed(shown.target) and _is_plateau(config, held, shown):
+        finding = _Finding(outcome=StepOutcome.DEGRADED, reason=reason)
+        return finding if possible_qps < limit_qps else _by_client(finding, shown)
+    if config.is_climbed(shown.target) and _is_plateau(config, held, shown, shown.qps):
         reason = f"{shown.qps:,.1f}/s is hardly more than two steps before, and p95 rose"
-        return _Finding(outcome=StepOutcome.PLATEAU, reason=reason)
+        finding = _Finding(outcome=StepOutcome.PLATEAU, reason=reason)
+        return finding if _is_plateau(config, held, shown, possible_qps) else _by_client(finding, shown)
     return _HELD
 
 
-def _is_plateau(config: FindMaxSettings, held: Sequence[JudgedStep], shown: StepObservation) -> bool:
+def _by_client(finding: _Finding, shown: StepObservation) -> _Finding:
+    """The step may have failed only because of the client: then it says nothing about the server."""
+    client = shown.client
+    added = f"up to {client.percentile_ms:.1f} ms of p95 and {100 * client.qps_fraction:.1f} % of the throughput"
+    advice = f"; {client.advice}" if client.advice else ""
+    reason = f"{finding.reason}, which may be the client's doing ({added}){advice}"
+    return replace(finding, outcome=StepOutcome.CLIENT_LIMIT, reason=reason)
+
+
+def _is_plateau(config: FindMaxSettings, held: Sequence[JudgedStep], shown: StepObservation, qps: float) -> bool:
     """Throughput gained less than 2 % over two steps of the climb, and less than half of what connections did."""
     climbed = {step.target: step.shown for step in held if config.is_climbed(step.target)}
     if len(climbed) < 2:
         return False
     before = climbed[sorted(climbed)[-2]]
-    gained = shown.qps / before.qps - 1 if before.qps else 1.0
+    gained = qps / before.qps - 1 if before.qps else 1.0
     most = min(PLATEAU_GAIN, 0.5 * (shown.target / before.target - 1))
     now_p95, before_p95 = shown.latency.p95, before.latency.p95
     return gained < most and now_p95 is not None and before_p95 is not None and now_p95.value_ms > before_p95.value_ms

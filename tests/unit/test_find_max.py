@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from loadgen.metrics.client_resources import ClientResourceUse
+from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.tally import StatementTally
 from loadgen.model.threshold import parse_threshold
 from loadgen.rules.find_max import FindMaxSearch, SearchConfidence, SearchStage
 from loadgen.rules.find_max_step import EXTEND_MAX, FindMaxSettings, JudgedStep, StepOutcome
 from loadgen.scenario.model import Threshold
+from loadgen.units import NS_PER_MS
 from orchestrator.find_max_controller import observe_step
 from tests.unit.orchestrator_builders import tally, window
 
@@ -34,11 +38,13 @@ def step(
     thresholds: tuple[Threshold, ...] = (),
     queue_seen: bool = False,
     client_limit: str | None = None,
+    late_ms: float = 0.0,
     **made: float,
 ) -> JudgedStep | None:
     assert search.target is not None
     found = times(**made) if shown is None else shown  # type: ignore[arg-type]
-    own = window({"s": found}, seconds=seconds)
+    late = Histogram.of(np.full(1_000, late_ms * NS_PER_MS, dtype=np.int64))
+    own = replace(window({"s": found}, seconds=seconds), client=ClientResourceUse(elapsed_ms=1_000, late=late))
     observation, _ = observe_step(search.target, [[own]], thresholds, queue_seen=queue_seen, client_limit=client_limit)
     return search.judge(replace(observation, qps=qps))
 
@@ -88,6 +94,35 @@ def test_a_step_fails_by_the_first_reason(shown: dict[str, float], outcome: Step
     assert judged.held == (outcome is StepOutcome.STABLE)
     assert judged.failed == (outcome not in (StepOutcome.STABLE, StepOutcome.CLIENT_LIMIT))
     assert judged.reason
+
+
+@pytest.mark.parametrize(
+    ("shown", "outcome"),
+    [
+        ({"p95_ms": 25.0, "late_ms": 1.5}, StepOutcome.CLIENT_LIMIT),  # at most 24 ms held
+        ({"p95_ms": 25.0, "late_ms": 0.5}, StepOutcome.DEGRADED),
+        ({"qps": 94.0, "late_ms": 0.5}, StepOutcome.CLIENT_LIMIT),  # 2.5 % of 20 ms; at least 95/s held
+        ({"qps": 94.0, "late_ms": 0.1}, StepOutcome.DEGRADED),
+        ({"qps": 95.5, "late_ms": 1.5}, StepOutcome.STABLE),
+    ],
+)
+def test_a_step_that_may_fail_only_because_of_the_client_says_nothing(
+    shown: dict[str, float], outcome: StepOutcome
+) -> None:
+    judged = step(took(FindMaxSearch(config=CONFIG)), **shown)  # type: ignore[arg-type]
+
+    assert judged is not None
+    assert judged.outcome is outcome
+
+
+@pytest.mark.parametrize(("late_ms", "outcome"), [(1.5, StepOutcome.CLIENT_LIMIT), (0.5, StepOutcome.SLO_FAILED)])
+def test_a_threshold_missed_by_less_than_the_client_s_part_fails_no_step(late_ms: float, outcome: StepOutcome) -> None:
+    limits = (Threshold(check=parse_threshold("p95 < 21ms")),)
+
+    judged = step(took(FindMaxSearch(config=CONFIG)), p95_ms=22.0, late_ms=late_ms, thresholds=limits)
+
+    assert judged is not None
+    assert judged.outcome is outcome
 
 
 def test_a_threshold_that_is_not_met_fails_the_step_before_latency_is_compared() -> None:

@@ -60,7 +60,6 @@ class Client:
         self.refused: LoadgenError | None = None  # why its last login failed, when it need not be worth another
         self._bench = bench
         self._connection: Connection | None = None
-        self._tagged: int | None = None  # the window whose tag the session has
         self._most = 0  # statements that a connection may have
         self._first_k = 0  # the first of them
         self._expires_ns = 0
@@ -113,13 +112,11 @@ class Client:
         cursor, window, begun = self._cursor(), NO_WINDOW, [0]
         ahead, first, end = [], 0, 0
         while not self._told_to_leave:
-            if windows.current != window:
-                if not self._is_tagged(cursor):
-                    if self._lost:
-                        return
+            if (opened := windows.current) != window:
+                if opened is None:
+                    self._idle()
                     continue
-                assert self._tagged is not None
-                window = self._tagged
+                window, cursor = opened, self._tag(cursor, opened)
                 begun = slot.recorder.sheet(window)
             k = slot.k
             if k >= end:
@@ -160,7 +157,7 @@ class Client:
     def _open_loop(self) -> None:
         bench, slot = self._bench, self.slot
         begin, draw, max_lag_s = slot.recorder.begin, slot.drawer.draw, bench.scenario.load.max_lag_s
-        cursor, left, tagged = (bare := self._cursor()), self._most, NO_WINDOW
+        cursor, left, tagged = self._cursor(), self._most, NO_WINDOW
         while not self._told_to_leave and not self._lost:
             arrivals = bench.arrivals
             if arrivals is None:
@@ -170,10 +167,8 @@ class Client:
             if window is None or window != arrivals.window_id:
                 self._unbegin(window)
                 continue
-            if window != tagged:  # what it has is due already: statements bring their tag, without a round trip before
-                tagged, tag = window, bench.tag(window)
-                slot.tagged(tag)
-                cursor = bare if window == self._tagged else with_tag(bare, tag)
+            if window != tagged:
+                tagged, cursor = window, self._tag(cursor, window)
             index = arrivals.take()
             if index is None:
                 self._unbegin(window)
@@ -306,8 +301,7 @@ class Client:
         bench, number, attempts = self._bench, self.slot.number, 0
         meter, now_ns = bench.connections, bench.clock.monotonic_ns
         while not self._told_to_leave:
-            window = bench.windows.current
-            tag = bench.tag(window)
+            tag = bench.tag(bench.windows.current)
             meter.login_waits(number, now_ns())
             try:
                 with bench.opening:
@@ -320,7 +314,7 @@ class Client:
                 self._note_refused(error)
                 bench.clock.wait(self._leaving, login_pause_s(attempts, random.random()))
                 continue
-            self._connection, self._tagged, self.session_id = connection, window, connection.session_id
+            self._connection, self.session_id = connection, connection.session_id
             self.slot.tagged(tag)
             self._be_new()
             meter.login_succeeded(number, now_ns(), self._reopened)
@@ -364,27 +358,11 @@ class Client:
         assert self._connection is not None
         return self._connection.cursor()
 
-    def _is_tagged(self, cursor: Cursor) -> bool:
-        """See that the session has the tag of the window that is open. False: look again."""
-        window = self._bench.windows.current
-        if window == self._tagged is not None:
-            return True
-        if window is None:
-            self._idle()
-            return False
+    def _tag(self, cursor: Cursor, window: int) -> Cursor:
+        """Statements of this window bring its QUERY_TAG. An ALTER SESSION would take a round trip of the window."""
         tag = self._bench.tag(window)
-        try:
-            cursor.execute("ALTER SESSION SET QUERY_TAG = '" + tag.replace("\\", "\\\\").replace("'", "''") + "'")
-        except Exception as error:
-            failure = classify(error)
-            self._bench.failed("", failure.category, failure.code, f"setting QUERY_TAG: {describe(error)}")
-            self._lost = ReconnectReason.SESSION_LOST if failure.session_lost else ReconnectReason.ERROR
-            self._failures += 1
-            self._pause(self._failures)
-            return False
-        self._tagged = window
         self.slot.tagged(tag)
-        return True
+        return with_tag(cursor, tag)
 
     def _be_new(self) -> None:
         """When this connection will be old. Spread over a tenth of its age, so that not all are replaced at once."""

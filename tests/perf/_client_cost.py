@@ -124,7 +124,6 @@ def _client(scenario: Scenario, query_log: QueryLogWriter, late_s: float) -> Cli
         bench.arrivals = ArrivalQueue(0, schedule, now_ns - round(late_s * 1e9))
     client = Client(ClientSlots(scenario, _ARGUMENTS, {}, harvester, query_log).get(0), bench)
     client._connection = cast(Connection, _Connection())
-    client._tagged = 0
     client._be_new()
     return client
 

@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -151,9 +152,16 @@ def longer_than(histogram: Histogram, limit_ns: int) -> int:
     return int(histogram.counts[limit_ns <= LOWEST_NS].sum())
 
 
-def test_the_tag_of_a_window_costs_its_arrivals_no_round_trip(stage: Stage) -> None:
-    """What is due when a window opens must not wait for ALTER SESSION: each statement brings its tag."""
-    load = {"mode": "rate", "rate": f"{RATE}/s", "arrival": "uniform", "max_connections": CLIENTS}
+@pytest.mark.parametrize(
+    "load",
+    [
+        {"mode": "rate", "rate": f"{RATE}/s", "arrival": "uniform", "max_connections": CLIENTS},
+        {"mode": "concurrency", "connections": CLIENTS},
+    ],
+    ids=["open", "closed"],
+)
+def test_the_tag_of_a_window_costs_no_round_trip(stage: Stage, load: dict[str, Any]) -> None:
+    """Statements bring the tag of their window. An ALTER SESSION would keep the first of them back, unseen."""
     led = Led(stage, {**load, "warmup": "2s", "duration": "60s"}, 1, {"statements": [GET]})
     worker = led.started()
     led.wait_ended(RATE // 2, worker)

@@ -363,9 +363,7 @@ class Led:
         return [
             line
             for line in lines
-            if not line["sql_text"].startswith("ALTER SESSION")
-            and (tag := json.loads(line["query_tag"]))["phase"] == phase.value
-            and tag["step"] == step
+            if (tag := json.loads(line["query_tag"]))["phase"] == phase.value and tag["step"] == step
         ]
 
 

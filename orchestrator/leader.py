@@ -54,7 +54,6 @@ from orchestrator.lifecycle import (
     decide,
 )
 from orchestrator.plan import RunPlan, plan_run
-from orchestrator.run_result import read_stored
 from orchestrator.run_seconds import SnapshotBackfill
 from orchestrator.spawn.spawner import ProcessEnd, Spawner
 from orchestrator.warehouse import WarehousePoller
@@ -146,7 +145,7 @@ class Leader:
             ending = RunEnding(status=status, reason=reason, stop=stops[-1].reason, drain_s=drain_s)
             self._course = replace(self._course, ending=ending, stop_said=True)
         for row in window_results.read(self.session, self._run_id):
-            self.progress.remember(row.worker_id, [read_stored(row)])
+            self.progress.remember(row.worker_id, [row.result()])
         self._look_at_crew(())  # what was measured and is not stored yet
         self.progress.note(self.crew)
         if self.find_max is not None:

@@ -18,13 +18,12 @@ from loadgen.control.tables import run_control_events
 from loadgen.control.tables.run_control_events import PastEvent
 from loadgen.control.tables.run_status import Run
 from loadgen.control.tables.test_results import ResultRow
-from loadgen.control.tables.window_results import WindowResultRow as StoredWindow
 from loadgen.errors import LoadgenError
 from loadgen.metrics.client_resources import ClientResourceUse
 from loadgen.metrics.connections import LOGIN_FAILURES_KEPT, LoginCounts, read_logins
 from loadgen.metrics.json_fields import JsonFields
 from loadgen.metrics.window import MergedWindows, WindowResult, merge, window_discrepancy
-from loadgen.metrics.window_codec import EncodedWindow, read_window
+from loadgen.metrics.window_codec import WindowRow
 from loadgen.model.counts import UserSessionCounts
 from loadgen.model.event import SetPhase
 from loadgen.model.run import Phase
@@ -76,7 +75,7 @@ class MeasuredWindows:
 
 
 def gather_windows(
-    crew: Sequence[WorkerView], stored: Sequence[StoredWindow], *, phase: Phase = Phase.MEASUREMENT
+    crew: Sequence[WorkerView], stored: Sequence[WindowRow], *, phase: Phase = Phase.MEASUREMENT
 ) -> MeasuredWindows:
     """The measured windows of every worker; what is missing or does not add up is named."""
     gaps: list[str] = []
@@ -314,29 +313,16 @@ def _refusals(connections: Mapping[str, Any]) -> Iterator[str]:
     yield f"{refused:,} {times} refused, the last of {last[0]['worker_id']}: {code}{last[0]['text']}"
 
 
-def _stored(worker_id: str, stored: Sequence[StoredWindow], gaps: list[str]) -> dict[int, WindowResult]:
+def _stored(worker_id: str, stored: Sequence[WindowRow], gaps: list[str]) -> dict[int, WindowResult]:
     known: dict[int, WindowResult] = {}
     for row in stored:
         if row.worker_id != worker_id:
             continue
         try:
-            known[row.window_id] = read_stored(row)
+            known[row.window_id] = row.result()
         except LoadgenError as error:
             gaps.append(f"{worker_id}: {error}")
     return known
-
-
-def read_stored(row: StoredWindow) -> WindowResult:
-    """A row of WINDOW_RESULTS, as what was measured; raises BadMetrics when it does not add up."""
-    written = EncodedWindow(
-        window_id=row.window_id,
-        phase=row.phase.value,
-        step_id=row.step_id,
-        seconds=row.seconds,
-        counts=row.counts,
-        buckets=row.buckets,
-    )
-    return read_window(written)
 
 
 def driver_lightened(rows: Sequence[ResultRow]) -> bool | str | None:

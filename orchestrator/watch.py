@@ -41,7 +41,6 @@ from loadgen.units import NS_PER_S
 from orchestrator.aggregation import RunAggregator, RunSnapshot
 from orchestrator.guardrails import LimitMonitor
 from orchestrator.plan import plan_run
-from orchestrator.run_result import read_stored
 from orchestrator.worker_health import WorkerView, assess_workers
 
 WATCH_PERIOD_S = 1.0
@@ -211,7 +210,7 @@ class _Looker:
             self._progress.seconds.add_stored(snapshots)
             for row in window_results.read(session, run_id):
                 with suppress(LoadgenError):  # what cannot be read is told by the run's own results
-                    self._progress.remember(row.worker_id, [read_stored(row)])
+                    self._progress.remember(row.worker_id, [row.result()])
         self._slow_s = self.now_s
         self._polls = warehouse_poll_snapshots.newest(session, run_id, POLLS_KEPT)
         if self._scenario.load.find_max is not None:

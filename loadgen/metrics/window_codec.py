@@ -16,9 +16,9 @@ been damaged.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass
+from typing import Any, Self
 
 import numpy as np
 
@@ -50,45 +50,69 @@ _ENDED = ("skipped", "succeeded", "failed", "cancelled")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EncodedWindow:
-    """The columns of WINDOW_RESULTS that are ours."""
+class WindowRow:
+    """A window as it is stored, spooled and read back: the columns of WINDOW_RESULTS after RUN_ID, in order."""
 
+    worker_id: str
     window_id: int
+    epoch: int  # of the leader whose commands the worker followed
     phase: str
     step_id: int | None
     seconds: float
     counts: str
     buckets: str
 
+    @classmethod
+    def of(cls, result: WindowResult, *, worker_id: str, epoch: int) -> Self:
+        """A window to be stored: a final one, or at a worker's end one with statements that never came back."""
+        return cls(
+            worker_id=worker_id,
+            window_id=result.window_id,
+            epoch=epoch,
+            phase=result.phase.value,
+            step_id=result.step_id,
+            seconds=result.seconds,
+            counts=dump({"version": VERSION, **counts_data(result)}),
+            buckets=dump({"version": VERSION, "statements": buckets_data(result.tally)}),
+        )
 
-def write_window(result: WindowResult) -> EncodedWindow:
-    """A window to be stored: a final one, or at a worker's end one with statements that never came back."""
-    return EncodedWindow(
-        window_id=result.window_id,
-        phase=result.phase.value,
-        step_id=result.step_id,
-        seconds=result.seconds,
-        counts=dump({"version": VERSION, **counts_data(result)}),
-        buckets=dump({"version": VERSION, "statements": buckets_data(result.tally)}),
-    )
+    @classmethod
+    def from_row(cls, row: Sequence[Any]) -> Self:
+        worker_id, window_id, epoch, phase, step_id, seconds, counts, buckets = row
+        return cls(
+            worker_id=worker_id,
+            window_id=int(window_id),
+            epoch=int(epoch),
+            phase=phase,
+            step_id=step_id,
+            seconds=float(seconds),
+            counts=counts,
+            buckets=buckets,
+        )
 
+    def to_row(self) -> tuple[Any, ...]:
+        return astuple(self)
 
-def read_window(row: EncodedWindow) -> WindowResult:
-    """The window of a stored row; raises BadMetrics when anything in it does not add up."""
-    place = f"window {row.window_id}"
-    counts = parse(row.counts, f"{place}, COUNTS", version=VERSION)
-    buckets = parse(row.buckets, f"{place}, BUCKETS", version=VERSION)
-    columns = JsonFields({"phase": row.phase, "seconds": row.seconds}, place)
-    in_flight = counts.whole("in_flight")
-    return read_result(
-        counts,
-        buckets.part("statements"),
-        window_id=row.window_id,
-        phase=columns.one_of("phase", Phase),
-        step_id=row.step_id,
-        seconds=columns.number("seconds"),
-        state=WindowState.CLOSED if in_flight else WindowState.FINAL,
-    )
+    @property
+    def is_measurement(self) -> bool:
+        return self.phase == Phase.MEASUREMENT.value
+
+    def result(self) -> WindowResult:
+        """The window; raises InvalidMetrics when anything in it does not add up."""
+        place = f"window {self.window_id}"
+        counts = parse(self.counts, f"{place}, COUNTS", version=VERSION)
+        buckets = parse(self.buckets, f"{place}, BUCKETS", version=VERSION)
+        columns = JsonFields({"phase": self.phase, "seconds": self.seconds}, place)
+        in_flight = counts.whole("in_flight")
+        return read_result(
+            counts,
+            buckets.part("statements"),
+            window_id=self.window_id,
+            phase=columns.one_of("phase", Phase),
+            step_id=self.step_id,
+            seconds=columns.number("seconds"),
+            state=WindowState.CLOSED if in_flight else WindowState.FINAL,
+        )
 
 
 def dump(data: object) -> str:

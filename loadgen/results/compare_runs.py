@@ -21,8 +21,6 @@ from loadgen.control.tables.run_status import Run
 from loadgen.errors import UsageError
 from loadgen.log import printable
 from loadgen.metrics.window import WindowResult, merge
-from loadgen.metrics.window_codec import EncodedWindow, read_window
-from loadgen.model.run import Phase
 from loadgen.report.comparison import MeasuredRun
 from loadgen.report.likeness import RunConditions, SettingDifference, differences, unmatched_keys, why_not_comparable
 from loadgen.report.seconds import measured_seconds
@@ -144,16 +142,8 @@ def _measured(session: ControlSession, patience: RetryPolicy, known: _Known) -> 
     run_id = known.run.run_id
     windows: dict[str, list[WindowResult]] = {}
     for row in patience.call(lambda: window_results.read(session, run_id)):
-        if row.phase is Phase.MEASUREMENT:
-            written = EncodedWindow(
-                window_id=row.window_id,
-                phase=row.phase.value,
-                step_id=row.step_id,
-                seconds=row.seconds,
-                counts=row.counts,
-                buckets=row.buckets,
-            )
-            windows.setdefault(row.worker_id, []).append(read_window(written))
+        if row.is_measurement:
+            windows.setdefault(row.worker_id, []).append(row.result())
     summary = known.summary or {}
     return MeasuredRun(
         run_id=run_id,

@@ -24,7 +24,6 @@ from loadgen.control.tables import (
 from loadgen.control.tables.run_control_events import PastEvent
 from loadgen.control.tables.run_status import Run
 from loadgen.control.tables.test_logs import LogRow
-from loadgen.control.tables.window_results import WindowResultRow as StoredWindow
 from loadgen.control.tables.worker_heartbeats import HeartbeatRow
 from loadgen.control.tables.worker_metrics_snapshots import MetricsSnapshot
 from loadgen.errors import LoadgenError, RunFailed, UsageError
@@ -32,7 +31,7 @@ from loadgen.metrics.interval import read_custom_metrics
 from loadgen.metrics.json_fields import InvalidMetrics
 from loadgen.metrics.live_metrics import read_live
 from loadgen.metrics.window import MergedWindows, WindowResult, merge
-from loadgen.metrics.window_codec import EncodedWindow, read_window
+from loadgen.metrics.window_codec import WindowRow
 from loadgen.model.event import SetPhase, SetRunTarget, Start, Stop
 from loadgen.model.run import Phase
 from loadgen.report.records import (
@@ -136,7 +135,7 @@ def _scenario(config: str) -> Scenario | None:
 
 
 def measured_windows(
-    summary: Mapping[str, Any], stored: Sequence[StoredWindow], beats: Sequence[HeartbeatRow]
+    summary: Mapping[str, Any], stored: Sequence[WindowRow], beats: Sequence[HeartbeatRow]
 ) -> tuple[MergedWindows | None, str | None]:
     """The windows that the summary was made of, or why they cannot be had. What a worker could not store any more is
     in its last beat."""
@@ -155,18 +154,10 @@ def measured_windows(
     return merged, None
 
 
-def _windows(stored: Sequence[StoredWindow], beats: Sequence[HeartbeatRow]) -> dict[str, list[WindowResult]]:
+def _windows(stored: Sequence[WindowRow], beats: Sequence[HeartbeatRow]) -> dict[str, list[WindowResult]]:
     known: dict[str, dict[int, WindowResult]] = {}
     for row in stored:
-        written = EncodedWindow(
-            window_id=row.window_id,
-            phase=row.phase.value,
-            step_id=row.step_id,
-            seconds=row.seconds,
-            counts=row.counts,
-            buckets=row.buckets,
-        )
-        known.setdefault(row.worker_id, {})[row.window_id] = read_window(written)
+        known.setdefault(row.worker_id, {})[row.window_id] = row.result()
     for beat in beats:
         own = known.setdefault(beat.identity.worker_id, {})
         for window in read_live(beat.beat.live_metrics).windows if beat.beat.live_metrics else ():

@@ -13,12 +13,13 @@ from loadgen.metrics.interval import Interval, ThresholdSecond, threshold_subjec
 from loadgen.metrics.live_metrics import LiveSecond, write_live
 from loadgen.metrics.recorder import WindowState
 from loadgen.metrics.window import WindowResult
+from loadgen.metrics.window_codec import WindowRow
 from loadgen.model.counts import UserSessionCounts
 from loadgen.model.run import Phase
 from loadgen.units import NS_PER_S
 from loadgen.worker.arguments import WorkerArguments
 from loadgen.worker.control_loop import TargetWatchdog
-from loadgen.worker.flush import ResultFlusher, result_row, snapshot_row, window_row
+from loadgen.worker.flush import ResultFlusher, result_row, snapshot_row
 from loadgen.worker.self_monitor import ClientResourceMeter, ResourceReading
 from loadgen.worker.spool import contents, keep
 from loadgen.worker.startup import WorkerComponents
@@ -170,7 +171,8 @@ class MetricsCollector:
             result = self._with_client(result)
             self._final.append(result)
             final = result.state is WindowState.FINAL
-            self._flush.put_window(window_row(result, self._arguments, self._parts.agenda.epoch), forget=final)
+            row = WindowRow.of(result, worker_id=self._arguments.worker_id, epoch=self._parts.agenda.epoch)
+            self._flush.put_window(row, forget=final)
 
     def _with_client(self, result: WindowResult) -> WindowResult:
         zero_ns, stalls = self._parts.conductor.zero_ns, None

@@ -21,8 +21,6 @@ from loadgen.control.session import ControlSession
 from loadgen.control.tables import test_logs, test_results, window_results, worker_metrics_snapshots
 from loadgen.control.tables.test_logs import LogRow
 from loadgen.control.tables.test_results import ResultRow
-from loadgen.control.tables.window_results import WindowResultRow as StoredWindow
-from loadgen.control.tables.window_results import WindowResultRow as WindowRow
 from loadgen.control.tables.worker_metrics_snapshots import MetricsSnapshot
 from loadgen.errors import LoadgenError
 from loadgen.log import event
@@ -32,7 +30,7 @@ from loadgen.metrics.interval import KEY as JUDGED
 from loadgen.metrics.interval import Interval, MeasuredCounts, ThresholdSecond, judged_data, write_custom_metrics
 from loadgen.metrics.percentile import PERCENTILES, Quantile, mean
 from loadgen.metrics.window import WindowResult, merge
-from loadgen.metrics.window_codec import write_window
+from loadgen.metrics.window_codec import WindowRow
 from loadgen.model.counts import UserSessionCounts
 from loadgen.model.run import Phase
 from loadgen.snowflake import driver
@@ -234,20 +232,6 @@ def snapshot_row(
         cpu_percent=gauge.cpu_percent,
         memory_percent=gauge.memory_percent,
         custom_metrics=json.dumps(custom, separators=(",", ":")),
-    )
-
-
-def window_row(result: WindowResult, arguments: WorkerArguments, epoch: int) -> StoredWindow:
-    row = write_window(result)
-    return StoredWindow(
-        worker_id=arguments.worker_id,
-        window_id=row.window_id,
-        epoch=epoch,
-        phase=Phase(row.phase),
-        step_id=row.step_id,
-        seconds=row.seconds,
-        counts=row.counts,
-        buckets=row.buckets,
     )
 
 

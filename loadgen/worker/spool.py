@@ -28,10 +28,9 @@ from loadgen.control.tables import query_executions, test_logs, test_results, wi
 from loadgen.control.tables.query_executions import Execution
 from loadgen.control.tables.test_logs import LogRow
 from loadgen.control.tables.test_results import ResultRow
-from loadgen.control.tables.window_results import WindowResultRow
 from loadgen.control.tables.worker_metrics_snapshots import MetricsSnapshot
 from loadgen.metrics.outcome import Outcome
-from loadgen.model.run import Phase
+from loadgen.metrics.window_codec import WindowRow
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.worker.arguments import WorkerArguments
 from loadgen.worker.query_log import METADATA, RECORD_BYTES, RECORDS, QueryLogHeader, QueryLogReader, QueryLogRecord
@@ -91,7 +90,7 @@ def hold(folder: Path) -> int | None:
 class UnsentRows:
     """Rows that a process could not store."""
 
-    windows: Sequence[WindowResultRow] = ()
+    windows: Sequence[WindowRow] = ()
     snapshots: Sequence[MetricsSnapshot] = ()
     logs: Sequence[LogRow] = ()
     result: ResultRow | None = None
@@ -148,7 +147,7 @@ def _send_rows(session: ControlSession, patience: RetryPolicy, path: Path) -> di
         for kind, row in kept.items():
             rows[kind].append(row | {name: datetime.fromisoformat(row[name]) for name in _MOMENTS if name in row})
     for row in rows[WINDOW]:
-        window_results.append(session, patience, run_id, WindowResultRow(**row | {"phase": Phase(row["phase"])}))
+        window_results.append(session, patience, run_id, WindowRow(**row))
     for row in rows[RESULT]:
         test_results.append(session, patience, ResultRow(**row))
     test_logs.append_missing(session, patience, run_id, [LogRow(**row) for row in rows[LOG]])

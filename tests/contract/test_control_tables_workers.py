@@ -22,8 +22,8 @@ from loadgen.control.tables import (
     window_results,
     worker_metrics_snapshots,
 )
-from loadgen.control.tables.window_results import WindowResultRow
 from loadgen.control.tables.worker_metrics_snapshots import MetricsSnapshot
+from loadgen.metrics.window_codec import WindowRow
 from loadgen.model.run import Phase
 from loadgen.workload.pools import CHUNK_BYTES_MAX, Pool, to_chunks
 from tests.contract.control_builders import HOSTILE, MOMENT, appends, raw_count
@@ -52,7 +52,7 @@ def test_every_named_query_is_accepted(session, query):
 # --- window results --------------------------------------------------------------------------------------------------
 
 
-def window(**more: Any) -> WindowResultRow:
+def window(**more: Any) -> WindowRow:
     fields: dict[str, Any] = {
         "worker_id": "w0",
         "window_id": 1,
@@ -61,7 +61,7 @@ def window(**more: Any) -> WindowResultRow:
         "step_id": None,
     }
     fields |= {"seconds": 60.000123, "counts": '{"read":[1,2]}', "buckets": "{}"}
-    return WindowResultRow(**(fields | more))
+    return WindowRow(**(fields | more))
 
 
 def test_windows_come_back_as_they_were_written(session, run_id):

@@ -28,13 +28,12 @@ from loadgen.control.tables.run_control_events import NewEvent, emit
 from loadgen.control.tables.run_status import StatusChange
 from loadgen.control.tables.test_logs import LogRow
 from loadgen.control.tables.warehouse_poll_snapshots import WarehousePoll
-from loadgen.control.tables.window_results import WindowResultRow as StoredWindow
 from loadgen.control.tables.worker_heartbeats import WorkerHeartbeat, WorkerIdentity
 from loadgen.control.tables.worker_metrics_snapshots import MetricsSnapshot
 from loadgen.metrics.interval import Interval, MeasuredCounts, write_custom_metrics
 from loadgen.metrics.tally import Tally
 from loadgen.metrics.window import merge
-from loadgen.metrics.window_codec import write_window
+from loadgen.metrics.window_codec import WindowRow
 from loadgen.model.event import EventScope, Recipient, SetWorkerTarget, Start
 from loadgen.model.run import Phase, RunStatus
 from loadgen.model.worker import WorkerStatus
@@ -72,17 +71,7 @@ def finished_run(plane: ControlPlane) -> str:
     assert run is not None
     assert run.start_time is not None
     own = window({name: tally(MANY, failed=2) for name in NAMES}, example=HOSTILE_NAME)
-    written = write_window(own)
-    stored = StoredWindow(
-        worker_id="worker-0",
-        window_id=written.window_id,
-        epoch=1,
-        phase=Phase.MEASUREMENT,
-        step_id=None,
-        seconds=written.seconds,
-        counts=written.counts,
-        buckets=written.buckets,
-    )
+    stored = WindowRow.of(own, worker_id="worker-0", epoch=1)
     window_results.append(session, some, run_id, stored)
     for number, live in enumerate((None, live_text(own))):
         worker(plane, run_id, number, run.start_time, live)

@@ -22,7 +22,7 @@ from loadgen.metrics.live_metrics import read_live, write_live
 from loadgen.metrics.outcome import FailedOutcome, Outcome
 from loadgen.metrics.recorder import Recorder, Sample, WindowRegistry
 from loadgen.metrics.sample_collector import SampleCollector
-from loadgen.metrics.window_codec import write_window
+from loadgen.metrics.window_codec import WindowRow
 from loadgen.model.counts import ErrorCategory
 from loadgen.model.run import Phase
 from loadgen.model.workload import Query, Statement, StatementKind
@@ -160,7 +160,7 @@ def show_beat(statements: int, *, open_loop: bool) -> None:
     )
     write_ms = best_ns(lambda: live, write_live) / 1e6
     read_ms = best_ns(lambda: text, read_live) / 1e6
-    row = write_window(live.windows[0])
+    row = WindowRow.of(live.windows[0], worker_id="worker-0", epoch=1)
     name = f"{statements} statements, {'open' if open_loop else 'closed'} loop"
     sizes = f"{len(whole):9,} {len(text):8,} {coarse:7}"
     print(f"  {name:28} {sizes} {write_ms:9.2f} {read_ms:8.2f} {len(row.counts) + len(row.buckets):8,}")

@@ -20,6 +20,7 @@ from loadgen.control.tables import (
     window_results,
     worker_metrics_snapshots,
 )
+from loadgen.metrics.window_codec import WindowRow
 from loadgen.model.run import Phase
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.workload.pools import Pool
@@ -35,12 +36,12 @@ def patience(attempts: int = 15) -> RetryPolicy:
 # --- what is written -------------------------------------------------------------------------------------------------
 
 
-def window(number: int) -> window_results.WindowResultRow:
-    return window_results.WindowResultRow(
+def window(number: int) -> WindowRow:
+    return WindowRow(
         worker_id=f"w{number % 3}",
         window_id=number,
         epoch=1,
-        phase=Phase.MEASUREMENT,
+        phase=Phase.MEASUREMENT.value,
         step_id=None,
         seconds=1.5,
         counts="{}",

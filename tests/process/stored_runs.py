@@ -16,6 +16,7 @@ from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.outcome import Outcome
 from loadgen.metrics.tally import StatementTally, Tally, Times
 from loadgen.metrics.window import merge
+from loadgen.metrics.window_codec import WindowRow
 from loadgen.model.run import Phase, RunStatus
 from loadgen.report.client_health import ClientHealth
 from loadgen.report.summary import RunFacts, WorkerResult, summarize
@@ -24,7 +25,6 @@ from loadgen.scenario.load import with_workers
 from loadgen.scenario.model import Scenario
 from loadgen.scenario.read import parse_scenario
 from loadgen.worker.arguments import WorkerArguments
-from loadgen.worker.flush import window_row
 from orchestrator.run_result import run_result_row
 from tests.control_plane import ControlPlane, patience
 from tests.unit.orchestrator_builders import window
@@ -93,7 +93,8 @@ class Store:
             rows += [second_row(run_id, worker.worker_id, 2.0 + at, tally) for at, tally in enumerate(seconds)]
             whole = sum(seconds[1:], seconds[0])
             windows.append([window(whole.statements, seconds=float(SECONDS))])
-            window_results.append(session, patience(), run_id, window_row(windows[-1][0], worker, epoch=1))
+            row = WindowRow.of(windows[-1][0], worker_id=worker.worker_id, epoch=1)
+            window_results.append(session, patience(), run_id, row)
         worker_metrics_snapshots.append(session, patience(), rows)
         facts = RunFacts(
             run_id=run_id,

@@ -34,7 +34,6 @@ from loadgen.control.tables.test_results import ResultRow
 from loadgen.control.tables.worker_heartbeats import WorkerHeartbeat
 from loadgen.metrics.live_metrics import read_live
 from loadgen.metrics.window import WindowResult
-from loadgen.metrics.window_codec import EncodedWindow, read_window
 from loadgen.model.counts import Counts
 from loadgen.model.event import ALL_WORKERS, KnownCommand, Recipient, Start, Stop
 from loadgen.model.run import Phase, RunStatus
@@ -343,7 +342,7 @@ class Led:
         ((rows, windows_stored),) = self.plane.rows(both, self.run_id)
         assert rows == windows_stored, "a window was stored twice"
         stored = window_results.read(self.plane.session, self.run_id)
-        windows = [_window(row) for row in stored if row.worker_id == worker_id]
+        windows = [row.result() for row in stored if row.worker_id == worker_id]
         results = [row for row, _ in test_results.read(self.plane.session, self.run_id) if row.worker_id == worker_id]
         return Seen(windows, results)
 
@@ -379,16 +378,3 @@ def staged(server: EmbeddedServer, **more: Any) -> Iterator[Stage]:
         yield stage
     finally:
         stage.close()
-
-
-def _window(row: window_results.WindowResultRow) -> WindowResult:
-    return read_window(
-        EncodedWindow(
-            window_id=row.window_id,
-            phase=row.phase.value,
-            step_id=row.step_id,
-            seconds=row.seconds,
-            counts=row.counts,
-            buckets=row.buckets,
-        )
-    )

@@ -10,6 +10,8 @@ from loadgen.metrics.live_metrics import LiveMetrics
 from loadgen.metrics.outcome import FailedOutcome, Outcome
 from loadgen.metrics.recorder import Sample, WindowRegistry
 from loadgen.metrics.sample_collector import SampleCollector
+from loadgen.metrics.window import WindowResult
+from loadgen.metrics.window_codec import WindowRow
 from loadgen.model.counts import ErrorCategory
 from loadgen.model.run import Phase
 from loadgen.model.workload import Query, Statement, StatementKind
@@ -94,3 +96,8 @@ def live_of(many: list[Sample], *, open_loop: bool = False, names: list[str] = N
     harvester = worker(many, open_loop=open_loop, names=names)
     harvester.harvest(9 * S)
     return harvester.live(9 * S)
+
+
+def row_of(result: WindowResult) -> WindowRow:
+    """The window as a worker stores it."""
+    return WindowRow.of(result, worker_id="worker-0", epoch=1)

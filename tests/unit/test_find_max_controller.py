@@ -13,10 +13,10 @@ from loadgen.metrics.client_resources import ClientResourceUse
 from loadgen.metrics.connections import ConnectionTime
 from loadgen.metrics.tally import StatementTally
 from loadgen.metrics.window import WindowResult, merge
+from loadgen.metrics.window_codec import WindowRow
 from loadgen.results.run_record import measured_windows
 from loadgen.rules.find_max_step import FindMaxSettings
 from loadgen.scenario.model import OnWorkerLoss
-from loadgen.worker.flush import window_row
 from orchestrator.find_max_controller import (
     FindMaxController,
     MetricsMissing,
@@ -27,7 +27,7 @@ from orchestrator.find_max_controller import (
 )
 from orchestrator.worker_health import WorkerHealth, WorkerView
 from tests.unit.orchestrator_builders import end, live, tally, view, window
-from tests.unit.worker_builders import ME, SERVER_TIME
+from tests.unit.worker_builders import SERVER_TIME
 
 CONFIG = FindMaxSettings(start=5, increment=10, step_s=10.0, settle_s=2.0, maximum=100, refine=False)
 MISSING_S = 30.0
@@ -133,7 +133,7 @@ def test_a_report_is_made_of_the_windows_of_the_decisive_step() -> None:
     """Not of another step at the same level with as many samples."""
     led = searched()
     stored = [
-        window_row(own, replace(ME, worker_id=f"worker-{number}"), epoch=1)
+        WindowRow.of(own, worker_id=f"worker-{number}", epoch=1)
         for step in (1, 2, 3, 4)
         for number, (own,) in enumerate(led.windows[step])
     ]

@@ -25,10 +25,10 @@ from loadgen.metrics.live_metrics import LIMIT_BYTES, LiveMetrics, LiveSecond, r
 from loadgen.metrics.outcome import FailedOutcome
 from loadgen.metrics.recorder import Sample, WindowState
 from loadgen.metrics.window import ALL_STATEMENTS
-from loadgen.metrics.window_codec import VERSION, dump, histogram_data, read_histogram, read_window, write_window
+from loadgen.metrics.window_codec import VERSION, dump, histogram_data, read_histogram
 from loadgen.model.counts import ErrorCategory
 from loadgen.model.run import Phase
-from tests.unit.metrics_builders import MOMENT, MS, S, histogram, live_of, sample, samples, time_lists, worker
+from tests.unit.metrics_builders import MOMENT, MS, S, histogram, live_of, row_of, sample, samples, time_lists, worker
 
 any_samples = st.booleans().flatmap(
     lambda open_loop: st.tuples(st.just(open_loop), st.lists(samples(open_loop=open_loop), max_size=40))
@@ -68,7 +68,7 @@ def test_what_the_client_did_to_a_window_is_read_as_it_was_written(effect):
     final = replace(made.windows[1], state=WindowState.FINAL)
 
     assert read_live(write_live(made)).windows == made.windows
-    assert read_window(write_window(final)) == final
+    assert row_of(final).result() == final
 
 
 def test_buckets_are_written_as_counts_in_a_row_with_their_gaps():
@@ -95,7 +95,7 @@ def test_windows_beats_and_seconds_are_read_as_they_were_written(made):
     assert read_live(write_live(live)) == live
     for result in live.windows:
         if result.state is not WindowState.OPEN:
-            assert read_window(write_window(result)) == result
+            assert row_of(result).result() == result
     custom = read_custom_metrics(write_custom_metrics(interval))
     whole = interval.tally.whole
     assert (custom.response, custom.lag, custom.seconds) == (whole.succeeded.response, whole.lag, interval.seconds)
@@ -126,10 +126,10 @@ def test_a_closed_loop_stores_each_time_once():
     (_, closed, _) = live_of([sample(window=2)]).windows
     (_, paced, _) = live_of([sample(window=2, lag_ns=MS)], open_loop=True).windows
 
-    assert set(json.loads(write_window(closed).buckets)["statements"]["a"]["SUCCEEDED"]) == {"response"}
-    assert set(json.loads(write_window(closed).buckets)["statements"]["a"]) == {"SUCCEEDED"}
-    assert set(json.loads(write_window(paced).buckets)["statements"]["a"]["SUCCEEDED"]) == {"response", "service"}
-    assert set(json.loads(write_window(paced).buckets)["statements"]["a"]) == {"SUCCEEDED", "lag"}
+    assert set(json.loads(row_of(closed).buckets)["statements"]["a"]["SUCCEEDED"]) == {"response"}
+    assert set(json.loads(row_of(closed).buckets)["statements"]["a"]) == {"SUCCEEDED"}
+    assert set(json.loads(row_of(paced).buckets)["statements"]["a"]["SUCCEEDED"]) == {"response", "service"}
+    assert set(json.loads(row_of(paced).buckets)["statements"]["a"]) == {"SUCCEEDED", "lag"}
 
 
 # --- size ------------------------------------------------------------------------------------------------------------
@@ -254,7 +254,7 @@ def test_a_limit_that_holds_nothing_is_a_bug():
 def test_a_window_with_statements_that_never_came_back_can_be_stored():
     (first, _, _) = live_of([sample(window=1)]).windows
 
-    read = read_window(write_window(first))
+    read = row_of(first).result()
 
     assert (read.state, read.counts.in_flight, read.counts.scheduled) == (WindowState.CLOSED, 1, 2)
 

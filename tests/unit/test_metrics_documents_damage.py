@@ -15,13 +15,13 @@ from loadgen.metrics.live_metrics import LiveSecond, read_live, write_live
 from loadgen.metrics.outcome import FailedOutcome, Outcome
 from loadgen.metrics.recorder import Sample
 from loadgen.metrics.window import WindowResult
-from loadgen.metrics.window_codec import EncodedWindow, histogram_data, read_histogram, read_window, write_window
+from loadgen.metrics.window_codec import WindowRow, histogram_data, read_histogram
 from loadgen.model.counts import ErrorCategory
 from loadgen.model.run import Phase
-from tests.unit.metrics_builders import MOMENT, MS, S, histogram, live_of, sample, worker
+from tests.unit.metrics_builders import MOMENT, MS, S, histogram, live_of, row_of, sample, worker
 
 
-def stored() -> tuple[EncodedWindow, str]:
+def stored() -> tuple[WindowRow, str]:
     many = [
         sample(window=2, lag_ns=MS, service_ns=5 * MS),
         sample(window=2, lag_ns=0, service_ns=9 * MS),
@@ -32,7 +32,7 @@ def stored() -> tuple[EncodedWindow, str]:
     harvester = worker(many, open_loop=True)
     second = LiveSecond.of(harvester.harvest(9 * S), Phase.MEASUREMENT, ended_at=MOMENT, executing=3)
     live = replace(harvester.live(9 * S), seconds=(second,))
-    return write_window(live.windows[1]), write_live(live)
+    return row_of(live.windows[1]), write_live(live)
 
 
 ROW, BEAT = stored()
@@ -75,14 +75,14 @@ def test_one_changed_value_is_refused_or_changes_nothing_that_is_counted(which, 
         else:
             text = json.dumps(damaged)
             row = replace(ROW, counts=text) if which == "counts" else replace(ROW, buckets=text)
-            assert read_window(row).counts == read_window(ROW).counts
+            assert row.result().counts == ROW.result().counts
 
 
 @given(
     st.text() | st.recursive(junk, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)).map(json.dumps)
 )
 def test_any_other_text_is_refused_with_its_place(text):
-    for read in (read_live, read_custom_metrics, lambda text: read_window(replace(ROW, counts=text))):
+    for read in (read_live, read_custom_metrics, lambda text: replace(ROW, counts=text).result()):
         with pytest.raises(InvalidMetrics, match=r"LIVE_METRICS|CUSTOM_METRICS|COUNTS"):
             read(text)
 
@@ -136,10 +136,10 @@ def window_of(many: list[Sample]) -> WindowResult:
 
 
 def test_counts_and_buckets_of_different_rows_do_not_go_together():
-    other = write_window(window_of([sample(window=2)] * 3))
+    other = row_of(window_of([sample(window=2)] * 3))
 
     with pytest.raises(InvalidMetrics, match="window 2"):
-        read_window(replace(ROW, buckets=other.buckets))
+        replace(ROW, buckets=other.buckets).result()
 
 
 def set_at(data, way, value):

@@ -11,11 +11,10 @@ from loadgen.metrics.recorder import WindowRegistry
 from loadgen.metrics.sample_collector import SampleCollector
 from loadgen.metrics.stalls import WindowStalls, run_stalls, stall_warnings, stalls_document
 from loadgen.metrics.window import merge
-from loadgen.metrics.window_codec import read_window, write_window
 from loadgen.model.run import Phase
 from loadgen.model.threshold import parse_threshold
 from loadgen.report.verdict import check_threshold
-from tests.unit.metrics_builders import MS, statement
+from tests.unit.metrics_builders import MS, row_of, statement
 from tests.unit.scenario_builders import problems_of
 
 S = 1_000 * MS
@@ -287,7 +286,7 @@ def test_a_stall_that_began_before_its_window_counts_from_its_beginning():
     assert found is not None
     assert (found.from_ms, found.stalled) == (0, ((-2_999, 7_000),))
     (result,) = (one for one in loop.harvester.results(16 * S) if one.window_id == 2)
-    assert read_window(write_window(replace(result, stalls=found))).stalls == found
+    assert row_of(replace(result, stalls=found)).result().stalls == found
 
 
 def stalls(*stalled: tuple[int, int], idle: tuple[tuple[int, int], ...] = (), until_ms: int = 60_000) -> WindowStalls:
@@ -322,7 +321,7 @@ def test_stalls_are_stored_with_the_window_merged_and_judged():
     loop.send(0, 20 * S)
     found = loop.until(10)
     (result,) = loop.harvester.results(10 * S)
-    stored = read_window(write_window(replace(result, stalls=found)))
+    stored = row_of(replace(result, stalls=found)).result()
 
     run = merge([[stored]])
 

@@ -7,12 +7,13 @@ from loadgen.metrics.interval import MeasuredCounts, read_custom_metrics
 from loadgen.metrics.outcome import FailedOutcome, Outcome
 from loadgen.metrics.recorder import WindowRegistry
 from loadgen.metrics.sample_collector import SampleCollector
+from loadgen.metrics.window_codec import WindowRow
 from loadgen.model.counts import ErrorCategory
 from loadgen.model.run import Phase
 from loadgen.model.workload import StatementKind
 from loadgen.units import NS_PER_S
 from loadgen.worker.arguments import WorkerArguments
-from loadgen.worker.flush import result_row, snapshot_row, window_row
+from loadgen.worker.flush import result_row, snapshot_row
 from loadgen.worker.self_monitor import ResourceReading
 from tests.unit.metrics_builders import MS, sample, statement
 
@@ -155,7 +156,7 @@ def test_a_window_is_stored_with_the_term_it_was_measured_in():
     measuring.harvester.harvest(7 * NS_PER_S)
     (result,) = measuring.harvester.results(7 * NS_PER_S)
 
-    row = window_row(result, ME, 9)
+    row = WindowRow.of(result, worker_id=ME.worker_id, epoch=9)
 
     assert (row.worker_id, row.window_id, row.epoch) == ("worker-1", 1, 9)
     assert (row.phase, row.step_id, row.seconds) == (Phase.MEASUREMENT, 4, 5.0)

@@ -8,21 +8,19 @@ service              creates, leads, stops and finishes runs
 leader               every second: observe, decide, apply
 lifecycle            pure: what to do next with a run
 plan                 pure: windows and targets of a scenario
-leadership           the lease of a run: claimed, renewed, lost, released
+leadership           the lease of a run: claimed, renewed, lost, released; which process holds it; asking for a stop
 event_publisher      events for workers, and how long ahead they are announced
 worker_health        which workers are alive, ready, finished or lost
-aggregation          what all workers have measured so far
-run_seconds          the same second by second, for thresholds over a time span
+aggregation          what all workers have measured so far, in windows and in seconds
 guardrails           thresholds, guardrails and cost while the run measures
 find_max_controller  leads a search for the maximum
 warehouse            polls the target warehouse, and counts credits
 warehouse_lease      one run at a time on a warehouse
-foreign_load         statements of other users on the target warehouse
+run_environment      machine, versions, warnings, and load of other users on the target warehouse
 run_result           the result of a run, from the windows of its workers
 enrich               joins the query history to the logged statements
 enrichment_rules     pure: which statements to look for, and when to stop
 recover              ends runs whose orchestrator was lost
-run_ownership        which process leads a run, and which workers are still active
 run_folder           the files of a run on this machine
 spawn/               where workers run
 nightly/             queue runners, pool, scheduler, notifications, baselines

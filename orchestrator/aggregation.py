@@ -7,20 +7,188 @@ a span are judged by the seconds that beats bring.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from loadgen.control.session import ControlSession
+from loadgen.control.tables import worker_metrics_snapshots
 from loadgen.control.tables.find_max_step_history import StepRecord
 from loadgen.control.tables.run_status import Run
 from loadgen.control.tables.warehouse_poll_snapshots import WarehousePoll
+from loadgen.control.tables.worker_metrics_snapshots import MetricsSnapshot
+from loadgen.errors import LoadgenError
+from loadgen.metrics.interval import ThresholdSecond, stored_judged, threshold_subjects
 from loadgen.metrics.recorder import WindowState
+from loadgen.metrics.tally import StatementTally, Tally
 from loadgen.metrics.window import ALL_STATEMENTS, MergedWindows, WindowResult, merge
 from loadgen.model.run import Phase
 from loadgen.report.verdict import Checked
 from loadgen.scenario.model import Threshold
+from loadgen.snowflake.session import RetryPolicy
 from orchestrator.lifecycle import RunEnding
-from orchestrator.run_seconds import RunSeconds
 from orchestrator.worker_health import WorkerView
+
+BACKFILL_PERIOD_S = 5.0  # snapshots are stored every few seconds
+CLOCK_SKEW_MAX_S = 60.0  # by which the clocks of workers and server may differ
+DRAINED_KEPT_S = 300  # how long before the end a statement may have started to be counted in its own second
+_TOUCHING_S = 0.02  # two intervals of a worker that follow one another are at most this far apart
+
+
+@dataclass(frozen=True, slots=True)
+class _Sum:
+    """One second of the run: how long it was on average over the workers, and what ended in it."""
+
+    seconds: float
+    tallies: dict[str, StatementTally]
+
+
+class RunSeconds:
+    """add() what is reported, close() what is complete, span() what was closed. One thread."""
+
+    def __init__(self, thresholds: Iterable[Threshold]) -> None:
+        sliding = [one for one in thresholds if one.window_s is not None]
+        self.subjects = threshold_subjects(sliding)
+        self._kept = math.ceil(max((one.window_s or 0.0 for one in sliding), default=0.0))
+        self._reported: dict[str, dict[float, ThresholdSecond]] = {}  # of seconds that are not closed, by their end
+        self._covered_s: dict[str, float] = {}  # of a worker, without a hole
+        self._last_s: dict[str, float] = {}
+        self._closed: dict[int, _Sum] = {}  # by number, without holes
+        self._drained: dict[tuple[str, float], ThresholdSecond] = {}  # by worker and end
+        self.closed = 0  # the newest that is
+
+    def note(self, crew: Sequence[WorkerView]) -> None:
+        """What beats tell."""
+        for worker in crew:
+            for second in () if worker.live is None else worker.live.seconds:
+                if second.judged is not None:
+                    self.add(worker.worker_id, second.judged)
+
+    def add(self, worker_id: str, second: ThresholdSecond) -> None:
+        """What is known already changes nothing."""
+        if second.drained:
+            self._drained[worker_id, second.until_s] = second
+            return
+        if second.number > self.closed:
+            self._reported.setdefault(worker_id, {})[second.until_s] = second
+        self._last_s[worker_id] = max(self._last_s.get(worker_id, 0.0), second.until_s)
+        self._follow(worker_id)
+
+    def add_stored(self, rows: Iterable[MetricsSnapshot]) -> None:
+        """Those of snapshots; a row that cannot be read says nothing. A worker stores them in order: what is not there
+        before one that is will not come."""
+        stored_s: dict[str, float] = {}
+        for row in rows:
+            try:
+                second = stored_judged(row.custom_metrics)
+            except LoadgenError:
+                continue
+            if second is None:
+                continue
+            self.add(row.worker_id, second)
+            if not second.drained:
+                stored_s[row.worker_id] = max(stored_s.get(row.worker_id, 0.0), second.until_s)
+        for worker_id, until_s in stored_s.items():
+            self._covered_s[worker_id] = max(self._covered_s[worker_id], until_s)
+            self._follow(worker_id)
+
+    def missing_since_s(self, workers: Collection[str]) -> float | None:
+        """When the first second began that a worker has passed over and beats will not bring; None: there is none."""
+        holes = [
+            covered_s
+            for worker_id in workers
+            if (covered_s := self._covered_s.get(worker_id, 0.0)) + _TOUCHING_S < self._last_s.get(worker_id, 0.0)
+        ]
+        return min(holes, default=None)
+
+    def complete(self, waited: Collection[str]) -> int:
+        """The newest second that each of these workers has reported."""
+        return min((_whole(self._covered_s.get(worker_id, 0.0)) for worker_id in waited), default=self.reported)
+
+    @property
+    def reported(self) -> int:
+        """The newest second of any worker."""
+        return _whole(max(self._last_s.values(), default=0.0))
+
+    def close(self, number: int) -> None:
+        """Add up the next second: nothing more will be added to it."""
+        seconds = [second for own in self._reported.values() for second in own.values() if second.number <= number]
+        present = sum(_whole(last_s) >= number for last_s in self._last_s.values())
+        tallies = {name: StatementTally() for name in self.subjects}
+        for second in seconds:
+            for name in self.subjects & second.tallies.keys():
+                tallies[name] += second.tallies[name]
+        length_s = math.fsum(second.seconds for second in seconds)
+        self._closed[number] = _Sum(length_s / present if present else 0.0, tallies)
+        self._closed.pop(number - self._kept - DRAINED_KEPT_S, None)
+        self.closed = number
+        for worker_id, own in self._reported.items():
+            self._reported[worker_id] = {end: second for end, second in own.items() if second.number > number}
+
+    def settle(self) -> int | None:
+        """After the drain, once: add what ended in it. The first second that this changes; None: there is none."""
+        changed = []
+        for second in self._drained.values():
+            for started, tallies in second.drained.items() if self._closed else ():
+                number = min(max(started, min(self._closed)), self.closed)
+                known = self._closed[number]
+                added = {name: tally + tallies.get(name, StatementTally()) for name, tally in known.tallies.items()}
+                self._closed[number] = _Sum(known.seconds, added)
+                changed.append(number)
+        self._drained.clear()
+        return min(changed, default=None)
+
+    def span(self, window_s: float, statement: str | None, *, until: int | None = None) -> MergedWindows | None:
+        """The seconds until this one, or the newest that was closed; None: so much was not measured, or is not kept."""
+        length, until = math.ceil(window_s), self.closed if until is None else until
+        numbers = range(until - length + 1, until + 1)
+        if not all(number in self._closed for number in numbers):
+            return None
+        sums = [self._closed[number] for number in numbers]
+        name, seconds = statement or ALL_STATEMENTS, math.fsum(one.seconds for one in sums)
+        tally = sum((one.tallies[name] for one in sums), StatementTally())
+        qps = tally.ended.succeeded / seconds if seconds > 0.0 else 0.0
+        return MergedWindows(
+            seconds=seconds,
+            counts=tally.ended,
+            tally=Tally(statements={name: tally}),
+            qps=qps,
+            statement_qps={name: qps},
+        )
+
+    def _follow(self, worker_id: str) -> None:
+        covered_s = self._covered_s.get(worker_id, 0.0)
+        for second in sorted(self._reported.get(worker_id, {}).values(), key=lambda one: one.until_s):
+            if second.from_s <= covered_s + _TOUCHING_S:
+                covered_s = max(covered_s, second.until_s)
+        self._covered_s[worker_id] = covered_s
+
+
+class SnapshotBackfill:
+    """Reads from the snapshots what beats have lost."""
+
+    def __init__(self, session: ControlSession, run_id: str, seconds: RunSeconds) -> None:
+        self._session, self._run_id, self._seconds = session, run_id, seconds
+        self._read_s = -BACKFILL_PERIOD_S
+
+    def fill(self, crew: Sequence[WorkerView], *, now_s: float, measured_s: float) -> None:
+        """While the run goes on: now and then, where a worker has passed over seconds."""
+        working = [worker.worker_id for worker in crew if not worker.is_over]
+        since_s = self._seconds.missing_since_s(working)
+        if since_s is not None and now_s >= self._read_s + BACKFILL_PERIOD_S:
+            self._read_s = now_s
+            within_s = round(max(0.0, measured_s - since_s) + CLOCK_SKEW_MAX_S)
+            self._seconds.add_stored(worker_metrics_snapshots.newest(self._session, self._run_id, within_s))
+
+    def fill_all(self, crew: Sequence[WorkerView], patience: RetryPolicy) -> None:
+        """After the run: all that was stored. The last beat has only the last seconds of a drain."""
+        seconds = self._seconds
+        seconds.note(crew)
+        if seconds.subjects:
+            seconds.add_stored(patience.call(lambda: worker_metrics_snapshots.read(self._session, self._run_id)))
+
+
+def _whole(seconds: float) -> int:
+    return math.floor(seconds + 0.5)
 
 
 class RunAggregator:

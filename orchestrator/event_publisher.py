@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from loadgen.clock import Clock
@@ -13,13 +14,14 @@ from loadgen.control.tables import run_control_events, run_status
 from loadgen.control.tables.run_control_events import EmittedEvent, Event, NewEvent, effective_time
 from loadgen.control.tables.run_status import EVERY_WORKER, ConnectionTarget, Run, read_targets
 from loadgen.log import event
-from loadgen.model.event import PlannedCommand, SetPhase, SetRunTarget, Start
+from loadgen.model.event import KnownCommand, PlannedCommand, SetPhase, SetRunTarget, Start, Stop, encode_command
 from loadgen.model.run import Phase
 from loadgen.scenario.model import TimingSettings
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.units import NS_PER_S
 from orchestrator.leadership import Leadership
 from orchestrator.plan import RunPlan
+from orchestrator.worker_health import WorkerView
 
 # Between the insertion of an event and its reader: the look-up of its number, its publication in RUN_STATUS, the
 # worker's poll, and the reading itself.
@@ -65,6 +67,29 @@ log = logging.getLogger(__name__)
 LATENCIES_KEPT = 5  # the newest of them say how slow the control plane is
 
 
+@dataclass(slots=True, kw_only=True)
+class Announcement:
+    """An event that every worker has to acknowledge with LAST_SEQUENCE_ID of its heartbeats."""
+
+    sequence_id: int
+    what: str
+    within_s: float
+    overdue_s: float  # by the clock of this process
+    named: set[str] = field(default_factory=set)  # workers that were reported
+
+    def late(self, workers: Sequence[WorkerView], now_s: float) -> list[str]:
+        """A sentence for each worker that has not acknowledged in time; each is named once."""
+        new = [one.worker_id for one in workers if self._is_late(one, now_s) and one.worker_id not in self.named]
+        self.named.update(new)
+        return [f"{worker_id} did not acknowledge {self.what} within {self.within_s:.1f} s" for worker_id in new]
+
+    def _is_late(self, worker: WorkerView, now_s: float) -> bool:
+        """Only a heartbeat after the time limit counts. A worker without one is silent, which worker_health judges."""
+        if worker.row is None or worker.is_over:
+            return False
+        return worker.row.beat.last_sequence_id < self.sequence_id and now_s - worker.silent_s >= self.overdue_s
+
+
 class EventPublisher:
     """One thread."""
 
@@ -74,7 +99,9 @@ class EventPublisher:
         self._session, self._patience, self._office = session, patience, office
         self._timing, self._clock = timing, clock
         self._targets: dict[str, ConnectionTarget] = {}
-        self._start: NewEvent | None = None  # what was said, or tried, to begin with
+        self._start: NewEvent | None = None  # START as it was published, or tried
+        self._step: NewEvent | None = None  # the last step of a search, likewise
+        self._announced: Announcement | None = None  # the newest: a worker that acknowledges it knows all before
         self.zero: datetime | None = None  # when the plan begins, by the server's clock; None: START was not said
         self.zero_s: float | None = None  # the same by this process's clock
         self.latencies_s: deque[float] = deque(maxlen=LATENCIES_KEPT)  # of statements of the control plane
@@ -110,6 +137,21 @@ class EventPublisher:
         ahead = self.zero - emitted.created_at
         self.zero_s = self._now_s() + ahead.total_seconds() - emitted.age_ms / 1000
 
+    def step(self, step_id: int, connections: int) -> None:
+        """The next step of a search. After a failure the same event is published again."""
+        before = None if self._step is None else self._step.command
+        if not isinstance(before, SetRunTarget) or before.step_id != step_id:
+            self._step = step_event(step_id, connections, self.lead_ms)
+        assert self._step is not None
+        self.say(self._step)
+
+    def stop(self, reason: str, drain_s: float) -> None:
+        self.say(NewEvent(command=Stop(reason=reason, drain_timeout_s=drain_s)))
+
+    def late_acknowledgements(self, workers: Sequence[WorkerView]) -> list[str]:
+        """Workers whose heartbeats do not acknowledge an announcement in time: a sentence each, once."""
+        return [] if self._announced is None else self._announced.late(workers, self._now_s())
+
     def read_said(self) -> list[Event]:
         """All events of the run; and from START when the plan begins."""
         said = list(run_control_events.catch_up(self._session, self._office.term.key, 0))
@@ -128,6 +170,7 @@ class EventPublisher:
         emitted = run_control_events.emit(self._session, self._patience, self._office.term, new)
         self.next_sequence_id = emitted.sequence_id + 1
         command = new.command
+        self._await_acknowledgements(command, emitted)
         event(log, logging.INFO, "said", number=emitted.sequence_id, what=command)
         if isinstance(command, SetRunTarget):
             moment = effective_time(command, emitted.created_at)
@@ -140,6 +183,17 @@ class EventPublisher:
             )
             self._targets = {EVERY_WORKER: target}
         return emitted
+
+    def _await_acknowledgements(self, command: KnownCommand, emitted: EmittedEvent) -> None:
+        """A worker polls the event before it takes effect; its next heartbeat acknowledges it."""
+        ahead_s = (effective_time(command, emitted.created_at) - emitted.created_at).total_seconds()
+        within_s = ahead_s + self._timing.status_poll_s + 2 * self._timing.heartbeat_s + self._timing.tick_s
+        self._announced = Announcement(
+            sequence_id=emitted.sequence_id,
+            what=f"event {emitted.sequence_id} ({encode_command(command)[0]})",
+            within_s=within_s,
+            overdue_s=self._now_s() + within_s,
+        )
 
     def _now_s(self) -> float:
         return self._clock.monotonic_ns() / NS_PER_S

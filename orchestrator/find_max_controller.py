@@ -34,6 +34,7 @@ from loadgen.rules.find_max_step import (
 )
 from loadgen.scenario.model import OnWorkerLoss, Scenario, Threshold
 from loadgen.units import NS_PER_MS
+from orchestrator.lifecycle import MetricsMissing, SearchDecision, SearchFinished, StartStep
 from orchestrator.run_result import client_effect, delivered_steps, service_mean_ms
 from orchestrator.worker_health import WorkerView
 
@@ -186,31 +187,6 @@ def _at_ms(merged: MergedWindows, per_mille: int) -> float | None:
 
 def _ms(bound_ns: int | None) -> float | None:
     return None if bound_ns is None else bound_ns / NS_PER_MS
-
-
-@dataclass(frozen=True, slots=True)
-class StartStep:
-    """Tell workers to go to the level of the step with this number."""
-
-    number: int
-    target: int
-
-
-@dataclass(frozen=True, slots=True)
-class SearchFinished:
-    """The search is done."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class MetricsMissing:
-    """Nothing is known of the step: missing is never read as zero."""
-
-    silent_s: float
-
-
-SearchDecision = StartStep | SearchFinished | MetricsMissing
 
 
 class FindMaxController:

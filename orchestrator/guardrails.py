@@ -62,7 +62,7 @@ class LimitMonitor:
     def go_on(self, unsure_steps: Sequence[int]) -> None:
         """Another leader has led the run so far: say what of its knowledge is lost."""
         unsure = "was judged before the run was taken over; nobody knows how sure that was: it counts as low confidence"
-        self._warn([f"step {number} {unsure}" for number in unsure_steps])
+        self.warn([f"step {number} {unsure}" for number in unsure_steps])
 
     def now(self) -> tuple[Checked, ...]:
         """Every threshold by what was measured so far."""
@@ -160,7 +160,7 @@ class LimitMonitor:
 
     def _breached(self, over: list[str]) -> RunEnding | None:
         if self._guardrails.action is GuardrailAction.WARN:
-            self._warn(over)
+            self.warn(over)
             return None
         return self._ending(over[0])
 
@@ -188,9 +188,10 @@ class LimitMonitor:
         ]
         self._busy = self._busy + 1 if busy else 0
         if self._busy >= CONSECUTIVE_BREACHES:
-            self._warn(busy)
+            self.warn(busy)
 
-    def _warn(self, texts: list[str]) -> None:
+    def warn(self, texts: Sequence[str]) -> None:
+        """Add warnings; a text counts once."""
         self.warnings += [text for text in texts if text not in self.warnings]
 
 

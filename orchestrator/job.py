@@ -35,6 +35,7 @@ from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS, EMBEDDED_PASSWORD
 from loadgen.snowflake.session import RetryPolicy
 from orchestrator.aggregation import RunSnapshot
 from orchestrator.recover import recover_orphans, unled_run_on
+from orchestrator.run_environment import TargetInfo
 from orchestrator.run_folder import (
     LOGS,
     SPOOL,
@@ -44,13 +45,12 @@ from orchestrator.run_folder import (
     remove_if_empty,
     remove_run_folder,
 )
-from orchestrator.service import Disturbances, FinishedRun, OrchestratorService, TargetInfo
+from orchestrator.service import Disturbances, FinishedRun, OrchestratorService
 from orchestrator.spawn.external import AdoptedContainers, AdoptedWorkers, ExternalSpawner
-from orchestrator.spawn.local import Entry, LocalSpawner
+from orchestrator.spawn.local import Entry, LocalSpawner, SubprocessSpawner
 from orchestrator.spawn.spawner import Spawner
 from orchestrator.spawn.spcs import SpcsSpawner
 from orchestrator.spawn.spcs_service import SpcsJob, require_spcs_settings
-from orchestrator.spawn.subprocess import SubprocessSpawner
 from orchestrator.warehouse import require_visible_cost
 from orchestrator.warehouse_lease import TargetWarehouse, WarehouseWait, exclusive_warehouse
 

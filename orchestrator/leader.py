@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from loadgen.clock import Clock
 from loadgen.control.lease import LeaseTimes
-from loadgen.control.session import ControlFailed, OpenSession
+from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.tables import (
     find_max_step_history,
     run_status,
@@ -25,7 +25,6 @@ from loadgen.control.tables import (
     worker_heartbeats,
 )
 from loadgen.control.tables.find_max_step_history import StepRecord
-from loadgen.control.tables.run_control_events import NewEvent
 from loadgen.control.tables.run_status import Fenced, Run, RunRollup, StatusChange
 from loadgen.errors import RunFailed
 from loadgen.log import event
@@ -34,27 +33,31 @@ from loadgen.model.run import Phase, RunStatus
 from loadgen.scenario.model import Scenario
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.units import NS_PER_S
-from orchestrator.aggregation import RunAggregator, RunSnapshot
-from orchestrator.event_publisher import EventPublisher, step_event
-from orchestrator.find_max_controller import MetricsMissing, SearchFinished, StartStep, find_max_controller, step_record
+from orchestrator.aggregation import RunAggregator, RunSnapshot, SnapshotBackfill
+from orchestrator.event_publisher import EventPublisher
+from orchestrator.find_max_controller import find_max_controller, step_record
 from orchestrator.guardrails import LimitMonitor
 from orchestrator.leadership import Leadership
 from orchestrator.lifecycle import (
     COMPLETED_STOP_REASONS,
+    Action,
     FinishRun,
     LifecycleState,
+    MeasuredStep,
     MoveRun,
     PublishStart,
+    PublishStep,
     PublishStop,
+    RecordStep,
     RunEnding,
     RunObservation,
     RunPolicy,
+    SearchUpdate,
     TerminateWorkers,
     after_action,
     decide,
 )
 from orchestrator.plan import RunPlan, plan_run
-from orchestrator.run_seconds import SnapshotBackfill
 from orchestrator.spawn.spawner import ProcessEnd, Spawner
 from orchestrator.warehouse import WarehousePoller
 from orchestrator.worker_health import LivenessTracker, ReplacementTracker, WorkerHealth, WorkerView, assess_workers
@@ -75,7 +78,8 @@ class Leader:
         scenario: Scenario,
         spawner: Spawner,
         *,
-        open_session: OpenSession,
+        session: ControlSession,
+        lease_session: Callable[[], ControlSession],
         clock: Clock,
         told: Callable[[RunSnapshot], None] = lambda _: None,
     ) -> None:
@@ -85,37 +89,35 @@ class Leader:
         workers = scenario.load.workers
         assert workers is not None, "the number of workers is settled before a run is created"
         self.worker_ids = tuple(f"worker-{number}" for number in range(workers))
-        self._rules = RunPolicy(plan=plan_run(scenario.load), timing=timing, on_worker_loss=scenario.on_worker_loss)
+        self._policy = RunPolicy(plan=plan_run(scenario.load), timing=timing, on_worker_loss=scenario.on_worker_loss)
         times = LeaseTimes(ttl_s=timing.lease_ttl_s, renew_s=timing.lease_renew_s, margin_s=timing.lease_margin_s)
         self._woken = threading.Event()
         # Never stopped: whoever will not wait for the control plane any longer ends the process.
         self.patience = RetryPolicy(stop=threading.Event(), clock=clock, first_pause_s=0.5)
-        self.session = open_session("orchestrator")
-        self._office = Leadership(
-            run_id, times, self.session, self.patience, lease_session=lambda: open_session("lease"), clock=clock
+        self.session = session
+        self._leadership = Leadership(
+            run_id, times, self.session, self.patience, lease_session=lease_session, clock=clock
         )
-        self._voice = EventPublisher(self.session, self.patience, self._office, timing, clock)
+        self._publisher = EventPublisher(self.session, self.patience, self._leadership, timing, clock)
         self._liveness = LivenessTracker(longest_gap_s=2 * timing.tick_s)
         self.succession = ReplacementTracker()
         self._interrupts = 0
         self._published: tuple[RunRollup, float] | None = None  # and when
         self._heard_s = 0.0  # when the control plane last answered
         self._missed_ticks = 0  # since then
-        self._course = LifecycleState(since_s=0.0, seen=RunStatus.PREPARED)
+        self._state = LifecycleState(since_s=0.0, seen=RunStatus.PREPARED)
         self.stopped_s: float | None = None  # when in the plan the end was decided; None: it never began, or is unknown
         self.crew: tuple[WorkerView, ...] = ()
         self.progress = RunAggregator(scenario.thresholds, scenario.judged_stages)
         self.stored_seconds = SnapshotBackfill(self.session, run_id, self.progress.seconds)
         self.limits = LimitMonitor(scenario.judged_thresholds, scenario.guardrails, timing, self.progress)
         self.find_max = find_max_controller(scenario)
-        self._steps: list[StepRecord] = []  # of the search, judged
-        self._stored = 0  # how many of them
-        self._going: NewEvent | None = None  # a step of the search that workers were not told yet
+        self._steps: list[StepRecord] = []  # of the search, judged and stored
         self.watch: WarehousePoller | None = None
 
     @property
     def plan(self) -> RunPlan:
-        return self._rules.plan
+        return self._policy.plan
 
     def interrupt(self) -> int:
         """Ask for the end: the first time in good order, the second time at once. How often it was asked."""
@@ -125,32 +127,30 @@ class Leader:
 
     # --- one term ----------------------------------------------------------------------------------------------------
 
-    def take_office(self) -> None:
+    def take(self) -> None:
         """Claim the run; Busy when somebody leads it."""
-        self._office.take()
+        self._leadership.take()
 
-    def leave_office(self, *, releasing: bool) -> None:
-        """End the term; with `releasing` the next leader need not wait for it to expire."""
-        self._office.leave(releasing=releasing)
-        self.session.close()
+    def leave(self, *, releasing: bool) -> None:
+        """Stop leading; with `releasing` the next leader does not have to wait until the lease expires."""
+        self._leadership.leave(releasing=releasing)
 
     def go_on(self, run: Run) -> None:
         """Take over a run that another leader has led this far: what it said and stored is known from the tables."""
-        said = self._voice.go_on_from(run)
-        self._course = replace(self._course, start_said=self._voice.zero is not None)
+        said = self._publisher.go_on_from(run)
+        self._state = replace(self._state, start_said=self._publisher.zero is not None)
         stops = [one.command for one in said if isinstance(one.command, Stop)]
         if run.status is RunStatus.STOPPING and stops:
             status = RunStatus.COMPLETED if stops[-1].reason in COMPLETED_STOP_REASONS else RunStatus.FAILED
             reason, drain_s = run.reason or stops[-1].reason, stops[-1].drain_timeout_s
             ending = RunEnding(status=status, reason=reason, stop=stops[-1].reason, drain_s=drain_s)
-            self._course = replace(self._course, ending=ending, stop_said=True)
+            self._state = replace(self._state, ending=ending, stop_said=True)
         for row in window_results.read(self.session, self._run_id):
             self.progress.remember(row.worker_id, [row.result()])
         self._look_at_crew(())  # what was measured and is not stored yet
         self.progress.note(self.crew)
         if self.find_max is not None:
             self._steps = list(find_max_step_history.read(self.session, self._run_id))
-            self._stored = len(self._steps)
             self.limits.go_on(self.find_max.go_on(self._steps, self.progress.step))
 
     def go_on_watching(self) -> None:
@@ -164,9 +164,9 @@ class Leader:
     def lead(self) -> RunEnding:
         """Take the run from STARTING to the point where every worker is over. How it will end."""
         due_s = self._heard_s = self._now_s()
-        self._course = replace(self._course, since_s=due_s)
+        self._state = replace(self._state, since_s=due_s)
         while True:
-            due_s = max(due_s + self._rules.timing.tick_s, self._now_s())
+            due_s = max(due_s + self._policy.timing.tick_s, self._now_s())
             try:
                 ending = self._tick()
                 self._heard()
@@ -175,13 +175,13 @@ class Leader:
             except ControlFailed as error:
                 self._missed(error)
             except Fenced as error:
-                self._lost_term(error)
+                self._regain(error)
             self._clock.wait(self._woken, due_s - self._now_s())
             self._woken.clear()
 
     def move(self, run: Run, step: MoveRun, verdict: str | None = None) -> bool:
         """Take one step of the run's life, if it is still where it was seen."""
-        self._office.require_trust()
+        self._leadership.require_trust()
         change = StatusChange(
             status=run.status,
             phase=run.phase,
@@ -189,22 +189,22 @@ class Leader:
             to_phase=step.to_phase,
             reason=step.reason,
             verdict=verdict,
-            zero=self._voice.zero,
+            zero=self._publisher.zero,
         )
-        moved = run_status.move(self.session, self.patience, self._office.term, change)
+        moved = run_status.move(self.session, self.patience, self._leadership.term, change)
         event(
             log, logging.INFO, "run_moved", run=self._run_id, to=step.to, phase=step.to_phase, why=step.reason, ok=moved
         )
         return moved
 
-    def in_office(self, work: Callable[[], Result]) -> Result:
+    def while_leading(self, work: Callable[[], Result]) -> Result:
         """Do something that may be done again, under this term or, when it is lost meanwhile, the next that is won."""
         while True:
             try:
-                self._office.require_trust()
+                self._leadership.require_trust()
                 return work()
             except Fenced as error:
-                self._lost_term(error)
+                self._regain(error)
 
     def read_run(self) -> Run:
         run = self.patience.call(lambda: run_status.read(self.session, self._run_id))
@@ -217,41 +217,31 @@ class Leader:
     def _tick(self) -> RunEnding | None:
         """One look, and what follows from it. What was carried out stays remembered when a later action fails."""
         view, run = self._observe()
-        view = replace(view, wish=self._wish(view))
-        self._course, actions = decide(self._course, view, self._rules)
-        if self._course.ending is not None and self.stopped_s is None and view.zero_s is not None:
+        self._state, actions = decide(self._state, view, self._policy)
+        if self._state.ending is not None and self.stopped_s is None and view.zero_s is not None:
             self.stopped_s = view.now_s - view.zero_s
         for action in actions:
             if isinstance(action, FinishRun):
                 self._publish()
                 return action.ending
-            self._office.require_trust()
-            if isinstance(action, MoveRun):
-                if not self.move(run, action):
-                    return None  # somebody changed the run in between: look again
-            elif isinstance(action, PublishStart):
-                self._voice.start(self._rules.plan, len(self.worker_ids))
-            elif isinstance(action, PublishStop):
-                self._voice.say(
-                    NewEvent(command=Stop(reason=action.ending.stop, drain_timeout_s=action.ending.drain_s))
-                )
-            elif isinstance(action, TerminateWorkers):
-                self._spawner.terminate(hard=action.hard)
-            self._course = after_action(self._course, action)
+            if not self._apply(run, action):
+                return None
+            self._state = after_action(self._state, action)
+        self.limits.warn(self._publisher.late_acknowledgements(self.crew))
         self._publish()
         self._tell(run)
         return None
 
     def _tell(self, run: Run) -> None:
-        plan = self._rules.plan
+        plan = self._policy.plan
         self._told(
             RunSnapshot(
                 run=run,
                 crew=self.crew,
-                elapsed_s=None if self._voice.zero_s is None else self._now_s() - self._voice.zero_s,
+                elapsed_s=None if self._publisher.zero_s is None else self._now_s() - self._publisher.zero_s,
                 ends_s=plan.ends_s,
                 measures_s=plan.measures_s,
-                ending=self._course.ending,
+                ending=self._state.ending,
                 checked=self.limits.now() if run.phase.is_measured else (),
                 warnings=tuple(self.limits.warnings),
                 find_max_steps=tuple(self._steps),
@@ -264,13 +254,13 @@ class Leader:
         ends = self._spawner.ended()
         began_s = self._now_s()
         run = run_status.read(self.session, self._run_id)
-        self._voice.latencies_s.append(self._now_s() - began_s)
+        self._publisher.latencies_s.append(self._now_s() - began_s)
         if run is None:
             raise RunFailed(f"run {self._run_id} has vanished from RUN_STATUS")
         if run.status.is_terminal:  # we were taken for dead: there is nothing left to lead
             raise RunFailed(f"run {self._run_id} was ended by somebody else: {run.status}, {run.reason}")
-        if run.status is RunStatus.RUNNING and self._voice.zero is None:
-            self._voice.read_said()  # a leader in between has started it
+        if run.status is RunStatus.RUNNING and self._publisher.zero is None:
+            self._publisher.read_said()  # a leader in between has started it
         now_s = self._look_at_crew(ends)
         view = RunObservation(
             now_s=now_s,
@@ -278,67 +268,72 @@ class Leader:
             phase=run.phase,
             reason=run.reason,
             crew=self.crew,
-            zero_s=self._voice.zero_s,
+            zero_s=self._publisher.zero_s,
             interrupts=self._interrupts,
         )
-        return view, run
+        measured_s = 0.0 if view.zero_s is None else view.now_s - view.zero_s - self._policy.plan.measures_s
+        limit = self._limit(view, measured_s)
+        search = None if limit is not None else self._look_at_search(view, measured_s)
+        return replace(view, limit=limit, search=search), run
 
     def _look_at_crew(self, ends: Sequence[ProcessEnd]) -> float:
         """How the workers are, and when that was."""
         rows = worker_heartbeats.read(self.session, self._run_id)
-        timing, now_s = self._rules.timing, self._now_s()
+        timing, now_s = self._policy.timing, self._now_s()
         silent_s = self._liveness.observe(rows, now_s)
         self.succession.observe(rows)
         self.crew = assess_workers(self.worker_ids, rows, ends, silent_s, stale_s=timing.stale_s, dead_s=timing.dead_s)
         return now_s
 
-    def _wish(self, view: RunObservation) -> RunEnding | None:
-        """What the cost wants, and while the run measures thresholds, guardrails and the search for the maximum."""
+    def _limit(self, view: RunObservation, measured_s: float) -> RunEnding | None:
+        """What the cost asks for and, while the run measures, thresholds and guardrails."""
         if self.watch is not None and view.status in (RunStatus.STARTING, RunStatus.RUNNING):
             self.watch.check()
             costly = self.limits.cost(self.watch.credits, self.watch.unseen_s)
             if costly is not None:
                 return costly
-        if view.status is not RunStatus.RUNNING or view.phase is not Phase.MEASUREMENT:
+        if not _measures(view):
             return None
-        measured_s = 0.0 if view.zero_s is None else view.now_s - view.zero_s - self._rules.plan.measures_s
         self.progress.note(view.crew)
         self.stored_seconds.fill(view.crew, now_s=view.now_s, measured_s=measured_s)
-        limit = self.limits.look(view.crew, measured_s)
-        if limit is not None or self.find_max is None or measured_s < 0:  # its first step follows the run's zero
-            return limit
-        self._seek_on()
+        return self.limits.look(view.crew, measured_s)
+
+    def _look_at_search(self, view: RunObservation, measured_s: float) -> SearchUpdate | None:
+        """What the step under way has shown; None: there is nothing to judge, or its last decision is not applied."""
+        waits = self._state.unrecorded or self._state.next_step is not None
+        if self.find_max is None or not _measures(view) or measured_s < 0 or waits:  # its first step follows the zero
+            return None
         if self.watch is not None and not self.find_max.is_open(view.crew):
             self.watch.forget()  # the step before, or connections that settle: it says nothing about this step
         queue_seen = self.watch is not None and self.watch.queue_seen()
-        judged, order = self.find_max.look(view.crew, view.now_s, queue_seen=queue_seen)
-        if judged is not None:
-            step, measured = judged
-            self._steps.append(step_record(self._run_id, step, measured, run_status.server_time(self.session)))
-            event(log, logging.INFO, "step_judged", step=step.number, outcome=step.outcome, why=step.reason)
-        if isinstance(order, StartStep):
-            self._going = step_event(order.number, order.target, self._voice.lead_ms)
-        self._seek_on()
-        if isinstance(order, SearchFinished):
-            return RunEnding(
-                status=RunStatus.COMPLETED, reason=order.reason, stop="find_max", drain_s=self._rules.timing.drain_s
-            )
-        elif isinstance(order, MetricsMissing):
-            reason = f"workers have said nothing of the step for {order.silent_s:.0f} s"
-            return RunEnding(
-                status=RunStatus.FAILED, reason=reason, stop="find_max", drain_s=self._rules.timing.drain_interrupt_s
-            )
-        return None
+        judged, decision = self.find_max.look(view.crew, view.now_s, queue_seen=queue_seen)
+        return SearchUpdate(step=None if judged is None else MeasuredStep(*judged), decision=decision)
 
-    def _seek_on(self) -> None:
-        """Store the steps that were judged, and go to the next; what fails is left for the next tick."""
-        while self._stored < len(self._steps):
-            find_max_step_history.append(self.session, self.patience, self._steps[self._stored])
-            self._stored += 1
-        if self._going is not None:
-            self._office.require_trust()
-            self._voice.say(self._going)
-            self._going = None
+    # --- actions -----------------------------------------------------------------------------------------------------
+
+    def _apply(self, run: Run, action: Action) -> bool:
+        """False: the run has changed since it was observed."""
+        self._leadership.require_trust()
+        if isinstance(action, MoveRun):
+            return self.move(run, action)
+        if isinstance(action, RecordStep):
+            self._record(action.step)
+        elif isinstance(action, PublishStep):
+            self._publisher.step(action.step.number, action.step.target)
+        elif isinstance(action, PublishStart):
+            self._publisher.start(self._policy.plan, len(self.worker_ids))
+        elif isinstance(action, PublishStop):
+            self._publisher.stop(action.ending.stop, action.ending.drain_s)
+        elif isinstance(action, TerminateWorkers):
+            self._spawner.terminate(hard=action.hard)
+        return True
+
+    def _record(self, step: MeasuredStep) -> None:
+        judged = step.judged
+        record = step_record(self._run_id, judged, step.measured, run_status.server_time(self.session))
+        find_max_step_history.append(self.session, self.patience, record)
+        self._steps.append(record)
+        event(log, logging.INFO, "step_judged", step=judged.number, outcome=judged.outcome, why=judged.reason)
 
     def _publish(self) -> None:
         """What is known of the run, when it has changed."""
@@ -351,15 +346,15 @@ class Leader:
             total_ops=sum(live.measured.queries for live in lives),
             error_count=sum(live.measured.errors for live in lives),
             find_max_state=None if self.find_max is None else json.dumps(self.find_max.state()),
-            targets=self._voice.targets,
-            next_sequence_id=self._voice.next_sequence_id,
+            targets=self._publisher.targets,
+            next_sequence_id=self._publisher.next_sequence_id,
         )
         now_s, before = self._now_s(), self._published
         if before is not None:
             queries, elapsed_s = rollup.total_ops - before[0].total_ops, max(now_s - before[1], 1e-3)
             rollup = replace(rollup, current_qps=max(0.0, queries / elapsed_s))
         changed = before is None or rollup != before[0]
-        if changed and run_status.publish(self.session, self._office.term, rollup):
+        if changed and run_status.publish(self.session, self._leadership.term, rollup):
             self._published = (rollup, now_s)
 
     # --- trouble -----------------------------------------------------------------------------------------------------
@@ -382,10 +377,14 @@ class Leader:
         if away_s > OUTAGE_MAX_S:
             raise RunFailed(f"the control plane has been away for {away_s:.0f} s") from error
 
-    def _lost_term(self, error: Fenced) -> None:
+    def _regain(self, error: Fenced) -> None:
         event(log, logging.WARNING, "term_lost", what=str(error))
-        self._office.regain(self._woken)
+        self._leadership.regain(self._woken)
         self._heard()
 
     def _now_s(self) -> float:
         return self._clock.monotonic_ns() / NS_PER_S
+
+
+def _measures(view: RunObservation) -> bool:
+    return view.status is RunStatus.RUNNING and view.phase is Phase.MEASUREMENT

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from loadgen.metrics.window import MergedWindows
 from loadgen.model.run import RUN_TRANSITIONS, Phase, RunStatus
 from loadgen.model.worker import WorkerStatus
+from loadgen.rules.find_max_step import JudgedStep
 from loadgen.scenario.model import OnWorkerLoss, TimingSettings
 from orchestrator.plan import RunPlan
 from orchestrator.worker_health import WorkerHealth, WorkerView
@@ -48,6 +50,50 @@ class RunPolicy:
     on_worker_loss: OnWorkerLoss
 
 
+# --- a search for the maximum ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StartStep:
+    """Tell workers to go to the level of the step with this number."""
+
+    number: int
+    target: int
+
+
+@dataclass(frozen=True, slots=True)
+class SearchFinished:
+    """The search is done."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsMissing:
+    """Nothing is known of the step: missing is never read as zero."""
+
+    silent_s: float
+
+
+SearchDecision = StartStep | SearchFinished | MetricsMissing
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredStep:
+    """A step that was judged, with what was measured in it."""
+
+    judged: JudgedStep
+    measured: MergedWindows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchUpdate:
+    """What a look at the search brought: the step that it has just judged, and what it wants next."""
+
+    step: MeasuredStep | None
+    decision: SearchDecision | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunObservation:
     """What is known at a tick. `now_s` is this process's own clock."""
@@ -59,7 +105,8 @@ class RunObservation:
     crew: tuple[WorkerView, ...]
     zero_s: float | None = None  # when the plan begins; None: START was not said
     interrupts: int = 0  # how often somebody asked this process to stop
-    wish: RunEnding | None = None  # of thresholds, guardrails or find_max
+    limit: RunEnding | None = None  # a threshold, a guardrail or the cost ends the run
+    search: SearchUpdate | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +121,8 @@ class LifecycleState:
     asked_s: float | None = None  # when somebody first asked this process to stop
     ended: int = 0  # 1: workers were asked to end, 2: asked again, 3: they were ended
     ended_s: float = 0.0  # when that was
+    unrecorded: tuple[MeasuredStep, ...] = ()  # steps of the search that are judged and not stored yet
+    next_step: StartStep | None = None  # of the search; workers have not been told yet
 
 
 # --- actions ---------------------------------------------------------------------------------------------------------
@@ -110,146 +159,194 @@ class FinishRun:
     ending: RunEnding
 
 
-Action = MoveRun | PublishStart | PublishStop | TerminateWorkers | FinishRun
+@dataclass(frozen=True, slots=True)
+class RecordStep:
+    """Store a judged step of the search."""
+
+    step: MeasuredStep
 
 
-def decide(course: LifecycleState, view: RunObservation, rules: RunPolicy) -> tuple[LifecycleState, tuple[Action, ...]]:
-    """The next actions, and what to remember."""
-    if view.status is not course.seen:
-        course = replace(course, seen=view.status, since_s=view.now_s)
+@dataclass(frozen=True, slots=True)
+class PublishStep:
+    """Tell workers the level of the next step."""
+
+    step: StartStep
+
+
+Action = RecordStep | PublishStep | MoveRun | PublishStart | PublishStop | TerminateWorkers | FinishRun
+
+
+def decide(state: LifecycleState, view: RunObservation, policy: RunPolicy) -> tuple[LifecycleState, tuple[Action, ...]]:
+    """The next actions, and what to remember. Judged steps of a search are stored first, whatever follows."""
+    if view.status is not state.seen:
+        state = replace(state, seen=view.status, since_s=view.now_s)
     if view.status.is_terminal:
-        return course, ()
-    if view.interrupts and course.asked_s is None:
-        course = replace(course, asked_s=view.now_s)
+        return state, ()
+    if view.interrupts and state.asked_s is None:
+        state = replace(state, asked_s=view.now_s)
+    state = _after_search(state, view.search)
+    records = tuple(RecordStep(step) for step in state.unrecorded)
     if view.interrupts and view.status in (RunStatus.PREPARED, RunStatus.STARTING, RunStatus.RUNNING):
-        return course, (MoveRun(RunStatus.CANCELLING, view.phase, "stopped by the user"),)
+        return state, (*records, MoveRun(RunStatus.CANCELLING, view.phase, "stopped by the user"))
+    state, actions = _next_actions(state, view, policy)
+    return state, (*records, *actions)
+
+
+def _after_search(state: LifecycleState, update: SearchUpdate | None) -> LifecycleState:
+    if update is None:
+        return state
+    if update.step is not None:
+        state = replace(state, unrecorded=(*state.unrecorded, update.step))
+    return replace(state, next_step=update.decision) if isinstance(update.decision, StartStep) else state
+
+
+def _next_actions(
+    state: LifecycleState, view: RunObservation, policy: RunPolicy
+) -> tuple[LifecycleState, tuple[Action, ...]]:
     if view.status is RunStatus.STARTING:
-        return _starting(course, view, rules)
+        return _starting(state, view, policy)
     if view.status is RunStatus.RUNNING:
-        return _running(course, view, rules)
+        return _running(state, view, policy)
     if view.status in (RunStatus.STOPPING, RunStatus.CANCELLING):
-        return _stopping(course, view, rules)
-    return course, ()
+        return _stopping(state, view, policy)
+    return state, ()
 
 
-def after_action(course: LifecycleState, action: Action) -> LifecycleState:
+def after_action(state: LifecycleState, action: Action) -> LifecycleState:
     """What to remember of an action that succeeded."""
     if isinstance(action, PublishStart):
-        return replace(course, start_said=True)
+        return replace(state, start_said=True)
     if isinstance(action, PublishStop):
-        return replace(course, stop_said=True)
-    return course
+        return replace(state, stop_said=True)
+    if isinstance(action, RecordStep):
+        return replace(state, unrecorded=tuple(step for step in state.unrecorded if step is not action.step))
+    if isinstance(action, PublishStep):
+        return replace(state, next_step=None)
+    return state
 
 
 def _starting(
-    course: LifecycleState, view: RunObservation, rules: RunPolicy
+    state: LifecycleState, view: RunObservation, policy: RunPolicy
 ) -> tuple[LifecycleState, tuple[Action, ...]]:
     lost = [worker for worker in view.crew if worker.is_over]
     if lost:
-        return _stop(course, view, _failure(rules, "; ".join(worker.why for worker in lost)))
-    if view.wish is not None:
-        return _stop(course, view, view.wish)
-    begin = MoveRun(RunStatus.RUNNING, rules.plan.first_phase)
-    if course.start_said:  # by this leader, or by one before it: workers begin, whatever the run's row says
-        return course, (begin,)
+        return _stop(state, view, _failure(policy, "; ".join(worker.why for worker in lost)))
+    if view.limit is not None:
+        return _stop(state, view, view.limit)
+    begin = MoveRun(RunStatus.RUNNING, policy.plan.first_phase)
+    if state.start_said:  # by this leader, or by one before it: workers begin, whatever the run's row says
+        return state, (begin,)
     if view.crew and all(worker.is_ready for worker in view.crew):
-        return course, (PublishStart(), begin)
-    if view.now_s - course.since_s > rules.timing.registration_s:
+        return state, (PublishStart(), begin)
+    if view.now_s - state.since_s > policy.timing.registration_s:
         missing = "; ".join(worker.why for worker in view.crew if not worker.is_ready)
-        text = f"not all workers were ready within {rules.timing.registration_s:g} s: {missing}"
-        return _stop(course, view, _failure(rules, text))
-    return course, ()
+        text = f"not all workers were ready within {policy.timing.registration_s:g} s: {missing}"
+        return _stop(state, view, _failure(policy, text))
+    return state, ()
 
 
 def _running(
-    course: LifecycleState, view: RunObservation, rules: RunPolicy
+    state: LifecycleState, view: RunObservation, policy: RunPolicy
 ) -> tuple[LifecycleState, tuple[Action, ...]]:
     lost = [worker for worker in view.crew if worker.health is WorkerHealth.DEAD]
-    if lost and (rules.on_worker_loss is OnWorkerLoss.FAIL or len(lost) == len(view.crew)):
-        return _stop(course, view, _failure(rules, "; ".join(worker.why for worker in lost)))
-    if view.wish is not None:
-        return _stop(course, view, view.wish)
+    if lost and (policy.on_worker_loss is OnWorkerLoss.FAIL or len(lost) == len(view.crew)):
+        return _stop(state, view, _failure(policy, "; ".join(worker.why for worker in lost)))
+    ending = view.limit or _search_ending(view.search, policy)
+    if ending is not None:
+        return _stop(state, view, ending)
     elapsed_s = 0.0 if view.zero_s is None else view.now_s - view.zero_s
-    if rules.plan.ends_s is not None and elapsed_s >= rules.plan.ends_s + STOP_DELAY_S:
+    if policy.plan.ends_s is not None and elapsed_s >= policy.plan.ends_s + STOP_DELAY_S:
         done = RunEnding(
-            status=RunStatus.COMPLETED, reason="the plan is done", stop=PLAN_COMPLETED, drain_s=rules.timing.drain_s
+            status=RunStatus.COMPLETED, reason="the plan is done", stop=PLAN_COMPLETED, drain_s=policy.timing.drain_s
         )
-        return _stop(course, view, done)
-    if view.phase is Phase.WARMUP and elapsed_s >= rules.plan.measures_s:
-        return course, (MoveRun(RunStatus.RUNNING, Phase.MEASUREMENT),)
-    return course, ()
+        return _stop(state, view, done)
+    if view.phase is Phase.WARMUP and elapsed_s >= policy.plan.measures_s:
+        return state, (MoveRun(RunStatus.RUNNING, Phase.MEASUREMENT),)
+    return state, () if state.next_step is None else (PublishStep(state.next_step),)
+
+
+def _search_ending(update: SearchUpdate | None, policy: RunPolicy) -> RunEnding | None:
+    decision = None if update is None else update.decision
+    if isinstance(decision, SearchFinished):
+        status, reason, drain_s = RunStatus.COMPLETED, decision.reason, policy.timing.drain_s
+    elif isinstance(decision, MetricsMissing):
+        reason = f"no metrics of the step from the workers for {decision.silent_s:.0f} s"
+        status, drain_s = RunStatus.FAILED, policy.timing.drain_interrupt_s
+    else:
+        return None
+    return RunEnding(status=status, reason=reason, stop="find_max", drain_s=drain_s)
 
 
 def _stopping(
-    course: LifecycleState, view: RunObservation, rules: RunPolicy
+    state: LifecycleState, view: RunObservation, policy: RunPolicy
 ) -> tuple[LifecycleState, tuple[Action, ...]]:
-    ending = course.ending
+    ending = state.ending
     if ending is None or ending.status not in RUN_TRANSITIONS[view.status]:  # somebody else's wish came before ours
-        ending = _asked(view, rules)
-    course = replace(course, ending=ending)
-    said: tuple[Action, ...] = () if course.stop_said else (PublishStop(ending),)
-    unheard_s = 0.0 if view.status is RunStatus.CANCELLING else rules.timing.kill_after_s
-    never_came = view.now_s - course.since_s >= unheard_s  # whoever comes later sees the state of the run, and leaves
+        ending = _asked(view, policy)
+    state = replace(state, ending=ending)
+    said: tuple[Action, ...] = () if state.stop_said else (PublishStop(ending),)
+    unheard_s = 0.0 if view.status is RunStatus.CANCELLING else policy.timing.kill_after_s
+    never_came = view.now_s - state.since_s >= unheard_s  # whoever comes later sees the state of the run, and leaves
     if all(worker.is_over or (worker.health is WorkerHealth.MISSING and never_came) for worker in view.crew):
-        return course, (*said, FinishRun(_with_losses(ending, view, rules)))
-    if course.ended == 0:
-        if view.interrupts < 2 and view.now_s <= _over_s(course, view, ending, rules):
-            return course, said
-        return replace(course, ended=1, ended_s=view.now_s), (*said, TerminateWorkers(hard=False))
-    if course.ended == 1:  # whoever had not heard of STOP took the first for the wish to drain
-        return replace(course, ended=2, ended_s=view.now_s), (*said, TerminateWorkers(hard=False))
-    if view.now_s - course.ended_s <= rules.timing.kill_after_s:
-        return course, said
-    if course.ended == 2:
-        return replace(course, ended=3, ended_s=view.now_s), (*said, TerminateWorkers(hard=True))
+        return state, (*said, FinishRun(_with_losses(ending, view, policy)))
+    if state.ended == 0:
+        if view.interrupts < 2 and view.now_s <= _over_s(state, view, ending, policy):
+            return state, said
+        return replace(state, ended=1, ended_s=view.now_s), (*said, TerminateWorkers(hard=False))
+    if state.ended == 1:  # whoever had not heard of STOP took the first for the wish to drain
+        return replace(state, ended=2, ended_s=view.now_s), (*said, TerminateWorkers(hard=False))
+    if view.now_s - state.ended_s <= policy.timing.kill_after_s:
+        return state, said
+    if state.ended == 2:
+        return replace(state, ended=3, ended_s=view.now_s), (*said, TerminateWorkers(hard=True))
     # Whoever still beats cannot be reached: others decide about him.
-    return course, (*said, FinishRun(_with_losses(ending, view, rules)))
+    return state, (*said, FinishRun(_with_losses(ending, view, policy)))
 
 
-def _with_losses(ending: RunEnding, view: RunObservation, rules: RunPolicy) -> RunEnding:
+def _with_losses(ending: RunEnding, view: RunObservation, policy: RunPolicy) -> RunEnding:
     """A worker that was lost before it heard of the end counts, though that shows only while the others drain."""
     heard = (WorkerStatus.DRAINING, WorkerStatus.COMPLETED)
     lost = [worker for worker in view.crew if worker.status not in heard]
-    fails = rules.on_worker_loss is OnWorkerLoss.FAIL or len(lost) == len(view.crew)
+    fails = policy.on_worker_loss is OnWorkerLoss.FAIL or len(lost) == len(view.crew)
     if ending.status is not RunStatus.COMPLETED or not lost or not fails:
         return ending
-    return _failure(rules, "; ".join(worker.why for worker in lost))
+    return _failure(policy, "; ".join(worker.why for worker in lost))
 
 
-def _over_s(course: LifecycleState, view: RunObservation, ending: RunEnding, rules: RunPolicy) -> float:
+def _over_s(state: LifecycleState, view: RunObservation, ending: RunEnding, policy: RunPolicy) -> float:
     """When workers that are not over by themselves are ended. One that only writes what it measured is not cut short,
     unless somebody waits: then it spools what is left."""
-    over_s = _drained_s(course, ending, rules) + rules.timing.terminate_after_s
+    over_s = _drained_s(state, ending, policy) + policy.timing.terminate_after_s
     storing = all(worker.is_over or worker.is_storing for worker in view.crew)
-    return over_s + STORE_TIMEOUT_S if storing and course.asked_s is None else over_s
+    return over_s + STORE_TIMEOUT_S if storing and state.asked_s is None else over_s
 
 
-def _drained_s(course: LifecycleState, ending: RunEnding, rules: RunPolicy) -> float:
+def _drained_s(state: LifecycleState, ending: RunEnding, policy: RunPolicy) -> float:
     """When the drain is over: a user who asks for the end does not wait as long as the plan would have."""
-    planned_s = course.since_s + ending.drain_s
-    return planned_s if course.asked_s is None else min(planned_s, course.asked_s + rules.timing.drain_interrupt_s)
+    planned_s = state.since_s + ending.drain_s
+    return planned_s if state.asked_s is None else min(planned_s, state.asked_s + policy.timing.drain_interrupt_s)
 
 
-def _stop(course: LifecycleState, view: RunObservation, ending: RunEnding) -> tuple[LifecycleState, tuple[Action, ...]]:
+def _stop(state: LifecycleState, view: RunObservation, ending: RunEnding) -> tuple[LifecycleState, tuple[Action, ...]]:
     phase = view.phase if view.phase is Phase.PREPARING else Phase.COOLDOWN
-    return replace(course, ending=ending), (MoveRun(RunStatus.STOPPING, phase, ending.reason), PublishStop(ending))
+    return replace(state, ending=ending), (MoveRun(RunStatus.STOPPING, phase, ending.reason), PublishStop(ending))
 
 
-def _asked(view: RunObservation, rules: RunPolicy) -> RunEnding:
+def _asked(view: RunObservation, policy: RunPolicy) -> RunEnding:
     """The run was CANCELLING, or somebody else had stopped it."""
     if view.status is RunStatus.CANCELLING:
-        drain_s = rules.timing.drain_interrupt_s
+        drain_s = policy.timing.drain_interrupt_s
         reason = view.reason or "stopped by the user"
         return RunEnding(status=RunStatus.CANCELLED, reason=reason, stop="cancelled", drain_s=drain_s)
     return RunEnding(
         status=RunStatus.FAILED,
         reason=f"its leader was lost while it was stopping ({view.reason or 'nobody said why'})",
         stop="taken over",
-        drain_s=rules.timing.drain_s,
+        drain_s=policy.timing.drain_s,
     )
 
 
-def _failure(rules: RunPolicy, reason: str) -> RunEnding:
+def _failure(policy: RunPolicy, reason: str) -> RunEnding:
     return RunEnding(
-        status=RunStatus.FAILED, reason=reason, stop="worker_failure", drain_s=rules.timing.drain_interrupt_s
+        status=RunStatus.FAILED, reason=reason, stop="worker_failure", drain_s=policy.timing.drain_interrupt_s
     )

@@ -44,15 +44,15 @@ from loadgen.scenario.model import LoadMode, Scenario, SpawnerKind
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.units import NS_PER_S
 from orchestrator.find_max_controller import FindMaxController, find_max_controller
-from orchestrator.lifecycle import PLAN_COMPLETED
-from orchestrator.plan import plan_run
-from orchestrator.run_ownership import (
+from orchestrator.leadership import (
     SkippedRun,
     active_worker_of,
     expire_dead_holder,
     left_to_workers,
     why_not_recoverable,
 )
+from orchestrator.lifecycle import PLAN_COMPLETED
+from orchestrator.plan import plan_run
 from orchestrator.run_result import (
     MeasuredWindows,
     client_parts,

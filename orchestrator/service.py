@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import os
-import platform
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from loadgen import __version__
 from loadgen.clock import Clock, SystemClock
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlFailed, ControlSession, OpenSession
@@ -30,15 +28,15 @@ from loadgen.report.enrichment import enrichment_document
 from loadgen.report.summary import RunFacts, summarize
 from loadgen.report.verdict import Evidence, invalid_reasons, undecided
 from loadgen.scenario.frozen import freeze, template_id, thaw
-from loadgen.scenario.model import EMBEDDED, LoadMode, Scenario
-from loadgen.snowflake import driver
+from loadgen.scenario.model import LoadMode, Scenario
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.workload.pools import Pool
 from orchestrator.aggregation import RunSnapshot
 from orchestrator.enrich import enrich_run
-from orchestrator.foreign_load import ForeignLoad, read_foreign_load
 from orchestrator.leader import Leader
+from orchestrator.leadership import StopRequest, request_stop
 from orchestrator.lifecycle import PLAN_COMPLETED, MoveRun, RunEnding
+from orchestrator.run_environment import ForeignLoad, TargetInfo, environment_document, read_foreign_load
 from orchestrator.run_folder import new_run_id
 from orchestrator.run_result import (
     MeasuredWindows,
@@ -74,14 +72,6 @@ class FinishedRun:
     unstored: ResultRow | None = None  # the control plane could not take the result: the caller keeps it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TargetInfo:
-    """What is known of the target before a run begins."""
-
-    server: str | None = None  # its version
-    shared_warehouse: bool = False  # the user wants to measure beside other runs
-
-
 # What has disturbed a run on its warehouse up to now; each makes it INVALID.
 Disturbances = Callable[[], Iterable[str]]
 # How workers are started, for a run with this id.
@@ -101,6 +91,7 @@ class OrchestratorService:
         environ: Mapping[str, str] = os.environ,
         clock: Clock | None = None,
         open_session: OpenSession | None = None,
+        patience: RetryPolicy | None = None,
     ) -> None:
         """`make_spawner` is needed to lead runs; `disturbances` says what has disturbed the run on its warehouse."""
         self._open_session = open_session or (lambda role: ControlSession(place, role=role, environ=environ))
@@ -108,7 +99,7 @@ class OrchestratorService:
         self._make_spawner, self._environ = make_spawner, environ
         self._clock = clock or SystemClock()
         self._stop = threading.Event()
-        self._patience = RetryPolicy(stop=self._stop, clock=self._clock)
+        self._patience = patience or RetryPolicy(stop=self._stop, clock=self._clock)
         self._leader: Leader | None = None
         self._interrupts = 0
         self._signal: int | None = None  # the first of them
@@ -145,14 +136,23 @@ class OrchestratorService:
 
     def _lead(self, run_id: str, spawner: Spawner, told: Callable[[RunSnapshot], None], *, begun: bool) -> FinishedRun:
         scenario = self._scenario(run_id)
-        leader = Leader(run_id, scenario, spawner, open_session=self._open_session, clock=self._clock, told=told)
+        session = self._open_session("orchestrator")
+        leader = Leader(
+            run_id,
+            scenario,
+            spawner,
+            session=session,
+            lease_session=lambda: self._open_session("lease"),
+            clock=self._clock,
+            told=told,
+        )
         with self._lock:
             self._leader = leader
             for _ in range(self._interrupts):
                 leader.interrupt()
         released = False
         try:
-            leader.take_office()
+            leader.take()
             run = leader.read_run()
             if begun:
                 leader.go_on(run)
@@ -169,7 +169,8 @@ class OrchestratorService:
             raise
         finally:
             _close("workers", spawner.close)
-            _close("lease", lambda: leader.leave_office(releasing=released))
+            _close("lease", lambda: leader.leave(releasing=released))
+            _close("session", session.close)
 
     def _spawn(self, spawner: Spawner, leader: Leader, run_id: str) -> None:
         try:
@@ -181,10 +182,10 @@ class OrchestratorService:
                 raise RunFailed(f"workers could not be started: {error}", remedy=_NO_PROCESS) from error
             raise
 
-    def stop_run(self, run_id: str, reason: str) -> Run:
-        """Ask for the end of a run, whoever leads it. The run afterwards."""
+    def stop_run(self, run_id: str, *, by: str, why: str | None = None) -> StopRequest:
+        """Ask for the end of a run, whichever process leads it."""
         with self._session() as session:
-            return run_status.cancel(session, self._patience, run_id, reason)
+            return request_stop(session, self._patience, run_id, by, why)
 
     def get_run_status(self, run_id: str) -> Run | None:
         with self._session() as session:
@@ -204,7 +205,7 @@ class OrchestratorService:
 
     def _finish(self, leader: Leader, scenario: Scenario, ending: RunEnding) -> FinishedRun:
         """Make the results of a run whose workers are over, store them, and end it."""
-        leader.in_office(lambda: _process(leader, ending))
+        leader.while_leading(lambda: _process(leader, ending))
         run = leader.read_run()
         stored = leader.patience.call(lambda: test_results.read(leader.session, run.run_id))
         result = next((row for row, _ in stored if row.test_id == run.run_id), None)
@@ -222,7 +223,7 @@ class OrchestratorService:
             test_results.append(leader.session, leader.patience, result)
             if any(worker.health is WorkerHealth.DEAD for worker in leader.crew):
                 test_results.abandon(leader.session, leader.patience, run.run_id)
-            if not leader.in_office(lambda: leader.move(leader.read_run(), last, verdict=summary["verdict"])):
+            if not leader.while_leading(lambda: leader.move(leader.read_run(), last, verdict=summary["verdict"])):
                 raise RunFailed(f"run {run.run_id} could not be ended: it is {leader.read_run().status}")
         except ControlFailed as error:  # the verdict is known, and the control plane away
             event(log, logging.WARNING, "result_not_stored", run=run.run_id, why=str(error))
@@ -280,7 +281,7 @@ class OrchestratorService:
             open_loop=open_loop,
             stages=read_stages(session, patience, run, scenario, gathered),
             find_max=None if search is None else search.result(gathered.step, valid=not invalid),
-            environment=_environment(leader, scenario, self._circumstances, seen)
+            environment=environment_document(leader, scenario, self._circumstances, seen)
             | {"driver_lightened": driver_lightened(rows)},
             signal=self._signal,
             sessions=session_counts(rows) if scenario.sessions.count else None,
@@ -369,22 +370,3 @@ def _aborted_s(leader: Leader, ending: RunEnding, gathered: MeasuredWindows) -> 
     if leader.stopped_s is None:
         return measured_s
     return min(leader.stopped_s, measured_s) if ending.status is RunStatus.CANCELLED else leader.stopped_s
-
-
-def _environment(leader: Leader, scenario: Scenario, known: TargetInfo, seen: Sequence[str]) -> dict[str, Any]:
-    unstored = [f"{one.worker_id} could not store all: {one.said}" for one in leader.crew if one.left_rows]
-    warnings = list(dict.fromkeys([*leader.limits.warnings, *unstored, *seen]))
-    if scenario.target.use_cached_result:
-        warnings.append("target.use_cached_result is on: some answers may come from the result cache")
-    if known.shared_warehouse:
-        warnings.append("the warehouse was shared: other runs may have measured on it at the same time")
-    here = {"python": platform.python_version(), "platform": platform.platform(), "cores": os.cpu_count()}
-    return here | {
-        "niceness": os.getpriority(os.PRIO_PROCESS, 0),  # of workers on this machine too: they inherit it
-        "loadgen": __version__,
-        "driver": driver.version(),
-        "server": known.server,
-        "shared_warehouse": known.shared_warehouse,
-        "warnings": warnings,
-        "credits": None if leader.watch is None or scenario.connection == EMBEDDED else round(leader.watch.credits, 6),
-    }

@@ -33,9 +33,7 @@ from orchestrator.nightly.runner_process import RunnerProcess, serve_manager
 from orchestrator.nightly.scheduler import run_scheduler
 
 if TYPE_CHECKING:
-    from loadgen.control.session import ControlSession
     from loadgen.control.tables.pool_workers import PoolWorker
-    from loadgen.snowflake.session import RetryPolicy
 
 
 @click.group(epilog="\b\nExample:\n  loadgen pool run -c prod --max 4 --labels zone=eu\n  loadgen pool stats -c prod")

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from loadgen.control.session import ControlSession
     from loadgen.control.tables.run_attempts import AttemptRow
     from loadgen.control.tables.run_queue import EnqueueResult, QueuedRun, QueueRequest
-    from loadgen.model.nightly import BaselineCheck, QueueStatus
+    from loadgen.model.nightly import BaselineCheck
     from loadgen.snowflake.session import RetryPolicy
     from orchestrator.nightly.queue_maintenance import UnclaimedRun
 

@@ -29,10 +29,9 @@ from orchestrator.job import RunAlreadyEnded, TakeoverJob, scenario_of_run
 from orchestrator.recover import RecoveryWait
 
 if TYPE_CHECKING:
-    from loadgen.control.session import ControlSession
     from loadgen.snowflake.session import RetryPolicy
+    from orchestrator.leadership import SkippedRun
     from orchestrator.recover import RecoveredRun
-    from orchestrator.run_ownership import SkippedRun
 
 
 @click.command("recover", epilog="\b\nExample:\n  loadgen runs recover -c prod")

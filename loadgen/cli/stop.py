@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
@@ -14,22 +13,8 @@ from loadgen.log import printable
 
 if TYPE_CHECKING:
     from loadgen.control.session import ControlSession
-    from loadgen.control.tables.run_leases import LeaseHolder
-    from loadgen.control.tables.run_status import Run
     from loadgen.snowflake.session import RetryPolicy
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StopRequest:
-    """A run after it was asked to end. `by_us`: it is our wish that ends it."""
-
-    run: Run
-    by_us: bool
-    holder: LeaseHolder | None
-
-    @property
-    def is_led(self) -> bool:
-        return self.holder is not None and self.holder.remaining_ms > 0
+    from orchestrator.leadership import StopRequest
 
 
 @click.command(epilog="\b\nExample:\n  loadgen stop latest -c prod --reason 'wrong warehouse'")
@@ -66,17 +51,11 @@ def stop(
 
 def _ask(session: ControlSession, patience: RetryPolicy, name: str, why: str | None) -> StopRequest:
     from loadgen.control import run_lookup
-    from loadgen.control.tables import run_status
-    from orchestrator.run_ownership import expire_dead_holder
+    from orchestrator.service import OrchestratorService
 
     run_id = run_lookup.find_run(session, patience, name).run_id
-    moment = patience.call(lambda: run_status.server_time(session))
-    reason = (
-        f"stopped by {user_and_host()} at {moment:%Y-%m-%d %H:%M:%S} UTC{f': {printable(why, 500)}' if why else ''}"
-    )
-    run = run_status.cancel(session, patience, run_id, reason)
-    holder, _ = expire_dead_holder(session, patience, run_id)
-    return StopRequest(run=run, by_us=run.reason == reason, holder=holder)
+    service = OrchestratorService(session.place, open_session=lambda _: session, patience=patience)
+    return service.stop_run(run_id, by=user_and_host(), why=why)
 
 
 def _as_json(asked: StopRequest) -> dict[str, object]:

@@ -10,7 +10,6 @@ import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from loadgen.clock import Clock
 from loadgen.control.session import ControlSession
@@ -22,11 +21,6 @@ from loadgen.snowflake.session import RetryPolicy
 from loadgen.threads import Service
 from loadgen.units import NS_PER_S
 from orchestrator.nightly.queued_scenario import HostPermissions, restrict_notifications
-
-if TYPE_CHECKING:
-    from loadgen.control.session import ControlSession
-    from loadgen.snowflake.session import RetryPolicy
-
 
 log = logging.getLogger(__name__)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 
+from orchestrator.spawn.local import worker_arguments
 from orchestrator.spawn.spawner import ProcessEnd, WorkerOrder
 from orchestrator.spawn.spcs import SpcsSpawner
-from orchestrator.spawn.subprocess import worker_arguments
 
 
 class ExternalSpawner:

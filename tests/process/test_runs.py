@@ -23,8 +23,8 @@ from loadgen.control.tables.run_status import NewRun, StatusChange
 from loadgen.control.tables.test_results import ResultRow
 from loadgen.errors import UsageError
 from loadgen.model.run import Phase, RunStatus
+from orchestrator.leadership import SkippedRun
 from orchestrator.recover import recover_runs
-from orchestrator.run_ownership import SkippedRun
 from tests.control_plane import ControlPlane, patience
 from tests.process.run_commands import Bench, read_until, result, script
 from tests.processes import PATIENCE_S, PROGRAM, alive, wait_until

@@ -17,13 +17,12 @@ from loadgen.metrics.window_codec import WindowRow
 from loadgen.results.run_record import measured_windows
 from loadgen.rules.find_max_step import FindMaxSettings
 from loadgen.scenario.model import OnWorkerLoss
-from orchestrator.find_max_controller import (
-    FindMaxController,
+from orchestrator.find_max_controller import FindMaxController, step_record
+from orchestrator.lifecycle import (
     MetricsMissing,
     SearchDecision,
     SearchFinished,
     StartStep,
-    step_record,
 )
 from orchestrator.worker_health import WorkerHealth, WorkerView
 from tests.unit.orchestrator_builders import end, live, tally, view, window

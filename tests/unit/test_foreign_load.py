@@ -8,7 +8,7 @@ import pytest
 
 from loadgen.control.tables.find_max_step_history import StepRecord
 from loadgen.control.tables.warehouse_poll_snapshots import WarehousePoll
-from orchestrator.foreign_load import OwnLoad, foreign_statements, own_load_of_steps
+from orchestrator.run_environment import OwnLoad, foreign_statements, own_load_of_steps
 
 ZERO = datetime.fromisoformat("2026-11-15T02:00:00")
 OWN = [OwnLoad(begin=ZERO + timedelta(seconds=10), end=ZERO + timedelta(seconds=40), statements=8)]

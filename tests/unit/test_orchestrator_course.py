@@ -126,13 +126,13 @@ ROWS: list[tuple[str, LifecycleState, RunObservation, tuple[Action, ...]]] = [
     (
         "too expensive before it began",
         course(R.STARTING),
-        look(R.STARTING, WAITING, CONNECTING, wish=TOO_EXPENSIVE, **PREPARING),
+        look(R.STARTING, WAITING, CONNECTING, limit=TOO_EXPENSIVE, **PREPARING),
         stopped(TOO_EXPENSIVE, P.PREPARING),
     ),
     (
         "too expensive while it warms up",
         SAID,
-        look(R.RUNNING, RUNNING, now_s=5.0, wish=TOO_EXPENSIVE, **WARM),
+        look(R.RUNNING, RUNNING, now_s=5.0, limit=TOO_EXPENSIVE, **WARM),
         stopped(TOO_EXPENSIVE),
     ),
     ("the last second of patience", course(R.STARTING), look(R.STARTING, MISSING, now_s=60.0, **PREPARING), ()),
@@ -169,11 +169,11 @@ ROWS: list[tuple[str, LifecycleState, RunObservation, tuple[Action, ...]]] = [
         look(R.RUNNING, RUNNING, SILENT, now_s=30.0, **RUN),
         stopped(failure("worker-0 has been silent for 61 s")),
     ),
-    ("somebody wishes the end", SAID, look(R.RUNNING, RUNNING, now_s=30.0, wish=WISH, **RUN), stopped(WISH)),
+    ("somebody wishes the end", SAID, look(R.RUNNING, RUNNING, now_s=30.0, limit=WISH, **RUN), stopped(WISH)),
     (
         "a loss counts more than a wish",
         SAID,
-        look(R.RUNNING, KILLED, now_s=30.0, wish=WISH, **RUN),
+        look(R.RUNNING, KILLED, now_s=30.0, limit=WISH, **RUN),
         stopped(failure("worker-0 was killed by signal 9")),
     ),
     ("interrupted", SAID, look(R.RUNNING, RUNNING, now_s=30.0, interrupts=1, **RUN), (CANCEL,)),
@@ -320,7 +320,7 @@ def test_rows(what: str, before: LifecycleState, seen: RunObservation, actions: 
 @pytest.mark.parametrize("crew", [(), (RUNNING,), (KILLED,), (DONE,)])
 @pytest.mark.parametrize("interrupts", [0, 3])
 def test_a_finished_run_is_left_alone(status: RunStatus, crew: tuple[WorkerView, ...], interrupts: int) -> None:
-    assert decide(course(status), look(status, *crew, interrupts=interrupts, wish=WISH), RULES)[1] == ()
+    assert decide(course(status), look(status, *crew, interrupts=interrupts, limit=WISH), RULES)[1] == ()
 
 
 @pytest.mark.parametrize(("what", "before", "seen", "actions"), ROWS, ids=[row[0] for row in ROWS])

@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.model.run import RUN_TRANSITIONS, check_transition
+from loadgen.model.run import RUN_TRANSITIONS, Phase, RunStatus, check_transition
+from loadgen.rules.find_max_step import FindMaxSettings
+from loadgen.scenario.model import Load, LoadMode, OnWorkerLoss, TimingSettings
 from orchestrator.lifecycle import (
     Action,
     FinishRun,
     LifecycleState,
+    MeasuredStep,
+    MetricsMissing,
     MoveRun,
     PublishStart,
+    PublishStep,
     PublishStop,
+    RecordStep,
     RunEnding,
     RunObservation,
+    RunPolicy,
+    SearchDecision,
+    SearchFinished,
+    SearchUpdate,
+    StartStep,
     TerminateWorkers,
     after_action,
     decide,
 )
+from orchestrator.plan import plan_run
 from orchestrator.worker_health import WorkerView
 from tests.unit.course_builders import (
     CONNECTING,
@@ -37,6 +50,8 @@ from tests.unit.course_builders import (
     P,
     R,
 )
+from tests.unit.orchestrator_builders import view
+from tests.unit.test_find_max_controller import CALM, Led
 
 
 class World:
@@ -64,7 +79,7 @@ class World:
             crew=tuple(self.crew),
             zero_s=self.zero_s,
             interrupts=self.interrupts,
-            wish=self.wish,
+            limit=self.wish,
         )
         self.course, actions = decide(self.course, seen, RULES)
         for number, action in enumerate(actions):
@@ -156,3 +171,69 @@ def test_the_course_of_a_run_in_which_nothing_happens() -> None:
         (77, R.STOPPING, P.COOLDOWN),
     ]
     assert world.ending == DONE_BY_PLAN
+
+
+# --- what is decided of a search -------------------------------------------------------------------------------------
+
+POLICY = RunPolicy(
+    plan=plan_run(Load(mode=LoadMode.FIND_MAX, connections=25, find_max=FindMaxSettings(maximum=25), duration_s=None)),
+    timing=TimingSettings(),
+    on_worker_loss=OnWorkerLoss.FAIL,
+)
+
+
+def observed(search: SearchUpdate | None, status: RunStatus = RunStatus.RUNNING) -> RunObservation:
+    phase = Phase.MEASUREMENT
+    return RunObservation(
+        now_s=30.0, status=status, phase=phase, reason=None, crew=(view(),), zero_s=0.0, search=search
+    )
+
+
+def judged_step(led: Led) -> tuple[MeasuredStep, StartStep]:
+    led.look(view(number=0), view(number=1))
+    led.look(*(led.worker(number, CALM, 1.5) for number in range(2)))
+    judged, decision = led.controller.look(
+        [led.worker(number, CALM, 10.0) for number in range(2)], led.now_s + 1.0, queue_seen=False
+    )
+    assert judged is not None
+    assert isinstance(decision, StartStep)
+    return MeasuredStep(*judged), decision
+
+
+def test_a_judged_step_is_recorded_and_the_next_is_published_until_both_were_done() -> None:
+    step, following = judged_step(Led())
+    state = LifecycleState(since_s=0.0, seen=RunStatus.RUNNING, start_said=True)
+
+    state, actions = decide(state, observed(SearchUpdate(step=step, decision=following)), POLICY)
+    assert actions == (RecordStep(step), PublishStep(following))
+    state, again = decide(state, observed(None), POLICY)
+    assert again == actions
+    state, left = decide(after_action(state, actions[0]), observed(None), POLICY)
+    assert left == (PublishStep(following),)
+    assert decide(after_action(state, left[0]), observed(None), POLICY)[1] == ()
+
+
+def test_a_step_that_could_not_be_stored_is_stored_while_the_run_stops_and_no_step_follows() -> None:
+    step, following = judged_step(Led())
+    state = LifecycleState(
+        since_s=0.0, seen=RunStatus.RUNNING, start_said=True, unrecorded=(step,), next_step=following
+    )
+
+    state, actions = decide(state, observed(None, RunStatus.CANCELLING), POLICY)
+
+    assert actions[0] == RecordStep(step)
+    assert not any(isinstance(action, PublishStep) for action in actions)
+
+
+@pytest.mark.parametrize(
+    ("decision", "status"),
+    [(SearchFinished("found"), RunStatus.COMPLETED), (MetricsMissing(12.0), RunStatus.FAILED)],
+    ids=["found", "no metrics"],
+)
+def test_the_end_of_a_search_ends_the_run(decision: SearchDecision, status: RunStatus) -> None:
+    state = LifecycleState(since_s=0.0, seen=RunStatus.RUNNING, start_said=True)
+
+    state, _ = decide(state, observed(SearchUpdate(step=None, decision=decision)), POLICY)
+
+    assert state.ending is not None
+    assert (state.ending.status, state.ending.stop) == (status, "find_max")

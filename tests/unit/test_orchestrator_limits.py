@@ -18,10 +18,9 @@ from loadgen.model.run import Phase, RunStatus
 from loadgen.model.threshold import parse_threshold
 from loadgen.model.worker import WorkerStatus
 from loadgen.scenario.model import GuardrailAction, GuardrailSettings, Threshold, TimingSettings
-from orchestrator.aggregation import RunAggregator
+from orchestrator.aggregation import RunAggregator, RunSeconds
 from orchestrator.guardrails import CONSECUTIVE_BREACHES, WAREHOUSE_UNSEEN_MAX_S, LimitMonitor
 from orchestrator.lifecycle import RunEnding
-from orchestrator.run_seconds import RunSeconds
 from orchestrator.warehouse import CreditMeter
 from orchestrator.worker_health import WorkerHealth, WorkerView
 from tests.unit.orchestrator_builders import end, live, tally, view, window

@@ -11,8 +11,10 @@ from loadgen.model.event import PlannedCommand, SetPhase, SetRunTarget, Start
 from loadgen.model.run import Phase
 from loadgen.rules.find_max_step import FindMaxSettings
 from loadgen.scenario.model import ArrivalProcess, Load, LoadMode, LoadStage, TimingSettings
-from orchestrator.event_publisher import LATENCY_MAX_S, lead_ms, start_event, step_event
+from orchestrator.event_publisher import LATENCY_MAX_S, Announcement, lead_ms, start_event, step_event
 from orchestrator.plan import RunPlan, plan_run, planned_arrivals, planned_connection_ms
+from orchestrator.worker_health import WorkerHealth, WorkerView
+from tests.unit.orchestrator_builders import view
 
 
 def staged(*stages: LoadStage, warmup_s: float = 10.0, ramp_s: float = 0.0) -> Load:
@@ -249,3 +251,32 @@ def test_the_planned_arrivals_are_those_of_all_workers() -> None:
 def test_the_planned_arrivals_of_a_run_that_was_aborted_are_those_that_were_due() -> None:
     assert sum(arrivals(2, until_s=20.0)) == pytest.approx(500, abs=2)
     assert arrivals(2, until_s=9.0) == [0, 0]
+
+
+# --- acknowledgements ------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_whose_heartbeats_do_not_acknowledge_an_event_in_time_is_named_once() -> None:
+    announced = Announcement(sequence_id=3, what="event 3 (START)", within_s=5.0, overdue_s=105.0)
+    current, behind = view(number=0, last_sequence_id=3), view(number=1, last_sequence_id=2)
+
+    assert announced.late([current, behind], now_s=104.9) == []
+    assert announced.late([current, behind], now_s=105.0) == [
+        "worker-1 did not acknowledge event 3 (START) within 5.0 s"
+    ]
+    assert announced.late([current, behind], now_s=106.0) == []
+
+
+@pytest.mark.parametrize(
+    "worker",
+    [
+        view(last_sequence_id=0, silent_s=2.0),  # its last heartbeat was sent before the time limit
+        view(WorkerHealth.DEAD, last_sequence_id=0),
+        view(WorkerHealth.MISSING, None),
+    ],
+    ids=["silent", "lost", "never registered"],
+)
+def test_a_worker_without_heartbeats_after_the_time_limit_is_not_late(worker: WorkerView) -> None:
+    announced = Announcement(sequence_id=1, what="event 1 (START)", within_s=5.0, overdue_s=105.0)
+
+    assert announced.late([worker], now_s=106.0) == []

@@ -14,11 +14,12 @@ from loadgen.cli import runs, status
 from loadgen.cli.common import user_and_host
 from loadgen.cli.main import cli, main
 from loadgen.cli.status import RunDetails, as_json, as_lines, outcome
-from loadgen.cli.stop import StopRequest, _as_json, _as_text
+from loadgen.cli.stop import _as_json, _as_text
 from loadgen.control.tables.run_leases import LeaseHolder
 from loadgen.control.tables.run_status import Run, RunFigures
 from loadgen.control.tables.test_logs import LogRow
 from loadgen.model.run import RunStatus
+from orchestrator.leadership import StopRequest
 from tests.processes import ROOT
 from tests.unit.run_builders import RUN, T0, WORKER
 

@@ -19,10 +19,10 @@ from loadgen.cli.runs import _as_text as pruned_text
 from loadgen.control.tables.prune import PruneCandidates
 from loadgen.worker import main as worker_main
 from orchestrator.nightly.attempt import AttemptFolder
-from orchestrator.spawn import subprocess as programs
+from orchestrator.spawn import local as programs
 from orchestrator.spawn.external import ExternalSpawner, worker_command
+from orchestrator.spawn.local import SubprocessSpawner, find_python
 from orchestrator.spawn.spawner import WorkerOrder, last_lines
-from orchestrator.spawn.subprocess import SubprocessSpawner, find_python
 from tests.processes import PATIENCE_S, alive, wait_until
 from tests.unit.run_builders import RUN
 

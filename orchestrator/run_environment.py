@@ -1,4 +1,6 @@
-"""Statements of others on the warehouse under test, as the polls of it show them.
+"""The environment of a run: machine, versions, warnings, and statements of other users on the target warehouse.
+
+Those statements are seen in the polls of the warehouse.
 
 On the embedded server `running` and `queued` are exact at the moment of the poll: what is more than this run can have
 makes it INVALID. Snowflake does not document how current these columns are: there it is a warning.
@@ -6,21 +8,30 @@ makes it INVALID. Snowflake does not document how current these columns are: the
 
 from __future__ import annotations
 
+import os
+import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import accumulate, pairwise
 from typing import Any
 
-from loadgen.control.tables import find_max_step_history, warehouse_poll_snapshots
+from loadgen import __version__
+from loadgen.control.tables import (
+    find_max_step_history,
+    warehouse_poll_snapshots,
+)
 from loadgen.control.tables.find_max_step_history import StepRecord
 from loadgen.control.tables.run_status import Run
 from loadgen.control.tables.warehouse_poll_snapshots import WarehousePoll
 from loadgen.log import printable
 from loadgen.scenario.model import EMBEDDED, LoadMode, Scenario
+from loadgen.snowflake import driver
 from loadgen.snowflake.ident import Identifier
 from orchestrator.leader import Leader
-from orchestrator.run_result import MeasuredWindows
+from orchestrator.run_result import (
+    MeasuredWindows,
+)
 from orchestrator.warehouse import target_warehouse
 
 MARGIN = 1  # a statement that has ended for its client, and not yet for the server
@@ -95,3 +106,30 @@ def foreign_statements(warehouse: str, polls: Sequence[WarehousePoll], own: Sequ
         f"other statements ran on warehouse {printable(warehouse, 100)}: up to {at_once} at once, this run has at most"
         f" {most}"
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetInfo:
+    """What is known of the target before a run begins."""
+
+    server: str | None = None  # its version
+    shared_warehouse: bool = False  # the user wants to measure beside other runs
+
+
+def environment_document(leader: Leader, scenario: Scenario, known: TargetInfo, seen: Sequence[str]) -> dict[str, Any]:
+    unstored = [f"{one.worker_id} could not store all: {one.said}" for one in leader.crew if one.left_rows]
+    warnings = list(dict.fromkeys([*leader.limits.warnings, *unstored, *seen]))
+    if scenario.target.use_cached_result:
+        warnings.append("target.use_cached_result is on: some answers may come from the result cache")
+    if known.shared_warehouse:
+        warnings.append("the warehouse was shared: other runs may have measured on it at the same time")
+    here = {"python": platform.python_version(), "platform": platform.platform(), "cores": os.cpu_count()}
+    return here | {
+        "niceness": os.getpriority(os.PRIO_PROCESS, 0),  # of workers on this machine too: they inherit it
+        "loadgen": __version__,
+        "driver": driver.version(),
+        "server": known.server,
+        "shared_warehouse": known.shared_warehouse,
+        "warnings": warnings,
+        "credits": None if leader.watch is None or scenario.connection == EMBEDDED else round(leader.watch.credits, 6),
+    }

@@ -1,4 +1,4 @@
-"""What a leader says to workers: events of its term, in order, each once; and the targets that RUN_STATUS repeats."""
+"""Events for workers, numbered and each published once; and the targets that RUN_STATUS repeats."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from orchestrator.worker_health import WorkerView
 # Between the insertion of an event and its reader: the look-up of its number, its publication in RUN_STATUS, the
 # worker's poll, and the reading itself.
 STATEMENTS_PER_ANNOUNCEMENT = 4
-LATENCY_MAX_S = 2.0  # a statement that took longer was an exception: nobody waits for the next one
+LATENCY_MAX_S = 2.0  # a slower statement was an exception, and not expected to happen again
 
 
 def lead_ms(timing: TimingSettings, latency_s: float) -> int:
@@ -94,15 +94,20 @@ class EventPublisher:
     """One thread."""
 
     def __init__(
-        self, session: ControlSession, patience: RetryPolicy, office: Leadership, timing: TimingSettings, clock: Clock
+        self,
+        session: ControlSession,
+        patience: RetryPolicy,
+        leadership: Leadership,
+        timing: TimingSettings,
+        clock: Clock,
     ) -> None:
-        self._session, self._patience, self._office = session, patience, office
+        self._session, self._patience, self._leadership = session, patience, leadership
         self._timing, self._clock = timing, clock
         self._targets: dict[str, ConnectionTarget] = {}
         self._start: NewEvent | None = None  # START as it was published, or tried
         self._step: NewEvent | None = None  # the last step of a search, likewise
         self._announced: Announcement | None = None  # the newest: a worker that acknowledges it knows all before
-        self.zero: datetime | None = None  # when the plan begins, by the server's clock; None: START was not said
+        self.zero: datetime | None = None  # when the plan begins, by the server's clock; None: START was not published
         self.zero_s: float | None = None  # the same by this process's clock
         self.latencies_s: deque[float] = deque(maxlen=LATENCIES_KEPT)  # of statements of the control plane
         self.next_sequence_id = 1
@@ -118,19 +123,19 @@ class EventPublisher:
         return lead_ms(self._timing, max(self.latencies_s, default=0.0))
 
     def go_on_from(self, run: Run) -> list[Event]:
-        """Another leader has spoken to these workers before. What it said."""
+        """Continue after another leader. Returns the events that it has published."""
         self._targets = dict(read_targets(run.worker_targets))
         said = self.read_said()
         self.next_sequence_id = max(run.next_sequence_id, said[-1].sequence_id + 1 if said else 1)
         return said
 
     def start(self, plan: RunPlan, workers: int) -> None:
-        """START: the plan begins a while after the server has it. The longer that takes, the later it begins."""
-        if self._office.term.epoch > 1:  # a leader in between may have said it: workers follow that one
+        """START: the plan begins `lead_ms` after the server has inserted the event."""
+        if self._leadership.term.epoch > 1:  # another leader may have published START: workers follow that
             self.read_said()
         if self.zero is not None:
             return
-        if self._start is None:  # else it may be there already, and saying it again does nothing
+        if self._start is None:  # else it may be stored already, and publishing it again changes nothing
             self._start = start_event(plan, workers, self.lead_ms)
         emitted = self.say(self._start)
         self.zero = effective_time(self._start.command, emitted.created_at)
@@ -154,7 +159,7 @@ class EventPublisher:
 
     def read_said(self) -> list[Event]:
         """All events of the run; and from START when the plan begins."""
-        said = list(run_control_events.catch_up(self._session, self._office.term.key, 0))
+        said = list(run_control_events.catch_up(self._session, self._leadership.term.key, 0))
         read_s = self._now_s()
         starts = [one for one in said if isinstance(one.command, Start)]
         if starts:
@@ -167,7 +172,7 @@ class EventPublisher:
 
     def say(self, new: NewEvent) -> EmittedEvent:
         """Append an event. The same one again, after a failure, is not written twice."""
-        emitted = run_control_events.emit(self._session, self._patience, self._office.term, new)
+        emitted = run_control_events.emit(self._session, self._patience, self._leadership.term, new)
         self.next_sequence_id = emitted.sequence_id + 1
         command = new.command
         self._await_acknowledgements(command, emitted)

@@ -1,8 +1,8 @@
-"""Leading a run: observe, decide, apply, every second, for one term of office.
+"""Leading a run: observe, decide, apply, every second, while the lease is held.
 
-It talks to the control plane from one thread with one session; another keeps the lease. Nothing is commanded without
-trust in the lease, and SQL refuses what comes too late all the same. While the control plane is away it waits: the
-workers know the plan.
+One thread with one session talks to the control plane; another renews the lease. Before each action the lease must be
+trusted, and SQL rejects actions of an expired one. While the control plane is unreachable the leader waits: the workers
+know the plan.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Leader:
         self._policy = RunPolicy(plan=plan_run(scenario.load), timing=timing, on_worker_loss=scenario.on_worker_loss)
         times = LeaseTimes(ttl_s=timing.lease_ttl_s, renew_s=timing.lease_renew_s, margin_s=timing.lease_margin_s)
         self._woken = threading.Event()
-        # Never stopped: whoever will not wait for the control plane any longer ends the process.
+        # Never stopped: a user who does not want to wait for the control plane any longer ends the process.
         self.patience = RetryPolicy(stop=threading.Event(), clock=clock, first_pause_s=0.5)
         self.session = session
         self._leadership = Leadership(
@@ -106,7 +106,7 @@ class Leader:
         self._heard_s = 0.0  # when the control plane last answered
         self._missed_ticks = 0  # since then
         self._state = LifecycleState(since_s=0.0, seen=RunStatus.PREPARED)
-        self.stopped_s: float | None = None  # when in the plan the end was decided; None: it never began, or is unknown
+        self.stopped_s: float | None = None  # when in the plan the end was decided; None: not known
         self.crew: tuple[WorkerView, ...] = ()
         self.progress = RunAggregator(scenario.thresholds, scenario.judged_stages)
         self.stored_seconds = SnapshotBackfill(self.session, run_id, self.progress.seconds)
@@ -120,15 +120,15 @@ class Leader:
         return self._policy.plan
 
     def interrupt(self) -> int:
-        """Ask for the end: the first time in good order, the second time at once. How often it was asked."""
+        """Ask for the end: gracefully the first time, at once the second time. Returns the number of requests."""
         self._interrupts += 1
         self._woken.set()
         return self._interrupts
 
-    # --- one term ----------------------------------------------------------------------------------------------------
+    # --- leadership --------------------------------------------------------------------------------------------------
 
     def take(self) -> None:
-        """Claim the run; Busy when somebody leads it."""
+        """Claim the run; Busy when another process leads it."""
         self._leadership.take()
 
     def leave(self, *, releasing: bool) -> None:
@@ -136,7 +136,7 @@ class Leader:
         self._leadership.leave(releasing=releasing)
 
     def go_on(self, run: Run) -> None:
-        """Take over a run that another leader has led this far: what it said and stored is known from the tables."""
+        """Take over a run from another leader: what that published and stored is read from the tables."""
         said = self._publisher.go_on_from(run)
         self._state = replace(self._state, start_said=self._publisher.zero is not None)
         stops = [one.command for one in said if isinstance(one.command, Stop)]
@@ -154,15 +154,15 @@ class Leader:
             self.limits.go_on(self.find_max.go_on(self._steps, self.progress.step))
 
     def go_on_watching(self) -> None:
-        """The same for the warehouse under test: what was seen of it is what it has cost."""
+        """The same for the target warehouse: stored polls give what it has cost so far."""
         assert self.watch is not None
         polls = self.patience.call(lambda: warehouse_poll_snapshots.read(self.session, self._run_id))
         self.watch.go_on(polls)
         if not polls:
-            self.limits.warnings.append("credits are counted since the run was taken over: no look before was stored")
+            self.limits.warnings.append("credits are counted since the run was taken over: no earlier poll was stored")
 
     def lead(self) -> RunEnding:
-        """Take the run from STARTING to the point where every worker is over. How it will end."""
+        """Lead the run from STARTING until every worker has ended. Returns how it will end."""
         due_s = self._heard_s = self._now_s()
         self._state = replace(self._state, since_s=due_s)
         while True:
@@ -180,7 +180,7 @@ class Leader:
             self._woken.clear()
 
     def move(self, run: Run, step: MoveRun, verdict: str | None = None) -> bool:
-        """Take one step of the run's life, if it is still where it was seen."""
+        """Change the status of the run, if it is still the observed one."""
         self._leadership.require_trust()
         change = StatusChange(
             status=run.status,
@@ -198,7 +198,7 @@ class Leader:
         return moved
 
     def while_leading(self, work: Callable[[], Result]) -> Result:
-        """Do something that may be done again, under this term or, when it is lost meanwhile, the next that is won."""
+        """Do repeatable work under this lease or, when it is lost meanwhile, under the next one that is claimed."""
         while True:
             try:
                 self._leadership.require_trust()
@@ -215,7 +215,7 @@ class Leader:
     # --- a tick ------------------------------------------------------------------------------------------------------
 
     def _tick(self) -> RunEnding | None:
-        """One look, and what follows from it. What was carried out stays remembered when a later action fails."""
+        """Observe, decide, apply. Actions that succeeded stay remembered when a later one fails."""
         view, run = self._observe()
         self._state, actions = decide(self._state, view, self._policy)
         if self._state.ending is not None and self.stopped_s is None and view.zero_s is not None:
@@ -250,17 +250,17 @@ class Leader:
         )
 
     def _observe(self) -> tuple[RunObservation, Run]:
-        # First who has ended, then what they said: a last beat is never missed for an end that was seen.
+        # Ends of processes first, then heartbeats: the last heartbeat of a process that has ended is never missed.
         ends = self._spawner.ended()
         began_s = self._now_s()
         run = run_status.read(self.session, self._run_id)
         self._publisher.latencies_s.append(self._now_s() - began_s)
         if run is None:
             raise RunFailed(f"run {self._run_id} has vanished from RUN_STATUS")
-        if run.status.is_terminal:  # we were taken for dead: there is nothing left to lead
-            raise RunFailed(f"run {self._run_id} was ended by somebody else: {run.status}, {run.reason}")
+        if run.status.is_terminal:  # another process recovered the run, for which this leader counted as lost
+            raise RunFailed(f"run {self._run_id} was ended by another process: {run.status}, {run.reason}")
         if run.status is RunStatus.RUNNING and self._publisher.zero is None:
-            self._publisher.read_said()  # a leader in between has started it
+            self._publisher.read_said()  # another leader has started it meanwhile
         now_s = self._look_at_crew(ends)
         view = RunObservation(
             now_s=now_s,
@@ -277,7 +277,7 @@ class Leader:
         return replace(view, limit=limit, search=search), run
 
     def _look_at_crew(self, ends: Sequence[ProcessEnd]) -> float:
-        """How the workers are, and when that was."""
+        """Assess the workers. Returns the time of the observation."""
         rows = worker_heartbeats.read(self.session, self._run_id)
         timing, now_s = self._policy.timing, self._now_s()
         silent_s = self._liveness.observe(rows, now_s)
@@ -336,7 +336,7 @@ class Leader:
         event(log, logging.INFO, "step_judged", step=judged.number, outcome=judged.outcome, why=judged.reason)
 
     def _publish(self) -> None:
-        """What is known of the run, when it has changed."""
+        """Update the figures of the run in RUN_STATUS, when they have changed."""
         lives = [worker.live for worker in self.crew if worker.live is not None]
         healths = [worker.health for worker in self.crew]
         rollup = RunRollup(
@@ -357,7 +357,7 @@ class Leader:
         if changed and run_status.publish(self.session, self._leadership.term, rollup):
             self._published = (rollup, now_s)
 
-    # --- trouble -----------------------------------------------------------------------------------------------------
+    # --- outages -----------------------------------------------------------------------------------------------------
 
     def _heard(self) -> None:
         now_s = self._now_s()
@@ -367,7 +367,7 @@ class Leader:
         self._heard_s, self._missed_ticks = now_s, 0
 
     def _missed(self, error: ControlFailed) -> None:
-        """The control plane did not answer. Workers go on by themselves, for a while. Only the first time is told."""
+        """The control plane did not answer. Workers continue with the plan. Only the first failure is a warning."""
         if not error.failure.retryable:
             raise error
         level = logging.DEBUG if self._missed_ticks else logging.WARNING
@@ -375,10 +375,10 @@ class Leader:
         self._missed_ticks += 1
         away_s = self._now_s() - self._heard_s
         if away_s > OUTAGE_MAX_S:
-            raise RunFailed(f"the control plane has been away for {away_s:.0f} s") from error
+            raise RunFailed(f"the control plane has been unreachable for {away_s:.0f} s") from error
 
     def _regain(self, error: Fenced) -> None:
-        event(log, logging.WARNING, "term_lost", what=str(error))
+        event(log, logging.WARNING, "lease_lost", what=str(error))
         self._leadership.regain(self._woken)
         self._heard()
 

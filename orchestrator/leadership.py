@@ -1,4 +1,8 @@
-"""A term of office over a run: claimed, kept by a thread of its own, lost, regained, left."""
+"""The lease of a run: claimed, renewed, lost, reclaimed, released; which process holds it; asking for a stop.
+
+A leader whose process has ended on this machine leads no more: its lease is expired at once, and a successor waits for
+the takeover margin only. Otherwise a successor waits until the lease expires.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +26,11 @@ from loadgen.snowflake.session import RetryPolicy
 
 log = logging.getLogger(__name__)
 
-RECLAIM_PERIOD_S = 1.0  # how often one that lost its term tries for the next
+RECLAIM_PERIOD_S = 1.0  # between attempts to claim a lost lease again
 
 
 class Leadership:
-    """The leader's thread, with the leader's session; keeping the lease has a thread and a session of its own."""
+    """Used by the leader's thread, with its session; a separate thread renews the lease, with a separate session."""
 
     def __init__(
         self,
@@ -38,7 +42,7 @@ class Leadership:
         lease_session: Callable[[], ControlSession],
         clock: Clock,
     ) -> None:
-        """`lease_session` makes the session on which a lease is renewed, one for each."""
+        """`lease_session` makes the session that renews a lease, one for each lease."""
         self._run_id, self._times = run_id, times
         self._session, self._patience = session, patience
         self._lease_session, self._clock = lease_session, clock
@@ -46,42 +50,42 @@ class Leadership:
 
     @property
     def term(self) -> Lease:
-        assert self._keeper is not None, "no term was claimed"
+        assert self._keeper is not None, "no lease was claimed"
         return self._keeper.term
 
     def take(self) -> None:
-        """Claim the run; Busy when somebody leads it."""
+        """Claim the run; Busy when another process leads it."""
         if not self._claim(run_leases.new_owner()):
             holder = run_leases.read(self._session, self._run_id)
-            who = "somebody else" if holder is None else holder.owner
+            who = "another process" if holder is None else holder.owner
             raise Busy(f"run {self._run_id} is led by {who}")
 
     def leave(self, *, releasing: bool) -> None:
-        """End the term; with `releasing` the next leader need not wait for it to expire."""
+        """Stop renewing; with `releasing` the next leader does not have to wait until the lease expires."""
         if self._keeper is not None:
             self._keeper.stop(releasing=releasing)
 
     def require_trust(self) -> None:
-        """Fenced unless the term may be acted on now."""
-        assert self._keeper is not None, "no term was claimed"
+        """Fenced when the lease may have expired."""
+        assert self._keeper is not None, "no lease was claimed"
         if not self._keeper.trusted:
-            raise Fenced(f"term {self.term.epoch} over run {self._run_id} is not to be trusted any more")
+            raise Fenced(f"the lease of run {self._run_id} (epoch {self.term.epoch}) may have expired")
 
     def regain(self, woken: threading.Event) -> None:
-        """Lost the term: stop commanding, claim the next one like anyone else, and carry on if it was won."""
+        """After a lost lease: claim the next one, and continue if no other process has it."""
         lost = self.term
         self.leave(releasing=False)
         owner = run_leases.new_owner()
         for _ in range(round((2 * self._times.ttl_s + run_leases.TAKEOVER_MARGIN_S) / RECLAIM_PERIOD_S)):
             if self._claim(owner):
-                event(log, logging.WARNING, "term_regained", epoch=self.term.epoch)
+                event(log, logging.WARNING, "lease_reclaimed", epoch=self.term.epoch)
                 return
             holder = self._patience.call(lambda: run_leases.read(self._session, self._run_id))
             if holder is not None and holder.remaining_ms > 0 and holder.epoch > lost.epoch:
                 break
             self._clock.wait(woken, RECLAIM_PERIOD_S)
             woken.clear()
-        raise Fenced(f"run {self._run_id} is led by somebody else now")
+        raise Fenced(f"run {self._run_id} is led by another process now")
 
     def _claim(self, owner: str) -> bool:
         claimed_ns = self._clock.boottime_ns()
@@ -94,8 +98,8 @@ class Leadership:
 
 
 DEAD_AFTER_S = 60.0  # where the run's own timing cannot be read
-NEVER_LED_S = 600.0  # storing the value pools of a new run takes a while, and nobody leads it yet
-LOOK_S = 1.0  # how often to look whether workers have ended
+NEVER_LED_S = 600.0  # storing the value pools of a new run takes a while, and no process leads it yet
+LOOK_S = 1.0  # between checks whether workers have ended
 _ON_THIS_MACHINE = (SpawnerKind.LOCAL, SpawnerKind.SUBPROCESS)  # workers run where their orchestrator does
 
 
@@ -106,12 +110,12 @@ class SkippedRun:
     run_id: str
     why: str
     has_ended: bool = False
-    living: bool = False  # nobody leads it, and its workers work on
-    free_in_s: float | None = None  # nobody leads it, and it can be ended after this time
+    living: bool = False  # no process leads it, and its workers continue
+    free_in_s: float | None = None  # no process leads it, and it can be ended after this time
 
 
 def why_not_recoverable(run: UnfinishedRun, holder: LeaseHolder | None = None) -> SkippedRun | None:
-    """Why nobody else may lead a run; None: somebody may."""
+    """Why another process may not lead a run; None: it may."""
     if run.lease_over_ms is None:
         age_s = run.update_age_ms / 1000
         not_yet = SkippedRun(run_id=run.run_id, why=f"it was made {age_s:.0f} s ago, and is not led yet")
@@ -129,7 +133,7 @@ def why_not_recoverable(run: UnfinishedRun, holder: LeaseHolder | None = None) -
 
 
 def expire_dead_holder(session: ControlSession, patience: RetryPolicy, run_id: str) -> tuple[LeaseHolder | None, bool]:
-    """Who holds the lease, and whether its process has ended on this machine: then the lease is over from now on."""
+    """The holder of the lease, and whether its process has ended on this machine: then the lease is expired now."""
     holder = patience.call(lambda: run_leases.read(session, run_id))
     if holder is None or not run_leases.is_owner_dead(holder.owner):
         return holder, False
@@ -156,7 +160,7 @@ def active_worker_of(beats: Sequence[HeartbeatRow], scenario: Scenario | None, *
 
 
 def left_to_workers(run_id: str, heard: str, scenario: Scenario | None, *, gone: bool) -> SkippedRun:
-    """Workers that were started by their leader end with it; only others can be led on."""
+    """Workers that their leader has started end with it; only other runs can be taken over."""
     if gone and scenario is not None and scenario.spawner.kind in _ON_THIS_MACHINE:
         return SkippedRun(run_id=run_id, why=f"its workers have not ended yet: {heard}", free_in_s=LOOK_S)
     return SkippedRun(run_id=run_id, why=heard, living=True)

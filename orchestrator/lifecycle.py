@@ -3,10 +3,10 @@
     STARTING    all workers WAIT → START with the plan, then RUNNING; one died, or time is over → FAILED
     RUNNING     warm-up over → MEASUREMENT; plan over → STOPPING, STOP; a worker lost, a limit hit → STOPPING, STOP
     STOPPING    all workers over, or the drain's deadline passed and they were ended → finish
-    CANCELLING  the same, for a user's wish
+    CANCELLING  the same, at the request of a user
 
-The decision names actions; somebody else carries them out, and may fail to: then the next tick decides again from what
-is there. So every action is one that may be decided twice, and only `carried_out` remembers that something was said.
+The decision names actions; the leader applies them. When one fails, the next tick decides again from what it observes.
+So every action may be decided twice; `after_action` remembers those that succeeded.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class MeasuredStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchUpdate:
-    """What a look at the search brought: the step that it has just judged, and what it wants next."""
+    """What the search has observed: the step that it has just judged, and its decision."""
 
     step: MeasuredStep | None
     decision: SearchDecision | None
@@ -103,8 +103,8 @@ class RunObservation:
     phase: Phase
     reason: str | None
     crew: tuple[WorkerView, ...]
-    zero_s: float | None = None  # when the plan begins; None: START was not said
-    interrupts: int = 0  # how often somebody asked this process to stop
+    zero_s: float | None = None  # when the plan begins; None: START was not published
+    interrupts: int = 0  # how often this process was asked to stop
     limit: RunEnding | None = None  # a threshold, a guardrail or the cost ends the run
     search: SearchUpdate | None = None
 
@@ -118,7 +118,7 @@ class LifecycleState:
     ending: RunEnding | None = None
     start_said: bool = False
     stop_said: bool = False
-    asked_s: float | None = None  # when somebody first asked this process to stop
+    asked_s: float | None = None  # when this process was first asked to stop
     ended: int = 0  # 1: workers were asked to end, 2: asked again, 3: they were ended
     ended_s: float = 0.0  # when that was
     unrecorded: tuple[MeasuredStep, ...] = ()  # steps of the search that are judged and not stored yet
@@ -154,7 +154,7 @@ class TerminateWorkers:
 
 @dataclass(frozen=True, slots=True)
 class FinishRun:
-    """Every worker is over: make the results, and end the run."""
+    """Every worker has ended: make the results, and end the run."""
 
     ending: RunEnding
 
@@ -281,30 +281,32 @@ def _stopping(
     state: LifecycleState, view: RunObservation, policy: RunPolicy
 ) -> tuple[LifecycleState, tuple[Action, ...]]:
     ending = state.ending
-    if ending is None or ending.status not in RUN_TRANSITIONS[view.status]:  # somebody else's wish came before ours
+    if ending is None or ending.status not in RUN_TRANSITIONS[view.status]:  # another request came first
         ending = _asked(view, policy)
     state = replace(state, ending=ending)
     said: tuple[Action, ...] = () if state.stop_said else (PublishStop(ending),)
     unheard_s = 0.0 if view.status is RunStatus.CANCELLING else policy.timing.kill_after_s
-    never_came = view.now_s - state.since_s >= unheard_s  # whoever comes later sees the state of the run, and leaves
+    never_came = (
+        view.now_s - state.since_s >= unheard_s
+    )  # a worker that registers later reads the status of the run, and ends
     if all(worker.is_over or (worker.health is WorkerHealth.MISSING and never_came) for worker in view.crew):
         return state, (*said, FinishRun(_with_losses(ending, view, policy)))
     if state.ended == 0:
         if view.interrupts < 2 and view.now_s <= _over_s(state, view, ending, policy):
             return state, said
         return replace(state, ended=1, ended_s=view.now_s), (*said, TerminateWorkers(hard=False))
-    if state.ended == 1:  # whoever had not heard of STOP took the first for the wish to drain
+    if state.ended == 1:  # a worker that had not read STOP took the first signal as the request to drain
         return replace(state, ended=2, ended_s=view.now_s), (*said, TerminateWorkers(hard=False))
     if view.now_s - state.ended_s <= policy.timing.kill_after_s:
         return state, said
     if state.ended == 2:
         return replace(state, ended=3, ended_s=view.now_s), (*said, TerminateWorkers(hard=True))
-    # Whoever still beats cannot be reached: others decide about him.
+    # A worker that still sends heartbeats is unreachable: its watchdog ends it.
     return state, (*said, FinishRun(_with_losses(ending, view, policy)))
 
 
 def _with_losses(ending: RunEnding, view: RunObservation, policy: RunPolicy) -> RunEnding:
-    """A worker that was lost before it heard of the end counts, though that shows only while the others drain."""
+    """A worker that was lost before it read STOP counts, although that shows only while the others drain."""
     heard = (WorkerStatus.DRAINING, WorkerStatus.COMPLETED)
     lost = [worker for worker in view.crew if worker.status not in heard]
     fails = policy.on_worker_loss is OnWorkerLoss.FAIL or len(lost) == len(view.crew)
@@ -315,7 +317,7 @@ def _with_losses(ending: RunEnding, view: RunObservation, policy: RunPolicy) -> 
 
 def _over_s(state: LifecycleState, view: RunObservation, ending: RunEnding, policy: RunPolicy) -> float:
     """When workers that are not over by themselves are ended. One that only writes what it measured is not cut short,
-    unless somebody waits: then it spools what is left."""
+    unless a user waits: then it spools the rest."""
     over_s = _drained_s(state, ending, policy) + policy.timing.terminate_after_s
     storing = all(worker.is_over or worker.is_storing for worker in view.crew)
     return over_s + STORE_TIMEOUT_S if storing and state.asked_s is None else over_s
@@ -333,14 +335,14 @@ def _stop(state: LifecycleState, view: RunObservation, ending: RunEnding) -> tup
 
 
 def _asked(view: RunObservation, policy: RunPolicy) -> RunEnding:
-    """The run was CANCELLING, or somebody else had stopped it."""
+    """The run was CANCELLING, or another process had stopped it."""
     if view.status is RunStatus.CANCELLING:
         drain_s = policy.timing.drain_interrupt_s
         reason = view.reason or "stopped by the user"
         return RunEnding(status=RunStatus.CANCELLED, reason=reason, stop="cancelled", drain_s=drain_s)
     return RunEnding(
         status=RunStatus.FAILED,
-        reason=f"its leader was lost while it was stopping ({view.reason or 'nobody said why'})",
+        reason=f"its leader was lost while it was stopping ({view.reason or 'no reason is stored'})",
         stop="taken over",
         drain_s=policy.timing.drain_s,
     )

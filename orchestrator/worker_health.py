@@ -1,4 +1,4 @@
-"""The workers of a run, as their leader sees them: beats, ends of processes, and for how long each was silent. Pure."""
+"""The workers of a run as their leader sees them: heartbeats, ends of processes, and time without heartbeats. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class WorkerHealth(StrEnum):
     MISSING = "MISSING"  # never heard of
     ALIVE = "ALIVE"
     STALE = "STALE"
-    DEAD = "DEAD"  # silent for too long, ended with an error, or said so
+    DEAD = "DEAD"  # without heartbeats for too long, ended with an error, or reported DEAD
     DONE = "DONE"
 
 
@@ -45,7 +45,7 @@ class WorkerView:
 
     @property
     def is_over(self) -> bool:
-        """Nothing more will come from it."""
+        """It has ended: it sends nothing more."""
         return self.health in (WorkerHealth.DEAD, WorkerHealth.DONE) or self.end is not None
 
     @property
@@ -64,12 +64,12 @@ class WorkerView:
 
     @property
     def said(self) -> str | None:
-        """The last error that it told of."""
+        """The last error that it reported."""
         return None if self.row is None else self.row.beat.last_error
 
     @property
     def why(self) -> str:
-        """What became of it, in one sentence."""
+        """What happened to it, in one sentence."""
         said = self.said
         if self.end is not None:
             why = self._last_words(self.end)
@@ -77,14 +77,14 @@ class WorkerView:
         if self.health is WorkerHealth.MISSING:
             return f"{self.worker_id} never registered"
         if self.status is WorkerStatus.DEAD:
-            return f"{self.worker_id} ended: {said or 'it did not say why'}"
+            return f"{self.worker_id} ended: {said or 'no reason was reported'}"
         if self.health is WorkerHealth.DEAD:
             return f"{self.worker_id} has been silent for {self.silent_s:.0f} s"
         return f"{self.worker_id} is {self.status}{f': {said}' if said else ''}"
 
     def _last_words(self, end: ProcessEnd) -> str | None:
-        """Its last beat, when that told of its end; what it wrote about it; of one that was not killed also what it
-        last told of a statement, or wrote at all."""
+        """The error in its last heartbeat when that reported its end, or in its log; unless it was killed also its last
+        failed statement, or the last line of its log."""
         told = self.said if self.status is WorkerStatus.DEAD else None
         if told or end.error or end.code < 0:
             return told or end.error
@@ -92,8 +92,8 @@ class WorkerView:
 
 
 class LivenessTracker:
-    """How long each worker's count of beats has stood still, in seconds of successful observation: an outage of the
-    control plane kills nobody, and neither does a pause of this process."""
+    """Seconds without a new heartbeat of each worker, counted only while observations succeed: neither an outage of the
+    control plane nor a pause of this process makes a worker count as dead."""
 
     def __init__(self, *, longest_gap_s: float) -> None:
         self._longest_gap_s = longest_gap_s
@@ -102,7 +102,7 @@ class LivenessTracker:
         self._last_s: float | None = None
 
     def observe(self, rows: Sequence[HeartbeatRow], now_s: float) -> Mapping[str, float]:
-        """Silence of each worker, after one more successful look."""
+        """Seconds without heartbeats of each worker, after one more successful observation."""
         gap_s = 0.0 if self._last_s is None else min(now_s - self._last_s, self._longest_gap_s)
         self._last_s = now_s
         for row in rows:
@@ -135,7 +135,7 @@ class ReplacementTracker:
 
 
 def _is_another(row: HeartbeatRow, before: HeartbeatRow) -> bool:
-    """Who begins to count again is another process, also where both are the first one of a container."""
+    """A count that starts again is another process, also where both have the same process id in a container."""
     new, old = row.identity, before.identity
     return (new.hostname, new.pid) != (old.hostname, old.pid) or row.beat.count < before.beat.count
 

@@ -244,7 +244,7 @@ def test_a_control_plane_that_is_killed_and_comes_back_costs_no_worker_and_no_st
 
             assert code == 0, run.said
             assert "another run" not in summary["exit_reason"]  # nobody could take the warehouse, and nobody did
-            assert "term_regained" in run.said
+            assert "lease_reclaimed" in run.said
             assert run.said.count("tick_missed") == run.said.count("control_plane_back missed_ticks=") > 0
             assert [worker["status"] for worker in summary["worker_results"]] == ["DONE", "DONE"]
             totals = summary["totals"]
@@ -271,7 +271,7 @@ def test_a_leader_that_lost_its_term_is_not_ended_by_one_answer_that_fails(serve
     plane.expire(run_id, since_s=1)
     server.fault(match="FROM RUN_LEASES", kind="http_status", probability=0.5)
     try:
-        with pytest.raises(Fenced, match="is led by somebody else now"):
+        with pytest.raises(Fenced, match="is led by another process now"):
             office.regain(threading.Event())
     finally:
         server.clear_faults()

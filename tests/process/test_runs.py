@@ -225,7 +225,7 @@ def test_an_orchestrator_that_was_taken_for_dead_ends_when_it_wakes_up(bench):
     ended = result(process)
 
     assert ended["code"] == ended["error"]["exit_code"] == 4
-    assert "was ended by somebody else: FAILED" in ended["error"]["message"]
+    assert "was ended by another process: FAILED" in ended["error"]["message"]
     assert bench.state(run_id)[0] == "FAILED"
     assert not alive({worker})
 

@@ -189,7 +189,7 @@ def test_all_expected_workers_are_there_in_order_and_strangers_are_not() -> None
             "worker-0 was killed by signal 11: Fatal Python error: Segmentation fault",
         ),
         (view(WorkerHealth.DEAD, S.DEAD, last_error="no table ORDERS"), "worker-0 ended: no table ORDERS"),
-        (view(WorkerHealth.DEAD, S.DEAD), "worker-0 ended: it did not say why"),
+        (view(WorkerHealth.DEAD, S.DEAD), "worker-0 ended: no reason was reported"),
         (view(WorkerHealth.DEAD, silent_s=61.4), "worker-0 has been silent for 61 s"),
         (view(WorkerHealth.ALIVE, S.STARTING), "worker-0 is STARTING"),
         (view(WorkerHealth.ALIVE, S.STARTING, last_error="login refused"), "worker-0 is STARTING: login refused"),

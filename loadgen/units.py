@@ -96,16 +96,6 @@ def parse_count(text: str) -> int:
     return int(count)
 
 
-def format_count(count: int) -> str:
-    """10_000 → '10k'; 10_001 → '10001'."""
-    if count < 0:
-        raise ValueError(f"a count cannot be negative, got {count}")
-    for suffix in ("b", "m", "k"):
-        if count and count % _COUNT_PER_SUFFIX[suffix] == 0:
-            return f"{count // _COUNT_PER_SUFFIX[suffix]}{suffix}"
-    return str(count)
-
-
 def counted(number: int, noun: str, *, plural: str | None = None) -> str:
     """1 → '1 worker', 2_000 → '2,000 workers': the one place that knows about plurals."""
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"

@@ -13,12 +13,6 @@ from dataclasses import dataclass
 from loadgen.model.worker import worker_share
 from loadgen.scenario.model import Load, LoadMode
 from loadgen.units import NS_PER_S
-from loadgen.workload.split import shares
-
-
-def next_start_ns(done_ns: int, think_time_s: float) -> int:
-    """When a client that has finished a statement may start its next one."""
-    return done_ns + round(think_time_s * NS_PER_S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,10 +123,6 @@ class ConnectionPlan:
             return stage.connections
         gained = abs(stage.connections - before) * elapsed_ns // ramp_ns
         return before + gained if stage.connections >= before else before - gained
-
-    def targets_at(self, t_s: float, workers: int) -> tuple[int, ...]:
-        """The same, split over the workers."""
-        return shares(self.target_at(t_s), workers)
 
     def worker_target_at(self, t_s: float, worker: int, workers: int) -> int:
         """One worker's part of it."""

@@ -8,6 +8,7 @@ makes it INVALID. Snowflake does not document how current these columns are: the
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,7 @@ from loadgen.control.tables import (
 )
 from loadgen.control.tables.find_max_step_history import StepRecord
 from loadgen.control.tables.run_status import Run
+from loadgen.control.tables.test_results import ResultRow
 from loadgen.control.tables.warehouse_poll_snapshots import WarehousePoll
 from loadgen.log import printable
 from loadgen.scenario.model import EMBEDDED, LoadMode, Scenario
@@ -133,3 +135,22 @@ def environment_document(leader: Leader, scenario: Scenario, known: TargetInfo, 
         "warnings": warnings,
         "credits": None if leader.watch is None or scenario.connection == EMBEDDED else round(leader.watch.credits, 6),
     }
+
+
+_DROPPED = {
+    "query_log_rows": "rows of its query log (query_log.max_rows)",
+    "log_lines": "lines of its log, while the control plane did not accept them",
+}
+
+
+def dropped_warnings(rows: Sequence[ResultRow]) -> list[str]:
+    """What workers neither stored nor spooled: a sentence for each worker and kind."""
+    found = []
+    for row in rows:
+        try:
+            dropped: Any = json.loads(row.summary or "{}").get("dropped") if row.worker_id is not None else None
+            counts = {kind: int(dropped[kind]) for kind in _DROPPED if kind in dropped} if dropped else {}
+        except (ValueError, TypeError, AttributeError):  # of another version
+            continue
+        found += [f"{row.worker_id} dropped {count:,} {_DROPPED[kind]}" for kind, count in counts.items() if count > 0]
+    return found

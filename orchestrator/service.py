@@ -36,7 +36,13 @@ from orchestrator.enrich import enrich_run
 from orchestrator.leader import Leader
 from orchestrator.leadership import StopRequest, request_stop
 from orchestrator.lifecycle import PLAN_COMPLETED, MoveRun, RunEnding
-from orchestrator.run_environment import ForeignLoad, TargetInfo, environment_document, read_foreign_load
+from orchestrator.run_environment import (
+    ForeignLoad,
+    TargetInfo,
+    dropped_warnings,
+    environment_document,
+    read_foreign_load,
+)
 from orchestrator.run_folder import new_run_id
 from orchestrator.run_result import (
     MeasuredWindows,
@@ -252,7 +258,7 @@ class OrchestratorService:
         foreign = ForeignLoad()
         if not self._circumstances.shared_warehouse:  # else other runs are wanted there, and the result says so
             foreign = read_foreign_load(leader, run, scenario, gathered, connections, self._environ)
-        seen = [*client.warnings, *foreign.warnings, *stall_warnings(merged.stalls)]
+        seen = [*client.warnings, *foreign.warnings, *stall_warnings(merged.stalls), *dropped_warnings(rows)]
         evidence = Evidence(
             merged=merged,
             client=client,

@@ -208,8 +208,18 @@ class MetricsCollector:
             self._arguments,
             sessions=self._sessions(),
             logins=self._parts.harvester.logins,
+            dropped=self._dropped(),
             test_id=self._test_id,
             template_id=template_id,
             status=status,
             created_at=created_at,
         )
+
+    def _dropped(self) -> dict[str, int]:
+        """What was neither stored nor spooled, by kind: it is reported in the result of the run."""
+        query_log = self._parts.query_log
+        counts = {
+            "query_log_rows": 0 if query_log is None else query_log.dropped,
+            "log_lines": self._board.lost_lines,
+        }
+        return {kind: count for kind, count in counts.items() if count}

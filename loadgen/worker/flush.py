@@ -11,7 +11,7 @@ import logging
 import random
 import threading
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -265,6 +265,7 @@ def result_row(
     *,
     sessions: UserSessionCounts | None = None,
     logins: LoginCounts | None = None,
+    dropped: Mapping[str, int] | None = None,
     test_id: str,
     template_id: str,
     status: str,
@@ -285,6 +286,7 @@ def result_row(
         "at_least": [name for name, found in times.items() if found is not None and found.at_least],
         **({} if sessions is None else {"sessions": sessions.document()}),
         **({} if logins is None else {"logins": logins_data(logins)}),
+        **({"dropped": dict(dropped)} if dropped else {}),
         "driver_lightened": driver.telemetry_hooks_disabled(),
     }
     return ResultRow(

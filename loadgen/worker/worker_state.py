@@ -60,6 +60,7 @@ class WorkerSharedState:
     ending: ExitReason | None = None  # whoever comes first: see end()
     ended: threading.Event = field(default_factory=threading.Event)
     last_error: str | None = None  # any thread
+    lost_lines: int = 0  # of the log, for which there was no room
     lines: deque[WorkerLogLine] = field(default_factory=deque)  # any thread; emptied by the flush thread
     urgent: threading.Event = field(default_factory=threading.Event)  # a warning waits to be written
     stored_windows: deque[int] = field(default_factory=deque)  # the flush thread; emptied by the main thread
@@ -120,6 +121,7 @@ class WorkerSharedState:
     def say(self, level: str, message: str, **details: object) -> None:
         """A line for TEST_LOGS. Warnings are written at once, the rest every few seconds."""
         if len(self.lines) >= LOG_LINES_MAX:  # nothing was written for long: the first lines say why
+            self.lost_lines += 1
             return
         moment = self.clock.utc_now().replace(tzinfo=None)
         self.lines.append(WorkerLogLine(level=level, message=message, details=details or None, timestamp=moment))

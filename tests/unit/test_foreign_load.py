@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime, timedelta
 
 import pytest
 
 from loadgen.control.tables.find_max_step_history import StepRecord
 from loadgen.control.tables.warehouse_poll_snapshots import WarehousePoll
-from orchestrator.run_environment import OwnLoad, foreign_statements, own_load_of_steps
+from orchestrator.run_environment import OwnLoad, dropped_warnings, foreign_statements, own_load_of_steps
+from tests.control_plane import result_row
 
 ZERO = datetime.fromisoformat("2026-11-15T02:00:00")
 OWN = [OwnLoad(begin=ZERO + timedelta(seconds=10), end=ZERO + timedelta(seconds=40), statements=8)]
@@ -63,3 +65,22 @@ def test_a_search_is_held_against_its_highest_level_so_far():
     assert foreign_statements("WH", polls((4, 9, 0), (9, 12, 0), (14, 17, 0)), own) == (
         "other statements ran on warehouse WH: up to 12 at once, this run has at most 7"
     )
+
+
+# --- dropped rows ----------------------------------------------------------------------------------------------------
+
+
+def test_rows_that_workers_dropped_are_reported_by_worker_and_kind():
+    told = json.dumps({"dropped": {"query_log_rows": 1_234, "log_lines": 0, "unknown": 5}})
+    rows = [
+        result_row("r", worker_id="worker-0", summary=told),
+        result_row("r", worker_id="worker-1", summary=json.dumps({"dropped": {"log_lines": 7}})),
+        result_row("r", worker_id="worker-2", summary=json.dumps({"dropped": "many"})),
+        result_row("r", worker_id="worker-3", summary=None),
+        result_row("r", worker_id=None, summary=told),
+    ]
+
+    assert dropped_warnings(rows) == [
+        "worker-0 dropped 1,234 rows of its query log (query_log.max_rows)",
+        "worker-1 dropped 7 lines of its log, while the control plane did not accept them",
+    ]

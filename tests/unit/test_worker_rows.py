@@ -202,6 +202,16 @@ def test_a_worker_that_measured_nothing_has_a_result_of_nothing():
     assert json.loads(row.summary)["qps"] == 0.0
 
 
+def test_a_row_says_what_was_dropped():
+    given: dict[str, Any] = {"test_id": "t", "template_id": "m", "status": "COMPLETED", "created_at": MOMENT}
+
+    row = result_row([], MeasuredCounts(), ME, dropped={"query_log_rows": 6}, **given)
+    whole = result_row([], MeasuredCounts(), ME, dropped={}, **given)
+
+    assert json.loads(row.summary or "")["dropped"] == {"query_log_rows": 6}
+    assert "dropped" not in json.loads(whole.summary or "")
+
+
 def test_a_worker_that_never_began_has_a_row_too():
     row = result_row([], MeasuredCounts(), ME, test_id="t", template_id="m", status="FAILED", created_at=MOMENT)
 

@@ -2,6 +2,7 @@
 
 import json
 from datetime import datetime
+from typing import Any
 
 from loadgen.metrics.interval import MeasuredCounts, read_custom_metrics
 from loadgen.metrics.outcome import FailedOutcome, Outcome

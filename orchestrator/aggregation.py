@@ -22,7 +22,7 @@ from loadgen.metrics.recorder import WindowState
 from loadgen.metrics.tally import StatementTally, Tally
 from loadgen.metrics.window import ALL_STATEMENTS, MergedWindows, WindowResult, merge
 from loadgen.model.run import Phase
-from loadgen.report.verdict import Checked
+from loadgen.rules.thresholds import Checked
 from loadgen.scenario.model import Threshold
 from loadgen.snowflake.session import RetryPolicy
 from orchestrator.lifecycle import RunEnding

@@ -22,7 +22,7 @@ from loadgen.control.tables.query_executions import PendingExecution, ServerTime
 from loadgen.errors import LoadgenError
 from loadgen.log import event
 from loadgen.model.run import RunEnrichment
-from loadgen.report.enrichment import EnrichmentResult, counts_of, reasons_of, status_of
+from loadgen.rules.enrichment import EnrichmentResult, counts_of, reasons_of, status_of
 from loadgen.scenario.model import EnrichmentMode, Scenario
 from loadgen.snowflake import driver
 from loadgen.snowflake.connect import connect

@@ -16,11 +16,11 @@ from loadgen.control.tables.run_status import EVERY_WORKER, ConnectionTarget, Ru
 from loadgen.log import event
 from loadgen.model.event import KnownCommand, PlannedCommand, SetPhase, SetRunTarget, Start, Stop, encode_command
 from loadgen.model.run import Phase
+from loadgen.rules.plan import RunPlan
 from loadgen.scenario.model import TimingSettings
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.units import NS_PER_S
 from orchestrator.leadership import Leadership
-from orchestrator.plan import RunPlan
 from orchestrator.worker_health import WorkerView
 
 # Between the insertion of an event and its reader: the look-up of its number, its publication in RUN_STATUS, the

@@ -17,14 +17,12 @@ from loadgen.metrics.percentile import PERCENTILES
 from loadgen.metrics.tally import StatementTally
 from loadgen.metrics.window import MergedWindows, WindowResult, merge
 from loadgen.model.run import Phase
-from loadgen.report.client_health import ClientHealth, client_share, worst
-from loadgen.report.delivered import shortfalls
 from loadgen.report.summary import latency_ms
-from loadgen.report.verdict import check_threshold
+from loadgen.rules.client_health import ClientHealth, client_share, worst
+from loadgen.rules.delivered_load import shortfalls
 from loadgen.rules.find_max import FindMaxSearch, SearchConfidence
 from loadgen.rules.find_max_step import (
     ClientBound,
-    FindMaxSettings,
     JudgedStep,
     PercentileEstimate,
     SloCheck,
@@ -32,7 +30,8 @@ from loadgen.rules.find_max_step import (
     StepOutcome,
     client_limited_step,
 )
-from loadgen.scenario.model import OnWorkerLoss, Scenario, Threshold
+from loadgen.rules.thresholds import check_threshold
+from loadgen.scenario.model import FindMaxSettings, OnWorkerLoss, Scenario, Threshold
 from loadgen.units import NS_PER_MS
 from orchestrator.lifecycle import MetricsMissing, SearchDecision, SearchFinished, StartStep
 from orchestrator.run_result import client_effect, delivered_steps, service_mean_ms

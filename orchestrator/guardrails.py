@@ -12,13 +12,14 @@ from dataclasses import replace
 
 from loadgen.metrics.window import MergedWindows
 from loadgen.model.run import RunStatus
-from loadgen.model.threshold import Operator, ThresholdMetric
-from loadgen.report.client_health import ClientHealth
-from loadgen.report.verdict import Checked, check_threshold, check_thresholds, compare
+from loadgen.model.threshold import ThresholdMetric
+from loadgen.rules.client_health import ClientHealth
+from loadgen.rules.liveness import WorkerHealth
+from loadgen.rules.thresholds import Checked, check_threshold, check_thresholds, compare, has_failed, is_worse
 from loadgen.scenario.model import GuardrailAction, GuardrailSettings, Threshold, TimingSettings
 from orchestrator.aggregation import RunAggregator
 from orchestrator.lifecycle import RunEnding
-from orchestrator.worker_health import WorkerHealth, WorkerView
+from orchestrator.worker_health import WorkerView
 
 WAREHOUSE_UNSEEN_MAX_S = 60.0  # a warehouse may grow meanwhile, and nobody would see what it costs
 CONSECUTIVE_BREACHES = 3  # looks in a row; one busy second is no trend
@@ -91,7 +92,7 @@ class LimitMonitor:
                 if subject is not None and subject not in merged.stages and self._progress.folded:
                     continue
                 checked = check_threshold(threshold.check, merged)
-                if _has_failed(checked):
+                if has_failed(checked):
                     return self._aborted(threshold, checked)
         waited = [worker.worker_id for worker in crew if not worker.is_over]
         return self._judge_seconds(self._progress.seconds.complete(waited))
@@ -106,9 +107,9 @@ class LimitMonitor:
                 checked = self._span(threshold) if seconds.closed >= threshold.after_s else None
                 if checked is None:
                     continue
-                if _is_worse(checked, self._worst.get(number), threshold.check.operator):
+                if is_worse(checked, self._worst.get(number), threshold.check.operator):
                     self._worst[number] = checked
-                if threshold.abort and ending is None and _has_failed(checked):
+                if threshold.abort and ending is None and has_failed(checked):
                     ending = self._aborted(threshold, checked)
         return ending
 
@@ -124,7 +125,7 @@ class LimitMonitor:
                 continue
             for until in range(max(first, math.ceil(threshold.after_s)), seconds.closed + 1):
                 checked = self._span(threshold, until)
-                if checked and _is_worse(checked, self._worst.get(number), threshold.check.operator):
+                if checked and is_worse(checked, self._worst.get(number), threshold.check.operator):
                     self._worst[number] = checked
 
     def _span(self, threshold: Threshold, until: int | None = None) -> Checked | None:
@@ -193,23 +194,3 @@ class LimitMonitor:
     def warn(self, texts: Sequence[str]) -> None:
         """Add warnings; a text counts once."""
         self.warnings += [text for text in texts if text not in self.warnings]
-
-
-def _has_failed(checked: Checked) -> bool:
-    """For certain. Where nothing has ended, slow statements may still be under way."""
-    return checked.value is not None and not checked.passed and not checked.undecided
-
-
-def _is_worse(checked: Checked, before: Checked | None, operator: Operator) -> bool:
-    """What certainly failed is worse than what is undecided, and that is worse than what passed."""
-    if before is None or _badness(checked) != _badness(before):
-        return before is None or _badness(checked) > _badness(before)
-    if before.value is None or checked.value is None:
-        return before.value is not None
-    if operator in (Operator.GT, Operator.GE):
-        return checked.value < before.value
-    return checked.value > before.value
-
-
-def _badness(checked: Checked) -> int:
-    return 0 if checked.passed else 1 if checked.too_few else 2

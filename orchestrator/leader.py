@@ -30,6 +30,8 @@ from loadgen.errors import RunFailed
 from loadgen.log import event
 from loadgen.model.event import Stop
 from loadgen.model.run import Phase, RunStatus
+from loadgen.rules.liveness import LivenessTracker, WorkerHealth
+from loadgen.rules.plan import RunPlan, plan_run
 from loadgen.scenario.model import Scenario
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.units import NS_PER_S
@@ -57,10 +59,9 @@ from orchestrator.lifecycle import (
     after_action,
     decide,
 )
-from orchestrator.plan import RunPlan, plan_run
 from orchestrator.spawn.spawner import ProcessEnd, Spawner
 from orchestrator.warehouse import WarehousePoller
-from orchestrator.worker_health import LivenessTracker, ReplacementTracker, WorkerHealth, WorkerView, assess_workers
+from orchestrator.worker_health import ReplacementTracker, WorkerView, assess_workers
 
 Result = TypeVar("Result")
 
@@ -280,7 +281,7 @@ class Leader:
         """Assess the workers. Returns the time of the observation."""
         rows = worker_heartbeats.read(self.session, self._run_id)
         timing, now_s = self._policy.timing, self._now_s()
-        silent_s = self._liveness.observe(rows, now_s)
+        silent_s = self._liveness.observe({row.identity.worker_id: row.beat.count for row in rows}, now_s)
         self.succession.observe(rows)
         self.crew = assess_workers(self.worker_ids, rows, ends, silent_s, stale_s=timing.stale_s, dead_s=timing.dead_s)
         return now_s

@@ -17,9 +17,10 @@ from loadgen.metrics.window import MergedWindows
 from loadgen.model.run import RUN_TRANSITIONS, Phase, RunStatus
 from loadgen.model.worker import WorkerStatus
 from loadgen.rules.find_max_step import JudgedStep
+from loadgen.rules.liveness import WorkerHealth
+from loadgen.rules.plan import RunPlan
 from loadgen.scenario.model import OnWorkerLoss, TimingSettings
-from orchestrator.plan import RunPlan
-from orchestrator.worker_health import WorkerHealth, WorkerView
+from orchestrator.worker_health import WorkerView
 
 PLAN_COMPLETED = "duration"
 COMPLETED_STOP_REASONS = (

@@ -35,10 +35,13 @@ from loadgen.errors import LoadgenError
 from loadgen.log import event
 from loadgen.model.event import Start, Stop
 from loadgen.model.run import RUN_TRANSITIONS, Phase, RunStatus
-from loadgen.report.client_health import judge_client
-from loadgen.report.delivered import Delivered
-from loadgen.report.summary import RunFacts, RunVerdict, summarize
-from loadgen.report.verdict import Evidence, check_thresholds, invalid_reasons
+from loadgen.report.summary import RunFacts, summarize
+from loadgen.rules.client_health import judge_client
+from loadgen.rules.delivered_load import Delivered
+from loadgen.rules.liveness import WorkerHealth
+from loadgen.rules.plan import plan_run
+from loadgen.rules.thresholds import check_thresholds
+from loadgen.rules.validity import Evidence, RunVerdict, invalid_reasons
 from loadgen.scenario.frozen import thaw
 from loadgen.scenario.model import LoadMode, Scenario, SpawnerKind
 from loadgen.snowflake.session import RetryPolicy
@@ -52,7 +55,6 @@ from orchestrator.leadership import (
     why_not_recoverable,
 )
 from orchestrator.lifecycle import PLAN_COMPLETED
-from orchestrator.plan import plan_run
 from orchestrator.run_result import (
     MeasuredWindows,
     client_parts,
@@ -68,7 +70,7 @@ from orchestrator.run_result import (
     worker_results,
 )
 from orchestrator.spawn.spcs import remove_job
-from orchestrator.worker_health import WorkerHealth, WorkerView, assess_workers
+from orchestrator.worker_health import WorkerView, assess_workers
 
 log = logging.getLogger(__name__)
 

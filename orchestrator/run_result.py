@@ -29,13 +29,13 @@ from loadgen.model.event import SetPhase
 from loadgen.model.run import Phase
 from loadgen.model.threshold import Operator, ThresholdMetric
 from loadgen.model.worker import worker_share
-from loadgen.report.client_health import ClientHealth, ClientPart
-from loadgen.report.delivered import ArrivalScope, Delivered, Key, delivered_arrivals, delivered_connections
 from loadgen.report.summary import RunFacts, StageResult, WorkerResult
+from loadgen.rules.client_health import ClientHealth, ClientPart
+from loadgen.rules.delivered_load import ArrivalScope, Delivered, Key, delivered_arrivals, delivered_connections
+from loadgen.rules.plan import RunPlan, planned_arrivals, planned_connection_ms
 from loadgen.scenario.model import LoadMode, LoadStage, Scenario, stage_name
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.units import NS_PER_MS
-from orchestrator.plan import RunPlan, planned_arrivals, planned_connection_ms
 from orchestrator.worker_health import WorkerView
 
 WINDOW_OPENING_MS = (

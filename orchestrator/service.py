@@ -22,11 +22,12 @@ from loadgen.errors import LoadgenError, RunFailed
 from loadgen.log import event
 from loadgen.metrics.stalls import stall_warnings
 from loadgen.model.run import RUN_TRANSITIONS, Phase, RunStatus
-from loadgen.report.client_health import judge_client
-from loadgen.report.delivered import Delivered
 from loadgen.report.enrichment import enrichment_document
 from loadgen.report.summary import RunFacts, summarize
-from loadgen.report.verdict import Evidence, invalid_reasons, undecided
+from loadgen.rules.client_health import judge_client
+from loadgen.rules.delivered_load import Delivered
+from loadgen.rules.liveness import WorkerHealth
+from loadgen.rules.validity import Evidence, invalid_reasons, undecided
 from loadgen.scenario.frozen import freeze, template_id, thaw
 from loadgen.scenario.model import LoadMode, Scenario
 from loadgen.snowflake.session import RetryPolicy
@@ -61,7 +62,6 @@ from orchestrator.run_result import (
 )
 from orchestrator.spawn.spawner import Spawner, terminate_gracefully, worker_orders
 from orchestrator.warehouse import WarehousePoller, target_warehouse
-from orchestrator.worker_health import WorkerHealth
 
 log = logging.getLogger(__name__)
 

@@ -32,15 +32,15 @@ from loadgen.control.tables.warehouse_poll_snapshots import WarehousePoll
 from loadgen.errors import LoadgenError, RunFailed
 from loadgen.model.run import RunStatus
 from loadgen.report.timeline import WorkerSecond
-from loadgen.report.verdict import Checked
 from loadgen.results.run_record import worker_seconds
+from loadgen.rules.plan import plan_run
+from loadgen.rules.thresholds import Checked
 from loadgen.scenario.frozen import thaw
 from loadgen.scenario.model import Scenario
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.units import NS_PER_S
 from orchestrator.aggregation import RunAggregator, RunSnapshot
 from orchestrator.guardrails import LimitMonitor
-from orchestrator.plan import plan_run
 from orchestrator.worker_health import WorkerView, assess_workers
 
 WATCH_PERIOD_S = 1.0

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 from loadgen.control.tables.worker_heartbeats import HeartbeatRow
 from loadgen.errors import LoadgenError
 from loadgen.metrics.live_metrics import LiveMetrics, read_live
 from loadgen.model.run import Phase
 from loadgen.model.worker import WorkerStatus
+from loadgen.rules.liveness import WorkerHealth, worker_health
 from orchestrator.spawn.spawner import ProcessEnd
-
-
-class WorkerHealth(StrEnum):
-    MISSING = "MISSING"  # never heard of
-    ALIVE = "ALIVE"
-    STALE = "STALE"
-    DEAD = "DEAD"  # without heartbeats for too long, ended with an error, or reported DEAD
-    DONE = "DONE"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,28 +83,6 @@ class WorkerView:
         return self.said or (end.last_lines[-1] if end.last_lines else None)
 
 
-class LivenessTracker:
-    """Seconds without a new heartbeat of each worker, counted only while observations succeed: neither an outage of the
-    control plane nor a pause of this process makes a worker count as dead."""
-
-    def __init__(self, *, longest_gap_s: float) -> None:
-        self._longest_gap_s = longest_gap_s
-        self._counts: dict[str, int] = {}
-        self._silent_s: dict[str, float] = {}
-        self._last_s: float | None = None
-
-    def observe(self, rows: Sequence[HeartbeatRow], now_s: float) -> Mapping[str, float]:
-        """Seconds without heartbeats of each worker, after one more successful observation."""
-        gap_s = 0.0 if self._last_s is None else min(now_s - self._last_s, self._longest_gap_s)
-        self._last_s = now_s
-        for row in rows:
-            worker_id, count = row.identity.worker_id, row.beat.count
-            moved = self._counts.get(worker_id) != count
-            self._silent_s[worker_id] = 0.0 if moved else self._silent_s.get(worker_id, 0.0) + gap_s
-            self._counts[worker_id] = count
-        return dict(self._silent_s)
-
-
 class ReplacementTracker:
     """Which workers another process took the place of while the run was measured. What the first one had measured and
     not stored went with its row, and for a while its part of the load was missing."""
@@ -169,15 +139,13 @@ def _view(
     stale_s: float,
     dead_s: float,
 ) -> WorkerView:
-    status = None if row is None else row.beat.status
-    if status is WorkerStatus.COMPLETED:
-        health = WorkerHealth.DONE
-    elif status is WorkerStatus.DEAD or end is not None or silent_s > dead_s:
-        health = WorkerHealth.DEAD
-    elif row is None:
-        health = WorkerHealth.MISSING
-    else:
-        health = WorkerHealth.STALE if silent_s > stale_s else WorkerHealth.ALIVE
+    health = worker_health(
+        None if row is None else row.beat.status,
+        process_ended=end is not None,
+        silent_s=silent_s,
+        stale_s=stale_s,
+        dead_s=dead_s,
+    )
     return WorkerView(
         worker_id=worker_id,
         worker_group_id=number,

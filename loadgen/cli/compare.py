@@ -79,10 +79,10 @@ def compare(
     """
     from loadgen.report.compare_json import comparison_data
     from loadgen.report.compare_text import comparison_text
-    from loadgen.report.comparison import compare as compare_runs
-    from loadgen.report.likeness import parse_limits
     from loadgen.report.text import verdict_lines
     from loadgen.results.compare_runs import ComparisonRefusal, read_pair
+    from loadgen.rules.comparability import parse_limits
+    from loadgen.rules.comparison import compare as compare_runs
 
     wanted = parse_limits(limits)
     pair = with_control_session(

@@ -18,8 +18,8 @@ from loadgen.units import counted
 
 if TYPE_CHECKING:
     from loadgen.control.session import ControlSession
-    from loadgen.report.enrichment import EnrichmentResult
     from loadgen.report.records import RunRecord
+    from loadgen.rules.enrichment import EnrichmentResult
     from loadgen.snowflake.session import RetryPolicy
 
 

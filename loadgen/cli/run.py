@@ -340,7 +340,7 @@ def _write_files(job: RunJob, summary: dict[str, Any]) -> list[str]:
 
 def _print_plan(file: Path, loaded: LoadedScenario, output: str) -> None:
     from loadgen.cli.validate import FileValidation, _as_json, _as_text, _cores
-    from loadgen.scenario.plan import plan
+    from loadgen.rules.scenario_plan import plan
 
     result = FileValidation(file=str(file), warnings=loaded.warnings, plan=plan(loaded, cores=_cores()))
     echo(_as_json([result]) if output == "json" else _as_text([result]))

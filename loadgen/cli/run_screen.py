@@ -17,6 +17,7 @@ from loadgen.cli.common import echo
 from loadgen.clock import Clock
 from loadgen.log import event
 from loadgen.report.timeline import WorkerSecond
+from loadgen.rules.liveness import WorkerHealth
 from loadgen.scenario.model import Scenario, SpawnerKind
 from loadgen.tui.draw import clock as as_clock
 from loadgen.tui.draw import one_line, percent, rate, time_of
@@ -28,7 +29,7 @@ from loadgen.tui.terminal import is_usable
 from loadgen.units import NS_PER_S, counted
 from orchestrator.aggregation import RunSnapshot
 from orchestrator.job import JobStatus
-from orchestrator.worker_health import WorkerHealth, WorkerView
+from orchestrator.worker_health import WorkerView
 
 LINE_S = 9.8  # a little less than ten, as it is looked at ten times a second: never more than ten without a line
 LINE_MAX = 1_000  # characters

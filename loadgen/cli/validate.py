@@ -16,8 +16,8 @@ from loadgen.log import printable
 from loadgen.units import counted
 
 if TYPE_CHECKING:
+    from loadgen.rules.scenario_plan import ScenarioPlan
     from loadgen.scenario.document import Problem
-    from loadgen.scenario.plan import ScenarioPlan
     from loadgen.scenario.read import LoadedScenario
 
 INVALID = 2  # exit code
@@ -76,7 +76,7 @@ def _validated(path: Path, overrides: Sequence[str], with_plan: bool) -> FileVal
 
 
 def _plan(loaded: LoadedScenario) -> ScenarioPlan:
-    from loadgen.scenario.plan import plan
+    from loadgen.rules.scenario_plan import plan
 
     return plan(loaded, cores=_cores())
 
@@ -104,13 +104,13 @@ def _as_text(results: list[FileValidation]) -> str:
 
 
 def _plan_text(made: ScenarioPlan) -> str:
-    from loadgen.scenario.plan import plan_text
+    from loadgen.rules.scenario_plan import plan_text
 
     return plan_text(made)
 
 
 def _as_json(results: list[FileValidation]) -> str:
-    from loadgen.scenario.plan import plan_data
+    from loadgen.rules.scenario_plan import plan_data
 
     files: list[dict[str, Any]] = []
     for result in results:

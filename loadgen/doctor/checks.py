@@ -16,9 +16,9 @@ from loadgen.doctor.finding import Finding, failed, ok, skipped
 from loadgen.doctor.subject import DoctorSessions, DoctorTarget
 from loadgen.errors import LoadgenError
 from loadgen.log import printable
+from loadgen.rules.scenario_plan import plan
 from loadgen.scenario.load import workers_of
 from loadgen.scenario.model import Scenario, TableType
-from loadgen.scenario.plan import plan
 from loadgen.snowflake.ident import Identifier, QualifiedName
 from loadgen.snowflake.probe import ConnectionProbe, probe
 from loadgen.snowflake.session import RetryPolicy, StatementFailed

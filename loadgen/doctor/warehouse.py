@@ -9,7 +9,7 @@ from typing import Any, Self
 from loadgen.doctor.finding import Finding, failed, ok, warning
 from loadgen.log import printable
 from loadgen.model.credits import credits_per_hour
-from loadgen.scenario.plan import CostEstimate, format_span
+from loadgen.rules.scenario_plan import CostEstimate, format_span
 from loadgen.snowflake.ident import Identifier
 from loadgen.units import counted
 

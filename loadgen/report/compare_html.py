@@ -10,13 +10,13 @@ import numpy as np
 from loadgen.metrics.histogram import IntArray
 from loadgen.metrics.percentile import is_supported
 from loadgen.report import formatting
-from loadgen.report.bootstrap import log_quantile
 from loadgen.report.compare_text import interval, point, remarks, unit, value_text, verdict
-from loadgen.report.comparison import ChangeVerdict, Comparison, MeasuredRun, MetricChange
 from loadgen.report.formatting import html
-from loadgen.report.likeness import Measure, SettingDifference
 from loadgen.report.page import POLICY, STYLE, note, section, short, table, whole
 from loadgen.report.svg import Axis, Chart, ChartBand, ChartDot, ChartLine, linear_axis, log_axis, svg, time_axis
+from loadgen.rules.bootstrap import log_quantile
+from loadgen.rules.comparability import Measure, SettingDifference
+from loadgen.rules.comparison import ChangeVerdict, Comparison, MeasuredRun, MetricChange
 from loadgen.units import NS_PER_MS
 
 COLOURS = ("s1", "s2")

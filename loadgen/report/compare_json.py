@@ -11,9 +11,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from loadgen.report.bootstrap import CONFIDENCE
-from loadgen.report.comparison import Comparison, MeasuredRun, MetricChange
-from loadgen.report.likeness import Measure, SettingDifference
+from loadgen.rules.bootstrap import CONFIDENCE
+from loadgen.rules.comparability import Measure, SettingDifference
+from loadgen.rules.comparison import Comparison, MeasuredRun, MetricChange
 
 SCHEMA_VERSION = 1
 NOT_COMPARABLE = "not comparable"

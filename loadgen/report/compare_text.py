@@ -9,9 +9,9 @@ from typing import Any
 
 from loadgen.log import printable
 from loadgen.report import formatting
-from loadgen.report.bootstrap import ConfidenceInterval
-from loadgen.report.comparison import Comparison, MeasuredRun, MetricChange
-from loadgen.report.likeness import Measure, SettingDifference
+from loadgen.rules.bootstrap import ConfidenceInterval
+from loadgen.rules.comparability import Measure, SettingDifference
+from loadgen.rules.comparison import Comparison, MeasuredRun, MetricChange
 
 SHOWN_MAX = 10  # differences
 VALUE_MAX = 40  # characters of one; a longer one only "changed"

@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from loadgen.log import printable
+from loadgen.metrics.connections import ReconnectReason
 from loadgen.model.threshold import InvalidThreshold, ThresholdMetric, parse_threshold
-from loadgen.report.likeness import Measure
+from loadgen.rules.comparability import Measure
 
 NONE = "–"
 TOO_FEW = "too few samples"
@@ -206,3 +207,15 @@ def csv(text: str, limit: int = LINE_MAX) -> str:
     """A cell that no spreadsheet takes for a formula; whoever writes the file quotes."""
     shown = printable(text, limit)
     return f"'{shown}" if shown.lstrip().startswith(_FORMULA) else shown
+
+
+def login_words(logins: Mapping[str, Any]) -> str:
+    """client.connections of summary.json in a few words; empty when every connection was opened once and never lost."""
+    counts = logins.get("reopened") or {}
+    reopened = {reason: counts[reason] for reason in ReconnectReason if counts.get(reason)}
+    refused = logins.get("refused") or 0
+    if not reopened and not refused:
+        return ""
+    why = ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in reopened.items())
+    again = f"{sum(reopened.values()):,} opened again ({why})" if reopened else "none opened again"
+    return f"{again}, {refused:,} {'login' if refused == 1 else 'logins'} refused"

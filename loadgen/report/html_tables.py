@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from loadgen.control.tables.query_executions import SERVER_TIME_KINDS
 from loadgen.metrics.percentile import PERCENTILES
 from loadgen.report import formatting
-from loadgen.report.delivered import login_words, percent
-from loadgen.report.formatting import html
+from loadgen.report.formatting import html, login_words
 from loadgen.report.page import code, data, details, facts, named, note, number, short, table, text
 from loadgen.report.records import RunEvent, RunRecord
+from loadgen.rules.delivered_load import percent
+from loadgen.rules.enrichment import SERVER_TIME_KINDS
 from loadgen.scenario.model import Load, LoadMode
 from loadgen.units import NS_PER_MS, counted, format_duration_s, format_rate_per_second
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from loadgen.report import formatting
-from loadgen.report.delivered import login_words, percent
-from loadgen.report.formatting import markdown
+from loadgen.report.formatting import login_words, markdown
 from loadgen.report.records import RunRecord
+from loadgen.rules.delivered_load import percent
 from loadgen.units import counted
 
 STATEMENTS_MAX = 60  # rows; the limit of a comment is 65,536 characters

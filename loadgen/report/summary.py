@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
 from loadgen.metrics.histogram import EMPTY, Histogram
@@ -15,9 +13,10 @@ from loadgen.metrics.tally import StatementTally
 from loadgen.metrics.window import MergedWindows
 from loadgen.model.counts import UserSessionCounts
 from loadgen.model.workload import Statement, StatementKind
-from loadgen.report.client_health import ClientHealth
-from loadgen.report.delivered import Delivered
-from loadgen.report.verdict import Checked
+from loadgen.rules.client_health import ClientHealth
+from loadgen.rules.delivered_load import Delivered
+from loadgen.rules.thresholds import Checked
+from loadgen.rules.validity import verdict_of
 from loadgen.units import NS_PER_MS
 
 SCHEMA_VERSION = 1
@@ -74,14 +73,6 @@ _FRACTIONS = {
 }
 
 
-class RunVerdict(StrEnum):
-    PASSED = "passed"
-    FAILED = "failed"  # a threshold
-    INVALID = "invalid"
-    CANCELLED = "cancelled"
-    ERROR = "error"  # the run could not be carried through
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerResult:
     """What one worker contributed."""
@@ -134,31 +125,6 @@ class RunFacts:
     delivered: Delivered | None = None  # None: what was planned is not known
     logins: Mapping[str, Any] | None = None  # of load connections; None: nobody told
     unstored: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # rows in spools, by worker and kind
-
-
-def verdict_of(facts: RunFacts) -> tuple[RunVerdict, int, str]:
-    """The verdict, the exit code and the reason, in the order that decides when several apply."""
-    if facts.status == "FAILED":
-        return RunVerdict.ERROR, 4, facts.reason
-    if facts.status == "CANCELLED":
-        return RunVerdict.CANCELLED, 128 + (facts.signal or signal.SIGINT), facts.reason
-    if facts.signal is not None:  # it had measured all, and somebody did not want to wait for its end
-        name = signal.Signals(facts.signal).name
-        return RunVerdict.CANCELLED, 128 + facts.signal, f"stopped by {name} after the measurement ({facts.reason})"
-    if facts.invalid:
-        return RunVerdict.INVALID, 5, "; ".join(facts.invalid)
-    missed = [_missed(checked) for checked in facts.checked if not checked.passed]
-    if missed:
-        return RunVerdict.FAILED, 10, f"not met: {', '.join(missed)}"
-    if facts.find_max is not None and facts.find_max["max_concurrency"] is None:
-        return RunVerdict.FAILED, 10, str(facts.find_max["reason"])
-    return RunVerdict.PASSED, 0, "every threshold was met" if facts.checked else "done"
-
-
-def _missed(checked: Checked) -> str:
-    why = "too few samples" if checked.too_few else "only a lower bound is known"
-    marks = [*(["default"] if checked.default else []), *([why] if checked.undecided else [])]
-    return f"{checked.check} ({', '.join(marks)})" if marks else checked.check
 
 
 def summarize(facts: RunFacts) -> dict[str, Any]:

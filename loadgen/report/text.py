@@ -9,7 +9,8 @@ from typing import Any
 
 from loadgen.log import printable
 from loadgen.report import formatting
-from loadgen.report.delivered import login_words, percent
+from loadgen.report.formatting import login_words
+from loadgen.rules.delivered_load import percent
 from loadgen.units import counted
 
 STATEMENTS_MAX = 50

@@ -9,20 +9,23 @@ from datetime import datetime
 from loadgen.report import formatting
 from loadgen.report.compare_text import said
 from loadgen.report.formatting import html
-from loadgen.report.likeness import Measure
 from loadgen.report.page import POLICY, STYLE, note, number, section, short, table, whole
-from loadgen.report.scenario_trend import MetricTrend, Subject, Trend, TrendRun, TrendVerdict, amount, count_phrase
 from loadgen.report.svg import Axis, Chart, ChartDot, ChartLine, ChartMarker, linear_axis, svg
 from loadgen.report.trend_text import (
     SIDES,
+    amount,
     change_text,
+    count_phrase,
     key_text,
     newest_change,
     newest_text,
+    reason_text,
     series_text,
     state,
     usual,
 )
+from loadgen.rules.comparability import Measure, Subject
+from loadgen.rules.trend import MetricTrend, Trend, TrendRun, TrendVerdict
 
 CHARTS_MAX = 30
 ROWS_MAX = 500
@@ -59,7 +62,7 @@ def trend_html(trend: Trend, last: int) -> str:
         f"<title>{verdict.value}: {name}</title><style>{STYLE}</style></head>"
         f'<body class="{_CLASSES.get(verdict, "passed")}"><header>'
         f'<div class="banner"><span class="verdict">{verdict.value.upper()}</span><h1>{name}</h1></div>'
-        f'<p class="why">{html(trend.reason)}</p>{_about(trend)}</header><main>'
+        f'<p class="why">{html(reason_text(trend))}</p>{_about(trend)}</header><main>'
         f"{_numbers(trend)}{_pictures(trend, last)}{_changes(trend)}{_apart(trend)}{_runs(trend, last)}"
         "</main><footer><p>Every run is judged as it would have been when it was the newest, against the runs before"
         " it.</p></footer></body></html>\n"

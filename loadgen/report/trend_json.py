@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from loadgen.report.likeness import Measure
-from loadgen.report.scenario_trend import RUNS_MIN, ConfirmedChange, MetricTrend, OtherSeries, Trend
-from loadgen.report.trend_text import newest_change, state, usual
+from loadgen.report.trend_text import newest_change, reason_text, state, usual
+from loadgen.rules.comparability import Measure
+from loadgen.rules.trend import RUNS_MIN, ConfirmedChange, MetricTrend, OtherSeries, Trend
 
 _UNITS = {Measure.QPS: "per second", Measure.ERROR_RATE: "share", Measure.MAX_CONCURRENCY: "connections"}
 
@@ -20,7 +20,7 @@ def trend_data(trend: Trend, last: int) -> dict[str, Any]:
         "scenario": trend.scenario,
         "verdict": trend.verdict.value,
         "exit_code": trend.exit_code,
-        "reason": trend.reason,
+        "reason": reason_text(trend),
         "newest": None if newest is None else newest.run_id,
         "series": None if newest is None else asdict(newest.key),
         "runs_in_series": len(trend.nights),

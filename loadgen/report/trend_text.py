@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from loadgen.log import printable
 from loadgen.report import formatting
 from loadgen.report.compare_text import said
-from loadgen.report.likeness import Measure
-from loadgen.report.scenario_trend import ConfirmedChange, MetricTrend, Trend, amount, count_phrase, is_undecided
 from loadgen.report.text import UNLIMITED_WIDTH
+from loadgen.rules.comparability import Measure
+from loadgen.rules.trend import RUNS_MIN, ConfirmedChange, MetricTrend, Trend, TrendVerdict, is_undecided
 
 FACTS_SHOWN = 6
 OTHERS_SHOWN = 5
@@ -26,7 +26,7 @@ BARS_MIN = 5
 def trend_text(trend: Trend, last: int, width: int | None = None) -> str:
     """Plain text; the bars are the last so many nights, oldest first, or fewer where `width` has no room for them."""
     parts = [
-        f"{trend.verdict.value.upper()}  {printable(trend.reason, 500)}",
+        f"{trend.verdict.value.upper()}  {printable(reason_text(trend), 500)}",
         *_runs(trend),
         *([""] if trend.tracks else []),
         *_table(trend, last, width),
@@ -173,7 +173,7 @@ def _step(step: ConfirmedChange) -> str:
     track = step.track
     before, after = track.value(step.shift.before.centre), track.value(step.shift.after)
     return (
-        f"{printable(step.said, 2 * NAME_MAX)}, {'worse' if step.worse else 'better'}:"
+        f"{printable(change_phrase(step), 2 * NAME_MAX)}, {'worse' if step.worse else 'better'}:"
         f" {formatting.value_of(track.measure, before)} →"
         f" {formatting.value_of(track.measure, after, at_least=step.shift.at_least)}"
     )
@@ -181,3 +181,72 @@ def _step(step: ConfirmedChange) -> str:
 
 def _fact(value: str | None) -> str:
     return "not known" if value is None else printable(value, 60)
+
+
+# --- the verdict in words --------------------------------------------------------------------------------------------
+
+
+def reason_text(trend: Trend) -> str:
+    """What decided the verdict, in one line."""
+    nights = trend.nights
+    if not nights:
+        return _no_runs(trend)
+    match trend.verdict:
+        case TrendVerdict.LEARNING:
+            return f"{RUNS_MIN} comparable runs are needed to judge the newest; {len(nights)} found"
+        case TrendVerdict.STEADY:
+            return _known_change(trend) or "the newest run is as usual"
+        case TrendVerdict.UNDECIDED:
+            return _undecided(trend)
+        case TrendVerdict.SUSPECTED:
+            shown = ", ".join(
+                f"{track.name} {amount(track.measure, change, at_least=track.newest_at_least)}"
+                for track, change in trend.suspicions
+            )
+            return f"{shown}, in one run; another run will confirm or refute it"
+    worse = trend.verdict is TrendVerdict.REGRESSION
+    decisive = [step for step in trend.steps if step.new and step.worse is worse]
+    since = nights[min(step.start for step in decisive)].run_id
+    return f"{', '.join(map(change_phrase, decisive))} since {since}"
+
+
+def _no_runs(trend: Trend) -> str:
+    why = f": {count_phrase(trend.left_out)}" if trend.left_out else ""
+    return f"{trend.scenario} has no run that counts{why}; {RUNS_MIN} comparable runs are needed"
+
+
+def _known_change(trend: Trend) -> str:
+    """A change that led to the current, worse level, and was reported before; empty: there is none."""
+    if not trend.steps or not trend.steps[-1].worse:
+        return ""
+    last = trend.steps[-1]
+    return f"no new change; {change_phrase(last)} since {trend.nights[last.start].run_id} is known"
+
+
+def _undecided(trend: Trend) -> str:
+    bounds = [track for track in trend.tracks if is_undecided(len(trend.nights), track)]
+    shown = ", ".join(
+        f"{track.name} is at least {formatting.value_of(track.measure, track.values[-1])}" for track in bounds
+    )
+    searched = all(track.measure is Measure.MAX_CONCURRENCY for track in bounds)
+    why = "the client was the limit" if searched else "statements timed out or were cancelled"
+    return f"{shown}: {why}, so it may be as usual or worse"
+
+
+def change_phrase(step: ConfirmedChange) -> str:
+    """p95 +25.0 %"""
+    return f"{step.track.name} {amount(step.track.measure, step.change, at_least=step.shift.at_least)}"
+
+
+def count_phrase(left_out: Mapping[str, int]) -> str:
+    """2 are INVALID, 1 is FAILED."""
+    return ", ".join(
+        f"{count} {why if count > 1 else why.replace('are ', 'is ', 1).replace('have ', 'has ', 1)}"
+        for why, count in sorted(left_out.items())
+    )
+
+
+def amount(measure: Measure, change: float, *, at_least: bool = False) -> str:
+    """A change, with its sign."""
+    unit = "points" if measure is Measure.ERROR_RATE else "%"
+    return f"{'at least ' if at_least else ''}{100 * change:+.1f} {unit}"

@@ -3,4 +3,5 @@
 run_record    one finished run, for reports
 compare_runs  two runs to compare, or why they are not comparable
 trend_runs    the runs of one scenario over time
+seconds       the measured seconds of a run, all workers together
 """

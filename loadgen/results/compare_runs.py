@@ -21,9 +21,15 @@ from loadgen.control.tables.run_status import Run
 from loadgen.errors import UsageError
 from loadgen.log import printable
 from loadgen.metrics.window import WindowResult, merge
-from loadgen.report.comparison import MeasuredRun
-from loadgen.report.likeness import RunConditions, SettingDifference, differences, unmatched_keys, why_not_comparable
-from loadgen.report.seconds import measured_seconds
+from loadgen.results.seconds import measured_seconds
+from loadgen.rules.comparability import (
+    RunConditions,
+    SettingDifference,
+    differences,
+    unmatched_keys,
+    why_not_comparable,
+)
+from loadgen.rules.comparison import MeasuredRun
 from loadgen.snowflake.session import RetryPolicy
 
 MODE = "load.mode"  # what a response time is depends on it: runs of different modes are never comparable

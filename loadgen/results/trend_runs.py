@@ -14,7 +14,7 @@ from loadgen.control.tables import run_status, test_results, warehouse_poll_snap
 from loadgen.control.tables.test_results import ScenarioResult
 from loadgen.errors import UsageError
 from loadgen.log import printable
-from loadgen.report.likeness import (
+from loadgen.rules.comparability import (
     FORBIDDING_KEYS,
     RunConditions,
     differences,
@@ -22,7 +22,7 @@ from loadgen.report.likeness import (
     driver_major,
     why_not_comparable,
 )
-from loadgen.report.scenario_trend import OtherSeries, SeriesKey, Trend, TrendRun, series_of, trend_of, values_of
+from loadgen.rules.trend import OtherSeries, SeriesKey, Trend, TrendRun, series_of, trend_of, values_of
 from loadgen.snowflake.session import RetryPolicy
 
 RUNS_MAX = 300  # the newest ones: a change counts as new or known whatever is shown of it

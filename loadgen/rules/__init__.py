@@ -1,5 +1,18 @@
-"""Pure decisions that more than one part of loadgen takes. Nothing here reads a table, a clock or a file.
+"""Pure decisions that more than one role takes, each written once. No table, clock or file is read here.
 
-find_max         the search for the largest number of connections that holds: its cap, what comes next, the answer
-find_max_step    the verdict of one step of it
+plan             windows and targets of a run, and the load that they plan
+scenario_plan    what `validate --plan` and `doctor` show before a run: phases, shares, workers, cost
+find_max         the search for the largest number of connections that holds: its cap, the next level, the answer
+find_max_step    the verdict of one step of the search
+liveness         whether a worker is alive, stale or dead
+thresholds       thresholds against what was measured
+client_health    whether the client, not the server, limited the result
+delivered_load   how much of the planned load was delivered
+validity         whether a run is valid, and its verdict and exit code
+enrichment       how many logged statements have server times, and why not all
+comparability    which differences between two runs forbid a comparison; metrics and their limits
+bootstrap        confidence intervals from resampled seconds
+comparison       two runs: change, interval, verdict
+change_points    levels of a series of nightly values, and where they change
+trend            the runs of a scenario over time: steady, suspected, regression, improved
 """

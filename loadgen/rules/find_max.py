@@ -18,15 +18,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 
-from loadgen.rules.find_max_step import (
-    EXTEND_MAX,
-    FindMaxSettings,
-    JudgedStep,
-    StepObservation,
-    StepOutcome,
-    baseline_p95,
-    judge,
-)
+from loadgen.rules.find_max_step import EXTEND_MAX, JudgedStep, StepObservation, StepOutcome, baseline_p95, judge
+from loadgen.scenario.model import FindMaxSettings
 from loadgen.units import counted
 
 GAP_MIN = 0.05  # of the best level: refining ends below it

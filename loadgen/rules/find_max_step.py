@@ -17,28 +17,10 @@ from functools import reduce
 from operator import add
 from typing import Protocol, Self
 
+from loadgen.scenario.model import FindMaxSettings
+
 PLATEAU_GAIN = 0.02  # of throughput, over two steps of the climb
 EXTEND_MAX = 3  # times the length of a step
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FindMaxSettings:
-    """`load.find_max` of a scenario."""
-
-    start: int = 5
-    increment: int = 10
-    step_s: float = 30.0
-    settle_s: float = 3.0
-    maximum: int = 500
-    qps_stability_pct: float = 5.0
-    latency_stability_pct: float = 20.0
-    max_error_rate_pct: float = 1.0
-    stop_on_queue: bool = True
-    refine: bool = True
-
-    def is_climbed(self, level: int) -> bool:
-        """Is it a level of the climb, and not one between two of them?"""
-        return level == self.maximum or (level - self.start) % self.increment == 0
 
 
 class StepOutcome(StrEnum):

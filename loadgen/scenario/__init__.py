@@ -13,7 +13,6 @@ result       model, build        the typed Scenario, and how it is made
              load                workers and rates that follow from a load
              frozen              SCENARIO_CONFIG, written and read
              as_written          a stored scenario in the keys of its file; the origin of each value
-             plan                what a run would do, as text and as data
 
 `model`, `frozen`, `load` and what they import do without the YAML reader: workers start faster.
 """

@@ -8,7 +8,6 @@ from typing import Any
 
 from loadgen.model import workload as model
 from loadgen.model.run import CONTROL_WAREHOUSE
-from loadgen.rules.find_max_step import FindMaxSettings
 from loadgen.scenario import model as typed
 from loadgen.scenario.check_load import ceiling, duration_s
 from loadgen.scenario.check_workload import kind_of
@@ -31,6 +30,7 @@ from loadgen.scenario.generators import (
     ZipfianGenerator,
 )
 from loadgen.scenario.keys import ScenarioSection
+from loadgen.scenario.model import FindMaxSettings
 from loadgen.scenario.section import ControlSection, SessionsSection, TableSection, TimingSection
 
 SLOW_SPAWNERS = (typed.SpawnerKind.SPCS, typed.SpawnerKind.EXTERNAL)

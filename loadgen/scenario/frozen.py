@@ -21,9 +21,8 @@ from typing import Any, get_type_hints
 
 from loadgen.errors import ConfigurationError
 from loadgen.model.workload import KeyRange, Parameter, Sharding, Statement, Workload
-from loadgen.rules.find_max_step import FindMaxSettings
 from loadgen.scenario.document import resolve_template, template_of, variables_in
-from loadgen.scenario.model import Load, LoadMode, LoadStage, Pool, Scenario, UserSessionSettings
+from loadgen.scenario.model import FindMaxSettings, Load, LoadMode, LoadStage, Pool, Scenario, UserSessionSettings
 
 Environment = Mapping[str, str] | None  # None: variables stay `${NAME}`, for showing
 

@@ -12,7 +12,6 @@ from enum import StrEnum
 from loadgen.model.run import CONTROL_WAREHOUSE
 from loadgen.model.threshold import ThresholdCheck, ThresholdMetric, parse_threshold
 from loadgen.model.workload import Parameter, Scalar, Workload
-from loadgen.rules.find_max_step import FindMaxSettings
 
 EMBEDDED = "embedded"  # the connection that needs no account
 
@@ -175,6 +174,26 @@ class LoadStage:
     rate_per_second: float | None = None  # mode rate
     ramp_s: float = 0.0
     name: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindMaxSettings:
+    """`load.find_max` of a scenario."""
+
+    start: int = 5
+    increment: int = 10
+    step_s: float = 30.0
+    settle_s: float = 3.0
+    maximum: int = 500
+    qps_stability_pct: float = 5.0
+    latency_stability_pct: float = 20.0
+    max_error_rate_pct: float = 1.0
+    stop_on_queue: bool = True
+    refine: bool = True
+
+    def is_climbed(self, level: int) -> bool:
+        """Is it a level of the climb, and not one between two of them?"""
+        return level == self.maximum or (level - self.start) % self.increment == 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,9 +8,9 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from loadgen.metrics.window import ALL_STATEMENTS
-from loadgen.report.client_health import CPU_INVALID_PERCENT, CPU_WARN_PERCENT
 from loadgen.report.formatting import TOO_FEW, bounded
-from loadgen.report.verdict import Checked
+from loadgen.rules.client_health import CPU_INVALID_PERCENT, CPU_WARN_PERCENT
+from loadgen.rules.thresholds import Checked
 from loadgen.tui.draw import (
     LABEL,
     NOTHING,

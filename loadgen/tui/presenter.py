@@ -17,7 +17,7 @@ from loadgen.metrics.percentile import PERCENTILES
 from loadgen.metrics.tally import by_kind
 from loadgen.metrics.window import MergedWindows, merge
 from loadgen.model.run import Phase, RunStatus
-from loadgen.report.verdict import Checked
+from loadgen.rules.thresholds import Checked
 from loadgen.scenario.load import rate_windows
 from loadgen.scenario.model import LoadMode, Scenario
 from loadgen.tui.draw import one_line

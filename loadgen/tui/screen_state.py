@@ -10,7 +10,7 @@ from datetime import datetime
 
 from loadgen.metrics.percentile import Quantile
 from loadgen.model.run import Phase
-from loadgen.report.verdict import Checked
+from loadgen.rules.thresholds import Checked
 from loadgen.tui.history import HistorySecond, PeakThroughput, RecentFigures
 from loadgen.tui.snapshot import WorkerDisplayState
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from loadgen.report.client_health import CPU_WARN_PERCENT
+from loadgen.rules.client_health import CPU_WARN_PERCENT
 from loadgen.tui.draw import LABEL, NOTHING, cell, flow, label, one_line, short_worker
 from loadgen.tui.screen_state import ScreenState, WorkerLine
 from loadgen.tui.snapshot import WorkerDisplayState

@@ -69,9 +69,9 @@ def baseline_text(found: Mapping[str, Any]) -> str:
 def _beside_run(
     session: ControlSession, patience: RetryPolicy, baseline: str, summary: Mapping[str, Any]
 ) -> dict[str, Any]:
-    from loadgen.report.comparison import compare
-    from loadgen.report.likeness import ChangeLimits
     from loadgen.results.compare_runs import ComparisonRefusal, read_pair
+    from loadgen.rules.comparability import ChangeLimits
+    from loadgen.rules.comparison import compare
 
     pair = read_pair(session, patience, (baseline, summary["run_id"]), ())
     if isinstance(pair, ComparisonRefusal):
@@ -85,13 +85,14 @@ def _beside_run(
 def _beside_trend(
     session: ControlSession, patience: RetryPolicy, baseline: str, summary: Mapping[str, Any]
 ) -> dict[str, Any]:
+    from loadgen.report.trend_text import reason_text
     from loadgen.results.trend_runs import read_trend
 
     trend = read_trend(session, patience, summary["scenario"], until=summary["run_id"])
     found = {"kind": TREND, "runs": len(trend.nights)}
     if not trend.nights or trend.nights[-1].run_id != summary["run_id"]:
         return {**found, "verdict": "not judged", "reason": "this run has no number", "exit_code": 0}
-    return {**found, "verdict": trend.verdict.value, "reason": trend.reason, "exit_code": trend.exit_code}
+    return {**found, "verdict": trend.verdict.value, "reason": reason_text(trend), "exit_code": trend.exit_code}
 
 
 def _fit(session: ControlSession, patience: RetryPolicy, name: str) -> str:
@@ -99,7 +100,7 @@ def _fit(session: ControlSession, patience: RetryPolicy, name: str) -> str:
 
     from loadgen.control import run_lookup
     from loadgen.control.tables import test_results
-    from loadgen.report.likeness import why_not_comparable
+    from loadgen.rules.comparability import why_not_comparable
 
     run = run_lookup.find_run(session, patience, name)
     rows = patience.call(lambda: test_results.read(session, run.run_id))

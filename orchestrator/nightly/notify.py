@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from loadgen.errors import Busy, LoadgenError
 from loadgen.log import printable, redact, register_secret
-from loadgen.report.comparison import REGRESSION
+from loadgen.rules.comparison import REGRESSION
 from loadgen.scenario.model import Notification, NotifyEvent, Scenario
 from loadgen.snowflake.driver import user_environment
 

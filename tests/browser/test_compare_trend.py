@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from loadgen.report.compare_html import comparison_html
-from loadgen.report.comparison import compare
-from loadgen.report.likeness import ChangeLimits, SettingDifference
-from loadgen.report.scenario_trend import OtherSeries, trend_of
 from loadgen.report.trend_html import trend_html
+from loadgen.rules.comparability import ChangeLimits, SettingDifference
+from loadgen.rules.comparison import compare
+from loadgen.rules.trend import OtherSeries, trend_of
 from tests.browser.chromium import Chromium
 from tests.unit.trend_builders import KEY, QUIET, hung, nights_of, trend
 from tests.unit.warehouse_runs import run_of

@@ -22,8 +22,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loadgen.report.likeness import DEFAULTS, Measure
-from loadgen.report.scenario_trend import SeriesKey, Subject, TrendRun, trend_of
+from loadgen.rules.comparability import DEFAULTS, Measure, Subject
+from loadgen.rules.trend import SeriesKey, TrendRun, trend_of
 from tests.drivers.environment import environment_of
 
 LOCK = Path(__file__).parent / "requirements-otava.lock"

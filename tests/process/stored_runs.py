@@ -18,8 +18,8 @@ from loadgen.metrics.tally import StatementTally, Tally, Times
 from loadgen.metrics.window import merge
 from loadgen.metrics.window_codec import WindowRow
 from loadgen.model.run import Phase, RunStatus
-from loadgen.report.client_health import ClientHealth
 from loadgen.report.summary import RunFacts, WorkerResult, summarize
+from loadgen.rules.client_health import ClientHealth
 from loadgen.scenario.frozen import freeze, template_id
 from loadgen.scenario.load import with_workers
 from loadgen.scenario.model import Scenario

@@ -21,7 +21,7 @@ from loadgen.control.tables.query_executions import Execution
 from loadgen.control.tables.test_results import ResultRow
 from loadgen.model.run import RowEnrichment as Row
 from loadgen.model.run import RunEnrichment
-from loadgen.report.enrichment import EnrichmentResult
+from loadgen.rules.enrichment import EnrichmentResult
 from loadgen.scenario.frozen import freeze
 from loadgen.scenario.model import EnrichmentMode, Scenario
 from loadgen.scenario.read import parse_scenario

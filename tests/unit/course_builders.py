@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from loadgen.model.run import Phase, RunStatus
 from loadgen.model.worker import WorkerStatus
+from loadgen.rules.liveness import WorkerHealth
+from loadgen.rules.plan import plan_run
 from loadgen.scenario.model import Load, OnWorkerLoss, TimingSettings
 from orchestrator.lifecycle import RunEnding, RunPolicy
-from orchestrator.plan import plan_run
-from orchestrator.worker_health import WorkerHealth
 from tests.unit.orchestrator_builders import end, view
 
 TIMING = TimingSettings()

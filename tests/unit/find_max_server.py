@@ -10,7 +10,8 @@ import random
 from dataclasses import dataclass, replace
 
 from loadgen.rules.find_max import FindMaxSearch, SearchResult
-from loadgen.rules.find_max_step import FindMaxSettings, JudgedStep, PercentileEstimate, StepObservation
+from loadgen.rules.find_max_step import JudgedStep, PercentileEstimate, StepObservation
+from loadgen.scenario.model import FindMaxSettings
 
 SERVICE_MS = 20.0
 SUPPORTED = 20  # samples, from which there is a p95

@@ -19,8 +19,9 @@ from loadgen.metrics.window import MergedWindows, WindowResult, merge
 from loadgen.model.counts import Counts, ErrorCategory
 from loadgen.model.run import Phase
 from loadgen.model.worker import WorkerStatus
+from loadgen.rules.liveness import WorkerHealth
 from orchestrator.spawn.spawner import ProcessEnd
-from orchestrator.worker_health import WorkerHealth, WorkerView
+from orchestrator.worker_health import WorkerView
 
 MS = 1_000_000
 

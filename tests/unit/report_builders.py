@@ -14,7 +14,6 @@ from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.window import MergedWindows
 from loadgen.model.counts import Counts
 from loadgen.model.workload import Query, Statement, StatementKind, Workload
-from loadgen.report.client_health import ClientHealth
 from loadgen.report.records import (
     EventKind,
     FindMaxStepResult,
@@ -27,7 +26,8 @@ from loadgen.report.records import (
 from loadgen.report.run_page import report_html
 from loadgen.report.summary import RunFacts, StageResult, WorkerResult, summarize
 from loadgen.report.timeline import StatementTimes, WorkerSecond, merge_seconds, span_for
-from loadgen.report.verdict import Checked
+from loadgen.rules.client_health import ClientHealth
+from loadgen.rules.thresholds import Checked
 from loadgen.scenario.frozen import freeze
 from loadgen.scenario.model import Load, Scenario
 from tests.unit.orchestrator_builders import MS, merged, tally, times

@@ -11,8 +11,9 @@ from loadgen.metrics.client_resources import ClientResourceUse
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.window import WindowResult
 from loadgen.model.threshold import parse_threshold
-from loadgen.report.client_health import ClientHealth, ClientPart, judge_client, worst
-from loadgen.report.verdict import check_threshold, undecided
+from loadgen.rules.client_health import ClientHealth, ClientPart, judge_client, worst
+from loadgen.rules.thresholds import check_threshold
+from loadgen.rules.validity import undecided
 from loadgen.scenario.model import Threshold
 from loadgen.units import NS_PER_MS
 from orchestrator.run_result import MeasuredWindows, client_parts

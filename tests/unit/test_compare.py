@@ -14,7 +14,11 @@ from loadgen.control.tables.worker_metrics_snapshots import MetricsSnapshot
 from loadgen.errors import UsageError
 from loadgen.metrics.tally import Tally
 from loadgen.model.run import Phase
-from loadgen.report.bootstrap import (
+from loadgen.report.compare_html import comparison_html
+from loadgen.report.compare_json import comparison_data
+from loadgen.report.compare_text import comparison_text
+from loadgen.results.seconds import measured_seconds
+from loadgen.rules.bootstrap import (
     ConfidenceInterval,
     SecondSeries,
     design_effect,
@@ -23,12 +27,8 @@ from loadgen.report.bootstrap import (
     quantile_span,
     share_difference,
 )
-from loadgen.report.compare_html import comparison_html
-from loadgen.report.compare_json import comparison_data
-from loadgen.report.compare_text import comparison_text
-from loadgen.report.comparison import ChangeVerdict, compare, judge
-from loadgen.report.likeness import ChangeLimits, Measure, parse_limits
-from loadgen.report.seconds import measured_seconds
+from loadgen.rules.comparability import ChangeLimits, Measure, parse_limits
+from loadgen.rules.comparison import ChangeVerdict, compare, judge
 from tests.unit.orchestrator_builders import tally, times, window
 from tests.unit.warehouse_runs import run_of, second_row
 

@@ -17,13 +17,13 @@ import pytest
 from loadgen.cli.main import cli, main
 from loadgen.metrics.tally import Tally
 from loadgen.report import formatting
-from loadgen.report.bootstrap import ConfidenceInterval
 from loadgen.report.compare_html import comparison_html
 from loadgen.report.compare_json import comparison_data, refusal_data
 from loadgen.report.compare_text import comparison_text, interval
-from loadgen.report.comparison import ChangeVerdict, MetricChange, compare
-from loadgen.report.likeness import ChangeLimits, Measure, SettingDifference
 from loadgen.report.text import verdict_lines
+from loadgen.rules.bootstrap import ConfidenceInterval
+from loadgen.rules.comparability import ChangeLimits, Measure, SettingDifference
+from loadgen.rules.comparison import ChangeVerdict, MetricChange, compare
 from tests.unit.orchestrator_builders import tally
 from tests.unit.warehouse_runs import run_of
 

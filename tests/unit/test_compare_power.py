@@ -9,9 +9,9 @@ from functools import cache
 
 import numpy as np
 
-from loadgen.report.bootstrap import BootstrapReplicates
-from loadgen.report.comparison import ChangeVerdict, MeasuredRun, compare
-from loadgen.report.likeness import ChangeLimits, Measure
+from loadgen.rules.bootstrap import BootstrapReplicates
+from loadgen.rules.comparability import ChangeLimits, Measure
+from loadgen.rules.comparison import ChangeVerdict, MeasuredRun, compare
 from tests.unit.warehouse_runs import run_of
 
 PAIRS = 20

@@ -12,7 +12,13 @@ from typing import Any
 import pytest
 
 from loadgen.report.compare_text import differences_text
-from loadgen.report.likeness import RunConditions, SettingDifference, differences, unmatched_keys, why_not_comparable
+from loadgen.rules.comparability import (
+    RunConditions,
+    SettingDifference,
+    differences,
+    unmatched_keys,
+    why_not_comparable,
+)
 from loadgen.scenario.as_written import key_as_written
 from loadgen.scenario.frozen import freeze
 from loadgen.scenario.read import parse_scenario, read_scenario

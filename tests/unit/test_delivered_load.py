@@ -16,15 +16,15 @@ from loadgen.metrics.live_metrics import read_live, write_live
 from loadgen.metrics.window import WindowResult
 from loadgen.model.run import Phase
 from loadgen.model.worker import WorkerStatus, worker_share
-from loadgen.report.delivered import Delivered, delivered_connections, shortfalls
+from loadgen.rules.delivered_load import Delivered, delivered_connections, shortfalls
+from loadgen.rules.liveness import WorkerHealth
+from loadgen.rules.plan import RunPlan, plan_run, planned_connection_ms
 from loadgen.scenario.model import Load
 from loadgen.scenario.model import LoadStage as Level
 from loadgen.units import NS_PER_S
 from loadgen.worker.arguments import WorkerArguments
 from orchestrator.event_publisher import start_event
-from orchestrator.plan import RunPlan, plan_run, planned_connection_ms
 from orchestrator.run_result import MeasuredWindows, missing_load_causes
-from orchestrator.worker_health import WorkerHealth
 from tests.unit.orchestrator_builders import live, view, window
 from tests.unit.worker_builders import Pool, Stage
 

@@ -21,7 +21,7 @@ from loadgen.doctor.check_runner import (
 from loadgen.doctor.finding import Finding, FindingLevel, failed, ok, warning
 from loadgen.doctor.subject import DoctorSessions, DoctorTarget, KnownFacts
 from loadgen.errors import ConfigurationError
-from loadgen.scenario.plan import plan
+from loadgen.rules.scenario_plan import plan
 from loadgen.scenario.read import LoadedScenario, parse_scenario
 from loadgen.snowflake.ident import Identifier
 from loadgen.snowflake.probe import ConnectionProbe

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from loadgen.report.likeness import differences
+from loadgen.rules.comparability import differences
 from loadgen.snowflake import driver
 from orchestrator.run_result import driver_lightened
 from tests.unit.test_compare_settings import SETTING

@@ -12,23 +12,19 @@ import pytest
 from loadgen.cli import enrich as command
 from loadgen.cli.main import main
 from loadgen.cli.report import rewrite_reports
-from loadgen.control.tables.query_executions import (
-    SERVER_TIME_KINDS,
-    EnrichmentCount,
-    PendingExecution,
-    ServerTimeBreakdown,
-    ServerTimes,
-    ServerTimeStats,
-)
+from loadgen.control.tables.query_executions import PendingExecution, ServerTimes
 from loadgen.model.run import RowEnrichment as Row
 from loadgen.model.run import RunEnrichment as Run
-from loadgen.report.enrichment import (
+from loadgen.report.enrichment import enrichment_document, with_enrichment
+from loadgen.rules.enrichment import (
+    SERVER_TIME_KINDS,
+    EnrichmentCount,
     EnrichmentResult,
+    ServerTimeBreakdown,
+    ServerTimeStats,
     counts_of,
-    enrichment_document,
     reasons_of,
     status_of,
-    with_enrichment,
 )
 from loadgen.scenario.model import EnrichmentMode, Scenario
 from loadgen.scenario.read import parse_scenario

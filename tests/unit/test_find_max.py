@@ -12,8 +12,8 @@ from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.tally import StatementTally
 from loadgen.model.threshold import parse_threshold
 from loadgen.rules.find_max import FindMaxSearch, SearchConfidence, SearchStage
-from loadgen.rules.find_max_step import EXTEND_MAX, FindMaxSettings, JudgedStep, StepOutcome
-from loadgen.scenario.model import Threshold
+from loadgen.rules.find_max_step import EXTEND_MAX, JudgedStep, StepOutcome
+from loadgen.scenario.model import FindMaxSettings, Threshold
 from loadgen.units import NS_PER_MS
 from orchestrator.find_max_controller import observe_step
 from tests.unit.orchestrator_builders import tally, window

@@ -13,7 +13,8 @@ from loadgen.metrics.outcome import Outcome as Ended
 from loadgen.metrics.tally import StatementTally, Times
 from loadgen.metrics.window import WindowResult
 from loadgen.rules.find_max import FindMaxSearch
-from loadgen.rules.find_max_step import FindMaxSettings, JudgedStep, StepOutcome
+from loadgen.rules.find_max_step import JudgedStep, StepOutcome
+from loadgen.scenario.model import FindMaxSettings
 from orchestrator.find_max_controller import observe_step
 from tests.unit.orchestrator_builders import tally, window
 

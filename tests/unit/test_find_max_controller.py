@@ -15,8 +15,8 @@ from loadgen.metrics.tally import StatementTally
 from loadgen.metrics.window import WindowResult, merge
 from loadgen.metrics.window_codec import WindowRow
 from loadgen.results.run_record import measured_windows
-from loadgen.rules.find_max_step import FindMaxSettings
-from loadgen.scenario.model import OnWorkerLoss
+from loadgen.rules.liveness import WorkerHealth
+from loadgen.scenario.model import FindMaxSettings, OnWorkerLoss
 from orchestrator.find_max_controller import FindMaxController, step_record
 from orchestrator.lifecycle import (
     MetricsMissing,
@@ -24,7 +24,7 @@ from orchestrator.lifecycle import (
     SearchFinished,
     StartStep,
 )
-from orchestrator.worker_health import WorkerHealth, WorkerView
+from orchestrator.worker_health import WorkerView
 from tests.unit.orchestrator_builders import end, live, tally, view, window
 from tests.unit.worker_builders import SERVER_TIME
 

@@ -10,7 +10,8 @@ from dataclasses import replace
 import pytest
 
 from loadgen.rules.find_max import VOTE_MARGIN, FindMaxSearch, SearchConfidence, find_max_cap
-from loadgen.rules.find_max_step import FindMaxSettings, JudgedStep, StepOutcome
+from loadgen.rules.find_max_step import JudgedStep, StepOutcome
+from loadgen.scenario.model import FindMaxSettings
 from tests.unit.find_max_server import Server, connections
 
 SEEDS = 1_200  # for everything at once

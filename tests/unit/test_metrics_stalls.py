@@ -13,7 +13,7 @@ from loadgen.metrics.stalls import WindowStalls, run_stalls, stall_warnings, sta
 from loadgen.metrics.window import merge
 from loadgen.model.run import Phase
 from loadgen.model.threshold import parse_threshold
-from loadgen.report.verdict import check_threshold
+from loadgen.rules.thresholds import check_threshold
 from tests.unit.metrics_builders import MS, row_of, statement
 from tests.unit.scenario_builders import problems_of
 

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.model.run import RUN_TRANSITIONS, Phase, RunStatus, check_transition
-from loadgen.rules.find_max_step import FindMaxSettings
-from loadgen.scenario.model import Load, LoadMode, OnWorkerLoss, TimingSettings
+from loadgen.rules.plan import plan_run
+from loadgen.scenario.model import FindMaxSettings, Load, LoadMode, OnWorkerLoss, TimingSettings
 from orchestrator.lifecycle import (
     Action,
     FinishRun,
@@ -31,7 +31,6 @@ from orchestrator.lifecycle import (
     after_action,
     decide,
 )
-from orchestrator.plan import plan_run
 from orchestrator.worker_health import WorkerView
 from tests.unit.course_builders import (
     CONNECTING,

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from loadgen.control.tables.worker_heartbeats import HeartbeatRow
 from loadgen.model.run import Phase
 from loadgen.model.worker import WorkerStatus
+from loadgen.rules.liveness import LivenessTracker, WorkerHealth
 from orchestrator.spawn.spawner import ProcessEnd
-from orchestrator.worker_health import LivenessTracker, ReplacementTracker, WorkerHealth, WorkerView, assess_workers
+from orchestrator.worker_health import ReplacementTracker, WorkerView, assess_workers
 from tests.unit.orchestrator_builders import end, live_text, row, view, window
 
 STALE_S, DEAD_S, GAP_S = 30.0, 60.0, 2.0
@@ -31,19 +32,19 @@ def crew_of(
 
 def test_silence_is_counted_in_seconds_that_were_looked_at() -> None:
     liveness = LivenessTracker(longest_gap_s=GAP_S)
-    beats = [row(count=7)]
+    beats = {"worker-0": 7}
     assert liveness.observe(beats, 100.0) == {"worker-0": 0.0}
     assert liveness.observe(beats, 101.0) == {"worker-0": 1.0}
     assert liveness.observe(beats, 102.5) == {"worker-0": 2.5}
-    assert liveness.observe([row(count=8)], 103.5) == {"worker-0": 0.0}
+    assert liveness.observe({"worker-0": 8}, 103.5) == {"worker-0": 0.0}
 
 
 @pytest.mark.parametrize("away_s", [59.0, 61.0, 3_600.0, 1e6])
 def test_neither_an_outage_nor_a_pause_of_ours_kills_anybody(away_s: float) -> None:
     """While nothing could be seen, a worker may have beaten all the time; its count has only not been read."""
     liveness = LivenessTracker(longest_gap_s=GAP_S)
-    liveness.observe([row(count=7)], 0.0)
-    silent_s = liveness.observe([row(count=7)], away_s)
+    liveness.observe({"worker-0": 7}, 0.0)
+    silent_s = liveness.observe({"worker-0": 7}, away_s)
     assert silent_s["worker-0"] <= GAP_S
     (worker,) = crew_of(row(count=7), silent_s=dict(silent_s))
     assert worker.health is WorkerHealth.ALIVE
@@ -53,7 +54,7 @@ def test_a_worker_that_is_silent_while_we_look_becomes_stale_and_then_dead() -> 
     liveness = LivenessTracker(longest_gap_s=GAP_S)
     seen = []
     for second in range(63):
-        silent_s = liveness.observe([row(count=7)], float(second))
+        silent_s = liveness.observe({"worker-0": 7}, float(second))
         seen.append(crew_of(row(count=7), silent_s=dict(silent_s))[0].health)
     assert seen == [WorkerHealth.ALIVE] * 31 + [WorkerHealth.STALE] * 30 + [WorkerHealth.DEAD] * 2
 
@@ -61,18 +62,18 @@ def test_a_worker_that_is_silent_while_we_look_becomes_stale_and_then_dead() -> 
 def test_a_replacement_that_begins_to_count_again_is_alive() -> None:
     liveness = LivenessTracker(longest_gap_s=GAP_S)
     for second in range(59):
-        liveness.observe([row(count=7)], float(second))
-    assert liveness.observe([row(count=1)], 60.0) == {"worker-0": 0.0}
+        liveness.observe({"worker-0": 7}, float(second))
+    assert liveness.observe({"worker-0": 1}, 60.0) == {"worker-0": 0.0}
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e5), st.booleans()), max_size=50))
 def test_silence_never_exceeds_the_looks_since_the_last_beat(looks: list[tuple[float, bool]]) -> None:
     liveness, now_s, count, quiet_looks = LivenessTracker(longest_gap_s=GAP_S), 0.0, 1, 0
-    liveness.observe([row(count=count)], now_s)
+    liveness.observe({"worker-0": count}, now_s)
     for gap_s, beaten in looks:
         now_s, count = now_s + gap_s, count + beaten
         quiet_looks = 0 if beaten else quiet_looks + 1
-        assert 0.0 <= liveness.observe([row(count=count)], now_s)["worker-0"] <= quiet_looks * GAP_S
+        assert 0.0 <= liveness.observe({"worker-0": count}, now_s)["worker-0"] <= quiet_looks * GAP_S
 
 
 # --- replacements ----------------------------------------------------------------------------------------------------

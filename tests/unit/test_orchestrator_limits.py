@@ -17,12 +17,13 @@ from loadgen.metrics.window import ALL_STATEMENTS
 from loadgen.model.run import Phase, RunStatus
 from loadgen.model.threshold import parse_threshold
 from loadgen.model.worker import WorkerStatus
+from loadgen.rules.liveness import WorkerHealth
 from loadgen.scenario.model import GuardrailAction, GuardrailSettings, Threshold, TimingSettings
 from orchestrator.aggregation import RunAggregator, RunSeconds
 from orchestrator.guardrails import CONSECUTIVE_BREACHES, WAREHOUSE_UNSEEN_MAX_S, LimitMonitor
 from orchestrator.lifecycle import RunEnding
 from orchestrator.warehouse import CreditMeter
-from orchestrator.worker_health import WorkerHealth, WorkerView
+from orchestrator.worker_health import WorkerView
 from tests.unit.orchestrator_builders import end, live, tally, view, window
 
 FAST, SLOW = (10.0,) * 50, (90.0,) * 50  # a second of statements

@@ -13,7 +13,7 @@ from loadgen.metrics.stalls import WindowStalls
 from loadgen.metrics.tally import StatementTally
 from loadgen.metrics.window import WindowResult
 from loadgen.model.threshold import parse_threshold
-from loadgen.report.delivered import (
+from loadgen.rules.delivered_load import (
     Delivered,
     Key,
     Portion,
@@ -22,9 +22,9 @@ from loadgen.report.delivered import (
     percent,
     shortfalls,
 )
-from loadgen.report.verdict import check_threshold
+from loadgen.rules.plan import plan_run
+from loadgen.rules.thresholds import check_threshold
 from loadgen.scenario.read import parse_scenario
-from orchestrator.plan import plan_run
 from orchestrator.run_result import MeasuredWindows, delivered_load, delivered_steps
 from tests.unit.orchestrator_builders import merged, tally, window
 

@@ -18,7 +18,7 @@ from loadgen.report import formatting
 from loadgen.report.html_spread import RANGES_MAX, range_counts, range_edges_ms
 from loadgen.report.records import FindMaxStepResult
 from loadgen.report.run_page import report_html
-from loadgen.report.verdict import Checked
+from loadgen.rules.thresholds import Checked
 from loadgen.scenario.model import Load, LoadMode
 from tests.unit.metrics_builders import histogram
 from tests.unit.report_builders import HOSTILE_NAME, HOSTILE_TEXT, full, hostile, page, record, scenario, timeline

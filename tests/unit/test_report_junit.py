@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from loadgen.report.junit import junit_xml
-from loadgen.report.verdict import Checked
+from loadgen.rules.thresholds import Checked
 from tests.unit.report_builders import HOSTILE_NAME, hostile, record
 
 MISSED = Checked(check="p99 < 10ms", value=29.5, passed=False)

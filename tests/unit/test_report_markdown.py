@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from loadgen.report import formatting
 from loadgen.report.markdown import report_markdown
-from loadgen.report.verdict import Checked
+from loadgen.rules.thresholds import Checked
 from tests.unit.report_builders import hostile, record, stages
 
 LIMIT = 60_000  # characters; a comment may have 65,536

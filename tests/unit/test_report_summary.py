@@ -10,10 +10,10 @@ import pytest
 
 from loadgen.metrics.connections import LoginCounts
 from loadgen.model.workload import StatementKind
-from loadgen.report.client_health import ClientHealth
-from loadgen.report.delivered import Delivered, Portion
 from loadgen.report.summary import RunFacts, WorkerResult, in_order, summarize, with_unstored
-from loadgen.report.verdict import Checked
+from loadgen.rules.client_health import ClientHealth
+from loadgen.rules.delivered_load import Delivered, Portion
+from loadgen.rules.thresholds import Checked
 from tests.unit.metrics_builders import statement
 from tests.unit.orchestrator_builders import merged, tally
 from tests.unit.report_builders import stages

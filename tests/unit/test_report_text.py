@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from loadgen.metrics.connections import LoginCounts, ReconnectReason
-from loadgen.report.client_health import ClientHealth
-from loadgen.report.delivered import Delivered, Key, Portion
 from loadgen.report.summary import RunFacts, summarize
 from loadgen.report.text import STATEMENTS_MAX, TextLine, columns, summary_lines, summary_text, wrapped
-from loadgen.report.verdict import Checked
+from loadgen.rules.client_health import ClientHealth
+from loadgen.rules.delivered_load import Delivered, Key, Portion
+from loadgen.rules.thresholds import Checked
 from tests.unit.metrics_builders import statement
 from tests.unit.orchestrator_builders import merged, tally
 from tests.unit.report_builders import stages

@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 
 from loadgen.rules.find_max import find_max_cap
-from loadgen.rules.find_max_step import FindMaxSettings
+from loadgen.rules.scenario_plan import ScenarioPlan, plan, plan_data, plan_text
 from loadgen.scenario.frozen import freeze, thaw
-from loadgen.scenario.plan import ScenarioPlan, plan, plan_data, plan_text
+from loadgen.scenario.model import FindMaxSettings
 from loadgen.scenario.read import parse_scenario
 from loadgen.workload.arrivals import window_schedules
 from tests.unit.scenario_builders import MINIMAL, problems, read

@@ -6,10 +6,10 @@ import pytest
 
 from loadgen.errors import ScenarioInvalid
 from loadgen.model.workload import Remembered, Uniform
+from loadgen.rules.scenario_plan import plan
 from loadgen.scenario.frozen import freeze, frozen_config, template_id, thaw
 from loadgen.scenario.load import with_workers
 from loadgen.scenario.model import SessionAffinity, UserSessionSettings
-from loadgen.scenario.plan import plan
 from loadgen.scenario.read import parse_scenario
 from tests.unit.scenario_builders import problems, read
 

@@ -30,13 +30,13 @@ from loadgen.model.workload import (
     Uuid,
     Zipfian,
 )
-from loadgen.rules.find_max_step import FindMaxSettings
 from loadgen.scenario.model import (
     ColumnSpec,
     ControlPlaneSettings,
     EmbeddedSettings,
     EnrichmentMode,
     FilePool,
+    FindMaxSettings,
     Load,
     LoadMode,
     LoadStage,

@@ -12,8 +12,8 @@ from loadgen.model.workload import (
     Literal,
     StatementKind,
 )
+from loadgen.rules.scenario_plan import plan, plan_text
 from loadgen.scenario.document import EnvironmentText, ScenarioProblems
-from loadgen.scenario.plan import plan, plan_text
 from loadgen.scenario.read import parse_scenario
 from tests.unit.scenario_builders import MINIMAL, problems, read
 

@@ -21,7 +21,7 @@ FUNCTION_LINES_MAX = 60
 
 FLOOR = {f"loadgen.{name}" for name in ("errors", "clock", "units", "log", "identifiers", "threads")}
 # Each may import the floor and what stands before it.
-LAYERS = ["model", "rules", "scenario", "workload", "metrics", "snowflake", "control", "report", "results", "tui"]
+LAYERS = ["model", "scenario", "workload", "metrics", "rules", "snowflake", "control", "report", "results", "tui"]
 STACK = [f"loadgen.{name}" for name in LAYERS]
 UP_TO_CONTROL = FLOOR | set(STACK[: STACK.index("loadgen.control") + 1])
 # Roles are processes. They meet in the tables, never in Python; the command line starts them.
@@ -29,7 +29,8 @@ ROLES = {"loadgen.worker", "loadgen.embedded", "loadgen.embedded.client", "orche
 MAY_IMPORT: dict[str, set[str]] = {
     **dict.fromkeys(FLOOR, FLOOR),
     **{part: FLOOR | set(STACK[:depth]) for depth, part in enumerate(STACK)},
-    "loadgen.prepare": FLOOR | {f"loadgen.{name}" for name in ("model", "rules", "scenario", "workload", "snowflake")},
+    "loadgen.report": FLOOR | set(STACK[: STACK.index("loadgen.rules") + 1]),  # it only formats
+    "loadgen.prepare": FLOOR | {f"loadgen.{name}" for name in ("model", "scenario", "workload", "snowflake")},
     "loadgen.doctor": FLOOR | {f"loadgen.{name}" for name in ("model", "rules", "scenario", "snowflake", "control")},
     "loadgen.worker": UP_TO_CONTROL,
     "loadgen.embedded": FLOOR,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from loadgen.report.likeness import Measure
-from loadgen.report.scenario_trend import RUNS_MIN, SeriesKey, TrendVerdict, series_of, trend_of, values_of
 from loadgen.report.trend_html import trend_html
 from loadgen.report.trend_json import trend_data
-from loadgen.report.trend_text import trend_text
+from loadgen.report.trend_text import reason_text, trend_text
+from loadgen.rules.comparability import Measure
+from loadgen.rules.trend import RUNS_MIN, SeriesKey, TrendVerdict, series_of, trend_of, values_of
 from tests.unit.trend_builders import KEY, P95, QUIET, hung, night, nights_of, noise, trend
 
 # --- verdicts --------------------------------------------------------------------------------------------------------
@@ -25,9 +25,9 @@ def test_a_regression_is_suspected_then_confirmed_then_known():
         TrendVerdict.STEADY,
     ]
     assert [one.exit_code for one in verdicts] == [0, 0, 11, 0]
-    assert "p95 +2" in verdicts[1].reason
-    assert verdicts[2].reason.endswith("since night-030")
-    assert "is known" in verdicts[3].reason
+    assert "p95 +2" in reason_text(verdicts[1])
+    assert reason_text(verdicts[2]).endswith("since night-030")
+    assert "is known" in reason_text(verdicts[3])
 
 
 def test_a_second_regression_within_three_nights_of_the_first_is_told_as_new():
@@ -38,7 +38,7 @@ def test_a_second_regression_within_three_nights_of_the_first_is_told_as_new():
 
         assert before.verdict is TrendVerdict.SUSPECTED
         assert (found.verdict, found.exit_code) == (TrendVerdict.REGRESSION, 11)
-        assert found.reason.endswith(f"since night-{31 + gap:03d}")
+        assert reason_text(found).endswith(f"since night-{31 + gap:03d}")
         assert after.verdict is TrendVerdict.STEADY
 
 
@@ -57,12 +57,12 @@ def test_a_newest_p95_that_is_at_least_something_is_never_steady():
     within = hung([*QUIET, 44.5])  # beyond the limit, and not beyond chance
 
     assert above.verdict is TrendVerdict.SUSPECTED
-    assert above.reason.startswith("p95 at least +10")
+    assert reason_text(above).startswith("p95 at least +10")
     assert (twice.verdict, twice.exit_code) == (TrendVerdict.REGRESSION, 11)
-    assert twice.reason.startswith("p95 at least +1")
+    assert reason_text(twice).startswith("p95 at least +1")
     for undecided, value in ((below, "30.00"), (within, "44.50")):
         assert (undecided.verdict, undecided.exit_code) == (TrendVerdict.UNDECIDED, 0)
-        assert undecided.reason == (
+        assert reason_text(undecided) == (
             f"p95 is at least {value} ms: statements timed out or were cancelled, so it may be as usual or worse"
         )
 
@@ -105,7 +105,7 @@ def test_errors_are_judged_in_points():
     found = trend_of("orders", runs, {})
 
     assert found.verdict is TrendVerdict.REGRESSION
-    assert found.reason == "error_rate +2.0 points since night-020"
+    assert reason_text(found) == "error_rate +2.0 points since night-020"
 
 
 def test_few_runs_are_for_learning():
@@ -118,10 +118,10 @@ def test_few_runs_are_for_learning():
 def test_how_many_runs_are_needed_is_told():
     found = trend(QUIET[:3])
 
-    assert found.reason == f"{RUNS_MIN} comparable runs are needed to judge the newest; 3 found"
+    assert reason_text(found) == f"{RUNS_MIN} comparable runs are needed to judge the newest; 3 found"
     assert (trend_data(found, 30)["runs_needed"], trend_data(found, 30)["runs_in_series"]) == (6, 3)
     for shown in (trend_text(found, 30), trend_html(found, 30)):
-        assert found.reason in shown
+        assert reason_text(found) in shown
 
 
 def test_noise_in_all_metrics_at_once_is_silent_too():

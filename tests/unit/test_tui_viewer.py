@@ -10,8 +10,7 @@ from loadgen.control.tables.find_max_step_history import StepRecord
 from loadgen.metrics.connections import LoginCounts, LoginFailure
 from loadgen.metrics.interval import MeasuredCounts
 from loadgen.model.run import Phase, RunStatus
-from loadgen.rules.find_max_step import FindMaxSettings
-from loadgen.scenario.model import ArrivalProcess, LoadMode, LoadStage
+from loadgen.scenario.model import ArrivalProcess, FindMaxSettings, LoadMode, LoadStage
 from loadgen.tui.draw import clock, count, measured, ms, one_line, percent, rate, short, short_worker, time_of
 from loadgen.tui.event_log import new_log_entries
 from loadgen.tui.presenter import ScreenPresenter

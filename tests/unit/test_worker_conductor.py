@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from loadgen.model.event import Start, Stop
 from loadgen.model.run import Phase
-from loadgen.rules.find_max_step import FindMaxSettings
-from loadgen.scenario.model import Load, LoadMode
+from loadgen.scenario.model import FindMaxSettings, Load, LoadMode
 from tests.unit.worker_builders import MEASUREMENT, WARMUP, Stage, phase, poll, target
 
 # --- windows ---------------------------------------------------------------------------------------------------------

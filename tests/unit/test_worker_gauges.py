@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from loadgen.clock import FakeClock
 from loadgen.metrics.recorder import WindowRegistry
 from loadgen.model.run import Phase
-from loadgen.report.client_health import ClientHealth, ClientPart, judge_client
+from loadgen.rules.client_health import ClientHealth, ClientPart, judge_client
 from loadgen.units import NS_PER_MS, NS_PER_S
 from loadgen.worker.self_monitor import PROBE_S, ClientResourceMeter, ResourceReading, SelfMonitor, WakeupDelay
 

@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.model.workload import ClientPosition, Query, Sequence, Statement, StatementKind, Workload
-from loadgen.rules.find_max_step import FindMaxSettings
 from loadgen.scenario.load import RateStage, planned_arrivals, rate_windows
-from loadgen.scenario.model import ArrivalProcess, Load, LoadMode, LoadStage
+from loadgen.scenario.model import ArrivalProcess, FindMaxSettings, Load, LoadMode, LoadStage
 from loadgen.workload.arrivals import CHUNK_ARRIVALS, ArrivalSchedule, window_schedules
 from loadgen.workload.draw import StatementStream
 from tests.unit.workload_statistics import assert_cumulates, assert_follows

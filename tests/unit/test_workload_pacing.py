@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.rules.find_max_step import FindMaxSettings
-from loadgen.scenario.model import Load, LoadMode, LoadStage
+from loadgen.scenario.model import FindMaxSettings, Load, LoadMode, LoadStage
 from loadgen.workload.ramp import ConnectionPlan, ConnectionStage, connection_plan
 
 stages = st.builds(

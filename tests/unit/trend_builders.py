@@ -7,9 +7,9 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
-from loadgen.report.likeness import Measure
-from loadgen.report.scenario_trend import SeriesKey, Subject, Trend, TrendRun, trend_of
-from loadgen.report.shift import FloatArray
+from loadgen.rules.change_points import FloatArray
+from loadgen.rules.comparability import Measure, Subject
+from loadgen.rules.trend import SeriesKey, Trend, TrendRun, trend_of
 
 KEY = SeriesKey(template_id="t", driver_major="5", workers=2, cores=2, warehouse_size="X-Small")
 P95: Subject = (None, Measure.P95)

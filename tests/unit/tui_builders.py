@@ -15,7 +15,7 @@ from loadgen.metrics.window import WindowResult
 from loadgen.model.counts import Counts
 from loadgen.model.run import Phase, RunStatus
 from loadgen.model.workload import Query, Statement, StatementKind, Workload
-from loadgen.report.verdict import Checked
+from loadgen.rules.thresholds import Checked
 from loadgen.scenario.model import Load, Scenario
 from loadgen.tui.history import HistorySecond, PeakThroughput, RecentFigures, StatementSecond
 from loadgen.tui.screen_state import (

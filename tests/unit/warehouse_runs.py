@@ -20,8 +20,8 @@ from loadgen.metrics.outcome import Outcome
 from loadgen.metrics.tally import StatementTally, Tally, Times
 from loadgen.metrics.window import merge
 from loadgen.model.run import Phase
-from loadgen.report.bootstrap import SecondSeries
-from loadgen.report.comparison import MeasuredRun
+from loadgen.rules.bootstrap import SecondSeries
+from loadgen.rules.comparison import MeasuredRun
 from loadgen.worker.arguments import WorkerArguments
 from loadgen.worker.flush import snapshot_row
 from loadgen.worker.self_monitor import ResourceReading

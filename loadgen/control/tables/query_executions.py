@@ -14,18 +14,11 @@ from loadgen.control.rows import clip_text
 from loadgen.control.session import ControlSession
 from loadgen.control.sql import load_queries
 from loadgen.model.run import RowEnrichment
+from loadgen.rules.enrichment import SERVER_TIME_KINDS, EnrichmentCount, ServerTimeBreakdown, ServerTimeStats
 from loadgen.snowflake.session import RetryPolicy
 
 ERROR_MAX = 2_000  # characters
 DECISIONS_MAX = 5_000  # of one statement; about half a megabyte
-SERVER_TIME_KINDS = (
-    "total",
-    "compile",
-    "execution",
-    "queued_overload",
-    "queued_provisioning",
-    "blocked",
-)  # of the ledger
 
 _Q = load_queries("query_executions")
 
@@ -86,34 +79,6 @@ class EnrichmentUpdate:
     execution_id: str
     status: RowEnrichment
     times: ServerTimes = ServerTimes(total_ms=None)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnrichmentCount:
-    """How many rows of a statement have a status; without an id of their own they cannot be joined."""
-
-    statement_name: str
-    identified: bool
-    status: RowEnrichment
-    count: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerTimeStats:
-    """One kind of time over all statements of the ledger."""
-
-    mean_ms: float
-    p50_ms: float
-    p95_ms: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerTimeBreakdown:
-    """Where `samples` measured statements spent their time on the server, and what the client added (the median)."""
-
-    samples: int
-    overhead_ms: float
-    parts: dict[str, ServerTimeStats]  # those of PARTS that the server gave
 
 
 def append(session: ControlSession, patience: RetryPolicy, executions: Sequence[Execution]) -> None:

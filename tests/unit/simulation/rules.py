@@ -9,13 +9,13 @@ from typing import Any
 
 from loadgen.metrics.connections import ConnectionMeter
 from loadgen.metrics.recorder import Window
-from loadgen.report.delivered import Key, Portion, delivered_connections
+from loadgen.rules.delivered_load import Key, Portion, delivered_connections
+from loadgen.rules.liveness import LivenessTracker
 from loadgen.scenario.model import OnWorkerLoss
 from loadgen.worker.collector import MetricsCollector
 from orchestrator import leader, run_result
 from orchestrator.lifecycle import LifecycleState, RunPolicy
 from orchestrator.warehouse import WarehousePoller
-from orchestrator.worker_health import LivenessTracker
 
 
 class Rule(StrEnum):

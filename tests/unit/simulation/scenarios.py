@@ -6,10 +6,10 @@ import random
 from dataclasses import replace
 from enum import StrEnum
 
-from loadgen.rules.find_max_step import FindMaxSettings
 from loadgen.scenario.model import (
     ArrivalProcess,
     ConnectionPolicy,
+    FindMaxSettings,
     Load,
     LoadMode,
     LoadStage,

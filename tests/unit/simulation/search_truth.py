@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from loadgen.metrics.client_resources import GAP_NS
 from loadgen.model.run import Phase
 from loadgen.model.worker import worker_share
-from loadgen.report.client_health import GAP_INVALID_PERCENT
-from loadgen.report.verdict import SAMPLES_MIN
+from loadgen.rules.client_health import GAP_INVALID_PERCENT
 from loadgen.rules.find_max_step import StepOutcome
+from loadgen.rules.validity import SAMPLES_MIN
 from orchestrator.run_result import WINDOW_OPENING_MS
 from tests.unit.simulation.faults import SERVER
 from tests.unit.simulation.standard_tables import ZERO

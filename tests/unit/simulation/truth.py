@@ -15,14 +15,14 @@ from loadgen.metrics.client_resources import GAP_NS, PAUSE_NS
 from loadgen.model.event import Start, decode_command
 from loadgen.model.run import Phase, RunStatus
 from loadgen.model.worker import WorkerStatus, worker_share
-from loadgen.report.client_health import GAP_INVALID_PERCENT, PAUSED_INVALID_PERCENT
-from loadgen.report.delivered import RUN_MIN_PERCENT, WORKER_MIN_PERCENT
-from loadgen.report.verdict import SAMPLES_MIN
+from loadgen.rules.client_health import GAP_INVALID_PERCENT, PAUSED_INVALID_PERCENT
+from loadgen.rules.delivered_load import RUN_MIN_PERCENT, WORKER_MIN_PERCENT
+from loadgen.rules.plan import PlannedWindow, RunPlan, plan_run, planned_arrivals
+from loadgen.rules.validity import SAMPLES_MIN
 from loadgen.scenario.model import LoadMode, QueryLogMode, Scenario
 from loadgen.units import NS_PER_S
 from loadgen.worker.spool import EXECUTION, contents
 from loadgen.workload.ramp import Ramp, follow, initial_connections
-from orchestrator.plan import PlannedWindow, RunPlan, plan_run, planned_arrivals
 from tests.unit.simulation.tables import STATUS, EventRow
 
 if TYPE_CHECKING:

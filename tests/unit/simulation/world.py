@@ -19,6 +19,7 @@ from loadgen.metrics.live_metrics import read_live
 from loadgen.model.event import EventType
 from loadgen.model.run import RunStatus
 from loadgen.model.worker import WorkerStatus
+from loadgen.rules.liveness import WorkerHealth
 from loadgen.scenario.model import ConnectionPolicy, OnWorkerLoss
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
 from loadgen.threads import ThreadDied
@@ -29,7 +30,6 @@ from orchestrator import warehouse, worker_health
 from orchestrator.aggregation import RunSnapshot
 from orchestrator.recover import RecoveredRun
 from orchestrator.spawn.spawner import WorkerOrder
-from orchestrator.worker_health import WorkerHealth
 from tests.unit.simulation.faults import plan_faults
 from tests.unit.simulation.processes import (
     RECOVER_S,

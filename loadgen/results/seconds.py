@@ -17,7 +17,7 @@ from loadgen.metrics.histogram import BUCKETS
 from loadgen.metrics.interval import CustomMetrics, read_custom_metrics
 from loadgen.metrics.window import WindowResult
 from loadgen.model.run import Phase
-from loadgen.report.bootstrap import SecondSeries
+from loadgen.rules.bootstrap import SecondSeries
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from functools import reduce
 from operator import add
 from typing import Any
 
-from loadgen.metrics.connections import ConnectionTime, ReconnectReason
+from loadgen.metrics.connections import ConnectionTime
 from loadgen.metrics.window import WindowResult
 from loadgen.model.counts import Counts
 
@@ -219,15 +219,3 @@ def _share(delivered: Delivered, portion: Portion) -> str:
 def percent(fraction: float | None) -> str:
     """Never rounded up to more than it was."""
     return "–" if fraction is None else f"{math.floor(fraction * 1_000) / 10:.1f} %"
-
-
-def login_words(logins: Mapping[str, Any]) -> str:
-    """client.connections of summary.json in a few words; empty when every connection was opened once and never lost."""
-    counts = logins.get("reopened") or {}
-    reopened = {reason: counts[reason] for reason in ReconnectReason if counts.get(reason)}
-    refused = logins.get("refused") or 0
-    if not reopened and not refused:
-        return ""
-    why = ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in reopened.items())
-    again = f"{sum(reopened.values()):,} opened again ({why})" if reopened else "none opened again"
-    return f"{again}, {refused:,} {'login' if refused == 1 else 'logins'} refused"

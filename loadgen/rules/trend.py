@@ -25,9 +25,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from loadgen.report import formatting
-from loadgen.report.likeness import DEFAULTS, Measure, SettingDifference
-from loadgen.report.shift import NIGHTS_MIN, ChangePoint, ChangePointAnalysis, detect_change_points
+from loadgen.rules.change_points import NIGHTS_MIN, ChangePoint, ChangePointAnalysis, detect_change_points
+from loadgen.rules.comparability import DEFAULTS, Measure, SettingDifference, Subject
 
 REGRESSION = 11  # exit code
 RUNS_MIN = NIGHTS_MIN + 1  # comparable runs: those that say what is usual, and the newest
@@ -36,8 +35,6 @@ _WHOLE = (Measure.P95, Measure.P50, Measure.QPS, Measure.ERROR_RATE)
 _USUAL = 0.05  # by how much nights differ, for all that is known before there are any
 _USUAL_POINTS = 0.0025  # the same of error rates
 _SAME_STEP = 2  # runs between the beginnings of what is one step in two metrics
-
-Subject = tuple[str | None, Measure]  # of one statement, or of all together
 
 
 class TrendVerdict(StrEnum):
@@ -122,11 +119,6 @@ class ConfirmedChange:
     def change(self) -> float:
         return self.track.change(self.shift.size)
 
-    @property
-    def said(self) -> str:
-        """p95 +25.0 %"""
-        return f"{self.track.name} {amount(self.track.measure, self.change, at_least=self.shift.at_least)}"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherSeries:
@@ -149,7 +141,6 @@ class Trend:
     left_out: Mapping[str, int]  # why, how many runs
     last_left_out: str | None  # the newest of them, and why
     verdict: TrendVerdict
-    reason: str
 
     @property
     def exit_code(self) -> int:
@@ -180,7 +171,6 @@ def trend_of(
     tracks = [_track(nights, subject, statements) for subject in subjects]
     steps = _steps(tracks, len(nights))
     suspicions = [(track, change) for track in tracks if (change := _suspicion(track, len(nights))) is not None]
-    verdict = _verdict(tracks, steps, suspicions, len(nights))
     return Trend(
         scenario=scenario,
         nights=tuple(nights),
@@ -190,8 +180,7 @@ def trend_of(
         others=tuple(others),
         left_out=dict(left_out),
         last_left_out=last_left_out,
-        verdict=verdict,
-        reason=_reason(verdict, nights, tracks, steps, suspicions) if nights else _nothing(scenario, left_out),
+        verdict=_verdict(tracks, steps, suspicions, len(nights)),
     )
 
 
@@ -337,61 +326,3 @@ def _verdict(
     if any(is_undecided(nights, track) for track in tracks):
         return TrendVerdict.UNDECIDED
     return TrendVerdict.IMPROVED if new else TrendVerdict.STEADY
-
-
-def _nothing(scenario: str, left_out: Mapping[str, int]) -> str:
-    why = f": {count_phrase(left_out)}" if left_out else ""
-    return f"{scenario} has no run that counts{why}; {RUNS_MIN} comparable runs are needed"
-
-
-def count_phrase(left_out: Mapping[str, int]) -> str:
-    """2 are INVALID, 1 is FAILED."""
-    return ", ".join(
-        f"{count} {why if count > 1 else why.replace('are ', 'is ', 1).replace('have ', 'has ', 1)}"
-        for why, count in sorted(left_out.items())
-    )
-
-
-def _reason(
-    verdict: TrendVerdict,
-    nights: Sequence[TrendRun],
-    tracks: Sequence[MetricTrend],
-    steps: Sequence[ConfirmedChange],
-    suspicions: Sequence[tuple[MetricTrend, float]],
-) -> str:
-    """What decided, in one line."""
-    match verdict:
-        case TrendVerdict.LEARNING:
-            return f"{RUNS_MIN} comparable runs are needed to judge the newest; {len(nights)} found"
-        case TrendVerdict.STEADY:
-            return _known(nights, steps) or "the newest run is as usual"
-        case TrendVerdict.UNDECIDED:
-            bounds = [track for track in tracks if is_undecided(len(nights), track)]
-            said = ", ".join(
-                f"{track.name} is at least {formatting.value_of(track.measure, track.values[-1])}" for track in bounds
-            )
-            if all(track.measure is Measure.MAX_CONCURRENCY for track in bounds):
-                return f"{said}: the client was the limit, so it may be as usual or worse"
-            return f"{said}: statements timed out or were cancelled, so it may be as usual or worse"
-        case TrendVerdict.SUSPECTED:
-            said = ", ".join(
-                f"{track.name} {amount(track.measure, change, at_least=track.newest_at_least)}"
-                for track, change in suspicions
-            )
-            return f"{said}, in one run; another one will tell"
-    worse = verdict is TrendVerdict.REGRESSION
-    decisive = [step for step in steps if step.new and step.worse is worse]
-    return f"{', '.join(step.said for step in decisive)} since {nights[min(step.start for step in decisive)].run_id}"
-
-
-def _known(nights: Sequence[TrendRun], steps: Sequence[ConfirmedChange]) -> str:
-    """A level that the newest segment is on, if the last step led to a worse one."""
-    if not steps or not steps[-1].worse:
-        return ""
-    return f"nothing new; {steps[-1].said} since {nights[steps[-1].start].run_id} is known"
-
-
-def amount(measure: Measure, change: float, *, at_least: bool = False) -> str:
-    """A change, with its sign."""
-    unit = "points" if measure is Measure.ERROR_RATE else "%"
-    return f"{'at least ' if at_least else ''}{100 * change:+.1f} {unit}"

@@ -1,10 +1,8 @@
-"""Judging a finished run: is the number valid, and did it pass? Pure.
+"""Thresholds against what was measured. Pure.
 
-Validity comes first and is judged apart: an INVALID run never passes, however good its numbers look.
-
-A threshold is compared with all that its value may be: one number, "at least x" where statements were cut off, or
-anything from the shortest to the longest sample where they are too few for a percentile. It passes when it holds for
-every such value, and fails when it holds for none. Else it is undecided.
+A threshold is compared with every value that its metric may have: one number, "at least x" where statements were cut
+off, or anything from the shortest to the longest sample where there are too few for a percentile. It passes when it
+holds for all of these values, and fails when it holds for none. Otherwise it is undecided.
 """
 
 from __future__ import annotations
@@ -19,13 +17,9 @@ from loadgen.metrics.percentile import PERCENTILES, Quantile, maximum, mean, qua
 from loadgen.metrics.tally import StatementTally
 from loadgen.metrics.window import MergedWindows
 from loadgen.model.threshold import Operator, ThresholdCheck, ThresholdMetric
-from loadgen.report.client_health import ClientHealth, ClientVerdict, client_share
-from loadgen.report.delivered import Delivered, shortfalls
 from loadgen.scenario.model import DEFAULT_THRESHOLD as DEFAULT
 from loadgen.scenario.model import Threshold
 from loadgen.units import NS_PER_MS
-
-SAMPLES_MIN = 20
 
 _COMPARE: Mapping[Operator, Callable[[float, float], bool]] = {
     Operator.LT: operator.lt,
@@ -53,62 +47,6 @@ class Checked:
     undecided: bool = False  # the threshold may have been met all the same; it is not passed
     too_few: str = ""  # the reason, when there are too few samples to decide it
     default: bool = False  # the scenario has none on errors
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
-    """What validity is judged by."""
-
-    merged: MergedWindows
-    client: ClientVerdict
-    delivered: Delivered | None  # None: it is not known, and the run is not valid
-    lost_workers: tuple[str, ...] = ()
-    gaps: tuple[str, ...] = ()  # what is missing from the record, or does not add up
-    disturbances: tuple[str, ...] = ()  # of the warehouse: by another run, or by a change of its model
-
-
-def invalid_reasons(evidence: Evidence) -> list[str]:
-    """Everything that makes a run's number worthless; empty: it is valid."""
-    merged, reasons = evidence.merged, []
-    reasons += [f"worker lost: {worker}" for worker in evidence.lost_workers]
-    reasons += list(evidence.gaps)
-    reasons += list(evidence.disturbances)
-    reasons += list(evidence.client.invalid)
-    reasons += shortfalls(evidence.delivered)
-    if merged.counts.succeeded < SAMPLES_MIN:
-        reasons.append(f"too few samples: {merged.counts.succeeded} succeeded, at least {SAMPLES_MIN} are needed")
-    return reasons
-
-
-def undecided(
-    thresholds: Sequence[Threshold],
-    checked: Sequence[Checked],
-    client: ClientHealth,
-    merged: MergedWindows,
-    *,
-    open_loop: bool,
-) -> list[str]:
-    """Why it is not known whether the run has failed: every threshold that was missed may have been met, but for the
-    client or with more samples. Empty: none was missed, or one certainly was."""
-    reasons = []
-    for threshold, result in zip(thresholds, checked, strict=True):
-        if result.passed:
-            continue
-        if result.too_few:
-            reasons.append(result.too_few)
-            continue
-        check, mean_ns = threshold.check, _tally_of(threshold.check, merged).succeeded.service.mean_ns
-        mean_ms, share = None if mean_ns is None else mean_ns / NS_PER_MS, None
-        if result.value is not None:
-            share = client_share(check, result.value, client, mean_ms, open_loop=open_loop)
-        if share is None or result.value is None:
-            return []
-        unit = "/s" if check.metric is ThresholdMetric.QPS else " ms"
-        reasons.append(
-            f"undecided: {check.text} was missed with {result.value:,.1f}{unit}, of which the client may account for"
-            f" {share:,.1f}{unit}; {client.advice}"
-        )
-    return reasons
 
 
 def check_thresholds(thresholds: Sequence[Threshold], merged: MergedWindows) -> tuple[Checked, ...]:
@@ -166,7 +104,7 @@ def _measure(check: ThresholdCheck, merged: MergedWindows) -> _Measured | None:
     part, statement = _scope(check, merged)
     if check.metric is ThresholdMetric.LONGEST_STALL:
         return _exactly(part.longest_stall_ms)
-    tally = _tally_of(check, merged)
+    tally = tally_of(check, merged)
     if not tally.ended.succeeded + tally.ended.failed:
         return None
     if check.metric is ThresholdMetric.QPS:
@@ -181,7 +119,7 @@ def _scope(check: ThresholdCheck, merged: MergedWindows) -> tuple[MergedWindows,
     return merged, check.statement
 
 
-def _tally_of(check: ThresholdCheck, merged: MergedWindows) -> StatementTally:
+def tally_of(check: ThresholdCheck, merged: MergedWindows) -> StatementTally:
     part, statement = _scope(check, merged)
     return part.tally.whole if statement is None else part.tally.statements.get(statement, StatementTally())
 
@@ -240,3 +178,23 @@ def _at(found: Quantile | None) -> _Measured | None:
     if not found.at_least:
         return _exactly(value)
     return _Measured(low=value, high=math.inf if found.high_ns is None else found.high_ns / NS_PER_MS)
+
+
+def has_failed(checked: Checked) -> bool:
+    """For certain. Where nothing has ended, slow statements may still be under way."""
+    return checked.value is not None and not checked.passed and not checked.undecided
+
+
+def is_worse(checked: Checked, before: Checked | None, operator: Operator) -> bool:
+    """What certainly failed is worse than what is undecided, and that is worse than what passed."""
+    if before is None or _badness(checked) != _badness(before):
+        return before is None or _badness(checked) > _badness(before)
+    if before.value is None or checked.value is None:
+        return before.value is not None
+    if operator in (Operator.GT, Operator.GE):
+        return checked.value < before.value
+    return checked.value > before.value
+
+
+def _badness(checked: Checked) -> int:
+    return 0 if checked.passed else 1 if checked.too_few else 2

@@ -31,7 +31,7 @@ from loadgen.log import printable
 from loadgen.metrics.percentile import Quantile, mean
 from loadgen.metrics.tally import StatementTally
 from loadgen.metrics.window import MergedWindows
-from loadgen.report.bootstrap import (
+from loadgen.rules.bootstrap import (
     SECONDS_MIN,
     BootstrapReplicates,
     ConfidenceInterval,
@@ -45,7 +45,7 @@ from loadgen.report.bootstrap import (
     quantile_span,
     share_difference,
 )
-from loadgen.report.likeness import ChangeLimits, Measure, SettingDifference
+from loadgen.rules.comparability import ChangeLimits, Measure, SettingDifference
 from loadgen.units import NS_PER_MS, counted
 
 COUNTING = (Measure.QPS, Measure.P50, Measure.P95, Measure.ERROR_RATE)

@@ -1,0 +1,132 @@
+"""How many logged statements have the server's times, why not all, and where the time went. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from loadgen.errors import LoadgenError
+from loadgen.model.run import RowEnrichment, RunEnrichment
+
+SERVER_TIME_KINDS = (
+    "total",
+    "compile",
+    "execution",
+    "queued_overload",
+    "queued_provisioning",
+    "blocked",
+)  # of the ledger
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnrichmentCount:
+    """How many rows of a statement have a status; without an id of their own they cannot be joined."""
+
+    statement_name: str
+    identified: bool
+    status: RowEnrichment
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerTimeStats:
+    """One kind of time over all statements of the ledger."""
+
+    mean_ms: float
+    p50_ms: float
+    p95_ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerTimeBreakdown:
+    """Where `samples` measured statements spent their time on the server, and what the client added (the median)."""
+
+    samples: int
+    overhead_ms: float
+    parts: dict[str, ServerTimeStats]  # those of PARTS that the server gave
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnrichmentResult:
+    """How far the enrichment of a run has come."""
+
+    run_id: str
+    status: RunEnrichment
+    counts: Mapping[RowEnrichment, int]
+    reasons: tuple[str, ...] = ()  # why not every statement is enriched
+    ledger: ServerTimeBreakdown | None = None
+    error: LoadgenError | None = None  # why the history could not be read
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts.values())
+
+    @property
+    def coverage_percent(self) -> float | None:
+        """None: nothing was logged."""
+        total = self.total
+        return 100.0 * self.counts.get(RowEnrichment.ENRICHED, 0) / total if total else None
+
+    @property
+    def overhead_ms(self) -> float | None:
+        """For client.overhead_ms: the median of client service time less server time, of the same statements."""
+        return None if self.ledger is None else round(self.ledger.overhead_ms, 6)
+
+
+def counts_of(tally: Sequence[EnrichmentCount]) -> dict[RowEnrichment, int]:
+    return {status: sum(row.count for row in tally if row.status is status) for status in RowEnrichment}
+
+
+def status_of(counts: Mapping[RowEnrichment, int]) -> RunEnrichment:
+    """What the rows say of the run."""
+    if counts[RowEnrichment.PENDING]:
+        return RunEnrichment.PENDING
+    if counts[RowEnrichment.NOT_FOUND] or counts[RowEnrichment.FAILED]:
+        return RunEnrichment.PARTIAL
+    return RunEnrichment.ENRICHED if counts[RowEnrichment.ENRICHED] else RunEnrichment.SKIPPED
+
+
+def reasons_of(
+    tally: Sequence[EnrichmentCount], *, transactions: frozenset[str], hybrid: frozenset[str]
+) -> tuple[str, ...]:
+    """Why not every logged statement is enriched, most definite first."""
+    return tuple(f"{count:,} {why}" for count, why in _reasons(tally, transactions, hybrid) if count) or (
+        () if tally else ("the query log kept no statement",)
+    )
+
+
+def _reasons(
+    tally: Sequence[EnrichmentCount], transactions: frozenset[str], hybrid: frozenset[str]
+) -> Iterator[tuple[int, str]]:
+    skipped = [row for row in tally if row.status is RowEnrichment.SKIPPED]
+    known = [row for row in skipped if row.identified]
+    missing = [row for row in tally if row.status is RowEnrichment.NOT_FOUND]
+    yield _sum(row for row in skipped if not row.identified), "got no query id: the connection failed"
+    yield (
+        _sum(row for row in known if row.statement_name in transactions),
+        "are transactions, which the history has only statement by statement",
+    )
+    yield (
+        _sum(row for row in known if row.statement_name in hybrid),
+        "touch only hybrid tables: Snowflake keeps no row of short ones (it counts them in AGGREGATE_QUERY_HISTORY,"
+        " hours later)",
+    )
+    yield (
+        _sum(row for row in known if row.statement_name not in transactions | hybrid),
+        "ended longer ago than the 7 days that the history reaches back",
+    )
+    yield (
+        _sum(row for row in missing if row.statement_name in hybrid),
+        "touch only hybrid tables and are not in the history, which keeps the slow ones of their kind: the times"
+        " below are not typical",
+    )
+    yield (
+        _sum(row for row in missing if row.statement_name not in hybrid),
+        "are not in the history; it keeps no row of short statements that touch only hybrid tables",
+    )
+    yield _sum(row for row in tally if row.status is RowEnrichment.FAILED), "are in the history without times"
+    yield _sum(row for row in tally if row.status is RowEnrichment.PENDING), "may still appear in the history"
+
+
+def _sum(rows: Iterator[EnrichmentCount]) -> int:
+    return sum(row.count for row in rows)

@@ -85,7 +85,10 @@ def serve(
         )
     for schema in control_schemas:
         if schema.count(".") != 1:
-            raise UsageError(f"--control-schema {schema} is not DATABASE.SCHEMA", remedy="Example: LOADGEN.CONTROL")
+            raise UsageError(
+                f"--control-schema {schema} is not DATABASE.SCHEMA",
+                remedy="For example: --control-schema LOADGEN.CONTROL",
+            )
 
     raise_priority()  # service times are kept as exactly as the machine allows
 

@@ -55,8 +55,6 @@ def test_its_port_is_free_again_at_once(home):
         ("--service-time", "uniform(30ms,10ms)"),
         ("--control-latency", "slow"),
         ("--control-latency", "lognormal(300ms)"),
-        ("--control-latency", "300ms", "--engine", "null"),
-        ("--strict-hybrid", "--engine", "null"),
         ("--control-schema", "CONTROL"),
         ("--slots", "-1"),
         ("--slots", "many"),
@@ -72,6 +70,15 @@ def test_an_option_that_makes_no_sense_is_refused_before_anything_is_made(scratc
     assert arguments[1].split("(")[0] in error
     assert arguments[0] in hint or "--help" in hint
     assert not (scratch / "data").exists()
+
+
+@pytest.mark.parametrize("option", [("--control-latency", "300ms"), ("--strict-hybrid",)], ids=" ".join)
+def test_the_null_engine_has_no_tables_to_be_strict_about(scratch, option):
+    code, error, hint = refused(scratch / "data", "--engine", "null", *option)
+
+    assert code == 2
+    assert option[0] in error
+    assert "--engine null" in hint
 
 
 def a_file(parent: Path) -> Path:

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import asyncpg
 
@@ -21,6 +21,7 @@ from loadgen.embedded.translate.token_reader import TokenReader
 
 LOCK_WAIT_S = 60.0
 LOCK_RETRY_S = 0.03
+T = TypeVar("T")
 Work = Callable[[Backend], Awaitable[Callable[[], object]]]
 
 
@@ -137,26 +138,11 @@ async def create_database(call: CommandCall) -> StatementResult:
     absent, _ = head(cursor)
     name = cursor.name()
     given = checked_options(cursor)
-    catalog = call.engine.catalog
-
-    async def work(backend: Any) -> Any:
-        if name in catalog.databases:
-            if absent:
-                return lambda: None
-            if not replacing:
-                raise sql_errors.already_exists(postgres_names.shown(name))
-            await drop_schemas(backend.connection, catalog.databases[name])
-        database = new_database(name, given.get("COMMENT", ""), transient)
-        await make_database(backend.connection, database)
-        return lambda: catalog.databases.__setitem__(name, database)
-
-    existed = name in catalog.databases
-    await change(call, work)
-    if existed and absent:
-        return status(f"{postgres_names.shown(name)} already exists, statement succeeded.")
-    call.session.database, call.session.schema = name, "PUBLIC"
-    call.session.changed()
-    return status(f"Database {postgres_names.shown(name)} successfully created.")
+    return await _create(
+        call, "Database", call.engine.catalog.databases, name, absent=absent, replacing=replacing,
+        made=new_database(name, given.get("COMMENT", ""), transient), make=make_database, drop=drop_schemas,
+        context=(name, "PUBLIC"),
+    )  # fmt: skip
 
 
 @command("CREATE", "CREATE SCHEMA", "CREATE TRANSIENT SCHEMA")
@@ -178,24 +164,45 @@ async def create_schema(call: CommandCall) -> StatementResult:
     if name == INFORMATION_SCHEMA:
         raise sql_errors.already_exists(name)
 
+    schema = CatalogSchema(database.name, name, comment=given.get("COMMENT", ""), created_ms=now_ms())
+    return await _create(
+        call, "Schema", database.schemas, name, absent=absent, replacing=replacing, made=schema, make=make_schema,
+        drop=drop_schema, context=(database.name, name),
+    )  # fmt: skip
+
+
+async def _create(
+    call: CommandCall,
+    kind: str,
+    holder: dict[str, T],
+    name: str,
+    *,
+    absent: bool,
+    replacing: bool,
+    made: T,
+    make: Callable[[asyncpg.Connection, T], Awaitable[None]],
+    drop: Callable[[asyncpg.Connection, T], Awaitable[None]],
+    context: tuple[str, str],
+) -> StatementResult:
+    """CREATE DATABASE or SCHEMA; `context` is what the session uses afterwards."""
+    existed, shown = name in holder, postgres_names.shown(name)
+
     async def work(backend: Any) -> Any:
-        if name in database.schemas:
+        if name in holder:
             if absent:
                 return lambda: None
             if not replacing:
-                raise sql_errors.already_exists(postgres_names.shown(name))
-            await drop_schema(backend.connection, database.schemas[name])
-        schema = CatalogSchema(database.name, name, comment=given.get("COMMENT", ""), created_ms=now_ms())
-        await make_schema(backend.connection, schema)
-        return lambda: database.schemas.__setitem__(name, schema)
+                raise sql_errors.already_exists(shown)
+            await drop(backend.connection, holder[name])
+        await make(backend.connection, made)
+        return lambda: holder.__setitem__(name, made)
 
-    existed = name in database.schemas
     await change(call, work)
     if existed and absent:
-        return status(f"{postgres_names.shown(name)} already exists, statement succeeded.")
-    call.session.database, call.session.schema = database.name, name
+        return status(f"{shown} already exists, statement succeeded.")
+    call.session.database, call.session.schema = context
     call.session.changed()
-    return status(f"Schema {postgres_names.shown(name)} successfully created.")
+    return status(f"{kind} {shown} successfully created.")
 
 
 async def drop_schemas(connection: asyncpg.Connection, database: CatalogDatabase) -> None:

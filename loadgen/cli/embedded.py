@@ -71,25 +71,8 @@ def serve(
       host=127.0.0.1 port=8085 protocol=http account=embedded user=me password=any
     """
     from loadgen.embedded.datadir import ListenAddress, choose_data_dir
-    from loadgen.embedded.service_time import parse_service_time
 
-    for option, spec in (("--service-time", service_time), ("--control-latency", control_latency)):
-        try:
-            parse_service_time(spec)
-        except ValueError as error:
-            raise UsageError(str(error), remedy=f'For example: {option} "lognormal(20ms,0.3)"') from None
-    if engine == "null" and (strict_hybrid or control_latency):
-        raise UsageError(
-            "--strict-hybrid and --control-latency need tables, which the null engine does not have",
-            remedy="Leave out --engine null.",
-        )
-    for schema in control_schemas:
-        if schema.count(".") != 1:
-            raise UsageError(
-                f"--control-schema {schema} is not DATABASE.SCHEMA",
-                remedy="For example: --control-schema LOADGEN.CONTROL",
-            )
-
+    _check_options(engine, service_time, strict_hybrid, control_latency, control_schemas)
     raise_priority()  # service times are kept as exactly as the machine allows
 
     try:
@@ -119,6 +102,30 @@ def serve(
         server.serve(options, ready)
     except ModuleNotFoundError as error:
         raise _not_installed(error) from error
+
+
+def _check_options(
+    engine: str, service_time: str | None, strict_hybrid: bool, control_latency: str | None, schemas: tuple[str, ...]
+) -> None:
+    """Raises UsageError for values that click cannot check."""
+    from loadgen.embedded.service_time import parse_service_time
+
+    for option, spec in (("--service-time", service_time), ("--control-latency", control_latency)):
+        try:
+            parse_service_time(spec)
+        except ValueError as error:
+            raise UsageError(str(error), remedy=f'For example: {option} "lognormal(20ms,0.3)"') from None
+    if engine == "null" and (strict_hybrid or control_latency):
+        raise UsageError(
+            "--strict-hybrid and --control-latency need tables, which the null engine does not have",
+            remedy="Leave out --engine null.",
+        )
+    for schema in schemas:
+        if schema.count(".") != 1:
+            raise UsageError(
+                f"--control-schema {schema} is not DATABASE.SCHEMA",
+                remedy="For example: --control-schema LOADGEN.CONTROL",
+            )
 
 
 def _not_installed(error: ModuleNotFoundError) -> Exception:

@@ -23,7 +23,7 @@ def retrying_connection(profile: ConnectionProfile, limit_s: int) -> Any:
 
 
 class Statement:
-    """One statement that nobody else sends, so that faults and the journal can be told to look for it."""
+    """A unique statement, so that faults and the request log can match it."""
 
     def __init__(self, server: EmbeddedServer, database: str) -> None:
         self._server = server

@@ -1,4 +1,4 @@
-"""Many sessions, threads to use them in, and tables of their own."""
+"""Many sessions, threads to use them in, and tables for single tests."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _numbers = itertools.count(1)
 
 
 class Sessions:
-    """Connections of the whole file: opening one costs more than most tests. One with settings of its own is new."""
+    """Connections of the whole file: opening one costs more than most tests. One with settings is new."""
 
     def __init__(self, server: EmbeddedServer) -> None:
         self._server = server
         self._free: list[Sql] = []
-        self._alike: list[Sql] = []  # without settings of their own
+        self._alike: list[Sql] = []  # without settings
         self.used: list[Sql] = []
 
     def take(self, warehouse: str | None, parameters: dict[str, Any]) -> Sql:

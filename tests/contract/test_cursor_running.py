@@ -139,7 +139,7 @@ def test_another_cursor_can_fetch_what_a_first_one_started(connection):
     assert second.fetchall() == [(n,) for n in range(1_000)]
 
 
-def test_a_failure_in_the_background_is_told_to_whoever_asks(connection, cursor):
+def test_a_failure_in_the_background_is_raised_when_its_result_is_asked_for(connection, cursor):
     cursor.execute_async("SELECT 1 / (SELECT 0)")
     query_id = cursor.sfqid
 

@@ -27,7 +27,7 @@ def history(
 
 @pytest.fixture
 def named(connect: Callable[..., Any], database: str) -> Any:
-    """A cursor that gives rows by name, in an untagged session of its own."""
+    """A cursor that gives rows by name, in a separate untagged session."""
     return connect().cursor(DictCursor)
 
 

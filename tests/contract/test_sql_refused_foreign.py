@@ -1,4 +1,4 @@
-"""Nothing of the database behind the server shows through: no function, syntax, type, catalogue or name of its own."""
+"""Nothing of the database behind the server shows: none of its functions, syntax, types, catalogues or names."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ MONSTERS = {
 
 
 @pytest.mark.parametrize("monster", MONSTERS)
-def test_a_monstrous_text_is_answered_or_refused_but_harms_nobody(refusals: Refusals, monster: str) -> None:
+def test_a_monstrous_text_is_answered_or_refused_without_harm_to_others(refusals: Refusals, monster: str) -> None:
     text = MONSTERS[monster]
     try:
         refusals.run(text)

@@ -280,7 +280,7 @@ def test_a_transaction_that_only_reads_does_not_hold_up_definitions(crowd: Crowd
     assert reader(query) == [(0,)]
 
 
-def test_a_definition_that_waits_holds_up_nobody_else(crowd: Crowd, table: str) -> None:
+def test_a_definition_that_waits_does_not_block_others(crowd: Crowd, table: str) -> None:
     holder, defining, other = crowd.sessions(3)
     other(f"SELECT COUNT(*) FROM {table}")
     holder("BEGIN")

@@ -1,4 +1,4 @@
-"""Requests that never end, and many at once, by hand: refused, and nobody else waits for them."""
+"""Requests that never end, and many at once, by hand: rejected, without delaying other clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Semi-structured results that are deep, long or grow when they are formatted: nobody else waits for them."""
+"""Semi-structured results that are deep, long or grow when they are formatted: other clients are not delayed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attacks by rows: whoever may write to the tables of the control plane must get nothing from those who read them."""
+"""Attacks by rows: a user who can write to the tables of the control plane gains nothing from those who read them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results and intermediate results without an end: refused while they arrive, and nobody else is disturbed."""
+"""Results and intermediate results without an end: rejected while they arrive, without harm to other clients."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_a_statement_is_refused_once_and_loses_its_connection_when_it_goes_on_se
     assert (within.aborted, beyond.aborted) == (False, True)
 
 
-def test_all_results_together_are_limited_until_somebody_lets_go(small: None):
+def test_all_results_together_are_limited_until_one_is_released(small: None):
     memory = ResultMemory()
     _, first, _ = arriving(memory, 90)
     charge = first.end()

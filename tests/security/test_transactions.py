@@ -83,7 +83,7 @@ def refused(server: EmbeddedServer, ids: list[str]) -> int:
         (CROWDED_TRANSACTION_S - 1, True, True, False),
     ],
 )
-def test_a_transaction_that_nobody_uses_is_ended_when_it_keeps_others_waiting(idle_s, hybrid, crowded, abandoned):
+def test_an_idle_transaction_is_ended_when_it_keeps_others_waiting(idle_s, hybrid, crowded, abandoned):
     transaction = Transaction(1, None, "", 0.0, touched_s=0.0, hybrid=hybrid)  # type: ignore[arg-type]
 
     assert transaction.is_abandoned(idle_s, crowded=crowded) is abandoned

@@ -7,6 +7,7 @@ its server starts one itself.
 
 from __future__ import annotations
 
+import gc
 import itertools
 import logging
 import os
@@ -41,10 +42,12 @@ settings.load_profile("loadgen")
 WAITING = {"process", "browser"}
 WAITING_ENDS = 0.8  # of the way through the other files: the tail of a run is then made of short tests
 LONG_FILES = {"tests/process/test_examples.py"}  # whose tests share nothing but a server
+GC_THRESHOLD = 20_000  # ten thousand tests are collected once and stay
 _numbers = itertools.count(1)
 
 
 def pytest_configure() -> None:
+    gc.set_threshold(GC_THRESHOLD)
     restore_signals()
     spare_lsb_release(os.environ)  # a test run has thousands of logins
 
@@ -87,6 +90,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return files[waits][_file(item)] / len(files[waits]) * (WAITING_ENDS if waits else 1.0)
 
     items.sort(key=place)
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()  # what is there now stays until the end
 
 
 def _file(item: pytest.Item) -> str:

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from loadgen.metrics.client_resources import GAP_NS, PAUSE_NS
 from loadgen.model.event import Start, decode_command
 from loadgen.model.run import Phase, RunStatus
@@ -34,6 +36,8 @@ SILENCE_MARGIN_S = 4.0  # leaders look once a second, and beats come every two
 SHIFTS_S = [0.01 * number for number in range(31)]  # the way of an answer, up to the longest
 
 Part = tuple[str, int | None]  # worker, stage
+Stair = tuple[float, float, int]  # since, for how long, how many connections are wanted
+Spans = tuple[np.ndarray, np.ndarray]  # begins and ends, in seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,31 +69,24 @@ def truth_of(scenario: Scenario, target: Target, zero_s: float | None) -> tuple[
     found = _truth(scenario, target, zero_s, {})
     if zero_s is None or scenario.load.mode is LoadMode.RATE or found.lowest() >= BAND:
         return found, found
-    shifts = {}
-    for worker_id in {part[0] for part in found.planned}:
-        own = {part: amount for part, amount in found.planned.items() if part[0] == worker_id}
-        shifts[worker_id] = max(
-            SHIFTS_S,
-            key=lambda shift_s: sum(
-                _truth(scenario, target, zero_s, {worker_id: shift_s}, only=worker_id).delivered[part] for part in own
-            ),
-        )
+    shifts, plan = {}, plan_run(scenario.load)
+    for number in range(scenario.load.workers or 1):
+        worker_id = f"worker-{number}"
+        stairs = [stair for window in plan.windows for stair in _stairs(scenario, plan, window, number)]
+        spans = [_spans(record) for record in slots(target, worker_id)]
+        shifts[worker_id] = max(SHIFTS_S, key=lambda shift_s: _there_s(stairs, spans, zero_s + shift_s))
     return found, _truth(scenario, target, zero_s, shifts)
 
 
-def _truth(
-    scenario: Scenario, target: Target, zero_s: float | None, shifts: Mapping[str, float], only: str | None = None
-) -> Truth:
-    """`only` of this worker; None: of all."""
+def _truth(scenario: Scenario, target: Target, zero_s: float | None, shifts: Mapping[str, float]) -> Truth:
     load, workers = scenario.load, scenario.load.workers or 1
     plan = plan_run(load)
     planned: dict[Part, float] = {}
     delivered: dict[Part, float] = {}
     for number in range(workers):
         worker_id = f"worker-{number}"
-        if only not in (None, worker_id):
-            continue
         records = slots(target, worker_id)
+        spans = [_spans(record) for record in records]
         due = (
             planned_arrivals(load, plan, number, workers, seed=scenario.workload.seed)
             if load.mode is LoadMode.RATE
@@ -100,8 +97,10 @@ def _truth(
             if load.mode is LoadMode.RATE:
                 planned[part], delivered[part] = due[window.step_id], _sent(records, window)
             else:
+                stairs = _stairs(scenario, plan, window, number)
+                planned[part] = sum(length_s * wanted for _, length_s, wanted in stairs)
                 begun_s = None if zero_s is None else zero_s + shifts.get(worker_id, 0.0)
-                planned[part], delivered[part] = _connected(scenario, plan, window, number, records, begun_s)
+                delivered[part] = 0.0 if begun_s is None else _there_s(stairs, spans, begun_s)
     return Truth(planned, delivered)
 
 
@@ -123,31 +122,33 @@ def _sent(records: Sequence[Record], window: PlannedWindow) -> int:
     return sum(record.sent[Phase.MEASUREMENT.value, window.step_id] for record in records)
 
 
-def _connected(
-    scenario: Scenario,
-    plan: RunPlan,
-    window: PlannedWindow,
-    number: int,
-    records: Sequence[Record],
-    zero_s: float | None,
-) -> tuple[float, float]:
-    """Connection-seconds that the plan wants in a window, and those that were there."""
+def _stairs(scenario: Scenario, plan: RunPlan, window: PlannedWindow, number: int) -> list[Stair]:
+    """What the plan wants of a worker in a window."""
     workers = scenario.load.workers or 1
     level = worker_share(initial_connections(scenario.load), number, workers)
     targets = sorted(plan.targets, key=lambda target: target.at_s)
     steps = ((_ns(one.at_s), worker_share(one.connections, number, workers), one.ramp_s) for one in targets)
     lines = follow(Ramp(origin=level, target=level), steps)
-    planned = delivered = 0.0
-    for at_s, length_s, wanted in _staircase(lines, window.starts_s, window.starts_s + window.duration_s):
-        planned += wanted * length_s
-        if zero_s is not None:
-            span = (zero_s + at_s, zero_s + at_s + length_s)
-            delivered += sum(overlap_s(working(record), span) for record in records[:wanted])
-    return planned, delivered
+    return _staircase(lines, window.starts_s, window.starts_s + window.duration_s)
 
 
-def _staircase(lines: Sequence[Ramp], from_s: float, to_s: float) -> list[tuple[float, float, int]]:
-    """(since, for how long, how many connections are wanted)."""
+def _there_s(stairs: Sequence[Stair], spans: Sequence[Spans], zero_s: float) -> float:
+    """Connection-seconds of the wanted ones that were there."""
+    there_s = 0.0
+    for at_s, length_s, wanted in stairs:
+        from_s, to_s = zero_s + at_s, zero_s + at_s + length_s
+        for begin_s, end_s in spans[:wanted]:
+            both_s = np.minimum(end_s, to_s) - np.maximum(begin_s, from_s)
+            there_s += float(both_s[both_s > 0.0].sum())
+    return there_s
+
+
+def _spans(record: Record) -> Spans:
+    pairs = np.array(working(record), dtype=float).reshape(-1, 2)
+    return pairs[:, 0], pairs[:, 1]
+
+
+def _staircase(lines: Sequence[Ramp], from_s: float, to_s: float) -> list[Stair]:
     found, ends = [], [*(line.began_ns for line in lines[1:]), _ns(to_s)]
     for place, (line, end_ns) in enumerate(zip(lines, ends, strict=True)):
         at_ns = max(line.began_ns if place else 0, _ns(from_s))

@@ -225,16 +225,27 @@ class OrchestratorService:
             reason = summary["exit_reason"]
         last = MoveRun(RunStatus(result.status), Phase.PROCESSING, reason)
         event(log, logging.INFO, "run_ended", run=run.run_id, verdict=summary["verdict"], why=summary["exit_reason"])
+        unstored = self._store(leader, run.run_id, result)
+        if unstored is None or not unstored.failure.retryable:  # else the control plane is away
+            try:
+                if not leader.while_leading(lambda: leader.move(leader.read_run(), last, verdict=summary["verdict"])):
+                    raise RunFailed(f"run {run.run_id} could not be ended: it is {leader.read_run().status}")
+            except ControlFailed as error:
+                unstored = error
+        if unstored is not None:  # the verdict is known, and stands
+            event(log, logging.WARNING, "result_not_stored", run=run.run_id, why=str(unstored))
+            return FinishedRun(run_id=run.run_id, summary=summary, unstored=result)
+        return FinishedRun(run_id=run.run_id, summary=summary)
+
+    def _store(self, leader: Leader, run_id: str, result: ResultRow) -> ControlFailed | None:
+        """Append the result of the run; what kept it from being stored."""
         try:
             test_results.append(leader.session, leader.patience, result)
             if any(worker.health is WorkerHealth.DEAD for worker in leader.crew):
-                test_results.abandon(leader.session, leader.patience, run.run_id)
-            if not leader.while_leading(lambda: leader.move(leader.read_run(), last, verdict=summary["verdict"])):
-                raise RunFailed(f"run {run.run_id} could not be ended: it is {leader.read_run().status}")
-        except ControlFailed as error:  # the verdict is known, and the control plane away
-            event(log, logging.WARNING, "result_not_stored", run=run.run_id, why=str(error))
-            return FinishedRun(run_id=run.run_id, summary=summary, unstored=result)
-        return FinishedRun(run_id=run.run_id, summary=summary)
+                test_results.abandon(leader.session, leader.patience, run_id)
+            return None
+        except ControlFailed as error:
+            return error
 
     def _facts(self, leader: Leader, scenario: Scenario, ending: RunEnding, run: Run) -> RunFacts:
         session, patience = leader.session, leader.patience

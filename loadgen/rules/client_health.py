@@ -113,6 +113,11 @@ class ClientHealth:
         return (self.wakeup_mean_ms or 0.0) / service_mean_ms if service_mean_ms else 0.0
 
     @property
+    def is_unknown(self) -> bool:
+        """Nothing was reported. A worker reports its load and lateness with every window."""
+        return self == ClientHealth()
+
+    @property
     def _busiest_percent(self) -> float:
         return max(self.cpu_percent_of_core or 0.0, self.worst_cpu_percent or 0.0)
 
@@ -163,7 +168,9 @@ def judge_client(parts: Sequence[ClientPart]) -> ClientVerdict:
     for part in parts:
         limit = part.health.saturation(part.service_mean_ms)
         warning = part.health.warning(part.service_mean_ms)
-        if limit is not None:
+        if part.health.is_unknown:
+            invalid.append(f"whether the client was the limit is not known: {part.where} did not report its own load")
+        elif limit is not None:
             invalid.append(f"the client was the limit: {part.where} {limit}; {part.health.advice}")
         elif warning is not None:
             warnings.append(f"{part.where} {warning}: {part.health.advice}")

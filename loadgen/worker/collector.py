@@ -10,7 +10,7 @@ from pathlib import Path
 from loadgen.clock import Clock
 from loadgen.control.tables.test_results import ResultRow
 from loadgen.metrics.interval import Interval, ThresholdSecond, threshold_subjects
-from loadgen.metrics.live_metrics import LiveSecond, write_live
+from loadgen.metrics.live_metrics import LiveMetrics, LiveSecond, write_live
 from loadgen.metrics.recorder import WindowState
 from loadgen.metrics.window import WindowResult
 from loadgen.metrics.window_codec import WindowRow
@@ -88,11 +88,14 @@ class MetricsCollector:
             )
         self.hand_on()
         self._give_up(interval.seconds)
-        live, ending = parts.harvester.live(now_ns), self._board.ending
-        windows = tuple(map(self._with_client, live.windows))
+        ending = self._board.ending
         signal = None if ending is None else ending.signal
-        told = replace(live, windows=windows, seconds=tuple(self._seconds), signal=signal)
-        self._board.live_metrics = write_live(told)
+        self._board.live_metrics = write_live(replace(self._live(), signal=signal))
+
+    def _live(self) -> LiveMetrics:
+        """All that is not stored yet, with what the client itself did: the result may have to be made of it."""
+        live = self._parts.harvester.live(self._clock.monotonic_ns())
+        return replace(live, windows=tuple(map(self._with_client, live.windows)), seconds=tuple(self._seconds))
 
     def _forget(self) -> None:
         """What is stored. Not the newest window: the last beat has all of it, so that every view shows the same."""
@@ -196,9 +199,7 @@ class MetricsCollector:
 
     def tell_unstored(self, folder: Path) -> None:
         """The last beat says what is left in the spool."""
-        live = self._parts.harvester.live(self._clock.monotonic_ns())
-        seconds = tuple(self._seconds)
-        self._board.live_metrics = write_live(replace(live, unstored=contents(folder), seconds=seconds))
+        self._board.live_metrics = write_live(replace(self._live(), unstored=contents(folder)))
 
     def result(self, status: str, created_at: datetime, template_id: str) -> ResultRow:
         """The worker's row in TEST_RESULTS, once everything was handed on."""

@@ -21,9 +21,15 @@ def bench(server: EmbeddedServer, tmp_path: Path) -> Iterator[Bench]:
         yield made
 
 
-def test_a_worker_that_was_paused_is_not_taken_for_a_slow_server(bench: Bench) -> None:
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_worker_that_was_paused_is_not_taken_for_a_slow_server(bench: Bench, stored: bool) -> None:
+    """Where its results cannot be stored, its last heartbeat must tell of the pause."""
     run = bench.run(load={"warmup": "0s", "duration": "8s"})
     run.wait_for(MEASURES)
+    if not stored:
+        bench.server.fault(
+            match="INSERT INTO WINDOW_RESULTS", kind="error", errno=603, sqlstate="53100", message="full"
+        )
     wait_until(lambda: history(bench.server, run.run_id)[None] > 20, "it has measured something")
     worker = run.worker("worker-0")
     worker.suspend()

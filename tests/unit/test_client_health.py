@@ -35,7 +35,7 @@ def grade(*parts: ClientPart) -> str:
 @pytest.mark.parametrize(
     ("judged", "expected"),
     [
-        (part(), VALID),  # nobody said anything
+        (part(), INVALID),  # the worker reported nothing
         (part(cpu_percent_of_core=59.9), VALID),
         (part(cpu_percent_of_core=60.0), WARNED),
         (part(cpu_percent_of_core=84.9), WARNED),

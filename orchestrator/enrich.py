@@ -157,7 +157,7 @@ AFTER_RUN_S = 90.0  # how long a run waits for its history; what is not there by
 PAUSE_S = 10.0
 PAGE_ROWS = 50_000  # logged statements that are looked for at a time
 ATTEMPTS = 3  # of one slice
-EMPTY_SEARCHES_MAX = 3  # a history in which nothing of a run has come up after so many looks will not have it soon
+EMPTY_SEARCHES_MAX = 3  # searches without any statement of the run, after which the history will not have it soon
 
 _BEGINNING = (datetime(1970, 1, 1), "")  # noqa: DTZ001  naive UTC, as the tables have it
 
@@ -336,7 +336,7 @@ def _publish(session: ControlSession, patience: RetryPolicy, run_id: str, status
 
 
 def _publish_pending(session: ControlSession, patience: RetryPolicy, run_id: str) -> None:
-    """For whoever looks meanwhile. What an earlier time came to stays until this one is done."""
+    """For readers meanwhile. The result of an earlier enrichment stays until this one is done."""
     run = patience.call(lambda: run_status.read(session, run_id))
     if run is not None and run.enrichment_status is None:
         run_status.set_enrichment(session, patience, run_id, RunEnrichment.PENDING.value)

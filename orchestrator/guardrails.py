@@ -21,7 +21,7 @@ from orchestrator.aggregation import RunAggregator
 from orchestrator.lifecycle import RunEnding
 from orchestrator.worker_health import WorkerView
 
-WAREHOUSE_UNSEEN_MAX_S = 60.0  # a warehouse may grow meanwhile, and nobody would see what it costs
+WAREHOUSE_UNSEEN_MAX_S = 60.0  # a warehouse may grow meanwhile, and its cost would not be seen
 CONSECUTIVE_BREACHES = 3  # looks in a row; one busy second is no trend
 _RATES = (ThresholdMetric.QPS, ThresholdMetric.QUERIES)
 MEASURED_MIN_S = 1.0  # by every worker, before anything is judged: a window that has just opened has no rate yet
@@ -62,7 +62,7 @@ class LimitMonitor:
 
     def go_on(self, unsure_steps: Sequence[int]) -> None:
         """Another leader has led the run so far: say what of its knowledge is lost."""
-        unsure = "was judged before the run was taken over; nobody knows how sure that was: it counts as low confidence"
+        unsure = "was judged before the run was taken over; its confidence is not stored and counts as low"
         self.warn([f"step {number} {unsure}" for number in unsure_steps])
 
     def now(self) -> tuple[Checked, ...]:
@@ -75,7 +75,7 @@ class LimitMonitor:
         return tuple(self._worst.get(number) or checked for number, checked in enumerate(whole))
 
     def complete(self, merged: MergedWindows) -> tuple[Checked, ...]:
-        """The same after the measurement: what is left of its spans is judged first, whoever is missing."""
+        """The same after the measurement: what is left of its spans is judged first, also without missing workers."""
         self._judge_seconds(min(self._progress.seconds.reported, round(merged.seconds)))
         self._judge_drain()
         return self.final(merged)

@@ -55,7 +55,7 @@ from orchestrator.warehouse import require_visible_cost
 from orchestrator.warehouse_lease import TargetWarehouse, WarehouseWait, exclusive_warehouse
 
 LOG_FILE = "loadgen.log"
-NOT_ALONE = "another run may have used the warehouse: the lease on it was lost, or somebody shares it"
+NOT_ALONE = "another run may have used the warehouse: the lease on it was lost, or another run shares it"
 RESULT_FOLDER = "orchestrator"  # in the spool, beside those of workers
 
 
@@ -124,7 +124,7 @@ class RunJob:
         threading.Thread(target=self._run, name="orchestrator", daemon=True).start()
 
     def interrupt(self, number: int) -> None:
-        """The user wants it to end, by this signal: once in good order, twice at once."""
+        """The user wants it to end, by this signal: gracefully the first time, at once the second time."""
         self.stop.set()
         if self._service is not None:
             self._service.interrupt(number)
@@ -231,7 +231,7 @@ class RunJob:
         self.now = JobStatus(doing="writing the report", run_id=run_id)
         session = ControlSession(place, role="report")
         try:
-            # A stop of its own: that of the run may be set, and would end the first repetition.
+            # A separate stop: that of the run may be set, and would end the first repetition.
             patience = RetryPolicy(stop=threading.Event(), clock=self.clock, attempts=3)
             self.record = read_record(session, patience, run_id)
         except Exception as error:  # a bug, too
@@ -251,7 +251,7 @@ class RunJob:
     def _on_warehouse(self, place: ControlPlaneLocation) -> Iterator[Disturbances]:
         """Take the warehouse. The block gets a function that says what has disturbed the run there up to now.
 
-        Preparing is work for the warehouse as well: it would disturb whoever measures there. A run that shares the
+        Preparing is work for the warehouse as well: it would disturb a run that measures there. A run that shares the
         warehouse sets its model first: one that is refused has then shared nothing. One that wants to be alone may have
         to wait, and must not change the model meanwhile.
         """
@@ -330,7 +330,7 @@ def _uses(warehouse: TargetWarehouse, scenario: Scenario) -> bool:
 
 
 class RunAlreadyEnded(LoadgenError):
-    """Somebody else has led the run to its end while we waited for its warehouse."""
+    """Another process has led the run to its end while this one waited for the warehouse."""
 
     exit_code = 75
     remedy = "`loadgen runs show` has its result."
@@ -338,7 +338,7 @@ class RunAlreadyEnded(LoadgenError):
 
 @dataclass(slots=True, kw_only=True)
 class TakeoverJob(RunJob):
-    """One run that somebody else began."""
+    """One run that another process began."""
 
     run_id: str
     place: ControlPlaneLocation
@@ -366,7 +366,7 @@ class TakeoverJob(RunJob):
                 return self._reported(self.place, finished)
 
     def _spawner(self, place: ControlPlaneLocation, run_id: str) -> Spawner:
-        """Nobody is started: the workers are there."""
+        """No worker is started: they are running."""
         assert self.output is not None
         if self.scenario.spawner.kind is SpawnerKind.SPCS:
             job = SpcsJob.of_scenario(self.scenario, run_id, told={})  # its name is made of the run's

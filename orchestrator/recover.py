@@ -176,7 +176,7 @@ def _recover(
         return left_to_workers(found.run_id, heard, scenario, gone=gone)
     term = run_leases.claim(session, patience, found.run_id, run_leases.new_owner(), LEASE_TTL_S)
     if term is None:
-        return SkippedRun(run_id=found.run_id, why="somebody else leads it now")
+        return SkippedRun(run_id=found.run_id, why="another process leads it now")
     try:
         ended = _end(session, patience, term, found, scenario, by, gone=gone)
         if isinstance(ended, RecoveredRun) and scenario is not None and scenario.spawner.kind is SpawnerKind.SPCS:
@@ -225,7 +225,7 @@ def _end(
 
 
 def _last_step(run: Run, result: ResultRow | None, reason: str) -> StatusChange:
-    """FAILED; or what its leader had stored as the result, when he was lost right after that."""
+    """FAILED; or what its leader had stored as the result, when that was lost right afterwards."""
     to = RunStatus.FAILED if result is None else RunStatus(result.status)
     if result is None or result.summary is None or to not in RUN_TRANSITIONS[run.status]:
         to, verdict = RunStatus.FAILED, RunVerdict.ERROR.value
@@ -243,7 +243,9 @@ def _reason(run: Run, found: UnfinishedRun, by: str) -> str:
         "no worker was ever heard" if found.beat_age_ms is None else f"the last beat {found.beat_age_ms / 1000:.0f} s"
     )
     lease = (
-        "nobody ever led it" if found.lease_over_ms is None else f"its lease ended {found.lease_over_ms / 1000:.0f} s"
+        "no process ever led it"
+        if found.lease_over_ms is None
+        else f"its lease ended {found.lease_over_ms / 1000:.0f} s"
     )
     return f"{before}its orchestrator was lost ({lease}, {beat} before it was noticed); ended by {by}"
 
@@ -340,7 +342,7 @@ def planned_until_s(said: Sequence[PastEvent]) -> float | None:
 
 
 def workers_at_last_heartbeat(run: Run, beats: Sequence[HeartbeatRow]) -> tuple[WorkerView, ...]:
-    """All expected workers, each as its last beat left it. Whoever did not say that he was done is dead."""
+    """All expected workers as of their last heartbeats. Workers without a COMPLETED heartbeat count as lost."""
     ids = tuple(f"worker-{number}" for number in range(run.workers_expected))
     silent_s = {row.identity.worker_id: row.age_ms / 1000 for row in beats}
     return assess_workers(ids, beats, (), silent_s, stale_s=0.0, dead_s=0.0)

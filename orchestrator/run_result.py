@@ -39,7 +39,7 @@ from loadgen.units import NS_PER_MS
 from orchestrator.worker_health import WorkerView
 
 WINDOW_OPENING_MS = (
-    500  # in which the windows of a step open in all workers; whoever comes later has not delivered its part
+    500  # in which the windows of a step open in all workers; a worker that opens it later has not delivered its part
 )
 
 # Metrics in which arrivals that waited for a connection in vain have at least their age.

@@ -110,7 +110,7 @@ class OrchestratorService:
         self._interrupts = 0
         self._signal: int | None = None  # the first of them
         self._hurried = threading.Event()  # set by the first interrupt: what can be done later is left for later
-        self._lock = threading.Lock()  # guards what is above: whoever interrupts is another thread
+        self._lock = threading.Lock()  # guards the attributes above: interrupts come from another thread
 
     def create_run(
         self, scenario: Scenario, pools: Mapping[str, Pool] | None = None, *, run_id: str | None = None
@@ -162,7 +162,7 @@ class OrchestratorService:
             run = leader.read_run()
             if begun:
                 leader.go_on(run)
-            elif run.status is RunStatus.PREPARED:  # else somebody has stopped it: its workers end by themselves
+            elif run.status is RunStatus.PREPARED:  # else it was stopped: its workers end by themselves
                 leader.move(run, MoveRun(RunStatus.STARTING, Phase.PREPARING))
             with self._watched(leader, scenario, run_id, begun=begun):
                 self._spawn(spawner, leader, run_id)
@@ -181,7 +181,7 @@ class OrchestratorService:
     def _spawn(self, spawner: Spawner, leader: Leader, run_id: str) -> None:
         try:
             spawner.start(worker_orders(run_id, leader.worker_ids))
-        except Exception as error:  # nobody should have to recover a run that never began
+        except Exception as error:  # a run that never began should not need recovery
             failed = MoveRun(RunStatus.FAILED, Phase.PREPARING, str(error))
             _close("run", lambda: leader.move(leader.read_run(), failed))
             if isinstance(error, OSError):
@@ -198,7 +198,7 @@ class OrchestratorService:
             return self._patience.call(lambda: run_status.read(session, run_id))
 
     def interrupt(self, number: int = signal.SIGINT) -> int:
-        """The user wants the run that is led here, or will be, to end, by this signal. How often he has said so."""
+        """Ask for the end of the run that is, or will be, led here, by this signal. Returns the number of requests."""
         with self._lock:
             self._signal = self._signal or number
             self._interrupts += 1
@@ -382,7 +382,7 @@ def _delivered(
 
 
 def _aborted_s(leader: Leader, ending: RunEnding, gathered: MeasuredWindows) -> float:
-    """When in its plan a run was aborted. Workers may hear of a user's wish before their leader does."""
+    """When in its plan a run was aborted. Workers may read a user's stop request before their leader does."""
     measured_s = leader.plan.measures_s + gathered.merged.seconds
     if leader.stopped_s is None:
         return measured_s

@@ -59,7 +59,7 @@ class CreditMeter:
 log = logging.getLogger(__name__)
 
 UNSTORED_MAX = 1_000  # looks that wait to be stored
-SHOWN = 60  # looks that whoever displays the run may want
+SHOWN = 60  # polls kept for the display
 STORE_S = 30.0  # one statement of the standard table then
 STORE_ATTEMPTS = 3
 

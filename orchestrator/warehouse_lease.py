@@ -32,7 +32,7 @@ from loadgen.snowflake.session import RetryPolicy
 
 KEY_MAX = 100  # characters; as wide as the column
 WAIT_POLL_S = 1.0
-FINAL_CHECK_ATTEMPTS = 4  # whether somebody else came; after that nobody knows
+FINAL_CHECK_ATTEMPTS = 4  # whether another run took the warehouse; after that it is unknown
 _DIGEST = 16  # characters
 
 
@@ -69,10 +69,10 @@ class TargetWarehouse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarehouseWait:
-    """What to do while somebody else has the warehouse."""
+    """What to do while another run has the warehouse."""
 
     wait: bool  # False: Busy at once
-    share: bool = False  # neither: measure beside him
+    share: bool = False  # measure at the same time
     stop: threading.Event  # ends the waiting
     told: Callable[[str], None] = lambda _: None  # whom we wait for
     deserted: Callable[[ControlSession], str | None] = lambda _: None  # workers there that are not led any more
@@ -114,7 +114,7 @@ def _nobody_else_came(term: Lease, place: ControlPlaneLocation, environ: Mapping
     try:
         holder = patience.call(lambda: run_leases.read(session, term.key))
     except LoadgenError:
-        return False  # nobody knows
+        return False  # unknown
     finally:
         session.close()
     return holder is not None and (holder.epoch, holder.owner) == (term.epoch, term.owner)

@@ -47,12 +47,12 @@ WATCH_PERIOD_S = 1.0
 SLOW_TABLES_PERIOD_S = 5.0  # between looks at what changes slowly, in tables that cost more to read
 POLLS_KEPT = 60
 LOGS_READ = 50
-OUTAGE_MAX_S = 180.0  # so long without control plane, or without anybody who leads the run
+OUTAGE_MAX_S = 180.0  # without control plane, or without a leader of the run
 ATTEMPTS = 5  # at the first look
 MARGIN_S = 5  # of the oldest second of a worker it is not known whether it is a whole one
 ROWS_MAX = 4_000  # seconds of workers that are read at the first look: each is some kilobytes
 
-_NOBODY_LEADS = "nobody leads the run: its workers end by themselves, then `loadgen runs recover` ends it"
+_NOBODY_LEADS = "no process leads the run: its workers end by themselves, then `loadgen runs recover` ends it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,7 +222,7 @@ class _Looker:
         self._led = holder is None or holder.remaining_ms > 0
         if holder is not None and holder.remaining_ms < -OUTAGE_MAX_S * 1000 and not run.status.is_terminal:
             raise RunFailed(
-                f"nobody has led run {run_id} for {-holder.remaining_ms / 1000:.0f} s",
+                f"no process has led run {run_id} for {-holder.remaining_ms / 1000:.0f} s",
                 remedy="`loadgen runs recover` ends such runs.",
             )
 

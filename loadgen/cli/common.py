@@ -189,7 +189,7 @@ def parse_labels(given: Sequence[str], option: str) -> tuple[str, ...]:
     return tuple(sorted(words))
 
 
-# Ctrl-C, `kill`, a terminal that was closed, Ctrl-\. Whoever ignores one of the last two, as `nohup` does, means it.
+# Ctrl-C, `kill`, a closed terminal, Ctrl-\. The last two stay ignored where the caller ignores them: `nohup`.
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _UNLESS_IGNORED = tuple(getattr(signal, name) for name in ("SIGHUP", "SIGQUIT") if hasattr(signal, name))
 
@@ -215,7 +215,7 @@ _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class OutputClosed(Exception):
-    """Whoever read our output went away, as `| head` does. Not an OSError: click would make that exit code 1, a bug."""
+    """The reader of the output has gone, as `| head` does. Not an OSError: click would turn that into exit code 1."""
 
 
 @contextlib.contextmanager

@@ -34,7 +34,7 @@ class NotComparable(LoadgenError):
     "limits",
     multiple=True,
     metavar="[STATEMENT.]METRIC=PERCENT",
-    help="Tolerate so much change, and let the metric count.  [default: qps=5% p50=10% p90=10% p95=10% p99=15% avg=10%"
+    help="Limit of a metric, which then counts.  [default: qps=5% p50=10% p90=10% p95=10% p99=15% avg=10%"
     " error_rate=0.5% (points) max_concurrency=10%]",
 )
 @click.option(

@@ -67,7 +67,7 @@ def _running_server() -> tuple[str | None, str]:
     from loadgen.embedded.datadir import choose_data_dir, running_server
 
     data_dir = choose_data_dir()
-    with suppress(LoadgenError):  # a directory that cannot be used has no server; whoever starts one is told
+    with suppress(LoadgenError):  # a directory that cannot be used has no server; starting one reports why
         address = running_server(data_dir)
         if address is not None:
             return f"{address.host}:{address.port}", f"running on {data_dir}"

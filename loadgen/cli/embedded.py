@@ -26,7 +26,7 @@ def embedded() -> None:
 @embedded.command(
     epilog="\b\nExample:\n  loadgen embedded serve --port 8085\n"
     '  loadgen embedded serve --slots 4 --service-time "lognormal(20ms,0.3)"\n'
-    '  loadgen embedded serve --strict-hybrid --control-latency "lognormal(300ms,0.3)"'
+    "  loadgen embedded serve --strict-hybrid --control-latency 300ms"
 )
 @click.option("--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="0 takes any free port.")
 @click.option("--data-dir", type=click.Path(path_type=Path), default=None, help="Where the data lives; it is kept.")
@@ -40,14 +40,14 @@ def embedded() -> None:
     "--strict-hybrid",
     is_flag=True,
     help="Hybrid tables as the worst reading of Snowflake's documentation has them: an UPDATE or DELETE that"
-    " waited for a row acts on what it saw before; no array binds in INSERT ... SELECT, no LIMIT ?.",
+    " waited for a row acts on what it saw before; no array binds in INSERT … SELECT, no LIMIT ?.",
 )
 @click.option(
     "--control-latency",
     default=None,
     metavar="SPEC",
     help="How much later statements on tables of the control plane are answered: 300ms,"
-    " lognormal(300ms,0.3) ... They hold no slot meanwhile.",
+    " lognormal(300ms,0.3), … They hold no slot meanwhile.",
 )
 @click.option("--control-schema", "control_schemas", default=["LOADGEN.CONTROL"], show_default=True, multiple=True,
               metavar="DB.SCHEMA", help="Where the control plane's tables are; *.CONTROL: in any one.")  # fmt: skip
@@ -55,7 +55,7 @@ def embedded() -> None:
               help="Check passwords: a random one is kept in the file `password` of the data directory.")  # fmt: skip
 @click.option("--seed", type=int, default=1, show_default=True, help="For service times and fault probabilities.")
 @click.option("--until-eof", is_flag=True, hidden=True,
-              help="Also end when stdin has ended and nobody is left: for commands that start one.")  # fmt: skip
+              help="Also end when stdin has ended and no client is left: for commands that start one.")  # fmt: skip
 def serve(
     port: int, data_dir: Path | None, engine: str, service_time: str | None, slots: int,
     strict_hybrid: bool, control_latency: str | None, control_schemas: tuple[str, ...], auth: bool, seed: int,
@@ -129,7 +129,7 @@ def _check_options(
 
 
 def _not_installed(error: ModuleNotFoundError) -> Exception:
-    """What to tell when the packages of the extra `embedded` are missing; one of our own modules would be a bug."""
+    """What to tell when the packages of the extra `embedded` are missing; a missing module of ours is a bug."""
     package = (error.name or "").partition(".")[0]
     if package == "loadgen":
         return error

@@ -312,7 +312,7 @@ def describe_error(error: BaseException) -> ErrorReport:
                 max(error.exit_code, 2), error.format_message()
             )  # 1, click's default, is our code for bugs
         case click.Abort() if isinstance(error.__cause__, EOFError):
-            return ErrorReport(2, "an answer was needed, and there is nobody to ask", "Give the answer as an option.")
+            return ErrorReport(2, "cannot prompt: stdin is not a terminal", "Give the answer as an option.")
         case click.Abort() | KeyboardInterrupt():
             return ErrorReport(130, "stopped")
         case _:

@@ -80,13 +80,13 @@ def resolve_target(file: Path | None, connection: str | None, **parts: str | Non
 
 
 def _the_only_one() -> str | None:
-    """Whoever has no connection at all, as after the first run of an example, can only mean the embedded server."""
+    """Without a configured connection, as after the first run of an example, only the embedded server can be meant."""
     from loadgen.snowflake.profile import EMBEDDED
     from loadgen.snowflake.profile_lookup import known_profiles
 
     try:
         found = [profile.name for profile in known_profiles(os.environ)[0]]
-    except ConfigurationError:  # told by whoever looks for the connection itself
+    except ConfigurationError:  # reported when the connection itself is looked up
         return None
     return EMBEDDED if found == [EMBEDDED] else None
 
@@ -125,7 +125,7 @@ def _leads_to_embedded(connection: str | None) -> bool:
         return connection == EMBEDDED
     try:
         return read_config_files(os.environ).default_name == EMBEDDED
-    except ConfigurationError:  # told by whoever looks for the connection itself, with what it was for
+    except ConfigurationError:  # reported when the connection itself is looked up
         return False
 
 
@@ -208,7 +208,7 @@ def with_control_session(
     schema: str | None,
     warehouse: str | None,
 ) -> Result:
-    """What `action` finds out, with a session of its own and some patience."""
+    """Call `action` in a thread, with a session of the control plane and a retry policy; returns its result."""
     aim = resolve_target(None, connection, database=database, schema=schema, warehouse=warehouse)
     stop = threading.Event()
 
@@ -227,7 +227,7 @@ def with_control_session(
         except ControlFailed as error:
             if not error.failure.is_missing_object or aim.place.connection != EMBEDDED:
                 raise
-            ensure_tables(aim.place, patience)  # nobody has used this server before
+            ensure_tables(aim.place, patience)  # the server is new
             return action(session, patience)
         finally:
             session.close()

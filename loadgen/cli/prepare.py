@@ -3,7 +3,7 @@
 thread            does                                                            owns
 main              draws, waits, handles signals; never calls the driver           the terminal
 prepare           everything that talks to the server                             its session
-prepare-cancel    only after a stop that takes too long: cancels the statement    a session of its own
+prepare-cancel    only after a stop that takes too long: cancels the statement    a separate session
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def prepare(
     Does what is missing and nothing else: a table that is complete is left alone, one that is not is filled up, so
     after Ctrl-C or a crash the same command goes on. Rows beyond the prepared ones are left alone too. Tables are
     marked in their comment; one without that mark, or made from another definition, is an error and never touched
-    unless --drop is given. Nobody is asked: --drop and --force are the answer. Tables of type existing must be there.
+    unless --drop is given. There is no prompt: --drop and --force confirm. Tables of type existing must be there.
     """
     if force and not drop:
         raise UsageError("--force goes with --drop", remedy="Add --drop, or leave --force out.")

@@ -103,7 +103,7 @@ class ProgressBars:
             _Rows(),
             TimeRemainingColumn(compact=True),
             console=Console(stderr=True),
-            auto_refresh=False,  # a thread of its own would draw beside us
+            auto_refresh=False,  # a second thread would draw at the same time
         )
         self._tasks: dict[str, TaskID] = {}
         self._progress.start()
@@ -125,7 +125,7 @@ class ProgressBars:
         self._progress.console.print(printable(text), markup=False, highlight=False)
 
     def close(self) -> None:
-        """Give the terminal back: the cursor shows again, and what follows begins on a line of its own."""
+        """Give the terminal back: the cursor shows again, and what follows begins on a new line."""
         for name in _WORDS.values():
             if name in self._tasks:
                 self._progress.remove_task(self._tasks.pop(name))

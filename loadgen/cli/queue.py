@@ -118,7 +118,7 @@ def add(
     default=20,
     show_default=True,
     metavar="N",
-    help="At most so many, the newest first.",
+    help="Maximum number of queued runs, the newest first.",
 )
 @click.option("--status", metavar="STATUS", help="Only those, for instance QUEUED.")
 @control_options
@@ -299,7 +299,7 @@ def as_text(row: QueuedRun, judging: BaselineCheck, attempts: Sequence[AttemptRo
         f"queued run {printable(row.queue_id)}",
         *(f"  {name:<10}  {printable(value)}" for name, value in facts.items() if value),
     ]
-    return "\n".join([*lines, "", _attempts(attempts) if attempts else "nobody has tried yet"])
+    return "\n".join([*lines, "", _attempts(attempts) if attempts else "no attempt yet"])
 
 
 def queued_as_json(row: QueuedRun) -> dict[str, Any]:

@@ -94,7 +94,7 @@ def _say(line: str) -> None:
 def _lead_on(
     living: Sequence[SkippedRun], place: dict[str, str | None], output_dir: Path
 ) -> tuple[list[dict[str, Any]], list[SkippedRun]]:
-    """The first of them, to its end. The workers of the others will not wait so long: they are left, and named now."""
+    """Lead the first of them to its end. The workers of the others would not wait for that: they are named now."""
 
     if not living:
         return [], []
@@ -104,7 +104,7 @@ def _lead_on(
     try:
         return [take_over(living[0].run_id, place, output_dir)], list(living[1:])
     except RunAlreadyEnded:
-        return [], [replace(living[0], why="somebody else has led it to its end", has_ended=True), *living[1:]]
+        return [], [replace(living[0], why="another process has led it to its end", has_ended=True), *living[1:]]
 
 
 def _id(session: ControlSession, patience: RetryPolicy, name: str | None) -> str | None:

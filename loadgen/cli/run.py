@@ -3,7 +3,7 @@
 thread         does                                                         owns
 main           shows, waits, handles signals; never calls the driver        the terminal
 orchestrator   prepares, creates and leads the run (orchestrator.job)       its sessions
-lease          keeps the lease                                              a session of its own
+lease          renews the lease                                             a separate session
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ def follow_run(
     with contextlib.suppress(LoadgenError), noted_signals():  # it is written, and that is told, again below
         _write_summary(job, summary)  # before the baseline is read: it must not be lost
     summary = judge(summary)
-    with noted_signals():  # the verdict is known: it is told, whoever is impatient now
+    with noted_signals():  # the verdict is known: it is printed, whatever signals arrive now
         missing = _write_files(job, summary)
         tell(summary)
         if missing:  # after the result, where it is not overlooked

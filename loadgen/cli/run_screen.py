@@ -36,8 +36,8 @@ LINE_MAX = 1_000  # characters
 
 
 class RunLines:
-    """Called by the main thread, often; says something now and then. When nobody reads any more it falls silent: a
-    measurement does not end because its display does."""
+    """Progress as lines of text, called often by the main thread. Without a reader it stops printing: the measurement
+    continues."""
 
     def __init__(self, clock: Clock, *, quiet: bool) -> None:
         self._clock, self._silent = clock, quiet
@@ -171,7 +171,7 @@ class LiveDisplay:
         return ""
 
     def say(self, text: str) -> None:
-        """A line of its own; with a screen it is for the log of the view instead."""
+        """One line; with a screen it goes to the log of the view instead."""
         self._lines.say(text)
 
     def close(self) -> None:

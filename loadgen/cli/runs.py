@@ -1,4 +1,4 @@
-"""`loadgen runs`: look back at runs, end those that nobody leads any more, and delete old ones."""
+"""`loadgen runs`: show past runs, end those that no process leads any more, and delete old ones."""
 
 from __future__ import annotations
 
@@ -53,7 +53,9 @@ class PruneResult:
 
 
 @click.command("prune", epilog="\b\nExample:\n  loadgen runs prune --older-than 90d --dry-run")
-@click.option("--older-than", "age", metavar="TIME", required=True, help="Only what ended so long ago: 90d, 12h.")
+@click.option(
+    "--older-than", "age", metavar="TIME", required=True, help="Minimum time since the end of a run: 90d, 12h."
+)
 @click.option(
     "--output-dir",
     type=click.Path(path_type=Path, file_okay=False),
@@ -172,7 +174,7 @@ def runs() -> None:
     default=20,
     show_default=True,
     metavar="N",
-    help="At most so many, the newest first.",
+    help="Maximum number of runs, the newest first.",
 )
 @click.option("--status", metavar="STATUS", help="Only those, for instance FAILED.")
 @click.option("--scenario", metavar="NAME", help="Only runs of this scenario.")
@@ -244,7 +246,7 @@ def show(run: str, output: str, **place: str | None) -> None:
     default=100,
     show_default=True,
     metavar="N",
-    help="At most so many lines, the last ones.",
+    help="Maximum number of lines, the last ones.",
 )
 @control_options
 @format_option

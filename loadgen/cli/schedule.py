@@ -195,7 +195,13 @@ def show(name: str, output: str, **place: str | None) -> None:
 @schedule.command("next", epilog="\b\nExample:\n  loadgen schedule next nightly -n 10")
 @click.argument("name", metavar="[NAME]", required=False)
 @click.option(
-    "-n", "number", type=click.IntRange(1, NEXT_MAX), default=5, show_default=True, metavar="N", help="So many of each."
+    "-n",
+    "number",
+    type=click.IntRange(1, NEXT_MAX),
+    default=5,
+    show_default=True,
+    metavar="N",
+    help="Number of fires of each schedule.",
 )
 @control_options
 @format_option

@@ -188,7 +188,7 @@ def _state(row: ScheduleRow, now: datetime) -> str:
 
 
 def _words(requires: str) -> list[str]:
-    """Of a row that may have been written by anybody."""
+    """Of a row that any user of the table may have written."""
     try:
         found = json.loads(requires)
     except (ValueError, RecursionError):
@@ -235,7 +235,7 @@ SyslogIdentifier={unit}
 """
 TIMER = """\
 # ~/.config/systemd/user/{unit}.timer: `systemctl --user enable --now {unit}.timer`,
-# and `loginctl enable-linger` so that it goes on when nobody is logged in.
+# and `loginctl enable-linger` so that it continues while you are not logged in.
 [Unit]
 Description=Look at the schedules of loadgen every minute
 

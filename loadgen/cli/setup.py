@@ -45,7 +45,7 @@ def setup(
     """Create or update the tables in which loadgen keeps its runs.
 
     They go to LOADGEN.CONTROL, or to where the scenario FILE says under control. Database, schema and an X-Small
-    warehouse of their own are created when they are missing and the role may do it; else the statements that an
+    separate warehouse are created when they are missing and the role may do it; else the statements that an
     administrator must run are shown. Safe to repeat, at any time and by several at once: what is there is left alone.
     Tables of a newer loadgen are not touched (exit code 2).
     """

@@ -192,7 +192,17 @@ def _worker(row: HeartbeatRow) -> dict[str, Any]:
         "hostname": row.identity.hostname,
         "pid": row.identity.pid,
         "version": row.identity.version,
+        "labels": worker_labels(row),
     }
+
+
+def worker_labels(row: HeartbeatRow) -> list[str]:
+    """LOADGEN_LABELS of the worker; empty when the column holds something else."""
+    try:
+        found = json.loads(row.identity.labels or "[]")
+    except ValueError:
+        return []
+    return [label for label in found if isinstance(label, str)] if isinstance(found, list) else []
 
 
 def _moment(moment: datetime | None) -> str | None:
@@ -269,12 +279,12 @@ def _leadership(seen: RunDetails) -> Iterator[str]:
         return
     holder = seen.holder
     if holder is None:
-        yield "  nobody leads it yet"
+        yield "  no process leads it yet"
     elif holder.remaining_ms > 0:
         yield f"  led by {printable(holder.owner, 100)} in term {holder.epoch}"
     else:
         yield (
-            f"  nobody has led it for {-holder.remaining_ms / 1000:.0f} s: workers end by themselves,"
+            f"  no process has led it for {-holder.remaining_ms / 1000:.0f} s: workers end by themselves,"
             " then `loadgen runs recover` ends the run"
         )
 
@@ -292,5 +302,7 @@ def _worker_lines(workers: tuple[HeartbeatRow, ...]) -> Iterator[str]:
                 f" {beat.open_connections} of {counted(beat.target_connections, 'connection')},"
                 f" {beat.active_connections} busy, heard {row.age_ms / 1000:.1f} s ago{cpu}"
             )
+        if labels := worker_labels(row):
+            yield f"  {'':<{width}}  labels {printable(' '.join(labels), REASON_SHOWN)}"
         if beat.last_error:
             yield f"  {'':<{width}}  {printable(beat.last_error, REASON_SHOWN)}"

@@ -78,5 +78,5 @@ def _as_text(asked: StopRequest) -> str:
     if asked.is_led:
         lines.append("its `loadgen run` ends with exit code 130")
     if not run.status.is_terminal and not asked.is_led:
-        lines.append("nobody leads it: its workers end by themselves, then `loadgen runs recover` ends the run")
+        lines.append("no process leads it: its workers end by themselves, then `loadgen runs recover` ends the run")
     return "\n".join(lines)

@@ -24,7 +24,7 @@ LAST_MAX = 300
     default=30,
     show_default=True,
     metavar="N",
-    help="Show so many runs; all are judged.",
+    help="Number of runs to show; all are judged.",
 )
 @click.option(
     "--html",

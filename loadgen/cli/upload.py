@@ -119,7 +119,7 @@ def _own_spool() -> Path:
 
 
 def _spools(output_dir: Path) -> list[Path]:
-    """Where workers that nobody told otherwise keep things, and where those of runs do."""
+    """The default spool of workers, and the spools in the folders of runs."""
     return [_own_spool(), *sorted(output_dir.glob(f"*/{SPOOL}"))]
 
 

@@ -46,7 +46,7 @@ def watch(
     seconds and for each event. RUN is the id of a run, a beginning that no other run has, latest, or latest~1.
 
     Exit codes: 0 the run has ended, whatever its verdict, or `q`; 2 there is no such run; 3 the control plane cannot be
-    reached; 4 nobody leads the run any more; 130 Ctrl-C.
+    reached; 4 no process leads the run any more; 130 Ctrl-C.
     """
     from loadgen.clock import SystemClock
     from loadgen.tui.history import KEPT_S, coarsen_second

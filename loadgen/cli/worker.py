@@ -35,7 +35,7 @@ class WorkerCommand(click.Command):
     "    --worker-group-id 1 --worker-group-count 2",
 )
 @click.option("--run-id", metavar="RUN", help="The run.  [default: $LOADGEN_RUN_ID]")
-@click.option("--worker-id", metavar="NAME", help="A name of its own.  [default: worker-<group id>]")
+@click.option("--worker-id", metavar="NAME", help="Unique name of the worker.  [default: worker-<group id>]")
 @click.option("--worker-group-id", type=int, metavar="N", help="Which one, from 0.  [default: $SNOWFLAKE_JOB_INDEX]")
 @click.option("--worker-group-count", type=int, metavar="N", help="Of how many.  [default: $SNOWFLAKE_JOBS_COUNT]")
 def worker(

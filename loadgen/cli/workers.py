@@ -32,7 +32,12 @@ def workers() -> None:
 @click.option("--status", metavar="STATUS", help="Only those: ONLINE, DRAINING or OFFLINE.")
 @click.option("--label", "labels", metavar="KEY=VALUE", multiple=True, help="Only with this label. May be repeated.")
 @click.option(
-    "--page-size", type=click.IntRange(1, 100), default=50, show_default=True, metavar="N", help="At most so many."
+    "--page-size",
+    type=click.IntRange(1, 100),
+    default=50,
+    show_default=True,
+    metavar="N",
+    help="Maximum number of workers.",
 )
 @click.option("--page-token", metavar="TOKEN", help="Go on where the page ended that gave this token.")
 @control_options

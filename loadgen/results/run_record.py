@@ -114,12 +114,12 @@ def _summary(session: ControlSession, patience: RetryPolicy, run: Run) -> Mappin
         return found
     if run.status.is_terminal:
         raise RunFailed(
-            f"run {run.run_id} is {run.status} and has no result: {run.reason or 'nobody knows why'}",
+            f"run {run.run_id} is {run.status} and has no result: {run.reason or 'no reason is stored'}",
             remedy=f"`loadgen runs logs {run.run_id}` shows what its workers had to say.",
         )
     raise UsageError(
         f"run {run.run_id} has no result yet: it is {run.status}",
-        remedy=f"`loadgen status {run.run_id}` shows what it does; `loadgen runs recover` ends it if nobody leads it.",
+        remedy=f"`loadgen status {run.run_id}` shows it; `loadgen runs recover` ends it if no process leads it.",
     )
 
 

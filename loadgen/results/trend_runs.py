@@ -30,7 +30,7 @@ NAMES_MAX = 1_000  # of scenarios, in a suggestion
 
 _UNTOLD = ("warnings", "credits")  # of the environment: findings, not circumstances
 _IDS = ("queue_id", "attempt")  # of the labels: a pool gives them to its runs, to each others
-# Of SHOW WAREHOUSES: what somebody has set, not what is going on.
+# Of SHOW WAREHOUSES: settings, not the current load.
 _WAREHOUSE_SETTINGS = (
     *("type", "size", "min_cluster_count", "max_cluster_count", "scaling_policy", "generation", "auto_suspend"),
     *("enable_query_acceleration", "query_acceleration_max_scale_factor", "resource_monitor", "resource_constraint"),

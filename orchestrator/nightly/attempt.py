@@ -1,4 +1,4 @@
-"""One attempt at a queued run: its files in a folder of their own, and `loadgen run` as a process behind a leash.
+"""One attempt at a queued run: its files in a separate folder, and `loadgen run` as a process behind process_guard.
 
     <output folder>/.queue/<queue id>.<epoch>/   what the run says: stdout, stderr
     <output folder>/.queue/…/in/                 scenario.yaml and its value files
@@ -67,11 +67,11 @@ def _written_s(folder: Path) -> float:
     """Output grows without changing the folder itself."""
     try:
         return max(path.lstat().st_mtime for path in (folder, *folder.iterdir()))
-    except OSError:  # somebody is at it
+    except OSError:  # another process removes it
         return math.inf
 
 
-STOP_S = 60.0  # for a run to end in good order, with its results
+STOP_S = 60.0  # for a run to end gracefully, with its results
 DEPTH_MAX = 32  # parts of the name of a value file: deeper folders are hard to remove
 LOADGEN_COMMAND = (sys.executable, "-P", "-c", "import sys; from loadgen.cli.main import main; sys.exit(main())")
 REASON_MAX = 2_000  # characters
@@ -111,7 +111,7 @@ class RunProcess:
         return []
 
     def stop(self) -> None:
-        """Ask it to end in good order; the leash ends it when it takes too long. Safe to repeat."""
+        """Ask it to end gracefully; process_guard ends it when it takes too long. Safe to repeat."""
         self._tell(b"t")
 
     def hurry(self) -> None:

@@ -82,7 +82,7 @@ def _tell(
 
 
 def notification_reasons(exit_code: int) -> set[NotifyEvent]:
-    """What an exit code is worth telling as. Skipped, or stopped by a user: nobody has to get up."""
+    """What an exit code is worth telling as. Skipped runs and runs that a user stopped are no failure."""
     happened = {NotifyEvent.ALWAYS}
     if exit_code == REGRESSION:
         happened.add(NotifyEvent.REGRESSION)
@@ -158,7 +158,7 @@ def _request(url: str, body: bytes | None) -> str:
         return f"the answer was {error.code} {error.reason}"
     except (OSError, http.client.HTTPException, ValueError) as error:
         reason = getattr(error, "reason", error)
-        return f"nobody was reached: {reason or type(error).__name__}"
+        return f"not reachable: {reason or type(error).__name__}"
     return ""
 
 

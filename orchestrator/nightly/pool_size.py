@@ -81,7 +81,7 @@ def decide_pool_size(
 
 
 def start_pause_s(failures: int) -> float:
-    """How long to wait with the next start after so many runners in a row that never began to work."""
+    """The pause before the next start, after this number of runners in a row that never became ready."""
     return 0.0 if failures == 0 else min(START_PAUSE_MAX_S, 2.0 ** min(failures - 1, 30))
 
 

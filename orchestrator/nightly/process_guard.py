@@ -1,11 +1,11 @@
-"""A program that does another one, and ends it when whoever started us is gone: `python leash.py GRACE_S WORD…`
+"""A program that runs a command, and ends it when its starter is gone: `python process_guard.py GRACE_S WORD…`
 
     "t" or end of input   SIGTERM to it, and after the grace time SIGKILL to its whole process group
     "h"                   SIGTERM and SIGINT: the second signal makes a run cancel its statements; SIGKILL after HURRY_S
     "k"                   SIGKILL at once
     it ends               so do we, with its code; 128 + n after signal n
 
-It needs the standard library only and starts fast. Nothing else stands between a runner that was killed and its run.
+It needs the standard library only and starts fast. Without it the run of a killed runner would continue.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What somebody must do for a queue that several pools share: end what its owners left, forget who is gone, count.
+"""Maintenance of a queue that several pools share: end abandoned runs, remove silent runners, count waiting runs.
 
 Everything here is harmless to do twice and by several at once.
 """
@@ -42,7 +42,7 @@ class QueueMaintenance(Service):
         self._prune_ns = clock.monotonic_ns()
 
     def take_depth(self) -> int | None:
-        """How many runs wait; None: nobody has looked since this was asked last."""
+        """The number of waiting runs; None: not read since the last call."""
         self.check()  # a pool must not go on without it
         with self._lock:
             depth, self._depth = self._depth, None
@@ -77,7 +77,7 @@ class QueueMaintenance(Service):
                 self.step()
             except LoadgenError as error:
                 event(log, logging.WARNING, "queue_look_failed", why=str(error))
-            except Exception as error:  # the top of a thread: a pool must not go on without anybody noticing
+            except Exception as error:  # the top of a thread: an error must be visible in the log of the pool
                 event(log, logging.ERROR, "queue_look_failed", why=f"{type(error).__name__}: {error}")
             self._clock.wait(self.stopping, self._poll_s)
         self._session.close()
@@ -96,7 +96,7 @@ class UnclaimedRun:
 def find_unclaimed_runs(
     session: ControlSession, patience: RetryPolicy, *, after_s: int = 0
 ) -> tuple[UnclaimedRun, ...]:
-    """Runs that have waited so long, and that no runner which is online can take."""
+    """Runs that have waited for at least `after_s` and that no online runner can take."""
     waiting = patience.call(lambda: run_queue.waiting(session))
     offers = patience.call(lambda: pool_workers.offers(session)) if waiting else ()
     found = ((one, unmet_requirements(one.requires, offers)) for one in waiting if one.waited_s >= after_s)
@@ -109,7 +109,7 @@ def notify_unclaimed_runs(
     session: ControlSession, patience: RetryPolicy, allowed: HostPermissions, warn: Callable[[str], None]
 ) -> tuple[UnclaimedRun, ...]:
     """Those that have waited for too long, once each: the row says so from now on, and its scenario's notifications
-    are sent, as far as this host allows them."""
+    are sent if this host allows them."""
     told = []
     for one in find_unclaimed_runs(session, patience, after_s=UNCLAIMED_AFTER_S):
         if run_queue.note(session, patience, one.queue_id, f"it waits: {one.reason}"):

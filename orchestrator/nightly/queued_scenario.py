@@ -1,7 +1,8 @@
-"""What a scenario from the queue may use of the host that runs it: variables, connections, webhooks, programs.
+"""A scenario in the queue: packed with its value files, and what it may use on the host that runs it.
 
-Rows of the queue are data: whoever may write them must not get secrets or start programs on the hosts of a pool. So all
-that a row names has to be allowed by the pool's user. Of connections the pool's own is.
+Rows of the queue are data: a user who may write them must not get secrets or start programs on the hosts of a pool. So
+variables, connections, webhooks and programs that a row names must be allowed by the user of the pool. The connection
+of the pool is always allowed.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 thread   does                                                       owns
 main     answers its manager, signals, guards the lease; no driver  stdin, stdout (`runner_protocol`)
 runs     claims a run, follows it, says how it ended                a session, the run's process
-beats    keeps the runner registered and its lease alive            a session of its own
+beats    keeps the runner registered and its lease alive            a separate session
 """
 
 from __future__ import annotations
@@ -196,7 +196,9 @@ class Runner:
         try:
             self._beats.hold(HeldClaim(queue_id=claim.queue_id, trust=self._beats.new_trust(begun_ns)))
             self._attempt(claim)
-        except LoadgenError as error:  # it cannot be said how it ended: the lease expires, and somebody tries again
+        except (
+            LoadgenError
+        ) as error:  # its outcome could not be stored: the lease expires, and another runner tries again
             self._in_doubt = True
             event(log, logging.WARNING, "attempt_failed", queued=claim.queue_id, why=str(error))
         finally:
@@ -265,7 +267,7 @@ class Runner:
         return followed
 
     def _follow(self, claim: QueueClaim, process: RunProcess) -> AttemptInterruption:
-        """Watch the run until it ends: for its id, for a wish to cancel it, for our own end, for the lease."""
+        """Watch the run until it ends: its id, a request to cancel it, the end of this runner, the lease."""
         seen, known, look_ns = AttemptInterruption(), False, self._clock.monotonic_ns()
         held, never, tried = self._beats.held, threading.Event(), False
         assert held is not None

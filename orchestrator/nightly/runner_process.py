@@ -25,7 +25,7 @@ EVENT_KEY = "told"  # the key of a line that is no answer: an event, for the poo
 def serve_manager(
     runner: Runner, received: Sequence[int], *, grace_s: float, reading: int = 0, writing: int = 1
 ) -> None:
-    """Until the runner is done. The first signal is a wish to leave, the second to leave within seconds. What is under
+    """Until the runner is done. The first signal asks it to drain, the second to end within seconds. What is under
     way is told when it changes: the next ping may be seconds away."""
     obeyed, rest, listening, doing = 0, b"", [reading], runner.state().queue_id
     while not runner.done.is_set():

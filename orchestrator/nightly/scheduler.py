@@ -1,4 +1,4 @@
-"""Firing schedules: everything that is due becomes a queued run, once, whoever ticks and whoever dies over it.
+"""Firing schedules: each due fire becomes one queued run, however many schedulers tick and wherever one is killed.
 
 A tick, for each enabled schedule:
 
@@ -95,7 +95,9 @@ def run_scheduler(
         try:
             more = fire_due_schedules(session, patience).more
             then()
-        except Exception as error:  # the top of a thread: nights must not go by without anybody noticing the schedules
+        except (
+            Exception
+        ) as error:  # the top of a thread: an error must be visible in the log, or schedules would stop unnoticed
             event(log, logging.WARNING, "schedule_tick_failed", why=str(error) or type(error).__name__)
             more = False
         if not more:
@@ -169,7 +171,7 @@ class _Tick:
         return found
 
     def _fire(self, row: ScheduleRow, pending: tuple[ScheduleFire, ...]) -> None:
-        """Decide each fire, then that they are settled. What another scheduler decided is his to tell."""
+        """Decide each fire, then that they are settled. What another scheduler decided is reported by that one."""
         for fire in pending:
             if schedule_fires.record(self._session, self._patience, row.schedule_id, fire):
                 if fire.outcome is FireOutcome.DUE:

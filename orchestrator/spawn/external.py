@@ -1,4 +1,4 @@
-"""Workers that somebody else starts, anywhere: we say how, and wait for their beats."""
+"""Workers that a user starts on any machine, or that another orchestrator has started."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from orchestrator.spawn.spcs import SpcsSpawner
 
 
 class ExternalSpawner:
-    """They hear of the end through the tables alone; when nobody leads their run any more they end by themselves."""
+    """They learn of the end from the tables only; without a leader of their run they end by themselves."""
 
     def __init__(
         self, environment: Mapping[str, str], wait_s: float, tell: Callable[[str], None], secrets: Sequence[str] = ()
     ) -> None:
         """`environment`: what each of them must be told; `secrets`: variables whose values are not. `tell` shows one
-        line to whoever starts them."""
+        line to the user who starts them."""
         self._environment, self._wait_s, self._tell = dict(environment), wait_s, tell
         self._secrets = tuple(secrets)
 
@@ -62,14 +62,14 @@ class AdoptedWorkers:
         return 0
 
     def terminate(self, *, hard: bool) -> None:
-        """Whoever obeys neither STOP nor the state of the run cannot be reached."""
+        """A worker that obeys neither STOP nor the status of the run is unreachable."""
 
     def close(self) -> None:
         """Nothing of them is ours."""
 
 
 class AdoptedContainers(SpcsSpawner):
-    """The replicas of a job service: seen, ended and removed as by whoever had started them."""
+    """The replicas of a job service: observed, ended and removed as by the orchestrator that started them."""
 
     def start(self, orders: tuple[WorkerOrder, ...]) -> None:
         """They have been started."""

@@ -64,7 +64,7 @@ class LocalSpawner:
 
 
 def _signal_group(pid: int, number: int) -> None:
-    """The child leads a group of its own as soon as it has come so far; before that it is alone."""
+    """The child leads a process group once it has called setsid; before that it is a single process."""
     try:
         group = os.getpgid(pid)
         if group == pid:

@@ -1,6 +1,6 @@
 """Workers as replicas of one job service, in the containers of a Snowflake account.
 
-One statement starts them all. How they fare is asked every few seconds, from a thread with a session of its own: the
+One statement starts them all. How they fare is asked every few seconds, from a thread with a separate session: the
 leader never waits for it. That thread also ends them, fetches what they said, and removes the job.
 """
 
@@ -107,7 +107,7 @@ class SpcsSpawner:
         return tuple(self._ends.values())
 
     def running(self) -> int:
-        return 0  # containers are somebody else's machine
+        return 0  # containers run on other machines
 
     def terminate(self, *, hard: bool) -> None:
         self._wish = "drop" if hard else self._wish or "cancel"
@@ -118,7 +118,7 @@ class SpcsSpawner:
         self._closing.set()
         self._woken.set()
         if self._thread is None:
-            self._remove(self._session())  # it did not start; whether there is a job, nobody may know
+            self._remove(self._session())  # it did not start, and may have been created all the same
             return
         if not self._thread.join(JOIN_S):
             event(log, logging.WARNING, "job_not_removed", job=self._job.name, by_hand=self._job.drop)
@@ -153,7 +153,7 @@ class SpcsSpawner:
         except ControlFailed as error:
             if not error.failure.is_missing_object:
                 raise
-            self._lose_all("was lost: somebody has dropped its job service")
+            self._lose_all("was lost: its job service was dropped")
             return
         for container in containers:
             worker_id = self._workers.get(container.index)
@@ -173,7 +173,7 @@ class SpcsSpawner:
         self._ends = {**self._ends, **{one: ContainerLost(worker_id=one, what=what) for one in lost}}
 
     def _remove(self, session: JobSession) -> None:
-        """Once: their logs, then the job. Ends the session, too. A run that somebody took over from us is his."""
+        """Once: their logs, then the job. Ends the session, too. A run that another process took over keeps its job."""
         try:
             if self._to_remove and not self._led_by_another(session):
                 self._fetch_logs(session)

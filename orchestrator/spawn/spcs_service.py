@@ -30,7 +30,7 @@ MESSAGE_MAX = 300
 _PREFIX = "LOADGEN_"
 _BARE = re.compile(r"[A-Z_][A-Z0-9_$]*")
 _SIGNALS = range(129, 160)  # how a container's exit code says which signal ended it
-# A container with one of these stays PENDING; waiting for it until the registration's end would tell nobody anything.
+# A container with one of these stays PENDING; waiting for it until the registration ends would explain nothing.
 _HOPELESS = ("failed to pull image", "failed to retrieve image", "image name uses an invalid format")
 
 
@@ -213,7 +213,7 @@ class Container:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerLost(ProcessEnd):
-    """The end of a worker whose exit code nobody knows."""
+    """The end of a worker whose exit code is unknown."""
 
     code: int = 1  # not a clean one
     what: str

@@ -136,7 +136,7 @@ def test_a_run_is_listed_shown_cancelled_and_tried_again(ask, scenario):
     assert table.splitlines()[0].split()[:2] == ["ID", "STATUS"]
     assert queue_id in table
     assert "not before  2999-01-01 01:00:00" in shown
-    assert "nobody has tried yet" in shown
+    assert "no attempt yet" in shown
     assert (cancelled, again) == (f"{queue_id} is CANCELLED\n", f"{queue_id} is QUEUED\n")
 
 

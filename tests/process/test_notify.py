@@ -125,7 +125,7 @@ def test_what_fails_is_a_warning_that_keeps_the_address_to_itself(receiver: Rece
 
     assert [line.partition(":")[0] for line in said] == [f"notify.{number}" for number in range(5)]
     assert said[0] == "notify.0: the answer was 500 Internal Server Error"
-    assert said[1].startswith("notify.1: nobody was reached: ")
+    assert said[1].startswith("notify.1: not reachable: ")
     assert said[3] == "notify.3: /no/such/program could not be started: No such file or directory"
     assert said[4] == f"notify.4: {sys.executable} ended with 3"
     assert "s3cr3t" not in "".join(said)

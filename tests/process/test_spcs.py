@@ -281,7 +281,7 @@ def test_a_job_that_somebody_dropped_has_lost_its_workers(yard):
     wait_until(lambda: len(spawner.ended()) == 2, "both are lost")
 
     assert [end.sentence for end in spawner.ended()] == [
-        f"worker-{n} was lost: somebody has dropped its job service" for n in range(2)
+        f"worker-{n} was lost: its job service was dropped" for n in range(2)
     ]
     spawner.close()
 

@@ -84,7 +84,7 @@ def test_a_run_is_led_on_in_the_middle_of_its_measurement(bench: Bench, server: 
     summary = led_on(leading)
     assert (summary["status"], summary["exit_code"]) == ("COMPLETED", leading.ended())
     assert waiting.ended() == 0
-    assert waiting.printed["left"] == [{"run_id": run.run_id, "why": "somebody else has led it to its end"}]
+    assert waiting.printed["left"] == [{"run_id": run.run_id, "why": "another process has led it to its end"}]
     assert [worker.ended() for worker in workers] == [0, 0]
     assert windows(bench, run) == {("worker-0", None): 1, ("worker-1", None): 1}
     assert summary["totals"]["succeeded"] == history(server, run.run_id)[None] > 0

@@ -138,10 +138,21 @@ def test_an_ended_run_as_text_has_its_reason_and_nobody_who_leads_it():
 
 
 def test_a_run_without_a_leader_says_what_to_do():
-    assert "nobody leads it yet" in as_text(replace(LOOK, holder=None))
+    assert "no process leads it yet" in as_text(replace(LOOK, holder=None))
     text = as_text(replace(LOOK, holder=replace(HOLDER, remaining_ms=-42_000)))
-    assert "nobody has led it for 42 s" in text
+    assert "no process has led it for 42 s" in text
     assert "`loadgen runs recover`" in text
+
+
+@pytest.mark.parametrize(
+    ("stored", "shown"),
+    [('["disk=ssd","zone=eu"]', ["disk=ssd", "zone=eu"]), (None, []), ("{}", []), ("[1]", []), ("no JSON", [])],
+)
+def test_labels_of_workers_are_shown_where_they_have_some(stored, shown):
+    look = replace(LOOK, workers=(replace(WORKER, identity=replace(WORKER.identity, labels=stored)),))
+
+    assert as_json(look)["workers"][0]["labels"] == shown
+    assert ("labels disk=ssd zone=eu" in as_text(look)) == bool(shown)
 
 
 def test_a_run_as_json():
@@ -251,7 +262,7 @@ def test_a_line_of_the_log_is_safe_to_print():
         (
             StopRequest(run=replace(RUN, status=RunStatus.CANCELLING, reason="by me"), by_us=True, holder=None),
             f"run {RUN.run_id} was asked to end: CANCELLING, by me\n"
-            "nobody leads it: its workers end by themselves, then `loadgen runs recover` ends the run",
+            "no process leads it: its workers end by themselves, then `loadgen runs recover` ends the run",
         ),
         (StopRequest(run=ENDED, by_us=False, holder=None), f"nothing to stop: run {RUN.run_id} is FAILED"),
     ],

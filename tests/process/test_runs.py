@@ -83,7 +83,7 @@ def test_a_run_is_seen_and_stopped_from_elsewhere_while_another_waits_for_its_wa
 
     ended = result(first)
     assert (ended["code"], ended["status"], ended["verdict"]) == (130, "CANCELLED", "cancelled")
-    assert any("somebody shares it" in reason for reason in ended["validity"]["reasons"])
+    assert any("another run shares it" in reason for reason in ended["validity"]["reasons"])
     assert ended["totals"]["succeeded"] > 0
     row = bench.json("runs", "show", run_id)
     assert row["run"]["status"] == "CANCELLED"

@@ -17,7 +17,7 @@ from loadgen.log import event
 from loadgen.model.event import KnownCommand, PlannedCommand, SetPhase, SetRunTarget, Start, Stop, encode_command
 from loadgen.model.run import Phase
 from loadgen.rules.plan import RunPlan
-from loadgen.scenario.model import TimingSettings
+from loadgen.scenario.settings import TimingSettings
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.units import NS_PER_S
 from orchestrator.leadership import Leadership

@@ -16,7 +16,8 @@ from loadgen.model.threshold import ThresholdMetric
 from loadgen.rules.client_health import ClientHealth
 from loadgen.rules.liveness import WorkerHealth
 from loadgen.rules.thresholds import Checked, check_threshold, check_thresholds, compare, has_failed, is_worse
-from loadgen.scenario.model import GuardrailAction, GuardrailSettings, Threshold, TimingSettings
+from loadgen.scenario.model import Threshold
+from loadgen.scenario.settings import GuardrailAction, GuardrailSettings, TimingSettings
 from orchestrator.aggregation import RunAggregator
 from orchestrator.lifecycle import RunEnding
 from orchestrator.worker_health import WorkerView

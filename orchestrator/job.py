@@ -29,7 +29,8 @@ from loadgen.report.records import RunRecord
 from loadgen.report.summary import with_unstored
 from loadgen.results.run_record import read_record
 from loadgen.scenario.frozen import secrets_in, thaw
-from loadgen.scenario.model import EMBEDDED, CorePinning, EmbeddedSettings, Scenario, SpawnerKind
+from loadgen.scenario.model import EMBEDDED, CorePinning, Scenario
+from loadgen.scenario.settings import EmbeddedSettings, SpawnerKind
 from loadgen.snowflake.ident import Identifier
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS, EMBEDDED_PASSWORD_FILE
 from loadgen.snowflake.session import RetryPolicy

@@ -21,7 +21,8 @@ from loadgen.control.tables.run_status import Fenced, Run, UnfinishedRun
 from loadgen.control.tables.worker_heartbeats import HeartbeatRow
 from loadgen.errors import Busy
 from loadgen.log import event, printable
-from loadgen.scenario.model import Scenario, SpawnerKind
+from loadgen.scenario.model import Scenario
+from loadgen.scenario.settings import SpawnerKind
 from loadgen.snowflake.session import RetryPolicy
 
 log = logging.getLogger(__name__)

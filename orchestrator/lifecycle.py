@@ -19,7 +19,8 @@ from loadgen.model.worker import WorkerStatus
 from loadgen.rules.find_max_step import JudgedStep
 from loadgen.rules.liveness import WorkerHealth
 from loadgen.rules.plan import RunPlan
-from loadgen.scenario.model import OnWorkerLoss, TimingSettings
+from loadgen.scenario.model import OnWorkerLoss
+from loadgen.scenario.settings import TimingSettings
 from orchestrator.worker_health import WorkerView
 
 PLAN_COMPLETED = "duration"

@@ -43,7 +43,8 @@ from loadgen.rules.plan import plan_run
 from loadgen.rules.thresholds import check_thresholds
 from loadgen.rules.validity import Evidence, RunVerdict, invalid_reasons
 from loadgen.scenario.frozen import thaw
-from loadgen.scenario.model import LoadMode, Scenario, SpawnerKind
+from loadgen.scenario.model import LoadMode, Scenario
+from loadgen.scenario.settings import SpawnerKind
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.units import NS_PER_S
 from orchestrator.find_max_controller import FindMaxController, find_max_controller

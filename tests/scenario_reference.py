@@ -163,7 +163,7 @@ def _pattern(pattern: str) -> str:
 
 def _simple(kind: str, schema: Schema) -> str:
     if kind not in ("integer", "number"):
-        return kind
+        return "mapping" if kind == "object" else kind
     low, high = schema.get("minimum", schema.get("exclusiveMinimum")), schema.get("maximum")
     low = None if low is None or low <= -_UNBOUNDED else f"{low:,}"
     high = None if high is None or high >= _UNBOUNDED else f"{high:,}"

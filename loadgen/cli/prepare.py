@@ -93,7 +93,8 @@ def _scenario(file: Path, overrides: Sequence[str]) -> Scenario:
 
 def _server_for(scenario: Scenario, connection: str | None) -> AbstractContextManager[object]:
     """The embedded server when it is meant. Any will do: nothing is measured here."""
-    from loadgen.scenario.model import EMBEDDED, EmbeddedEngine
+    from loadgen.scenario.model import EMBEDDED
+    from loadgen.scenario.settings import EmbeddedEngine
 
     if (connection or scenario.connection) != EMBEDDED:
         return nullcontext()

@@ -293,7 +293,8 @@ def _label(text: str) -> tuple[str, str]:
 @contextlib.contextmanager
 def _server_for(scenario: Scenario, *, quiet: bool) -> Iterator[None]:
     """The embedded server, when the target or the control plane is meant to be there; it is named first."""
-    from loadgen.scenario.model import EMBEDDED, EmbeddedEngine
+    from loadgen.scenario.model import EMBEDDED
+    from loadgen.scenario.settings import EmbeddedEngine
 
     if EMBEDDED not in (scenario.connection, scenario.control.connection):
         yield

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from loadgen.doctor.finding import Finding, failed, ok, warning
-from loadgen.scenario.load import CONNECTIONS_PER_WORKER
+from loadgen.scenario.model import CONNECTIONS_PER_WORKER
 from loadgen.snowflake import driver
 from loadgen.units import counted
 

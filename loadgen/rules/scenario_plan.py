@@ -15,8 +15,9 @@ from loadgen.model.worker import worker_share
 from loadgen.rules.find_max import FindMaxCap, find_max_cap
 from loadgen.scenario.as_written import EffectiveValue, settings
 from loadgen.scenario.document import KeyPath
-from loadgen.scenario.load import CONNECTIONS_PER_WORKER, planned_arrivals, rate_windows, workers_of
+from loadgen.scenario.load import planned_arrivals, rate_windows, workers_of
 from loadgen.scenario.model import (
+    CONNECTIONS_PER_WORKER,
     DEFAULT_THRESHOLD,
     EMBEDDED,
     Load,

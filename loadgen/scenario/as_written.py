@@ -1,7 +1,7 @@
-"""A stored scenario in the words of its file: its keys, elements of lists by their name, durations as text.
+"""Scenarios in the keys of their files: stored ones, to show what differs between runs, and the origin of each value.
 
-For showing what differs between runs, not for running them: `frozen` and `codec` define what is stored. Generators
-and the like are left as they are stored.
+Elements of lists go by their name, durations are texts; generators stay as they are stored. What is stored is defined
+in `frozen`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from typing import Any
 
 from loadgen.log import printable
 from loadgen.scenario.document import Document, KeyPath, YamlNode, dotted
-from loadgen.scenario.file import KEYS_OF_MODE
 from loadgen.scenario.frozen import LOAD_MODES
 from loadgen.scenario.generators import GENERATORS
-from loadgen.scenario.keys import ScenarioSection
-from loadgen.scenario.model import EMBEDDED, LoadMode, QueryLogMode, SpawnerKind
+from loadgen.scenario.keys import applies_to, is_section, values_of
+from loadgen.scenario.model import EMBEDDED, LoadMode
 from loadgen.scenario.read import LoadedScenario
 from loadgen.units import format_duration_s, format_rate_per_second
 
@@ -40,7 +39,7 @@ _MOVED = (  # what keys begin with as stored, and in the file
     ("find_max.", "load.find_max."),
     ("workers.", "load.workers."),
 )
-# With a language of their own inside: each is one value.
+# Shown as one value each.
 ONE_VALUE = frozenset({"generate", "params", "transaction", "thresholds", "stages", "indexes", "key_range"})
 _SECONDS = "_seconds"
 _MEMBER = re.compile(r"\[([^\]]*)\]")
@@ -116,30 +115,31 @@ class EffectiveValue:
 
 
 def settings(loaded: LoadedScenario, effective: Mapping[KeyPath, tuple[str, str]]) -> tuple[EffectiveValue, ...]:
-    """All values that have an effect. `effective` replaces the values of defaults that were worked out: auto → 2."""
+    """All values that have an effect. `effective` replaces defaults that were computed: auto → 2."""
     found = []
     for path, setting in _walk(loaded.document, loaded.file, ()):
-        worked_out = effective.get(path) if setting.origin == _DEFAULT or setting.value in ("auto", "null") else None
-        if worked_out is not None:
-            setting = EffectiveValue(path=setting.path, value=worked_out[0], origin=worked_out[1])
+        computed = effective.get(path) if setting.origin == _DEFAULT or setting.value in ("auto", "null") else None
+        if computed is not None:
+            setting = EffectiveValue(path=setting.path, value=computed[0], origin=computed[1])
         if _matters(path, loaded):
             found.append(setting)
     return tuple(found)
 
 
-def _walk(document: Document, section: ScenarioSection, path: KeyPath) -> Iterator[tuple[KeyPath, EffectiveValue]]:
-    for name, info in type(section).declared_keys().items():
-        place: KeyPath = (*path, info.alias or name)
-        value = getattr(section, name)
+def _walk(document: Document, section: Any, path: KeyPath) -> Iterator[tuple[KeyPath, EffectiveValue]]:
+    for name, declared, value in values_of(section):
+        place: KeyPath = (*path, name)
         entry = document.entry(place)
-        if isinstance(value, ScenarioSection) and type(value) not in GENERATORS.values():
+        if not applies_to(section, declared):
+            continue
+        if is_section(type(value)) and type(value) not in GENERATORS.values():
             yield from _walk(document, value, place)
-        elif isinstance(value, (list, dict)) and value and entry is not None:
+        elif isinstance(value, (tuple, dict)) and value and entry is not None:
             yield from _walk_container(document, value, place)
-        elif entry is not None and (entry.node.value is not None or info.default is None):
+        elif entry is not None and (entry.node.value is not None or declared.default is None):
             yield place, _setting(document, place, entry.node)
-        elif info.default is not None or len(place) < 4 or name == "kind":  # others: alternatives that were not chosen
-            yield place, EffectiveValue(path=dotted(place), value=_written(info.default), origin=_DEFAULT)
+        elif declared.default is not None or len(place) < 4 or name == "kind":  # others: alternatives, not chosen
+            yield place, EffectiveValue(path=dotted(place), value=_written(declared.default), origin=_DEFAULT)
 
 
 def _walk_container(document: Document, value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, EffectiveValue]]:
@@ -147,12 +147,7 @@ def _walk_container(document: Document, value: Any, path: KeyPath) -> Iterator[t
     for key, item in items:
         place: KeyPath = (*path, key)
         entry = document.entry(place)
-        if (
-            isinstance(item, ScenarioSection)
-            and path[-1] not in _COMPACT
-            and entry
-            and isinstance(entry.node.value, dict)
-        ):
+        if is_section(type(item)) and path[-1] not in _COMPACT and entry and isinstance(entry.node.value, dict):
             yield from _walk(document, item, place)
         elif entry is not None:
             yield place, _setting(document, place, entry.node)
@@ -197,7 +192,7 @@ def _written(default: Any) -> str:
 
 
 def _matters(path: KeyPath, loaded: LoadedScenario) -> bool:
-    """Has the value an effect in this scenario? Defaults of what is not used say nothing."""
+    """Has the value an effect in this scenario? Defaults of unused sections have none."""
     file = loaded.file
     key = path[-1] if len(path) == 2 else path[1] if len(path) > 1 else ""
     match path[0]:
@@ -206,9 +201,8 @@ def _matters(path: KeyPath, loaded: LoadedScenario) -> bool:
         case "notify":
             return bool(file.notify)
         case "load":
-            foreign = frozenset[str]().union(*KEYS_OF_MODE.values()) - KEYS_OF_MODE[file.load.mode]
             replaced = {"connections", "duration", "rate"} if file.load.stages else set()
-            return key not in foreign | replaced and not (key == "stages" and len(path) == 2)
+            return key not in replaced and not (key == "stages" and len(path) == 2)
         case "workload":
             if path[-1] == "session":
                 return file.sessions.count > 0
@@ -217,9 +211,5 @@ def _matters(path: KeyPath, loaded: LoadedScenario) -> bool:
             return file.sharding.enabled or key == "enabled"
         case "embedded":
             return file.connection == EMBEDDED
-        case "spawner":
-            return key == "kind" or file.spawner.kind is SpawnerKind.SPCS
-        case "query_log":
-            return key != "sample_rate" or file.query_log.mode is QueryLogMode.SAMPLE
         case _:
             return True

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from loadgen.identifiers import canonical, is_name
-from loadgen.model.run import CONTROL_WAREHOUSE
 from loadgen.scenario.build import load_of
 from loadgen.scenario.check_data import check_data
-from loadgen.scenario.check_load import check_load, duration_s
+from loadgen.scenario.check_load import check_load
 from loadgen.scenario.check_workload import check_sessions, check_workload
 from loadgen.scenario.document import KeyPath
-from loadgen.scenario.file import WORKERS_MAX, ScenarioFile
+from loadgen.scenario.file import ScenarioFile
+from loadgen.scenario.keys import applies_to, is_section, values_of
 from loadgen.scenario.load import workers_of
-from loadgen.scenario.model import EMBEDDED, LoadMode, QueryLogMode, SpawnerKind
+from loadgen.scenario.model import EMBEDDED, WORKERS_MAX, LoadMode
+from loadgen.scenario.settings import SpawnerKind
 from loadgen.scenario.types import InvalidValue, Label
 from loadgen.scenario.validation import CheckedDocument
 from loadgen.units import format_duration_s
@@ -37,6 +40,7 @@ def check(checked: CheckedDocument, folder: Path | None) -> None:
     file = checked.file
     if file is None:
         return
+    _check_applies(checked, file, ())
     check_load(checked, file.load)
     check_workload(checked, file)
     check_data(checked, file, folder)
@@ -49,6 +53,25 @@ def check(checked: CheckedDocument, folder: Path | None) -> None:
     _check_features(checked, file)
     _check_notify(checked, file)
     _check_timing(checked, file)
+
+
+def _check_applies(checked: CheckedDocument, section: Any, path: KeyPath) -> None:
+    """Keys without a meaning for the mode (or kind) beside them, in all sections."""
+    for name, declared, value in values_of(section):
+        place: KeyPath = (*path, name)
+        applies = declared.applies
+        ignored = not applies_to(section, declared) and checked.given(place)
+        if applies is not None and ignored and checked.fine((*path, applies.selector)):
+            chosen = f"and the {applies.selector} is {getattr(section, applies.selector)}"
+            what = f"belongs to {applies.selector} {' and '.join(applies.values)}, {chosen}"
+            checked.problem(place, what, f"remove it, or write {applies.selector}: {applies.values[0]}", at_key=True)
+        inner: Iterable[tuple[KeyPath, Any]] = [(place, value)]
+        if isinstance(value, (tuple, dict)):
+            items = value.items() if isinstance(value, dict) else enumerate(value)
+            inner = [((*place, part), one) for part, one in items]
+        for below, one in inner:
+            if is_section(type(one)):
+                _check_applies(checked, one, below)
 
 
 def _check_words(checked: CheckedDocument, file: ScenarioFile) -> None:
@@ -71,7 +94,7 @@ def _check_control(checked: CheckedDocument, file: ScenarioFile) -> None:
     elsewhere = control.connection not in (None, file.connection)
     if elsewhere or control.share_warehouse or target.warehouse is None:
         return
-    if canonical(control.warehouse or CONTROL_WAREHOUSE) == canonical(target.warehouse):
+    if canonical(control.warehouse) == canonical(target.warehouse):
         hint = "name another warehouse, or write control: {share_warehouse: true}"
         what = "the control plane would use the warehouse that is measured"
         checked.problem(place if checked.given(place) else ("target", "warehouse"), what, hint)
@@ -109,12 +132,12 @@ def _check_threshold_times(checked: CheckedDocument, file: ScenarioFile) -> None
         for number in range(len(file.thresholds)):
             _check_threshold_of_steps(checked, ("thresholds", number))
         return
-    lasting_s = duration_s(file.load)
+    lasting_s = file.load.measured_s
     for number, threshold in enumerate(file.thresholds):
         path: KeyPath = ("thresholds", number)
         rules = (
-            ("window", (threshold.window or 0.0) <= lasting_s, "is longer than"),
-            ("after", threshold.after < lasting_s, "is not shorter than"),
+            ("window", (threshold.window_s or 0.0) <= lasting_s, "is longer than"),
+            ("after", threshold.after_s < lasting_s, "is not shorter than"),
         )
         for key, holds, what in rules:
             if not holds and checked.fine((*path, key)):
@@ -130,12 +153,6 @@ def _check_threshold_of_steps(checked: CheckedDocument, path: KeyPath) -> None:
 
 
 def _check_features(checked: CheckedDocument, file: ScenarioFile) -> None:
-    log = file.query_log.mode
-    for key, modes in (("sample_rate", {QueryLogMode.SAMPLE}), ("max_rows", {*QueryLogMode} - {QueryLogMode.NONE})):
-        place: KeyPath = ("query_log", key)
-        if checked.fine(place, ("query_log", "mode")) and log not in modes and checked.given(place):
-            belongs = " and ".join(mode for mode in QueryLogMode if mode in modes)
-            checked.problem(place, f"belongs to mode {belongs}", f"the mode is {log}; remove it", at_key=True)
     if file.connection not in (None, EMBEDDED) and checked.given(("embedded",)) and checked.fine(("connection",)):
         checked.warn(("embedded",), "is read for connection embedded only, and the connection is another")
     for key in ("compute_pool", "image"):
@@ -144,8 +161,6 @@ def _check_features(checked: CheckedDocument, file: ScenarioFile) -> None:
             continue
         if file.spawner.kind is SpawnerKind.SPCS and not checked.given(path):
             checked.problem(path, "is missing: kind spcs needs it", f"add {key}: …")
-        elif file.spawner.kind is not SpawnerKind.SPCS and checked.given(path):
-            checked.problem(path, "belongs to kind spcs", f"the kind is {file.spawner.kind}; remove it", at_key=True)
 
 
 def _check_notify(checked: CheckedDocument, file: ScenarioFile) -> None:
@@ -165,12 +180,12 @@ def _check_notify(checked: CheckedDocument, file: ScenarioFile) -> None:
 def _check_timing(checked: CheckedDocument, file: ScenarioFile) -> None:
     timing = file.timing
     rules = (
-        ("heartbeat", "stale", timing.heartbeat < timing.stale, "must be shorter than stale"),
-        ("stale", "dead", timing.stale < timing.dead, "must be shorter than dead"),
+        ("heartbeat", "stale", timing.heartbeat_s < timing.stale_s, "must be shorter than stale"),
+        ("stale", "dead", timing.stale_s < timing.dead_s, "must be shorter than dead"),
         (
             "lease_renew",
             "lease_ttl",
-            timing.lease_renew + timing.lease_margin < timing.lease_ttl,
+            timing.lease_renew_s + timing.lease_margin_s < timing.lease_ttl_s,
             "with lease_margin must be shorter than lease_ttl",
         ),
     )

@@ -12,10 +12,11 @@ from typing import Any
 
 from loadgen.identifiers import canonical
 from loadgen.model.sql_text import malformed_reason, preparation_refusal, shape_of
-from loadgen.model.workload import NORMAL_KEPT_MIN, PoolOrder
+from loadgen.model.workload import NORMAL_KEPT_MIN
 from loadgen.scenario.document import KeyPath
-from loadgen.scenario.file import ScenarioFile
+from loadgen.scenario.file import PoolSection, ScenarioFile, TableSection
 from loadgen.scenario.generators import (
+    Generator,
     HotspotGenerator,
     LatestGenerator,
     LatestSettings,
@@ -30,11 +31,11 @@ from loadgen.scenario.generators import (
     UniformGenerator,
     UuidGenerator,
     ZipfianGenerator,
+    is_sharded,
     name_of,
+    settings_of,
 )
-from loadgen.scenario.keys import ScenarioSection
 from loadgen.scenario.model import TableType
-from loadgen.scenario.section import PoolSection, TableSection
 from loadgen.scenario.validation import CheckedDocument
 
 WHOLE_NORMAL_MAX = float(1 << 62)
@@ -52,19 +53,7 @@ class GeneratorContext:
     previous: int | None  # how many parameters of the transaction come before; None outside of one
 
 
-def settings_of(generator: ScenarioSection) -> Any:
-    """What stands below the generator's name; the generator itself when it is flat."""
-    inner = getattr(generator, name_of(generator))
-    return inner if isinstance(inner, ScenarioSection) else generator
-
-
-def is_sharded(generator: ScenarioSection) -> bool:
-    return isinstance(generator, ShardGenerator) or bool(getattr(settings_of(generator), "sharded", False))
-
-
-def check_generator(
-    checked: CheckedDocument, path: KeyPath, generator: ScenarioSection, around: GeneratorContext
-) -> None:
+def check_generator(checked: CheckedDocument, path: KeyPath, generator: Generator, around: GeneratorContext) -> None:
     """Check one parameter of a statement; `path` leads to it."""
     if not checked.fine(path):
         return
@@ -88,7 +77,7 @@ def check_generator(
             pass
 
 
-def check_column_generator(checked: CheckedDocument, path: KeyPath, generator: ScenarioSection) -> None:
+def check_column_generator(checked: CheckedDocument, path: KeyPath, generator: Generator) -> None:
     """Check the generator of a column of a table to prepare."""
     if not checked.fine(path):
         return
@@ -102,7 +91,7 @@ def check_column_generator(checked: CheckedDocument, path: KeyPath, generator: S
         checked.problem((*path, name, "sharded"), "rows are made before there are workers", "give min and max")
 
 
-def _check_numbers(checked: CheckedDocument, path: KeyPath, generator: ScenarioSection) -> None:
+def _check_numbers(checked: CheckedDocument, path: KeyPath, generator: Generator) -> None:
     match generator:
         case UniformGenerator() | ZipfianGenerator() | HotspotGenerator() | LatestGenerator():
             _check_range(checked, path, settings_of(generator))
@@ -156,9 +145,6 @@ def _check_pool_generator(
     if pools is not None and generator.pool not in pools:
         known = f"pools are {', '.join(sorted(pools))}" if pools else "there are none"
         checked.problem((*path, "pool"), "is no pool under values", known)
-    if generator.theta is not None and generator.distribution is not PoolOrder.ZIPFIAN:
-        what = f"belongs to distribution zipfian, and this is {generator.distribution}"
-        checked.problem((*path, "theta"), what, "remove it, or write distribution: zipfian", at_key=True)
 
 
 def _check_previous(checked: CheckedDocument, path: KeyPath, index: int, before: int | None) -> None:
@@ -169,7 +155,7 @@ def _check_previous(checked: CheckedDocument, path: KeyPath, index: int, before:
         checked.problem(path, f"{parameters} before it in the transaction", "previous looks back, counted from 0")
 
 
-def _check_of(checked: CheckedDocument, path: KeyPath, of: ScenarioSection, around: GeneratorContext) -> None:
+def _check_of(checked: CheckedDocument, path: KeyPath, of: Generator, around: GeneratorContext) -> None:
     follows = isinstance(of, LatestGenerator) and of.latest.follows is not None
     if follows or isinstance(of, (PreviousGenerator, RememberedGenerator)):
         what = "belongs to one statement, and a session remembers from one statement to the next"

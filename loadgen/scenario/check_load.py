@@ -4,59 +4,40 @@ from __future__ import annotations
 
 from loadgen.model.workload import ARRIVALS_MAX
 from loadgen.scenario.document import KeyPath
-from loadgen.scenario.file import KEYS_OF_MODE, LoadSection
-from loadgen.scenario.model import LoadMode, WorkerProfile, stage_name
+from loadgen.scenario.file import LoadSection
+from loadgen.scenario.keys import applies_to, declared_keys
+from loadgen.scenario.model import SEARCHING_PROCESSES_MAX, LoadMode, WorkerProfile, stage_name
 from loadgen.scenario.validation import CheckedDocument
 
 _LOAD: KeyPath = ("load",)
-SEARCHING_PROCESSES_MAX = 64  # profile process: a search starts all of its workers before the first step
 CEILING_KEY = {LoadMode.CONCURRENCY: "connections", LoadMode.RATE: "max_connections", LoadMode.FIND_MAX: "find_max"}
 
 
 def check_load(checked: CheckedDocument, load: LoadSection) -> None:
     if not checked.fine((*_LOAD, "mode")):
         return
-    _check_keys_of_mode(checked, load)
+    _check_rate_is_given(checked, load)
     _check_stages(checked, load)
     _check_ramp(checked, load)
     _check_levels(checked, load)
     _check_workers(checked, load)
 
 
-def ceiling(load: LoadSection) -> int:
-    """The most connections the run ever has."""
-    if load.mode is LoadMode.FIND_MAX:
-        return load.find_max.maximum
-    if load.mode is LoadMode.RATE:
-        return load.max_connections
-    return max((stage.connections for stage in load.stages if stage.connections), default=load.connections)
-
-
-def duration_s(load: LoadSection) -> float:
-    """The measurement, without warm-up; not for find_max."""
-    return sum(stage.duration for stage in load.stages) if load.stages else load.duration
-
-
-def _check_keys_of_mode(checked: CheckedDocument, load: LoadSection) -> None:
-    for key in sorted(frozenset[str]().union(*KEYS_OF_MODE.values()) - KEYS_OF_MODE[load.mode]):
-        if checked.given((*_LOAD, key)):
-            modes = " and ".join(mode for mode, keys in KEYS_OF_MODE.items() if key in keys)
-            hint = f"remove it, or write mode: {modes.split()[0]}"
-            checked.problem((*_LOAD, key), f"belongs to mode {modes}, and the mode is {load.mode}", hint, at_key=True)
+def _check_rate_is_given(checked: CheckedDocument, load: LoadSection) -> None:
     needs_rate = load.mode is LoadMode.RATE and not load.stages and checked.fine((*_LOAD, "stages"))
-    if needs_rate and load.rate is None and checked.fine((*_LOAD, "rate")):
+    if needs_rate and load.rate_per_second is None and checked.fine((*_LOAD, "rate")):
         checked.problem((*_LOAD, "rate"), "is missing: mode rate needs it", "add rate: 500/s")
     think_time: KeyPath = ("workload", "think_time")
     if load.mode is LoadMode.RATE and checked.given(think_time) and checked.fine(think_time):
         what = "belongs to closed loops, and mode rate sends on schedule"
-        checked.problem(think_time, what, "remove it; the rate says how often", at_key=True)
+        checked.problem(think_time, what, "remove it; the rate determines the schedule", at_key=True)
 
 
 def _check_stages(checked: CheckedDocument, load: LoadSection) -> None:
     if not load.stages or load.mode is LoadMode.FIND_MAX:
         return
     for key in ("connections", "duration", "rate"):
-        if checked.given((*_LOAD, key)) and key in KEYS_OF_MODE[load.mode]:
+        if checked.given((*_LOAD, key)) and applies_to(load, declared_keys(LoadSection)[key]):
             checked.problem((*_LOAD, key), "is said by the stages", "remove it, or the stages", at_key=True)
     wanted, foreign = ("connections", "rate") if load.mode is LoadMode.CONCURRENCY else ("rate", "connections")
     seen: set[str] = set()
@@ -69,10 +50,10 @@ def _check_stages(checked: CheckedDocument, load: LoadSection) -> None:
         if stage.name in seen and checked.fine((*path, "name")):
             checked.problem((*path, "name"), "is the name of another stage too", "names tell them apart in results")
         seen.add(stage.name or stage_name(number + 1))
-        if number == 0 and stage.ramp and (load.warmup or load.ramp) and checked.fine((*path, "ramp")):
-            what = "the first level is reached in the warm-up" if load.warmup else "load.ramp says it"
+        if number == 0 and stage.ramp_s and (load.warmup_s or load.ramp_s) and checked.fine((*path, "ramp")):
+            what = "the first level is reached in the warm-up" if load.warmup_s else "load.ramp says it"
             checked.problem((*path, "ramp"), what, "write load.ramp instead", at_key=True)
-        elif stage.ramp > stage.duration and checked.fine((*path, "ramp"), (*path, "duration")):
+        elif stage.ramp_s > stage.duration_s and checked.fine((*path, "ramp"), (*path, "duration")):
             checked.problem((*path, "ramp"), "is longer than the stage", "shorten it")
 
 
@@ -80,11 +61,11 @@ def _check_ramp(checked: CheckedDocument, load: LoadSection) -> None:
     parts = [(*_LOAD, key) for key in ("ramp", "warmup", "duration", "stages")]
     if load.mode is LoadMode.FIND_MAX or not checked.fine(*parts):
         return
-    first_s = load.stages[0].duration if load.stages else load.duration
-    if load.ramp > load.warmup + first_s:
+    first_s = load.stages[0].duration_s if load.stages else load.measured_s
+    if load.ramp_s > load.warmup_s + first_s:
         what = "is longer than the warm-up and the first stage" if load.stages else "is longer than the whole run"
         checked.problem((*_LOAD, "ramp"), what, "shorten it; best to the length of the warm-up")
-    elif load.ramp > load.warmup:
+    elif load.ramp_s > load.warmup_s:
         checked.warn((*_LOAD, "ramp"), "is longer than the warm-up, so the measurement begins below its level")
     if load.mode is LoadMode.RATE:
         _check_something_is_due(checked, load)
@@ -93,12 +74,14 @@ def _check_ramp(checked: CheckedDocument, load: LoadSection) -> None:
 def _check_something_is_due(checked: CheckedDocument, load: LoadSection) -> None:
     if not checked.fine((*_LOAD, "rate")):
         return
-    levels = [(stage.rate or 0.0, stage.duration) for stage in load.stages] or [(load.rate or 0.0, load.duration)]
+    levels = [(stage.rate_per_second or 0.0, stage.duration_s) for stage in load.stages] or [
+        (load.rate_per_second or 0.0, load.measured_s)
+    ]
     due = sum(rate * lasting_s for rate, lasting_s in levels)
     place: KeyPath = (*_LOAD, "stages") if load.stages else (*_LOAD, "rate")
     if 0 < due < 1:
         checked.problem(place, "is so low that no statement is due in the measurement", "raise it")
-    elif due + levels[0][0] * load.warmup > ARRIVALS_MAX:
+    elif due + levels[0][0] * load.warmup_s > ARRIVALS_MAX:
         checked.problem(place, f"makes more than {ARRIVALS_MAX:,} statements", "lower it, or run for a shorter time")
 
 
@@ -136,7 +119,7 @@ def _check_workers(checked: CheckedDocument, load: LoadSection) -> None:
     keys = ("workers", "per_worker_connections", "profile", top_key)
     if not checked.fine(*((*_LOAD, key) for key in keys)):
         return
-    top, workers = ceiling(load), load.workers
+    top, workers = load.ceiling, load.workers
     each = None if load.mode is LoadMode.FIND_MAX else load.per_worker_connections  # refused there already
     each_path: KeyPath = (*_LOAD, "per_worker_connections")
     if load.profile is WorkerProfile.PROCESS:

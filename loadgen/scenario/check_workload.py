@@ -6,26 +6,25 @@ import dataclasses
 import difflib
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from loadgen.model.sql_text import SqlShape, shape_of, workload_refusal
 from loadgen.model.threshold import ThresholdMetric
 from loadgen.model.workload import CYCLE_MAX, StatementKind
-from loadgen.scenario.check_data import GeneratorContext, check_generator, is_sharded
-from loadgen.scenario.check_load import ceiling
+from loadgen.scenario.check_data import GeneratorContext, check_generator
 from loadgen.scenario.document import KeyPath
 from loadgen.scenario.file import ScenarioFile, StatementSection
-from loadgen.scenario.generators import PoolGenerator, RememberedGenerator, SequenceGenerator
-from loadgen.scenario.keys import ScenarioSection
+from loadgen.scenario.generators import Generator, PoolGenerator, RememberedGenerator, SequenceGenerator, is_sharded
+from loadgen.scenario.keys import values_of
 from loadgen.scenario.model import LoadMode, stage_name
-from loadgen.scenario.section import SessionsSection
+from loadgen.scenario.settings import UserSessionSettings
 from loadgen.scenario.types import InvalidValue, Label
 from loadgen.scenario.validation import CheckedDocument
 
 _STATEMENTS: KeyPath = ("workload", "statements")
 STATEMENTS_MAX = 500
 PARAMETERS_MAX = 1_000  # of one statement
-Text = tuple[KeyPath, str, list[ScenarioSection]]  # where its mapping is, the SQL, its parameters
+Text = tuple[KeyPath, str, list[Generator]]  # where its mapping is, the SQL, its parameters
 
 
 def check_workload(checked: CheckedDocument, file: ScenarioFile) -> None:
@@ -69,13 +68,13 @@ def _sequence_of(statement: StatementSection) -> SequenceGenerator | None:
     return next(sequences, None) if statement.weight else None
 
 
-def _generators(statement: StatementSection) -> Iterator[ScenarioSection]:
+def _generators(statement: StatementSection) -> Iterator[Generator]:
     yield from statement.params
     for query in statement.transaction or []:
         yield from query.params
 
 
-def _all_generators(file: ScenarioFile) -> Iterator[ScenarioSection]:
+def _all_generators(file: ScenarioFile) -> Iterator[Generator]:
     """Also those that remembered values are drawn from."""
     for statement in file.workload.statements:
         for generator in _generators(statement):
@@ -84,7 +83,7 @@ def _all_generators(file: ScenarioFile) -> Iterator[ScenarioSection]:
                 yield generator.of
 
 
-def _check_names(checked: CheckedDocument, statements: list[StatementSection]) -> None:
+def _check_names(checked: CheckedDocument, statements: Sequence[StatementSection]) -> None:
     seen: set[str] = set()
     for number, statement in enumerate(statements):
         path: KeyPath = (*_STATEMENTS, number, "name")
@@ -174,15 +173,6 @@ def _check_kind(checked: CheckedDocument, path: KeyPath, statement: StatementSec
         checked.problem((*path, "kind"), "is missing: CALL may read or write", "add kind: read or kind: write")
 
 
-def kind_of(statement: StatementSection) -> StatementKind:
-    """As written, or as the SQL says."""
-    if statement.kind is not None:
-        return statement.kind
-    texts = [statement.sql] if statement.sql is not None else [query.sql for query in statement.transaction or []]
-    reads = all(shape_of(text).reads for text in texts)
-    return StatementKind.READ if reads else StatementKind.WRITE
-
-
 def _check_pools_are_used(checked: CheckedDocument, file: ScenarioFile) -> None:
     if not checked.fine(_STATEMENTS, ("values",)):
         return
@@ -212,7 +202,7 @@ def _check_thresholds(checked: CheckedDocument, file: ScenarioFile) -> None:
         if check.statement is not None and check.statement in stages and checked.fine(("load", "stages")):
             if check.statement in names:
                 checked.problem(place, "is the name of a statement and of a stage", "give one of them another name")
-            elif threshold.window is not None:
+            elif threshold.window_s is not None:
                 what = "a stage is judged as a whole"
                 checked.problem((*path, "window"), what, "leave it out", at_key=True)
         elif check.statement is not None and check.statement not in names and checked.fine(_STATEMENTS):
@@ -228,7 +218,7 @@ def _check_thresholds(checked: CheckedDocument, file: ScenarioFile) -> None:
         if check.metric is ThresholdMetric.LONGEST_STALL:
             if check.statement is not None and check.statement in names:
                 checked.problem(place, "a stall is one of all statements", "leave the statement out")
-            elif threshold.window is not None:
+            elif threshold.window_s is not None:
                 checked.problem(
                     (*path, "window"), "a stall is one of the whole measurement", "leave it out", at_key=True
                 )
@@ -256,17 +246,17 @@ def check_sessions(checked: CheckedDocument, file: ScenarioFile) -> None:
 
 
 def _check_count(checked: CheckedDocument, file: ScenarioFile) -> None:
-    sessions, unused = file.sessions, SessionsSection()
+    sessions, unused = file.sessions, UserSessionSettings()
     if not sessions.count:
-        for key in SessionsSection.declared_keys():
-            if getattr(sessions, key) != getattr(unused, key) and checked.fine(("sessions", key)):
+        for key, declared, value in values_of(sessions):
+            if value != getattr(unused, declared.attribute) and checked.fine(("sessions", key)):
                 what = "has no effect: there are no sessions"
                 checked.problem(("sessions", key), what, "add count: …, or remove it", at_key=True)
         return
     if sessions.count > sessions.max and checked.fine(("sessions", "max")):
         what = f"{sessions.count:,} sessions are over the quota: max is {sessions.max:,}"
         checked.problem(_SESSION_COUNT, what, "lower count, or raise max")
-    connections = ceiling(file.load)
+    connections = file.load.ceiling
     if checked.fine(("load",)) and sessions.count < connections:
         what = f"{sessions.count:,} users are too few for {connections:,} connections: each has one at least"
         checked.problem(_SESSION_COUNT, what, "raise it, or have fewer connections under load")
@@ -285,7 +275,7 @@ def _check_marks(checked: CheckedDocument, file: ScenarioFile) -> None:
         checked.problem(_SESSION_COUNT, "no statement is executed in a session", hint)
 
 
-def _check_metadata(checked: CheckedDocument, sessions: SessionsSection) -> None:
+def _check_metadata(checked: CheckedDocument, sessions: UserSessionSettings) -> None:
     path: KeyPath = ("sessions", "metadata")
     for key in sessions.metadata:
         try:
@@ -320,7 +310,7 @@ def _check_remembered(checked: CheckedDocument, file: ScenarioFile) -> None:
             checked.problem(place, "is not said what it is drawn from", "add of: {uniform: {min: 1, max: 10k}}")
 
 
-def _placed_generators(path: KeyPath, statement: StatementSection) -> Iterator[tuple[KeyPath, ScenarioSection]]:
+def _placed_generators(path: KeyPath, statement: StatementSection) -> Iterator[tuple[KeyPath, Generator]]:
     for number, generator in enumerate(statement.params):
         yield (*path, "params", number), generator
     for query_number, query in enumerate(statement.transaction or []):

@@ -22,7 +22,8 @@ from typing import Any, get_type_hints
 from loadgen.errors import ConfigurationError
 from loadgen.model.workload import KeyRange, Parameter, Sharding, Statement, Workload
 from loadgen.scenario.document import resolve_template, template_of, variables_in
-from loadgen.scenario.model import FindMaxSettings, Load, LoadMode, LoadStage, Pool, Scenario, UserSessionSettings
+from loadgen.scenario.model import FindMaxSettings, Load, LoadMode, LoadStage, Pool, Scenario
+from loadgen.scenario.settings import UserSessionSettings
 
 Environment = Mapping[str, str] | None  # None: variables stay `${NAME}`, for showing
 
@@ -158,7 +159,8 @@ def stored_name(name: str) -> str:
 
 @cache
 def _hints(kind: type) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
+    hints = typing.get_type_hints(kind)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
 
 
 FROZEN_VERSION = 1

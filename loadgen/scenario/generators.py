@@ -1,14 +1,14 @@
 """Parameter generators as a scenario writes them: one key that names the generator, its settings below it.
 
-{literal: 5}                                    always this value; texts, numbers, true, false, null
-{choice: [PAID, SHIPPED]}                       one of them, all alike
+{literal: 5}                                    always this value; a text, number, true, false or null
+{choice: [PAID, SHIPPED]}                       one of the values with equal probability
 {choice: {NEW: 70, PAID: 20}}                   in proportion to the weights
-{uniform: {min: 1, max: 10k}}                   whole numbers, both ends included; with a fraction, any number between
+{uniform: {min: 1, max: 10k}}                   integers, both ends included; with a fraction, any number between
 {normal: {mean: 50, stddev: 10, min: 0, max: 100, whole: true}}
 {zipfian: {min: 1, max: 100k, theta: 0.99, scrambled: true}}
 {hotspot: {min: 1, max: 100k, hot_fraction: 0.2, hot_share: 0.8}}
 {latest: {min: 1, max: 100k, theta: 0.99, follows: insert}}
-{sequence: {start: 1000001}}                    increasing, never the same twice over all workers and clients
+{sequence: {start: 1000001}}                    increasing, unique over all workers and clients
 {text: {length: 40, max_length: 80, alphabet: abc}}
 {uuid: {}}   {shard: {}}
 {timestamp: {min: "2025-01-01", max: "2026-01-01"}}
@@ -17,18 +17,20 @@
 {remembered: user, of: {uniform: {min: 1, max: 10k}}}    drawn once for each session
 {remembered: user}                              the same value again, in any statement of the session
 
-uniform, zipfian, hotspot, latest and sequence take `sharded: true` instead of a range.
+uniform, zipfian, hotspot, latest and sequence take `sharded: true` instead of a range. Defaults are those of the
+distributions in loadgen.model.workload.
 """
 
 import math
+import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, ClassVar
 
-from loadgen.model.workload import Normal, PoolOrder
-from loadgen.scenario.document import Scalar
-from loadgen.scenario.keys import ScenarioSection, key
+from loadgen.model import workload as model
+from loadgen.model.workload import PoolOrder, Scalar
+from loadgen.scenario.keys import AppliesWhen, first_key, is_section, key, section
 from loadgen.scenario.types import (
     Boolean,
     FreeText,
@@ -48,14 +50,14 @@ CHOICES_MAX = 10_000
 TEXT_LENGTH_MAX = 1_000_000
 ALPHABET_MAX = 1_000
 
+_ZIPFIAN, _HOTSPOT = model.Zipfian(keys=None), model.Hotspot(keys=None)
+_LATEST, _TEXT, _POOL = model.Latest(keys=None), model.Text(length=0), model.PoolValue(pool="")
+_THETA_HELP = "Skew: 0.99 as in YCSB."
+
 Theta = Annotated[float, Number(low=0, high=0.9999, above=True)]
 Fraction = Annotated[float, Number(low=0, high=1, above=True)]
 Bound = Annotated[int | None, Integer(low=-(10**18), nullable=True)]
-Sharded = Annotated[bool, Boolean()]
-
-
-class GeneratorSettings(ScenarioSection):
-    """What stands below the generator's name."""
+Flag = Annotated[bool, Boolean()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,192 +101,256 @@ class ChoiceList(ValueType):
         }
 
 
-class LiteralGenerator(ScenarioSection):
+class NoSettings(ValueType):
+    """What is below the name of a generator without settings: `uuid: {}`, or `uuid:` with nothing behind it."""
+
+    takes_variables: ClassVar[bool] = False
+
+    def parse(self, value: object) -> None:
+        if value is not None and value != {}:
+            raise InvalidValue("has no settings", "write {} behind it")
+
+    def schema(self) -> JsonSchema:
+        return {"type": "object", "additionalProperties": False}
+
+
+@section
+class LiteralGenerator:
     literal: Annotated[Scalar, ScalarValue()] = key(description="Always this value.")
 
 
-class ChoiceGenerator(ScenarioSection):
+@section
+class ChoiceGenerator:
     choice: Annotated[ChoiceValues, ChoiceList()] = key(description="One of these values, or values with weights.")
 
 
-class KeyRangeSettings(GeneratorSettings):
-    """A range of whole numbers, or this worker's part of the sharding's."""
+@section
+class KeyRangeSettings:
+    """A range of integers, or this worker's part of sharding.key_range."""
 
     min: Bound = key(default=None, description="The smallest value.")
     max: Bound = key(default=None, description="The largest value; it is included.")
-    sharded: Sharded = key(default=False, description="Draw from this worker's part of sharding.key_range instead.")
+    sharded: Flag = key(default=False, description="Draw from this worker's part of sharding.key_range instead.")
+
+    def keys(self) -> model.KeyRange | None:
+        """The typed range; None with sharded."""
+        if self.sharded or self.min is None or self.max is None:
+            return None
+        return model.KeyRange(low=self.min, high=self.max + 1)
 
 
-class UniformSettings(GeneratorSettings):
+@section
+class UniformSettings:
     min: Annotated[int | float | None, IntegerOrNumber(nullable=True)] = key(
-        default=None, description="The smallest value; whole numbers unless one of the two has a fraction."
+        default=None, description="The smallest value; integers unless one of the two has a fraction."
     )
-    max: Annotated[int | float | None, IntegerOrNumber(nullable=True)] = key(default=None, description="The largest.")
-    sharded: Sharded = key(default=False, description="Draw from this worker's part of sharding.key_range instead.")
+    max: Annotated[int | float | None, IntegerOrNumber(nullable=True)] = key(
+        default=None, description="The largest value."
+    )
+    sharded: Flag = key(default=False, description="Draw from this worker's part of sharding.key_range instead.")
+
+    def parameter(self) -> model.Uniform | model.UniformFloat:
+        """The typed form."""
+        if isinstance(self.min, float) or isinstance(self.max, float):
+            return model.UniformFloat(low=float(self.min or 0), high=float(self.max or 0))
+        keys = None if self.sharded else model.KeyRange(low=self.min or 0, high=(self.max or 0) + 1)
+        return model.Uniform(keys=keys, sharded=self.sharded)
 
 
-class UniformGenerator(ScenarioSection):
-    uniform: UniformSettings = key(description="Every value of a range alike.")
+@section
+class UniformGenerator:
+    uniform: UniformSettings = key(description="Every value of a range with equal probability.")
 
 
-class NormalSettings(GeneratorSettings):
+@section
+class NormalSettings:
     mean: Annotated[float, Number()]
     stddev: Annotated[float, Number(low=0, above=True)]
     min: Annotated[float | None, Number(nullable=True)] = key(default=None, description="Smaller ones: drawn again.")
     max: Annotated[float | None, Number(nullable=True)] = key(default=None, description="Larger ones: drawn again.")
-    whole: Annotated[bool, Boolean()] = key(default=False, description="Round to whole numbers.")
+    whole: Flag = key(default=False, description="Round to integers.")
 
-    def parameter(self) -> Normal:
+    def parameter(self) -> model.Normal:
         """The typed form."""
         high = self.max if self.max is None or not self.whole else float(math.floor(self.max) + 1)  # the last one too
-        return Normal(mean=self.mean, stddev=self.stddev, low=self.min, high=high, whole=self.whole)
+        return model.Normal(mean=self.mean, stddev=self.stddev, low=self.min, high=high, whole=self.whole)
 
     def has_whole_number(self) -> bool:
         """Is there one between min and max?"""
         return self.min is None or self.max is None or math.ceil(self.min) <= math.floor(self.max)
 
 
-class NormalGenerator(ScenarioSection):
-    normal: NormalSettings = key(description="A bell curve.")
+@section
+class NormalGenerator:
+    normal: NormalSettings = key(description="A normal distribution.")
 
 
+@section
 class ZipfianSettings(KeyRangeSettings):
-    theta: Theta = key(default=0.99, description="How uneven: 0.99 as in YCSB.")
-    scrambled: Annotated[bool, Boolean()] = key(default=False, description="Spread the popular keys over the range.")
+    theta: Theta = key(default=_ZIPFIAN.theta, description=_THETA_HELP)
+    scrambled: Flag = key(default=_ZIPFIAN.scrambled, description="Spread the popular keys over the range.")
 
 
-class ZipfianGenerator(ScenarioSection):
-    zipfian: ZipfianSettings = key(description="Few keys often, many rarely.")
+@section
+class ZipfianGenerator:
+    zipfian: ZipfianSettings = key(description="A few keys often, most keys rarely.")
 
 
+@section
 class HotspotSettings(KeyRangeSettings):
-    hot_fraction: Fraction = key(default=0.2, description="This part of the keys, the first ones …")
-    hot_share: Fraction = key(default=0.8, description="… gets this part of the draws.")
+    hot_fraction: Fraction = key(default=_HOTSPOT.hot_fraction, description="This part of the keys, the first ones …")
+    hot_share: Fraction = key(default=_HOTSPOT.hot_share, description="… gets this part of the draws.")
 
 
-class HotspotGenerator(ScenarioSection):
+@section
+class HotspotGenerator:
     hotspot: HotspotSettings = key(description="A part of the keys gets most of the draws.")
 
 
+@section
 class LatestSettings(KeyRangeSettings):
-    theta: Theta = key(default=0.99, description="How uneven: 0.99 as in YCSB.")
+    theta: Theta = key(default=_LATEST.theta, description=_THETA_HELP)
     follows: Annotated[str | None, Label(nullable=True)] = key(
         default=None, description="A statement with a sequence: its keys, of the same client, are the newest."
     )
 
 
-class LatestGenerator(ScenarioSection):
+@section
+class LatestGenerator:
     latest: LatestSettings = key(description="Zipfian from the newest key backwards.")
 
 
-class SequenceSettings(GeneratorSettings):
-    start: Bound = key(default=None, description="The first value; 1 unless told.")
-    sharded: Sharded = key(default=False, description="Use this worker's part of sharding.key_range instead.")
+@section
+class SequenceSettings:
+    start: Bound = key(default=None, description=f"The first value; null: {model.Sequence().start}.")
+    sharded: Flag = key(default=False, description="Use this worker's part of sharding.key_range instead.")
 
 
-class SequenceGenerator(ScenarioSection):
-    sequence: SequenceSettings = key(description="Increasing, never the same twice.")
+@section
+class SequenceGenerator:
+    sequence: SequenceSettings = key(description="Increasing and unique.")
 
 
-class TextSettings(GeneratorSettings):
-    length: Annotated[int, Integer(high=TEXT_LENGTH_MAX)] = key(description="Characters; the fewest with max_length.")
-    max_length: Annotated[int | None, Integer(high=TEXT_LENGTH_MAX, nullable=True)] = key(
-        default=None, description="The most characters."
+@section
+class TextSettings:
+    length: Annotated[int, Integer(high=TEXT_LENGTH_MAX)] = key(
+        description="Number of characters; the smallest with max_length."
     )
-    alphabet: Annotated[str, FreeText(length_max=ALPHABET_MAX)] = "abcdefghijklmnopqrstuvwxyz"
+    max_length: Annotated[int | None, Integer(high=TEXT_LENGTH_MAX, nullable=True)] = key(
+        default=None, description="The largest number of characters."
+    )
+    alphabet: Annotated[str, FreeText(length_max=ALPHABET_MAX)] = key(
+        default=_TEXT.alphabet, description="The characters to draw from."
+    )
 
 
-class TextGenerator(ScenarioSection):
+@section
+class TextGenerator:
     text: TextSettings = key(description="Random characters.")
 
 
-class GeneratorWithoutSettings(ScenarioSection):
-    """A generator without settings: `uuid: {}`, or `uuid:` with nothing behind it."""
-
-    @classmethod
-    def accept(cls, data: Any) -> Any:
-        if not isinstance(data, Mapping):
-            return data
-        return {key: {} if value is None else value for key, value in data.items()}
+@section
+class UuidGenerator:
+    uuid: Annotated[None, NoSettings()] = key(description="A random UUID.")
 
 
-class UuidGenerator(GeneratorWithoutSettings):
-    uuid: GeneratorSettings = key(description="A random UUID.")
-
-
-class TimestampSettings(GeneratorSettings):
+@section
+class TimestampSettings:
     min: Annotated[datetime, UtcTimestamp()] = key(description='The earliest, in quotes: "2026-01-01".')
-    max: Annotated[datetime, UtcTimestamp()] = key(description="The end; all moments are before it.")
+    max: Annotated[datetime, UtcTimestamp()] = key(description="The end, which is not included.")
 
 
-class TimestampGenerator(ScenarioSection):
-    timestamp: TimestampSettings = key(description="Moments in UTC, all alike.")
+@section
+class TimestampGenerator:
+    timestamp: TimestampSettings = key(description="Timestamps in UTC, all with equal probability.")
 
 
-class PoolGenerator(ScenarioSection):
+@section
+class PoolGenerator:
     pool: Annotated[str, Label()] = key(description="A name under values.")
     distribution: Annotated[PoolOrder, OneOf(words=PoolOrder)] = key(
-        default="sequential", description="In order, each client its own stride; or uniform; or zipfian."
+        default=_POOL.order.value, description="sequential: in order, each client its own stride; uniform; or zipfian."
     )
-    theta: Annotated[float | None, Number(low=0, high=0.9999, above=True, nullable=True)] = key(
-        default=None, description="With zipfian: how uneven; 0.99 unless told."
+    theta: Annotated[float, Number(low=0, high=0.9999, above=True, nullable=True, null_value=_POOL.theta)] = key(
+        default=None,
+        description=f"With zipfian: skew; null: {_POOL.theta}.",
+        applies=AppliesWhen("distribution", (PoolOrder.ZIPFIAN,)),
     )
 
 
-class PreviousGenerator(ScenarioSection):
+@section
+class PreviousGenerator:
     previous: Annotated[int, Integer(high=100_000)] = key(description="A parameter of the transaction so far, from 0.")
 
 
-class RememberedGenerator(ScenarioSection):
+@section
+class RememberedGenerator:
     remembered: Annotated[str, Label()] = key(description="The name of a value that a session keeps.")
-    of: "Generator | None" = key(default=None, description="Where it is drawn from; said once for each name.")
+    of: "Generator | None" = key(default=None, description="The generator of the value; given once for each name.")
 
 
-class ShardGenerator(GeneratorWithoutSettings):
-    shard: GeneratorSettings = key(description="This worker's shard: its number modulo sharding.total_partitions.")
-
-
-GENERATORS: dict[str, type[ScenarioSection]] = {
-    "literal": LiteralGenerator,
-    "choice": ChoiceGenerator,
-    "uniform": UniformGenerator,
-    "normal": NormalGenerator,
-    "zipfian": ZipfianGenerator,
-    "hotspot": HotspotGenerator,
-    "latest": LatestGenerator,
-    "sequence": SequenceGenerator,
-    "text": TextGenerator,
-    "uuid": UuidGenerator,
-    "timestamp": TimestampGenerator,
-    "pool": PoolGenerator,
-    "previous": PreviousGenerator,
-    "remembered": RememberedGenerator,
-    "shard": ShardGenerator,
-}
-
-
-_NAMES = {section: name for name, section in GENERATORS.items()}
-
-
-def name_of(generator: ScenarioSection) -> str:
-    """What a generator is called in a file."""
-    return _NAMES[type(generator)]
+@section
+class ShardGenerator:
+    shard: Annotated[None, NoSettings()] = key(
+        description="This worker's shard: its number modulo sharding.total_partitions."
+    )
 
 
 Generator = (
-    LiteralGenerator
-    | ChoiceGenerator
-    | UniformGenerator
-    | NormalGenerator
-    | ZipfianGenerator
-    | HotspotGenerator
-    | LatestGenerator
-    | SequenceGenerator
-    | TextGenerator
-    | UuidGenerator
-    | TimestampGenerator
-    | PoolGenerator
-    | PreviousGenerator
-    | RememberedGenerator
-    | ShardGenerator
-)
+    LiteralGenerator | ChoiceGenerator | UniformGenerator | NormalGenerator | ZipfianGenerator | HotspotGenerator
+    | LatestGenerator | SequenceGenerator | TextGenerator | UuidGenerator | TimestampGenerator | PoolGenerator
+    | PreviousGenerator | RememberedGenerator | ShardGenerator
+)  # fmt: skip
+
+GENERATORS: dict[str, type] = {first_key(one): one for one in typing.get_args(Generator)}
+
+
+def name_of(generator: Generator) -> str:
+    """What a generator is called in a file."""
+    return first_key(type(generator))
+
+
+def settings_of(generator: Generator) -> Any:
+    """What is below the generator's name; the generator itself when it is flat."""
+    inner = getattr(generator, name_of(generator))
+    return inner if is_section(type(inner)) else generator
+
+
+def is_sharded(generator: Generator) -> bool:
+    return isinstance(generator, ShardGenerator) or bool(getattr(settings_of(generator), "sharded", False))
+
+
+def parameter(generator: Generator, remembered: Mapping[str, model.Parameter]) -> model.Parameter:
+    """The typed form of one generator; `remembered` has what values that sessions keep are drawn from."""
+    match generator:
+        case LiteralGenerator():
+            return model.Literal(value=generator.literal)
+        case ChoiceGenerator():
+            return model.Choice(values=generator.choice.values, weights=generator.choice.weights)
+        case UniformGenerator(uniform=s):
+            return s.parameter()
+        case NormalGenerator(normal=s):
+            return s.parameter()
+        case ZipfianGenerator(zipfian=s):
+            return model.Zipfian(keys=s.keys(), theta=s.theta, scrambled=s.scrambled, sharded=s.sharded)
+        case HotspotGenerator(hotspot=s):
+            return model.Hotspot(keys=s.keys(), hot_fraction=s.hot_fraction, hot_share=s.hot_share, sharded=s.sharded)
+        case LatestGenerator(latest=s):
+            return model.Latest(keys=s.keys(), theta=s.theta, follows=s.follows, sharded=s.sharded)
+        case SequenceGenerator(sequence=s):
+            start = {} if s.start is None else {"start": s.start}
+            return model.Sequence(**start, sharded=s.sharded)
+        case TextGenerator(text=s):
+            return model.Text(length=s.length, length_max=s.max_length, alphabet=s.alphabet)
+        case TimestampGenerator(timestamp=s):
+            return model.Timestamp(low=s.min, high=s.max)
+        case PoolGenerator():
+            return model.PoolValue(pool=generator.pool, order=generator.distribution, theta=generator.theta)
+        case PreviousGenerator():
+            return model.Previous(index=generator.previous)
+        case RememberedGenerator(remembered=name):
+            return model.Remembered(name=name, of=remembered[name])
+        case ShardGenerator():
+            return model.Shard()
+        case UuidGenerator():
+            return model.Uuid()

@@ -1,4 +1,8 @@
-"""How many workers a run has, and what each of them gets."""
+"""What follows from a load: the number of workers, and the rates of an open loop.
+
+The number of arrivals of a stage is planned: its rate times its duration (the area below the rate, when that changes),
+rounded to an integer. The due time of each statement is drawn in `loadgen.workload.arrivals`.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from loadgen.model.workload import ARRIVALS_MAX
-from loadgen.scenario.model import Load, LoadStage, Scenario, WorkerProfile
-
-CONNECTIONS_PER_WORKER = 25  # more in one process cost throughput: the interpreter runs one thread at a time
+from loadgen.scenario.model import CONNECTIONS_PER_WORKER, Load, LoadStage, Scenario, WorkerProfile
 
 
 def workers_of(load: Load, cores: int) -> int:

@@ -1,25 +1,49 @@
-"""A scenario, read and checked: frozen values that nothing inside re-checks.
+"""A scenario, read and checked: frozen values that nothing inside checks again.
 
 Names of Snowflake objects are texts that `loadgen.snowflake.ident` accepts, as they were written. Times end in `_s`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Annotated, ClassVar
 
-from loadgen.model.run import CONTROL_WAREHOUSE
-from loadgen.model.threshold import ThresholdCheck, ThresholdMetric, parse_threshold
-from loadgen.model.workload import Parameter, Scalar, Workload
+from loadgen.model.threshold import (
+    InvalidThreshold,
+    ThresholdCheck,
+    ThresholdMetric,
+    parse_threshold,
+)
+from loadgen.model.workload import Parameter, Workload
+from loadgen.scenario.keys import AppliesWhen, key, section
+from loadgen.scenario.settings import (
+    ConnectionPolicy,
+    ControlPlaneSettings,
+    EmbeddedSettings,
+    GuardrailSettings,
+    Notification,
+    OnOff,
+    OptionalLabel,
+    Percent,
+    QueryLogSettings,
+    SpawnerSettings,
+    TargetSettings,
+    TimingSettings,
+    UserSessionSettings,
+)
+from loadgen.scenario.types import Duration, Integer, InvalidValue, JsonSchema, Number, OneOf, Rate, ValueType
 
 EMBEDDED = "embedded"  # the connection that needs no account
+CONNECTIONS_MAX = 10_000
+WORKERS_MAX = 1_000
+CONNECTIONS_PER_WORKER = 25  # more in one process cost throughput: the interpreter runs one thread at a time
+SEARCHING_PROCESSES_MAX = 64  # profile process: a search starts all of its workers before the first step
 
 
 class LoadMode(StrEnum):
-    CONCURRENCY = "concurrency"  # closed loop: so many connections, as fast as they go
-    RATE = "rate"  # open loop: so many statements per second, whether or not the last have come back
-    FIND_MAX = "find_max"  # closed loop in steps, until it no longer holds
+    CONCURRENCY = "concurrency"  # closed loop: a number of connections, each sends when the last statement is done
+    RATE = "rate"  # open loop: statements per second on schedule, whether or not the last have returned
+    FIND_MAX = "find_max"  # closed loop in steps, until a step fails
 
 
 class WorkerProfile(StrEnum):
@@ -40,19 +64,7 @@ class ArrivalProcess(StrEnum):
 class TableType(StrEnum):
     HYBRID = "hybrid"
     STANDARD = "standard"
-    EXISTING = "existing"  # must be there; never made, filled or dropped
-
-
-class GuardrailAction(StrEnum):
-    WARN = "warn"
-    ABORT = "abort"
-
-
-class QueryLogMode(StrEnum):
-    ALL = "all"
-    SAMPLE = "sample"
-    ERRORS = "errors"
-    NONE = "none"
+    EXISTING = "existing"  # must exist; never created, filled or dropped
 
 
 class EnrichmentMode(StrEnum):
@@ -61,60 +73,12 @@ class EnrichmentMode(StrEnum):
     OFF = "false"
 
 
-class SpawnerKind(StrEnum):
-    LOCAL = "local"
-    SUBPROCESS = "subprocess"
-    SPCS = "spcs"
-    EXTERNAL = "external"
-
-
-class SessionAffinity(StrEnum):
-    """What binds a user session to its connection."""
-
-    STRICT = "strict"  # it ends with it
-    HINT = "hint"  # it goes on over the next connection of the same client
-
-
 class OnWorkerLoss(StrEnum):
     FAIL = "fail"
     CONTINUE = "continue"
 
 
-class NotifyEvent(StrEnum):
-    """What somebody may want to be told of."""
-
-    FAILED = "failed"  # the run or a threshold
-    INVALID = "invalid"
-    REGRESSION = "regression"
-    ALWAYS = "always"
-
-
-class EmbeddedEngine(StrEnum):
-    POSTGRES = "postgres"
-    NULL = "null"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControlPlaneSettings:
-    """Where the tables of the control plane are. `connection` None: the scenario's own."""
-
-    connection: str | None = None
-    database: str = "LOADGEN"
-    schema: str = "CONTROL"
-    warehouse: str = CONTROL_WAREHOUSE
-    share_warehouse: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TargetSettings:
-    """What the load sessions use. None: what the connection says."""
-
-    warehouse: str | None = None
-    database: str | None = None
-    schema: str | None = None
-    use_cached_result: bool = False
-    statement_timeout_s: int = 30
-    session: Mapping[str, Scalar] = field(default_factory=dict)
+# --- tables and pools ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +114,7 @@ class QueryPool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilePool:
-    """Values of one column of a CSV file that lies beside or below the scenario."""
+    """Values of one column of a CSV file in or below the scenario's folder."""
 
     name: str
     file: str  # relative to the scenario's folder
@@ -160,176 +124,192 @@ class FilePool:
 Pool = QueryPool | FilePool
 
 
+# --- load ------------------------------------------------------------------------------------------------------------
+
+Connections = Annotated[int, Integer(low=1, high=CONNECTIONS_MAX)]
+OptionalConnections = Annotated[int | None, Integer(low=1, high=CONNECTIONS_MAX, nullable=True)]
+Ramp = Annotated[float, Duration(high_s=86_400)]
+OptionalRate = Annotated[float | None, Rate(nullable=True)]
+
+CLOSED_LOOP = AppliesWhen("mode", (LoadMode.CONCURRENCY,))
+OPEN_LOOP = AppliesWhen("mode", (LoadMode.RATE,))
+SEARCH = AppliesWhen("mode", (LoadMode.FIND_MAX,))
+TIMED = AppliesWhen("mode", (LoadMode.CONCURRENCY, LoadMode.RATE))
+NO_SCHEDULE = AppliesWhen("mode", (LoadMode.CONCURRENCY, LoadMode.FIND_MAX))
+
+
+class WorkerCount(ValueType):
+    """A number, or auto."""
+
+    def parse(self, value: object) -> int | None:
+        if value == "auto":
+            return None
+        try:
+            return Integer(low=1, high=WORKERS_MAX).parse(value)
+        except InvalidValue as wrong:
+            raise InvalidValue(wrong.what, f"write auto or a number from 1 to {WORKERS_MAX}") from None
+
+    def schema(self) -> JsonSchema:
+        return {"anyOf": [{"type": "integer", "minimum": 1, "maximum": WORKERS_MAX}, {"enum": ["auto"]}]}
+
+
 def stage_name(number: int) -> str:
     """Of a stage without a name, from 1."""
     return f"stage {number}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@section
 class LoadStage:
     """A part of the measurement with its own level, reached by a linear ramp from the level before."""
 
-    duration_s: float
-    connections: int | None = None  # mode concurrency
-    rate_per_second: float | None = None  # mode rate
-    ramp_s: float = 0.0
-    name: str | None = None
+    duration_s: Annotated[float, Duration(low_s=0.1)] = key(description="Length of the stage.")
+    connections: OptionalConnections = key(default=None, description="Mode concurrency: the number of connections.")
+    rate_per_second: OptionalRate = key(default=None, description="Mode rate: 200/s.")
+    ramp_s: Ramp = key(default="0s", description="Part of the duration in which the level changes linearly.")
+    name: OptionalLabel = key(
+        default=None, description="For results and thresholds (peak.p95 < 50ms); null: stage 1, stage 2 …"
+    )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@section
 class FindMaxSettings:
-    """`load.find_max` of a scenario."""
+    """The search for the largest number of connections without a failed step."""
 
-    start: int = 5
-    increment: int = 10
-    step_s: float = 30.0
-    settle_s: float = 3.0
-    maximum: int = 500
-    qps_stability_pct: float = 5.0
-    latency_stability_pct: float = 20.0
-    max_error_rate_pct: float = 1.0
-    stop_on_queue: bool = True
-    refine: bool = True
+    start: Connections = key(default=5, description="Connections of the first step.")
+    increment: Connections = key(default=10, description="Connections added by each step.")
+    step_s: Annotated[float, Duration(low_s=0.1, high_s=86_400)] = key(
+        default="30s", description="Measured time of each step."
+    )
+    settle_s: Annotated[float, Duration(high_s=3_600)] = key(
+        default="3s", description="Time before each step that is not measured."
+    )
+    maximum: Connections = key(default=500, description="The largest number of connections to try.")
+    qps_stability_pct: Percent = key(
+        default=5,
+        description="A step fails when throughput falls by more than this.",
+    )
+    latency_stability_pct: Annotated[float, Number(low=0, high=10_000, above=True)] = key(
+        default=20,
+        description="A step fails when latency rises by more than this.",
+    )
+    max_error_rate_pct: Annotated[float, Number(low=0, high=100)] = key(
+        default=1, description="A step fails above this error rate."
+    )
+    stop_on_queue: OnOff = key(default=True, description="A step in which statements are queued fails.")
+    refine: OnOff = key(default=True, description="Bisect between the best and the failed step.")
 
     def is_climbed(self, level: int) -> bool:
         """Is it a level of the climb, and not one between two of them?"""
         return level == self.maximum or (level - self.start) % self.increment == 0
 
 
+@section
+class LoadKeys:
+    """Keys of `load` that the file and the typed load share."""
+
+    mode: Annotated[LoadMode, OneOf(words=LoadMode)] = key(
+        default="concurrency",
+        description="concurrency: a fixed number of connections (closed loop); rate: statements per second on schedule "
+        "(open loop); find_max: search for the largest number of connections without a failed step.",
+    )
+    connections: Connections = key(
+        default=32, description="Mode concurrency: the number of connections over all workers.", applies=CLOSED_LOOP
+    )
+    min_connections: Connections = key(
+        default=1, description="Where a ramp begins; no level may be below it.", applies=NO_SCHEDULE
+    )
+    profile: Annotated[WorkerProfile, OneOf(words=WorkerProfile)] = key(
+        default="thread",
+        description="process: one client per worker process, for isolation; with find_max at most "
+        f"{SEARCHING_PROCESSES_MAX}.",
+    )
+    pin: Annotated[CorePinning, OneOf(words=CorePinning)] = key(
+        default="auto", description="auto: each local worker on one core."
+    )
+    workers: Annotated[int | None, WorkerCount()] = key(
+        default="auto",
+        description=f"Processes; auto: one per {CONNECTIONS_PER_WORKER} connections, at most one per core.",
+    )
+    per_worker_connections: OptionalConnections = key(
+        default=None, description="Connections of each worker; null: an even split.", applies=TIMED
+    )
+    warmup_s: Annotated[float, Duration()] = key(
+        default="10s", description="Load before the measurement, which is not measured."
+    )
+    duration_s: Annotated[float | None, Duration(low_s=0.1)] = key(
+        default="60s", description="Length of the measurement.", applies=TIMED
+    )
+    ramp_s: Ramp = key(
+        default="0s", description="Time in which the first level is reached linearly, from the start.", applies=TIMED
+    )
+    stages: tuple[LoadStage, ...] = key(
+        default=[], description="Parts of the measurement, each with its own level.", applies=TIMED
+    )
+    rate_per_second: OptionalRate = key(default=None, description="Mode rate: 500/s.", applies=OPEN_LOOP)
+    arrival: Annotated[ArrivalProcess, OneOf(words=ArrivalProcess)] = key(
+        default="poisson",
+        description="Mode rate: gaps between statements: poisson as of independent users, or uniform.",
+        applies=OPEN_LOOP,
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class Load(LoadKeys):
     """How much load, and for how long.
 
     `connections` is the ceiling of the run in every mode: load.connections or the largest stage, load.max_connections,
     find_max.maximum. `duration_s` is the measurement without warm-up: the sum of the stages; None with find_max, which
-    ends when it knows.
+    ends with its search. `workers` None: auto, see loadgen.scenario.load.
     """
 
-    mode: LoadMode = LoadMode.CONCURRENCY
-    connections: int
-    min_connections: int = 1  # where a ramp begins; no level is below it
-    profile: WorkerProfile = WorkerProfile.THREAD
-    pin: CorePinning = CorePinning.AUTO
-    workers: int | None = None  # None: auto, see loadgen.scenario.load
-    per_worker_connections: int | None = None
-    warmup_s: float = 10.0
-    duration_s: float | None = 60.0
-    ramp_s: float = 0.0
-    stages: tuple[LoadStage, ...] = ()
-    rate_per_second: float | None = None  # mode rate without stages
-    arrival: ArrivalProcess = ArrivalProcess.POISSON
     max_lag_s: float | None = None
     find_max: FindMaxSettings | None = None
 
     @property
     def levels(self) -> tuple[LoadStage, ...]:
-        """The stages; one that lasts the whole measurement when none are written. None with find_max."""
+        """The stages, or one stage for the whole measurement; empty with find_max."""
         if self.stages or self.duration_s is None:
             return self.stages
         connections = self.connections if self.mode is LoadMode.CONCURRENCY else None
         return (LoadStage(duration_s=self.duration_s, connections=connections, rate_per_second=self.rate_per_second),)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserSessionSettings:
-    """Logical users of the whole run, and the sessions they have one after the other. No users: nothing is used."""
-
-    count: int = 0
-    affinity: SessionAffinity = SessionAffinity.HINT
-    ttl_s: float = 3_600.0  # without a statement, after which a session expires
-    max: int = 10_000
-    metadata: Mapping[str, str] = field(default_factory=dict)  # in QUERY_TAG of their statements
+# --- thresholds ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectionPolicy:
-    """How load connections are opened, and when they are replaced between statements."""
+class CheckText(ValueType):
+    def parse(self, value: object) -> ThresholdCheck:
+        if not isinstance(value, str):
+            raise InvalidValue("must be a text", "write a check such as p95 < 50ms")
+        try:
+            return parse_threshold(str(value))
+        except InvalidThreshold as bad:
+            raise InvalidValue(bad.what, bad.hint) from None
 
-    open_parallel: int = 16
-    max_age_s: float | None = None
-    max_statements: int | None = None
+    def schema(self) -> JsonSchema:
+        return {"type": "string"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@section
 class Threshold:
-    """A check over the last `window_s` (None: the whole measurement), not before `after_s` of it."""
+    """A check over the whole measurement or over a window, or its text alone: p95 < 50ms."""
 
-    check: ThresholdCheck
-    window_s: float | None = None
-    after_s: float = 0.0
-    abort: bool = False
+    shorthand: ClassVar[str] = "check"
+    check: Annotated[ThresholdCheck, CheckText()] = key(description="[statement.]metric op value, such as qps > 500.")
+    window_s: Annotated[float | None, Duration(low_s=1, nullable=True)] = key(
+        default=None, description="Judge the last seconds instead of the whole measurement."
+    )
+    after_s: Annotated[float, Duration()] = key(
+        default="0s", description="Judge only after this time of the measurement."
+    )
+    abort: OnOff = key(default=False, description="Stop the run when the check fails.")
 
 
-# Told from an equal one that a file has by identity: only `judged_thresholds` adds it.
+# Compared by identity: a file may have an equal one, and only `judged_thresholds` adds this one.
 DEFAULT_THRESHOLD = Threshold(check=parse_threshold("error_rate < 5%"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GuardrailSettings:
-    max_cpu_percent: float = 90.0
-    max_memory_percent: float = 85.0
-    action: GuardrailAction = GuardrailAction.WARN
-    max_credits: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueryLogSettings:
-    mode: QueryLogMode = QueryLogMode.SAMPLE
-    sample_rate: float = 0.01
-    max_rows: int = 1_000_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpawnerSettings:
-    kind: SpawnerKind = SpawnerKind.LOCAL
-    compute_pool: str | None = None  # spcs only
-    image: str | None = None  # spcs only
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Notification:
-    """Whom to tell of the end of a run, and when: exactly one of the three ways is there."""
-
-    webhook: str | None = None  # a URL; kept out of logs
-    command: tuple[str, ...] = ()
-    ping: str | None = None  # a URL
-    on: tuple[NotifyEvent, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimingSettings:
-    """The times of the machinery; a scenario changes them for tests and slow networks."""
-
-    tick_s: float = 1.0
-    heartbeat_s: float = 1.0
-    status_poll_s: float = 1.0
-    events_poll_s: float = 5.0
-    warehouse_poll_s: float = 5.0
-    flush_s: float = 5.0
-    announce_s: float = 2.0
-    registration_s: float = 60.0  # 600 with spcs and external
-    start_s: float = 120.0  # 900 with spcs and external
-    stale_s: float = 30.0
-    dead_s: float = 60.0
-    no_connection_s: float = 60.0
-    orchestrator_lost_s: float = 60.0
-    metrics_missing_s: float = 30.0
-    drain_s: float = 120.0
-    drain_interrupt_s: float = 20.0
-    terminate_after_s: float = 5.0
-    kill_after_s: float = 2.0
-    lease_ttl_s: float = 30.0
-    lease_renew_s: float = 5.0
-    lease_margin_s: float = 5.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EmbeddedSettings:
-    """How the target warehouse serves on the embedded server. Without any value: as the server was started."""
-
-    service_time: str | None = None
-    slots: int = 0
-    engine: EmbeddedEngine = EmbeddedEngine.POSTGRES
+# --- the whole -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -340,32 +320,32 @@ class Scenario:
     description: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     connection: str | None = None  # None: the default connection
-    control: ControlPlaneSettings = ControlPlaneSettings()
+    control: ControlPlaneSettings = field(default_factory=ControlPlaneSettings)
     target: TargetSettings = field(default_factory=TargetSettings)
     prepare: Prepare = Prepare()
     pools: tuple[Pool, ...] = ()
     sessions: UserSessionSettings = field(default_factory=UserSessionSettings)
-    connections: ConnectionPolicy = ConnectionPolicy()
+    connections: ConnectionPolicy = field(default_factory=ConnectionPolicy)
     thresholds: tuple[Threshold, ...] = ()
-    guardrails: GuardrailSettings = GuardrailSettings()
-    query_log: QueryLogSettings = QueryLogSettings()
+    guardrails: GuardrailSettings = field(default_factory=GuardrailSettings)
+    query_log: QueryLogSettings = field(default_factory=QueryLogSettings)
     enrichment: EnrichmentMode = EnrichmentMode.AUTO
-    spawner: SpawnerSettings = SpawnerSettings()
+    spawner: SpawnerSettings = field(default_factory=SpawnerSettings)
     on_worker_loss: OnWorkerLoss = OnWorkerLoss.FAIL
-    notify: tuple[Notification, ...] = ()  # not stored with the run: only who started it tells
-    timing: TimingSettings = TimingSettings()
-    embedded: EmbeddedSettings = EmbeddedSettings()
+    notify: tuple[Notification, ...] = ()  # not stored: sent by the process that started the run
+    timing: TimingSettings = field(default_factory=TimingSettings)
+    embedded: EmbeddedSettings = field(default_factory=EmbeddedSettings)
 
     @property
     def judged_stages(self) -> dict[str, int]:
-        """The numbers, from 1, of stages that thresholds are about, by name."""
+        """Stages that thresholds are about: name → number, from 1."""
         subjects = {one.check.statement for one in self.thresholds}
         named = {stage.name or stage_name(number): number for number, stage in enumerate(self.load.stages, 1)}
         return {name: number for name, number in named.items() if name in subjects}
 
     @property
     def judged_thresholds(self) -> tuple[Threshold, ...]:
-        """Those of the file. Without one on errors of all statements there is a default; a search has its own limit."""
+        """The thresholds of the file, and a default if none limits all errors; a search has its own error limit."""
         errors = (ThresholdMetric.ERROR_RATE, ThresholdMetric.ERRORS)
         given = any(one.check.metric in errors and one.check.statement is None for one in self.thresholds)
         return self.thresholds if given or self.load.find_max is not None else (*self.thresholds, DEFAULT_THRESHOLD)

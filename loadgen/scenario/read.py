@@ -25,8 +25,10 @@ from loadgen.scenario.document import (
     template_of,
 )
 from loadgen.scenario.file import ScenarioFile
+from loadgen.scenario.keys import declared_keys
 from loadgen.scenario.model import Scenario
-from loadgen.scenario.validation import validate
+from loadgen.scenario.settings import TimingSettings
+from loadgen.scenario.validation import CheckedDocument, validate
 from loadgen.scenario.yaml_reader import compose, read_text
 
 TEXT_MAX = 100_000  # characters of one --set
@@ -173,12 +175,17 @@ def parse_scenario(
     if document.problems or checked.file is None:
         raise ScenarioProblems(source, sorted(document.problems, key=_position))
     return LoadedScenario(
-        scenario=build(checked.file),
+        scenario=build(checked.file, _given_timing(checked)),
         file=checked.file,
         document=document,
         text=text,
         warnings=tuple(sorted(document.warnings, key=_position)),
     )
+
+
+def _given_timing(checked: CheckedDocument) -> set[str]:
+    keys = declared_keys(TimingSettings)
+    return {one.attribute for name, one in keys.items() if checked.given(("timing", name))}
 
 
 def portable_text(loaded: LoadedScenario) -> str:

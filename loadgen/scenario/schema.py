@@ -1,4 +1,4 @@
-"""The JSON Schema of scenario files, for editors. `schemas/scenario.schema.json` is this, and a test keeps it so."""
+"""The JSON Schema of scenario files, for editors; a test compares it with schemas/scenario.schema.json."""
 
 from __future__ import annotations
 
@@ -8,7 +8,16 @@ import typing
 from typing import Any
 
 from loadgen.scenario.file import ScenarioFile
-from loadgen.scenario.keys import REQUIRED, KeyDeclaration, ScenarioSection, is_nullable, kind_of, options_of
+from loadgen.scenario.keys import (
+    REQUIRED,
+    KeyDeclaration,
+    declared_keys,
+    element_type,
+    is_nullable,
+    is_section,
+    options_of,
+    value_type_of,
+)
 from loadgen.scenario.types import JsonSchema
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -21,17 +30,16 @@ def scenario_schema() -> JsonSchema:
 
 
 def schema_text() -> str:
-    """As it is stored: indented, with a newline at the end."""
+    """The text of the file: indented, with a newline at the end."""
     return json.dumps(scenario_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
-def _mapping(section: type[ScenarioSection], definitions: dict[str, JsonSchema]) -> JsonSchema:
-    keys = {declared.alias or name: declared for name, declared in section.declared_keys().items()}
+def _mapping(section: type, definitions: dict[str, JsonSchema]) -> JsonSchema:
+    keys = declared_keys(section)
     required = [name for name, declared in keys.items() if declared.default is REQUIRED]
-    described = section.__dict__.get("__doc__")  # not that of a base
     return {
         "additionalProperties": False,
-        **({"description": inspect.cleandoc(described)} if described else {}),
+        **({"description": inspect.cleandoc(section.__doc__)} if section.__doc__ else {}),
         "properties": {name: _property(declared, definitions) for name, declared in keys.items()},
         **({"required": required} if required else {}),
         "type": "object",
@@ -40,38 +48,39 @@ def _mapping(section: type[ScenarioSection], definitions: dict[str, JsonSchema])
 
 def _property(declared: KeyDeclaration, definitions: dict[str, JsonSchema]) -> JsonSchema:
     schema = _type(declared.type, definitions)
-    if declared.default is not REQUIRED and not isinstance(declared.default, (ScenarioSection, dict)):
-        schema["default"] = declared.default
+    default = declared.default
+    if default is not REQUIRED and not isinstance(default, dict) and not is_section(type(default)):
+        schema["default"] = default
     if declared.description is not None:
         schema["description"] = declared.description
     return dict(sorted(schema.items()))
 
 
 def _type(type_: Any, definitions: dict[str, JsonSchema]) -> JsonSchema:
-    kind = kind_of(type_)
-    if kind is not None:
-        return dict(_sorted(kind.json_schema()))
+    value_type = value_type_of(type_)
+    if value_type is not None:
+        return dict(_sorted(value_type.json_schema()))
     options = [_option(option, definitions) for option in options_of(type_)]
     schema = options[0] if len(options) == 1 else {"oneOf": options}
     return {"anyOf": [schema, {"type": "null"}]} if is_nullable(type_) else schema
 
 
 def _option(option: Any, definitions: dict[str, JsonSchema]) -> JsonSchema:
-    if isinstance(option, type) and issubclass(option, ScenarioSection):
+    if is_section(option):
         if option.__name__ not in definitions:
-            definitions[option.__name__] = {}  # a section may hold itself
+            definitions[option.__name__] = {}  # a section may contain itself
             mapping = _mapping(option, definitions)
-            shorthand = option.shorthand
-            definitions[option.__name__] = {"anyOf": [_sorted(shorthand), mapping]} if shorthand else mapping
+            short = mapping["properties"].get(getattr(option, "shorthand", None))
+            definitions[option.__name__] = {"anyOf": [short, mapping]} if short else mapping
         return {"$ref": f"#/$defs/{option.__name__}"}
-    inner = _type(typing.get_args(option)[-1], definitions)
-    if typing.get_origin(option) is list:
+    inner = _type(element_type(option), definitions)
+    if typing.get_origin(option) is tuple:
         return {"items": inner, "type": "array"}
     return {"additionalProperties": inner, "type": "object"}
 
 
 def _sorted(schema: Any) -> Any:
-    """With keys by name, as all of the file has them but the properties."""
+    """With sorted keys, as everywhere in the file but in `properties`."""
     if isinstance(schema, list):
         return [_sorted(item) for item in schema]
     if not isinstance(schema, dict):

@@ -1,7 +1,7 @@
-"""The types of a scenario's values: what may be written, what it becomes, how an editor is told.
+"""The types of a scenario's values: what may be written, what it becomes, and the JSON Schema for editors.
 
-Every type accepts texts, because variables and --set give texts; what a text means is decided here and nowhere else.
-A problem never repeats the value: whoever reports it shows what stands in the file, with `${NAME}` unresolved.
+Every type accepts texts, because variables and --set give texts; the type alone decides what a text means. A problem
+never repeats the value: the report shows the text of the file, with `${NAME}` unresolved.
 """
 
 from __future__ import annotations
@@ -37,11 +37,12 @@ class InvalidValue(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueType:
-    """Base of the types; use one as `Annotated[int, Whole(low=1)]`."""
+    """Base of the types; use one as `Annotated[int, Integer(low=1)]`."""
 
     takes_variables: ClassVar[bool] = True
     keeps_variables: ClassVar[bool] = False  # a text from the environment is stored as ${NAME}, not as its value
     nullable: bool = False
+    null_value: Any = None  # what null stands for
 
     def parse(self, value: object) -> Any:
         raise NotImplementedError
@@ -52,10 +53,10 @@ class ValueType:
     def accept(self, value: object) -> Any:
         if isinstance(value, EnvironmentText) and value.secret and not self.keeps_variables:
             raise InvalidValue("would store a secret with the run", "use a variable that is not named like a secret")
-        return None if value is None and self.nullable else self.parse(value)
+        return self.null_value if value is None and self.nullable else self.parse(value)
 
     def json_schema(self) -> JsonSchema:
-        """What an editor is told, with variables and null where they may be written."""
+        """The schema for editors, with variables and null where they may be written."""
         own = self.schema()
         options = own.pop("anyOf", None) or [own]
         if self.takes_variables and not any(map(_admits_variables, options)):
@@ -67,7 +68,7 @@ class ValueType:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FreeText(ValueType):
-    """Free text. A value of the environment stays one, so that it is stored as ${NAME}."""
+    """Free text. A secret of the environment is stored as ${NAME}."""
 
     keeps_variables: ClassVar[bool] = True
     length_max: int = 100_000
@@ -90,7 +91,7 @@ class FreeText(ValueType):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Label(ValueType):
-    """A name of ours: of a scenario, a statement, a pool, a connection, a label."""
+    """A name within loadgen: of a scenario, a statement, a pool, a connection, a label."""
 
     length_max: int = LENGTH_MAX
 
@@ -140,7 +141,7 @@ class Boolean(ValueType):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneOf(ValueType):
-    """A word of a list."""
+    """One of a list of words."""
 
     words: type[StrEnum]
 
@@ -157,7 +158,7 @@ class OneOf(ValueType):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Integer(ValueType):
-    """A whole number, also written as a count: 10k, 1m."""
+    """An integer, also written as a count: 10k, 1m."""
 
     low: int = 0
     high: int = WHOLE_MAX
@@ -202,7 +203,7 @@ class Number(ValueType):
 
 
 class IntegerOrNumber(ValueType):
-    """A bound of a range: a whole number stays whole."""
+    """A bound of a range: an integer stays an integer."""
 
     def parse(self, value: object) -> int | float:
         if isinstance(value, float) or (isinstance(value, str) and re.search(r"[.eE][0-9+-]*$", value)):
@@ -215,7 +216,7 @@ class IntegerOrNumber(ValueType):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Duration(ValueType):
-    """Seconds, written with a unit. `whole`: Snowflake counts this one in seconds."""
+    """Seconds, written with a unit. `whole`: an integer, because Snowflake takes whole seconds."""
 
     low_s: float = 0.0
     high_s: float = 7 * 86_400.0
@@ -232,7 +233,7 @@ class Duration(ValueType):
             raise InvalidValue(f"must be {_bounds(self.low_s, self.high_s, format=format_duration_s)}")
         if self.whole and not duration_s.is_integer():
             raise InvalidValue("must be whole seconds")
-        return duration_s
+        return int(duration_s) if self.whole else duration_s
 
     def schema(self) -> JsonSchema:
         text = {"type": "string", "pattern": r"^[0-9][0-9_.]*\s*(ns|us|µs|ms|s|m|h|d)$|^0$|\$\{"}
@@ -241,7 +242,7 @@ class Duration(ValueType):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate(ValueType):
-    """Per second, written as 500/s or 30/m."""
+    """A rate per second, written as 500/s or 30/m."""
 
     high_per_second: float = 1_000_000.0
 
@@ -259,19 +260,19 @@ class Rate(ValueType):
 
 
 class UtcTimestamp(ValueType):
-    """A date or a time of day on it; naive ones are UTC."""
+    """A date or a timestamp; UTC unless it has an offset."""
 
     def parse(self, value: object) -> datetime:
         how = 'write it in quotes, like "2026-01-31" or "2026-01-31T18:30:00"'
         try:
-            moment = datetime.fromisoformat(value) if isinstance(value, str) else None
-            if moment is not None and moment.tzinfo is not None:
-                moment = moment.astimezone(UTC).replace(tzinfo=None)
+            timestamp = datetime.fromisoformat(value) if isinstance(value, str) else None
+            if timestamp is not None and timestamp.tzinfo is not None:
+                timestamp = timestamp.astimezone(UTC).replace(tzinfo=None)
         except (ValueError, OverflowError):
-            moment = None
-        if moment is None:
-            raise InvalidValue("is not a moment in time", how)
-        return moment
+            timestamp = None
+        if timestamp is None:
+            raise InvalidValue("is not a date or timestamp", how)
+        return timestamp
 
     def schema(self) -> JsonSchema:
         return {"type": "string"}
@@ -279,7 +280,7 @@ class UtcTimestamp(ValueType):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalarValue(ValueType):
-    """A value as it stands: text, number, true, false or null."""
+    """A value as it is written: text, number, true, false or null."""
 
     keeps_variables: ClassVar[bool] = True
     nullable: bool = True
@@ -322,7 +323,7 @@ def _parse_signed_count(text: str) -> int:
 
 
 def _parsed(parse: Callable[[str], float], text: str, what: str, how: str) -> float:
-    """Through loadgen.units; its own, more exact advice is taken unless the text came from the environment."""
+    """Parse with loadgen.units; its more exact hint is used unless the text came from the environment."""
     try:
         return parse(str(text))
     except ValueError as error:

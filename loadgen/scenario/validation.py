@@ -1,14 +1,13 @@
-"""Keys and types: the tree checked against the models, every problem at once.
+"""Keys and types: the tree checked against the declarations, every problem at once.
 
-A section with a fault is no section, so what is wrong is taken out and the rest is checked again, until it holds. The
-checks between keys then run on what is left; they ask `fine()` whether the keys they look at were left whole.
+A section with a fault cannot be made, so faulty parts are removed and the rest is read again, until no fault is left.
+The rules between keys then run on the rest; they ask `fine()` whether the keys they look at are complete.
 """
 
 from __future__ import annotations
 
 import difflib
-import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,15 +15,24 @@ from loadgen.log import is_secret_name, printable
 from loadgen.scenario.document import SHOWN_MAX, TEXT_SHOWN, Document, KeyPath, MappingEntry, YamlNode, shown
 from loadgen.scenario.file import VERSION, ScenarioFile
 from loadgen.scenario.generators import GENERATORS
-from loadgen.scenario.keys import KeyFault, KeyFaultKind, ScenarioSection, named_section, options_of
+from loadgen.scenario.keys import (
+    KeyFault,
+    KeyFaultKind,
+    declared_keys,
+    element_type,
+    is_section,
+    named_section,
+    options_of,
+    read_section,
+)
 
 PASSES_MAX = 100
-# Stand-ins for what is missing, so that everything around it can still be checked.
+# Values for missing keys, so that everything around them can still be checked.
 _STAND_INS: dict[str, Any] = {"version": VERSION, "workload": {}}
 
 
 class Elements(list[Any]):
-    """A list of the file that remembers the positions its elements have there."""
+    """A list of the file with the original positions of its elements."""
 
     __slots__ = ("numbers",)
 
@@ -35,25 +43,25 @@ class Elements(list[Any]):
 
 @dataclass(slots=True)
 class CheckedDocument:
-    """A document and what its sections make of it. `file` is None when too little is left to look at."""
+    """A document and the section made of it. `file` is None when too little is left to check."""
 
     document: Document
     data: Any
     file: ScenarioFile | None = None
-    broken: set[KeyPath] = field(default_factory=set)  # positions of the file that were taken out
+    broken: set[KeyPath] = field(default_factory=set)  # positions of the file that were removed
 
     def fine(self, *paths: KeyPath) -> bool:
-        """Were all these values right, and everything below and above them?"""
+        """Are all these values right, and everything below and above them?"""
         originals = [self.original(path) for path in paths]
         return not any(_related(path, broken) for path in originals for broken in self.broken)
 
     def given(self, path: KeyPath) -> bool:
-        """Does the file (or an option) say it, other than by null or nothing at all?"""
+        """Does the file (or an option) set it, to something else than null or nothing?"""
         entry = self.document.entry(self.original(path))
         return entry is not None and entry.node.value not in (None, {}, [])
 
     def written(self, path: KeyPath) -> str:
-        """The scalar as it was written: fit to be shown, since variables are not filled in."""
+        """The scalar as it was written: safe to show, because variables are not resolved."""
         entry = self.document.entry(self.original(path))
         return printable(entry.node.text, TEXT_SHOWN) if entry is not None else ""
 
@@ -61,14 +69,14 @@ class CheckedDocument:
         self.document.problem(self.original(path), what, hint, at_key=at_key)
 
     def warn(self, path: KeyPath, what: str, hint: str | None = None) -> None:
-        """Something that works and is probably not meant."""
+        """Note something that works but is probably a mistake."""
         before = len(self.document.problems)
         self.document.problem(self.original(path), what, hint, at_key=True)
         self.document.warnings += self.document.problems[before:]
         del self.document.problems[before:]
 
     def original(self, path: KeyPath) -> KeyPath:
-        """Where the file has what the model has at `path`: elements before it may have been taken out."""
+        """The position in the file of `path` in the section: elements before it may have been removed."""
         parts: list[str | int] = []
         here: Any = self.data
         for part in path:
@@ -86,11 +94,11 @@ def validate(document: Document) -> CheckedDocument:
     checked = CheckedDocument(document, None if document.root is None else _plain(document.root))
     if document.root is None:
         return checked
-    _take_out_refused(checked, document.root, ())
+    _remove_rejected(checked, document.root, ())
     for _ in range(PASSES_MAX):
         faults: list[KeyFault] = []
-        checked.file = ScenarioFile.read(checked.data, (), faults)
-        if checked.file is not None or not _take_out(checked, faults):
+        checked.file = read_section(ScenarioFile, checked.data, (), faults)
+        if checked.file is not None or not _remove_causes(checked, faults):
             break
     return checked
 
@@ -108,21 +116,21 @@ def _related(path: KeyPath, other: KeyPath) -> bool:
 
 # --- secrets ---------------------------------------------------------------------------------------------------------
 
-_DATA = {"values", "choice"}  # below them keys are the user's own words
+_DATA = {"values", "choice"}  # below them keys are data of the user
 
 
-def _take_out_refused(checked: CheckedDocument, node: YamlNode, path: KeyPath) -> None:
-    """What has had its problem already, and keys that look like secrets."""
+def _remove_rejected(checked: CheckedDocument, node: YamlNode, path: KeyPath) -> None:
+    """Remove values that already have a problem, and keys that look like secrets."""
     if isinstance(node.value, list):
         for number, element in reversed(list(enumerate(node.value))):
-            _take_out_refused(checked, element, (*path, number))
+            _remove_rejected(checked, element, (*path, number))
     elif isinstance(node.value, dict):
         for key, entry in node.value.items():
             if is_secret_name(key) and not (path and path[-1] in _DATA):
                 _note_secret(checked.document, path, key, entry)
                 _remove(checked, (*path, key))
             else:
-                _take_out_refused(checked, entry.node, (*path, key))
+                _remove_rejected(checked, entry.node, (*path, key))
     elif node.refused and path:
         _remove(checked, path)
 
@@ -137,8 +145,8 @@ def _note_secret(document: Document, path: KeyPath, key: str, entry: MappingEntr
 # --- faults ----------------------------------------------------------------------------------------------------------
 
 
-def _take_out(checked: CheckedDocument, faults: Sequence[KeyFault]) -> bool:
-    """Note each fault and remove its cause. False when nothing is left to check."""
+def _remove_causes(checked: CheckedDocument, faults: Sequence[KeyFault]) -> bool:
+    """Note each fault and remove its cause; False when nothing is left to check."""
     unknown = [fault.path for fault in faults if fault.kind is KeyFaultKind.UNKNOWN]
     for fault in faults:
         mistyped = fault.kind is KeyFaultKind.MISSING and _is_mistyped(fault.path, unknown)
@@ -153,18 +161,18 @@ def _take_out(checked: CheckedDocument, faults: Sequence[KeyFault]) -> bool:
 
 
 def _is_mistyped(missing: KeyPath, unknown: list[KeyPath]) -> bool:
-    """Is there a key beside it that was probably meant to be this one? Then one problem is enough."""
+    """Is an unknown key beside it probably this one, mistyped? Then one problem is enough."""
     beside = [str(path[-1]) for path in unknown if path[:-1] == missing[:-1]]
     return bool(difflib.get_close_matches(str(missing[-1]), beside, n=1))
 
 
 def _from_the_end(path: KeyPath) -> tuple[Any, ...]:
-    """Sorts so that taking out one element does not move those still to be taken out."""
+    """Sort key: removing one element must not move those still to be removed."""
     return (-len(path), *((0, -part, "") if isinstance(part, int) else (1, 0, part) for part in path))
 
 
 def _cause(checked: CheckedDocument, fault: KeyFault) -> KeyPath:
-    """What must go: the value, or for a missing key the mapping that lacks it."""
+    """What to remove: the value, or for a missing key the mapping that lacks it."""
     path = fault.path
     if fault.kind is not KeyFaultKind.MISSING:
         return path
@@ -173,7 +181,7 @@ def _cause(checked: CheckedDocument, fault: KeyFault) -> KeyPath:
         mapping = _at(checked.data, path[:-1])
         mapping[name] = _STAND_INS.get(str(name), f"MISSING_{len(checked.broken)}")
         checked.broken.add(checked.original(path))
-        return ("",)  # nothing to take out
+        return ("",)  # nothing to remove
     return path[:-1]
 
 
@@ -202,7 +210,7 @@ def _at(data: Any, path: KeyPath) -> Any:
     return data
 
 
-# --- words -----------------------------------------------------------------------------------------------------------
+# --- messages --------------------------------------------------------------------------------------------------------
 
 
 def _note(checked: CheckedDocument, fault: KeyFault) -> None:
@@ -225,7 +233,7 @@ def _note(checked: CheckedDocument, fault: KeyFault) -> None:
 
 
 def _down_to_the_value(checked: CheckedDocument, path: KeyPath) -> KeyPath:
-    """A threshold may be written as a text, where the model has a mapping."""
+    """A threshold may be written as a text, where the section is a mapping."""
     while len(path) > 1 and checked.document.entry(checked.original(path)) is None:
         parent = checked.document.entry(checked.original(path[:-1]))
         if parent is None or isinstance(parent.node.value, (dict, list)):
@@ -236,7 +244,7 @@ def _down_to_the_value(checked: CheckedDocument, path: KeyPath) -> KeyPath:
 
 def _note_unknown(checked: CheckedDocument, path: KeyPath) -> None:
     key = str(path[-1])
-    if len(checked.document.problems) > SHOWN_MAX:  # nobody will see the hint, and finding it takes time
+    if len(checked.document.problems) > SHOWN_MAX:  # the hint is not shown, and finding it takes time
         checked.problem(path, f"{shown(key)} is not a known key", at_key=True)
         return
     known = keys_at(checked.data, path[:-1])
@@ -272,37 +280,30 @@ def _note_generator(checked: CheckedDocument, path: KeyPath) -> None:
 
 
 def keys_at(data: Any, path: KeyPath) -> list[str]:
-    """The keys a mapping of the file may have."""
+    """The keys that a mapping of the file may have."""
     type_: Any = ScenarioFile
     for depth, part in enumerate(path):
         type_ = _below(type_, part, _at(data, path[:depth]))
     section = _section(type_, _at(data, path))
-    return [] if section is None else list(key_names(section))
-
-
-def key_names(section: type[ScenarioSection]) -> Iterator[str]:
-    """The keys of a section as they are written."""
-    for name, declared in section.declared_keys().items():
-        yield declared.alias or name
+    return [] if section is None else list(declared_keys(section))
 
 
 def _below(type_: Any, part: str | int, value: Any) -> Any:
     section = _section(type_, value)
-    if section is not None:
-        types = {declared.alias or name: declared.type for name, declared in section.declared_keys().items()}
-        return types.get(str(part))
-    arguments = typing.get_args(options_of(type_)[0])  # of a list or a mapping
-    return arguments[-1] if arguments else None
+    if section is None:
+        return element_type(options_of(type_)[0])
+    declared = declared_keys(section).get(str(part))
+    return declared.type if declared is not None else None
 
 
-def _section(type_: Any, value: Any) -> type[ScenarioSection] | None:
-    """The section a type stands for; of several the one that `value` names."""
+def _section(type_: Any, value: Any) -> type | None:
+    """The section of a type; of a union, the one that `value` names."""
     options = options_of(type_)
     if len(options) > 1:
         return named_section(options, value)
-    return options[0] if isinstance(options[0], type) and issubclass(options[0], ScenarioSection) else None
+    return options[0] if is_section(options[0]) else None
 
 
 def _all_keys() -> dict[str, set[str]]:
-    sections = {name: _section(declared.type, None) for name, declared in ScenarioFile.declared_keys().items()}
-    return {name: set(key_names(section)) for name, section in sections.items() if section is not None}
+    sections = {name: _section(declared.type, None) for name, declared in declared_keys(ScenarioFile).items()}
+    return {name: set(declared_keys(section)) for name, section in sections.items() if section is not None}

@@ -22,7 +22,7 @@ from loadgen.metrics.connections import LoginCounts
 from loadgen.model.event import Stop
 from loadgen.model.run import Phase, RunStatus
 from loadgen.model.worker import WorkerExit, WorkerStatus
-from loadgen.scenario.model import TimingSettings
+from loadgen.scenario.settings import TimingSettings
 from loadgen.units import NS_PER_S
 from loadgen.worker.commands import CommandQueue
 from loadgen.worker.worker_state import ExitReason, WorkerSharedState

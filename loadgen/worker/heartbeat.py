@@ -20,7 +20,8 @@ from loadgen.model.run import RunStatus
 from loadgen.model.worker import WorkerExit
 from loadgen.model.workload import Parameter, Remembered, Sequence, Uuid
 from loadgen.scenario.frozen import thaw
-from loadgen.scenario.model import Scenario, SessionAffinity
+from loadgen.scenario.model import Scenario
+from loadgen.scenario.settings import SessionAffinity
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.units import NS_PER_S
 from loadgen.worker.arguments import WorkerArguments, labels_of

@@ -26,8 +26,8 @@ from loadgen.errors import RunFailed
 from loadgen.metrics.outcome import FailedOutcome, Outcome
 from loadgen.metrics.recorder import Window
 from loadgen.model.workload import StatementKind
-from loadgen.scenario.model import QueryLogMode
-from loadgen.scenario.model import QueryLogSettings as Policy
+from loadgen.scenario.settings import QueryLogMode
+from loadgen.scenario.settings import QueryLogSettings as Policy
 
 VERSION = 1
 RECORDS, METADATA = "executions.bin", "executions.jsonl"

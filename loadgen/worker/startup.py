@@ -22,7 +22,8 @@ from loadgen.metrics.recorder import WindowRegistry
 from loadgen.metrics.sample_collector import SampleCollector
 from loadgen.model.counts import ErrorCategory
 from loadgen.model.worker import worker_share
-from loadgen.scenario.model import LoadMode, QueryLogMode, Scenario
+from loadgen.scenario.model import LoadMode, Scenario
+from loadgen.scenario.settings import QueryLogMode
 from loadgen.snowflake.failure import classify, describe
 from loadgen.units import counted
 from loadgen.worker.arguments import WorkerArguments

@@ -21,7 +21,8 @@ from loadgen.clock import Clock
 from loadgen.model.counts import UserSessionCounts
 from loadgen.model.worker import worker_share
 from loadgen.model.workload import ClientPosition
-from loadgen.scenario.model import Scenario, SessionAffinity
+from loadgen.scenario.model import Scenario
+from loadgen.scenario.settings import SessionAffinity
 from loadgen.snowflake.driver import Cursor
 from loadgen.snowflake.settings import session_tag
 from loadgen.units import NS_PER_S

@@ -30,7 +30,8 @@ from loadgen.log import event, printable
 from loadgen.model.run import Phase
 from loadgen.model.worker import WorkerExit, WorkerStatus
 from loadgen.scenario.frozen import thaw
-from loadgen.scenario.model import Scenario, TimingSettings
+from loadgen.scenario.model import Scenario
+from loadgen.scenario.settings import TimingSettings
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.threads import Service, ThreadDied
 from loadgen.units import NS_PER_S

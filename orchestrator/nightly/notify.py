@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from loadgen.errors import Busy, LoadgenError
 from loadgen.log import printable, redact, register_secret
 from loadgen.rules.comparison import REGRESSION
-from loadgen.scenario.model import Notification, NotifyEvent, Scenario
+from loadgen.scenario.model import Scenario
+from loadgen.scenario.settings import Notification, NotifyEvent
 from loadgen.snowflake.driver import user_environment
 
 if TYPE_CHECKING:

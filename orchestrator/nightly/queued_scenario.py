@@ -19,8 +19,9 @@ from loadgen.log import printable
 
 if TYPE_CHECKING:
     from loadgen.control.tables.run_queue import QueueRequest
-    from loadgen.scenario.model import Notification, Scenario
+    from loadgen.scenario.model import Scenario
     from loadgen.scenario.read import LoadedScenario
+    from loadgen.scenario.settings import Notification
 
 
 PERMISSION_KINDS = ("variable", "webhook", "connection", "command")

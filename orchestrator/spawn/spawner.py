@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from loadgen.clock import Clock
-from loadgen.scenario.model import TimingSettings
+from loadgen.scenario.settings import TimingSettings
 from loadgen.units import NS_PER_S
 
 LAST_LINES = 20

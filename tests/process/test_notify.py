@@ -15,8 +15,9 @@ import pytest
 
 from loadgen.errors import ConnectFailed
 from loadgen.scenario.frozen import freeze, template_id
-from loadgen.scenario.model import Notification, NotifyEvent, Scenario
+from loadgen.scenario.model import Scenario
 from loadgen.scenario.read import parse_scenario
+from loadgen.scenario.settings import Notification, NotifyEvent
 from orchestrator.nightly.notify import notification_reasons, notify_when_done, send_notifications
 
 ALWAYS = (NotifyEvent.ALWAYS,)

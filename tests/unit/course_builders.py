@@ -6,7 +6,8 @@ from loadgen.model.run import Phase, RunStatus
 from loadgen.model.worker import WorkerStatus
 from loadgen.rules.liveness import WorkerHealth
 from loadgen.rules.plan import plan_run
-from loadgen.scenario.model import Load, OnWorkerLoss, TimingSettings
+from loadgen.scenario.model import Load, OnWorkerLoss
+from loadgen.scenario.settings import TimingSettings
 from orchestrator.lifecycle import RunEnding, RunPolicy
 from tests.unit.orchestrator_builders import end, view
 

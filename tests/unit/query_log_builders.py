@@ -10,8 +10,8 @@ from loadgen.metrics.outcome import FailedOutcome, Outcome
 from loadgen.metrics.recorder import Window
 from loadgen.model.run import Phase
 from loadgen.model.workload import StatementKind
-from loadgen.scenario.model import QueryLogMode
-from loadgen.scenario.model import QueryLogSettings as Policy
+from loadgen.scenario.settings import QueryLogMode
+from loadgen.scenario.settings import QueryLogSettings as Policy
 from loadgen.worker.query_log import QueryLogEntry, QueryLogHeader, QueryLogWriter
 
 QUERY_ID = "01b2c3d4-0000-1111-2222-333344445555"

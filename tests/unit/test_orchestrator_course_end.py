@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from loadgen.model.run import RUN_TRANSITIONS, Phase, RunStatus, check_transition
 from loadgen.rules.plan import plan_run
-from loadgen.scenario.model import FindMaxSettings, Load, LoadMode, OnWorkerLoss, TimingSettings
+from loadgen.scenario.model import FindMaxSettings, Load, LoadMode, OnWorkerLoss
+from loadgen.scenario.settings import TimingSettings
 from orchestrator.lifecycle import (
     Action,
     FinishRun,

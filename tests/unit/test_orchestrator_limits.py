@@ -18,7 +18,8 @@ from loadgen.model.run import Phase, RunStatus
 from loadgen.model.threshold import parse_threshold
 from loadgen.model.worker import WorkerStatus
 from loadgen.rules.liveness import WorkerHealth
-from loadgen.scenario.model import GuardrailAction, GuardrailSettings, Threshold, TimingSettings
+from loadgen.scenario.model import Threshold
+from loadgen.scenario.settings import GuardrailAction, GuardrailSettings, TimingSettings
 from orchestrator.aggregation import RunAggregator, RunSeconds
 from orchestrator.guardrails import CONSECUTIVE_BREACHES, WAREHOUSE_UNSEEN_MAX_S, LimitMonitor
 from orchestrator.lifecycle import RunEnding

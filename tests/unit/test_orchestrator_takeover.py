@@ -10,7 +10,7 @@ import pytest
 from loadgen.clock import FakeClock
 from loadgen.control.session import ControlSession
 from loadgen.control.tables.warehouse_poll_snapshots import WarehousePoll
-from loadgen.scenario.model import GuardrailSettings, TimingSettings
+from loadgen.scenario.settings import GuardrailSettings, TimingSettings
 from loadgen.snowflake.profile import ConnectionProfile
 from orchestrator.aggregation import RunAggregator
 from orchestrator.guardrails import LimitMonitor

@@ -181,7 +181,7 @@ def test_loads_that_cannot_be(load, words):
         ("{text: {length: 9, max_length: 5}}", "max_length: is below length"),
         ("{text: {}}", "length: is missing"),
         ('{timestamp: {min: "2026-01-01", max: "2025-01-01"}}', "max: is not after min"),
-        ('{timestamp: {min: "yesterday", max: "2025-01-01"}}', "is not a moment in time, got 'yesterday'"),
+        ('{timestamp: {min: "yesterday", max: "2025-01-01"}}', "is not a date or timestamp, got 'yesterday'"),
         ("{timestamp: {min: 2026-01-01, max: 2027-01-01}}", "a date must be quoted"),
         ("{choice: []}", "must have 1 to 10,000 values"),
         ("{choice: {a: 0, b: 0}}", "weights that are all 0"),
@@ -279,7 +279,7 @@ def test_parameters_that_cannot_be(param, words):
         ),
         (
             "prepare: {tables: [{name: T, type: standard, columns: [{name: A, type: 'INT); DROP'}]}]}",
-            "is not a data type we know",
+            "is not a data type that loadgen knows",
         ),
         (
             "prepare: {tables: [{name: T, type: standard, columns: [{name: A, type: INT, generate: {pool: p}}]}]}",

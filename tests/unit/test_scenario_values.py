@@ -32,8 +32,6 @@ from loadgen.model.workload import (
 )
 from loadgen.scenario.model import (
     ColumnSpec,
-    ControlPlaneSettings,
-    EmbeddedSettings,
     EnrichmentMode,
     FilePool,
     FindMaxSettings,
@@ -44,6 +42,7 @@ from loadgen.scenario.model import (
     TableSpec,
     TableType,
 )
+from loadgen.scenario.settings import ControlPlaneSettings, EmbeddedSettings
 from tests.unit.scenario_builders import MINIMAL, read
 
 EVERY_GENERATOR = """\

@@ -15,7 +15,7 @@ from loadgen.control.sql import NamedQuery
 from loadgen.model.event import Command, KnownCommand, PlannedCommand, SetPhase, Start, encode_command
 from loadgen.model.run import Phase, RunStatus
 from loadgen.model.worker import WorkerExit
-from loadgen.scenario.model import TimingSettings
+from loadgen.scenario.settings import TimingSettings
 from loadgen.worker.commands import CommandQueue
 from loadgen.worker.control_loop import ControlLoop, ControlPlaneWatchdog
 from loadgen.worker.worker_state import ExitReason, WorkerSharedState

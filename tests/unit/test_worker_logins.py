@@ -21,7 +21,8 @@ from loadgen.metrics.sample_collector import SampleCollector
 from loadgen.model.counts import ErrorCategory
 from loadgen.model.run import Phase
 from loadgen.model.worker import WorkerExit, WorkerStatus
-from loadgen.scenario.model import ConnectionPolicy, Load, TimingSettings
+from loadgen.scenario.model import Load
+from loadgen.scenario.settings import ConnectionPolicy, TimingSettings
 from loadgen.snowflake.driver import Cursor
 from loadgen.worker.client import Client
 from loadgen.worker.client_context import ClientContext, ClientSlots

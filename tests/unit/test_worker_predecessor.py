@@ -18,7 +18,8 @@ from loadgen.model.workload import (
     Uuid,
     Workload,
 )
-from loadgen.scenario.model import Load, Scenario, SessionAffinity, UserSessionSettings
+from loadgen.scenario.model import Load, Scenario
+from loadgen.scenario.settings import SessionAffinity, UserSessionSettings
 from loadgen.worker.heartbeat import first_unrepeatable_statement, may_have_sent_load
 
 W, R = WorkerStatus, RunStatus

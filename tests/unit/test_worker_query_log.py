@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from loadgen.errors import RunFailed
 from loadgen.metrics.outcome import FailedOutcome, Outcome
 from loadgen.model.counts import ErrorCategory
-from loadgen.scenario.model import QueryLogMode
-from loadgen.scenario.model import QueryLogSettings as Policy
+from loadgen.scenario.settings import QueryLogMode
+from loadgen.scenario.settings import QueryLogSettings as Policy
 from loadgen.worker import query_log
 from loadgen.worker.query_log import (
     ERROR_TEXTS_MAX,

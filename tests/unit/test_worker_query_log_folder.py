@@ -10,8 +10,8 @@ import pytest
 
 from loadgen.metrics.outcome import FailedOutcome, Outcome
 from loadgen.model.counts import ErrorCategory
-from loadgen.scenario.model import QueryLogMode
-from loadgen.scenario.model import QueryLogSettings as Policy
+from loadgen.scenario.settings import QueryLogMode
+from loadgen.scenario.settings import QueryLogSettings as Policy
 from loadgen.worker.query_log import METADATA, RECORDS, ClientQueryLog, QueryLogReader, QueryLogWriter
 from tests.unit.query_log_builders import EVERYTHING, HEADER, WINDOWS, entry, write
 

@@ -23,7 +23,8 @@ from loadgen.model.workload import (
     Workload,
 )
 from loadgen.model.workload import Sequence as SequenceParameter
-from loadgen.scenario.model import Load, LoadMode, Scenario, SessionAffinity, UserSessionSettings
+from loadgen.scenario.model import Load, LoadMode, Scenario
+from loadgen.scenario.settings import SessionAffinity, UserSessionSettings
 from loadgen.snowflake.settings import QUERY_TAG_MAX, query_tag, session_tag
 from loadgen.worker.arguments import WorkerArguments
 from loadgen.worker.client_context import ClientContext as WorkerBench

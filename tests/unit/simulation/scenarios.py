@@ -6,19 +6,9 @@ import random
 from dataclasses import replace
 from enum import StrEnum
 
-from loadgen.scenario.model import (
-    ArrivalProcess,
-    ConnectionPolicy,
-    FindMaxSettings,
-    Load,
-    LoadMode,
-    LoadStage,
-    OnWorkerLoss,
-    QueryLogMode,
-    Scenario,
-    TimingSettings,
-)
+from loadgen.scenario.model import ArrivalProcess, FindMaxSettings, Load, LoadMode, LoadStage, OnWorkerLoss, Scenario
 from loadgen.scenario.read import parse_scenario
+from loadgen.scenario.settings import ConnectionPolicy, QueryLogMode, TimingSettings
 
 _BASE = parse_scenario(
     """

@@ -21,7 +21,8 @@ from loadgen.rules.client_health import GAP_INVALID_PERCENT, PAUSED_INVALID_PERC
 from loadgen.rules.delivered_load import RUN_MIN_PERCENT, WORKER_MIN_PERCENT
 from loadgen.rules.plan import PlannedWindow, RunPlan, plan_run, planned_arrivals
 from loadgen.rules.validity import SAMPLES_MIN
-from loadgen.scenario.model import LoadMode, QueryLogMode, Scenario
+from loadgen.scenario.model import LoadMode, Scenario
+from loadgen.scenario.settings import QueryLogMode
 from loadgen.units import NS_PER_S
 from loadgen.worker.spool import EXECUTION, contents
 from loadgen.workload.ramp import Ramp, follow, initial_connections

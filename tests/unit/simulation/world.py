@@ -20,7 +20,8 @@ from loadgen.model.event import EventType
 from loadgen.model.run import RunStatus
 from loadgen.model.worker import WorkerStatus
 from loadgen.rules.liveness import WorkerHealth
-from loadgen.scenario.model import ConnectionPolicy, OnWorkerLoss
+from loadgen.scenario.model import OnWorkerLoss
+from loadgen.scenario.settings import ConnectionPolicy
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
 from loadgen.threads import ThreadDied
 from loadgen.worker import client, client_pool, collector, flush, sessions, startup, worker

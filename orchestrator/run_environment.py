@@ -3,7 +3,8 @@
 Those statements are seen in the polls of the warehouse.
 
 On the embedded server `running` and `queued` are exact at the moment of the poll: what is more than this run can have
-makes it INVALID. Snowflake does not document how current these columns are: there it is a warning.
+makes it INVALID. Snowflake does not document how current these columns are: there it is a warning. The same holds for
+polls that are missing: then load of others is not ruled out.
 """
 
 from __future__ import annotations
@@ -18,10 +19,7 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from loadgen import __version__
-from loadgen.control.tables import (
-    find_max_step_history,
-    warehouse_poll_snapshots,
-)
+from loadgen.control.tables import find_max_step_history
 from loadgen.control.tables.find_max_step_history import StepRecord
 from loadgen.control.tables.run_status import Run
 from loadgen.control.tables.test_results import ResultRow
@@ -37,6 +35,8 @@ from orchestrator.run_result import (
 from orchestrator.warehouse import target_warehouse
 
 MARGIN = 1  # a statement that has ended for its client, and not yet for the server
+UNOBSERVED_MAX_PERIODS = 3  # poll periods of the measurement without a poll
+UNOBSERVED_MAX_PERCENT = 10  # of the measurement, where that is more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,20 +66,23 @@ def read_foreign_load(
 ) -> ForeignLoad:
     """Of a run that has ended. A control plane on the same warehouse has its own statements there: nothing is known."""
     _, warehouse = target_warehouse(scenario, environ)
-    if not warehouse or run.start_time is None or scenario.control.share_warehouse:
+    if not warehouse or leader.watch is None or run.start_time is None or scenario.control.share_warehouse:
         return ForeignLoad()
-    session, patience = leader.session, leader.patience
-    polls = patience.call(lambda: warehouse_poll_snapshots.read(session, run.run_id))
     again = sum(logins["reopened"].values())  # the statement of a lost connection may go on
     if scenario.load.mode is LoadMode.FIND_MAX:
-        own = own_load_of_steps(patience.call(lambda: find_max_step_history.read(session, run.run_id)), again)
+        steps = leader.patience.call(lambda: find_max_step_history.read(leader.session, run.run_id))
+        own = own_load_of_steps(steps, again)
     else:
         begin = run.start_time + timedelta(seconds=leader.plan.measures_s)
         end = begin + timedelta(seconds=gathered.merged.seconds)
         own = [OwnLoad(begin=begin, end=end, statements=scenario.load.connections + again)]
-    found = foreign_statements(Identifier.parse(warehouse).name, polls, own)
-    told = () if found is None else (found,)
-    return ForeignLoad(disturbances=told) if scenario.connection == EMBEDDED else ForeignLoad(warnings=told)
+    polls = leader.watch.observed
+    told = (
+        foreign_statements(Identifier.parse(warehouse).name, polls, own),
+        unobserved_load([poll.timestamp for poll in polls], own, scenario.timing.warehouse_poll_s),
+    )
+    found = tuple(one for one in told if one is not None)
+    return ForeignLoad(disturbances=found) if scenario.connection == EMBEDDED else ForeignLoad(warnings=found)
 
 
 def own_load_of_steps(steps: Sequence[StepRecord], again: int) -> list[OwnLoad]:
@@ -107,6 +110,28 @@ def foreign_statements(warehouse: str, polls: Sequence[WarehousePoll], own: Sequ
     return (
         f"other statements ran on warehouse {printable(warehouse, 100)}: up to {at_once} at once, this run has at most"
         f" {most}"
+    )
+
+
+def unobserved_load(polled: Sequence[datetime], own: Sequence[OwnLoad], period_s: float) -> str | None:
+    """A sentence, when polls leave too much of the measurement uncovered; None: they do not. Pure.
+
+    A poll covers one period before and one after it. Measurements of up to three periods are not judged.
+    """
+    period = timedelta(seconds=period_s)
+    measured_s = unobserved_s = 0.0
+    for span in own:
+        at = span.begin  # covered until here
+        for moment in sorted(polled):
+            unobserved_s += max(0.0, (min(moment - period, span.end) - at).total_seconds())
+            at = min(max(at, moment + period), span.end)
+        unobserved_s += (span.end - at).total_seconds()
+        measured_s += (span.end - span.begin).total_seconds()
+    if unobserved_s <= max(UNOBSERVED_MAX_PERIODS * period_s, UNOBSERVED_MAX_PERCENT * measured_s / 100):
+        return None
+    return (
+        f"the warehouse could not be observed for {unobserved_s:.0f} of {measured_s:.0f} s: load of others is not"
+        " ruled out"
     )
 
 

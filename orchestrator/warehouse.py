@@ -9,7 +9,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from loadgen.clock import Clock
@@ -103,6 +103,7 @@ class WarehousePoller(Service):
         self._looks: deque[WarehouseStatus] = deque(maxlen=2)
         self._unstored: deque[WarehousePoll] = deque(maxlen=UNSTORED_MAX)
         self._shown: deque[WarehousePoll] = deque(maxlen=SHOWN)
+        self._observed: list[WarehousePoll] = []  # all of the run: polls that cannot be stored were made all the same
         self._meter = CreditMeter()
         self._seen_ns = clock.monotonic_ns()
 
@@ -125,6 +126,11 @@ class WarehousePoller(Service):
         return tuple(self._shown)
 
     @property
+    def observed(self) -> tuple[WarehousePoll, ...]:
+        """All polls of the run, those of an earlier leader included; without what the server said in full."""
+        return tuple(self._observed)
+
+    @property
     def credits(self) -> float:
         """What it has cost since the first look until now, estimated."""
         return self._meter.until(self._clock.monotonic_ns())
@@ -141,6 +147,7 @@ class WarehousePoller(Service):
             ago_s = max(0.0, (now - poll.timestamp).total_seconds())
             self._meter.look(poll.size, poll.started_clusters or 0, now_ns - round(ago_s * NS_PER_S))
             self._shown.append(poll)
+            self._observed.append(replace(poll, raw=None))
 
     def run(self) -> None:
         """Poll until told to stop. A poll that fails is followed by the next one."""
@@ -190,6 +197,7 @@ class WarehousePoller(Service):
         self._looks.append(look)
         self._shown.append(poll)
         self._unstored.append(poll)
+        self._observed.append(replace(poll, raw=None))
 
 
 def target_warehouse(

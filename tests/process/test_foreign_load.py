@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,9 +27,26 @@ def test_two_control_planes_on_one_warehouse_make_a_run_invalid(
         run = bench.run(**MEASURED)
         code = run.ended()
 
-    found = [reason for reason in run.summary["validity"]["reasons"] if reason.startswith(FOREIGN)]
+    reasons = run.summary["validity"]["reasons"]
+    found = [reason for reason in reasons if reason.startswith(FOREIGN)]
+    assert not [reason for reason in reasons if "observed" in reason]
     if alone:
         assert found == [], run.said
     else:
         assert code == 5, run.said
         assert [reason.rpartition(",")[2] for reason in found] == [" this run has at most 8"]
+
+
+@pytest.mark.parametrize("fault", [{"kind": "error", "errno": 1003}, {"kind": "hang"}], ids=["fails", "hangs"])
+def test_a_warehouse_that_cannot_be_observed_makes_a_run_invalid(
+    server: EmbeddedServer, tmp_path: Path, fault: dict[str, Any]
+) -> None:
+    with benched(server, tmp_path, embedded={"service_time": "200ms"}) as bench:
+        run = bench.run(**MEASURED)
+        run.wait_for(MEASURES)
+        server.fault(match="SHOW WAREHOUSES", **fault)
+        code = run.ended()
+
+    assert code == 5, run.said
+    (found,) = [reason for reason in run.summary["validity"]["reasons"] if "observed" in reason]
+    assert re.fullmatch(r"the warehouse could not be observed for [5-8] of 8 s: load of others is not ruled out", found)

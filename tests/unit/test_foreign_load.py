@@ -9,7 +9,13 @@ import pytest
 
 from loadgen.control.tables.find_max_step_history import StepRecord
 from loadgen.control.tables.warehouse_poll_snapshots import WarehousePoll
-from orchestrator.run_environment import OwnLoad, dropped_warnings, foreign_statements, own_load_of_steps
+from orchestrator.run_environment import (
+    OwnLoad,
+    dropped_warnings,
+    foreign_statements,
+    own_load_of_steps,
+    unobserved_load,
+)
 from tests.control_plane import result_row
 
 ZERO = datetime.fromisoformat("2026-11-15T02:00:00")
@@ -65,6 +71,55 @@ def test_a_search_is_held_against_its_highest_level_so_far():
     assert foreign_statements("WH", polls((4, 9, 0), (9, 12, 0), (14, 17, 0)), own) == (
         "other statements ran on warehouse WH: up to 12 at once, this run has at most 7"
     )
+
+
+# --- polls that are missing ------------------------------------------------------------------------------------------
+
+
+def unobserved(*polled_s: float, own: list[OwnLoad] = OWN, period_s: float = 2.0) -> str | None:
+    return unobserved_load([ZERO + timedelta(seconds=at_s) for at_s in polled_s], own, period_s)
+
+
+NOT_RULED_OUT = "the warehouse could not be observed for {} of {} s: load of others is not ruled out"
+
+
+@pytest.mark.parametrize(
+    ("polled_s", "told"),
+    [
+        (range(0, 60, 2), None),
+        (range(8, 43, 4), None),  # every second poll failed
+        ((), NOT_RULED_OUT.format(30, 30)),
+        ((2, 5, 50), NOT_RULED_OUT.format(30, 30)),  # before and after the measurement
+        (range(0, 20, 2), NOT_RULED_OUT.format(20, 30)),  # none from second 18 on
+        (range(30, 60, 2), NOT_RULED_OUT.format(18, 30)),  # none before second 30
+        ((38, 18, 12, 14, 16, 36, 34), NOT_RULED_OUT.format(12, 30)),  # a pause from 18 to 34, in any order
+        ((*range(10, 20, 2), *range(28, 42, 2)), None),  # 6 s: three periods
+        ((*range(10, 20, 2), *range(29, 42, 2)), NOT_RULED_OUT.format(7, 30)),
+    ],
+)
+def test_polls_cover_the_measurement_or_the_result_says_so(polled_s, told):
+    assert unobserved(*polled_s) == told
+
+
+def test_a_tenth_of_a_long_measurement_may_be_unobserved():
+    hour = [OwnLoad(begin=ZERO, end=ZERO + timedelta(seconds=3_600), statements=8)]
+    rest = range(364, 3_601, 4)
+
+    assert unobserved(*rest, own=hour) == NOT_RULED_OUT.format(362, 3_600)
+    assert unobserved(*range(362, 3_601, 4), own=hour) is None
+
+
+def test_a_measurement_of_three_poll_periods_is_too_short_to_judge():
+    assert unobserved(period_s=10.0) is None
+    assert unobserved(period_s=9.9) == NOT_RULED_OUT.format(30, 30)
+
+
+def test_the_steps_of_a_search_are_covered_together():
+    own = own_load_of_steps([step(1, 5, 0, 10), step(2, 15, 12, 22), step(3, 10, 24, 34)], again=0)
+
+    assert unobserved(*range(0, 36, 2), own=own) is None
+    assert unobserved(*range(0, 14, 2), own=own) == NOT_RULED_OUT.format(18, 30)
+    assert unobserved(own=[]) is None, "no step was measured"
 
 
 # --- dropped rows ----------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from loadgen.log import printable
 from loadgen.model.credits import SIZES, credits_per_hour
 from loadgen.model.run import CONTROL_WAREHOUSE
 from loadgen.model.worker import worker_share
+from loadgen.model.workload import Sharding
 from loadgen.rules.find_max import FindMaxCap, find_max_cap
 from loadgen.scenario.as_written import EffectiveValue, settings
 from loadgen.scenario.document import KeyPath
@@ -81,6 +82,7 @@ class ScenarioPlan:
     shares: tuple[StatementShare, ...]
     workers: int
     workers_reason: str
+    sharding: str | None  # how keys are divided among the workers
     connections_per_worker: tuple[int, ...]
     preparation: tuple[TablePreparation, ...]
     pools: tuple[tuple[str, str], ...]
@@ -107,6 +109,7 @@ def plan(loaded: LoadedScenario, *, cores: int) -> ScenarioPlan:
         shares=tuple(_shares(scenario)),
         workers=workers,
         workers_reason=reason,
+        sharding=_sharding(scenario.workload.sharding, workers),
         connections_per_worker=tuple(worker_share(load.connections, worker, workers) for worker in range(workers)),
         preparation=prepared,
         pools=tuple(
@@ -236,6 +239,14 @@ def _cost(scenario: Scenario, cap: FindMaxCap | None) -> CostEstimate:
     )
 
 
+def _sharding(sharding: Sharding | None, workers: int) -> str | None:
+    if sharding is None:
+        return None
+    first, last = sharding.keys.low, sharding.keys.high - 1
+    each = sharding.keys.size // workers
+    return f"keys {first:,} to {last:,} of {printable(sharding.key_column, 60)}: {each:,} for each worker"
+
+
 def _workers_reason(load: Load, cores: int) -> str:
     if load.workers is not None:
         return "as written"
@@ -273,7 +284,7 @@ def _lines_text(plan: ScenarioPlan) -> Iterator[str]:
     yield from (f"  {printable(sentence)}" for sentence in plan.summary)
     yield from _titled("Timeline", _phases_text(plan))
     yield from _titled("Statements", _shares_text(plan))
-    yield from _titled("Workers", [_workers_text(plan)])
+    yield from _titled("Workers", [_workers_text(plan), *([plan.sharding] if plan.sharding else [])])
     yield from _titled("To prepare", _preparation_text(plan))
     yield from _titled("Find max", _find_max_text(plan))
     yield from _titled("Cost", _cost_text(plan.cost))

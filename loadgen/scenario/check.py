@@ -15,7 +15,7 @@ from loadgen.scenario.document import KeyPath
 from loadgen.scenario.file import ScenarioFile
 from loadgen.scenario.keys import applies_to, is_section, values_of
 from loadgen.scenario.load import workers_of
-from loadgen.scenario.model import EMBEDDED, WORKERS_MAX, LoadMode
+from loadgen.scenario.model import EMBEDDED, WORKERS_MAX, LoadMode, TableType
 from loadgen.scenario.settings import SpawnerKind
 from loadgen.scenario.types import InvalidValue, Label
 from loadgen.scenario.validation import CheckedDocument
@@ -49,6 +49,7 @@ def check(checked: CheckedDocument, folder: Path | None) -> None:
     _check_control(checked, file)
     _check_session(checked, file)
     _check_sharding(checked, file)
+    _check_key_column(checked, file)
     _check_threshold_times(checked, file)
     _check_features(checked, file)
     _check_notify(checked, file)
@@ -123,6 +124,20 @@ def _check_sharding(checked: CheckedDocument, file: ScenarioFile) -> None:
     workers = workers_of(load_of(file.load), cores=WORKERS_MAX)
     if keys[1] - keys[0] + 1 < workers:
         checked.problem(path, f"has fewer keys than the {workers:,} workers that may share it", "widen it")
+
+
+def _check_key_column(checked: CheckedDocument, file: ScenarioFile) -> None:
+    """The columns of a table of type existing are not known here."""
+    path: KeyPath = ("sharding", "key_column")
+    tables = file.prepare.tables
+    if not file.sharding.enabled or not tables or not checked.fine(path, ("sharding", "enabled"), ("prepare",)):
+        return
+    if any(table.type is TableType.EXISTING for table in tables):
+        return
+    columns = dict.fromkeys(column.name for table in tables for column in table.columns)
+    if canonical(file.sharding.key_column) not in map(canonical, columns):
+        hint = f"name one of their columns: {', '.join(columns)}"
+        checked.problem(path, "is a column of no table of prepare", hint)
 
 
 def _check_threshold_times(checked: CheckedDocument, file: ScenarioFile) -> None:

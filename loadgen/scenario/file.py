@@ -168,7 +168,7 @@ class ShardingSection:
     enabled: OnOff = key(default=False)
     total_partitions: Annotated[int, Integer(low=1, high=10**9)] = key(default=100)
     key_column: Annotated[str, SqlName()] = key(
-        default="ID", description="The column that key_range is about; stored with the run."
+        default="ID", description="The column that key_range is about: one of a prepared table."
     )
     key_range: tuple[Annotated[int, Integer(low=-(10**18))], ...] = key(
         default=[1, 1_000_000], description="First and last key; the last is included."

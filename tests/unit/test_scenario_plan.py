@@ -1,6 +1,7 @@
 """`--plan`: what a run would do, in plain words, and where every value comes from."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
@@ -225,3 +226,37 @@ def test_stages_have_names_that_thresholds_may_use():
 def test_names_of_stages_are_checked(text, what):
     (problem,) = problems(text)
     assert what in problem
+
+
+@pytest.mark.parametrize(
+    ("column", "prepared"),
+    [("CUSTOMER_ID", "{name: CUSTOMERS, columns: [{name: customer_id, type: INT, primary_key: true}]}"),
+     ("KEY_OF_OURS", "{name: CUSTOMERS, type: existing}")],
+)  # fmt: skip
+def test_the_plan_shows_how_keys_are_divided(column, prepared):
+    text = sharded(column, prepared)
+    found = plan(parse_scenario(text, source="f.yaml", folder=Path(), environ={}), cores=2)
+
+    assert found.sharding == f"keys 1 to 1,001 of {column}: 500 for each worker"
+    assert f"  {found.sharding}\n" in plan_text(found)
+
+
+def test_a_key_column_that_no_prepared_table_has_is_a_problem():
+    text = sharded("CUSTOMER_ID", "{name: T, columns: [{name: ID, type: INT, primary_key: true}]}")
+
+    assert [str(one) for one in problems(text)] == [
+        "f.yaml:7:39 sharding.key_column: is a column of no table of prepare, got 'CUSTOMER_ID';"
+        " name one of their columns: ID"
+    ]
+
+
+def sharded(column: str, prepared: str) -> str:
+    return f"""\
+version: 1
+name: sharded
+connection: embedded
+prepare: {{tables: [{prepared}]}}
+workload: {{statements: [{{name: s, sql: SELECT ?, params: [{{uniform: {{sharded: true}}}}]}}]}}
+load: {{connections: 4, workers: 2}}
+sharding: {{enabled: true, key_column: {column}, key_range: [1, 1001]}}
+"""

@@ -5,7 +5,7 @@ Kinds of time, never subtracted from one another:
     monotonic_ns  durations and due times inside this process; may stand still while the machine sleeps
     boottime_ns   the same, but counts the time the machine was suspended: how stale is what I know?
     utc_now       labels for people and rows
-    SYSDATE()     the database's own time, read by SQL alone: leases, beats, anything compared across processes
+    SYSDATE()     the database's own time, read by SQL alone: leases, heartbeats, anything compared across processes
 
 Nothing sleeps: every wait is a wait on the event that would end it early.
 """

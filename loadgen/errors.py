@@ -14,7 +14,7 @@
 Exit codes of the program:
 
       0  done, and every threshold passed
-      1  a bug, or something nobody foresaw
+      1  a bug, or an unexpected error
       2  bad usage or a bad scenario
       3  cannot connect, log in, or a privilege is missing
       4  the run failed

@@ -59,7 +59,7 @@ class Secret:
         register_secret(value)
 
     def reveal(self) -> str:
-        """The text itself, for the driver and nobody else."""
+        """The text itself, for the driver only."""
         return self._value
 
     def __repr__(self) -> str:

@@ -2,7 +2,7 @@
 
 A batch is one array-bound statement, so all of its rows are there or none. After a lost answer its first row is looked
 for by its key. A statement that was given up may still be executed later than it was sent again; against that no look
-helps, so whoever reads takes one row of each key.
+helps, so readers take one row of each key.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ESCAPED_BYTES = 6  # of a character that is not ASCII, in a request
 
 
 def append_row(session: ControlSession, patience: RetryPolicy, table: Table, row: Row, *key: Any) -> None:
-    """Append a row unless it is there: somebody may have tried before, and died before he knew."""
+    """Append a row unless it is there: an earlier process may have written it and died before the answer."""
     look = _looker(session, table, key)
     if patience.call(look) is None:
         patience.settle(lambda: session.execute(table["append"], *row) == 1, look)

@@ -1,12 +1,12 @@
-"""Keeping a term: one thread, one connection, nothing else.
+"""Keeping a lease: one thread, one session, nothing else.
 
-The database decides who holds a term. The local clock is used for one thing only: to stop trusting it sooner. Trust is
+The database decides who holds a lease. The local clock is used for one thing only: to stop trusting it sooner. Trust is
 counted from the moment a renewal was *begun*, on a clock that goes on while the machine is suspended, and ends a margin
-before the term does. So a slow answer never lengthens it, and a process that was paused wakes up without it.
+before the lease does. So a slow answer never lengthens it, and a process that was paused wakes up without it.
 
     trusted until = begin of the last renewal that succeeded + TTL − margin
 
-Whoever acts for the run asks `trusted` before each command, and SQL asks again (`EXPIRES_AT > SYSDATE()`).
+The leader asks `trusted` before each command, and SQL asks again (`EXPIRES_AT > SYSDATE()`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _JOIN_S = 15.0  # longer than one statement may take
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseTimes:
-    """How long a term lasts, how often it is renewed, how much sooner its holder stops."""
+    """How long a lease lasts, how often it is renewed, how much sooner its holder stops."""
 
     ttl_s: float = 30.0
     renew_s: float = 5.0
@@ -53,7 +53,7 @@ class LeaseTrust:
         self._lost = False
 
     def renewed(self, begun_ns: int) -> None:
-        """A renewal that was begun then has succeeded. A lost term stays lost, whatever arrives late."""
+        """A renewal that was begun then has succeeded. A lost lease stays lost, whatever arrives late."""
         self._until_ns = max(self._until_ns, begun_ns + self._span_ns)
 
     def lose(self) -> None:
@@ -67,7 +67,7 @@ class LeaseTrust:
 
 
 class LeaseKeeper(Service):
-    """Renews a term until it is stopped or lost. Owns `session`, which it closes."""
+    """Renews a lease until it is stopped or lost. Owns `session`, which it closes."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class LeaseKeeper(Service):
         self._session.close()
 
     def step(self) -> bool:
-        """One renewal. False: the term is lost, there is nothing left to keep."""
+        """One renewal. False: the lease is lost."""
         begun_ns = self._clock.boottime_ns()
         if not self._trust.holds(begun_ns):
             event(

@@ -19,7 +19,7 @@ _STATE, _START_TICKS = 0, 19  # fields of /proc/<pid>/stat after the name of the
 
 
 def process_mark(pid: int) -> str:
-    """The mark of a process of this machine; empty where nobody can know."""
+    """The mark of a process of this machine; empty where it cannot be known."""
     place, start_ticks = _place(), _started(pid)
     if not place or start_ticks is None:
         return ""

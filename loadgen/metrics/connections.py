@@ -120,7 +120,7 @@ class _Login:
 
 
 class ConnectionMeter:
-    """Any thread. Clients tell what happens to their connections, the conductor what is planned; both say when."""
+    """Any thread. Clients report what happens to their connections, the ramp controller what is planned, with times."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards everything here
@@ -139,7 +139,7 @@ class ConnectionMeter:
     # --- what is planned ---------------------------------------------------------------------------------------------
 
     def plan(self, line: Ramp, at_ns: int) -> None:
-        """From then on so many connections are wanted."""
+        """From then on this number of connections is planned."""
         with self._lock:
             self._advance(at_ns)
             self._line = line
@@ -290,7 +290,7 @@ class ConnectionMeter:
 
 
 def logins_data(logins: LoginCounts) -> dict[str, Any]:
-    """For a beat, and for the result of a worker."""
+    """For a heartbeat, and for the result of a worker."""
     last = [
         {"at": refusal.at.isoformat(timespec="milliseconds"), "code": refusal.code, "text": refusal.text}
         for refusal in logins.last_refused
@@ -299,7 +299,7 @@ def logins_data(logins: LoginCounts) -> dict[str, Any]:
 
 
 def read_logins(fields: JsonFields) -> LoginCounts:
-    """Raises BadMetrics when it cannot be what was written."""
+    """Raises InvalidMetrics when it cannot be what was written."""
     written = fields.part("reopened")
     reopened = {reason: written.whole(reason) for reason in ReconnectReason if written.has(reason)}
     return LoginCounts(

@@ -54,7 +54,7 @@ class SampleBatch:
         table = np.fromiter(numbers, np.int64, _FIELDS * len(samples)).reshape(-1, _FIELDS)
         statement, window, due_ns, sent_ns, done_ns, outcome = np.ascontiguousarray(table.T)
         if open_loop:
-            due_ns = np.minimum(due_ns, sent_ns)  # a wait may end a moment early, and nobody is late then
+            due_ns = np.minimum(due_ns, sent_ns)  # a wait may end a moment early, which is not a negative delay
         elif (due_ns != sent_ns).any():
             raise ValueError("in a closed loop a statement is due when it is sent")
         service_ns = done_ns - sent_ns
@@ -129,7 +129,7 @@ class MeasuredCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """What ended since the last harvest, of the windows in `phase`; times are exact. A statement that was
+    """What ended since the last collection, of the windows in `phase`; times are exact. A statement that was
     cut off has at least its time."""
 
     phase: Phase | None  # None: no window has been opened yet
@@ -216,7 +216,7 @@ def _statement_data(statement: StatementTally, *, with_times: bool) -> dict[str,
 
 
 def read_custom_metrics(text: str) -> CustomMetrics:
-    """What was written; raises BadMetrics when it cannot be that."""
+    """What was written; raises InvalidMetrics when it cannot be that."""
     fields = parse(text, "CUSTOM_METRICS", version=VERSION)
     response, lag, cut_off = (
         read_histogram(fields.part(name)) if fields.has(name) else EMPTY for name in ("response", "lag", "cut_off")

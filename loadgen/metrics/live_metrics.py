@@ -1,6 +1,6 @@
-"""LIVE_METRICS: what a worker says with every beat. State and not a change of it, so a lost beat loses nothing.
+"""LIVE_METRICS: what a worker reports with every heartbeat. It is state, not a change, so a lost one loses nothing.
 
-A beat has at most LIMIT_BYTES. When it would be longer, it says less, in this order, and says so:
+A heartbeat has at most LIMIT_BYTES. When it would be longer, it says less, in this order, and says so:
 
     1. the statements of the last seconds are put together    as one named "*"
     2. buckets are joined by three, then by seven             every histogram has its "coarseness": an error of 3 or 7 %
@@ -71,7 +71,7 @@ class LiveSecond:
         executing: int,
         judged: ThresholdSecond | None = None,
     ) -> LiveSecond:
-        """With many statements, of all of them together: every beat carries some seconds."""
+        """With many statements, of all of them together: every heartbeat carries some seconds."""
         statements = interval.tally.statements
         second = cls(
             ended_at=ended_at,
@@ -101,15 +101,15 @@ class LiveSecond:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveMetrics:
-    """A rate at this moment is the difference of two beats' totals by the difference of their `elapsed_s`."""
+    """A rate at this moment is the difference of two heartbeats' totals by the difference of their `elapsed_s`."""
 
     elapsed_s: float  # since the worker's start, by its own clock
     totals: Counts  # of all windows, stored ones too
     measured: MeasuredCounts
     windows: tuple[WindowResult, ...]  # all that are not stored yet, oldest first
-    left_out: tuple[int, ...] = ()  # ids of windows that the beat had no room for
+    left_out: tuple[int, ...] = ()  # ids of windows that the heartbeat had no room for
     logins: LoginCounts = field(default_factory=LoginCounts)
-    unstored: Mapping[str, int] = field(default_factory=dict)  # in the last beat: rows that are still in the spool
+    unstored: Mapping[str, int] = field(default_factory=dict)  # in the last heartbeat: rows that are still in the spool
     seconds: tuple[LiveSecond, ...] = ()  # the newest, oldest first
     signal: str | None = None  # it ends because it received this one, and not because the run does
 
@@ -124,7 +124,7 @@ def write_live(live: LiveMetrics, *, limit_bytes: int = LIMIT_BYTES) -> str:
 
 
 def read_live(text: str) -> LiveMetrics:
-    """What a beat said; raises BadMetrics when anything in it does not add up."""
+    """What a heartbeat said; raises InvalidMetrics when anything in it does not add up."""
     fields = parse(text, "LIVE_METRICS", version=VERSION)
     measured = _read_measured(fields.part("measured"))
     totals = read_counts(fields.part("totals"))

@@ -48,7 +48,7 @@ class Window:
     def seconds(self, now_ns: int) -> float:
         """What a rate is divided by: its length, up to now while it is open."""
         end_ns = now_ns if self.closed_ns is None else self.closed_ns
-        return max(0, end_ns - self.opened_ns) / NS_PER_S  # whoever asks may have read the clock before it was opened
+        return max(0, end_ns - self.opened_ns) / NS_PER_S  # the caller may have read the clock before it was opened
 
 
 class WindowRegistry:
@@ -84,7 +84,7 @@ class WindowRegistry:
             self._held.update(closed)
 
     def settle(self, window_id: int) -> Window:
-        """A closed window in which nothing is in flight becomes final. Whoever calls must have looked in this order:
+        """A closed window in which nothing is in flight becomes final. The caller must have looked in this order:
         the window was closed; then, how many had begun in it; and as many had ended."""
         with self._lock:
             window = self._held[window_id]
@@ -120,7 +120,7 @@ Sample = tuple[int, int, int, int, int, Outcome | FailedOutcome]
 
 
 class Recorder:
-    """Statements of one client. begin(), append(): that client's thread only. take(), begun: the harvester only."""
+    """Statements of one client. begin(), append(): that client's thread only. take(), begun: the collector only."""
 
     __slots__ = ("_begun", "_samples", "_windows", "append")
 
@@ -139,7 +139,7 @@ class Recorder:
                 return None
             sheet = self.sheet(window)
             sheet[0] += 1
-            # It may have closed before we were counted, and whoever closed it may have found nobody in it. Looked at
+            # It may have closed before we were counted, and the closing thread may have found it empty. Looked at
             # in this order, and under one interpreter lock, either they see our count or we see that it has closed.
             if windows.current == window:
                 return window

@@ -1,7 +1,7 @@
 """Collects what the clients recorded, keeps the tally of every window, and says when one is final.
 
 harvest() and everything else here: one thread, every second (recorder(): any thread). Clients touch their own Recorder
-only; windows are opened and closed by whoever follows the run's phases.
+only; windows are opened and closed by the ramp controller.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class SampleCollector:
         self._stalls = StallDetector(self._names)
         self._measured = MeasuredCounts()
         self._stored = Counts()  # of the windows that are not held any more
-        self._drained: list[Sample] = []  # by the last harvest, when no window was open any more
+        self._drained: list[Sample] = []  # by the last collection, when no window was open any more
         self._started_ns = self._harvested_ns = started_ns
 
     def recorder(self) -> Recorder:
@@ -80,11 +80,11 @@ class SampleCollector:
         return self._interval(batch, news, now_ns)
 
     def results(self, now_ns: int) -> tuple[WindowResult, ...]:
-        """Every window that is held, as of the last harvest. Store the final ones, then forget() them."""
+        """Every window that is held, as of the last collection. Store the final ones, then forget() them."""
         return tuple(self._result(window, now_ns) for window in self._windows.held())
 
     def forget(self, window_id: int) -> None:
-        """The final result of this window is stored. Until then it stays in every beat, so that nothing is lost."""
+        """The final result of this window is stored. Until then it stays in every heartbeat."""
         window = self._windows.forget(window_id)
         self._stored += self._counts(window)
         self._tallies.pop(window_id, None)
@@ -92,14 +92,14 @@ class SampleCollector:
             self._connections.forget(window_id)
 
     def stalls(self, window_id: int, zero_ns: int) -> WindowStalls | None:
-        """Of a window that is held, as of the last harvest."""
+        """Of a window that is held, as of the last collection."""
         held = (window for window in self._windows.held() if window.window_id == window_id)
         window = next(held, None)
         return None if window is None else self._stalls.of(window, zero_ns, self._harvested_ns)
 
     def drained(self, zero_ns: int, last: int) -> dict[int, Tally]:
-        """What the last harvest brought of the measurement after its end, by the second in which it started: from 1 to
-        `last`, counted from the zero. An arrival that was never sent is one of the last."""
+        """What the last collection brought of the measurement after its end, by the second in which it started: from 1
+        to `last`, counted from the zero. An arrival that was never sent is one of the last."""
         measured = {window.window_id for window in self._windows.held() if window.phase is Phase.MEASUREMENT}
         seconds: dict[int, list[Sample]] = {}
         for sample in self._drained:
@@ -118,7 +118,7 @@ class SampleCollector:
         return self._measured
 
     def live(self, now_ns: int) -> LiveMetrics:
-        """What the next beat says."""
+        """What the next heartbeat says."""
         results = self.results(now_ns)
         return LiveMetrics(
             elapsed_s=(now_ns - self._started_ns) / NS_PER_S,
@@ -168,7 +168,7 @@ class SampleCollector:
         )
 
     def _counts(self, window: Window) -> Counts:
-        """Counted twice: what began by the clients, what ended by the harvest."""
+        """Counted twice: what began by the clients, what ended by the collection."""
         ended, begun = self._ended(window), self._begun(window)
         return Counts(scheduled=begun, in_flight=begun - ended.ended) + ended
 

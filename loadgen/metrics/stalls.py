@@ -1,6 +1,6 @@
 """Stalls: statements are in flight, and each of them has run for more than 1 s and 10 × its own statement's median.
 
-A closed loop sends nothing while it waits, so a server that answers nobody leaves few slow samples behind. Slow queries
+A closed loop sends nothing while it waits, so a server that does not answer leaves few slow samples. Slow queries
 have a slow median, think time and low rates have nothing in flight: none of these is a stall.
 
 Once that holds, the stall counts from the moment since which nothing was sent and nothing answered, so it is as long as
@@ -54,7 +54,7 @@ class WindowStalls:
 
 
 class StallDetector:
-    """add() with every harvest. One thread."""
+    """add() with every collection. One thread."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
@@ -63,7 +63,7 @@ class StallDetector:
         self._idle: list[Span] = []
         self._paused: list[Span] = []
         self._was_idle = True
-        self._answered_ns = 0  # the last answer of earlier harvests
+        self._answered_ns = 0  # the last answer of earlier collections
 
     def add(
         self,

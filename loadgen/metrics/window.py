@@ -16,7 +16,7 @@ from loadgen.metrics.tally import StatementTally, Tally
 from loadgen.model.counts import Counts, count_discrepancy
 from loadgen.model.run import Phase
 
-ALL_STATEMENTS = "*"  # stands for all statements together where a beat had no room for each
+ALL_STATEMENTS = "*"  # stands for all statements together where a heartbeat had no room for each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,9 +30,9 @@ class WindowResult:
     seconds: float
     counts: Counts
     tally: Tally
-    connections: ConnectionTime | None = None  # None: nobody measured it
-    client: ClientResourceUse | None = None  # None: nobody measured it
-    stalls: WindowStalls | None = None  # None: nobody measured it
+    connections: ConnectionTime | None = None  # None: not measured
+    client: ClientResourceUse | None = None  # None: not measured
+    stalls: WindowStalls | None = None  # None: not measured
 
     @property
     def folded(self) -> bool:
@@ -49,7 +49,7 @@ class MergedWindows:
     tally: Tally
     qps: float  # succeeded samples per second
     statement_qps: Mapping[str, float]
-    stalls: tuple[Span, ...] | None = None  # None: nobody measured it
+    stalls: tuple[Span, ...] | None = None  # None: not measured
     stages: Mapping[str, MergedWindows] = field(default_factory=dict)  # those that thresholds are about, by name
 
     @property
@@ -63,8 +63,8 @@ def merge(workers: Iterable[Sequence[WindowResult]], *, live: bool = False) -> M
     """The windows of each worker, which follow one another, and then the workers, which ran side by side.
 
     A rate is a count by the measured span: a worker that left early has measured less of it. `live`: windows that are
-    open are as old as the beats that told of them, so each of those workers has its own seconds; and what is in flight
-    will be counted in them, so it has its share of those seconds.
+    open are as old as the heartbeats that reported them, so each of those workers has its own seconds; and what is in
+    flight will be counted in them, so it has its share of those seconds.
     """
     known = list(workers)
     own_seconds = [math.fsum(window.seconds for window in windows) for windows in known]

@@ -14,7 +14,7 @@ class Counts:
     skipped: int = 0  # due, and never sent
     succeeded: int = 0
     failed: int = 0
-    cancelled: int = 0  # ended by us; nobody knows how long it would have taken
+    cancelled: int = 0  # ended by loadgen; its full time is unknown
     in_flight: int = 0
 
     def __add__(self, other: Counts) -> Counts:

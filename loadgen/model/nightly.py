@@ -71,12 +71,12 @@ class ExitCodeMeaning(StrEnum):
 
 _JUDGED = {
     0: ExitCodeMeaning.COMPLETED,  # passed
-    5: ExitCodeMeaning.COMPLETED,  # INVALID: a result, and the same again is somebody's decision
+    5: ExitCodeMeaning.COMPLETED,  # INVALID is a result; running it again is the user's decision
     10: ExitCodeMeaning.COMPLETED,  # a threshold failed
     11: ExitCodeMeaning.COMPLETED,  # a regression is confirmed
     2: ExitCodeMeaning.HOPELESS,  # the scenario or a setting is wrong: it stays wrong
     75: ExitCodeMeaning.BUSY,
-    130: ExitCodeMeaning.STOPPED,  # somebody stopped this run; he does not want it again
+    130: ExitCodeMeaning.STOPPED,  # stopped by a user, who does not want it again
     143: ExitCodeMeaning.STOPPED,
 }
 
@@ -105,7 +105,7 @@ def unmet_requirements(requires: Collection[str], offers: Sequence[Collection[st
 
 
 def retry_pause_s(attempts: int, chance: float) -> float:
-    """How long to wait after so many attempts: doubling, and spread over its upper half by `chance` (0 to 1)."""
+    """How long to wait after this number of attempts: doubling, and spread over its upper half by `chance` (0 to 1)."""
     longest_s = min(PAUSE_MAX_S, FIRST_PAUSE_S * 2.0 ** min(max(attempts - 1, 0), 30))
     return longest_s * (0.5 + 0.5 * chance)
 
@@ -261,10 +261,10 @@ class Overlap(StrEnum):
 class FireOutcome(StrEnum):
     """What became of a fire."""
 
-    DUE = "DUE"  # to be queued, by whoever sees it
+    DUE = "DUE"  # to be queued, by any scheduler
     QUEUED = "QUEUED"
     SKIPPED = "SKIPPED"  # the run before had not ended
-    MISSED = "MISSED"  # nobody was there in time, and it is too late
+    MISSED = "MISSED"  # no scheduler ran in time, and it is too late
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

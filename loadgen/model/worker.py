@@ -11,7 +11,7 @@ class WorkerStatus(StrEnum):
     RUNNING = "RUNNING"
     DRAINING = "DRAINING"  # no new statements
     COMPLETED = "COMPLETED"
-    DEAD = "DEAD"  # said by the worker itself with its last beat; silence is judged by whoever waits for beats
+    DEAD = "DEAD"  # written by the worker with its last heartbeat; missing heartbeats are judged by the leader
 
     @property
     def is_terminal(self) -> bool:
@@ -35,8 +35,8 @@ class WorkerExit(IntEnum):
     CLEAN = 0
     CONFIGURATION = 1  # arguments, scenario, SQL that cannot work, a living duplicate
     NO_CONTROL_PLANE = 2  # nothing of the control plane has answered for too long
-    NO_START = 3  # nobody said START in time
-    FATAL = 4  # a bug, or nobody is in charge any more
+    NO_START = 3  # no START in time
+    FATAL = 4  # a bug, or the run has no leader any more
 
 
 def worker_share(total: int, index: int, count: int) -> int:

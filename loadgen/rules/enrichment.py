@@ -20,7 +20,7 @@ SERVER_TIME_KINDS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnrichmentCount:
-    """How many rows of a statement have a status; without an id of their own they cannot be joined."""
+    """How many rows of a statement have a status; without a query id they cannot be joined."""
 
     statement_name: str
     identified: bool

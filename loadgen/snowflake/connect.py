@@ -139,7 +139,7 @@ _CAUSES = (
         (390120, 390123, 390126, 390127, 390129, 390197, 394508),
         r"multi-?factor|\bmfa\b|\bduo\b|passcode",
         "the log-in of {user} needs a second factor",
-        "Use a key pair, a programmatic access token or workload identity: nobody can answer for every connection.",
+        "Use a key pair, a programmatic access token or workload identity: a factor cannot be entered each time.",
     ),
     _cause(
         (390144, *range(394300, 394310)),
@@ -279,7 +279,7 @@ def close(connection: Connection) -> None:
 
 
 def _set_socket_timeout(connection: Any, seconds: int) -> None:
-    """Driver 4.x reads it at every request, but lets nobody set it after connecting."""
+    """Driver 4.x reads it at every request, but has no way to set it after connecting."""
     connection._socket_timeout = seconds
     if connection.socket_timeout != seconds:
         raise LoadgenError(

@@ -6,7 +6,7 @@ A section of connections.toml may hold any option of the driver. loadgen sorts t
     CREDENTIAL   what proves it                       from the profile, read when connecting
     PASSED       how to reach it (proxy, TLS, roles)  from the profile, where the installed driver knows the option
     OWNED        timeouts, retries, binds, sessions   from loadgen alone: they decide whether a measurement is true,
-                                                      and each connection must be a session of its own
+                                                      and each connection must be a separate session
     INSECURE     options that switch TLS checks off   refused
 
 The lists are those of driver versions 4.8 and 5.2.

@@ -1,7 +1,7 @@
-"""The one door to snowflake.connector.
+"""The only module that imports snowflake.connector.
 
 It is imported late, because it costs a fifth of a second and the command line must not wait for it; once, because what
-goes with it (loggers, variables) is per process; and never in a forked child: driver 5.x keeps threads of its own, and
+goes with it (loggers, variables) is per process; and never in a forked child: driver 5.x keeps threads, and
 a child that inherits it without them hangs at its first connect. Processes are started by spawn.
 """
 
@@ -37,7 +37,7 @@ _PROGRAMS = Path(__file__).with_name("programs")  # that take the place of other
 
 LIGHTEN_VARIABLE = "LOADGEN_DRIVER_LIGHTEN"
 _LIGHTENED_VERSIONS = (("5", "2"),)
-_LEVEL_TYPES = (FunctionType, BuiltinFunctionType)  # as it comes, and as lighten() leaves it
+_LEVEL_TYPES = (FunctionType, BuiltinFunctionType)  # as it comes, and as disable_telemetry_hooks() leaves it
 _lightened = False
 _import_lock = threading.Lock()
 _forked = False  # this process is a fork of one that had the driver
@@ -172,12 +172,13 @@ def limit_driver_logging() -> None:
 
 
 def disable_telemetry_hooks(environ: Mapping[str, str] = os.environ) -> bool:
-    """Leave out what driver 5 does for nobody: without it a core sends a sixth more statements. Whether it was done.
+    """Leave out what driver 5 does only for telemetry; True: it was done. A core then sends a sixth more statements.
 
-    It looks at the arguments of every call, and asks for a session parameter, to report them by telemetry, which all
-    our sessions have switched off; and it hands some twenty events per statement to Python, where quieten() drops them.
-    These names are the driver's own: they are touched in versions that were tested, and only if they are what they were
-    there. LOADGEN_DRIVER_LIGHTEN=0 leaves the driver as it is. Runs with and without it are not compared.
+    The driver looks at the arguments of every call, and asks for a session parameter, to report them by telemetry,
+    which all our sessions have switched off; and it hands some twenty events per statement to Python, where
+    limit_driver_logging() drops them. These names are the driver's own: they are changed in tested versions only, and
+    only while they have the expected types. LOADGEN_DRIVER_LIGHTEN=0 leaves the driver as it is. Runs with and without
+    it are not compared.
     """
     global _lightened
     calls = sys.modules.get(f"{_MODULE}._internal.decorators")

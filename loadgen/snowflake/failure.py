@@ -126,7 +126,7 @@ _BY_NUMBER = {
     251018: _CONFIGURATION,
     251020: _CONFIGURATION,  # no OAuth client secret
     251021: _CONFIGURATION,
-    252006: _SESSION_LOST,  # cursor is closed: somebody closed the connection under it
+    252006: _SESSION_LOST,  # cursor is closed: the connection was closed under it
     252007: _SESSION_LOST,  # session could not be renewed
     252009: _FATAL,  # fetch before execute
     252010: _NO_ANSWER,  # a part of the result could not be downloaded

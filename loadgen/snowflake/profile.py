@@ -1,6 +1,6 @@
 """One named connection: its fields, and where each of them came from.
 
-A profile is found by `lookup`, checked here, and turned into arguments by `settings` and `credential`. Secrets are
+A profile is found by `profile_lookup`, checked here, and turned into arguments by `settings` and `connect`. Secrets are
 `Secret`s throughout: printing a profile, an error about it, or its JSON shows ****.
 """
 
@@ -47,7 +47,7 @@ class ProfileField:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionProfile:
-    """A connection by name. `fields` has canonical keys only (see `keys`)."""
+    """A connection by name. `fields` has canonical keys only (see `connection_options`)."""
 
     name: str
     fields: Mapping[str, ProfileField]
@@ -63,7 +63,7 @@ class ConnectionProfile:
         return MASK if isinstance(found.value, Secret) or key in connection_options.SECRET else str(found.value)
 
     def reveal(self, key: str) -> str | None:
-        """A secret in clear, for the driver and nobody else."""
+        """A secret in clear, for the driver only."""
         found = self.fields.get(key)
         if found is None:
             return None

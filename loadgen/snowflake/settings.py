@@ -1,11 +1,11 @@
-"""A profile and a purpose, turned into arguments for connect(). Pure; the secrets are added by `credential`.
+"""A profile and a purpose, turned into arguments for connect(). Pure; the secrets are added by `connect`.
 
     load      the measured sessions
     control   heartbeats, polls, leases
     probe     is it there? short limits
 
 None of them lets the driver repeat a request. A measured time is then the time of one execution; and a write whose
-answer was lost is looked for by whoever sent it, where the driver would blindly do it twice.
+answer was lost is looked up by its sender, where the driver would blindly do it twice.
 
 Each limit has two halves: the server's (STATEMENT_TIMEOUT_IN_SECONDS), which ends the statement, and the client's, a
 little later, for the server that does not answer at all. Names differ between the driver's major versions:

@@ -1,7 +1,7 @@
 """One client: a thread with one connection that executes statements and measures them, and does nothing else.
 
-What it shares with others it only reads. What it measured goes into deques of its own, which the main thread empties.
-A statement that is being executed lies in `flight`, a deque of at most one: whoever takes it out records it. So the
+What it shares with others it only reads. What it measured goes into its deques, which the main thread empties.
+A statement that is being executed lies in `flight`, a deque of at most one: the thread that pops it records it. So the
 worker can record a statement as cancelled whose driver call never comes back, and no statement is recorded twice.
 """
 
@@ -102,7 +102,7 @@ class Client:
     #
     # Between two statements the driver has emptied the processor's caches: every function called and every object
     # looked at here costs ten times what it costs in a tight loop. The closed loop goes as fast as the driver does, so
-    # what it does after a success is all in one function, and failures keep the books of their own.
+    # what it does after a success is all in one function, and failures are counted elsewhere.
 
     def _closed_loop(self) -> None:
         bench, slot, flight = self._bench, self.slot, self.flight

@@ -28,9 +28,9 @@ from loadgen.workload.pools import Pool
 
 
 class ArrivalQueue:
-    """take(): any client, without a lock. close(): the conductor.
+    """take(): any client, without a lock. close(): the ramp controller.
 
-    A number is dealt once: to a client, or to the conductor when the window has closed.
+    A number is dealt once: to a client, or to the ramp controller when the window has closed.
     """
 
     def __init__(
@@ -60,9 +60,9 @@ class ArrivalQueue:
         return self._opened_ns + round(self._schedule.due_s(number) * NS_PER_S)
 
     def close(self, closed_ns: int) -> Iterator[int]:
-        """The window has closed: the arrivals that were due in it and that nobody has taken, or ever will."""
+        """The window has closed: the arrivals that were due in it and that no client took."""
         # Clients may be taking at this moment. The end is only moved down to what was due, and every number below it
-        # goes to whoever asks first, so none is lost and none is dealt twice.
+        # goes to the first that asks, so none is lost and none is dealt twice.
         self._end = min(self._end, self._due_by(closed_ns))
         return iter(self.take, None)
 
@@ -99,14 +99,14 @@ class ClientSlot:
 
 @dataclass(slots=True, kw_only=True)
 class ClientContext:
-    """The conductor changes windows and arrivals; clients only read."""
+    """The ramp controller changes windows and arrivals; clients only read."""
 
     scenario: Scenario
     windows: WindowRegistry
     sessions: LoadSessions
     runs: tuple[StatementExecutor, ...]
-    opening: threading.Semaphore  # so many connections are opened at the same time
-    failed: Callable[[str, ErrorCategory, int | None, str], None]  # (statement, …, code, text): for log and beats
+    opening: threading.Semaphore  # limits how many connections are opened at the same time
+    failed: Callable[[str, ErrorCategory, int | None, str], None]  # (statement, …, code, text): for log and heartbeats
     go: threading.Event = field(default_factory=threading.Event)  # set while a window is open
     arrivals: ArrivalQueue | None = None  # open loop: those of the window that is open
     tags: dict[int | None, str] = field(default_factory=dict)  # QUERY_TAG by window
@@ -181,7 +181,7 @@ class ClientSlots:
             slot.log = None
 
     def spare(self) -> ClientSlot:
-        """A slot for nobody: it draws as the first one does, and has a recorder of its own."""
+        """A slot without a client: it draws as the first one does, into a separate recorder."""
         return ClientSlot(number=-1, drawer=self._drawer(0), recorder=self._harvester.recorder(), log=None)
 
     def _drawer(self, number: int) -> StatementStream:

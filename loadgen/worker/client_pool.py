@@ -20,7 +20,7 @@ from loadgen.worker.client_context import CLIENTS_MAX, ClientContext, ClientSlot
 
 
 class ClientPool:
-    """resize() and reap(): the conductor. Counting, cancelling and abandoning: the main thread."""
+    """resize() and reap(): the ramp controller. Counting, cancelling and abandoning: the main thread."""
 
     def __init__(self, bench: ClientContext, slots: ClientSlots, warn: Callable[[str], None]) -> None:
         self._bench, self._slots, self._warn = bench, slots, warn
@@ -33,7 +33,7 @@ class ClientPool:
         self.ahead = 0  # clients that are connected: those that work, and those that will be wanted soon
 
     def resize(self, wanted: int, ahead: int = 0) -> None:
-        """Have so many clients at work, but never more than there may be; and up to `ahead` of them connected, which
+        """Set the number of working clients, up to the limit; and connect up to `ahead` of them, which
         work when they are wanted. Without effect once the pool drains."""
         with self._lock:
             if self._draining:
@@ -91,13 +91,13 @@ class ClientPool:
 
     @property
     def given_up(self) -> LoadgenError | None:
-        """Why nobody is left, when every client has given up drawing; None while one may still work."""
+        """Why no client is left, when every client has given up drawing; None while one may still work."""
         clients = self._all()
         hopeless = [client.error for client in clients if client.error is not None]
         return hopeless[0] if hopeless and len(hopeless) == len(clients) >= self.wanted else None
 
     def drain(self) -> None:
-        """Nobody begins anything new. Safe to call twice."""
+        """No client begins another statement. Safe to call twice."""
         with self._lock:
             self._draining, self.wanted, self.ahead = True, 0, 0
         self._slots.close()

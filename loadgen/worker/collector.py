@@ -1,4 +1,4 @@
-"""Once a second: take what the clients measured, hand on what is final, and make what the next beat says."""
+"""Once a second: take what the clients measured, hand on what is final, and make what the next heartbeat says."""
 
 from __future__ import annotations
 
@@ -28,11 +28,13 @@ from loadgen.worker.worker_state import WorkerSharedState, exit_reason_for
 TIMED_MAX = 20  # statements whose times are stored second by second; the counts of all are
 AWAKE_MAX_S = 2.0  # between two looks; beyond that this process was paused
 
-SECONDS_PER_HEARTBEAT = 10  # in every beat: a view that missed some beats, or has just been opened, misses no second
+SECONDS_PER_HEARTBEAT = (
+    10  # in every heartbeat: a view that missed some heartbeats, or has just been opened, misses no second
+)
 
 
 class MetricsCollector:
-    """The main thread's own: the harvester and everything it holds belong to it."""
+    """The main thread's own: the sample collector and everything it holds belong to it."""
 
     def __init__(
         self,
@@ -98,7 +100,7 @@ class MetricsCollector:
         return replace(live, windows=tuple(map(self._with_client, live.windows)), seconds=tuple(self._seconds))
 
     def _forget(self) -> None:
-        """What is stored. Not the newest window: the last beat has all of it, so that every view shows the same."""
+        """What is stored. Not the newest window: the last heartbeat has all of it, so all views agree."""
         stored, newest = self._board.stored_windows, self._parts.windows.newest
         for _ in range(len(stored)):
             window_id = stored.popleft()
@@ -198,7 +200,7 @@ class MetricsCollector:
         keep(folder, self._arguments.run_id, replace(self._flush.unsent(), result=result))
 
     def tell_unstored(self, folder: Path) -> None:
-        """The last beat says what is left in the spool."""
+        """The last heartbeat says what is left in the spool."""
         self._board.live_metrics = write_live(replace(self._live(), unstored=contents(folder)))
 
     def result(self, status: str, created_at: datetime, template_id: str) -> ResultRow:

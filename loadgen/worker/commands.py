@@ -3,7 +3,7 @@
 The control thread puts in what it reads; the thread that conducts the clients takes out what is due. Rules:
 
 - events are taken in the order of their numbers, each once; those for others are passed over
-- commands of a term older than the newest one seen are ignored: their author has been replaced
+- commands of a lease older than the newest one seen are ignored: their author has been replaced
 - START may carry a plan, which takes back all that was announced before it and has not begun; the moments of its parts
   count from the moment of START. A later command takes back what earlier ones of its kind announced for its moment or
   after it
@@ -38,7 +38,7 @@ class DueCommand:
     at_ns: int
     sequence_id: int
     command: SetPhase | SetWorkerTarget
-    epoch: int = 0  # of the term that announced it
+    epoch: int = 0  # of the lease that announced it
 
 
 class CommandQueue:
@@ -67,7 +67,7 @@ class CommandQueue:
         self._target_sequence = 0  # of its event
         self._target_applied = 0  # the newest one that was taken out
         self._phase_ahead = Phase.PREPARING  # the furthest phase that was begun or announced
-        self.epoch = 0  # of the newest term seen
+        self.epoch = 0  # of the newest lease seen
         self.last_sequence_id = 0
         self.started = False
         self.has_plan = False  # START said when the first window opens
@@ -141,7 +141,7 @@ class CommandQueue:
     # --- what goes out -----------------------------------------------------------------------------------------------
 
     def take_due(self, now_ns: int) -> list[DueCommand]:
-        """What is to be done now, in order; it is taken off the agenda."""
+        """What is to be done now, in order; it is taken off the command queue."""
         with self._lock:
             due = [item for item in self._pending if item.at_ns <= now_ns]
             self._pending = self._pending[len(due) :]

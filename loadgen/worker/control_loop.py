@@ -1,4 +1,4 @@
-"""The control thread: reads what the run's leader says, and puts it on the agenda.
+"""The control thread: reads the leader's commands from the tables into the command queue.
 
 Until the worker is ready, and then until START, it asks every second whether the run is on or over; after START it
 polls RUN_STATUS every second, and reads events when their number moved and at least every five seconds. One failed poll
@@ -47,8 +47,8 @@ class ControlLoop:
         wake: threading.Event,
         begin: Callable[[Phase | None], None],
     ) -> None:
-        """`wake` is set whenever the agenda may have changed; `begin` is called once, at START, with the run's phase
-        when it is one to begin with."""
+        """`wake` is set whenever the command queue may have changed; `begin` is called once, at START, with the run's
+        phase when it is one to begin with."""
         self._session, self._run_id, self._board, self._agenda = session, run_id, board, agenda
         self._timing, self._clock, self._wake = timing, clock, wake
         self._begin = begin
@@ -75,8 +75,8 @@ class ControlLoop:
         while not stopping.is_set():
             began_ns = self._clock.monotonic_ns()
             if not self._started and self._is_overdue():
-                text = f"nobody said START within {self._timing.start_s:g} s"
-                hint = f"Is somebody leading run {self._run_id}? `loadgen runs show` tells."
+                text = f"no START within {self._timing.start_s:g} s"
+                hint = f"Check that an orchestrator leads run {self._run_id}: `loadgen runs show {self._run_id}`."
                 self._board.end(ExitReason(code=WorkerExit.NO_START, error=text, hint=hint))
                 return
             self._try_step()
@@ -134,7 +134,7 @@ class ControlLoop:
         if self._agenda.stop is not None:
             self._stop(self._agenda.stop)
         elif poll.lease_over_ms is not None and poll.lease_over_ms > self._timing.orchestrator_lost_s * 1000:
-            text = f"nobody has led run {self._run_id} for {poll.lease_over_ms / 1000:.0f} s"
+            text = f"run {self._run_id} has had no leader for {poll.lease_over_ms / 1000:.0f} s"
             self._board.end(ExitReason(code=WorkerExit.FATAL, error=text, drain_s=self._timing.drain_interrupt_s))
 
     def _stop(self, stop: Stop) -> None:
@@ -210,7 +210,7 @@ class TargetWatchdog:
         self.since_s = self.since_s + awake_s if wanted and not connected else 0.0
 
     def ending(self, board: WorkerSharedState, timing: TimingSettings, logins: LoginCounts) -> ExitReason | None:
-        """The end of a worker whose load nobody carries. Before it is ready, how long it may take is limited anyway."""
+        """The end of a worker without any connection. Before it is ready, its time is limited by timing.start."""
         if self.since_s < timing.no_connection_s or board.status not in _WORKING:
             return None
         why = f": {logins.last_refused[-1].text}" if logins.last_refused else ""

@@ -1,7 +1,7 @@
-"""The flush thread: writes what the worker measured, on a connection of its own.
+"""The flush thread: writes what the worker measured, on a dedicated session.
 
 Final windows at once, snapshots and logs in batches every few seconds (warnings at once). What cannot be written waits
-here, bounded; while the control plane is away the measurement goes on.
+here, bounded; while the control plane is unreachable the measurement goes on.
 """
 
 from __future__ import annotations

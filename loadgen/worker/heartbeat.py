@@ -1,4 +1,4 @@
-"""The heartbeat thread: one UPDATE per second on a connection of its own. A failed beat is followed by the next one."""
+"""The heartbeat thread: one UPDATE per second on a dedicated session. A failed one is followed by the next."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class WorkerNotReplaceable(LoadgenError):
 
 
 def check_replacement_allowed(session: ControlSession, patience: RetryPolicy, there: HeartbeatRow) -> None:
-    """Raises ValuesDrawn when the process whose row this is must not be followed by another."""
+    """Raises WorkerNotReplaceable when the process whose row this is must not be followed by another."""
     run_id = there.identity.run_id
     run = patience.call(lambda: run_status.read(session, run_id))
     text = patience.call(lambda: run_status.read_config(session, run_id))
     if run is None or text is None or run.status.is_terminal:
-        return  # there is nothing to do for anybody, and that is said elsewhere
+        return  # the run is gone or over; the control thread reports it
     statement = first_unrepeatable_statement(thaw(text, None))
     if statement is not None and may_have_sent_load(there.beat, run.status):
         other = there.identity
@@ -54,7 +54,7 @@ def check_replacement_allowed(session: ControlSession, patience: RetryPolicy, th
 
 
 def may_have_sent_load(last: WorkerHeartbeat, run: RunStatus) -> bool:
-    """Whether a process may have made load, by its last beat. One that said it was done has said all there is."""
+    """Whether a process may have generated load, by its last heartbeat."""
     if last.phase is not None:
         return True
     return not last.status.is_terminal and run not in _BEFORE_LOAD
@@ -96,7 +96,7 @@ class Heartbeat:
         period_s: float,
         clock: Clock,
     ) -> None:
-        """`compose` makes the beat with this number."""
+        """`compose` makes the heartbeat with this number."""
         self._session, self._me, self._board, self._compose = session, me, board, compose
         self.period_s, self._clock = period_s, clock
         self._count = 1  # registering was the first
@@ -128,7 +128,7 @@ class Heartbeat:
                 break
             due_ns = max(due_ns + round(self.period_s * NS_PER_S), self._clock.monotonic_ns())
             self._clock.wait(self._finishing, (due_ns - self._clock.monotonic_ns()) / NS_PER_S)
-            if finishing:  # the last beat failed: try again soon, for as long as somebody waits for it
+            if finishing:  # the last heartbeat failed: retry soon, until finish() has given up
                 self._clock.wait(self._said_last, 0.2)
 
     def _check(self, patience: RetryPolicy) -> Callable[[HeartbeatRow], None]:
@@ -143,7 +143,7 @@ class Heartbeat:
         self._count += 1
         try:
             ours = beat(self._session, self._me, self._compose(self._count))
-        except LoadgenError as error:  # even a login that is refused: the next beat tries again
+        except LoadgenError as error:  # even a refused login: the next heartbeat retries
             event(log, logging.DEBUG, "beat_failed", what=str(error))
             return False
         self._board.contact()
@@ -154,7 +154,7 @@ class Heartbeat:
 
 
 def identity_of(arguments: WorkerArguments, environ: Mapping[str, str]) -> WorkerIdentity:
-    """Who this process is, in its row."""
+    """The identity of this process, as in its row."""
     return WorkerIdentity(
         run_id=arguments.run_id,
         worker_id=arguments.worker_id,

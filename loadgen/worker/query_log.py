@@ -1,6 +1,6 @@
 """The query log: executed statements one by one, kept in a file until the run is over, then uploaded.
 
-Clients append tuples to a deque of their own; once a second the main thread turns them into records of fixed size and
+Each client appends tuples to its deque; once a second the main thread turns them into records of fixed size and
 appends those to `executions.bin`. What a record refers to by number (windows, error texts) is in `executions.jsonl`, a
 checksum and a JSON object per line, written before the first record that needs it. A process that is killed loses its
 last second; what was cut or damaged is recognised by its length or checksum and left out. The file stays when it cannot

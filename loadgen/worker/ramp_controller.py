@@ -36,14 +36,14 @@ REAP_S = 0.5  # ended clients are noticed within this time
 SETTLING_S = 0.02  # while a step settles, connections are looked at so often
 AHEAD_S = 2.0  # connections that will be wanted are opened so early, and earlier by the time that logins take
 LOGIN_S = 0.5  # what a login takes where none was slower
-UNSENT_ARRIVALS_BATCH = 10_000  # arrivals that nobody sent are counted in portions: others wait for the lock meanwhile
+UNSENT_ARRIVALS_BATCH = 10_000  # unsent arrivals are counted in batches: other threads wait for the lock meanwhile
 
 _WINDOWS = (Phase.WARMUP, Phase.MEASUREMENT)
 
 
 @dataclass(frozen=True, slots=True)
 class _Leftovers:
-    """The arrivals of a closed window that nobody took."""
+    """The arrivals of a closed window that no client took."""
 
     arrivals: ArrivalQueue
     numbers: Iterator[int]
@@ -145,7 +145,7 @@ class RampController:
             self._pool.drain()
 
     def settle_all(self) -> None:
-        """After the drain: count every arrival that nobody sent."""
+        """After the drain: count every arrival that was not sent."""
         with self._lock:
             while self._leftovers:
                 self._count_leftovers()
@@ -203,7 +203,7 @@ class RampController:
         self._enter(command.phase, command.step_id, at_ns, now_ns, closes_ns)
 
     def _enter(self, phase: Phase, step_id: int | None, at_ns: int, now_ns: int, closes_ns: int | None) -> None:
-        """Begin a phase of the run, with a window of its own; find_max measures nothing but its steps."""
+        """Begin a phase of the run, with a new window; find_max measures only its steps."""
         if phase is Phase.MEASUREMENT and self._zero_ns is None:
             self._zero_ns = at_ns
         if self._find_max is None or phase is not Phase.MEASUREMENT:
@@ -273,7 +273,7 @@ class RampController:
             self._leftovers.append(_Leftovers(held, held.close(now_ns), now_ns if busy else None))
 
     def _count_leftovers(self) -> None:
-        """A portion of the arrivals that were due and that nobody sent; with the last one their window is let go."""
+        """A batch of the arrivals that were due and not sent; with the last batch their window is released."""
         if not self._leftovers:
             return
         assert self._spare is not None
@@ -320,7 +320,7 @@ class RampController:
         return max(wanted, *levels)
 
     def _lead_ns(self, logins: int) -> int:
-        """How long so many logins may take, a few at a time."""
+        """How long this number of logins may take, a few at a time."""
         login_ns = max(round(LOGIN_S * NS_PER_S), self._bench.connections.slowest_login_ns)
         return round(AHEAD_S * NS_PER_S) + -(-logins // self._bench.scenario.connections.open_parallel) * login_ns
 

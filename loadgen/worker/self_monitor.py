@@ -62,7 +62,7 @@ class ResourceReading:
 
 
 class SelfMonitor:
-    """read(): one thread, every second. The probe has a thread of its own."""
+    """read(): one thread, every second. The probe runs in a dedicated thread."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -96,7 +96,7 @@ class LoadSessions:
 
 
 def login_pause_s(attempts: int, part: float) -> float:
-    """How long to wait after so many refused logins in a row: from 1 s to LOGIN_PAUSE_MAX_S, twice as long each time.
+    """How long to wait after consecutive refused logins: from 1 s to LOGIN_PAUSE_MAX_S, twice as long each time.
     `part`, from 0 to 1, is random, so that clients do not come back all at once."""
     longest_s = min(LOGIN_PAUSE_MAX_S, 2.0 ** min(attempts, 20))
     return longest_s * (1.0 + part) / 2.0

@@ -1,8 +1,8 @@
-"""What a worker has not stored yet: a folder of its own in the spool, and how its contents get into the tables.
+"""What a worker has not stored yet: its folder in the spool, and how the contents get into the tables.
 
     executions.*    the query log
     unsent.jsonl    windows, snapshots, log lines and the result, as far as they could not be stored
-    lock            held by the worker while it lives, and by whoever uploads
+    lock            held by the worker while it lives, and by an upload
 
 Everything is stored once, however often it is tried: rows that are there are not written again.
 """

@@ -123,7 +123,7 @@ def assemble(
 
 
 def compose(board: WorkerSharedState, parts: WorkerComponents | None, count: int) -> WorkerHeartbeat:
-    """What the beat with this number says. Any thread: it only reads."""
+    """What the heartbeat with this number says. Any thread: it only reads."""
     return WorkerHeartbeat(
         status=board.status,
         phase=None if parts is None else parts.conductor.phase,
@@ -219,18 +219,18 @@ def _describe(parts: WorkerComponents, loop: ControlLoop, board: WorkerSharedSta
 log = logging.getLogger(__name__)
 
 CANCEL_S = 5.0  # how long statements that were cancelled on the server may take to come back
-FORCED_CANCEL_S = 1.0  # the same, when nobody wants to wait
+FORCED_CANCEL_S = 1.0  # the same after a second signal
 
 
 class DrainWait(Protocol):
     def __call__(
         self, done: Callable[[], bool], limit_s: Callable[[], float], unless: threading.Event | None = None
     ) -> None:
-        """Until it is done, time is over, or `unless` is set; harvesting all the while."""
+        """Until it is done, time is over, or `unless` is set; collecting samples meanwhile."""
 
 
 def drain(parts: WorkerComponents, board: WorkerSharedState, wait: DrainWait, *, hurry: threading.Event) -> None:
-    """The main thread's. Afterwards no sample is missing, but for a harvest."""
+    """The main thread's. Afterwards no sample is missing after one more collection."""
     parts.conductor.finish()
     wait(lambda: parts.pool.drained, lambda: board.drain_s, unless=hurry)
     sessions = parts.pool.cancel()
@@ -248,5 +248,5 @@ def drain(parts: WorkerComponents, board: WorkerSharedState, wait: DrainWait, *,
 def _cancel(parts: WorkerComponents, sessions: list[int]) -> None:
     try:
         parts.bench.sessions.cancel(sessions)
-    except Exception as error:  # the statements have a time limit of their own
+    except Exception as error:  # each statement has a time limit
         event(log, logging.WARNING, "cancel_failed", what=str(error))

@@ -9,7 +9,7 @@ a worker to its slots, each in turn. What happens to the sessions of a slot when
 The end of the load ends no session: those that live then are `current` in the results.
 
     Seat     the users of one slot, in place of its drawer. Belongs to the slot's client.
-    Users    all seats. sweep(): the conductor. counts: the main thread.
+    Users    all seats. sweep(): the ramp controller. counts: the main thread.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class LogicalUsers:
         now_ns = self._clock.monotonic_ns()
         for seat in tuple(self._seats):
             seat.strict = False
-            if not self._closed:  # up to a minute after the last sweep, many may be over that nobody has used again
+            if not self._closed:  # up to a minute after the last sweep, many may have expired unused
                 seat.book.sweep(now_ns)
         self._closed = True
 
@@ -160,7 +160,7 @@ class SlotUsers:
 
 
 def in_session(run: StatementExecutor) -> StatementExecutor:
-    """A statement that is executed as a user, whoever has drawn it."""
+    """A statement that is executed as a user."""
 
     def execute(cursor: Cursor, drawn: Any) -> int:
         seat: SlotUsers = drawn.seat

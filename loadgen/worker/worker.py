@@ -1,11 +1,11 @@
-"""A worker process: one life, from its arguments to its exit code.
+"""A worker process, from its arguments to its exit code.
 
-    main thread   signals, one harvest a second, the decision to end; never a call of the driver
+    main thread   signals, collects samples every second, decides to end; never calls the driver
     heartbeat     one UPDATE a second                      (heartbeat.py)
     control       sets everything up, then follows the run (control_loop.py)
-    flush         writes what was measured                 (flush.py, upload.py)
-    ramp          windows, and the number of clients       (conductor.py)
-    probe         how late threads wake up                 (gauges.py)
+    flush         writes what was measured                 (flush.py, spool.py)
+    ramp          windows, and the number of clients       (ramp_controller.py)
+    probe         how late threads wake up                 (self_monitor.py)
     client-N      the load                                 (client.py)
 
 It ends by os._exit: the interpreter would wait for its threads, and one driver call that hangs would hold it for ever.
@@ -51,7 +51,7 @@ HARVEST_S = 1.0
 LOOK_S = 0.05
 STORE_S = 600.0  # how long storing results and the query log may take
 LOGOUT_S = 2.0  # how long the threads may take to close their sessions
-HURRY_S = 1.5  # the same, when nobody wants to wait; what is not stored by then is in the spool
+HURRY_S = 1.5  # the same after a second signal; what is not stored by then is in the spool
 
 
 class Worker:
@@ -99,14 +99,14 @@ class Worker:
     # --- the main thread ---------------------------------------------------------------------------------------------
 
     def run(self) -> int:
-        """Live, and say with which code to exit."""
+        """Run until there is a reason to end; the exit code."""
         try:
             self._start("heartbeat", lambda: self._beats.run(self._patience(self._stopping)))
             self._start("control", self._control_thread)
             self._start("probe", lambda: self._gauges.probe(self._stopping))
             self._live()
             return self._end()
-        except Exception as error:  # a bug of ours: whoever waits for this process must not wait for ever
+        except Exception as error:  # a bug: the parent must not wait for this process for ever
             log.exception("thread_died thread=main")
             self._died(ThreadDied(f"thread main: {type(error).__name__}: {error}"))
             self._stopping.set()
@@ -126,7 +126,7 @@ class Worker:
             self._hurry.set()  # the drain began with more time than is left to a worker without a parent
 
     def _live(self) -> None:
-        """Harvest every second until there is a reason to end."""
+        """Collect samples every second until there is a reason to end."""
         due_ns = self._clock.monotonic_ns()
         while not self._board.ended.is_set():
             due_ns += round(HARVEST_S * NS_PER_S)
@@ -168,13 +168,13 @@ class Worker:
                 self._measuring.forfeit()
             drain(parts, board, self._wait, hurry=self._hurry)
             self._harvest()
-            self._harvest()  # windows become final with the harvest after the one that saw their last sample
+            self._harvest()  # a window becomes final with the collection after the one that saw its last sample
             self._store(board.ending)  # something worse may have come up meanwhile
         self._stopping.set()
         return self._say_goodbye(board.ending)
 
     def _say_goodbye(self, ending: ExitReason | None) -> int:
-        """The last beat, and on stderr what went wrong."""
+        """The last heartbeat, and on stderr what went wrong."""
         assert ending is not None
         board, me = self._board, self._arguments
         board.advance(WorkerStatus.COMPLETED if ending.code is WorkerExit.CLEAN else WorkerStatus.DEAD)
@@ -198,7 +198,7 @@ class Worker:
     def _wait(
         self, done: Callable[[], bool], limit_s: Callable[[], float], unless: threading.Event | None = None
     ) -> None:
-        """Until it is done, time is over, or `unless` is set; harvesting and listening all the while."""
+        """Until it is done, time is over, or `unless` is set; collects samples and watches the control plane."""
         self._watch_over(done, limit_s, unless, self._harvest)
 
     def _watch_over(
@@ -222,7 +222,7 @@ class Worker:
             self._clock.wait(never, min(LOOK_S, left_s))
 
     def _store(self, ending: ExitReason) -> None:
-        """Have the flush thread write everything that is left, and keep what it could not. Beats go on meanwhile."""
+        """Have the flush thread write everything that is left, and spool the rest. Heartbeats go on meanwhile."""
         assert self._measuring is not None
         if ending.replaced:
             self._storing.set()
@@ -257,7 +257,7 @@ class Worker:
             self._kept = True
         except OSError as error:
             if not self._all_stored:  # else the flush thread is just removing the folder, having stored it all
-                text = f"what was not stored could not be kept in {self._spool} either: {error.strerror}"
+                text = f"unsent results could not be spooled to {self._spool}: {error.strerror}"
                 self._board.end(ExitReason(code=WorkerExit.FATAL, error=text))
 
     # --- other threads -----------------------------------------------------------------------------------------------
@@ -281,7 +281,7 @@ class Worker:
             session.close()
 
     def _is_registered(self) -> bool:
-        """Wait until the row is ours: two processes with one id must not both make load. False: it is not to be."""
+        """Wait until the row is ours: two processes with one id must not both generate load. False: the worker ends."""
         while not self._beats.registered.is_set():
             if self._clock.wait(self._board.ended, LOOK_S):
                 return False
@@ -356,7 +356,7 @@ class Worker:
                 flush.finish(self._patience(self._stopping), self._result, folder)
                 self._all_stored = True
         except LoadgenError as error:
-            # The main thread keeps what is left: nothing is lost, and beats have told what was measured.
+            # The main thread keeps what is left: nothing is lost, and heartbeats have reported what was measured.
             event(log, logging.WARNING, "results_not_stored", what=str(error))
             self._board.last_error = str(error)
         finally:

@@ -57,7 +57,7 @@ class WorkerSharedState:
     live_metrics: str | None = None  # the main thread
     cpu_percent: float | None = None  # the main thread
     memory_percent: float | None = None  # the main thread
-    ending: ExitReason | None = None  # whoever comes first: see end()
+    ending: ExitReason | None = None  # any thread; the first reason counts: see end()
     ended: threading.Event = field(default_factory=threading.Event)
     last_error: str | None = None  # any thread
     lost_lines: int = 0  # of the log, for which there was no room

@@ -141,7 +141,7 @@ class _UniformSpan:
 
 
 class _PoissonSpan:
-    """A worker's arrivals of one stage: so many independent moments, uniform in the area below the rate, sorted."""
+    """A worker's arrivals of one stage: independent moments, uniform in the area below the rate, sorted."""
 
     def __init__(self, stage: RateStage, start_s: float, count: int, *, seed: int, key: tuple[int, ...]) -> None:
         self._stage = stage

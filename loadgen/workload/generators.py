@@ -211,7 +211,7 @@ class PoolValues(Generator):
         lane = self._source.lane
         turns = np.arange(CHUNK_VALUES, dtype=np.int64) + chunk * CHUNK_VALUES
         common = math.gcd(lane.count, size)
-        moved = turns // (size // common) % common  # after so many turns it would come to its first value again
+        moved = turns // (size // common) % common  # after this number of turns it would return to its first value
         return (turns * lane.count + lane.number + moved) % size
 
 
@@ -275,4 +275,4 @@ def make_generator(parameter: Parameter, source: DrawContext) -> Generator:
         case Remembered():
             return Constant(None)  # a blank: the session fills it in, see loadgen.workload.users
         case Previous():
-            raise ValueError("`previous` repeats another parameter and has no values of its own")
+            raise ValueError("`previous` repeats another parameter and has no values")

@@ -17,7 +17,7 @@ from loadgen.workload.split import Lane, shard_range
 TABLE_RANKS = 4_096
 ITEMS_MAX = 1 << 62  # beyond 2**53 the rarest are drawn in small groups only
 
-# The scrambled generator of YCSB draws a rank of so many items, whatever the range, and hashes it into the range. Its
+# The scrambled generator of YCSB draws a rank of this many items, whatever the range, and hashes it into the range. Its
 # zeta is that of 10**10 items (26.469…); the 10**16 that newer versions name beside it would have another.
 SCRAMBLED_ITEMS = 10_000_000_000
 _FNV_OFFSET_BASIS = np.uint64(0xCBF29CE484222325)

@@ -22,7 +22,7 @@ SMALL_SIZE_MAX = 1 << 12
 _WORDS = 1 << 64
 _QUARTERS = 1 << 16
 _UNIT = 2.0**-53
-_POPCOUNT_WORDS = 1 << 16  # so many at a time
+_POPCOUNT_WORDS = 1 << 16  # at a time
 
 
 class RandomBits:

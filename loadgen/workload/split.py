@@ -1,4 +1,4 @@
-"""One total over many workers, and who gets what. Both sides, whoever commands and whoever obeys, ask here."""
+"""One total over many workers. Orchestrator and workers compute shares here, so they agree."""
 
 from __future__ import annotations
 

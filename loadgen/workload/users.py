@@ -1,6 +1,6 @@
 """The sessions of a few users: who has one, since when it was not used, and how many there have been.
 
-    prepare   the session that a statement of this user would belong to: the one he has, or the next one, not yet begun
+    prepare   the session that a statement of this user would belong to: the current one, or the next one, not yet begun
     begin     it is used from now on; the first time it is created
     end       the statement is over; a session's time to live counts from here
     sweep     sessions that were not used for their time to live expire
@@ -36,7 +36,7 @@ from loadgen.workload.pools import Pool
 
 @dataclass(slots=True, kw_only=True)
 class UserSession:
-    """One session of a user. Which number it is of his, from 0, makes it another than those before it."""
+    """One session of a user, numbered from 0 per user."""
 
     user: int  # in this book
     incarnation: int
@@ -46,10 +46,10 @@ class UserSession:
 
 
 class UserSessionTable:
-    """sweep() and counts: any thread. Everything else: whoever executes the statements, one at a time."""
+    """sweep() and counts: any thread. Everything else: the thread that executes the statements."""
 
     def __init__(self, users: int, ttl_ns: int, make: Callable[[int, int], UserSession]) -> None:
-        """`make` draws a session of a user (from 0), its number among his as the second argument."""
+        """`make` draws a session of a user (from 0); the second argument is its number among the user's sessions."""
         self._ttl_ns, self._make = ttl_ns, make
         self._lock = threading.Lock()  # guards everything below
         self._next = [0] * users  # number of the session that each user has next
@@ -62,7 +62,7 @@ class UserSessionTable:
             living = self._living.get(user)
             if living is not None and not self._is_over(living, now_ns):
                 return living
-            # One that is over, and that nobody has swept, still stands in the book: then this is the one after it.
+            # An expired session that was not swept yet is still listed: then this is the one after it.
             number = self._next[user]
         return self._make(user, number)
 

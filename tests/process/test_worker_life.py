@@ -226,8 +226,8 @@ def test_without_a_leader_a_worker_ends(stage: Stage) -> None:
     stage.plane.change("UPDATE WORKER_HEARTBEATS SET PID = PID + 1 WHERE RUN_ID = ?", replaced.run_id)
 
     for name, run, code, said in (
-        ("unstarted", unstarted, 3, "nobody said START within 1 s"),
-        ("lost", lost, 4, "nobody has led run"),
+        ("unstarted", unstarted, 3, "no START within 1 s"),
+        ("lost", lost, 4, "has had no leader for"),
         ("orphan", orphan, 4, "the parent process is gone"),
     ):
         assert workers[name].exit_code() == code, (name, workers[name].said)

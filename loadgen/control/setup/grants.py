@@ -27,14 +27,14 @@ ADMIN, RUN, QUEUE = Identifier("LOADGEN_ADMIN"), Identifier("LOADGEN_RUN"), Iden
 
 _SETUP_ONLY = frozenset({"schema_version.create", "schema_version.record"})
 _OF_THE_QUEUE = frozenset({"RUN_QUEUE", "RUN_ATTEMPTS", "POOL_WORKERS", "SCHEDULES", "SCHEDULE_FIRES"})
-_ADMINS_ONLY = "prune."  # whoever makes load need not be able to delete what others measured
+_ADMINS_ONLY = "prune."  # a role that generates load must not delete results of others
 _OF_THE_SYSTEM = (Identifier("INFORMATION_SCHEMA"), Identifier("SNOWFLAKE"))
 _CREATE = {TableType.HYBRID: "CREATE HYBRID TABLE", TableType.STANDARD: "CREATE TABLE"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrantTarget:
-    """What a scenario's load runs on. None: nobody has named it."""
+    """What a scenario's load runs on. None: not named."""
 
     warehouse: str | None
     database: str | None
@@ -43,7 +43,7 @@ class GrantTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrantSection:
-    """Statements that belong together; `notes` are for whoever reads the script."""
+    """Statements that belong together; `notes` are comments in the script."""
 
     notes: tuple[str, ...]
     statements: tuple[str, ...]

@@ -176,7 +176,7 @@ def apply_setup(
                 _make(session, patience, query, setup)
                 told(query.sql)
     with closing(_session(place, environ)) as session:
-        state = read_schema_state(session, patience)  # again: somebody may have been faster
+        state = read_schema_state(session, patience)  # again: another setup may have been faster
         steps = list(migration_statements(place, state))
         done = 0
 

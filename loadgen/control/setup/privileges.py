@@ -2,7 +2,7 @@
 
 A reader of tokens, not a parser: it knows where names of tables stand (after FROM, JOIN, INTO, UPDATE, USING, and
 after a comma among those), and leaves out what only looks like one: common table expressions, table functions,
-EXTRACT(… FROM …), IS DISTINCT FROM. Whoever changes or deletes rows also gets SELECT: finding them reads the table,
+EXTRACT(… FROM …), IS DISTINCT FROM. A role that changes or deletes rows also gets SELECT: finding them reads the table,
 and a hybrid table's index is used only by roles that have it.
 """
 

@@ -1,7 +1,7 @@
-"""POOL_WORKERS: the registry of runners. Each has a row of its own, found alive by its beats.
+"""POOL_WORKERS: the registry of runners. Each has one row, kept alive by its heartbeats.
 
-A runner's id is unique to its process. So one that was taken for dead, and beats again, comes back to its own row; what
-it held then is its own only if the lease has not passed.
+A runner's id is unique to its process. So one that was declared dead and sends heartbeats again returns to its row; a
+run that it held then is still its own only if the lease has not expired.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TOKEN_BYTES = 4
 _TOKEN_LENGTH = MARK_LENGTH + 2 * _TOKEN_BYTES
 _SHOW_IDS = "`loadgen workers list` shows the ids."
 
-_TOKEN = "after:"  # a page token that somebody made up is not taken for one
+_TOKEN = "after:"  # an invented page token is rejected
 
 _Q = load_queries("pool_workers")
 
@@ -53,9 +53,9 @@ class PoolWorkerIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistryReply:
-    """What the registry says to a registration or a beat."""
+    """What the registry says to a registration or a heartbeat."""
 
-    beat_s: float  # when to beat again
+    beat_s: float  # when to heartbeat again
     should_drain: bool
 
 
@@ -87,7 +87,7 @@ def new_worker_id() -> str:
 
 
 def is_gone(worker_id: str) -> bool:
-    """Has this runner's process run on this machine, and ended? False also where nobody can know."""
+    """Has this runner's process run on this machine, and ended? False also where it cannot be known."""
     name, _, token = worker_id.rpartition("-")
     pid = name.rpartition("-")[2]
     return pid.isdecimal() and len(token) == _TOKEN_LENGTH and has_ended(int(pid), token[:MARK_LENGTH])
@@ -119,7 +119,7 @@ def register(
 def beat(
     session: ControlSession, worker_id: str, *, current_run: str | None, completed: int, failed: int, lease_s: float
 ) -> RegistryReply | None:
-    """One beat, one attempt. None: it is not known any more, and must register again."""
+    """One heartbeat, one attempt. None: it is not known any more, and must register again."""
     if session.execute(_Q["beat"], current_run, completed, failed, worker_id) == 0:
         return None
     rows = session.fetch(_Q["status"], worker_id)
@@ -127,12 +127,12 @@ def beat(
 
 
 def beat_s(lease_s: float) -> float:
-    """Often enough that a lease survives some beats that fail."""
+    """Often enough that a lease survives some heartbeats that fail."""
     return min(BEAT_S, lease_s / 4)
 
 
 def drain(session: ControlSession, patience: RetryPolicy, worker_id: str) -> bool:
-    """It takes nothing new from now on, and hears of it with its next beat. False: it was not ONLINE."""
+    """It takes nothing new from now on, and hears of it with its next heartbeat. False: it was not ONLINE."""
     return patience.call(lambda: session.execute(_Q["drain"], worker_id)) == 1
 
 

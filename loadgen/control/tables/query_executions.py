@@ -125,7 +125,7 @@ def enrich(session: ControlSession, patience: RetryPolicy, run_id: str, decision
 
 
 def skip(session: ControlSession, patience: RetryPolicy, run_id: str, statement_names: Sequence[str]) -> None:
-    """What is PENDING and has no query id of its own, or is one of these statements, is SKIPPED from now on."""
+    """What is PENDING and has no query id, or is one of these statements, is SKIPPED from now on."""
     patience.call(lambda: session.execute(_Q["skip_unidentified"], run_id))
     for name in statement_names:
         patience.call(partial(session.execute, _Q["skip_statement"], run_id, name))

@@ -1,4 +1,4 @@
-"""RUN_ATTEMPTS: the history of a queued run, one row per claim. Each attempt is a run of its own."""
+"""RUN_ATTEMPTS: the history of a queued run, one row per claim. Each attempt is a separate run."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class PastEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnnouncedCommand:
-    """A window or a target that was announced, by an event of its own or in the plan of START."""
+    """A window or a target that was announced, by a separate event or in the plan of START."""
 
     at: datetime  # naive UTC
     command: SetPhase | SetWorkerTarget | SetRunTarget
@@ -92,7 +92,7 @@ class AnnouncedCommand:
 
 
 def emit(session: ControlSession, patience: RetryPolicy, term: Lease, new: NewEvent) -> EmittedEvent:
-    """Append an event. Fenced when the term is over."""
+    """Append an event. Fenced when the lease is over."""
     kind, data = encode_command(new.command, new.address)
     content = clean_json(data)
 
@@ -108,7 +108,7 @@ def emit(session: ControlSession, patience: RetryPolicy, term: Lease, new: NewEv
             if (found := look()) is not None:
                 return found
             patience.clock.wait(patience.stop, random.uniform(0, _PAUSE_MAX_S))  # another writer was faster
-        raise Fenced(f"run {term.key} has so many writers that this one never got a number")
+        raise Fenced(f"run {term.key} has too many writers: no event number could be allocated")
 
     def look() -> EmittedEvent | None:
         for number, created_at, age_ms in session.fetch(_Q["find"], new.event_id):

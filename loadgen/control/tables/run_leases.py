@@ -1,13 +1,13 @@
-"""RUN_LEASES: who is in charge of a run. A term is one row; the enforced key decides who gets it.
+"""RUN_LEASES: which process leads a run. A lease is one row per epoch; the enforced key decides who gets it.
 
-    claim     the next epoch, when the last term has been over for the takeover margin, or was released
-    join      the next epoch beside terms that live: whoever holds one of them finds that he is not the newest any more
-    renew     while it has not expired: a holder who slept past his term gets nothing, successor or not
+    claim     the next epoch, when the last lease has been over for the takeover margin, or was released
+    join      the next epoch beside valid leases: their holders find that they are not the newest any more
+    renew     while it has not expired: a holder that was suspended past its end gets nothing, successor or not
     release   makes room for the next at once
-    expire    for a holder whose process has ended on this machine: its term is over now, not when it would expire
+    expire    for a holder whose process has ended on this machine: its lease is over now, not when it would expire
     bury      the same, and a successor need not wait for the margin
 
-`loadgen.control.lease` keeps a term; this is only its SQL.
+`loadgen.control.lease` keeps a lease; this is only its SQL.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseHolder:
-    """The newest term, as the server sees it."""
+    """The newest lease, as the server sees it."""
 
     epoch: int
     owner: str
@@ -70,7 +70,7 @@ def describe_owner(owner: str) -> str:
 
 
 def is_owner_dead(owner: str) -> bool:
-    """Has this process run on this machine, and ended? False also where nobody can know."""
+    """Has this process run on this machine, and ended? False also where it cannot be known."""
     _, pid, token = _parts(owner)
     return pid.isdecimal() and has_ended(int(pid), token[:MARK_LENGTH])
 
@@ -83,17 +83,17 @@ def _parts(owner: str) -> tuple[str, str, str]:
 
 
 def read(session: ControlSession, key: str) -> LeaseHolder | None:
-    """The newest term; None: nobody has ever been in charge."""
+    """The newest lease; None: there never was one."""
     return _holder(session.fetch(_Q["newest"], key))
 
 
 def unexpired(session: ControlSession, key: str) -> LeaseHolder | None:
-    """A term that is not over, whether or not it is the newest; None: there is none."""
+    """A lease that is not over, whether or not it is the newest; None: there is none."""
     return _holder(session.fetch(_Q["living"], key))
 
 
 def claim(session: ControlSession, patience: RetryPolicy, key: str, owner: str, ttl_s: float) -> Lease | None:
-    """The next term; None when somebody holds the last one, or was faster."""
+    """The next epoch's lease; None when the last one is held, or another process was faster."""
     holder = patience.call(lambda: read(session, key))
     if holder is not None and not holder.may_be_succeeded:
         return None
@@ -112,7 +112,7 @@ def claim(session: ControlSession, patience: RetryPolicy, key: str, owner: str, 
             raise
 
     def look() -> bool | None:
-        """After a lost answer: is the term mine, somebody else's, or still to be had?"""
+        """After a lost answer: is the lease ours, another's, or still free?"""
         now = read(session, key)
         if now is None or now.epoch < epoch:
             return None
@@ -123,7 +123,7 @@ def claim(session: ControlSession, patience: RetryPolicy, key: str, owner: str, 
 
 
 def claim_shared(session: ControlSession, patience: RetryPolicy, key: str, owner: str, ttl_s: float) -> Lease:
-    """The next term, whoever else has one."""
+    """The next epoch's lease, beside those of others."""
     while True:
         holder = patience.call(lambda: read(session, key))
         if holder is not None and holder.owner == owner:  # an attempt whose answer was lost
@@ -144,12 +144,12 @@ def _insert(session: ControlSession, key: str, epoch: int, owner: str, ttl_s: fl
 
 
 def renew(session: ControlSession, term: Lease, ttl_s: float) -> bool:
-    """Extend the term from now. False: it is over. One attempt: whoever keeps the term tries again at his own pace."""
+    """Extend the lease from now. False: it has expired. One attempt: the keeper retries at its own interval."""
     return session.execute(_Q["renew"], round(ttl_s * 1000), term.key, term.epoch, term.owner) == 1
 
 
 def release(session: ControlSession, term: Lease) -> None:
-    """Make room for a successor at once. Only when every other statement of the term has ended."""
+    """Make room for a successor at once. Only when every other statement of the lease has ended."""
     session.execute(_Q["release"], -(TAKEOVER_MARGIN_S + 1) * 1000, term.key, term.epoch, term.owner)
 
 

@@ -1,6 +1,6 @@
 """RUN_QUEUE: queued runs, as users see them. How runners claim and end them: loadgen.control.tables.run_queue_claims.
 
-A row holds the scenario's text and the texts of its value files: whoever takes it needs no file of the one who asked.
+A row holds the scenario's text and the texts of its value files: the runner needs no file of the user's machine.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class QueueRequest:
     requires: tuple[str, ...] = ()  # key=value: what its runner must offer
     priority: int = 0  # higher first
     judging: BaselineCheck = field(default_factory=BaselineCheck)
-    idempotency_key: str | None = None  # None: one that nobody else has
+    idempotency_key: str | None = None  # None: a unique one
     not_before: datetime | None = None  # naive UTC
     max_attempts: int = ATTEMPTS_MAX
 

@@ -1,11 +1,11 @@
 """RUN_QUEUE as its runners see it: claim a run, keep it, end it or give it back.
 
-    claim       the first candidate that nobody else takes; the row count of a guarded UPDATE decides
-    extend      all leases of a runner, with each of its beats; a lease that has passed is never revived
+    claim       the first candidate that no other runner takes; the row count of a guarded UPDATE decides
+    extend      all leases of a runner, with each of its heartbeats; a lease that has passed is never revived
     finish      it ran, or never will
     give_back   to be tried again after a pause; EXHAUSTED after the last attempt, CANCELLED when that is wanted
 
-Every write of an owner is refused when his lease is over: what he did meanwhile is not accepted.
+Every write of an owner is rejected when its lease has expired: its results are not accepted.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _claim_one(
         return session.execute(_Q["claim"], owner, ttl_ms, queue_id, epoch, owner, target) == 1
 
     def look() -> bool | None:
-        """After a lost answer: is it mine, somebody else's, or still to be had?"""
+        """After a lost answer: is the claim ours, another's, or still free?"""
         row = read(session, queue_id)
         if row is None or row.epoch == epoch:
             return None
@@ -110,7 +110,7 @@ def _claim_one(
 
 
 def wanted(session: ControlSession, claim: QueueClaim) -> ClaimedRun | None:
-    """What to do; None: the claim is somebody else's by now."""
+    """What to run; None: the claim belongs to another runner by now."""
     rows = session.fetch(_Q["claimed"], claim.queue_id, claim.epoch, claim.owner)
     if not rows:
         return None
@@ -121,12 +121,12 @@ def wanted(session: ControlSession, claim: QueueClaim) -> ClaimedRun | None:
 
 
 def extend(session: ControlSession, owner: str, ttl_s: float) -> int:
-    """How many leases the owner has, all of them extended from now. One attempt: he tries again at his own pace."""
+    """How many leases the owner has, all of them extended from now. One attempt: the owner retries."""
     return session.execute(_Q["extend"], round(ttl_s * 1000), owner)
 
 
 def expire(session: ControlSession, patience: RetryPolicy, owner: str) -> int:
-    """The owner is gone: let others have his runs at once. How many there were."""
+    """The owner is gone: release its runs at once. How many there were."""
     return patience.call(lambda: session.execute(_Q["expire"], owner))
 
 
@@ -198,7 +198,7 @@ def _once(session: ControlSession, patience: RetryPolicy, claim: QueueClaim, wri
     def look() -> bool | None:
         row = read(session, claim.queue_id)
         if row is None or row.epoch != claim.epoch:
-            return False  # somebody else's by now; what became of ours before is nobody's concern any more
+            return False  # another runner's by now; the end of our attempt does not count any more
         held = row.status in (QueueStatus.RUNNING, QueueStatus.CANCEL_REQUESTED)
         return None if held else True
 

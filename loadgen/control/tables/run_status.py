@@ -1,6 +1,7 @@
 """RUN_STATUS: what a run is, where it stands, and what its leader has made known of it.
 
-The leader's writes carry his term and are refused by SQL when it is over. Everybody reads; a user may ask for the end.
+The leader's writes carry its lease and are rejected by SQL when that has expired. Any process reads; a user may ask
+for the end.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _Q = load_queries("run_status")
 
 
 class Fenced(LoadgenError):
-    """The term is over: another leader may be in charge, and nothing was written."""
+    """The lease is over: another leader may be in charge, and nothing was written."""
 
     exit_code = 4
     remedy = "See who leads the run with `loadgen runs show`."
@@ -103,7 +104,7 @@ class RunPoll:
     lease_epoch: int
     targets: Mapping[str, ConnectionTarget]
     server_time: datetime  # naive UTC
-    lease_over_ms: int | None  # since when nobody has been in charge; negative: somebody is; None: nobody ever was
+    lease_over_ms: int | None  # since the lease expired; negative: it is valid; None: there never was one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,7 +220,7 @@ def poll(session: ControlSession, run_id: str) -> RunPoll | None:
 
 
 def server_time(session: ControlSession) -> datetime:
-    """The server's clock, naive UTC: what leases, beats and `effective_at` are compared with."""
+    """The server's clock, naive UTC: what leases, heartbeats and `effective_at` are compared with."""
     moment: datetime = session.fetch(_Q["server_time"])[0][0]
     return moment
 
@@ -238,7 +239,7 @@ class StatusChange:
 
 
 def move(session: ControlSession, patience: RetryPolicy, term: Lease, step: StatusChange) -> bool:
-    """Take a step. False: the run is not where it was thought to be, look again. Fenced: the term is over."""
+    """Take a step. False: the run is not where it was thought to be, look again. Fenced: the lease is over."""
     check_transition(step.status, step.phase, step.to, step.to_phase)
     started = step.to is RunStatus.RUNNING
     warm = started and step.to_phase is Phase.WARMUP
@@ -270,7 +271,7 @@ def move(session: ControlSession, patience: RetryPolicy, term: Lease, step: Stat
 
 
 def publish(session: ControlSession, term: Lease, rollup: RunRollup) -> bool:
-    """Make known what the leader knows. False: the run has ended, or the term is over. Harmless to repeat."""
+    """Make known what the leader knows. False: the run has ended, or the lease is over. Harmless to repeat."""
     touched = session.execute(
         _Q["publish"],
         *(rollup.workers_registered, rollup.workers_active, rollup.workers_completed),
@@ -282,7 +283,7 @@ def publish(session: ControlSession, term: Lease, rollup: RunRollup) -> bool:
 
 
 def cancel(session: ControlSession, patience: RetryPolicy, run_id: str, reason: str) -> Run:
-    """Ask for the end of a run, by whoever may. The row afterwards says what became of it."""
+    """Ask for the end of a run. The row afterwards says what became of it."""
     patience.call(lambda: session.execute(_Q["cancel"], clip_text(reason, REASON_MAX), run_id))
     run = patience.call(lambda: read(session, run_id))
     if run is None:
@@ -350,7 +351,7 @@ def _target(entry: Any, connections: str) -> ConnectionTarget | None:
 
 
 def _require(session: ControlSession, patience: RetryPolicy, term: Lease) -> None:
-    """Nothing was written: because the term is over, or because the run is elsewhere?"""
+    """Nothing was written: because the lease is over, or because the run is elsewhere?"""
     holder = patience.call(lambda: read_holder(session, term.key))
     if holder is None or (holder.epoch, holder.owner) != (term.epoch, term.owner) or holder.remaining_ms <= 0:
         raise Fenced(f"term {term.epoch} over run {term.key} has ended")

@@ -49,7 +49,7 @@ class DueFire:
 
 
 def record(session: ControlSession, patience: RetryPolicy, schedule_id: str, fire: ScheduleFire) -> bool:
-    """Write down what becomes of a fire. False: somebody was faster, or it is no longer to be decided."""
+    """Record what becomes of a fire. False: another scheduler was faster, or it was decided before."""
     at = utc_text(fire.at)
 
     def write() -> bool:
@@ -61,7 +61,7 @@ def record(session: ControlSession, patience: RetryPolicy, schedule_id: str, fir
             raise
 
     def look() -> bool | None:
-        """After a lost answer: whoever wrote it, one that is DUE may be queued by everybody."""
+        """After a lost answer: a fire that is DUE may be queued by any scheduler."""
         rows = session.fetch(_Q["recorded"], schedule_id, at)
         return rows[0][0] == fire.outcome if rows else None
 
@@ -95,7 +95,7 @@ def newest(session: ControlSession, schedule_id: str, limit: int) -> ParsedRows[
 
 
 def forget(session: ControlSession, patience: RetryPolicy, schedule_id: str) -> None:
-    """Delete what is older than anybody asks for."""
+    """Delete fires older than the retention."""
     patience.call(lambda: session.execute(_Q["forget"], schedule_id, -KEPT_DAYS))
 
 

@@ -33,12 +33,12 @@ class NewSchedule:
     timezone: str
     max_catchup: int
     overlap: Overlap
-    wanted: QueueRequest  # what each fire queues; it has no key and no time of its own
+    wanted: QueueRequest  # what each fire queues; without key and time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleRow:
-    """A row without its texts. Times are aware, in UTC. What may be wrong with it is left to whoever needs it: one bad
+    """A row without its texts. Times are aware, in UTC. Checked where a field is used: one bad
     row must not keep others from being read."""
 
     schedule_id: str

@@ -73,7 +73,7 @@ def _finished(
     session: ControlSession, patience: RetryPolicy, result: ResultRow, columns: list[Any], summary: str | None
 ) -> bool:
     """The row that was begun. An UPDATE locks the whole table, and many workers end at once: those that would have to
-    wait append a row instead, and whoever reads takes that one."""
+    wait append a row instead, and readers take that one."""
     binds = (columns[5], *columns[7:], clean_json(summary), result.test_id, result.run_id)
 
     def finish() -> int:

@@ -46,7 +46,7 @@ class WorkerIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerHeartbeat:
-    """What a worker says every second: its whole state, so that a lost beat loses nothing."""
+    """What a worker says every second: its whole state, so that a lost heartbeat loses nothing."""
 
     status: WorkerStatus
     phase: Phase | None
@@ -68,7 +68,7 @@ class HeartbeatRow:
 
     identity: WorkerIdentity
     beat: WorkerHeartbeat
-    age_ms: int  # of the last beat, by the server's clock
+    age_ms: int  # of the last heartbeat, by the server's clock
 
 
 def register(
@@ -101,7 +101,7 @@ def register(
 
 
 def beat(session: ControlSession, me: WorkerIdentity, said: WorkerHeartbeat) -> bool:
-    """One beat, one attempt; counts grow from 2, registering was 1. False: the row is not ours any more."""
+    """One heartbeat, one attempt; counts grow from 2, registering was 1. False: the row is not ours any more."""
     last_error = None if said.last_error is None else clip_text(said.last_error, LAST_ERROR_MAX)
     live_metrics = None if said.live_metrics is None else clean_text(said.live_metrics)
     touched = session.execute(

@@ -17,8 +17,8 @@ import click
 import pytest
 
 from loadgen.cli.main import cli
-from tests.embedded_server import READY, reachable_directory
-from tests.processes import PATIENCE_S, PROGRAM, ROOT
+from tests.embedded_server import READY
+from tests.processes import PATIENCE_S, PROGRAM, ROOT, reachable_directory
 
 README = (ROOT / "README.md").read_text("utf-8")
 DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "examples" / "nightly" / "README.md")
@@ -96,11 +96,8 @@ def served(command: str, home: Path, port: str) -> Iterator[str]:
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    import shutil
-
-    path = reachable_directory()
-    yield path
-    shutil.rmtree(path, ignore_errors=True)
+    with reachable_directory() as path:
+        yield path
 
 
 def test_every_command_of_the_documents_is_run_by_a_test():
@@ -149,10 +146,7 @@ def test_what_starts_its_own_server_runs_as_shown(command: str, home: Path):
 @pytest.fixture(scope="module")
 def after_runs() -> Iterator[Path]:
     """A folder with the run of the README and a short one, and a server that stores both."""
-    import shutil
-
-    path = reachable_directory()
-    with served(SERVE, path, SHOWN_PORT):
+    with reachable_directory() as path, served(SERVE, path, SHOWN_PORT):
         (command,) = commands(RUN)
         words = [word.replace("examples/", f"{ROOT}/examples/") for word in words_of(command, SHOWN_PORT)]
         for more in ([], ["--set", "load.warmup=1s", "--set", "load.duration=6s", "--quiet"]):
@@ -164,7 +158,6 @@ def after_runs() -> Iterator[Path]:
             (report,) = re.findall(r"^report: (.*/report\.html)$", done.stdout, re.MULTILINE)
             assert (path / report).is_file()
         yield path
-    shutil.rmtree(path, ignore_errors=True)
 
 
 @pytest.mark.parametrize("command", commands(AFTER_RUNS))
@@ -189,34 +182,42 @@ def test_every_example_is_listed_in_the_readme():
     assert {name for name in examples if f"examples/{name}" not in README} == set()
 
 
-@pytest.mark.parametrize("command", commands(SERVED))
+(WITH_PORT,) = [command for command in commands(SERVED) if SHOWN_PORT in command]
+
+
+@pytest.fixture(scope="module")
+def documented() -> Iterator[tuple[Path, str]]:
+    """A home, and the port of the server that the documents show with one."""
+    with reachable_directory() as path:
+        port = free_port()
+        with served(WITH_PORT, path, port) as address:
+            assert address == f"127.0.0.1:{port}"
+            yield path, port
+
+
+@pytest.mark.parametrize("command", [command for command in commands(SERVED) if command != WITH_PORT])
 def test_a_server_is_served_as_shown(command: str, home: Path):
     with served(command, home, free_port()) as address:
         assert address.startswith("127.0.0.1:")
 
 
-def test_the_code_of_the_documents_runs_against_the_server_of_the_documents(
-    home: Path, capsys: pytest.CaptureFixture[str]
-):
-    port = free_port()
+def test_the_code_of_the_documents_runs_against_the_server_of_the_documents(documented: tuple[Path, str]):
+    _, port = documented
     (code,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
-    command = next(command for command in COMMANDS if SHOWN_PORT in command)
 
-    with served(command, home, port):
-        done = subprocess.run(
-            [sys.executable, "-W", "error", "-c", code.replace(SHOWN_PORT, port)],
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-        )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code.replace(SHOWN_PORT, port)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
 
     assert (done.stdout, done.stderr) == ("('PAID',)\n", ""), "no warning, no error"
 
 
 @pytest.mark.parametrize("command", commands(CONNECTED))
-def test_what_needs_a_connection_runs_as_shown(command: str, home: Path):
-    port = free_port()
-    serve = next(command for command in COMMANDS if SHOWN_PORT in command)
+def test_what_needs_a_connection_runs_as_shown(command: str, documented: tuple[Path, str]):
+    home, port = documented
     file = home / "connections.toml"
     file.write_text(
         '[prod]\naccount = "embedded"\nuser = "me"\npassword = "any"\nhost = "127.0.0.1"\nprotocol = "http"\n'
@@ -224,13 +225,12 @@ def test_what_needs_a_connection_runs_as_shown(command: str, home: Path):
     )
     file.chmod(0o600)
 
-    with served(serve, home, port):
-        done = subprocess.run(
-            words_of(command, port), capture_output=True, text=True, env=environment(home), timeout=PATIENCE_S
-        )
+    done = subprocess.run(
+        words_of(command, port), capture_output=True, text=True, env=environment(home), timeout=PATIENCE_S
+    )
 
-    # 3: nothing was set up on this server, and doctor says so.
-    assert done.returncode in ((0, 3) if "doctor" in command else (0,)), done.stderr
+    # 3: nothing was set up on this server, and doctor says so; `setup` comes after it.
+    assert done.returncode == (3 if "doctor" in command else 0), done.stderr
     assert "prod" in done.stdout or "CREATE HYBRID TABLE" in done.stdout
     assert "any" not in done.stdout.split()
 

@@ -75,7 +75,8 @@ def truth_of(scenario: Scenario, target: Target, zero_s: float | None) -> tuple[
         worker_id = f"worker-{number}"
         stairs = [stair for window in plan.windows for stair in _stairs(scenario, plan, window, number)]
         spans = [_spans(record) for record in slots(target, worker_id)]
-        shifts[worker_id] = max(SHIFTS_S, key=lambda shift_s: _there_s(stairs, spans, zero_s + shift_s))
+        # Rounded: of shifts that are equally good the first is taken, whatever the order of the sums.
+        shifts[worker_id] = max(SHIFTS_S, key=lambda shift_s: round(_there_s(stairs, spans, zero_s + shift_s), 6))
     return found, _truth(scenario, target, zero_s, shifts)
 
 

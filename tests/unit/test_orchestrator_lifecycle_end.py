@@ -33,7 +33,7 @@ from orchestrator.lifecycle import (
     decide,
 )
 from orchestrator.worker_health import WorkerView
-from tests.unit.course_builders import (
+from tests.unit.lifecycle_builders import (
     CONNECTING,
     DONE,
     DONE_BY_PLAN,

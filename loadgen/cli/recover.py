@@ -21,14 +21,11 @@ from loadgen.cli.options import (
 )
 from loadgen.cli.run import follow_run, job_roles
 from loadgen.clock import SystemClock
-from loadgen.control.session import ControlSession
 from loadgen.errors import Busy, RunFailed
 from loadgen.log import printable
-from loadgen.worker.arguments import is_id
-from orchestrator.job import RunAlreadyEnded, TakeoverJob, scenario_of_run
-from orchestrator.recover import RecoveryWait
 
 if TYPE_CHECKING:
+    from loadgen.control.session import ControlSession
     from loadgen.snowflake.session import RetryPolicy
     from orchestrator.leadership import SkippedRun
     from orchestrator.recover import RecoveredRun
@@ -56,7 +53,7 @@ def recover(run: str | None, output_dir: Path, end_only: bool, output: str, **pl
     touched; that of an orchestrator that has ended on this machine is expired at once, and the seconds are waited for.
     Safe to repeat, and by several at once. Exit code 75 when RUN is still led.
     """
-    from orchestrator.recover import recover_runs
+    from orchestrator.recover import RecoveryWait, recover_runs
 
     def act(session: ControlSession, patience: RetryPolicy) -> tuple[list[RecoveredRun], list[SkippedRun]]:
         return recover_runs(
@@ -95,6 +92,8 @@ def _lead_on(
     living: Sequence[SkippedRun], place: dict[str, str | None], output_dir: Path
 ) -> tuple[list[dict[str, Any]], list[SkippedRun]]:
     """Lead the first of them to its end. The workers of the others would not wait for that: they are named now."""
+
+    from orchestrator.job import RunAlreadyEnded
 
     if not living:
         return [], []
@@ -138,6 +137,9 @@ def _as_json(
 
 def take_over(run_id: str, place: Mapping[str, str | None], output_dir: Path) -> dict[str, Any]:
     """Lead the run to its end; its summary."""
+    from loadgen.worker.arguments import is_id
+    from orchestrator.job import TakeoverJob, scenario_of_run
+
     if not is_id(run_id):  # of a row; it becomes the name of a folder
         raise RunFailed(f"the run id {printable(run_id, 100)!r} is no name for a folder: the run cannot be led on")
     aim = resolve_target(

@@ -120,6 +120,7 @@ def test_the_architecture_names_modules_that_exist():
 # --- package maps ----------------------------------------------------------------------------------------------------
 
 MAPPED = [
+    "cli",
     "control",
     "control/tables",
     "control/setup",

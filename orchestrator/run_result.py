@@ -20,7 +20,7 @@ from loadgen.control.tables.run_status import Run
 from loadgen.control.tables.test_results import ResultRow
 from loadgen.errors import LoadgenError
 from loadgen.metrics.client_resources import ClientResourceUse
-from loadgen.metrics.connections import LOGIN_FAILURES_KEPT, LoginCounts, read_logins
+from loadgen.metrics.connections import LOGIN_FAILURES_KEPT, LoginCounts, ReconnectReason, read_logins
 from loadgen.metrics.json_fields import JsonFields
 from loadgen.metrics.window import MergedWindows, WindowResult, merge, window_discrepancy
 from loadgen.metrics.window_codec import WindowRow
@@ -35,7 +35,7 @@ from loadgen.rules.delivered_load import ArrivalScope, Delivered, Key, delivered
 from loadgen.rules.plan import RunPlan, planned_arrivals, planned_connection_ms
 from loadgen.scenario.model import LoadMode, LoadStage, Scenario, stage_name
 from loadgen.snowflake.session import RetryPolicy
-from loadgen.units import NS_PER_MS
+from loadgen.units import NS_PER_MS, counted
 from orchestrator.worker_health import WorkerView
 
 WINDOW_OPENING_MS = (
@@ -292,6 +292,14 @@ def missing_load_causes(
 ) -> str:
     """What is known of why load was missing, in a few words."""
     return "; ".join((*_departures(crew, gathered, plan), *_refusals(connections)))
+
+
+def with_login_cause(delivered: Delivered, connections: Mapping[str, Any]) -> Delivered:
+    """With the keys of the scenario that made clients log in again; without any it stays as it is."""
+    reopened = connections["reopened"]
+    keys = [reason for reason in (ReconnectReason.MAX_AGE, ReconnectReason.MAX_STATEMENTS) if reopened.get(reason)]
+    why = " and ".join(f"connections.{key} replaced {counted(reopened[key], 'connection')}" for key in keys)
+    return replace(delivered, login_cause=f"{why}: raise it, or find out why logins are slow") if why else delivered
 
 
 def _departures(crew: Sequence[WorkerView], gathered: MeasuredWindows, plan: RunPlan) -> Iterator[str]:

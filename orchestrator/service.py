@@ -25,7 +25,7 @@ from loadgen.model.run import RUN_TRANSITIONS, Phase, RunStatus
 from loadgen.report.enrichment import enrichment_document
 from loadgen.report.summary import RunFacts, summarize
 from loadgen.rules.client_health import judge_client
-from loadgen.rules.delivered_load import Delivered
+from loadgen.rules.delivered_load import Delivered, login_warnings
 from loadgen.rules.liveness import WorkerHealth
 from loadgen.rules.validity import Evidence, invalid_reasons, undecided
 from loadgen.scenario.frozen import freeze, template_id, thaw
@@ -58,6 +58,7 @@ from orchestrator.run_result import (
     read_stages,
     run_result_row,
     session_counts,
+    with_login_cause,
     worker_results,
 )
 from orchestrator.spawn.spawner import Spawner, terminate_gracefully, worker_orders
@@ -264,12 +265,13 @@ class OrchestratorService:
         checked = leader.limits.complete(merged)
         connections = connections_document(login_counts(leader.crew, rows), run.start_time)
         because = missing_load_causes(connections, leader.crew, gathered, leader.plan)
-        delivered = _delivered(leader, scenario, ending, gathered, because)
+        delivered = with_login_cause(_delivered(leader, scenario, ending, gathered, because), connections)
         lost = [worker.why for worker in leader.crew if worker.health is WorkerHealth.DEAD]
         foreign = ForeignLoad()
         if not self._circumstances.shared_warehouse:  # else other runs are wanted there, and the result says so
             foreign = read_foreign_load(leader, run, scenario, gathered, connections, self._environ)
-        seen = [*client.warnings, *foreign.warnings, *stall_warnings(merged.stalls), *dropped_warnings(rows)]
+        seen = [*client.warnings, *foreign.warnings, *login_warnings(delivered), *stall_warnings(merged.stalls)]
+        seen += dropped_warnings(rows)
         evidence = Evidence(
             merged=merged,
             client=client,

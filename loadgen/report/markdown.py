@@ -25,8 +25,10 @@ MARKS = {"passed": "✅", "failed": "❌", "invalid": "⚠️", "cancelled": "�
 def report_markdown(record: RunRecord) -> str:
     """Verdict, thresholds, totals, times: what somebody wants to know who was not there."""
     summary = record.summary
-    parts = [_head(summary), *_invalid(summary), *_thresholds(summary), *_totals(summary), *_times(record)]
+    parts = [_head(summary), *_invalid(summary), *_warnings(summary), *_thresholds(summary)]
     parts += [
+        *_totals(summary),
+        *_times(record),
         *_stages(summary),
         *_find_max(summary),
         *_errors(summary),
@@ -48,6 +50,13 @@ def _invalid(summary: Mapping[str, Any]) -> Iterator[str]:
     if reasons:
         listed = "\n".join(f"- {markdown(reason, TEXT_MAX)}" for reason in reasons[:20])
         yield f"**The numbers are not valid:**\n\n{listed}"
+
+
+def _warnings(summary: Mapping[str, Any]) -> Iterator[str]:
+    warnings = summary["environment"].get("warnings") or ()
+    if warnings:
+        listed = "\n".join(f"- {markdown(str(warning), TEXT_MAX)}" for warning in warnings[:20])
+        yield f"**Warnings:**\n\n{listed}"
 
 
 def _thresholds(summary: Mapping[str, Any]) -> Iterator[str]:

@@ -24,6 +24,8 @@ from loadgen.model.counts import Counts
 RUN_MIN_PERCENT = 99  # of the plan of a run, and of each of its windows
 WORKER_MIN_PERCENT = 95
 NAMED_MAX = 5  # windows, and workers
+LOGIN_WARN_PERCENT = 1  # of the planned connection time, in the run or a window
+LOGIN_INVALID_PERCENT = 10
 
 Key = tuple[str, int | None]  # worker, and the number of the stage or step; None: there is one window only
 ArrivalScope = tuple[int | None, str | None]  # what a threshold is about: a stage or all of them, a statement or all
@@ -61,6 +63,10 @@ class Portion:
         """Is more missing than may be? Overload is not."""
         return 100 * self.missing > (100 - percent) * self.planned
 
+    def logs_in_more_than(self, percent: int) -> bool:
+        """Of the planned time."""
+        return 100 * self.logging_in > percent * self.planned
+
     def is_overloaded(self, percent: int) -> bool:
         """Is more missing than may be, counting the overload that no threshold judges?"""
         return self.unjudged > 0 and 100 * (self.missing + self.unjudged) > (100 - percent) * self.planned
@@ -72,6 +78,7 @@ class Delivered:
     open_loop: bool = False
     window_word: str = "stage"
     because: str = ""  # what is known of why
+    login_cause: str = "raise connections.max_age and connections.max_statements, or find out why logins are slow"
 
     @property
     def run(self) -> Portion:
@@ -173,7 +180,7 @@ def shortfalls(delivered: Delivered | None) -> list[str]:
     """Why a run is not valid for want of load: who, and how much. Empty: everything was delivered."""
     if delivered is None:
         return ["it is not known how much of the planned load was delivered"]
-    return [*_missing(delivered), *_overloaded(delivered)]
+    return [*_missing(delivered), *_overloaded(delivered), *_logging_in(delivered)]
 
 
 def _missing(delivered: Delivered) -> Iterator[str]:
@@ -201,6 +208,34 @@ def _overloaded(delivered: Delivered) -> Iterator[str]:
         f"{run.unjudged:,} of {run.planned:,} arrivals were not sent, because every connection was executing, and no"
         " threshold limits their response times: add a threshold on response times, or raise max_connections"
     )
+
+
+def login_warnings(delivered: Delivered) -> list[str]:
+    """What the reader of a valid result should know of connections that were logging in."""
+    portion, where = _most_logins(delivered)
+    if portion.logs_in_more_than(LOGIN_INVALID_PERCENT) or not portion.logs_in_more_than(LOGIN_WARN_PERCENT):
+        return []
+    return [f"{_login_time(portion, where)}: throughput is that of fewer connections"]
+
+
+def _logging_in(delivered: Delivered) -> Iterator[str]:
+    portion, where = _most_logins(delivered)
+    if portion.logs_in_more_than(LOGIN_INVALID_PERCENT):
+        most = f"at most {LOGIN_INVALID_PERCENT} %"
+        yield f"{_login_time(portion, where)} ({most}): the load was not on the server; {delivered.login_cause}"
+
+
+def _most_logins(delivered: Delivered) -> tuple[Portion, str]:
+    """The run, or the window of it in which connections were logging in for a larger share of the planned time."""
+    places = [(delivered.run, "")]
+    if len(delivered.windows) > 1:
+        places += [(one, f" of {delivered.window_word} {step_id}") for step_id, one in delivered.windows.items()]
+    return max(places, key=lambda place: place[0].logging_in / max(1, place[0].planned))
+
+
+def _login_time(portion: Portion, where: str) -> str:
+    share = 100 * portion.logging_in / portion.planned
+    return f"connections were logging in for {share:.1f} % of the planned time{where}"
 
 
 def _first(named: Sequence[str], others: str) -> Iterator[str]:

@@ -99,6 +99,26 @@ def test_a_worker_whose_logins_are_all_refused_ends_and_says_why(bench: Bench) -
     assert "worker-0 delivered" in reasons(run)
 
 
+def test_a_run_whose_connections_mostly_log_in_is_invalid(bench: Bench) -> None:
+    run = bench.run(load={"connections": 4, "duration": "8s"}, connections={"max_statements": 10})
+    measured(bench, run, 20)
+    bench.server.fault(match=LOGIN, kind="latency", ms=1_500)
+
+    assert run.ended() == 5, run.said
+
+    (said,) = [reason for reason in run.summary["validity"]["reasons"] if "logging in" in reason]
+    share, replaced = re.fullmatch(  # type: ignore[union-attr]
+        r"connections were logging in for ([0-9.]+) % of the planned time \(at most 10 %\): the load was not on the"
+        r" server; connections.max_statements replaced ([0-9]+) connections: raise it, or find out why logins are slow",
+        said,
+    ).groups()
+    delivered = run.summary["delivered"]
+    spent_s, planned_s = delivered["logging_in_connection_seconds"], delivered["planned_connection_seconds"]
+    assert float(share) == pytest.approx(100 * spent_s / planned_s, abs=0.051)
+    assert int(replaced) == run.summary["client"]["connections"]["reopened"]["max_statements"]
+    assert delivered["fraction"] >= 0.99, "a login in progress counts as delivered"
+
+
 def test_connections_of_a_higher_stage_are_open_before_it_begins(bench: Bench) -> None:
     stages = [{"duration": "3s", "connections": 2}, {"duration": "3s", "connections": 8}]
     bench.server.fault(match=LOGIN, kind="latency", ms=300)  # a login takes its time, as it does elsewhere

@@ -16,7 +16,14 @@ from loadgen.metrics.live_metrics import read_live, write_live
 from loadgen.metrics.window import WindowResult
 from loadgen.model.run import Phase
 from loadgen.model.worker import WorkerStatus, worker_share
-from loadgen.rules.delivered_load import Delivered, delivered_connections, shortfalls
+from loadgen.rules.delivered_load import (
+    Delivered,
+    Key,
+    Portion,
+    delivered_connections,
+    login_warnings,
+    shortfalls,
+)
 from loadgen.rules.liveness import WorkerHealth
 from loadgen.rules.plan import RunPlan, plan_run, planned_connection_ms
 from loadgen.scenario.model import Load
@@ -24,7 +31,7 @@ from loadgen.scenario.model import LoadStage as Level
 from loadgen.units import NS_PER_S
 from loadgen.worker.arguments import WorkerArguments
 from orchestrator.event_publisher import start_event
-from orchestrator.run_result import MeasuredWindows, missing_load_causes
+from orchestrator.run_result import MeasuredWindows, missing_load_causes, with_login_cause
 from tests.unit.orchestrator_builders import live, view, window
 from tests.unit.worker_builders import Pool, Stage
 
@@ -286,3 +293,61 @@ def test_the_verdict_is_the_truth(load: Load, drawn: list[Fate]) -> None:
         assert said, f"{min(margins):.4f} below a limit, and nobody noticed"
     elif min(margins) > BAND:
         assert said == []
+
+
+# --- logging in -------------------------------------------------------------------------------------------------------
+
+
+FEWER = "throughput is that of fewer connections"
+
+
+@pytest.mark.parametrize(
+    ("logging_in", "warned", "invalid"),
+    [
+        (1_000, [], []),
+        (1_100, [f"connections were logging in for 1.1 % of the planned time: {FEWER}"], []),
+        (10_000, [f"connections were logging in for 10.0 % of the planned time: {FEWER}"], []),
+        (
+            45_000,
+            [],
+            [
+                "connections were logging in for 45.0 % of the planned time (at most 10 %): the load was not on the"
+                " server; why"
+            ],
+        ),
+    ],
+)
+def test_time_spent_logging_in_is_shown_and_too_much_of_it_is_no_load(logging_in, warned, invalid) -> None:
+    portions: dict[Key, Portion] = {("worker-0", None): Portion(planned=100_000, logging_in=logging_in)}
+    delivered = Delivered(portions=portions, login_cause="why")
+
+    assert login_warnings(delivered) == warned
+    assert shortfalls(delivered) == invalid
+
+
+def test_the_stage_with_the_most_logins_decides() -> None:
+    portions: dict[Key, Portion] = {
+        ("worker-0", 1): Portion(planned=90_000),
+        ("worker-0", 2): Portion(planned=10_000, logging_in=500),
+    }
+    assert login_warnings(Delivered(portions=portions)) == [
+        f"connections were logging in for 5.0 % of the planned time of stage 2: {FEWER}"
+    ]
+    portions["worker-0", 2] = Portion(planned=10_000, logging_in=5_000)
+    (said,) = shortfalls(Delivered(portions=portions))
+    assert said == (
+        "connections were logging in for 50.0 % of the planned time of stage 2 (at most 10 %): the load was not on the"
+        " server; raise connections.max_age and connections.max_statements, or find out why logins are slow"
+    )
+    assert login_warnings(Delivered(portions={})) == []
+
+
+def test_the_key_that_replaces_connections_is_named() -> None:
+    plain = Delivered(portions={})
+
+    named = with_login_cause(plain, {"reopened": {"max_age": 0, "max_statements": 812, "error": 3}})
+
+    assert named.login_cause == (
+        "connections.max_statements replaced 812 connections: raise it, or find out why logins are slow"
+    )
+    assert with_login_cause(plain, {"reopened": {"error": 3}}) == plain

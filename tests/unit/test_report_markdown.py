@@ -21,6 +21,13 @@ def test_verdict_thresholds_totals_and_times_are_there() -> None:
     assert "| `look` | 2,000 | 2 | 200.0 |" in text
 
 
+def test_warnings_are_listed_where_there_are_any() -> None:
+    warned = report_markdown(record(facts={"environment": {"warnings": ["connections were logging in"]}}))
+
+    assert "**Warnings:**\n\n- `connections were logging in`\n" in warned
+    assert "Warnings" not in report_markdown(record(facts={"environment": {"warnings": []}}))
+
+
 def test_a_missed_threshold_and_an_invalid_run_cannot_be_overlooked() -> None:
     missed = report_markdown(record(facts={"checked": (Checked(check="p99 < 1ms", value=29.0, passed=False),)}))
     assert missed.startswith("## ❌ `orders-mix`: FAILED\n")

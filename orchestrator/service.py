@@ -22,8 +22,7 @@ from loadgen.errors import LoadgenError, RunFailed
 from loadgen.log import event
 from loadgen.metrics.stalls import stall_warnings
 from loadgen.model.run import RUN_TRANSITIONS, Phase, RunStatus
-from loadgen.report.enrichment import enrichment_document
-from loadgen.report.summary import RunFacts, summarize
+from loadgen.report.summary import RunFacts, enrichment_document, summarize
 from loadgen.rules.client_health import judge_client
 from loadgen.rules.delivered_load import Delivered, login_warnings
 from loadgen.rules.liveness import WorkerHealth

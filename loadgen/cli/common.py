@@ -34,7 +34,7 @@ from loadgen.units import parse_duration_s
 
 if TYPE_CHECKING:
     from loadgen.control.rows import ParsedRows
-    from loadgen.report.text import TextLine
+    from loadgen.report.run_text import TextLine
 
 
 # Beside twelve busy programs on two cores, threads woke up 4 ms late with it, 10 without. Beside six in other sessions,

@@ -77,9 +77,8 @@ def compare(
     one is not COMPLETED or is INVALID, or their scenario, warehouse size, driver or workers differ. A and B are ids of
     runs, beginnings that no other run has, latest, or latest~1 for the one before.
     """
-    from loadgen.report.compare_json import comparison_data
-    from loadgen.report.compare_text import comparison_text
-    from loadgen.report.text import verdict_lines
+    from loadgen.report.compare import comparison_data, comparison_text
+    from loadgen.report.run_text import verdict_lines
     from loadgen.results.compare_runs import ComparisonRefusal, read_pair
     from loadgen.rules.comparability import parse_limits
     from loadgen.rules.comparison import compare as compare_runs
@@ -98,7 +97,7 @@ def compare(
     comparison = compare_runs(pair.a, pair.b, wanted, pair.configuration)
     if html_file is not None:
         from loadgen.cli.report import write_file
-        from loadgen.report.compare_html import comparison_html
+        from loadgen.report.compare_page import comparison_html
 
         write_file(html_file, comparison_html(comparison))
 
@@ -114,8 +113,7 @@ def compare(
 
 def _refuse(refusal: ComparisonRefusal, output: str) -> int:
     """As JSON it is an answer like any other; as text it is an error."""
-    from loadgen.report.compare_json import refusal_data
-    from loadgen.report.compare_text import differences_text
+    from loadgen.report.compare import differences_text, refusal_data
 
     if output == "json":
         data = refusal_data(refusal.a, refusal.b, refusal.reasons, refusal.hint, refusal.configuration)

@@ -33,7 +33,7 @@ from loadgen.units import counted
 
 if TYPE_CHECKING:
     from loadgen.doctor.check_runner import CheckedFinding
-    from loadgen.report.text import TextLine
+    from loadgen.report.run_text import TextLine
 
 CLOSE_TIMEOUT_S = 5.0
 NAME_WIDTH = 20
@@ -103,7 +103,7 @@ def _printed(examined: Iterable[CheckedFinding]) -> Iterator[CheckedFinding]:
 
 
 def _lines(each: CheckedFinding, only_ascii: bool, width: int | None) -> Iterator[TextLine]:
-    from loadgen.report.text import TextLine, wrapped
+    from loadgen.report.run_text import TextLine, wrapped
 
     finding = each.finding
     sign, in_ascii, colour = _SIGNS[finding.mark]

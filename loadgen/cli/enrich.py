@@ -71,7 +71,7 @@ def enrich(
         raise result.error
     if record is not None:
         from loadgen.cli.report import rewrite_reports
-        from loadgen.report.enrichment import with_enrichment
+        from loadgen.report.summary import with_enrichment
         from loadgen.worker.arguments import is_id
 
         folder = output_dir / result.run_id
@@ -86,7 +86,7 @@ def _enrich(
     from loadgen.cli.report import update_stored_summary
     from loadgen.control import run_lookup
     from loadgen.control.tables import run_status
-    from loadgen.report.enrichment import with_enrichment
+    from loadgen.report.summary import with_enrichment
     from loadgen.scenario.frozen import thaw
     from loadgen.scenario.model import EnrichmentMode
     from orchestrator.enrich import EnrichmentOptions, enrich_run
@@ -116,13 +116,13 @@ def _tell(coming: int) -> None:
 
 
 def _as_json(result: EnrichmentResult) -> dict[str, object]:
-    from loadgen.report.enrichment import enrichment_document
+    from loadgen.report.summary import enrichment_document
 
     return {"run_id": result.run_id, **enrichment_document(result), "overhead_ms": result.overhead_ms}
 
 
 def _lines(result: EnrichmentResult) -> Iterator[str]:
-    from loadgen.report.enrichment import enrichment_document
+    from loadgen.report.summary import enrichment_document
 
     document = enrichment_document(result)
     coverage = result.coverage_percent

@@ -113,7 +113,7 @@ def _id(session: ControlSession, patience: RetryPolicy, name: str | None) -> str
 
 
 def _print(done: Sequence[RecoveredRun], left: Sequence[SkippedRun], taken: Sequence[Mapping[str, Any]]) -> None:
-    from loadgen.report.text import summary_lines
+    from loadgen.report.run_text import summary_lines
 
     lines = [f"run {one.run_id} is {one.status} now: {one.reason}" for one in done]
     lines += [f"run {one.run_id} was left alone: {one.why}" for one in left]

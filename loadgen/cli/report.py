@@ -20,12 +20,11 @@ from loadgen.control.session import ControlSession
 from loadgen.control.tables import test_results
 from loadgen.errors import UsageError, cannot_write
 from loadgen.log import printable
-from loadgen.report.intervals import intervals_csv
-from loadgen.report.junit import junit_xml
-from loadgen.report.markdown import report_markdown
 from loadgen.report.records import RunRecord
+from loadgen.report.run_exports import intervals_csv, junit_xml
+from loadgen.report.run_markdown import report_markdown
 from loadgen.report.run_page import report_html
-from loadgen.report.text import summary_text
+from loadgen.report.run_text import summary_text
 from loadgen.results.run_record import read_record
 from loadgen.snowflake.session import RetryPolicy
 from orchestrator.run_folder import open_private
@@ -87,7 +86,7 @@ def report(
 
     width = terminal_width()
     if kind == "text" and out is None and width is not None:
-        from loadgen.report.text import summary_lines
+        from loadgen.report.run_text import summary_lines
 
         print_lines(summary_lines(record.summary, width=width))
         return

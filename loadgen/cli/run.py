@@ -174,7 +174,7 @@ Judge = Callable[[dict[str, Any]], dict[str, Any]]
 
 def _run(job: RunJob, judge: Judge, *, quiet: bool, output: str, again: bool) -> dict[str, Any]:
     """The summary. Failing to print it is a warning: its verdict is in the files, the tables and the exit code."""
-    from loadgen.report.text import summary_lines
+    from loadgen.report.run_text import summary_lines
     from orchestrator.nightly.baseline import baseline_text, wants_second_run
 
     def tell(summary: dict[str, Any]) -> None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from loadgen.control.tables.run_status import Run, RunFigures
     from loadgen.control.tables.test_logs import LogRow
     from loadgen.model.run import RunStatus
-    from loadgen.report.text import TextLine
+    from loadgen.report.run_text import TextLine
     from loadgen.snowflake.session import RetryPolicy
     from orchestrator.nightly.attempt import AttemptFolder
 
@@ -286,7 +286,7 @@ def _status(text: str) -> RunStatus:
 def _table(found: Sequence[Listed], now: datetime, width: int | None) -> list[TextLine]:
     """As many columns as the terminal has room for; through a pipe, all of them."""
     from loadgen.cli.status import outcome
-    from loadgen.report.text import VERDICT_COLOURS, TextLine, columns
+    from loadgen.report.run_text import VERDICT_COLOURS, TextLine, columns
 
     rows = [_cells(run, figures, now) for run, figures in found]
     for left_out, gap in ((), 2), (("SCENARIO",), 2), (_SPARE, 2), (_SPARE, 1):

@@ -22,7 +22,7 @@ from loadgen.errors import LoadgenError
 from loadgen.log import printable
 from loadgen.model.run import RunStatus
 from loadgen.model.worker import WorkerStatus
-from loadgen.report.text import VERDICT_COLOURS, TextLine, summary_lines, wrapped
+from loadgen.report.run_text import VERDICT_COLOURS, TextLine, summary_lines, wrapped
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.units import counted
 

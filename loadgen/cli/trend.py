@@ -55,10 +55,9 @@ def trend(
     Exit code 11 when the newest run confirms a regression that was not known before, else 0.
     """
     from loadgen.cli.report import write_file
-    from loadgen.report.text import verdict_lines
-    from loadgen.report.trend_html import trend_html
-    from loadgen.report.trend_json import trend_data
-    from loadgen.report.trend_text import trend_text
+    from loadgen.report.run_text import verdict_lines
+    from loadgen.report.trend import trend_data, trend_text
+    from loadgen.report.trend_page import trend_html
     from loadgen.results.trend_runs import read_trend
 
     found = with_control_session(

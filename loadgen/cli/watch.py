@@ -19,7 +19,7 @@ from loadgen.log import printable
 
 if TYPE_CHECKING:
     from loadgen.control.tables.run_status import Run
-    from loadgen.report.text import TextLine
+    from loadgen.report.run_text import TextLine
     from loadgen.tui.screen_state import ScreenState
     from orchestrator.watch import WatchedSnapshot, WatchJob
 
@@ -88,7 +88,7 @@ def _end(job: WatchJob, received: list[int], output: str) -> int:
 
 
 def _verdict(job: WatchJob, run: Run) -> list[TextLine]:
-    from loadgen.report.text import VERDICT_COLOURS, TextLine, wrapped
+    from loadgen.report.run_text import VERDICT_COLOURS, TextLine, wrapped
 
     summary = job.summary or {}
     verdict = str(summary.get("verdict") or run.verdict or run.status)

@@ -10,7 +10,7 @@ from loadgen.clock import Clock
 from loadgen.control.setup.installer import Prerequisites, check_prerequisites
 from loadgen.control.setup.migrations import read_schema_state
 from loadgen.control.sql import load_queries
-from loadgen.doctor import configuration, control_plane, machine, server, warehouse
+from loadgen.doctor import control_plane, offline, server, warehouse
 from loadgen.doctor.check_runner import DoctorCheck
 from loadgen.doctor.finding import Finding, failed, ok, skipped
 from loadgen.doctor.subject import DoctorSessions, DoctorTarget
@@ -48,19 +48,19 @@ def once() -> RetryPolicy:
 
 def _machine(scenario: Scenario | None, clock: Clock) -> Iterator[DoctorCheck]:
     load = scenario.load if scenario is not None else None
-    cores = machine.cores()
+    cores = offline.cores()
     workers = workers_of(load, cores) if load is not None else 1
     connections = load.connections if load is not None else None
     per_worker = -(-connections // workers) if connections is not None else None
     looks: dict[str, Callable[[], Finding]] = {
-        "processor": lambda: machine.processor(cores, connections),
-        "memory": lambda: machine.memory(machine.free_mb(), workers, connections),
-        "open files": lambda: machine.open_files(machine.open_files_limit(), per_worker),
-        "clock": lambda: machine.wall_clock(clock.utc_now()),
+        "processor": lambda: offline.processor(cores, connections),
+        "memory": lambda: offline.memory(offline.free_mb(), workers, connections),
+        "open files": lambda: offline.open_files(offline.open_files_limit(), per_worker),
+        "clock": lambda: offline.wall_clock(clock.utc_now()),
     }
     for name, look in looks.items():
         yield DoctorCheck(section="machine", name=name, look=lambda _, look=look: [look()])  # type: ignore[misc]
-    yield DoctorCheck(section="machine", name="versions", look=lambda _: [machine.versions()], exit_code=2)
+    yield DoctorCheck(section="machine", name="versions", look=lambda _: [offline.versions()], exit_code=2)
 
 
 def _configuration(
@@ -77,7 +77,7 @@ def _configuration(
     yield DoctorCheck(
         section=section,
         name="connection",
-        look=lambda _: configuration.connection(subject.target_profile()),
+        look=lambda _: offline.connection(subject.target_profile()),
         needs=needs,
         exit_code=2,
     )
@@ -85,7 +85,7 @@ def _configuration(
         yield DoctorCheck(
             section=section,
             name="control connection",
-            look=lambda _: configuration.connection(subject.control_profile()),
+            look=lambda _: offline.connection(subject.control_profile()),
             needs=needs,
             exit_code=2,
         )
@@ -93,7 +93,7 @@ def _configuration(
         yield DoctorCheck(
             section=section,
             name="scenario",
-            look=lambda _: configuration.scenario(subject),
+            look=lambda _: offline.scenario(subject),
             needs=("connection",),
             exit_code=2,
         )
@@ -265,7 +265,7 @@ def _cost(subject: DoctorTarget) -> Iterator[DoctorCheck]:
         return
 
     def look(sessions: DoctorSessions) -> Sequence[Finding]:
-        planned = plan(loaded, cores=machine.cores()).cost
+        planned = plan(loaded, cores=offline.cores()).cost
         return [warehouse.cost(planned, sessions.facts.warehouse, loaded.scenario.guardrails.max_credits)]
 
     yield DoctorCheck(section="cost", name="worst case", look=look)

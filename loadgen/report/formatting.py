@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import html as standard_html
 import json
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from loadgen.log import printable
@@ -120,6 +121,23 @@ def value_of(measure: Measure, value: float | None, *, at_least: bool = False) -
         case _:
             shown = f"{ms(value)} ms"
     return bounded(shown, at_least=at_least)
+
+
+def rounded(value: float | None) -> float | None:
+    """For JSON: six decimals; None: not known, or infinite."""
+    return None if value is None or not math.isfinite(value) else round(value, 6)
+
+
+def aligned(rows: Sequence[Sequence[str]], left: Collection[int]) -> list[str]:
+    """Rows of a text table: the columns named in `left` to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            f"{cell:<{width}}" if number in left else f"{cell:>{width}}"
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
 
 
 def exact(value: float | None) -> str:

@@ -69,6 +69,28 @@ def facts(pairs: Iterable[tuple[str, str]]) -> str:
     return f'<dl class="facts">{listed}</dl>'
 
 
+def html_page(title: str, *body: str, css: str = "") -> str:
+    """A whole file: nothing is loaded from the network, and the policy forbids it."""
+    attribute = f' class="{css}"' if css else ""
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"<title>{title}</title><style>{STYLE}</style></head>\n"
+        f"<body{attribute}>{''.join(body)}</body></html>\n"
+    )
+
+
+def verdict_page(verdict: str, title: str, why: str, *parts: str, css: str, about: str = "", footer: str = "") -> str:
+    """A page without a script: a verdict and its reason, then the parts."""
+    return html_page(
+        f"{verdict}: {title}",
+        f'<header><div class="banner"><span class="verdict">{verdict.upper()}</span><h1>{title}</h1></div>',
+        f'<p class="why">{html(why)}</p>{about}</header><main>{"".join(parts)}</main><footer><p>{footer}</p></footer>',
+        css=css,
+    )
+
+
 def section(name: str, title: str, *body: str) -> str:
     return f'<section id="{name}" aria-labelledby="{name}-h"><h2 id="{name}-h">{title}</h2>{"".join(body)}</section>'
 

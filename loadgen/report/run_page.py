@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from loadgen.report import html_tables as tables
+from loadgen.report import run_tables as tables
 from loadgen.report.formatting import html, html_json
-from loadgen.report.html_charts import HoverData, Timeline, warehouse_chart
-from loadgen.report.html_spread import histogram_chart, percentile_curve, ranges
-from loadgen.report.html_statements import find_max, sessions, stages, statements
-from loadgen.report.page import POLICY, SCRIPT, STYLE, note, section
+from loadgen.report.page import SCRIPT, html_page, note, section
 from loadgen.report.records import RunRecord
+from loadgen.report.run_charts import HoverData, Timeline, warehouse_chart
+from loadgen.report.run_distribution import histogram_chart, percentile_curve, ranges
+from loadgen.report.run_statements import find_max, sessions, stages, statements
 
 REASONS_MAX = 20
 SIGNS = {"passed": "✓", "failed": "✗", "invalid": "!", "cancelled": "■", "error": "✗"}
@@ -27,16 +27,13 @@ def report_html(record: RunRecord) -> str:
     sections = list(_sections(record, hover))
     summary = record.summary
     title = f"{html(summary['scenario'], 80)}: {html(summary['verdict'])}, run {html(summary['run_id'], 40)}"
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
-        '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>{title}</title><style>{STYLE}</style></head>\n<body>"
-        f"{_header(record, [(name, heading) for name, heading, _ in sections])}\n<main>{tables.tiles(record)}\n"
-        + "\n".join(section(name, heading, body) for name, heading, body in sections)
-        + f"</main>\n{_footer(record)}"
-        f'<script type="application/json" id="data">{html_json({"axes": hover.axes, "charts": hover.charts})}</script>'
-        f"<script>{SCRIPT}</script></body></html>\n"
+    return html_page(
+        title,
+        f"{_header(record, [(name, heading) for name, heading, _ in sections])}\n<main>{tables.tiles(record)}\n",
+        "\n".join(section(name, heading, body) for name, heading, body in sections),
+        f"</main>\n{_footer(record)}",
+        f'<script type="application/json" id="data">{html_json({"axes": hover.axes, "charts": hover.charts})}</script>',
+        f"<script>{SCRIPT}</script>",
     )
 
 

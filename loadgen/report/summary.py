@@ -7,14 +7,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from loadgen.metrics.histogram import EMPTY, Histogram
-from loadgen.metrics.percentile import PERCENTILES, Quantile, maximum, mean, quantile
+from loadgen.metrics.percentile import PERCENTILES, Quantile, is_supported, maximum, mean, quantile
 from loadgen.metrics.stalls import stalls_document
 from loadgen.metrics.tally import StatementTally
 from loadgen.metrics.window import MergedWindows
 from loadgen.model.counts import UserSessionCounts
+from loadgen.model.run import RowEnrichment
 from loadgen.model.workload import Statement, StatementKind
 from loadgen.rules.client_health import ClientHealth
 from loadgen.rules.delivered_load import Delivered
+from loadgen.rules.enrichment import (
+    SERVER_TIME_KINDS,
+    EnrichmentResult,
+    ServerTimeBreakdown,
+    ServerTimeStats,
+)
 from loadgen.rules.thresholds import Checked
 from loadgen.rules.validity import verdict_of
 from loadgen.units import NS_PER_MS
@@ -22,6 +29,10 @@ from loadgen.units import NS_PER_MS
 SCHEMA_VERSION = 1
 _UNSTORED = "not stored yet: "
 
+_CLIENT = (
+    *("cpu_percent_of_core", "worst_minute_cpu_percent", "wakeup_mean_ms", "wakeup_p99_ms"),
+    *("gap_percent", "paused_percent"),
+)
 # The order of keys at every level of the document; others follow by name.
 _ORDER = (
     *("schema_version", "run_id", "scenario", "worker_id", "status", "verdict", "exit_code", "exit_reason"),
@@ -35,20 +46,7 @@ _ORDER = (
     *("p95_ms", "latency_ms", "service_ms", "lag_ms", "statements", "stages", "errors", "thresholds", "find_max"),
     *("planned_connection_seconds", "delivered_connection_seconds", "logging_in_connection_seconds"),
     *("planned_arrivals", "sent_arrivals", "overload_arrivals", "fraction", "by_worker", "by_window", "step_id"),
-    *(
-        "worker_results",
-        "delivered",
-        "stalls",
-        "longest_ms",
-        "total_ms",
-        "spans_s",
-        "cpu_percent_of_core",
-        "worst_minute_cpu_percent",
-        "wakeup_mean_ms",
-        "wakeup_p99_ms",
-        "gap_percent",
-        "paused_percent",
-    ),
+    *("worker_results", "delivered", "stalls", "longest_ms", "total_ms", "spans_s", *_CLIENT),
     *("others_cores", "overhead_ms", "saturated", "client"),
     *("opened", "reopened", "refused", "last_refused", "at", "second", "text"),
     *("created", "expired", "current", "sessions"),
@@ -58,16 +56,7 @@ _PLACES = {key: place for place, key in enumerate(_ORDER)}
 _FRACTIONS = {
     *("measured_seconds", "seconds", "value", "qps", "error_rate", "p95_ms", *PERCENTILES, "avg", "min", "max"),
     *("rate", "starts_s"),
-    *(
-        "cpu_percent_of_core",
-        "worst_minute_cpu_percent",
-        "wakeup_mean_ms",
-        "wakeup_p99_ms",
-        "gap_percent",
-        "paused_percent",
-        "others_cores",
-        "overhead_ms",
-    ),
+    *(*_CLIENT, "others_cores", "overhead_ms"),
     *("planned_connection_seconds", "delivered_connection_seconds", "logging_in_connection_seconds", "fraction"),
     *("second", "longest_ms", "total_ms"),
 }
@@ -339,3 +328,39 @@ def _ms(known: Quantile | None) -> float | None:
 
 def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 6)
+
+
+def enrichment_document(result: EnrichmentResult) -> dict[str, Any]:
+    """summary.json's `enrichment`, also what `loadgen enrich --format json` prints."""
+    coverage = result.coverage_percent
+    return {
+        "status": result.status.value,
+        "coverage_percent": None if coverage is None else round(coverage, 3),
+        "total": result.total,
+        **{status.value.lower(): result.counts.get(status, 0) for status in RowEnrichment},
+        "reason": "; ".join(result.reasons) or None,
+        "ledger_ms": {} if result.ledger is None else _ledger(result.ledger),
+        "ledger_samples": 0 if result.ledger is None else result.ledger.samples,
+    }
+
+
+def with_enrichment(summary: Mapping[str, Any], result: EnrichmentResult) -> dict[str, Any]:
+    """A summary.json with its enrichment as it is now."""
+    client = {**summary["client"], "overhead_ms": result.overhead_ms}
+    return {**summary, "client": client, "enrichment": enrichment_document(result)}
+
+
+def _ledger(ledger: ServerTimeBreakdown) -> dict[str, Any]:
+    return {name: _part(ledger.parts[name], ledger.samples) for name in SERVER_TIME_KINDS if name in ledger.parts}
+
+
+def _part(part: ServerTimeStats, samples: int) -> dict[str, float | None]:
+    """Percentiles that so few samples cannot support are None."""
+    stated = {"p50": part.p50_ms, "p95": part.p95_ms}
+    return {
+        "mean": round(part.mean_ms, 6),
+        **{
+            name: round(value, 6) if is_supported(PERCENTILES[name], samples) else None
+            for name, value in stated.items()
+        },
+    }

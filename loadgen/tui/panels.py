@@ -30,7 +30,7 @@ from loadgen.tui.draw import (
     time_of,
 )
 from loadgen.tui.history import StatementSecond
-from loadgen.tui.screen_state import ScreenState, StatementLine, WindowFigures
+from loadgen.tui.screen_state import FindMaxStatus, FindMaxStepLine, ScreenState, StatementLine, WindowFigures
 from loadgen.units import counted
 
 SPARK_MIN, SPARK_MAX = 15, 60  # columns of a line of small bars, a second each
@@ -293,3 +293,69 @@ def keys(view: ScreenState, width: int) -> Text:
     if view.quits:
         return Text(" q leave, the run goes on   e errors   ? help", style="dim")
     return Text(" q stop the run   e errors   ? help   Ctrl-C twice: cancel running statements", style="dim")
+
+
+_STAGES = {
+    "climb": "climbing",
+    "confirm": "confirming the best",
+    "verify": "confirming that it fails",
+    "refine": "bisecting",
+    "repeat": "measuring again",
+}
+
+
+def find_max_panel(view: ScreenState, width: int, limit: int) -> list[Text]:
+    search = view.ladder
+    if search is None:
+        return []
+    lines = [_head(search, view)]
+    room = limit - 1
+    if room > 0 and (where := _where(search)) is not None:
+        room -= 1
+        lines.append(where)
+    if room > 0 and search.rungs:
+        lines += [_rung(rung) for rung in search.rungs[-room:]]
+    return lines
+
+
+def lines_wanted(view: ScreenState) -> int:
+    return 0 if view.ladder is None else 2 + min(len(view.ladder.rungs), 12)
+
+
+def _head(search: FindMaxStatus, view: ScreenState) -> Text:
+    text = label("find max")
+    if search.target is None:
+        return text.append("over" if search.stage == "done" else f"step {search.step} is about to begin", style="bold")
+    text.append(f"step {search.step}: {counted(search.target, 'connection')}", style="bold")
+    text.append(f", {_STAGES.get(search.stage, one_line(search.stage, 20))}")
+    window = view.window
+    if window is not None and window.name == f"step {search.step}":
+        text.append(f", measured {window.seconds:.0f} of {search.step_s:g} s")
+        if window.seconds > search.step_s:
+            text.append(", undecided: it goes on", style="yellow")
+    else:
+        text.append(", settling")
+    return text
+
+
+def _where(search: FindMaxStatus) -> Text:
+    best = NOTHING if search.best is None else str(search.best)
+    failed = NOTHING if search.failed is None else str(search.failed)
+    text = Text(" " * LABEL + f"best {best}, failed {failed}")
+    if search.next_if_held is not None:
+        text.append(f"; next {search.next_if_held} if it holds")
+    return text
+
+
+def _rung(rung: FindMaxStepLine) -> Text:
+    mark, style = ("✓", "green") if rung.held else ("✗", "bold red")
+    if rung.outcome == "CLIENT_LIMIT":
+        mark, style = "?", "yellow"
+    text = Text.assemble(
+        " " * LABEL,
+        (mark, style),
+        f"{rung.target:>6}  ",
+        (cell(one_line(rung.outcome, 15), 15), "" if rung.held else style.removeprefix("bold ")),
+    )
+    text.append(f"{NOTHING if rung.qps is None else rate(rung.qps):>8}/s  p95 {ms(rung.p95_ms):>7} ms")
+    return text.append(f"  {one_line(rung.reason)}", style="dim")

@@ -12,7 +12,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from loadgen.log import printable
-from loadgen.tui import charts, find_max_panel, panels, workers_panel
+from loadgen.tui import charts, panels, workers_panel
 from loadgen.tui.draw import cut_between_words, one_line, percent, rate, time_of
 from loadgen.tui.screen_state import ScreenState
 
@@ -145,7 +145,7 @@ def _sections(view: ScreenState, width: int, height: int, now_s: float) -> list[
         return [replace(limits, apart=True), events]
     rows = len(view.window.statements) if view.window is not None else 0
     crew = workers_panel.lines_wanted(view, width, now_s)
-    rungs = find_max_panel.lines_wanted(view)
+    rungs = panels.lines_wanted(view)
     seen = 0 if view.warehouse is None else 1
     warned = len(view.warnings)
     kinds = 1 + min(len(view.errors), 4)
@@ -180,7 +180,7 @@ def _sections(view: ScreenState, width: int, height: int, now_s: float) -> list[
             apart=True,
         ),
         ScreenSection(
-            draw=lambda limit: find_max_panel.find_max_panel(view, width, limit),
+            draw=lambda limit: panels.find_max_panel(view, width, limit),
             least=min(rungs, 2),
             good=min(rungs, 7),
             most=rungs,

@@ -85,7 +85,7 @@ def _beside_run(
 def _beside_trend(
     session: ControlSession, patience: RetryPolicy, baseline: str, summary: Mapping[str, Any]
 ) -> dict[str, Any]:
-    from loadgen.report.trend_text import reason_text
+    from loadgen.report.trend import reason_text
     from loadgen.results.trend_runs import read_trend
 
     trend = read_trend(session, patience, summary["scenario"], until=summary["run_id"])

@@ -19,7 +19,7 @@ from loadgen.cli.commands import COMMAND_HINTS, COMMANDS, FIRST_STEPS, SECTIONS,
 from loadgen.cli.common import print_lines, terminal_width
 from loadgen.cli.main import cli, main
 from loadgen.errors import Busy, ConnectFailed
-from loadgen.report.text import TextLine
+from loadgen.report.run_text import TextLine
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ["snowflake.connector", "numpy", "sqlglot", "asyncpg", "rich", "ruamel.yaml", "asyncio", "uvicorn"]

@@ -14,9 +14,8 @@ from loadgen.control.tables.worker_metrics_snapshots import MetricsSnapshot
 from loadgen.errors import UsageError
 from loadgen.metrics.tally import Tally
 from loadgen.model.run import Phase
-from loadgen.report.compare_html import comparison_html
-from loadgen.report.compare_json import comparison_data
-from loadgen.report.compare_text import comparison_text
+from loadgen.report.compare import comparison_data, comparison_text
+from loadgen.report.compare_page import comparison_html
 from loadgen.results.seconds import measured_seconds
 from loadgen.rules.bootstrap import (
     ConfidenceInterval,

@@ -17,10 +17,9 @@ import pytest
 from loadgen.cli.main import cli, main
 from loadgen.metrics.tally import Tally
 from loadgen.report import formatting
-from loadgen.report.compare_html import comparison_html
-from loadgen.report.compare_json import comparison_data, refusal_data
-from loadgen.report.compare_text import comparison_text, interval
-from loadgen.report.text import verdict_lines
+from loadgen.report.compare import comparison_data, comparison_text, interval, refusal_data
+from loadgen.report.compare_page import comparison_html
+from loadgen.report.run_text import verdict_lines
 from loadgen.rules.bootstrap import ConfidenceInterval
 from loadgen.rules.comparability import ChangeLimits, Measure, SettingDifference
 from loadgen.rules.comparison import ChangeVerdict, MetricChange, compare

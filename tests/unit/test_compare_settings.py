@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from loadgen.report.compare_text import differences_text
+from loadgen.report.compare import differences_text
 from loadgen.rules.comparability import (
     RunConditions,
     SettingDifference,

@@ -9,7 +9,7 @@ import pytest
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.setup.installer import Prerequisites
 from loadgen.control.setup.migrations import SchemaState
-from loadgen.doctor import configuration, control_plane, machine, server, warehouse
+from loadgen.doctor import control_plane, offline, server, warehouse
 from loadgen.doctor.check_runner import (
     BoundedExecutor,
     CheckedFinding,
@@ -57,9 +57,9 @@ def environ(tmp_path):
 
 
 def test_cores_are_counted_against_the_connections():
-    assert machine.processor(2, None).mark is FindingLevel.OK
-    assert machine.processor(2, 50).mark is FindingLevel.OK
-    few = machine.processor(2, 51)
+    assert offline.processor(2, None).mark is FindingLevel.OK
+    assert offline.processor(2, 50).mark is FindingLevel.OK
+    few = offline.processor(2, 51)
     assert few.mark is FindingLevel.WARNING
     assert "3 cores" in str(few.remedy)
 
@@ -69,7 +69,7 @@ def test_cores_are_counted_against_the_connections():
     [(499, 1, None, "warning"), (500, 1, None, "ok"), (263, 2, 64, "failed"), (600, 2, 64, "ok")],
 )
 def test_memory_is_counted_against_the_workers(free_mb, workers, connections, mark):
-    assert machine.memory(free_mb, workers, connections).mark == mark
+    assert offline.memory(free_mb, workers, connections).mark == mark
 
 
 @pytest.mark.parametrize(
@@ -77,18 +77,18 @@ def test_memory_is_counted_against_the_workers(free_mb, workers, connections, ma
     [(256, None, "warning"), (1024, None, "ok"), (256, 96, "ok"), (256, 97, "failed"), (-1, 5000, "ok")],
 )
 def test_open_files_are_counted_against_the_connections_of_a_worker(limit, connections, mark):
-    assert machine.open_files(limit, connections).mark == mark
+    assert offline.open_files(limit, connections).mark == mark
 
 
 def test_a_clock_of_1970_is_told():
-    assert machine.wall_clock(datetime(1970, 1, 1, tzinfo=UTC)).mark is FindingLevel.FAILED
-    assert machine.wall_clock(NOON).mark is FindingLevel.OK
+    assert offline.wall_clock(datetime(1970, 1, 1, tzinfo=UTC)).mark is FindingLevel.FAILED
+    assert offline.wall_clock(NOON).mark is FindingLevel.OK
 
 
 def test_this_machine_has_what_it_says():
-    assert machine.cores() >= 1
-    assert machine.free_mb() > 0
-    assert machine.versions().said.startswith("Python 3.")
+    assert offline.cores() >= 1
+    assert offline.free_mb() > 0
+    assert offline.versions().said.startswith("Python 3.")
 
 
 # --- configuration ---------------------------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ def test_this_machine_has_what_it_says():
 def test_every_field_is_shown_with_its_origin_and_no_secret(environ):
     environ["SNOWFLAKE_CONNECTIONS_PROD_ROLE"] = "RUNNER"
 
-    (found,) = configuration.connection(find_profile("prod", environ=environ))
+    (found,) = offline.connection(find_profile("prod", environ=environ))
 
     origin = f"{environ['HOME']}/.snowflake/connections.toml [prod]"
     assert [line.split(maxsplit=2) for line in found.details] == [
@@ -113,7 +113,7 @@ def test_every_field_is_shown_with_its_origin_and_no_secret(environ):
 def test_warnings_of_the_connection_are_findings(environ):
     environ |= {"SNOWFLAKE_CONNECTIONS_PROD_LOGIN_TIMEOUT": "5", "SNOWFLAKE_CONNECTIONS_PROD_WARHOUSE": "x"}
 
-    _, misspelt, unused = configuration.connection(find_profile("prod", environ=environ))
+    _, misspelt, unused = offline.connection(find_profile("prod", environ=environ))
 
     assert (misspelt.mark, unused.mark) == (FindingLevel.WARNING, FindingLevel.WARNING)
     assert "did you mean warehouse?" in misspelt.said
@@ -125,7 +125,7 @@ def test_a_control_plane_on_the_target_s_own_warehouse_is_told(environ):
         loaded = scenario(more)
         place = ControlPlaneLocation.of_scenario(loaded.scenario)
         subject = DoctorTarget(connection="prod", place=place, loaded=loaded, environ=environ)
-        return configuration.scenario(subject)[-1]
+        return offline.scenario(subject)[-1]
 
     assert found("").mark is FindingLevel.OK
     assert found("control: {warehouse: BENCH_WH}\n").mark is FindingLevel.WARNING  # the connection's own, in lower case

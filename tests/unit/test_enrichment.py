@@ -15,7 +15,7 @@ from loadgen.cli.report import rewrite_reports
 from loadgen.control.tables.query_executions import PendingExecution, ServerTimes
 from loadgen.model.run import RowEnrichment as Row
 from loadgen.model.run import RunEnrichment as Run
-from loadgen.report.enrichment import enrichment_document, with_enrichment
+from loadgen.report.summary import enrichment_document, with_enrichment
 from loadgen.rules.enrichment import (
     SERVER_TIME_KINDS,
     EnrichmentCount,

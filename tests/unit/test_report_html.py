@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from loadgen.log import printable
 from loadgen.report import formatting
-from loadgen.report.html_spread import RANGES_MAX, range_counts, range_edges_ms
 from loadgen.report.records import FindMaxStepResult
+from loadgen.report.run_distribution import RANGES_MAX, range_counts, range_edges_ms
 from loadgen.report.run_page import report_html
 from loadgen.rules.thresholds import Checked
 from loadgen.scenario.model import Load, LoadMode

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from loadgen.model.counts import Counts
-from loadgen.report.intervals import COLUMNS, intervals_csv
+from loadgen.report.run_exports import COLUMNS, intervals_csv
 from loadgen.report.timeline import (
     StatementTimes,
     Stretch,

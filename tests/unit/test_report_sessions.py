@@ -11,10 +11,11 @@ import pytest
 from loadgen.control.tables.test_results import ResultRow
 from loadgen.metrics.interval import MeasuredCounts
 from loadgen.model.counts import UserSessionCounts
-from loadgen.report.markdown import report_markdown
+from loadgen.report.run_markdown import report_markdown
 from loadgen.report.run_page import report_html
+from loadgen.report.run_text import summary_text
 from loadgen.report.summary import in_order
-from loadgen.report.text import summary_text
+from loadgen.scenario.model import SessionAffinity, UserSessionSettings
 from loadgen.scenario.settings import SessionAffinity, UserSessionSettings
 from loadgen.worker.flush import result_row
 from orchestrator.run_result import session_counts

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from loadgen.metrics.connections import LoginCounts, ReconnectReason
+from loadgen.report.run_text import STATEMENTS_MAX, TextLine, columns, summary_lines, summary_text, wrapped
 from loadgen.report.summary import RunFacts, summarize
-from loadgen.report.text import STATEMENTS_MAX, TextLine, columns, summary_lines, summary_text, wrapped
 from loadgen.rules.client_health import ClientHealth
 from loadgen.rules.delivered_load import Delivered, Key, Portion
 from loadgen.rules.thresholds import Checked

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
 
 from loadgen.log import printable
 from loadgen.report import formatting
-from loadgen.report.compare_text import said
-from loadgen.report.text import UNLIMITED_WIDTH
+from loadgen.report.compare import said
+from loadgen.report.run_text import UNLIMITED_WIDTH
 from loadgen.rules.comparability import Measure
-from loadgen.rules.trend import RUNS_MIN, ConfirmedChange, MetricTrend, Trend, TrendVerdict, is_undecided
+from loadgen.rules.trend import RUNS_MIN, ConfirmedChange, MetricTrend, OtherSeries, Trend, TrendVerdict, is_undecided
 
 FACTS_SHOWN = 6
 OTHERS_SHOWN = 5
@@ -119,10 +121,8 @@ def _lines(trend: Trend, last: int) -> Iterator[str]:
     if len(trend.nights) == 1:
         hidden.add(1)
     columns = [column for column in range(len(_HEAD)) if column not in hidden]
-    widths = {column: max(len(row[column]) for row in rows) for column in columns}
-    for row in rows:
-        cells = (f"{row[at]:<{widths[at]}}" if at in _LEFT else f"{row[at]:>{widths[at]}}" for at in columns)
-        yield "  ".join(cells).rstrip()
+    left = [place for place, column in enumerate(columns) if column in _LEFT]
+    yield from formatting.aligned([[row[column] for column in columns] for row in rows], left)
 
 
 def _row(trend: Trend, track: MetricTrend, last: int) -> tuple[str, ...]:
@@ -250,3 +250,76 @@ def amount(measure: Measure, change: float, *, at_least: bool = False) -> str:
     """A change, with its sign."""
     unit = "points" if measure is Measure.ERROR_RATE else "%"
     return f"{'at least ' if at_least else ''}{100 * change:+.1f} {unit}"
+
+
+_UNITS = {Measure.QPS: "per second", Measure.ERROR_RATE: "share", Measure.MAX_CONCURRENCY: "connections"}
+
+
+def trend_data(trend: Trend, last: int) -> dict[str, Any]:
+    """Metrics have the values of the last so many nights; everything was judged by all of them."""
+    newest = trend.nights[-1] if trend.nights else None
+    first = max(len(trend.nights) - last, 0)
+    return {
+        "scenario": trend.scenario,
+        "verdict": trend.verdict.value,
+        "exit_code": trend.exit_code,
+        "reason": reason_text(trend),
+        "newest": None if newest is None else newest.run_id,
+        "series": None if newest is None else asdict(newest.key),
+        "runs_in_series": len(trend.nights),
+        "runs_needed": RUNS_MIN,
+        "left_out": dict(trend.left_out),
+        "last_left_out": trend.last_left_out,
+        "other_series": [_other_data(other) for other in trend.others],
+        "runs": [
+            {"run_id": night.run_id, "created_at": f"{night.started.isoformat(timespec='seconds')}Z"}
+            for night in trend.nights[first:]
+        ],
+        "metrics": [_track_data(trend, track, first) for track in trend.tracks],
+        "changes": [_step_data(trend, step) for step in trend.steps],
+    }
+
+
+def _track_data(trend: Trend, track: MetricTrend, first: int) -> dict[str, Any]:
+    values: list[float | None] = [None] * len(trend.nights)
+    at_least = [False] * len(trend.nights)
+    for place, (number, value) in enumerate(zip(track.nights, track.values, strict=True)):
+        values[number], at_least[number] = round(value, 6), place in track.at_least
+    return {
+        "statement": track.statement,
+        "metric": track.measure.value,
+        "unit": _UNITS.get(track.measure, "ms"),
+        "values": values[first:],
+        "at_least": at_least[first:],  # of the values: those that are lower bounds
+        "usual": formatting.rounded(usual(track)),
+        "newest": formatting.rounded(track.values[-1]),
+        "change": formatting.rounded(newest_change(track)),
+        "limit": track.limit,
+        "state": state(trend, track).lower(),
+    }
+
+
+def _step_data(trend: Trend, step: ConfirmedChange) -> dict[str, Any]:
+    track = step.track
+    return {
+        "statement": track.statement,
+        "metric": track.measure.value,
+        "since": trend.nights[step.start].run_id,
+        "confirmed_by": trend.nights[step.confirmed].run_id,
+        "before": formatting.rounded(track.value(step.shift.before.centre)),
+        "after": formatting.rounded(track.value(step.shift.after)),
+        "change": formatting.rounded(step.change),
+        "at_least": step.shift.at_least,
+        "worse": step.worse,
+        "new": step.new,
+        "changed_with_it": {name: {"from": a, "to": b} for name, (a, b) in trend.changed_at(step.start).items()},
+    }
+
+
+def _other_data(other: OtherSeries) -> dict[str, Any]:
+    return {
+        "series": asdict(other.key),
+        "runs": other.runs,
+        "newest": other.newest.run_id,
+        "differs_in": [{"key": one.key, "there": one.a, "here": one.b} for one in other.differences],
+    }

@@ -7,11 +7,11 @@ from dataclasses import replace
 from datetime import datetime
 
 from loadgen.report import formatting
-from loadgen.report.compare_text import said
+from loadgen.report.compare import said
 from loadgen.report.formatting import html
-from loadgen.report.page import POLICY, STYLE, note, number, section, short, table, whole
+from loadgen.report.page import note, number, section, short, table, verdict_page, whole
 from loadgen.report.svg import Axis, Chart, ChartDot, ChartLine, ChartMarker, linear_axis, svg
-from loadgen.report.trend_text import (
+from loadgen.report.trend import (
     SIDES,
     amount,
     change_text,
@@ -54,18 +54,18 @@ _MARGIN = 0.015  # of a chart's width behind the newest, for the ring
 
 def trend_html(trend: Trend, last: int) -> str:
     """The whole file; charts show the last so many nights."""
-    verdict, name = trend.verdict, html(trend.scenario)
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{html(POLICY)}">'
-        '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>{verdict.value}: {name}</title><style>{STYLE}</style></head>"
-        f'<body class="{_CLASSES.get(verdict, "passed")}"><header>'
-        f'<div class="banner"><span class="verdict">{verdict.value.upper()}</span><h1>{name}</h1></div>'
-        f'<p class="why">{html(reason_text(trend))}</p>{_about(trend)}</header><main>'
-        f"{_numbers(trend)}{_pictures(trend, last)}{_changes(trend)}{_apart(trend)}{_runs(trend, last)}"
-        "</main><footer><p>Every run is judged as it would have been when it was the newest, against the runs before"
-        " it.</p></footer></body></html>\n"
+    return verdict_page(
+        trend.verdict.value,
+        html(trend.scenario),
+        reason_text(trend),
+        _numbers(trend),
+        _pictures(trend, last),
+        _changes(trend),
+        _apart(trend),
+        _runs(trend, last),
+        css=_CLASSES.get(trend.verdict, "passed"),
+        about=_about(trend),
+        footer="Every run is judged as it would have been when it was the newest, against the runs before it.",
     )
 
 

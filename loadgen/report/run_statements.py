@@ -9,9 +9,9 @@ from loadgen.metrics.histogram import EMPTY
 from loadgen.model.threshold import ThresholdMetric
 from loadgen.report import formatting
 from loadgen.report.formatting import html, html_name
-from loadgen.report.html_charts import ChartSeries, Timeline, checks_of, limit_of
 from loadgen.report.page import code, data, details, facts, figure, named, note, number, short, table, text
 from loadgen.report.records import RunRecord
+from loadgen.report.run_charts import ChartSeries, Timeline, checks_of, limit_of
 from loadgen.report.svg import Axis, Chart, ChartDot, ChartLimit, ChartLine, Point, linear_axis
 from loadgen.units import counted, format_duration_s
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from loadgen.log import printable
 from loadgen.report import formatting
-from loadgen.rules.bootstrap import ConfidenceInterval
+from loadgen.rules.bootstrap import CONFIDENCE, ConfidenceInterval
 from loadgen.rules.comparability import Measure, SettingDifference
 from loadgen.rules.comparison import Comparison, MeasuredRun, MetricChange
 
@@ -153,7 +153,7 @@ def _table(changes: Sequence[MetricChange], width: int | None) -> Iterator[str]:
     rows = _rows(changes)
     for left_out in ((), *_GIVE_WAY):
         shown = [column for column, name in enumerate(_HEAD) if name not in left_out]
-        lines = _drawn([[row[column] for column in shown] for row in rows])
+        lines = formatting.aligned([[row[column] for column in shown] for row in rows], left=(0, len(shown) - 1))
         if width is None or max(map(len, lines)) <= width:
             break
     yield from lines
@@ -172,18 +172,6 @@ def _rows(changes: Sequence[MetricChange]) -> list[tuple[str, ...]]:
     return rows
 
 
-def _drawn(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The first and the last column to the left, numbers to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            f"{cell:<{width}}" if number in (0, len(widths) - 1) else f"{cell:>{width}}"
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
-
-
 def _row(change: MetricChange) -> tuple[str, ...]:
     mark = "*" if change.counts else " "
     indent = "" if change.statement is None else "  "
@@ -196,3 +184,82 @@ def _row(change: MetricChange) -> tuple[str, ...]:
         f"{100 * change.limit:g} {unit(change.measure)}",
         verdict(change),
     )
+
+
+SCHEMA_VERSION = 1
+NOT_COMPARABLE = "not comparable"
+NOT_COMPARABLE_EXIT = 2
+
+_UNITS = {Measure.QPS: "1/s", Measure.ERROR_RATE: "share", Measure.MAX_CONCURRENCY: "connections"}
+
+
+def comparison_data(comparison: Comparison) -> dict[str, Any]:
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "verdict": comparison.verdict.value,
+        "exit_code": comparison.exit_code,
+        "reason": comparison.reason,
+        "a": _run_data(comparison.a),
+        "b": _run_data(comparison.b),
+        "configuration": configuration_data(comparison.configuration),
+        "confidence": CONFIDENCE,
+        "comparisons": comparison.comparisons,
+        "only_in_a": list(comparison.unmatched[0]),
+        "only_in_b": list(comparison.unmatched[1]),
+        "metrics": [_change_data(change) for change in comparison.changes],
+    }
+
+
+def refusal_data(
+    a: str, b: str, reasons: Sequence[str], hint: str, configuration: Sequence[SettingDifference]
+) -> dict[str, Any]:
+    """In its place when two runs cannot be compared."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "verdict": NOT_COMPARABLE,
+        "exit_code": NOT_COMPARABLE_EXIT,
+        "reason": "; ".join(reasons),
+        "reasons": list(reasons),
+        "hint": hint,
+        "a": {"run_id": a},
+        "b": {"run_id": b},
+        "configuration": configuration_data(configuration),
+        "metrics": [],
+    }
+
+
+def configuration_data(configuration: Sequence[SettingDifference]) -> list[dict[str, Any]]:
+    return [
+        {"key": one.key, "a": one.a, "b": one.b, "matters": one.matters, "varied": one.varied} for one in configuration
+    ]
+
+
+def _run_data(run: MeasuredRun) -> dict[str, Any]:
+    return {
+        "run_id": run.run_id,
+        "scenario": run.scenario,
+        "started_at": run.started_at,
+        "measured_seconds": round(run.merged.seconds, 6),
+        "compared_seconds": len(run.series),
+    }
+
+
+def _change_data(change: MetricChange) -> dict[str, Any]:
+    span = change.span
+    return {
+        "statement": change.statement,
+        "metric": change.measure.value,
+        "unit": _UNITS.get(change.measure, "ms"),
+        "a": formatting.rounded(change.a),
+        "b": formatting.rounded(change.b),
+        "a_at_least": change.at_least[0],
+        "b_at_least": change.at_least[1],
+        "change": None if span is None else formatting.rounded(span.point),
+        "low": None if span is None else formatting.rounded(span.low),
+        "high": None if span is None else formatting.rounded(span.high),
+        "limit": change.limit,
+        "verdict": change.verdict.value,
+        "counts": change.counts,
+        "certain": change.certain,
+        "why": change.why,
+    }

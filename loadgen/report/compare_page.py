@@ -10,9 +10,9 @@ import numpy as np
 from loadgen.metrics.histogram import IntArray
 from loadgen.metrics.percentile import is_supported
 from loadgen.report import formatting
-from loadgen.report.compare_text import interval, point, remarks, unit, value_text, verdict
+from loadgen.report.compare import interval, point, remarks, unit, value_text, verdict
 from loadgen.report.formatting import html
-from loadgen.report.page import POLICY, STYLE, note, section, short, table, whole
+from loadgen.report.page import note, section, short, table, verdict_page, whole
 from loadgen.report.svg import Axis, Chart, ChartBand, ChartDot, ChartLine, linear_axis, log_axis, svg, time_axis
 from loadgen.rules.bootstrap import log_quantile
 from loadgen.rules.comparability import Measure, SettingDifference
@@ -148,17 +148,17 @@ def comparison_html(comparison: Comparison) -> str:
     """The whole file."""
     found = comparison.verdict
     a, b = (html(run.run_id) for run in (comparison.a, comparison.b))
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{html(POLICY)}">'
-        '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>{found.value}: {a} and {b}</title><style>{STYLE}</style></head>"
-        f'<body class="{_CLASSES.get(found, "invalid")}"><header>'
-        f'<div class="banner"><span class="verdict">{found.value.upper()}</span><h1>{a} → {b}</h1></div>'
-        f'<p class="why">{html(comparison.reason)}</p></header><main>'
-        f"{_runs(comparison)}{_numbers(comparison)}{_pictures(comparison)}{_configuration(comparison.configuration)}"
-        "</main><footer><p>Two runs show the variation within a run, not from run to run: for that there is"
-        " <code>loadgen trend</code>.</p></footer></body></html>\n"
+    return verdict_page(
+        found.value,
+        f"{a} → {b}",
+        comparison.reason,
+        _runs(comparison),
+        _numbers(comparison),
+        _pictures(comparison),
+        _configuration(comparison.configuration),
+        css=_CLASSES.get(found, "invalid"),
+        footer="Two runs show the variation within a run, not from run to run: for that there is"
+        " <code>loadgen trend</code>.",
     )
 
 

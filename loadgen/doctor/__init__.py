@@ -1,13 +1,11 @@
-"""Is everything ready for a run? Looks and judges; changes nothing. No terminal is known here.
+"""Checks whether everything is ready for a run. It reads and judges, changes nothing, and prints nothing.
 
-finding        what a check found: a mark, a sentence, a remedy
-lane           a thread in which checks run one after another, each in bounded time
-examine        checks in order; what needs a failed one is skipped
-subject        what is examined: a connection, a control plane, perhaps a scenario; and its sessions
-machine        cores, memory, open files, versions, the wall clock
-configuration  the connections, field by field, with their origin
-service        log-in, round trip, clock offset, hybrid tables
-control_plane  ground, tables, version, and the rights on them
-warehouse      the target's warehouse, and what a run on it may cost
-checks         all of them, in order
+finding        the result of a check: a level, a sentence, a remedy
+check_runner   runs checks in order, in threads with a time limit; skips those that depend on a failed one
+subject        what is checked: connection, control plane, scenario; and the sessions for it
+offline        checks without a connection: cores, memory, open files, versions, connection parameters
+server         login, round trip, clock offset, hybrid tables
+control_plane  prerequisites, tables, schema version, privileges
+warehouse      the target warehouse, and what a run on it may cost
+checks         all checks, in order
 """

@@ -14,7 +14,6 @@ import psutil
 from loadgen.doctor.finding import Finding, failed, ok, warning
 from loadgen.doctor.subject import DoctorTarget
 from loadgen.log import printable
-from loadgen.scenario.load import CONNECTIONS_PER_WORKER
 from loadgen.scenario.model import CONNECTIONS_PER_WORKER
 from loadgen.snowflake import driver
 from loadgen.snowflake.ident import Identifier, InvalidIdentifier

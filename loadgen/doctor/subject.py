@@ -39,7 +39,7 @@ class DoctorTarget:
 
     @property
     def is_apart(self) -> bool:
-        """Has the control plane a connection of its own?"""
+        """Does the control plane use another connection than the target?"""
         return self.place.connection != self.connection
 
     def target_profile(self) -> ConnectionProfile:

@@ -82,7 +82,7 @@ def judge(found: WarehouseDescription, *, is_embedded: bool, connections: int | 
     findings = [ok(_described(found), *_notes(found, connections))]
     if found.auto_suspend_s is None and not is_embedded:
         remedy = f"ALTER WAREHOUSE {name} SET AUTO_SUSPEND = 60, unless it is meant to run all the time."
-        findings.append(warning(f"{name} never suspends: it costs while nobody uses it", remedy))
+        findings.append(warning(f"{name} never suspends: it costs credits while it is idle", remedy))
     if found.query_acceleration and not is_embedded:
         remedy = f"ALTER WAREHOUSE {name} SET ENABLE_QUERY_ACCELERATION = FALSE, unless that is what you measure."
         findings.append(warning("query acceleration is on: others' load decides when it helps", remedy))

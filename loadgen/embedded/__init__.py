@@ -4,6 +4,7 @@ It imports nothing of the project but the floor (`errors`, `clock`, `units`, `lo
 loopback HTTP only. Only this package uses asyncio.
 
     client               finds or starts a server for a command; requests to `/__loadgen/…`
+    client_model         a run's warehouse model: set, compared, removed
     server               the process: options, signals, start and stop
     http_server          assembles engine, warehouses and HTTP; restarts PostgreSQL; the null engine
     datadir              the data directory and its owner

@@ -29,7 +29,7 @@ class InForce:
     """What the server says of a warehouse."""
 
     name: str
-    id: str | None  # None: nobody has asked for a model
+    id: str | None  # None: no model was set
     slots: int
     service_time: str | None
 

@@ -1,8 +1,7 @@
 """The missing rows of one table, in chunks; each is one autocommitted statement.
 
-Nothing is ever executed blindly a second time: after any failure what may still run is cancelled, and the rows are
-counted again. A duplicate key means that somebody else prepares the same hybrid table; counting again is the answer to
-that, too.
+No statement is repeated blindly: after a failure, what may still run is cancelled, and the rows are counted again. A
+duplicate key means that another program prepares the same hybrid table; then the rows are counted again, too.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class BatchSize:
         return cls(rows=min(ROWS_FIRST, rows_max), rows_max=min(ROWS_MAX, rows_max))
 
     def after(self, rows: int, seconds: float) -> Self:
-        """The pace after a statement that made so many rows in so many seconds."""
+        """The pace after a statement that created `rows` in `seconds`."""
         wanted = rows * TARGET_S / max(seconds, 0.001)
         bounded = min(max(wanted, self.rows / GROWTH_MAX), self.rows * GROWTH_MAX)
         return replace(self, rows=self._within(bounded))
@@ -56,7 +55,7 @@ class BatchSize:
         return int(min(max(rows, min(ROWS_MIN, self.rows_max)), self.rows_max))
 
 
-# Above so many bound values the driver uploads a file to a stage instead (CLIENT_STAGE_ARRAY_BINDING_THRESHOLD).
+# Above this number of bound values the driver uploads a file to a stage instead (CLIENT_STAGE_ARRAY_BINDING_THRESHOLD).
 BOUND_VALUES_MAX = 65_000
 BOUND_BYTES_MAX = 1_000_000  # of one statement, about; Snowflake's own limit for a statement with its binds
 _VALUE_BYTES = 24  # of a number, a moment or an identifier with its separators
@@ -152,18 +151,18 @@ class TableFiller:
         if self._definition.identity is None and tally.rows > self._definition.rows:
             raise TableDamaged(
                 f"table {shown(self._definition.name)} has {tally.rows:,} rows, {self._definition.rows:,} were asked "
-                "for: somebody else inserted while it was filled, and no column tells his rows from ours",
+                "for: another program inserted rows while it was filled, and no column distinguishes them",
                 remedy="Let one prepare end before the next begins; --drop makes the table anew.",
             )
         if self.there < self._definition.rows:
             raise RunFailed(
                 f"table {shown(self._definition.name)} has {self.there:,} rows of {self._definition.rows:,}: some were "
                 "deleted while it was filled",
-                remedy="Run the same command again when nobody else changes the table.",
+                remedy="Run the same command again when no other program changes the table.",
             )
 
     def _key_taken(self) -> RunFailed:
-        """Nobody else is filling it: the number of rows stays the same."""
+        """The error for taken keys while the number of rows stays the same, so no other program fills the table."""
         return RunFailed(
             f"table {shown(self._definition.name)} has {self.there:,} of {self._definition.rows:,} rows, and refuses "
             "the next ones because their keys are there: rows were deleted, or others inserted in their place",

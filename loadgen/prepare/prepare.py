@@ -181,7 +181,7 @@ class _Work:
             raise standing.damage
         if standing.state not in (TableState.INCOMPLETE, TableState.READY):
             raise TableConflict(
-                f"table {shown(definition.name)} was made by somebody else at this moment, and differs",
+                f"table {shown(definition.name)} was created by another program at the same time, and differs",
                 remedy="Run the same command again to see what it is.",
             )
         return standing

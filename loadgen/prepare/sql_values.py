@@ -47,7 +47,7 @@ _DIGITS_MAX = 38  # of a NUMBER
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SqlRandom:
-    """The random numbers of one column; each `draw` is a stream of its own."""
+    """The random numbers of one column; each `draw` is a separate stream."""
 
     seed: int
     table: int  # see table_number

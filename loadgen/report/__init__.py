@@ -1,13 +1,21 @@
-"""From results to what people and scripts read. Pure: nothing is connected, no file is opened here.
+"""From results to what people and scripts read. Pure: nothing is connected, no file is opened. Decisions are in rules.
 
-verdict     validity and thresholds; delivered: the load that was there, against its plan
-summary     summary.json, the contract; enrichment is a part of it
-text        the same for people, as plain text
-records     everything a report is made of (timeline: second by second)
-html        report.html: html_parts, html_style, html_charts (over time), html_statements, html_steps (stages and
-            find-max), html_spread, html_tables, html_sessions, over svg
-markdown, junit, intervals   the same for pull requests, CI, spreadsheets
-foreign     text of others, made harmless for each of these; figures: how numbers are written
-compare     two runs: change, interval, verdict (bootstrap, limits, likeness, seconds; compare_text, _json, _html)
-trend       many runs of one scenario: stable segments, suspected and confirmed changes
+records            everything a report is made of
+timeline           the seconds of a run, all workers together
+summary            summary.json, the contract for scripts
+formatting         how numbers are written; foreign text made safe for HTML, XML, Markdown and CSV
+page               the frame, the style and the parts of HTML pages
+svg                charts
+run_page           report.html
+run_charts         charts over time
+run_statements     statements, stages, find-max steps, user sessions
+run_distribution   histogram, percentile curve, ranges
+run_tables         the other tables of report.html
+run_text           the result as text for a terminal
+run_markdown       report.md
+run_exports        junit.xml and intervals.csv
+compare            a comparison as text and JSON
+compare_page       a comparison as HTML
+trend              a trend as text and JSON
+trend_page         a trend as HTML
 """

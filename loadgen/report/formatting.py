@@ -181,7 +181,7 @@ def measured(check: str, value: float | None) -> str:
 
 LINE_MAX = 500  # characters of a text on one line: a name, an error
 NAME_LONG = 16  # characters: a longer name may need several lines, and gets room for them
-BLOCK_MAX = 20_000  # characters of a text with lines of its own: SQL, a configuration
+BLOCK_MAX = 20_000  # characters of a text with several lines: SQL, a configuration
 
 _SIMPLE_CODE = re.compile(r"[^`|\\\n\r]+")
 _MARKDOWN_SAFE = re.compile(r"[^A-Za-z0-9 \u00a0-\U0010ffff]")
@@ -207,12 +207,12 @@ def html_json(data: Any) -> str:
 
 
 def xml(text: str, limit: int = LINE_MAX) -> str:
-    """Text that XML 1.0 allows; whoever writes the file escapes < and &, as ElementTree does."""
+    """Text that XML 1.0 allows; the writer of the file, ElementTree, escapes < and &."""
     return printable(text, limit, multiline=True)
 
 
 def markdown(text: str, limit: int = LINE_MAX) -> str:
-    """As code, which no Markdown inside it can leave, in a table as well; nobody is mentioned by it."""
+    """As code that no Markdown in the text can end, in tables too; names in it are not mentions."""
     shown = printable(text, limit).strip()
     if not shown:
         return "–"
@@ -222,7 +222,7 @@ def markdown(text: str, limit: int = LINE_MAX) -> str:
 
 
 def csv(text: str, limit: int = LINE_MAX) -> str:
-    """A cell that no spreadsheet takes for a formula; whoever writes the file quotes."""
+    """A cell that no spreadsheet evaluates as a formula; the CSV writer quotes it."""
     shown = printable(text, limit)
     return f"'{shown}" if shown.lstrip().startswith(_FORMULA) else shown
 

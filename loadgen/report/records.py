@@ -14,7 +14,7 @@ from loadgen.scenario.model import Scenario
 
 
 class EventKind(StrEnum):
-    """What an event on the time axis is; each has a look of its own."""
+    """What an event on the time axis is; each is drawn differently."""
 
     START = "start"
     STOP = "stop"

@@ -37,8 +37,8 @@ from loadgen.scenario.model import LoadMode
 
 MARKS_MAX = 80
 LANES_MAX = 3  # lines of labels of marks
-LOG_FROM = 25.0  # the highest value is so many times the median: then a linear axis would show nothing else
-LIMIT_REACH = 2.0  # a limit up to so many times the highest value is on the axis; one beyond it is told by an arrow
+LOG_FROM = 25.0  # ratio of the highest value to the median; above it a linear axis would show nothing else
+LIMIT_REACH = 2.0  # a limit up to this multiple of the highest value is on the axis; a higher one is shown by an arrow
 AFTER_S = 10.0  # events so long after the last second are still shown
 REACH_PARTS = 10  # a percentile with few samples is joined over a tenth of the run at most
 MEASUREMENT = "MEASUREMENT"

@@ -19,7 +19,7 @@ from loadgen.units import NS_PER_MS
 BARS_MAX = 56
 CURVES_MAX = 4  # of single statements
 RANGES_MAX = 12
-RANGED_MAX = 6  # statements with a column of their own
+RANGED_MAX = 6  # statements with a separate column
 WIDTH = 540
 
 

@@ -91,7 +91,7 @@ COLUMNS = (
 
 
 def intervals_csv(record: RunRecord) -> str:
-    """An empty cell: not known, or not enough samples to say. Each statement has two columns of its own at the end."""
+    """An empty cell: not known, or not enough samples to say. Each statement adds two columns at the end."""
     names = record.statement_names()
     written = io.StringIO()
     writer = csv.writer(written, lineterminator="\n")

@@ -23,7 +23,7 @@ MARKS = {"passed": "✅", "failed": "❌", "invalid": "⚠️", "cancelled": "�
 
 
 def report_markdown(record: RunRecord) -> str:
-    """Verdict, thresholds, totals, times: what somebody wants to know who was not there."""
+    """Verdict, thresholds, totals, times: a short report for a pull request."""
     summary = record.summary
     parts = [_head(summary), *_invalid(summary), *_warnings(summary), *_thresholds(summary)]
     parts += [

@@ -16,7 +16,7 @@ from loadgen.report.svg import Axis, Chart, ChartDot, ChartLimit, ChartLine, Poi
 from loadgen.units import counted, format_duration_s
 
 ROWS_MAX = 200
-CHARTED_MAX = 6  # statements with a line of their own
+CHARTED_MAX = 6  # statements with a separate line
 SQL_MAX = 30_000  # characters, of all statements together
 WIDTH, HEIGHT = 540, 200
 TIMES = {ThresholdMetric.P50: 500, ThresholdMetric.P95: 950, ThresholdMetric.P99: 990}

@@ -112,7 +112,7 @@ class RunFacts:
     signal: int | None = None  # that ended it
     sessions: UserSessionCounts | None = None  # of logical users; None: the scenario has none
     delivered: Delivered | None = None  # None: what was planned is not known
-    logins: Mapping[str, Any] | None = None  # of load connections; None: nobody told
+    logins: Mapping[str, Any] | None = None  # of load connections; None: not reported
     unstored: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # rows in spools, by worker and kind
 
 

@@ -64,7 +64,7 @@ class ChartDot:
     y: float
     css: str
     label: str = ""
-    cross: bool = False  # a shape of its own: colour alone says nothing to some
+    cross: bool = False  # a different shape: colour alone is not readable for everyone
     ring: bool = False  # around another dot
     at_least: bool = False  # a triangle that points up: the value is this or more
     radius: float = 5.0

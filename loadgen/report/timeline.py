@@ -251,7 +251,7 @@ class _Row:
 
     def __init__(self) -> None:
         self._last: dict[str, WorkerSecond] = {}
-        self._tried: dict[str, tuple[int, float]] = {}  # by worker: succeeded, in so many seconds
+        self._tried: dict[str, tuple[int, float]] = {}  # by worker: (succeeded, seconds)
         self._partial = False
         self._statements: dict[str, Counts] = {}
         self._response, self._cut_off, self._lag = EMPTY, EMPTY, EMPTY

@@ -26,7 +26,7 @@ BARS_MIN = 5
 
 
 def trend_text(trend: Trend, last: int, width: int | None = None) -> str:
-    """Plain text; the bars are the last so many nights, oldest first, or fewer where `width` has no room for them."""
+    """Plain text; the bars are the newest `last` runs, oldest first, or fewer where `width` has no room."""
     parts = [
         f"{trend.verdict.value.upper()}  {printable(reason_text(trend), 500)}",
         *_runs(trend),
@@ -256,7 +256,7 @@ _UNITS = {Measure.QPS: "per second", Measure.ERROR_RATE: "share", Measure.MAX_CO
 
 
 def trend_data(trend: Trend, last: int) -> dict[str, Any]:
-    """Metrics have the values of the last so many nights; everything was judged by all of them."""
+    """Metrics list the values of the newest `last` runs; all runs of the series were judged."""
     newest = trend.nights[-1] if trend.nights else None
     first = max(len(trend.nights) - last, 0)
     return {

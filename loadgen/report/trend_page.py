@@ -53,7 +53,7 @@ _MARGIN = 0.015  # of a chart's width behind the newest, for the ring
 
 
 def trend_html(trend: Trend, last: int) -> str:
-    """The whole file; charts show the last so many nights."""
+    """The whole file; charts show the newest `last` runs."""
     return verdict_page(
         trend.verdict.value,
         html(trend.scenario),

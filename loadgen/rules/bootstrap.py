@@ -38,7 +38,7 @@ _REPLICATES = 2_000
 _BLOCK_MIN = 5
 _BLOCKS_MIN = 3
 _LEAN_MAX = 0.95
-_STRATUM_MIN = 6  # a shorter stage has no blocks of its own, and is joined with the one before
+_STRATUM_MIN = 6  # a shorter stage is joined with the stage before it
 _LOG_MAX = 700.0  # beyond it there is no such number
 _HALF = 0.5  # in place of a count of 0, which has no logarithm
 # Logarithms of the bounds of each bucket. The first and the last are open, and have one value.
@@ -55,7 +55,7 @@ class ConfidenceInterval:
     high: float
 
     def stretched(self, comparisons: int) -> ConfidenceInterval:
-        """The interval for one of so many comparisons, of which all are to be right 95 of 100 times (Bonferroni)."""
+        """The interval for one of several comparisons that are all right in 95 of 100 cases (Bonferroni)."""
         factor = z_of(comparisons) / z_of(1)
         return ConfidenceInterval(
             self.point, self.point - factor * (self.point - self.low), self.point + factor * (self.high - self.point)
@@ -167,7 +167,7 @@ def hull(one: ConfidenceInterval, other: ConfidenceInterval) -> ConfidenceInterv
 
 
 def z_of(comparisons: int) -> float:
-    """How many standard deviations 95 % reach, when so many comparisons share the 5 %."""
+    """How many standard deviations cover 95 % when several comparisons share the 5 % (Bonferroni)."""
     return NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / 2 / comparisons)
 
 
@@ -211,7 +211,7 @@ def design_effect(counts: IntArray, per_mille: int, deviations: FloatArray) -> f
 
 
 def share_difference(failed: Sequence[int], tried: Sequence[int]) -> ConfidenceInterval:
-    """Of two shares, by Newcombe's intervals: they know what no failure at all among so many is worth."""
+    """Of two shares, by Newcombe's intervals, which are also right where nothing failed."""
     (first, second), z = [part / max(whole, 1) for part, whole in zip(failed, tried, strict=True)], z_of(1)
     (low_a, high_a), (low_b, high_b) = (_wilson(part, whole, z) for part, whole in zip(failed, tried, strict=True))
     point = second - first

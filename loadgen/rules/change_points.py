@@ -62,7 +62,7 @@ class BaselineLevel:
     nights: int
 
     def reach(self, together: int, z: float) -> float:
-        """How far from the centre the mean of so many nights may lie by chance."""
+        """How far the mean of several nights may lie from the centre by chance."""
         apart = self.spread * math.sqrt(1 / together + _CENTRE / self.nights)
         return apart * _student(z, self.freedom)
 
@@ -180,7 +180,7 @@ class _Segment:
         return _Segment(tuple(night for night in self.nights if night.position >= shift.start), shift.before)
 
     def baseline(self, usual: float, without_last: int = 0) -> BaselineLevel | None:
-        """Of all nights but the last so many. Lower bounds are left out: they would pull the centre down."""
+        """Of all nights but the newest ones. Lower bounds are left out: they would lower the centre."""
         known = self.nights[: len(self.nights) - without_last][-NIGHTS_MAX:]
         values = np.array([night.value for night in known if not night.bound])
         if len(values) >= NIGHTS_MIN:
@@ -230,6 +230,6 @@ def _student(z: float, freedom: float) -> float:
 
 
 def _shared(z: float, alike: int) -> float:
-    """As rare as z is, for so many looks together (Bonferroni)."""
+    """The threshold with the same probability as z over several tests together (Bonferroni)."""
     normal = NormalDist()
     return -normal.inv_cdf(normal.cdf(-z) / alike)

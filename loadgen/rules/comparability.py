@@ -42,7 +42,7 @@ class SettingDifference:
     a: Any  # None: it is not set there
     b: Any
     matters: bool  # it can change a number
-    varied: bool = False  # the user said that it is what he compares
+    varied: bool = False  # the user named it with --vary
 
     @property
     def forbids(self) -> bool:

@@ -1,21 +1,21 @@
-"""Two runs of one scenario, A before and B after: what changed, how sure that is, and whether it is worse. Pure.
+"""Two runs of one scenario, A before and B after: what changed, how certain that is, and whether it is worse. Pure.
 
-Each metric is judged by its change from A to B, the 95 % interval of that change, and a limit (`limits`):
+Each metric is judged by its change from A to B, the 95 % interval of the change, and a limit (`comparability`):
 
     equivalent      the whole interval lies within ± limit
-    worse, better   the interval excludes 0, and the change itself is beyond the limit, in the bad or good direction
-    inconclusive    anything else: a longer measurement may tell
+    worse, better   the interval excludes 0, and the change is beyond the limit, in the bad or good direction
+    inconclusive    otherwise: a longer measurement may decide
 
-The verdict over all looks at the metrics that count: qps, p50, p95 and error_rate of all statements together, p50 and
-p95 of every statement, and whatever the user gave a limit. With so many, one is beyond its 95 % interval by chance
-every now and then. So it is
+The overall verdict uses the metrics that count: qps, p50, p95 and error_rate of all statements together, p50 and p95 of
+every statement, and every metric with a limit from the user. Among this many metrics, one lies outside its 95 %
+interval by chance now and then. So the verdict is
 
-    worse           if one that counts is worse, also with its interval widened for their number (Bonferroni)
-    better          if none is, and one of all statements together is better in the same way
+    worse           if a metric that counts is worse, also with its interval widened for their number (Bonferroni)
+    better          if none is, and a metric of all statements together is better in the same way
     equivalent      if none is, and all that count of all statements together are equivalent
     inconclusive    otherwise
 
-Two runs say how much seconds differ, and nothing about how much nights differ.
+Two runs show the variation between seconds, not the variation between nights.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""Delivered load: how much of what was planned was there, by worker and by window, and what is missing. Pure.
+"""Delivered load: how much of the planned load there was, by worker and window, and what is missing. Pure.
 
     closed loop   connection time: open, or being opened again after it was open or refused
-    open loop     arrivals that were sent. Those that were not, because every connection was executing, are the server's
-                  overload. Thresholds that limit response times judge them, by their age; no other one notices them
+    open loop     arrivals that were sent. Arrivals that were not sent because every connection was executing are the
+                  server's overload. Only thresholds on response times see them, by their age
 
-The plan is the run's, not what a worker lived to tell. What is missing is never made up for by what is too much
-elsewhere: the parts are added, not their balance.
+The plan is that of the run, not what a worker reported. A surplus never offsets a deficit: deficits are added up.
 """
 
 from __future__ import annotations

@@ -256,5 +256,5 @@ def _is_plateau(config: FindMaxSettings, held: Sequence[JudgedStep], shown: Step
 
 
 def _is_at_most(bound_ms: float | None, factor: float, limit_ms: float | None) -> bool:
-    """Are both known, and the first is no more than so many times the second?"""
+    """Are both known, and is the first at most `factor` times the second?"""
     return bound_ms is not None and limit_ms is not None and bound_ms <= factor * limit_ms

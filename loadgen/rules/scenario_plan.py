@@ -92,7 +92,7 @@ class ScenarioPlan:
 
 
 def plan(loaded: LoadedScenario, *, cores: int) -> ScenarioPlan:
-    """Work out a run on a machine with so many cores."""
+    """What a run does on a machine with this number of cores."""
     scenario = loaded.scenario
     load = scenario.load
     workers = workers_of(load, cores)

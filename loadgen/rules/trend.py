@@ -1,19 +1,19 @@
-"""The runs of a scenario over time: is the newest worse than it used to be, since when, and what else changed? Pure.
+"""The runs of a scenario over time: is the newest worse than usual, since when, and what else changed? Pure.
 
-Only like is set beside like. A series is the runs of one key: the same TEMPLATE_ID, major version of the driver, number
-of workers, of cores, and size of the warehouse. The newest run says which series is looked at. Runs that are not
-COMPLETED, are INVALID, or found no maximum are no part of any. Each metric is judged by `shift`:
+Only comparable runs form a series: the same TEMPLATE_ID, major version of the driver, number of workers and cores, and
+warehouse size. The newest run determines the series. Runs that are not COMPLETED, are INVALID, or found no maximum
+belong to no series. Each metric is judged by `change_points`:
 
-    learning    too few runs to say anything: RUNS_MIN are needed
-    steady      nothing new
-    undecided   the newest value is only known to be at least something, and that is not beyond the usual range
-    suspected   the newest run alone is worse; the next one, or a second one tonight, will tell
+    learning    too few runs: RUNS_MIN are needed
+    steady      no new change
+    undecided   the newest value is a lower bound within the usual range
+    suspected   the newest run alone is worse; the next run confirms or refutes it
     regression  the newest run confirms that it is worse: exit code 11
     improved    the newest run confirms that it is better
 
-A regression is told once. The night after it is known, and so it is when another metric shows the same step later.
-Metrics of all statements together move together and are each judged as if alone; p95 of single statements share the
-chance of a false alarm.
+A regression is reported once. From the next night on it is known, also when another metric shows the same step later.
+Metrics of all statements together move together, and each is judged separately; p95 of single statements share the
+probability of a false alarm.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class SeriesKey:
     driver_major: str
     workers: int
     cores: int | None
-    warehouse_size: str | None  # None: nobody looked
+    warehouse_size: str | None  # None: not observed
     driver_lightened: bool | str = True
 
 

@@ -1,20 +1,20 @@
 """From a scenario file to a frozen, typed Scenario.
 
-reading      read                entry point: all steps in order, and --set
-             yaml_reader         YAML within limits
-             document            the tree with positions, problems, ${NAME}
-keys         types               value types: parser, limits, JSON Schema
-             keys                how keys are declared, and how a mapping becomes a section
-             settings            sections that the file and the typed Scenario share
-             generators, file    sections that only the file has
-             schema              the JSON Schema for editors
-checking     validation          keys and types, every problem at once
-             check, check_load, check_workload, check_data     rules between keys
-result       model               the typed Scenario, with its load and thresholds
-             build               from the file to the typed Scenario
-             load                workers and rates that follow from a load
-             frozen              SCENARIO_CONFIG, written and read
-             as_written          a stored scenario in the keys of its file; the origin of each value
+read             entry point: all steps in order, and --set
+yaml_reader      YAML within limits
+document         the tree with positions, problems, ${NAME}
+types            value types: parser, limits, JSON Schema
+keys             how keys are declared, and how a mapping becomes a section
+settings         sections that the file and the typed Scenario share
+generators file   sections that only the file has
+schema           the JSON Schema for editors
+validation       keys and types, every problem at once
+check check_load check_workload check_data   rules between keys
+model            the typed Scenario, with its load and thresholds
+build            from the file to the typed Scenario
+load             workers and rates that follow from a load
+frozen           SCENARIO_CONFIG, written and read
+as_written       a stored scenario in the keys of its file; the origin of each value
 
 `model`, `frozen`, `load` and what they import do without the YAML reader: workers start faster.
 """

@@ -1,13 +1,15 @@
-"""The live view of a run in a terminal. Frozen values in, rich text out; only `terminal` and `caught` touch the world.
+"""The live view of a run in a terminal. Frozen values in, rich text out; only `terminal` does input and output.
 
-look       what one look at a run showed, wherever it came from
-history    the last minutes, from the seconds that workers tell and store: the same in every view
-news       what has changed from one look to the next, in words
-viewer     looks → RunView
-view       RunView: everything that is on the screen
-screen     RunView → lines of text, for any size: `parts`, `charts`, `workers`, `ladder` and `pages` draw; `draw` and
-           `words` help
-live       when to draw, and what keys do
-terminal   the terminal itself: alternate screen, keys, size; never blocks
-caught     what others print while the screen is shown
+snapshot        one observation of a run, from the leader or from the tables
+history         the last minutes, from the seconds that workers report and store: the same in every view
+event_log       what changed from one snapshot to the next, in words
+presenter       snapshots → ScreenState
+screen_state    ScreenState: everything that is on the screen
+screen          ScreenState → lines of text, for any size
+panels          the parts of the main page: totals, thresholds, statements, the search for the maximum
+charts          throughput and latency over time
+workers_panel   the workers
+draw            cells, bars and numbers that panels share
+live_screen     when to draw, and what keys do
+terminal        the terminal itself: alternate screen, keys, size, captured stderr; it never blocks
 """

@@ -1,9 +1,9 @@
 """The last minutes of a run, second by second, and what is known of its newest window. Pure.
 
-Seconds are those that workers measured and store: beats carry the newest of them, the tables have the others. Every
-view puts the same seconds of the workers into the same rows, numbered from the start of the run, so the live view of
-the run itself and one that was opened later, elsewhere, show the same numbers. A row is shown once every worker that
-works has told of it; a second that nobody knows of is a gap in the picture, and nothing is made up for it.
+Seconds are those that workers measured and store: heartbeats carry the newest, the tables have the others. Every view
+puts the same seconds of the workers into the same rows, numbered from the start of the run. So the live view of the run
+and a view that is opened later elsewhere show the same numbers. A row is shown once every working worker has reported
+it; a second without data is a gap, and is not interpolated.
 """
 
 from __future__ import annotations

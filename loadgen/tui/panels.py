@@ -1,4 +1,4 @@
-"""The parts of the screen: each draws its lines of a view, in a given width and at most so many lines."""
+"""The parts of the screen: each draws lines of a view, in a given width and with at most a given number of lines."""
 
 from __future__ import annotations
 

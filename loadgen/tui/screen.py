@@ -144,7 +144,7 @@ def _sections(view: ScreenState, width: int, height: int, now_s: float) -> list[
     if not view.status:
         return [replace(limits, apart=True), events]
     rows = len(view.window.statements) if view.window is not None else 0
-    crew = workers_panel.lines_wanted(view, width, now_s)
+    worker_lines = workers_panel.lines_wanted(view, width, now_s)
     rungs = panels.lines_wanted(view)
     seen = 0 if view.warehouse is None else 1
     warned = len(view.warnings)
@@ -175,8 +175,8 @@ def _sections(view: ScreenState, width: int, height: int, now_s: float) -> list[
         ),
         ScreenSection(
             draw=lambda limit: workers_panel.workers(view, width, limit, now_s),
-            good=min(crew, 5 if view.ladder is None else 2),
-            most=crew,
+            good=min(worker_lines, 5 if view.ladder is None else 2),
+            most=worker_lines,
             apart=True,
         ),
         ScreenSection(
@@ -209,8 +209,8 @@ def _body(sections: Sequence[ScreenSection], room: int) -> list[Text]:
 
 
 def distribute_lines(sections: Sequence[ScreenSection], room: int) -> list[int]:
-    """How many lines each section gets: first what it needs, in order; then blank lines between them; then what is
-    good, whoever lacks least first; then all grow by turns to what they want."""
+    """How many lines each section gets: first its minimum, in order; then blank lines between them; then its good
+    size, smallest deficit first; then all grow by turns to their maximum."""
     given = []
     for section in sections:
         given.append(min(section.least, max(room, 0)))

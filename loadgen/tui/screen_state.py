@@ -1,6 +1,6 @@
-"""Everything that the screen shows, frozen. Foreign text is as it came: drawing makes it harmless.
+"""Everything that the screen shows, frozen. Foreign text is unchanged here: drawing makes it safe.
 
-Moments (`…_s`) are of this process's monotonic clock, so that a countdown needs nobody's answer.
+Moments (`…_s`) are of this process's monotonic clock, so a countdown needs no new observation.
 """
 
 from __future__ import annotations

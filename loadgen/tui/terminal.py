@@ -33,7 +33,7 @@ Settings = list[int | list[bytes | int]]  # as termios has them
 
 
 def is_usable(stream: TextIO | None, environ: Mapping[str, str]) -> bool:
-    """Is there somebody to draw for? Not in CI, not on a terminal that cannot place a cursor, not in the background."""
+    """Can the screen be drawn? Not in CI, not on a terminal without cursor control, not in the background."""
     if stream is None or not stream.isatty() or environ.get("CI"):
         return False
     if environ.get("TERM", "") in ("", "dumb") or "utf" not in (stream.encoding or "").lower():
@@ -44,7 +44,7 @@ def is_usable(stream: TextIO | None, environ: Mapping[str, str]) -> bool:
 def _in_foreground(fd: int) -> bool:
     try:
         return os.tcgetpgrp(fd) == os.getpgrp()
-    except OSError:  # not the terminal that controls us: nobody can stop us for using it
+    except OSError:  # not our controlling terminal: using it cannot stop this process
         return True
 
 
@@ -147,7 +147,7 @@ class Terminal:
             noted = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
             signal.raise_signal(signal.SIGTSTP)
             signal.signal(signal.SIGTSTP, noted)
-            self._continued = True  # also where nobody could have continued us, and the system let us go on
+            self._continued = True  # also where no shell could continue this process, and the system did not stop it
         if self._continued:  # a shell has had the terminal; it may still have it, and we go on in the background
             self._continued = False
             if _in_foreground(self._fd):

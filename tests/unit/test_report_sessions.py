@@ -15,7 +15,6 @@ from loadgen.report.run_markdown import report_markdown
 from loadgen.report.run_page import report_html
 from loadgen.report.run_text import summary_text
 from loadgen.report.summary import in_order
-from loadgen.scenario.model import SessionAffinity, UserSessionSettings
 from loadgen.scenario.settings import SessionAffinity, UserSessionSettings
 from loadgen.worker.flush import result_row
 from orchestrator.run_result import session_counts

@@ -1,9 +1,9 @@
 """The style of the project, as tests: who may import whom, sizes, banned calls, nothing left lying about."""
 
 import ast
-import os
 import re
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -69,6 +69,23 @@ def test_imports_follow_the_layers():
             if (ours and them not in MAY_IMPORT[me]) or me not in ONLY_IN.get(them, {me}):
                 wrong.append(f"{shown(path)}:{line} {me} must not import {name}")
     report(wrong)
+
+
+def test_modules_import_one_another_without_cycles():
+    """By imports at the top of modules; a package stands for its `__init__`."""
+    needs = {dotted_name(path): set(needed(path, tree)) for path, tree in product_modules()}
+    while leaves := [name for name, others in needs.items() if not others & needs.keys()]:
+        for name in leaves:
+            del needs[name]
+    report([f"{name} is part of a cycle, or imports one: {others & needs.keys()}" for name, others in needs.items()])
+
+
+def needed(path: Path, tree: ast.Module) -> Iterator[str]:
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            if not (ROOT / node.module.replace(".", "/")).is_dir():
+                yield node.module
 
 
 def test_no_public_class_name_stands_twice():
@@ -228,34 +245,6 @@ def test_no_path_of_this_machine_is_left():
     for folder in {ROOT, ROOT.parent, Path.home()}:
         if len(folder.parts) > 2 or (len(folder.parts) == 2 and folder.name not in STANDARD_FOLDERS):
             report(found(re.compile(rf"(?<![\w.}}]){re.escape(str(folder))}(?![\w-])")))
-
-
-@pytest.mark.parametrize("name", ["requirements.lock", "requirements-dev.lock", "requirements-connector4.lock"])
-def test_locks_hold_pinned_hashed_packages_and_nothing_else(name):
-    entry = re.compile(r"[a-z0-9-]+==[\w.]+(?: ; .+)? \\|    --hash=sha256:[0-9a-f]{64}(?: \\)?| *#.*")
-
-    lines = (ROOT / name).read_text("utf-8").splitlines()
-
-    assert [line for line in lines if not entry.fullmatch(line)] == []
-
-
-def test_the_development_lock_adds_tools_to_the_run_time_lock():
-    """Else an environment for development would not do for ./bin/loadgen, which takes it as it is."""
-    runs, develops = (
-        set(re.findall(r"^[a-z0-9-]+==[\w.]+", (ROOT / name).read_text("utf-8"), re.MULTILINE))
-        for name in ("requirements.lock", "requirements-dev.lock")
-    )
-
-    assert runs < develops
-    assert {entry.split("==")[0] for entry in develops - runs} >= {"mypy", "pytest", "ruff", "hypothesis"}
-
-
-def test_scripts_can_be_started():
-    scripts = [path for folder in ("bin", ".ci") for path in (ROOT / folder).glob("[!.]*") if path.is_file()]
-
-    assert scripts
-    assert [shown(path) for path in scripts if not os.access(path, os.X_OK)] == []
-    assert [shown(path) for path in scripts if not path.read_text("utf-8").startswith("#!/")] == []
 
 
 # --- the rules themselves --------------------------------------------------------------------------------------------

@@ -25,14 +25,13 @@ from loadgen.embedded.http_exchange import (
     respond,
     send_lines,
     struck,
-    within,
 )
 from loadgen.embedded.login import Authenticator
 from loadgen.embedded.result import Charge, StatementResult
 from loadgen.embedded.session import ServerSession
 from loadgen.embedded.sql_errors import SqlError, canceled
 from loadgen.embedded.sql_types import is_number
-from loadgen.embedded.threads import in_thread
+from loadgen.embedded.threads import in_thread, within
 from loadgen.embedded.transactions import Executor, QueryRequest, RequestKey
 from loadgen.embedded.warehouse_models import WarehouseModels
 

@@ -248,26 +248,10 @@ async def wait_gone(exchange: HttpExchange, ms: float | None) -> None:
         exchange.outcome = "fault hang (time over)"
 
 
-async def within(task: asyncio.Task[bytes], seconds: float) -> bool:
-    """Whether the task ends in time; it continues if not. Cheaper than asyncio.wait, and every statement calls it."""
-    if task.done():
-        return True
-    loop = asyncio.get_running_loop()
-    gate: asyncio.Future[bool] = loop.create_future()
-
-    def open_gate(ended: bool) -> None:
-        if not gate.done():
-            gate.set_result(ended)
-
-    task.add_done_callback(lambda _: open_gate(True))
-    timer = loop.call_later(seconds, open_gate, False)
-    try:
-        return await gate
-    finally:
-        timer.cancel()
-
-
-HEAD_BYTES_MAX = 64 * 1024  # of the request line and all headers, and what arrived with their end
+HEAD_BYTES_MAX = 64 * 1024  # of the request line and all headers
+FRAMING_BYTES_MAX = 64 * 1024  # of lengths and extensions of chunks, and of trailers; more with a longer body
+BODY_BYTES_PER_FRAMING_BYTE = 16
+PIECE_BYTES = 16 * 1024  # what the parser gets between two looks at the limits
 PIPELINED_MAX = 16  # requests that wait for the answer to the one before; drivers send one at a time
 ARRIVAL_S = 60.0  # for a whole request
 LOOK_S = 5.0
@@ -280,26 +264,65 @@ class Protocol(HttpToolsProtocol):
     on_lost: Callable[[], None] | None = None
     began_s: float | None = None  # when the request that is arriving now began to
     _head_bytes: int | None = 0  # of the head that is arriving; None: it is whole
+    _after_head_bytes = 0
+    _body_bytes = 0
 
     def data_received(self, data: bytes) -> None:
+        if len(data) <= PIECE_BYTES:
+            self._parse(data)
+            return
+        for start in range(0, len(data), PIECE_BYTES):
+            if self.transport.is_closing():
+                return
+            self._parse(data[start : start + PIECE_BYTES])
+
+    def _parse(self, piece: bytes) -> None:
         if self._head_bytes is not None:
-            self._head_bytes += len(data)
-        super().data_received(data)
-        if self._head_bytes is not None and self._head_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
+            self._head_bytes += len(piece)
+        else:
+            self._after_head_bytes += len(piece)
+        super().data_received(piece)
+        if self._head_bytes is not None:
+            if self._head_bytes > HEAD_BYTES_MAX:
+                self._refuse_head()
+            return
+        framing = self._after_head_bytes - self._body_bytes
+        if framing > FRAMING_BYTES_MAX + self._body_bytes // BODY_BYTES_PER_FRAMING_BYTE:
+            self.transport.abort()  # an answer may have begun already
+
+    def _refuse_head(self) -> None:
+        if not self.transport.is_closing():
             self.transport.write(TOO_LONG)
             self.transport.close()
+
+    def send_400_response(self, msg: str) -> None:
+        if not self.transport.is_closing():
+            super().send_400_response(msg)
 
     def on_message_begin(self) -> None:
         if len(self.pipeline) >= PIPELINED_MAX:
             raise ValueError("too many requests at once")  # the parser stops there, and the connection is closed
         super().on_message_begin()
         self.began_s = time.monotonic()
-        self._head_bytes = 0
         self.scope["extensions"] = {"loadgen.transport": {"transport": self.transport, "connection": self}}
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._head_bytes is not None:  # else it is a trailer, which nothing reads
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
+        if self._head_bytes is not None and self._head_bytes > HEAD_BYTES_MAX - PIECE_BYTES:  # count exactly
+            head = len(self.url) + sum(len(name) + len(value) + len(b": \r\n") for name, value in self.headers)
+            if head > HEAD_BYTES_MAX:
+                self._refuse_head()
+                raise ValueError("too long a head")  # the parser stops there
         self._head_bytes = None
+        self._after_head_bytes = self._body_bytes = 0
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._body_bytes += len(body)
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         self.began_s = None

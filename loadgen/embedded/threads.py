@@ -1,4 +1,4 @@
-"""Runs long work in a thread, so that the event loop serves others meanwhile."""
+"""Waiting for long work, in a thread or a task, so that the event loop serves others meanwhile."""
 
 from __future__ import annotations
 
@@ -35,3 +35,22 @@ async def in_thread(work: Callable[[], T], name: str) -> T:
 
     threading.Thread(target=target, name=name, daemon=True).start()
     return await done
+
+
+async def within(task: asyncio.Task[bytes], seconds: float) -> bool:
+    """Whether the task ends in time; it continues if not. Cheaper than asyncio.wait, and every statement calls it."""
+    if task.done():
+        return True
+    loop = asyncio.get_running_loop()
+    gate: asyncio.Future[bool] = loop.create_future()
+
+    def open_gate(ended: bool) -> None:
+        if not gate.done():
+            gate.set_result(ended)
+
+    task.add_done_callback(lambda _: open_gate(True))
+    timer = loop.call_later(seconds, open_gate, False)
+    try:
+        return await gate
+    finally:
+        timer.cancel()

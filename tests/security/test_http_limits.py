@@ -62,6 +62,55 @@ def test_a_head_without_end_is_cut_off(server: EmbeddedServer, beginning: bytes,
     assert other.answers()
 
 
+CHUNKED = b"POST /session/v1/login-request HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("beginning", "piece"),
+    [
+        (CHUNKED + b"2\r\n{}\r\n0\r\n", b"a:\r\n" * (PIECE // 4)),
+        (CHUNKED + b"2\r\n{}\r\n0\r\na: ", b"a" * PIECE),
+        (CHUNKED + b"2;", b"a" * PIECE),
+        (CHUNKED, b"1;" + b"a" * 1_000 + b"\r\n \r\n"),
+        (CHUNKED, b"1\r\n \r\n" * (PIECE // 6)),
+    ],
+    ids=["trailers", "one trailer", "one extension", "extensions", "chunks of one byte"],
+)
+def test_a_chunked_body_without_end_is_cut_off_before_login(server: EmbeddedServer, beginning: bytes, piece: bytes):
+    """The parser would hold the event loop for a minute, and keep every trailer."""
+    most = 20 << 20
+    other = Wire(server)
+
+    sent, answer = sent_until_closed(server, beginning, piece, most)
+
+    assert sent < most
+    assert answer == b""
+    assert other.answers()
+
+
+def test_a_chunked_body_with_trailers_is_read(server: EmbeddedServer):
+    login = json.dumps(
+        {"data": {"LOGIN_NAME": "someone", "PASSWORD": server.password or "any"}, "more": "x" * 50_000}
+    ).encode()
+    chunks = b"".join(b"%x;a=b\r\n%s\r\n" % (len(part), part) for part in pieces(login, 1_000))
+    with closing(socket.create_connection((server.host, server.port), timeout=PATIENCE_S)) as connection:
+        connection.sendall(CHUNKED + chunks + b"0\r\nExpires: never\r\n\r\n")
+
+        assert b'"token"' in connection.recv(65_536)
+
+
+def pieces(whole: bytes, size: int) -> list[bytes]:
+    return [whole[start : start + size] for start in range(0, len(whole), size)]
+
+
+@pytest.mark.parametrize("size", [66_000, 90_000, 120_000, 200_000])
+def test_a_whole_head_that_is_too_long_is_refused(server: EmbeddedServer, size: int):
+    with closing(socket.create_connection((server.host, server.port), timeout=PATIENCE_S)) as connection:
+        connection.sendall(BEGINNING + b"X: " + b"a" * size + b"\r\n\r\n")
+
+        assert connection.recv(4_096).startswith(b"HTTP/1.1 431")
+
+
 def test_requests_that_do_not_wait_for_an_answer_are_not_queued_without_end(server: EmbeddedServer):
     many = BEGINNING + b"\r\n"
     other = Wire(server)

@@ -26,7 +26,7 @@ from loadgen.report.summary import RunFacts, enrichment_document, summarize
 from loadgen.rules.client_health import judge_client
 from loadgen.rules.delivered_load import Delivered, login_warnings
 from loadgen.rules.liveness import WorkerHealth
-from loadgen.rules.validity import Evidence, invalid_reasons, undecided
+from loadgen.rules.validity import Evidence, invalid_reasons, surplus_warnings, undecided
 from loadgen.scenario.frozen import freeze, template_id, thaw
 from loadgen.scenario.model import LoadMode, Scenario
 from loadgen.snowflake.session import RetryPolicy
@@ -270,7 +270,7 @@ class OrchestratorService:
         if not self._circumstances.shared_warehouse:  # else other runs are wanted there, and the result says so
             foreign = read_foreign_load(leader, run, scenario, gathered, connections, self._environ)
         seen = [*client.warnings, *foreign.warnings, *login_warnings(delivered), *stall_warnings(merged.stalls)]
-        seen += dropped_warnings(rows)
+        seen += [*surplus_warnings(merged), *dropped_warnings(rows)]
         evidence = Evidence(
             merged=merged,
             client=client,

@@ -46,6 +46,7 @@ class SampleBatch:
     response_ns: IntArray
     service_ns: IntArray
     lag_ns: IntArray
+    done_ns: IntArray
     open_loop: bool
 
     @classmethod
@@ -65,8 +66,15 @@ class SampleBatch:
             response_ns=done_ns - due_ns if open_loop else service_ns,
             service_ns=service_ns,
             lag_ns=sent_ns - due_ns,
+            done_ns=done_ns,
             open_loop=open_loop,
         )
+
+    def surplus(self, window_id: int, opened_ns: int, closed_ns: int | None) -> int:
+        """Succeeded statements of a window that were answered after it, less those of others answered inside it."""
+        inside = (self.done_ns >= opened_ns) & (True if closed_ns is None else self.done_ns < closed_ns)
+        own, succeeded = self.window == window_id, self.outcome == Outcome.SUCCEEDED
+        return int((succeeded & own & ~inside).sum()) - int((succeeded & ~own & inside).sum())
 
     def tallies(self, names: Sequence[str], errors: Mapping[int, Mapping[ErrorKey, ErrorTally]]) -> dict[int, Tally]:
         """What it adds to each window. `names` are those of the statements, `errors` what is known of the failures."""

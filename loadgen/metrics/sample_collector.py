@@ -45,6 +45,7 @@ class SampleCollector:
         self._open_loop = open_loop
         self._recorders: list[Recorder] = []
         self._tallies: dict[int, Tally] = {}  # of the windows that are held
+        self._surplus: dict[int, int] = {}  # of the windows that are held
         self._book = ErrorGrouper()
         self._stalls = StallDetector(self._names)
         self._measured = MeasuredCounts()
@@ -73,6 +74,9 @@ class SampleCollector:
         )
         news = batch.tallies(self._names, errors)
         self._add(news)
+        for window in self._windows.held() if samples else ():
+            more = batch.surplus(window.window_id, window.opened_ns, window.closed_ns)
+            self._surplus[window.window_id] = self._surplus.get(window.window_id, 0) + more
         self._stalls.add(samples, flights, news.values(), from_ns=self._harvested_ns, now_ns=now_ns, paused=paused)
         for window in closed:  # closed before their samples were taken, and begun() is asked after: see Windows.settle
             if self._begun(window) == self._ended(window).ended:
@@ -88,6 +92,7 @@ class SampleCollector:
         window = self._windows.forget(window_id)
         self._stored += self._counts(window)
         self._tallies.pop(window_id, None)
+        self._surplus.pop(window_id, None)
         if self._connections is not None:
             self._connections.forget(window_id)
 
@@ -165,6 +170,7 @@ class SampleCollector:
             counts=self._counts(window),
             tally=self._tallies.get(window.window_id, Tally()),
             connections=None if self._connections is None else self._connections.time(window.window_id, now_ns),
+            surplus=self._surplus.get(window.window_id, 0),
         )
 
     def _counts(self, window: Window) -> Counts:

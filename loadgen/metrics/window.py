@@ -16,6 +16,7 @@ from loadgen.metrics.tally import StatementTally, Tally
 from loadgen.model.counts import Counts, count_discrepancy
 from loadgen.model.run import Phase
 
+SURPLUS_IGNORED = 0.01  # of what succeeded
 ALL_STATEMENTS = "*"  # stands for all statements together where a heartbeat had no room for each
 
 
@@ -33,6 +34,7 @@ class WindowResult:
     connections: ConnectionTime | None = None  # None: not measured
     client: ClientResourceUse | None = None  # None: not measured
     stalls: WindowStalls | None = None  # None: not measured
+    surplus: int = 0  # succeeded statements answered after the window, less those of others answered inside it
 
     @property
     def folded(self) -> bool:
@@ -51,6 +53,18 @@ class MergedWindows:
     statement_qps: Mapping[str, float]
     stalls: tuple[Span, ...] | None = None  # None: not measured
     stages: Mapping[str, MergedWindows] = field(default_factory=dict)  # those that thresholds are about, by name
+    surplus: int = 0
+
+    @property
+    def surplus_fraction(self) -> float:
+        """How much of the throughput was answered after the measured time; 0.0 where that does not matter.
+
+        Statements count in the window in which they start. In a steady state as many of earlier windows are answered
+        inside it as of its own after it; where a queue grows, more of its own are.
+        """
+        succeeded = self.counts.succeeded
+        fraction = self.surplus / succeeded if succeeded else 0.0
+        return fraction if fraction > SURPLUS_IGNORED else 0.0
 
     @property
     def longest_stall_ms(self) -> float | None:
@@ -87,6 +101,7 @@ def merge(workers: Iterable[Sequence[WindowResult]], *, live: bool = False) -> M
         qps=math.fsum(statement_qps.values()),
         statement_qps=statement_qps,
         stalls=run_stalls([window.stalls for window in windows] for windows in known),
+        surplus=sum(window.surplus for windows in known for window in windows),
     )
 
 

@@ -6,7 +6,7 @@ are those of groups of 3 (`edges`). A service time that equals the response time
 out.
 
     COUNTS    {"version", scheduled … in_flight, "statements": {name: {skipped … cancelled}}, "errors": [{…}],
-               "connections": {planned_ms, delivered_ms, logging_in_ms}, "client": {…}, "stalls": {…}}
+               "connections": {planned_ms, delivered_ms, logging_in_ms}, "client": {…}, "stalls": {…}, "surplus": n}
     BUCKETS   {"version", "statements": {name: {OUTCOME: {"response": h, "service": h}, "lag": h, "unsent": h}}}
 
 Counts could be had from buckets; they are written for people, and so that a reader can tell when one of the two has
@@ -141,6 +141,7 @@ def counts_data(result: WindowResult) -> dict[str, Any]:
         **({} if result.connections is None else {"connections": time_data(result.connections)}),
         **({} if result.client is None else {"client": _client_data(result.client)}),
         **({} if result.stalls is None else {"stalls": stalls_data(result.stalls)}),
+        **({} if not result.surplus else {"surplus": result.surplus}),
     }
 
 
@@ -179,8 +180,15 @@ def read_result(counts: JsonFields, buckets: JsonFields, **window: Any) -> Windo
     connections = read_time(counts.part("connections")) if counts.has("connections") else None
     client = _read_client(counts.part("client")) if counts.has("client") else None
     stalls = read_stalls(counts.part("stalls")) if counts.has("stalls") else None
+    surplus = counts.whole("surplus", low=-COUNT_MAX) if counts.has("surplus") else 0
     result = WindowResult(
-        counts=read_counts(counts), tally=tally, connections=connections, client=client, stalls=stalls, **window
+        counts=read_counts(counts),
+        tally=tally,
+        connections=connections,
+        client=client,
+        stalls=stalls,
+        surplus=surplus,
+        **window,
     )
     problem = window_discrepancy(result)
     if problem:

@@ -108,7 +108,8 @@ def _measure(check: ThresholdCheck, merged: MergedWindows) -> _Measured | None:
     if not tally.ended.succeeded + tally.ended.failed:
         return None
     if check.metric is ThresholdMetric.QPS:
-        return _exactly(part.qps if statement is None else part.statement_qps.get(statement, 0.0))
+        qps = part.qps if statement is None else part.statement_qps.get(statement, 0.0)
+        return _Measured(low=qps * (1 - part.surplus_fraction), high=qps)
     return _counted(check.metric, tally) or _timed(check.metric, tally)
 
 

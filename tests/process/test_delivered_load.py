@@ -153,3 +153,18 @@ def test_an_overloaded_server_is_judged_by_thresholds_and_an_aborted_plan_ends_a
         assert not run.summary["thresholds"][0]["passed"]
     assert judged.summary["delivered"]["planned_arrivals"] == judged.summary["totals"]["scheduled"] == 1_200
     assert aborted.summary["delivered"]["planned_arrivals"] < 0.5 * 60 * 300
+
+
+def test_throughput_is_not_what_was_answered_after_the_measured_time(bench: Bench) -> None:
+    """16 slots of 400 ms answer 40 statements a second, however many wait in front of them."""
+    run = bench.run(
+        load={"connections": 100, "workers": 1, "warmup": "0s", "duration": "5s"},
+        embedded={"service_time": "400ms"},
+        thresholds=["qps > 45"],
+    )
+
+    assert run.ended() == 10, run.said
+
+    (check,) = [one for one in run.summary["thresholds"] if one["check"] == "qps > 45"]
+    assert check["value"] <= SLOTS / 0.4
+    assert any("too high" in warning for warning in run.summary["environment"]["warnings"])

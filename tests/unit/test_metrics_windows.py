@@ -2,15 +2,21 @@
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
-from loadgen.metrics.outcome import Outcome
+from loadgen.metrics.outcome import FailedOutcome, Outcome
 from loadgen.metrics.recorder import Recorder, WindowRegistry, WindowState
 from loadgen.metrics.sample_collector import SampleCollector
-from loadgen.metrics.window import window_discrepancy
+from loadgen.metrics.window import merge, window_discrepancy
+from loadgen.model.counts import ErrorCategory
 from loadgen.model.run import Phase
+from loadgen.model.threshold import parse_threshold
+from loadgen.rules.thresholds import check_threshold
+from loadgen.rules.validity import surplus_warnings
 from tests.unit.metrics_builders import sample, statement
+from tests.unit.orchestrator_builders import tally, window
 
 S = 10**9
 
@@ -173,3 +179,38 @@ def test_clients_in_threads_and_a_harvester_lose_nothing_and_add_nothing():
     assert {result.state for result in results} == {WindowState.FINAL}
     assert all(window_discrepancy(result) is None for result in results)
     assert sum(result.counts.succeeded for result in results) == sum(done) == each * clients
+
+
+def test_what_is_answered_after_a_window_is_told_less_what_is_answered_in_it_from_before() -> None:
+    windows = WindowRegistry()
+    harvester = SampleCollector(windows, [statement("a")], open_loop=False, started_ns=0)
+    recorder = harvester.recorder()
+    windows.open(1, phase=Phase.WARMUP, at_ns=0)
+    recorder.begin()
+    windows.open(2, phase=Phase.MEASUREMENT, at_ns=100)
+    recorder.append((0, 1, 90, 90, 110, Outcome.SUCCEEDED))  # of the warm-up, answered in the measurement
+    for done_ns in (150, 210, 220, 230):
+        recorder.begin()
+        recorder.append((0, 2, 120, 120, done_ns, Outcome.SUCCEEDED))
+    recorder.begin()
+    recorder.append((0, 2, 120, 120, 240, FailedOutcome(ErrorCategory.SNOWFLAKE_ERROR, 1, "no")))  # no throughput
+    windows.close(at_ns=200)
+    harvester.harvest(300)
+
+    warmup, measured = harvester.results(300)
+
+    assert (warmup.surplus, measured.surplus) == (1, 3 - 1)
+    merged = merge([[measured]])
+    assert merged.surplus_fraction == 2 / 4
+    check = parse_threshold(f"qps > {0.6 * merged.qps}")
+    assert not check_threshold(check, merged).passed, "in the measured time the server answered half of it"
+    assert check_threshold(check, replace(merged, surplus=0)).passed
+
+
+def test_a_surplus_that_hardly_shows_is_ignored() -> None:
+    merged = merge([[replace(window({"s": tally((20.0,) * 1_000)}), surplus=10)]])
+
+    assert merged.surplus_fraction == 0.0
+    assert surplus_warnings(merged) == []
+    (warning,) = surplus_warnings(replace(merged, surplus=11))
+    assert "1.1 % too high" in warning

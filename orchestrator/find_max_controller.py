@@ -135,11 +135,11 @@ def _slo(
     for threshold in thresholds:
         checked = check_threshold(threshold.check, merged)
         straddles = _straddles(merged, threshold)
-        if not checked.passed and not checked.too_few:
+        if not checked.passed and not checked.unknown:
             value = checked.value
             share = None if value is None else client_share(threshold.check, value, health, mean_ms, open_loop=False)
             return SloCheck(missed=checked.check, sure=not straddles, by_client=share is not None)
-        sure = sure and not straddles and not checked.too_few
+        sure = sure and not straddles and not checked.unknown
     return SloCheck(sure=sure)
 
 

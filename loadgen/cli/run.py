@@ -216,11 +216,13 @@ def follow_run(
         raise
     assert job.output is not None
     summary = dict(finished.summary)
-    with contextlib.suppress(LoadgenError), noted_signals():  # it is written, and that is told, again below
+    written: dict[str, Any] | None = None
+    with contextlib.suppress(LoadgenError), noted_signals():  # a failure is reported when it is written again, below
         _write_summary(job, summary)  # before the baseline is read: it must not be lost
+        written = summary
     summary = judge(summary)
     with noted_signals():  # the verdict is known: it is printed, whatever signals arrive now
-        missing = _write_files(job, summary)
+        missing = _write_files(job, summary, written)
         tell(summary)
         if missing:  # after the result, where it is not overlooked
             how = f"`loadgen report {summary['run_id']} --out FILE` makes each of them, once there is room"
@@ -317,13 +319,16 @@ def _write_summary(job: RunJob, summary: Mapping[str, Any]) -> None:
     write_file(job.output / SUMMARY, json.dumps(summary, indent=2) + "\n")
 
 
-def _write_files(job: RunJob, summary: dict[str, Any]) -> list[str]:
-    """What a run leaves in its folder. The verdict is known: a file that cannot be written is a warning,
-    and its name is returned."""
+def _write_files(job: RunJob, summary: dict[str, Any], written: dict[str, Any] | None) -> list[str]:
+    """What a run leaves in its folder; `written`: the summary that is there. The verdict is known: a file that cannot
+    be written is a warning, and its name is returned."""
     from loadgen.cli.report import report_writers
 
     assert job.output is not None
-    writers: dict[str, Callable[[], None]] = {SUMMARY: partial(_write_summary, job, summary)}
+    writers: dict[str, Callable[[], None]] = {}
+    if summary != written:
+        name = SUMMARY if written is None else f"{SUMMARY} with the baseline"
+        writers[name] = partial(_write_summary, job, summary)
     if job.record is not None:
         writers |= report_writers(job.output, dataclasses.replace(job.record, summary=summary))
     missing = []

@@ -152,10 +152,17 @@ def check(threshold: Mapping[str, Any]) -> str:
     return f"{threshold['check']} (default)" if threshold.get("default") else str(threshold["check"])
 
 
+def is_unknown(threshold: Mapping[str, Any]) -> bool:
+    """Could what was measured not decide a threshold of summary.json?"""
+    return bool(threshold.get("too_few_samples") or threshold.get("not_measured"))
+
+
 def judged(threshold: Mapping[str, Any]) -> str:
     """What a threshold of summary.json was compared with."""
     if threshold.get("too_few_samples"):
         return TOO_FEW
+    if threshold.get("not_measured"):
+        return "not measured"
     shown = measured(threshold["check"], threshold["value"])
     return bounded(shown, at_least=bool(threshold.get("at_least")), at_most=bool(threshold.get("at_most")))
 

@@ -98,7 +98,7 @@ def checks_of(summary: Mapping[str, Any]) -> list[tuple[ThresholdCheck, bool | N
     found = []
     for one in summary["thresholds"]:
         try:
-            found.append((parse_threshold(one["check"]), None if one.get("too_few_samples") else bool(one["passed"])))
+            found.append((parse_threshold(one["check"]), None if formatting.is_unknown(one) else bool(one["passed"])))
         except InvalidThreshold:
             continue
     return found

@@ -62,7 +62,7 @@ def _warnings(summary: Mapping[str, Any]) -> Iterator[str]:
 def _thresholds(summary: Mapping[str, Any]) -> Iterator[str]:
     rows = [
         (
-            "✅ met" if one["passed"] else "❔ undecided" if one.get("too_few_samples") else "❌ missed",
+            "✅ met" if one["passed"] else "❔ undecided" if formatting.is_unknown(one) else "❌ missed",
             markdown(formatting.check(one), NAME_MAX),
             formatting.judged(one),
         )

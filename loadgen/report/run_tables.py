@@ -63,7 +63,7 @@ def thresholds(summary: Mapping[str, Any]) -> str:
 def _outcome(threshold: Mapping[str, Any]) -> str:
     if threshold["passed"]:
         return '<td class="ok">✓ met</td>'
-    return "<td>? undecided</td>" if threshold.get("too_few_samples") else '<td class="miss">✗ missed</td>'
+    return "<td>? undecided</td>" if formatting.is_unknown(threshold) else '<td class="miss">✗ missed</td>'
 
 
 def what_was_run(record: RunRecord) -> str:

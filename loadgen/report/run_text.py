@@ -115,9 +115,9 @@ def _verdict(summary: Mapping[str, Any]) -> Iterator[TextLine]:
 def _thresholds(thresholds: Sequence[Mapping[str, Any]]) -> Iterator[TextLine]:
     for threshold in thresholds:
         mark, colour = ("ok", "green") if threshold["passed"] else ("MISS", "red")
-        if threshold.get("too_few_samples"):
+        if formatting.is_unknown(threshold):
             mark, colour = "?", "yellow"
-        measured = "" if threshold.get("too_few_samples") else "measured "
+        measured = "" if formatting.is_unknown(threshold) else "measured "
         said = f"{printable(formatting.check(threshold), 80)}: {measured}{formatting.judged(threshold)}"
         yield TextLine(f"  {mark:<4} {said}", mark, colour, indent=7)
 

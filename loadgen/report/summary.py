@@ -146,6 +146,7 @@ def summarize(facts: RunFacts) -> dict[str, Any]:
                 **({"at_least": True} if checked.at_least else {}),
                 **({"at_most": True} if checked.at_most else {}),
                 **({"too_few_samples": True} if checked.too_few else {}),
+                **({"not_measured": True} if checked.unmeasured else {}),
                 **({"default": True} if checked.default else {}),
             }
             for checked in facts.checked

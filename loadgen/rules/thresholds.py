@@ -46,7 +46,13 @@ class Checked:
     at_most: bool = False  # it is this or less
     undecided: bool = False  # the threshold may have been met all the same; it is not passed
     too_few: str = ""  # the reason, when there are too few samples to decide it
+    unmeasured: str = ""  # the reason, when no worker told what decides it
     default: bool = False  # the scenario has none on errors
+
+    @property
+    def unknown(self) -> str:
+        """Why what was measured cannot decide it."""
+        return self.too_few or self.unmeasured
 
 
 def check_thresholds(thresholds: Sequence[Threshold], merged: MergedWindows) -> tuple[Checked, ...]:
@@ -56,6 +62,9 @@ def check_thresholds(thresholds: Sequence[Threshold], merged: MergedWindows) -> 
 def check_threshold(check: ThresholdCheck, merged: MergedWindows, *, default: bool = False) -> Checked:
     """Compare. An empty series fails: nothing says that it would have held."""
     found = _measure(check, merged)
+    if found is None and check.metric is ThresholdMetric.LONGEST_STALL:
+        why = f"undecided: no worker told of stalls, which {check.text} is about"
+        return Checked(check=check.text, value=None, passed=False, undecided=True, unmeasured=why)
     if found is None:
         return Checked(check=check.text, value=None, passed=False, default=default)
     at_low, at_high = compare(check, found.low), compare(check, found.high)
@@ -198,4 +207,4 @@ def is_worse(checked: Checked, before: Checked | None, operator: Operator) -> bo
 
 
 def _badness(checked: Checked) -> int:
-    return 0 if checked.passed else 1 if checked.too_few else 2
+    return 0 if checked.passed else 1 if checked.unknown else 2

@@ -72,8 +72,8 @@ def undecided(
     for threshold, result in zip(thresholds, checked, strict=True):
         if result.passed:
             continue
-        if result.too_few:
-            reasons.append(result.too_few)
+        if result.unknown:
+            reasons.append(result.unknown)
             continue
         check, mean_ns = threshold.check, tally_of(threshold.check, merged).succeeded.service.mean_ns
         mean_ms, share = None if mean_ns is None else mean_ns / NS_PER_MS, None
@@ -134,6 +134,7 @@ def verdict_of(facts: RunOutcome) -> tuple[RunVerdict, int, str]:
 
 
 def _missed(checked: Checked) -> str:
-    why = "too few samples" if checked.too_few else "only a lower bound is known"
+    known = "not measured" if checked.unmeasured else "only a lower bound is known"
+    why = "too few samples" if checked.too_few else known
     marks = [*(["default"] if checked.default else []), *([why] if checked.undecided else [])]
     return f"{checked.check} ({', '.join(marks)})" if marks else checked.check

@@ -13,7 +13,9 @@ from typing import IO
 import psutil
 import pytest
 
+from loadgen.cli.run import _write_files
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
+from orchestrator.job import RunJob
 from tests.control_plane import ControlPlane
 from tests.embedded_server import EmbeddedServer
 from tests.process.run_bench import MEASURES, benched, scenario
@@ -157,13 +159,28 @@ def test_reports_without_room_leave_nothing_behind_and_are_named_last(server: Em
     assert last.endswith(f"; `loadgen report {run.run_id} --out FILE` makes each of them, once there is room")
 
 
+@pytest.mark.parametrize(
+    ("written", "missing"),
+    [
+        (None, ["summary.json"]),
+        ({"verdict": "passed"}, []),  # it is there already
+        ({"verdict": "failed"}, ["summary.json with the baseline"]),
+    ],
+)
+def test_a_summary_is_named_as_missing_only_when_it_is(tmp_path, written, missing):
+    job = RunJob.__new__(RunJob)
+    job.output, job.record = tmp_path / "gone", None
+
+    assert _write_files(job, {"verdict": "passed"}, written) == missing
+
+
 @pytest.mark.parametrize(("verdict", "code"), [(0, 4), (5, 5), (10, 10)])
 def test_only_a_verdict_of_0_gives_way_to_the_failure_of_the_output(full, verdict, code, tmp_path):
     script = (
         "import sys, click\n"
-        "from loadgen.cli import commands, main, output\n"
-        "from loadgen.cli.common import echo\n"
-        f"body = lambda: output.print_verdict({verdict}, lambda: echo('result'))\n"
+        "from loadgen.cli import commands, main\n"
+        "from loadgen.cli.common import echo, print_verdict\n"
+        f"body = lambda: print_verdict({verdict}, lambda: echo('result'))\n"
         "main.cli.get_command = lambda *_: click.Command('probe', callback=body)\n"
         "main.cli.resolve_command = lambda ctx, args: ('probe', main.cli.get_command(), args[1:])\n"
         "sys.exit(main.main(['probe']))"

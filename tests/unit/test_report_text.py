@@ -125,6 +125,12 @@ def test_what_was_noticed_of_the_whole_run_is_told_after_the_verdict() -> None:
     assert "\x1b" not in said[2]
 
 
+def test_a_threshold_that_was_not_measured_is_neither_met_nor_missed() -> None:
+    unknown = Checked(check="longest_stall < 1s", value=None, passed=False, undecided=True, unmeasured="why")
+
+    assert "  ?    longest_stall < 1s: not measured" in text(checked=(unknown,), invalid=(unknown.unmeasured,))
+
+
 def test_a_threshold_with_too_few_samples_is_neither_met_nor_missed() -> None:
     few = Checked(check="p99 < 50ms", value=None, passed=False, undecided=True, too_few="too few samples for p99 …")
     at_most = Checked(check="p999 < 1s", value=40.0, passed=True, at_most=True)

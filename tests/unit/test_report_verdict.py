@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -115,7 +116,7 @@ def test_every_metric_has_been_tried() -> None:
     assert {parse_threshold(text).metric for text, _, _ in MEASURED} == set(ThresholdMetric)
 
 
-@pytest.mark.parametrize("metric", list(ThresholdMetric))
+@pytest.mark.parametrize("metric", [one for one in ThresholdMetric if one is not ThresholdMetric.LONGEST_STALL])
 @pytest.mark.parametrize("operator", ["<", "<=", ">", ">=", "=="])
 @pytest.mark.parametrize(
     "found", [merged({}), merged({"s": tally((), skipped=3)}), merged({"s": tally((), cancelled_ms=(5.0,))})]
@@ -249,6 +250,21 @@ def open_thresholds(found: MergedWindows, *texts: str) -> list[str]:
     thresholds = [Threshold(check=parse_threshold(text)) for text in texts]
     checked = [check_threshold(threshold.check, found) for threshold in thresholds]
     return undecided(thresholds, checked, ClientHealth(), found, open_loop=False)
+
+
+@pytest.mark.parametrize("text", ["longest_stall < 1s", "longest_stall > 1s"])
+def test_a_threshold_on_stalls_that_no_worker_told_of_is_undecided(text: str) -> None:
+    threshold = Threshold(check=parse_threshold(text))
+    known = merged({"s": tally(HUNDRED)})
+
+    (found,) = check_thresholds([threshold], known)
+
+    assert (found.value, found.passed, found.undecided) == (None, False, True)
+    assert undecided([threshold], [found], ClientHealth(), known, open_loop=False) == [
+        f"undecided: no worker told of stalls, which {text} is about"
+    ]
+    (told,) = check_thresholds([threshold], replace(known, stalls=((0, 1_500),)))
+    assert (told.value, told.undecided, told.passed) == (1_500.0, False, text == "longest_stall > 1s")
 
 
 def test_a_run_with_too_few_samples_to_decide_is_invalid_and_says_how_many_are_needed() -> None:

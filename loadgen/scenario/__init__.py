@@ -9,7 +9,7 @@ settings         sections that the file and the typed Scenario share
 generators file   sections that only the file has
 schema           the JSON Schema for editors
 validation       keys and types, every problem at once
-check check_load check_workload check_data   rules between keys
+checks check_workload check_data   rules between keys
 model            the typed Scenario, with its load and thresholds
 build            from the file to the typed Scenario
 load             workers and rates that follow from a load

@@ -46,7 +46,7 @@ _NOT_FOR_COLUMNS = (PoolGenerator, PreviousGenerator, RememberedGenerator, Shard
 class GeneratorContext:
     """What a generator may refer to."""
 
-    pools: frozenset[str] | None  # None: not known, because `values` has problems of its own
+    pools: frozenset[str] | None  # None: not known, because `values` has problems
     followed: Mapping[str, SequenceGenerator | None] | None  # name → what makes its new keys, if it is sent
     written: tuple[str, ...]  # the names as the file has them, for showing
     sharding: bool | None
@@ -88,7 +88,7 @@ def check_column_generator(checked: CheckedDocument, path: KeyPath, generator: G
         return
     _check_numbers(checked, (*path, name), generator)
     if is_sharded(generator):
-        checked.problem((*path, name, "sharded"), "rows are made before there are workers", "give min and max")
+        checked.problem((*path, name, "sharded"), "rows are inserted before workers exist", "give min and max")
 
 
 def _check_numbers(checked: CheckedDocument, path: KeyPath, generator: Generator) -> None:
@@ -96,7 +96,9 @@ def _check_numbers(checked: CheckedDocument, path: KeyPath, generator: Generator
         case UniformGenerator() | ZipfianGenerator() | HotspotGenerator() | LatestGenerator():
             _check_range(checked, path, settings_of(generator))
         case SequenceGenerator() if generator.sequence.sharded and generator.sequence.start is not None:
-            checked.problem((*path, "start"), "is said by sharding.key_range", "remove it, or sharded", at_key=True)
+            checked.problem(
+                (*path, "start"), "is set by sharding.key_range", "remove it, or remove sharded", at_key=True
+            )
         case NormalGenerator():
             _check_normal(checked, path, generator)
         case TextGenerator():
@@ -113,7 +115,9 @@ def _check_range(checked: CheckedDocument, path: KeyPath, settings: Any) -> None
     if settings.sharded:
         for key in ("min", "max"):
             if getattr(settings, key) is not None:
-                checked.problem((*path, key), "is said by sharding.key_range", "remove it, or sharded", at_key=True)
+                checked.problem(
+                    (*path, key), "is set by sharding.key_range", "remove it, or remove sharded", at_key=True
+                )
         return
     missing = [key for key in ("min", "max") if getattr(settings, key) is None]
     if missing:
@@ -133,7 +137,7 @@ def _check_normal(checked: CheckedDocument, path: KeyPath, generator: NormalGene
     elif settings.whole and not settings.has_whole_number():
         checked.problem((*path, "whole"), "there is no whole number between min and max", "widen them", at_key=True)
     elif settings.parameter().kept_fraction < NORMAL_KEPT_MIN:
-        what = "draws less than one value in a hundred between min and max, and would draw again for ever"
+        what = "draws less than one value in a hundred between min and max, and would draw again forever"
         checked.problem(path, what, "move mean between them, or change stddev", at_key=True)
     elif settings.whole and abs(settings.mean) + 40 * settings.stddev > WHOLE_NORMAL_MAX:
         checked.problem((*path, "whole"), "numbers as large as these do not fit 64 bits", "lower mean and stddev")
@@ -144,7 +148,7 @@ def _check_pool_generator(
 ) -> None:
     if pools is not None and generator.pool not in pools:
         known = f"pools are {', '.join(sorted(pools))}" if pools else "there are none"
-        checked.problem((*path, "pool"), "is no pool under values", known)
+        checked.problem((*path, "pool"), "is not a pool under values", known)
 
 
 def _check_previous(checked: CheckedDocument, path: KeyPath, index: int, before: int | None) -> None:
@@ -173,7 +177,7 @@ def _check_follows(checked: CheckedDocument, path: KeyPath, latest: LatestSettin
     sequence = around.followed.get(latest.follows)
     if latest.follows not in around.followed:
         hint = f"statements are {', '.join(around.written[:10])}"
-        checked.problem(path, "is no statement of the workload", hint)
+        checked.problem(path, "is not a statement of the workload", hint)
     elif sequence is None:
         checked.problem(path, "is a statement that makes no new keys", "name one with a sequence and a weight")
     elif sequence.sequence.sharded:
@@ -210,11 +214,11 @@ def _check_table(checked: CheckedDocument, path: KeyPath, table: TableSection) -
     if table.type is TableType.EXISTING:
         for key in ("rows", "columns", "indexes"):
             if checked.given((*path, key)):
-                what = "an existing table is never made or filled"
+                what = "an existing table is never created or filled"
                 checked.problem((*path, key), what, "remove it, or write type: hybrid or standard", at_key=True)
         return
     if not table.columns and checked.fine((*path, "columns")):
-        hint = "list them, or write type: existing for a table that is there"
+        hint = "list them, or write type: existing for a table that exists"
         checked.problem((*path, "columns"), f"is missing: a {table.type} table needs columns", hint)
     _check_columns(checked, path, table)
     _check_indexes(checked, path, table)
@@ -262,7 +266,7 @@ def _check_indexes(checked: CheckedDocument, path: KeyPath, table: TableSection)
             if not checked.fine((*path, "columns"), (*place, position)):
                 continue
             if canonical(name) not in known:
-                checked.problem((*place, position), "is no column of the table", "name one of its columns")
+                checked.problem((*place, position), "is not a column of the table", "name one of its columns")
             elif canonical(name) in map(canonical, index.columns[:position]):
                 checked.problem((*place, position), "is in this index twice", "name each column once")
 
@@ -295,8 +299,8 @@ def _check_file(checked: CheckedDocument, path: KeyPath, file: str, column: str 
     place: KeyPath = (*path, "file")
     parts = PurePosixPath(file).parts
     if PurePosixPath(file).is_absolute() or PureWindowsPath(file).drive or ".." in parts or "\\" in file:
-        what = "lies outside of the scenario's folder"
-        checked.problem(place, what, "put the file beside the scenario, and write its name")
+        what = "is outside of the scenario's folder"
+        checked.problem(place, what, "move the file into the scenario's folder, and write its name")
         return
     if folder is None:
         return
@@ -309,7 +313,7 @@ def _check_file(checked: CheckedDocument, path: KeyPath, file: str, column: str 
             start = stream.read(HEADER_BYTES_MAX)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "a bad name"
-        checked.problem(place, f"cannot be read: {reason}", "it is looked for beside the scenario")
+        checked.problem(place, f"cannot be read: {reason}", "the name is relative to the scenario's folder")
         return
     _check_header(checked, path, _header(start), column)
 
@@ -323,11 +327,11 @@ def require_inside(folder: Path, file: str) -> None:
 def _check_header(checked: CheckedDocument, path: KeyPath, header: list[str] | None, column: str | None) -> None:
     place: KeyPath = (*path, "file")
     if header is None:
-        checked.problem(place, "is no CSV file with a header in UTF-8", "its first line must name the columns")
+        checked.problem(place, "is not a CSV file with a header in UTF-8", "its first line must name the columns")
     elif column is None and len(header) != 1:
-        checked.problem(place, f"has {len(header)} columns", "say which one: column: NAME")
+        checked.problem(place, f"has {len(header)} columns", "name one of them: column: NAME")
     elif column is not None and column not in header:
-        checked.problem((*path, "column"), "is no column of the file", f"it has {', '.join(header[:10])[:200]}")
+        checked.problem((*path, "column"), "is not a column of the file", f"it has {', '.join(header[:10])[:200]}")
     elif column is not None and header.count(column) > 1:
         checked.problem((*path, "column"), "is the name of several columns of the file", "rename one in its first line")
 

@@ -127,7 +127,7 @@ def _texts(path: KeyPath, statement: StatementSection) -> Iterator[Text]:
 
 
 def _check_text(checked: CheckedDocument, text: Text) -> SqlShape | None:
-    """Look at one SQL text; None when nothing can be said about it."""
+    """Check one SQL text; None when its shape is not known."""
     path, sql, parameters = text
     if not checked.fine((*path, "sql")):
         return None
@@ -298,8 +298,8 @@ def _check_remembered(checked: CheckedDocument, file: ScenarioFile) -> None:
     drawn: set[str] = set()
     for path, generator, _ in uses:
         if generator.of is not None and generator.remembered in drawn:
-            what = "is drawn from something in another place already"
-            checked.problem((*path, "of"), what, "say it once, and write {remembered: name} elsewhere", at_key=True)
+            what = "has a generator in another place already"
+            checked.problem((*path, "of"), what, "write of: once, and {remembered: name} elsewhere", at_key=True)
         elif generator.of is not None:
             drawn.add(generator.remembered)
     for path, generator, in_session in uses:
@@ -307,7 +307,7 @@ def _check_remembered(checked: CheckedDocument, file: ScenarioFile) -> None:
         if not in_session:
             checked.problem(place, "only a session can remember", "add session: true to the statement")
         if generator.remembered not in drawn:
-            checked.problem(place, "is not said what it is drawn from", "add of: {uniform: {min: 1, max: 10k}}")
+            checked.problem(place, "has no generator", "add of: {uniform: {min: 1, max: 10k}}")
 
 
 def _placed_generators(path: KeyPath, statement: StatementSection) -> Iterator[tuple[KeyPath, Generator]]:

@@ -17,7 +17,7 @@ from loadgen.errors import ConfigurationError, ScenarioInvalid
 from loadgen.log import is_secret_name, printable, redact, register_secret
 from loadgen.units import counted
 
-SHOWN_MAX = 100  # problems told at once; a file with more is hopeless, not unlucky
+SHOWN_MAX = 100  # problems shown at once
 PART_SHOWN = 60  # characters of one key in a path
 
 KeyPath = tuple[str | int, ...]  # ("workload", "statements", 0, "sql")
@@ -25,7 +25,7 @@ KeyPath = tuple[str | int, ...]  # ("workload", "statements", 0, "sql")
 
 @dataclass(frozen=True, slots=True)
 class SourcePosition:
-    """A place in a text, both counted from 1."""
+    """A position in a text; both numbers start at 1."""
 
     line: int
     column: int
@@ -33,7 +33,7 @@ class SourcePosition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One thing to put right."""
+    """One problem, where it is, and how to fix it."""
 
     source: str  # the file, or the option: `--set load.rate=5`
     mark: SourcePosition | None  # None for an option
@@ -93,7 +93,7 @@ _DATE = re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}(?:(?:[Tt]|[ \t]+)[0-9]{1,2}:
 
 
 class NotAScalar(ValueError):
-    """An unquoted text that is neither a text nor a number we can use; the message says what to do."""
+    """An unquoted text that is neither a text nor a usable number; the message is the hint."""
 
 
 def resolve(text: str) -> Scalar:
@@ -132,10 +132,10 @@ class YamlNode:
 
     mark: SourcePosition | None
     value: Scalar | dict[str, MappingEntry] | list[YamlNode]
-    text: str = ""  # a scalar as it was written: what may be shown, whatever the environment says
+    text: str = ""  # a scalar as it was written: safe to show, without values of the environment
     option: str | None = None  # `--set load.rate=5` when it came from there
     variables: tuple[str, ...] = ()  # environment variables that are in the value
-    refused: bool = False  # a problem with it has been told; nothing more is to be said about it
+    refused: bool = False  # it has a problem already, so it gets no other
 
 
 @dataclass(slots=True)
@@ -210,7 +210,7 @@ class OptionText(str):
     __slots__ = ()
 
 
-TEXT_MAX = 1_000_000  # characters of one text with its variables filled in
+TEXT_MAX = 1_000_000  # characters of one text with its variables resolved
 
 
 _STORED = re.compile(r"\$\$\{|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)\}")
@@ -233,7 +233,7 @@ class EnvironmentText(str):
 
     @property
     def secret(self) -> bool:
-        """Is the value of a secret in it, judged by the name of its variable?"""
+        """Does it contain a secret, by the names of its variables?"""
         return any(is_secret_name(match["name"] or "") for match in _STORED.finditer(self.template))
 
     def __repr__(self) -> str:
@@ -258,7 +258,7 @@ def escape(text: str) -> str:
 
 
 def resolve_template(template: str, environ: Mapping[str, str] | None) -> str:
-    """The text a template stands for. Without an environment the variables stay as they are, for showing."""
+    """The text of a template. Without an environment variables stay `${NAME}`, for display."""
 
     def value(match: re.Match[str]) -> str:
         name = match["name"]
@@ -284,7 +284,7 @@ _HOW = "write ${NAME} or ${NAME:-default}, and $${ for a literal ${"
 
 @dataclass(slots=True)
 class _Filled:
-    """A text with its variables filled in, and what is shown and stored for it."""
+    """A text with its variables resolved, and the texts to show and to store."""
 
     value: str = ""
     template: str = ""
@@ -336,7 +336,7 @@ def _fill_node(document: Document, node: YamlNode, path: KeyPath, variables: _Va
     if filled.malformed:
         document.problem(path, "has a ${ that names no variable", _HOW)
     if filled.too_long:
-        document.problem(path, f"is longer than {TEXT_MAX:,} characters with its variables filled in")
+        document.problem(path, f"is longer than {TEXT_MAX:,} characters with its variables resolved")
     node.variables = tuple(filled.variables)
     node.refused = bool(filled.missing or filled.forbidden or filled.malformed or filled.too_long)
     if filled.variables:
@@ -352,7 +352,7 @@ def _fill(text: str, given: _Variables) -> _Filled:
     stored: list[str] = []
     end, length = 0, len(text)
     for match in _VARIABLE.finditer(text):
-        if length > TEXT_MAX:  # told by the caller; a text could be a million times one long variable
+        if length > TEXT_MAX:  # reported by the caller; a text may repeat one long variable
             break
         before = text[end : match.start()]
         values.append(before)

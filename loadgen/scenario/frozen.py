@@ -1,8 +1,8 @@
 """SCENARIO_CONFIG: the one writer and the one reader of a run's stored scenario.
 
-Workers and orchestrator see only what `thaw` makes of it. `notify` is no part of it: its addresses are secrets that a
-worker has no use for, and only whoever started the run tells. Secrets of the environment are stored as `${NAME}`, and
-filled in where they are read; everything else is stored as it was resolved where the user typed.
+Workers and orchestrator use only what `thaw` returns. `notify` is not stored: its addresses are secrets that workers do
+not need, and the process that started the run sends the messages. Secrets of the environment are stored as `${NAME}`
+and resolved where they are read; everything else is stored as it was resolved where the user typed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _OPTIONAL: dict[type, frozenset[str]] = {Statement: frozenset({"session"}), Load
 class InvalidStoredScenario(ConfigurationError):
     """A stored scenario that this loadgen cannot read."""
 
-    remedy = "Start the run anew with this version of loadgen, or use the version that started it."
+    remedy = "Start the run again with this version of loadgen, or use the version that started it."
 
 
 def encode(value: Any) -> Any:
@@ -62,7 +62,7 @@ def encode(value: Any) -> Any:
 
 
 def decode(kind: Any, data: Any, environ: Environment, where: str = "") -> Any:
-    """The value of this type that the JSON data stands for."""
+    """The value of this type for the JSON data."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         return _decode_union(arguments, data, environ, where)
@@ -92,7 +92,7 @@ def _decode_scalar(kind: Any, data: Any, environ: Environment, where: str) -> An
             if issubclass(kind, datetime):
                 return datetime.fromisoformat(data)
         except ValueError:
-            pass  # told below, with everything else that does not fit
+            pass  # raised below, with everything else that does not fit
     raise InvalidStoredScenario(f"the stored scenario has an unusable value at {where}")
 
 
@@ -170,7 +170,7 @@ LOAD_MODES = {
     LoadMode.RATE: "RATE",
     LoadMode.FIND_MAX: "FIND_MAX_CONCURRENCY",
 }
-# What names a scenario, and says nothing about what it measures.
+# Keys that name a scenario and do not change what it measures.
 _NOT_MEASURED = ("name", "description", "labels")
 # Sections that are stored as the typed value has them.
 _SECTIONS = (
@@ -308,7 +308,7 @@ def _sharding(part: _Parts) -> Sharding | None:
 
 
 class _Parts:
-    """A mapping of the configuration, taken apart key by key; done() complains about what is left."""
+    """A mapping of the configuration, read key by key; done() rejects keys that are left."""
 
     def __init__(self, data: Any, environ: Environment, where: str) -> None:
         if not isinstance(data, dict):

@@ -83,6 +83,8 @@ def _field(annotation: Any, declared: KeyDeclaration) -> Any:
         return dataclasses.field(default=value_type.accept(default), metadata=metadata)
     if isinstance(default, dict):
         return dataclasses.field(default_factory=dict, metadata=metadata)
+    if isinstance(annotation, str) and default is not None:
+        raise TypeError(f"the annotation {annotation!r} is not evaluated; see the module's docstring")
     faults: list[KeyFault] = []
     value = default if isinstance(annotation, str) else read_value(annotation, default, (), faults)
     assert not faults, "a default fits its type"

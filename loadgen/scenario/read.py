@@ -11,7 +11,7 @@ from typing import Any
 
 from loadgen.log import printable, redact
 from loadgen.scenario.build import build
-from loadgen.scenario.check import check
+from loadgen.scenario.checks import check
 from loadgen.scenario.document import (
     Document,
     EnvironmentText,
@@ -56,7 +56,7 @@ def _apply(document: Document, text: str) -> tuple[str, str] | None:
     if node is None:
         return "the value cannot be read as YAML", "quote it for the shell: --set 'thresholds=[p95 < 50ms]'"
     if document.root is None or not isinstance(document.root.value, dict):
-        return None  # the file itself has a problem, which is told
+        return None  # the file itself has a problem, which is reported
     return _put(document.root, parts, node)
 
 
@@ -189,8 +189,8 @@ def _given_timing(checked: CheckedDocument) -> set[str]:
 
 
 def portable_text(loaded: LoadedScenario) -> str:
-    """The scenario for another machine: as it was written, or, where it uses variables or options, with them filled in.
-    Secrets, and addresses that work for whoever knows them, stay references."""
+    """The scenario for another machine: as it was written, or with its variables and options resolved.
+    Secrets and the addresses of `notify` stay `${NAME}`."""
     root = loaded.document.root
     if root is None or not _was_changed(root):
         return loaded.text

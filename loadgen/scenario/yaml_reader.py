@@ -47,7 +47,7 @@ DEPTH_MAX = 32
 VALUES_MAX = 20_000  # keys and values together
 
 
-BRACKETS_MAX = 200  # open at once; the library's scanner needs quadratic time for them before we see the first
+BRACKETS_MAX = 200  # open at once; the library's scanner needs quadratic time for them before it returns the first
 
 
 def read_text(path: Path) -> str | Problem:
@@ -82,7 +82,7 @@ def compose(text: str, source: str) -> Document:
     try:
         document.root = composer.compose(YAML(typ="safe", pure=True).parse(text))
     except _Hopeless:
-        pass  # the problem says it
+        pass  # its problem is noted
     except ReaderError as error:
         before = text[: error.position]
         mark = SourcePosition(before.count("\n") + 1, len(before) - before.rfind("\n"))
@@ -110,7 +110,7 @@ def _brackets(text: str) -> int:
 
 
 class _Hopeless(Exception):
-    """Reading on would be pointless or dangerous."""
+    """Reading cannot continue, or would cost too much."""
 
 
 @dataclass(slots=True)
@@ -121,7 +121,7 @@ class _Open:
     path: KeyPath
     key: str | None = None
     key_mark: SourcePosition | None = None
-    dropped: bool = False  # the value that comes next has a key we refused
+    dropped: bool = False  # the next value has a rejected key
 
 
 class _Composer:
@@ -196,7 +196,7 @@ class _Composer:
 
     def _begin_inner(self, node: YamlNode, path: KeyPath) -> None:
         if len(self._open) >= DEPTH_MAX:
-            self._open.clear()  # a path of 32 parts helps nobody
+            self._open.clear()  # a path of 32 parts is not readable
             self.no(self.mark, f"is nested more than {DEPTH_MAX} levels deep", _FLAT)
             raise _Hopeless
         self._open.append(_Open(node, path))

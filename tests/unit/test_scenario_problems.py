@@ -69,7 +69,7 @@ def test_twelve_different_mistakes_give_twelve_messages_at_their_lines_and_colum
         "workload.statements.1.sql: DROP is not a statement of a workload, got 'DROP TABLE T'; put it under "
         "prepare.statements",
         "workload.statements.1.weight: must be from 0 to 1,000,000, got '-3'",
-        "workload.statements.2.params.0.pool: is no pool under values, got 'nowhere'; there are none",
+        "workload.statements.2.params.0.pool: is not a pool under values, got 'nowhere'; there are none",
         "load.duration: is not a duration, got '5 parsecs'; 'parsecs' is not a unit; write one number and one unit "
         "(ns us ms s m h d), such as 500ms, 30s or 1.5h",
         "load.rate: belongs to mode rate, and the mode is concurrency; remove it, or write mode: rate",
@@ -130,8 +130,8 @@ def test_the_error_carries_the_problems_and_ends_with_exit_code_2():
         ("mode: find_max, profile: process, find_max: {maximum: 65}", "set load.find_max.maximum to 64 or less"),
         ("stages: [{duration: 1m}]", "load.stages.0.connections: is missing"),
         ("stages: [{duration: 1m, rate: 5/s, connections: 1}]", "load.stages.0.rate: does not belong to mode"),
-        ("stages: [{duration: 1m, connections: 5}], duration: 5m", "load.duration: is said by the stages"),
-        ("stages: [{duration: 1m, connections: 5}], connections: 5", "load.connections: is said by the stages"),
+        ("stages: [{duration: 1m, connections: 5}], duration: 5m", "load.duration: is set by the stages"),
+        ("stages: [{duration: 1m, connections: 5}], connections: 5", "load.connections: is set by the stages"),
         ("stages: [{duration: 1m, connections: 5, ramp: 10s}]", "the first level is reached in the warm-up"),
         ("stages: [{duration: 1m, connections: 5}, {duration: 1s, connections: 9, ramp: 2s}]", "longer than the stage"),
         ("mode: rate, rate: 10/s, max_connections: 3, workers: 4", "some could not send their part of the rate"),
@@ -161,11 +161,11 @@ def test_loads_that_cannot_be(load, words):
         ("{uniform: {sharded: true}}", "sharded: needs sharding"),
         ("{shard: {}}", "shard: needs sharding"),
         ("{normal: {mean: 0, stddev: 0}}", "must be above 0"),
-        ("{normal: {mean: 0, stddev: 1, min: 50}}", "would draw again for ever"),
+        ("{normal: {mean: 0, stddev: 1, min: 50}}", "would draw again forever"),
         ("{normal: {mean: 0, stddev: 1, min: 0.2, max: 0.8, whole: true}}", "no whole number between"),
         (
             "{normal: {mean: 0.45, stddev: 0.01, min: 0.4, max: 1.4, whole: true}}",  # all are rounded to 0
-            "would draw again for ever",
+            "would draw again forever",
         ),
         ("{uniform: {min: 1.0, max: 1}}", "max: is min itself"),
         ("{uniform: {min: 1, max: 1.0}}", "max: is min itself"),
@@ -175,7 +175,7 @@ def test_loads_that_cannot_be(load, words):
         ("{hotspot: {min: 1, max: 9, hot_share: 1.5}}", "hot_share: must be above 0 and at most 1"),
         (
             "{latest: {min: 1, max: 9, follows: z}}",
-            "follows: is no statement of the workload, got 'z'; statements are a",
+            "follows: is not a statement of the workload, got 'z'; statements are a",
         ),
         ("{latest: {min: 1, max: 9, follows: a}}", "follows: is a statement that makes no new keys"),
         ("{text: {length: 9, max_length: 5}}", "max_length: is below length"),
@@ -187,7 +187,7 @@ def test_loads_that_cannot_be(load, words):
         ("{choice: {a: 0, b: 0}}", "weights that are all 0"),
         ("{choice: {a: x}}", "choice.a: is not a count, got 'x'"),
         ("{choice: [[1]]}", "choice.0: must be one value"),
-        ("{pool: ids}", "is no pool under values"),
+        ("{pool: ids}", "is not a pool under values"),
         ("{previous: 0}", "previous: works inside a transaction only"),
         ("{literal: [1]}", "must be one value"),
         ("{literal: 1, extra: 2}", "'extra' is not a known key"),
@@ -217,9 +217,9 @@ def test_parameters_that_cannot_be(param, words):
         ("sessions: {affinity: strict}", "sessions.affinity: has no effect: there are no sessions"),
         ("sessions: {metadata: {a: 1}}", "sessions.metadata.a: must be a text"),
         ("notify: [{webhook: x}]", "notify.0.webhook: must come from the environment"),
-        ("notify: [{on: [always]}]", "notify.0: has nobody to tell"),
+        ("notify: [{on: [always]}]", "notify.0: has no receiver"),
         ('notify: [{command: [a], ping: "${HOOK:-x}"}]', "notify.0.ping: must come from the environment"),
-        ("notify: [{command: [a], on: []}]", "notify.0.on: is empty: nobody would ever be told"),
+        ("notify: [{command: [a], on: []}]", "notify.0.on: is empty, so the message would never be sent"),
         ("notify: [{command: [a], on: [failure]}]", "must be failed, invalid, regression or always"),
         ("notify: [{command: a}]", "notify.0.command: must be a list"),
         ("sharding: {enabled: true}", "sharding.enabled: sharding is enabled, and no parameter uses it"),
@@ -247,10 +247,10 @@ def test_parameters_that_cannot_be(param, words):
         ("values: {p: {query: SELECT 1, file: x.csv}}", "values.p: has both query and file"),
         ("values: {p: {query: SELECT ?}}", "takes no parameters"),
         ("values: {p: {query: DELETE FROM T}}", "a pool is filled by a query"),
-        ("values: {p: {file: ../x.csv}}", "lies outside of the scenario's folder"),
-        ("values: {p: {file: /etc/passwd}}", "lies outside of the scenario's folder"),
+        ("values: {p: {file: ../x.csv}}", "is outside of the scenario's folder"),
+        ("values: {p: {file: /etc/passwd}}", "is outside of the scenario's folder"),
         ("prepare: {statements: [USE ROLE X]}", "USE changes the session"),
-        ("prepare: {tables: [{name: T, type: existing, rows: 5}]}", "rows: an existing table is never made"),
+        ("prepare: {tables: [{name: T, type: existing, rows: 5}]}", "rows: an existing table is never created"),
         ("prepare: {tables: [{name: T}]}", "columns: is missing: a hybrid table needs columns"),
         ("prepare: {tables: [{name: T, columns: [{name: A, type: INT}]}]}", "a hybrid table needs a primary key"),
         (
@@ -275,7 +275,7 @@ def test_parameters_that_cannot_be(param, words):
         (
             "prepare: {tables: [{name: T, columns: [{name: A, type: INT, primary_key: true}], "
             "indexes: [{columns: [B]}]}]}",
-            "indexes.0.columns.0: is no column of the table, got 'B'",
+            "indexes.0.columns.0: is not a column of the table, got 'B'",
         ),
         (
             "prepare: {tables: [{name: T, type: standard, columns: [{name: A, type: 'INT); DROP'}]}]}",

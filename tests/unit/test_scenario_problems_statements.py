@@ -6,8 +6,11 @@ import os
 
 import pytest
 
+from loadgen.scenario.file import LoadSection
+from loadgen.scenario.keys import declared_keys
 from loadgen.scenario.read import parse_scenario
-from tests.unit.scenario_builders import GOOD, problems, problems_of
+from loadgen.scenario.settings import QueryLogSettings, SpawnerSettings
+from tests.unit.scenario_builders import GOOD, MINIMAL, problems, problems_of
 
 
 def warnings_of(top="", param="{literal: 1}", load="", statement=""):
@@ -101,6 +104,32 @@ def test_a_scenario_without_statements_has_nothing_to_send():
 
 def test_a_search_may_have_a_process_for_each_connection_up_to_a_limit():
     assert warnings_of(load="mode: find_max, profile: process, find_max: {maximum: 64}") == []
+    assert problems(MINIMAL + "load: {mode: find_max, profile: process, find_max: {maximum: 65}}\n") == [
+        "f.yaml:4:33 load.profile: process with mode find_max would start 65 processes at once,"
+        " one per connection of maximum, got 'process';"
+        " set load.find_max.maximum to 64 or less, or use profile: thread"
+    ]
+
+
+# Each key that some values of another key exclude, with such a value and a valid value of the key.
+EXCLUDED = [
+    (path, f"{declared.applies.selector}: {other}", key, declared.default)
+    for path, section in (("load", LoadSection), ("query_log", QueryLogSettings), ("spawner", SpawnerSettings))
+    for key, declared in declared_keys(section).items()
+    if declared.applies is not None
+    for other in type(declared.applies.values[0])
+    if other not in declared.applies.values
+]
+
+
+@pytest.mark.parametrize(("path", "selector", "key", "default"), EXCLUDED)
+def test_a_key_that_does_not_apply_is_a_problem_even_with_its_default(path, selector, key, default):
+    values = {"stages": "[{duration: 1s}]", "find_max": "{start: 5}", "max_lag": "1s", "rate": "1/s"}
+    value = values.get(key, "X1" if path == "spawner" else default or 1)
+
+    found = problems(MINIMAL + f"{path}: {{{selector}, {key}: {value}}}\n")
+
+    assert any(f" {path}.{key}: belongs to {selector.partition(':')[0]} " in problem for problem in found), found
 
 
 def test_what_works_but_is_hardly_meant_is_a_warning():
@@ -141,7 +170,7 @@ def test_files_of_pools_are_looked_at(tmp_path):
 
     parse_scenario(text, source="f.yaml", folder=tmp_path, environ={})
 
-    assert "is no column of the file" in problems(text.replace("CODE", "SIZE"), folder=tmp_path)[0]
+    assert "is not a column of the file" in problems(text.replace("CODE", "SIZE"), folder=tmp_path)[0]
     assert "has 2 columns" in problems(text.replace(", column: CODE", ""), folder=tmp_path)[0]
     assert "No such file" in problems(text.replace("regions.csv", "gone.csv"), folder=tmp_path)[0]
     (tmp_path / "regions.csv").write_text("NAME, CODE ,SIZE,SIZE\nNorth,N,1,2\n")  # spaces are no part of a name

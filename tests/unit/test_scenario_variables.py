@@ -14,6 +14,8 @@ from loadgen.model.workload import (
 )
 from loadgen.rules.scenario_plan import plan, plan_text
 from loadgen.scenario.document import EnvironmentText, ScenarioProblems
+from loadgen.scenario.frozen import freeze, thaw
+from loadgen.scenario.load import with_workers
 from loadgen.scenario.read import parse_scenario
 from tests.unit.scenario_builders import MINIMAL, problems, read
 
@@ -32,6 +34,15 @@ def test_variables_are_filled_in_texts_and_typed_by_their_key():
     assert (scenario.name, scenario.connection, scenario.workload.seed) == ("n", "embedded", 7)
     assert scenario.description == "a ${literal} and $ and n-"
     assert (scenario.load.duration_s, scenario.load.connections) == (30.0, 4)
+
+
+def test_a_variable_is_resolved_once_where_the_user_types():
+    environ = {"FIRST": "${SECOND}", "SECOND": "resolved twice"}
+
+    scenario = read(MINIMAL + "description: a ${FIRST}\n", environ)
+
+    assert scenario.description == "a ${SECOND}"
+    assert thaw(freeze(with_workers(scenario, cores=1)), environ).description == "a ${SECOND}"
 
 
 def test_a_variable_cannot_add_keys_or_lines():

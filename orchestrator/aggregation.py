@@ -56,9 +56,9 @@ class RunSeconds:
         self._drained: dict[tuple[str, float], ThresholdSecond] = {}  # by worker and end
         self.closed = 0  # the newest that is
 
-    def note(self, crew: Sequence[WorkerView]) -> None:
+    def note(self, workers: Sequence[WorkerView]) -> None:
         """What beats tell."""
-        for worker in crew:
+        for worker in workers:
             for second in () if worker.live is None else worker.live.seconds:
                 if second.judged is not None:
                     self.add(worker.worker_id, second.judged)
@@ -170,19 +170,19 @@ class SnapshotBackfill:
         self._session, self._run_id, self._seconds = session, run_id, seconds
         self._read_s = -BACKFILL_PERIOD_S
 
-    def fill(self, crew: Sequence[WorkerView], *, now_s: float, measured_s: float) -> None:
+    def fill(self, workers: Sequence[WorkerView], *, now_s: float, measured_s: float) -> None:
         """While the run goes on: now and then, where a worker has passed over seconds."""
-        working = [worker.worker_id for worker in crew if not worker.is_over]
+        working = [worker.worker_id for worker in workers if not worker.is_over]
         since_s = self._seconds.missing_since_s(working)
         if since_s is not None and now_s >= self._read_s + BACKFILL_PERIOD_S:
             self._read_s = now_s
             within_s = round(max(0.0, measured_s - since_s) + CLOCK_SKEW_MAX_S)
             self._seconds.add_stored(worker_metrics_snapshots.newest(self._session, self._run_id, within_s))
 
-    def fill_all(self, crew: Sequence[WorkerView], patience: RetryPolicy) -> None:
+    def fill_all(self, workers: Sequence[WorkerView], patience: RetryPolicy) -> None:
         """After the run: all that was stored. The last beat has only the last seconds of a drain."""
         seconds = self._seconds
-        seconds.note(crew)
+        seconds.note(workers)
         if seconds.subjects:
             seconds.add_stored(patience.call(lambda: worker_metrics_snapshots.read(self._session, self._run_id)))
 
@@ -206,9 +206,9 @@ class RunAggregator:
         own = self._windows.setdefault(worker_id, {})
         own.update((window.window_id, window) for window in windows if window.phase is Phase.MEASUREMENT)
 
-    def note(self, crew: Sequence[WorkerView]) -> None:
-        self.seconds.note(crew)
-        for worker in crew:
+    def note(self, workers: Sequence[WorkerView]) -> None:
+        self.seconds.note(workers)
+        for worker in workers:
             if worker.live is not None:
                 self.remember(worker.worker_id, worker.live.windows)
             if worker.is_over:
@@ -235,7 +235,7 @@ class RunAggregator:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSnapshot:
     run: Run
-    crew: tuple[WorkerView, ...]
+    workers: tuple[WorkerView, ...]
     elapsed_s: float | None  # since the plan began
     ends_s: float | None
     measures_s: float

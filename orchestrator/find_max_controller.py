@@ -235,10 +235,10 @@ class FindMaxController:
             self.search = replace(self.search, stopped=why)
 
     def look(
-        self, crew: Sequence[WorkerView], now_s: float, *, queue_seen: bool
+        self, workers: Sequence[WorkerView], now_s: float, *, queue_seen: bool
     ) -> tuple[tuple[JudgedStep, MergedWindows] | None, SearchDecision | None]:
         """The step that has just been judged, if one was, with what was measured in it; and what to do."""
-        lost = [worker.why for worker in crew if worker.is_over]
+        lost = [worker.why for worker in workers if worker.is_over]
         if lost:  # the number of workers is fixed: without one of them no level can be delivered
             self.stop(f"a worker was lost ({'; '.join(lost)})")
         target = self.search.target
@@ -246,14 +246,14 @@ class FindMaxController:
             return None, SearchFinished(self.search.answer().reason)
         if self._asked != self.number:
             return None, self._next(now_s)
-        windows = [self._windows(worker) for worker in crew]
-        limit = client_limit(target, {worker.worker_id: own for worker, own in zip(crew, windows, strict=True)})
+        windows = [self._windows(worker) for worker in workers]
+        limit = client_limit(target, {worker.worker_id: own for worker, own in zip(workers, windows, strict=True)})
         shown, merged = observe_step(target, windows, self._thresholds, queue_seen=queue_seen, client_limit=limit)
         if shown.seconds > self._seconds:
             self._seconds, self._grew_s = shown.seconds, now_s
         step = self.search.judge(shown)
         if step is None and now_s - self._grew_s > self._missing_s + self.search.config.settle_s:
-            missing = self._missing(crew, windows, now_s)
+            missing = self._missing(workers, windows, now_s)
             if missing is None or isinstance(missing, MetricsMissing):
                 return None, missing
             step = client_limited_step(self.search.steps, shown, missing)
@@ -263,9 +263,9 @@ class FindMaxController:
         reason = self.search.answer().reason
         return (step, merged), SearchFinished(reason) if self.search.target is None else self._next(now_s)
 
-    def is_open(self, crew: Sequence[WorkerView]) -> bool:
+    def is_open(self, workers: Sequence[WorkerView]) -> bool:
         """Has every worker opened the window of the step under way?"""
-        return all(self._windows(worker) for worker in crew)
+        return all(self._windows(worker) for worker in workers)
 
     # --- what it has found -------------------------------------------------------------------------------------------
 
@@ -346,16 +346,18 @@ class FindMaxController:
         live = worker.live.windows if worker.live is not None else ()
         return [window for window in live if window.phase is Phase.MEASUREMENT and window.step_id == self.number]
 
-    def _missing(self, crew: Sequence[WorkerView], windows: WorkerWindows, now_s: float) -> str | MetricsMissing | None:
+    def _missing(
+        self, workers: Sequence[WorkerView], windows: WorkerWindows, now_s: float
+    ) -> str | MetricsMissing | None:
         """Why the step does not get on: which load was not delivered; or nothing is heard. None: wait for the verdict
         on a worker that is silent, without which the run may go on."""
         behind = [
             worker
-            for worker, own in zip(crew, windows, strict=True)
+            for worker, own in zip(workers, windows, strict=True)
             if math.fsum(window.seconds for window in own) <= self._seconds or not own
         ]
         silent = [worker for worker in behind if worker.live is None or worker.silent_s >= self._missing_s]
-        if silent and self._on_worker_loss is OnWorkerLoss.CONTINUE and len(silent) < len(crew):
+        if silent and self._on_worker_loss is OnWorkerLoss.CONTINUE and len(silent) < len(workers):
             return None
         if silent or not behind:
             return MetricsMissing(now_s - self._grew_s)

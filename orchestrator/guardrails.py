@@ -44,9 +44,9 @@ class LimitMonitor:
         self._breaches = self._busy = 0
         self.warnings: list[str] = []
 
-    def look(self, crew: Sequence[WorkerView], measured_s: float) -> RunEnding | None:
+    def look(self, workers: Sequence[WorkerView], measured_s: float) -> RunEnding | None:
         """`measured_s`: since the measurement began."""
-        return self._judge(crew, measured_s) or self._guard(crew)
+        return self._judge(workers, measured_s) or self._guard(workers)
 
     def cost(self, credits: float, unseen_s: float) -> RunEnding | None:
         """In every phase: what the warehouse has cost so far, and for how long it could not be looked at. It ends the
@@ -83,8 +83,8 @@ class LimitMonitor:
 
     # --- thresholds --------------------------------------------------------------------------------------------------
 
-    def _judge(self, crew: Sequence[WorkerView], measured_s: float) -> RunEnding | None:
-        working = [worker.worker_id for worker in crew if worker.health is not WorkerHealth.DEAD]
+    def _judge(self, workers: Sequence[WorkerView], measured_s: float) -> RunEnding | None:
+        working = [worker.worker_id for worker in workers if worker.health is not WorkerHealth.DEAD]
         if min(map(self._progress.measured_s, working), default=0.0) < MEASURED_MIN_S:
             return None
         for threshold in self._thresholds:
@@ -95,7 +95,7 @@ class LimitMonitor:
                 checked = check_threshold(threshold.check, merged)
                 if has_failed(checked):
                     return self._aborted(threshold, checked)
-        waited = [worker.worker_id for worker in crew if not worker.is_over]
+        waited = [worker.worker_id for worker in workers if not worker.is_over]
         return self._judge_seconds(self._progress.seconds.complete(waited))
 
     def _judge_seconds(self, until: int) -> RunEnding | None:
@@ -153,10 +153,10 @@ class LimitMonitor:
 
     # --- guardrails --------------------------------------------------------------------------------------------------
 
-    def _guard(self, crew: Sequence[WorkerView]) -> RunEnding | None:
-        crew = [worker for worker in crew if not worker.is_over]  # what one that ended said last is not how it is
-        self._warn_busy(crew)
-        over = [text for worker in crew if (text := self._over(worker)) is not None]
+    def _guard(self, workers: Sequence[WorkerView]) -> RunEnding | None:
+        workers = [worker for worker in workers if not worker.is_over]  # what one that ended said last is not how it is
+        self._warn_busy(workers)
+        over = [text for worker in workers if (text := self._over(worker)) is not None]
         self._breaches = self._breaches + 1 if over else 0
         return self._breached(over) if self._breaches >= CONSECUTIVE_BREACHES else None
 
@@ -181,10 +181,10 @@ class LimitMonitor:
             return f"{worker.worker_id} uses more than {limits.max_cpu_percent:g} % of its core"
         return None
 
-    def _warn_busy(self, crew: Sequence[WorkerView]) -> None:
+    def _warn_busy(self, workers: Sequence[WorkerView]) -> None:
         busy = [
             f"{worker.worker_id} {warning}: {health.advice}"
-            for worker in crew
+            for worker in workers
             if worker.row is not None
             and (warning := (health := ClientHealth(cpu_percent_of_core=worker.row.beat.cpu_percent)).warning(None))
         ]

@@ -108,7 +108,7 @@ class Leader:
         self._missed_ticks = 0  # since then
         self._state = LifecycleState(since_s=0.0, seen=RunStatus.PREPARED)
         self.stopped_s: float | None = None  # when in the plan the end was decided; None: not known
-        self.crew: tuple[WorkerView, ...] = ()
+        self.workers: tuple[WorkerView, ...] = ()
         self.progress = RunAggregator(scenario.thresholds, scenario.judged_stages)
         self.stored_seconds = SnapshotBackfill(self.session, run_id, self.progress.seconds)
         self.limits = LimitMonitor(scenario.judged_thresholds, scenario.guardrails, timing, self.progress)
@@ -148,8 +148,8 @@ class Leader:
             self._state = replace(self._state, ending=ending, stop_said=True)
         for row in window_results.read(self.session, self._run_id):
             self.progress.remember(row.worker_id, [row.result()])
-        self._look_at_crew(())  # what was measured and is not stored yet
-        self.progress.note(self.crew)
+        self._observe_workers(())  # what was measured and is not stored yet
+        self.progress.note(self.workers)
         if self.find_max is not None:
             self._steps = list(find_max_step_history.read(self.session, self._run_id))
             self.limits.go_on(self.find_max.go_on(self._steps, self.progress.step))
@@ -228,7 +228,7 @@ class Leader:
             if not self._apply(run, action):
                 return None
             self._state = after_action(self._state, action)
-        self.limits.warn(self._publisher.late_acknowledgements(self.crew))
+        self.limits.warn(self._publisher.late_acknowledgements(self.workers))
         self._publish()
         self._tell(run)
         return None
@@ -238,7 +238,7 @@ class Leader:
         self._told(
             RunSnapshot(
                 run=run,
-                crew=self.crew,
+                workers=self.workers,
                 elapsed_s=None if self._publisher.zero_s is None else self._now_s() - self._publisher.zero_s,
                 ends_s=plan.ends_s,
                 measures_s=plan.measures_s,
@@ -262,13 +262,13 @@ class Leader:
             raise RunFailed(f"run {self._run_id} was ended by another process: {run.status}, {run.reason}")
         if run.status is RunStatus.RUNNING and self._publisher.zero is None:
             self._publisher.read_said()  # another leader has started it meanwhile
-        now_s = self._look_at_crew(ends)
+        now_s = self._observe_workers(ends)
         view = RunObservation(
             now_s=now_s,
             status=run.status,
             phase=run.phase,
             reason=run.reason,
-            crew=self.crew,
+            workers=self.workers,
             zero_s=self._publisher.zero_s,
             interrupts=self._interrupts,
         )
@@ -277,13 +277,15 @@ class Leader:
         search = None if limit is not None else self._look_at_search(view, measured_s)
         return replace(view, limit=limit, search=search), run
 
-    def _look_at_crew(self, ends: Sequence[ProcessEnd]) -> float:
+    def _observe_workers(self, ends: Sequence[ProcessEnd]) -> float:
         """Assess the workers. Returns the time of the observation."""
         rows = worker_heartbeats.read(self.session, self._run_id)
         timing, now_s = self._policy.timing, self._now_s()
         silent_s = self._liveness.observe({row.identity.worker_id: row.beat.count for row in rows}, now_s)
         self.succession.observe(rows)
-        self.crew = assess_workers(self.worker_ids, rows, ends, silent_s, stale_s=timing.stale_s, dead_s=timing.dead_s)
+        self.workers = assess_workers(
+            self.worker_ids, rows, ends, silent_s, stale_s=timing.stale_s, dead_s=timing.dead_s
+        )
         return now_s
 
     def _limit(self, view: RunObservation, measured_s: float) -> RunEnding | None:
@@ -295,19 +297,19 @@ class Leader:
                 return costly
         if not _measures(view):
             return None
-        self.progress.note(view.crew)
-        self.stored_seconds.fill(view.crew, now_s=view.now_s, measured_s=measured_s)
-        return self.limits.look(view.crew, measured_s)
+        self.progress.note(view.workers)
+        self.stored_seconds.fill(view.workers, now_s=view.now_s, measured_s=measured_s)
+        return self.limits.look(view.workers, measured_s)
 
     def _look_at_search(self, view: RunObservation, measured_s: float) -> SearchUpdate | None:
         """What the step under way has shown; None: there is nothing to judge, or its last decision is not applied."""
         waits = self._state.unrecorded or self._state.next_step is not None
         if self.find_max is None or not _measures(view) or measured_s < 0 or waits:  # its first step follows the zero
             return None
-        if self.watch is not None and not self.find_max.is_open(view.crew):
+        if self.watch is not None and not self.find_max.is_open(view.workers):
             self.watch.forget()  # the step before, or connections that settle: it says nothing about this step
         queue_seen = self.watch is not None and self.watch.queue_seen()
-        judged, decision = self.find_max.look(view.crew, view.now_s, queue_seen=queue_seen)
+        judged, decision = self.find_max.look(view.workers, view.now_s, queue_seen=queue_seen)
         return SearchUpdate(step=None if judged is None else MeasuredStep(*judged), decision=decision)
 
     # --- actions -----------------------------------------------------------------------------------------------------
@@ -338,8 +340,8 @@ class Leader:
 
     def _publish(self) -> None:
         """Update the figures of the run in RUN_STATUS, when they have changed."""
-        lives = [worker.live for worker in self.crew if worker.live is not None]
-        healths = [worker.health for worker in self.crew]
+        lives = [worker.live for worker in self.workers if worker.live is not None]
+        healths = [worker.health for worker in self.workers]
         rollup = RunRollup(
             workers_registered=sum(health is not WorkerHealth.MISSING for health in healths),
             workers_active=sum(health in (WorkerHealth.ALIVE, WorkerHealth.STALE) for health in healths),

@@ -104,7 +104,7 @@ class RunObservation:
     status: RunStatus
     phase: Phase
     reason: str | None
-    crew: tuple[WorkerView, ...]
+    workers: tuple[WorkerView, ...]
     zero_s: float | None = None  # when the plan begins; None: START was not published
     interrupts: int = 0  # how often this process was asked to stop
     limit: RunEnding | None = None  # a threshold, a guardrail or the cost ends the run
@@ -230,7 +230,7 @@ def after_action(state: LifecycleState, action: Action) -> LifecycleState:
 def _starting(
     state: LifecycleState, view: RunObservation, policy: RunPolicy
 ) -> tuple[LifecycleState, tuple[Action, ...]]:
-    lost = [worker for worker in view.crew if worker.is_over]
+    lost = [worker for worker in view.workers if worker.is_over]
     if lost:
         return _stop(state, view, _failure(policy, "; ".join(worker.why for worker in lost)))
     if view.limit is not None:
@@ -238,10 +238,10 @@ def _starting(
     begin = MoveRun(RunStatus.RUNNING, policy.plan.first_phase)
     if state.start_said:  # by this leader, or by one before it: workers begin, whatever the run's row says
         return state, (begin,)
-    if view.crew and all(worker.is_ready for worker in view.crew):
+    if view.workers and all(worker.is_ready for worker in view.workers):
         return state, (PublishStart(), begin)
     if view.now_s - state.since_s > policy.timing.registration_s:
-        missing = "; ".join(worker.why for worker in view.crew if not worker.is_ready)
+        missing = "; ".join(worker.why for worker in view.workers if not worker.is_ready)
         text = f"not all workers were ready within {policy.timing.registration_s:g} s: {missing}"
         return _stop(state, view, _failure(policy, text))
     return state, ()
@@ -250,8 +250,8 @@ def _starting(
 def _running(
     state: LifecycleState, view: RunObservation, policy: RunPolicy
 ) -> tuple[LifecycleState, tuple[Action, ...]]:
-    lost = [worker for worker in view.crew if worker.health is WorkerHealth.DEAD]
-    if lost and (policy.on_worker_loss is OnWorkerLoss.FAIL or len(lost) == len(view.crew)):
+    lost = [worker for worker in view.workers if worker.health is WorkerHealth.DEAD]
+    if lost and (policy.on_worker_loss is OnWorkerLoss.FAIL or len(lost) == len(view.workers)):
         return _stop(state, view, _failure(policy, "; ".join(worker.why for worker in lost)))
     ending = view.limit or _search_ending(view.search, policy)
     if ending is not None:
@@ -291,7 +291,7 @@ def _stopping(
     never_came = (
         view.now_s - state.since_s >= unheard_s
     )  # a worker that registers later reads the status of the run, and ends
-    if all(worker.is_over or (worker.health is WorkerHealth.MISSING and never_came) for worker in view.crew):
+    if all(worker.is_over or (worker.health is WorkerHealth.MISSING and never_came) for worker in view.workers):
         return state, (*said, FinishRun(_with_losses(ending, view, policy)))
     if state.ended == 0:
         if view.interrupts < 2 and view.now_s <= _over_s(state, view, ending, policy):
@@ -310,8 +310,8 @@ def _stopping(
 def _with_losses(ending: RunEnding, view: RunObservation, policy: RunPolicy) -> RunEnding:
     """A worker that was lost before it read STOP counts, although that shows only while the others drain."""
     heard = (WorkerStatus.DRAINING, WorkerStatus.COMPLETED)
-    lost = [worker for worker in view.crew if worker.status not in heard]
-    fails = policy.on_worker_loss is OnWorkerLoss.FAIL or len(lost) == len(view.crew)
+    lost = [worker for worker in view.workers if worker.status not in heard]
+    fails = policy.on_worker_loss is OnWorkerLoss.FAIL or len(lost) == len(view.workers)
     if ending.status is not RunStatus.COMPLETED or not lost or not fails:
         return ending
     return _failure(policy, "; ".join(worker.why for worker in lost))
@@ -321,7 +321,7 @@ def _over_s(state: LifecycleState, view: RunObservation, ending: RunEnding, poli
     """When workers that are not over by themselves are ended. One that only writes what it measured is not cut short,
     unless a user waits: then it spools the rest."""
     over_s = _drained_s(state, ending, policy) + policy.timing.terminate_after_s
-    storing = all(worker.is_over or worker.is_storing for worker in view.crew)
+    storing = all(worker.is_over or worker.is_storing for worker in view.workers)
     return over_s + STORE_TIMEOUT_S if storing and state.asked_s is None else over_s
 
 

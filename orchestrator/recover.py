@@ -1,11 +1,11 @@
 """Ending runs whose orchestrator was lost.
 
-A run is an orphan when its lease is over for longer than a successor has to wait, and none of its workers is alive:
-each has said that it ended, or has not beaten for `timing.dead` (a minute). A colleague's run is never touched: whoever
-renews his lease leads. A leader whose process has ended on this machine has no lease any more: it is expired at once.
-A run without a leader whose workers work on is left, marked `living`: it may be taken over.
-An orphan is ended under a term of its own, FAILED, with what its workers left; where its orchestrator had stored the
-result already, with that. Its container job, which nobody else would, is removed.
+A run is an orphan when its lease has been expired for longer than the takeover margin, and none of its workers is
+alive: each has reported its end, or has sent no heartbeat for `timing.dead` (a minute). A run whose lease is renewed is
+never touched. The lease of a leader whose process has ended on this machine is expired at once. A run without a leader
+whose workers are alive is left, marked `living`: it may be taken over. An orphan is ended as FAILED under a new epoch,
+with what its workers stored, or with its result where the orchestrator had already stored one. Its container job is
+removed.
 """
 
 from __future__ import annotations
@@ -276,8 +276,8 @@ def _make_result(
 ) -> ResultRow:
     stored = patience.call(lambda: window_results.read(session, run.run_id))
     rows = [row for row, _ in patience.call(lambda: test_results.read(session, run.run_id))]
-    crew = workers_at_last_heartbeat(run, beats)
-    gathered = gather_windows(crew, stored)
+    workers = workers_at_last_heartbeat(run, beats)
+    gathered = gather_windows(workers, stored)
     merged, deciding = gathered.judged(scenario), None
     search = find_max_controller(scenario)
     if search is not None:
@@ -287,11 +287,11 @@ def _make_result(
         merged = gathered.step(search.decisive_step)
         deciding = {step.number for step in search.deciding_steps}
     client = judge_client(client_parts(gathered, deciding))
-    lost = tuple(worker.why for worker in crew if worker.health is not WorkerHealth.DONE)
-    connections = connections_document(login_counts(crew, rows), run.start_time)
+    lost = tuple(worker.why for worker in workers if worker.health is not WorkerHealth.DONE)
+    connections = connections_document(login_counts(workers, rows), run.start_time)
     said = patience.call(lambda: run_control_events.history(session, run.run_id))
     delivered = _delivered(
-        scenario, search, gathered, said, missing_load_causes(connections, crew, gathered, plan_run(scenario.load))
+        scenario, search, gathered, said, missing_load_causes(connections, workers, gathered, plan_run(scenario.load))
     )
     evidence = Evidence(merged=merged, client=client, delivered=delivered, lost_workers=lost, gaps=gathered.gaps)
     facts = RunFacts(
@@ -306,7 +306,7 @@ def _make_result(
         invalid=["its orchestrator was lost", *invalid_reasons(evidence)],
         checked=check_thresholds(scenario.judged_thresholds, merged),
         client=client.health,
-        workers=worker_results(crew, gathered),
+        workers=worker_results(workers, gathered),
         open_loop=scenario.load.mode is LoadMode.RATE,
         stages=read_stages(session, patience, run, scenario, gathered),
         find_max=None if search is None else search.result(gathered.step, valid=False),

@@ -144,7 +144,7 @@ class TargetInfo:
 
 
 def environment_document(leader: Leader, scenario: Scenario, known: TargetInfo, seen: Sequence[str]) -> dict[str, Any]:
-    unstored = [f"{one.worker_id} could not store all: {one.said}" for one in leader.crew if one.left_rows]
+    unstored = [f"{one.worker_id} could not store all: {one.said}" for one in leader.workers if one.left_rows]
     warnings = list(dict.fromkeys([*leader.limits.warnings, *unstored, *seen]))
     if scenario.target.use_cached_result:
         warnings.append("target.use_cached_result is on: some answers may come from the result cache")

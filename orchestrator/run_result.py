@@ -75,12 +75,12 @@ class MeasuredWindows:
 
 
 def gather_windows(
-    crew: Sequence[WorkerView], stored: Sequence[WindowRow], *, phase: Phase = Phase.MEASUREMENT
+    workers: Sequence[WorkerView], stored: Sequence[WindowRow], *, phase: Phase = Phase.MEASUREMENT
 ) -> MeasuredWindows:
     """The measured windows of every worker; what is missing or does not add up is named."""
     gaps: list[str] = []
     windows: dict[str, tuple[WindowResult, ...]] = {}
-    for worker in crew:
+    for worker in workers:
         known = _stored(worker.worker_id, stored, gaps)
         if worker.live is not None:
             for window in worker.live.windows:
@@ -96,10 +96,10 @@ def gather_windows(
     return MeasuredWindows(windows=windows, gaps=tuple(gaps))
 
 
-def worker_results(crew: Sequence[WorkerView], gathered: MeasuredWindows) -> tuple[WorkerResult, ...]:
+def worker_results(workers: Sequence[WorkerView], gathered: MeasuredWindows) -> tuple[WorkerResult, ...]:
     """What each contributed, and how loaded it was."""
     span_s, results = gathered.merged.seconds, []
-    for worker in crew:
+    for worker in workers:
         windows = gathered.windows.get(worker.worker_id, ())
         merged, health = merge([windows]), ClientHealth.of(client_effect(windows))
         results.append(
@@ -250,9 +250,9 @@ def _length_ms(windows: Sequence[WindowResult]) -> int:
     return round(1_000 * math.fsum(one.seconds for one in windows))
 
 
-def login_counts(crew: Sequence[WorkerView], rows: Sequence[ResultRow]) -> dict[str, LoginCounts]:
+def login_counts(workers: Sequence[WorkerView], rows: Sequence[ResultRow]) -> dict[str, LoginCounts]:
     """Of every worker: what its result says, else its last beat."""
-    found = {worker.worker_id: worker.live.logins for worker in crew if worker.live is not None}
+    found = {worker.worker_id: worker.live.logins for worker in workers if worker.live is not None}
     for row in rows:
         said = _logins(row)
         if row.worker_id is not None and said is not None:
@@ -288,10 +288,10 @@ def connections_document(logins: Mapping[str, LoginCounts], start: datetime | No
 
 
 def missing_load_causes(
-    connections: Mapping[str, Any], crew: Sequence[WorkerView], gathered: MeasuredWindows, plan: RunPlan
+    connections: Mapping[str, Any], workers: Sequence[WorkerView], gathered: MeasuredWindows, plan: RunPlan
 ) -> str:
     """What is known of why load was missing, in a few words."""
-    return "; ".join((*_departures(crew, gathered, plan), *_refusals(connections)))
+    return "; ".join((*_departures(workers, gathered, plan), *_refusals(connections)))
 
 
 def with_login_cause(delivered: Delivered, connections: Mapping[str, Any]) -> Delivered:
@@ -302,10 +302,10 @@ def with_login_cause(delivered: Delivered, connections: Mapping[str, Any]) -> De
     return replace(delivered, login_cause=f"{why}: raise it, or find out why logins are slow") if why else delivered
 
 
-def _departures(crew: Sequence[WorkerView], gathered: MeasuredWindows, plan: RunPlan) -> Iterator[str]:
+def _departures(workers: Sequence[WorkerView], gathered: MeasuredWindows, plan: RunPlan) -> Iterator[str]:
     """Workers that left because of a signal, before the run ended, and when in the measurement."""
     planned_s = gathered.merged.seconds if plan.ends_s is None else plan.ends_s - plan.measures_s
-    for worker in crew:
+    for worker in workers:
         if worker.live is not None and worker.live.signal is not None:
             measured_s = math.fsum(window.seconds for window in gathered.windows.get(worker.worker_id, ()))
             yield f"{worker.worker_id} received {worker.live.signal} after {measured_s:.0f} of {planned_s:.0f} s"

@@ -241,7 +241,7 @@ class OrchestratorService:
         """Append the result of the run; what kept it from being stored."""
         try:
             test_results.append(leader.session, leader.patience, result)
-            if any(worker.health is WorkerHealth.DEAD for worker in leader.crew):
+            if any(worker.health is WorkerHealth.DEAD for worker in leader.workers):
                 test_results.abandon(leader.session, leader.patience, run_id)
             return None
         except ControlFailed as error:
@@ -251,7 +251,7 @@ class OrchestratorService:
         session, patience = leader.session, leader.patience
         stored = patience.call(lambda: window_results.read(session, run.run_id))
         rows = [row for row, _ in patience.call(lambda: test_results.read(session, run.run_id))]
-        gathered = gather_windows(leader.crew, stored)
+        gathered = gather_windows(leader.workers, stored)
         open_loop = scenario.load.mode is LoadMode.RATE
         search, merged, gaps, deciding = leader.find_max, gathered.judged(scenario), gathered.gaps, None
         if search is not None:  # the steps that decide are what counts
@@ -260,12 +260,12 @@ class OrchestratorService:
             deciding = {step.number for step in search.deciding_steps}
             gaps += () if search.obstacle is None else (search.obstacle,)
         client = judge_client(client_parts(gathered, deciding))
-        leader.stored_seconds.fill_all(leader.crew, patience)
+        leader.stored_seconds.fill_all(leader.workers, patience)
         checked = leader.limits.complete(merged)
-        connections = connections_document(login_counts(leader.crew, rows), run.start_time)
-        because = missing_load_causes(connections, leader.crew, gathered, leader.plan)
+        connections = connections_document(login_counts(leader.workers, rows), run.start_time)
+        because = missing_load_causes(connections, leader.workers, gathered, leader.plan)
         delivered = with_login_cause(_delivered(leader, scenario, ending, gathered, because), connections)
-        lost = [worker.why for worker in leader.crew if worker.health is WorkerHealth.DEAD]
+        lost = [worker.why for worker in leader.workers if worker.health is WorkerHealth.DEAD]
         foreign = ForeignLoad()
         if not self._circumstances.shared_warehouse:  # else other runs are wanted there, and the result says so
             foreign = read_foreign_load(leader, run, scenario, gathered, connections, self._environ)
@@ -295,7 +295,7 @@ class OrchestratorService:
             invalid=invalid,
             checked=checked,
             client=client.health,
-            workers=worker_results(leader.crew, gathered),
+            workers=worker_results(leader.workers, gathered),
             open_loop=open_loop,
             stages=read_stages(session, patience, run, scenario, gathered),
             find_max=None if search is None else search.result(gathered.step, valid=not invalid),
@@ -305,7 +305,7 @@ class OrchestratorService:
             sessions=session_counts(rows) if scenario.sessions.count else None,
             delivered=delivered,
             logins=connections,
-            unstored={worker.worker_id: worker.left_rows for worker in leader.crew if worker.left_rows},
+            unstored={worker.worker_id: worker.left_rows for worker in leader.workers if worker.left_rows},
         )
 
     def _enriched(self, facts: RunFacts, leader: Leader, scenario: Scenario) -> RunFacts:

@@ -1,5 +1,5 @@
-"""Looking at the warehouse under test, every few seconds, from a thread with two sessions of its own: one looks, at the
-target; one stores what was seen, in the control plane. Neither ever holds up the leader."""
+"""Polls the warehouse under test every few seconds, in a thread with two sessions: one polls the target, one stores the
+answers in the control plane. Neither ever delays the leader."""
 
 from __future__ import annotations
 

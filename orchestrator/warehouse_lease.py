@@ -1,10 +1,10 @@
-"""One run at a time on a warehouse: two that measure at once measure each other.
+"""One run at a time on a warehouse: two runs at once would measure each other.
 
 The lease has the key `warehouse:<account>/<name>` in the control plane's RUN_LEASES. It is claimed before anything is
-prepared and kept until the run has ended; one that was left behind expires by itself.
+prepared, and kept until the run has ended; the lease of a killed run expires.
 
-Who does not want to be alone joins: he takes a term beside those that live. Whoever has one of those, and wanted to be
-alone, sees at his end that there is a newer one.
+A run that shares the warehouse joins: it takes the next epoch beside the valid leases. A run that needs the warehouse
+exclusively finds at its end that there is a newer epoch.
 """
 
 from __future__ import annotations
@@ -89,9 +89,9 @@ def exclusive_warehouse(
     clock: Clock,
     environ: Mapping[str, str] = os.environ,
 ) -> Iterator[Callable[[], bool]]:
-    """Keep everybody else off the warehouse for as long as the block lasts. It gets a function that says whether that
-    has worked up to now: a lease that could not be renewed in time matters once somebody else has taken it. Who shares
-    has not asked for that."""
+    """Hold the warehouse lease while the block runs. It gets a function that says whether the run was alone so far: a
+    lease that was not renewed in time matters once another run has claimed the next epoch. A sharing run is not
+    checked."""
     owner = f"{run_leases.new_owner()} {scenario}"[:OWNER_MAX]
     session = ControlSession(place, role="warehouse-lease", environ=environ)
     try:

@@ -52,7 +52,7 @@ ATTEMPTS = 5  # at the first look
 MARGIN_S = 5  # of the oldest second of a worker it is not known whether it is a whole one
 ROWS_MAX = 4_000  # seconds of workers that are read at the first look: each is some kilobytes
 
-_NOBODY_LEADS = "no process leads the run: its workers end by themselves, then `loadgen runs recover` ends it"
+_NO_LEADER = "no process leads the run: its workers end by themselves, then `loadgen runs recover` ends it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,30 +171,30 @@ class _Looker:
         self._look_slowly(run)
         ids = [f"worker-{number}" for number in range(run.workers_expected)]
         ages_s = {row.identity.worker_id: row.age_ms / 1000 for row in rows}
-        crew = assess_workers(ids, rows, (), ages_s, stale_s=timing.stale_s, dead_s=timing.dead_s)
+        workers = assess_workers(ids, rows, (), ages_s, stale_s=timing.stale_s, dead_s=timing.dead_s)
         elapsed_s = None
         if run.status is RunStatus.RUNNING and run.start_time is not None:
             elapsed_s = (server_time - run.start_time).total_seconds()
         tick = RunSnapshot(
             run=run,
-            crew=crew,
+            workers=workers,
             elapsed_s=elapsed_s,
             ends_s=self._plan.ends_s,
             measures_s=self._plan.measures_s,
-            checked=self._checked(run, crew, elapsed_s),
-            warnings=(*self._limits.warnings, *(() if self._led or run.status.is_terminal else (_NOBODY_LEADS,))),
+            checked=self._checked(run, workers, elapsed_s),
+            warnings=(*self._limits.warnings, *(() if self._led or run.status.is_terminal else (_NO_LEADER,))),
             find_max_steps=self._steps,
             polls=self._polls,
         )
         logs = tuple(self._logs.values())
         return WatchedSnapshot(tick=tick, seen_s=seen_s, moment=self._clock.utc_now(), logs=logs, stored=self._stored)
 
-    def _checked(self, run: Run, crew: tuple[WorkerView, ...], elapsed_s: float | None) -> tuple[Checked, ...]:
+    def _checked(self, run: Run, workers: tuple[WorkerView, ...], elapsed_s: float | None) -> tuple[Checked, ...]:
         """Thresholds by what was measured so far; those over a span only by what was seen from here."""
         if not run.phase.is_measured:
             return ()
-        self._progress.note(crew)
-        self._limits.look(crew, max(0.0, (elapsed_s or 0.0) - self._plan.measures_s))
+        self._progress.note(workers)
+        self._limits.look(workers, max(0.0, (elapsed_s or 0.0) - self._plan.measures_s))
         return self._limits.now()
 
     def _look_slowly(self, run: Run) -> None:

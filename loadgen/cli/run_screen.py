@@ -252,7 +252,7 @@ def display_snapshot(
         seen_s=seen_s,
         moment=moment,
         run=tick.run,
-        workers=tuple(map(_worker, tick.crew)),
+        workers=tuple(map(_worker, tick.workers)),
         elapsed_s=tick.elapsed_s,
         measures_s=tick.measures_s,
         ends_s=tick.ends_s,

@@ -43,7 +43,7 @@ INTERNAL_ERRORS_MAX = 10  # failures in a row that are bugs of ours: then the cl
 class Client:
     """run() is a task of the executor; everything else may be read or called by others."""
 
-    def __init__(self, slot: ClientSlot, bench: ClientContext, *, waits: bool = False) -> None:
+    def __init__(self, slot: ClientSlot, context: ClientContext, *, waits: bool = False) -> None:
         """`waits`: it connects ahead of its time, and does nothing until work()."""
         self.slot = slot
         self.flight: deque[InFlightStatement] = deque(maxlen=1)
@@ -58,7 +58,7 @@ class Client:
         self.session_id: int | None = None
         self.error: LoadgenError | None = None  # why it could not draw, if it gave up
         self.refused: LoadgenError | None = None  # why its last login failed, when it need not be worth another
-        self._bench = bench
+        self._context = context
         self._connection: Connection | None = None
         self._most = 0  # statements that a connection may have
         self._first_k = 0  # the first of them
@@ -83,15 +83,15 @@ class Client:
         try:
             while not self._told_to_leave and self._connect():
                 self._turn.wait()
-                self._open_loop() if self._bench.open_loop else self._closed_loop()
+                self._open_loop() if self._context.open_loop else self._closed_loop()
                 self._reopened = self._why_over()
                 self._disconnect()
         except LoadgenError as error:  # no value is left to draw: the next client of this slot would have none either
             self.error = error
-            self._bench.failed("", ErrorCategory.CONFIGURATION, None, str(error))
+            self._context.failed("", ErrorCategory.CONFIGURATION, None, str(error))
         except BaseException as error:  # a bug, or a panic of the driver: reported, and the other clients go on
             log.exception("client_died client=%s", self.slot.number)
-            self._bench.failed("", ErrorCategory.FATAL, None, describe(error))
+            self._context.failed("", ErrorCategory.FATAL, None, describe(error))
         finally:
             self._account_for_flight()
             self._told_to_leave = True
@@ -105,9 +105,9 @@ class Client:
     # what it does after a success is all in one function, and failures are counted elsewhere.
 
     def _closed_loop(self) -> None:
-        bench, slot, flight = self._bench, self.slot, self.flight
-        windows, runs, append = bench.windows, bench.runs, slot.recorder.append
-        think_s = bench.scenario.workload.think_time_s
+        context, slot, flight = self._context, self.slot, self.flight
+        windows, runs, append = context.windows, context.runs, slot.recorder.append
+        think_s = context.scenario.workload.think_time_s
         last_k, expires_ns = slot.k + self._most, self._expires_ns
         cursor, window, begun = self._cursor(), NO_WINDOW, [0]
         ahead, first, end = [], 0, 0
@@ -155,11 +155,11 @@ class Client:
                 self._wait_until(monotonic() + think_s)
 
     def _open_loop(self) -> None:
-        bench, slot = self._bench, self.slot
-        begin, draw, max_lag_s = slot.recorder.begin, slot.drawer.draw, bench.scenario.load.max_lag_s
+        context, slot = self._context, self.slot
+        begin, draw, max_lag_s = slot.recorder.begin, slot.drawer.draw, context.scenario.load.max_lag_s
         cursor, left, tagged = self._cursor(), self._most, NO_WINDOW
         while not self._told_to_leave and not self._lost:
-            arrivals = bench.arrivals
+            arrivals = context.arrivals
             if arrivals is None:
                 self._idle()
                 continue
@@ -183,12 +183,12 @@ class Client:
             self._wait_until(due_ns / NS_PER_S)
             sent_ns = monotonic_ns()
             late_ns = sent_ns - due_ns
-            if late_ns < 0 and bench.windows.current != window:  # it closed before this was due: it never was in it
+            if late_ns < 0 and context.windows.current != window:  # it closed before this was due: it never was in it
                 self._unbegin(window)
                 continue
             if late_ns < 0 or (max_lag_s is not None and late_ns > max_lag_s * NS_PER_S):
                 # Taken after it was due: since then no client was free, and when none was missing all were executing.
-                busy = taken_ns > due_ns and bench.connections.is_complete(sent_ns)
+                busy = taken_ns > due_ns and context.connections.is_complete(sent_ns)
                 slot.recorder.append((number, window, due_ns if busy else sent_ns, sent_ns, sent_ns, Outcome.SKIPPED))
                 continue
             slot.k += 1
@@ -200,7 +200,7 @@ class Client:
     def _execute(self, cursor: Cursor, number: int, row: Row) -> bool:
         """Execute and record the statement in `flight`. False: this connection is done with."""
         try:
-            rows = self._bench.runs[number](cursor, row)
+            rows = self._context.runs[number](cursor, row)
             done_ns = monotonic_ns()
         except Exception as error:
             return self._after_failure(cursor, self.slot.k - 1, number, error)
@@ -249,7 +249,7 @@ class Client:
 
     def _failed(self, number: int, error: Exception, done_ns: int) -> Outcome | FailedOutcome:
         failure, text = self._judged(error)
-        workload, limit_s = self._bench.scenario.workload, self._bench.scenario.target.statement_timeout_s
+        workload, limit_s = self._context.scenario.workload, self._context.scenario.target.statement_timeout_s
         if failure.cancelled and self.cancelling:
             self._lost = ReconnectReason.ERROR
             return Outcome.CANCELLED
@@ -259,7 +259,7 @@ class Client:
         self._fatal = self._fatal + 1 if failure.category is ErrorCategory.FATAL else 0
         waited_s = (done_ns - max((one[3] for one in tuple(self.flight)), default=done_ns)) / NS_PER_S
         failed = FailedOutcome.after(waited_s, failure.category, failure.code, text, limit_s=limit_s)
-        self._bench.failed(workload.statements[number].name, failed.category, failed.code, text)
+        self._context.failed(workload.statements[number].name, failed.category, failed.code, text)
         return failed
 
     def _judged(self, error: Exception) -> tuple[Failure, str]:
@@ -272,7 +272,7 @@ class Client:
 
     def _pause(self, failures: int) -> None:
         """Longer with every failure, and random, so that clients do not come back all at once. It delivers nothing."""
-        meter, now_ns = self._bench.connections, self._bench.clock.monotonic_ns
+        meter, now_ns = self._context.connections, self._context.clock.monotonic_ns
         longest_s = min(PAUSE_MAX_S, PAUSE_FIRST_S * 2 ** min(failures, 20))
         meter.paused(self.slot.number, now_ns())
         self._wait_until(monotonic() + random.uniform(longest_s / 2, longest_s))
@@ -283,8 +283,8 @@ class Client:
 
     def _idle(self) -> None:
         """No window is open, or it has no more arrivals."""
-        if self._bench.windows.current is None:
-            self._bench.go.wait(IDLE_S)
+        if self._context.windows.current is None:
+            self._context.go.wait(IDLE_S)
         else:
             self._leaving.wait(EXHAUSTED_S)
 
@@ -298,21 +298,21 @@ class Client:
 
     def _connect(self) -> bool:
         """Open a session, again and again until it works. False: the client must leave."""
-        bench, number, attempts = self._bench, self.slot.number, 0
-        meter, now_ns = bench.connections, bench.clock.monotonic_ns
+        context, number, attempts = self._context, self.slot.number, 0
+        meter, now_ns = context.connections, context.clock.monotonic_ns
         while not self._told_to_leave:
-            tag = bench.tag(bench.windows.current)
+            tag = context.tag(context.windows.current)
             meter.login_waits(number, now_ns())
             try:
-                with bench.opening:
+                with context.opening:
                     if self._leaving.is_set():
                         return False
                     meter.login_began(number, now_ns(), again=self._reopened is not None or attempts > 0)
-                    connection = bench.sessions.open(tag)
+                    connection = context.sessions.open(tag)
             except LoadgenError as error:
                 attempts += 1
                 self._note_refused(error)
-                bench.clock.wait(self._leaving, login_pause_s(attempts, random.random()))
+                context.clock.wait(self._leaving, login_pause_s(attempts, random.random()))
                 continue
             self._connection, self.session_id = connection, connection.session_id
             self.slot.tagged(tag)
@@ -325,13 +325,15 @@ class Client:
 
     def _note_refused(self, error: LoadgenError) -> None:
         """Counted, and told. Whatever it was, it is tried again: a token may be renewed, a lock on a user lifted."""
-        bench, text = self._bench, str(error)
+        context, text = self._context, str(error)
         failure = classify(error.__cause__) if error.__cause__ is not None else None
         code, hopeless = None if failure is None else failure.code, failure is None or not failure.retryable
         self.refused = error if hopeless else None
-        refusal = LoginFailure(at=bench.clock.utc_now().replace(tzinfo=None), code=code, text=printable(text, TEXT_MAX))
-        bench.connections.login_refused(self.slot.number, bench.clock.monotonic_ns(), refusal)
-        bench.failed("", ErrorCategory.CONFIGURATION if hopeless else ErrorCategory.CONNECTION, code, text)
+        refusal = LoginFailure(
+            at=context.clock.utc_now().replace(tzinfo=None), code=code, text=printable(text, TEXT_MAX)
+        )
+        context.connections.login_refused(self.slot.number, context.clock.monotonic_ns(), refusal)
+        context.failed("", ErrorCategory.CONFIGURATION if hopeless else ErrorCategory.CONNECTION, code, text)
 
     def _why_over(self) -> ReconnectReason:
         """Why its connection is replaced."""
@@ -343,13 +345,13 @@ class Client:
 
     def _disconnect(self) -> None:
         """When it goes on, logging out is the first part of logging in again."""
-        bench, number = self._bench, self.slot.number
+        context, number = self._context, self.slot.number
         self.connected.clear()
         connection, self._connection, self.session_id = self._connection, None, None
         if self._told_to_leave:
-            bench.connections.gone(number, bench.clock.monotonic_ns())
+            context.connections.gone(number, context.clock.monotonic_ns())
         else:
-            bench.connections.login_began(number, bench.clock.monotonic_ns(), again=True)
+            context.connections.login_began(number, context.clock.monotonic_ns(), again=True)
         if connection is not None:
             self.slot.disconnected()
             close(connection)
@@ -360,13 +362,13 @@ class Client:
 
     def _tag(self, cursor: Cursor, window: int) -> Cursor:
         """Statements of this window bring its QUERY_TAG. An ALTER SESSION would take a round trip of the window."""
-        tag = self._bench.tag(window)
+        tag = self._context.tag(window)
         self.slot.tagged(tag)
         return with_tag(cursor, tag)
 
     def _be_new(self) -> None:
         """When this connection will be old. Spread over a tenth of its age, so that not all are replaced at once."""
-        limits = self._bench.scenario.connections
+        limits = self._context.scenario.connections
         age_s = math.inf if limits.max_age_s is None else limits.max_age_s * random.uniform(0.9, 1.0)
         self._most = sys.maxsize if limits.max_statements is None else limits.max_statements
         self._first_k = self.slot.k

@@ -22,8 +22,8 @@ from loadgen.worker.client_context import CLIENTS_MAX, ClientContext, ClientSlot
 class ClientPool:
     """resize() and reap(): the ramp controller. Counting, cancelling and abandoning: the main thread."""
 
-    def __init__(self, bench: ClientContext, slots: ClientSlots, warn: Callable[[str], None]) -> None:
-        self._bench, self._slots, self._warn = bench, slots, warn
+    def __init__(self, context: ClientContext, slots: ClientSlots, warn: Callable[[str], None]) -> None:
+        self._context, self._slots, self._warn = context, slots, warn
         self._executor = ThreadPoolExecutor(CLIENTS_MAX, thread_name_prefix="client")
         self._lock = threading.Lock()  # guards _clients: one entry per slot that has a client
         self._clients: dict[int, Client] = {}
@@ -135,7 +135,7 @@ class ClientPool:
         return abandoned
 
     def _start(self, number: int) -> None:
-        client = Client(self._slots.get(number), self._bench, waits=number >= self.wanted)
+        client = Client(self._slots.get(number), self._context, waits=number >= self.wanted)
         self._clients[number] = client
         self._executor.submit(client.run)
 

@@ -40,12 +40,12 @@ class MetricsCollector:
         self,
         parts: WorkerComponents,
         flush: ResultFlusher,
-        board: WorkerSharedState,
+        shared: WorkerSharedState,
         arguments: WorkerArguments,
         test_id: str,
         clock: Clock,
     ) -> None:
-        self._parts, self._flush, self._board = parts, flush, board
+        self._parts, self._flush, self._shared = parts, flush, shared
         self._arguments, self._test_id, self._clock = arguments, test_id, clock
         self._started_ns = clock.monotonic_ns()
         self._final: list[WindowResult] = []  # handed to the flush thread
@@ -59,14 +59,14 @@ class MetricsCollector:
         self._closed = False  # the windows were, at the last look
         self._cooled = False  # the last snapshot was one of the cool-down; the last looks follow each other at once
 
-    def step(self, gauge: ResourceReading) -> None:
+    def step(self, resources: ResourceReading) -> None:
         parts, now_ns = self._parts, self._clock.monotonic_ns()
         self._forget()
-        self._client.add(gauge, parts.windows.held())
-        interval = parts.harvester.harvest(now_ns, parts.pool.flights, gauge.paused)
+        self._client.add(resources, parts.windows.held())
+        interval = parts.harvester.harvest(now_ns, parts.pool.flights, resources.paused)
         self._keep_log()
         phase = self._phase(interval)
-        if phase is not None and not (phase is Phase.COOLDOWN and self._cooled and gauge.is_short):
+        if phase is not None and not (phase is Phase.COOLDOWN and self._cooled and resources.is_short):
             self._cooled = phase is Phase.COOLDOWN
             ended_at, executing = self._clock.utc_now().replace(tzinfo=None), parts.pool.executing
             judged = self._judged(interval, now_ns)
@@ -74,13 +74,13 @@ class MetricsCollector:
             self._flush.put_snapshot(
                 snapshot_row(
                     interval,
-                    gauge,
+                    resources,
                     self._arguments,
                     test_id=self._test_id,
                     timestamp=ended_at,
                     elapsed_s=(now_ns - self._started_ns) / NS_PER_S,
                     executing=executing,
-                    target=parts.conductor.target,
+                    target=parts.ramp_controller.target,
                     timed=self._timed,
                     phase=phase,
                     sessions=self._sessions(),
@@ -90,9 +90,9 @@ class MetricsCollector:
             )
         self.hand_on()
         self._give_up(interval.seconds)
-        ending = self._board.ending
+        ending = self._shared.ending
         signal = None if ending is None else ending.signal
-        self._board.live_metrics = write_live(replace(self._live(), signal=signal))
+        self._shared.live_metrics = write_live(replace(self._live(), signal=signal))
 
     def _live(self) -> LiveMetrics:
         """All that is not stored yet, with what the client itself did: the result may have to be made of it."""
@@ -101,7 +101,7 @@ class MetricsCollector:
 
     def _forget(self) -> None:
         """What is stored. Not the newest window: the last heartbeat has all of it, so all views agree."""
-        stored, newest = self._board.stored_windows, self._parts.windows.newest
+        stored, newest = self._shared.stored_windows, self._parts.windows.newest
         for _ in range(len(stored)):
             window_id = stored.popleft()
             if newest is not None and window_id == newest.window_id:
@@ -112,7 +112,7 @@ class MetricsCollector:
 
     def _judged(self, interval: Interval, now_ns: int) -> ThresholdSecond | None:
         """For thresholds over a span: the part of the interval that was measured, or what ended after all of it."""
-        zero_ns, newest = self._parts.conductor.zero_ns, self._parts.windows.newest
+        zero_ns, newest = self._parts.ramp_controller.zero_ns, self._parts.windows.newest
         if not self._subjects or zero_ns is None or newest is None or newest.phase is not Phase.MEASUREMENT:
             return None
         held = (one for one in self._parts.windows.held() if one.window_id == newest.window_id)
@@ -130,16 +130,16 @@ class MetricsCollector:
         """End the worker when none of its clients has a value to send, or none has been connected for long."""
         pool, disconnected = self._parts.pool, self._disconnected
         if pool.given_up is not None:
-            self._board.end(exit_reason_for(pool.given_up))
+            self._shared.end(exit_reason_for(pool.given_up))
         disconnected.count(wanted=pool.wanted, connected=pool.open, awake_s=min(seconds, AWAKE_MAX_S))
-        ending = disconnected.ending(self._board, self._parts.scenario.timing, self._parts.harvester.logins)
+        ending = disconnected.ending(self._shared, self._parts.scenario.timing, self._parts.harvester.logins)
         if ending is not None:
-            self._board.end(ending)
+            self._shared.end(ending)
 
     def _phase(self, interval: Interval) -> Phase | None:
         """Of this interval. Windows may have closed in the middle of it. One that lies wholly behind them is cool-down,
         unless statements ended in it that had begun before: the seconds of a window add up to it."""
-        before, self._closed = self._closed, self._parts.conductor.phase is Phase.COOLDOWN
+        before, self._closed = self._closed, self._parts.ramp_controller.phase is Phase.COOLDOWN
         return Phase.COOLDOWN if before and self._closed and not interval.tally.whole.ended.ended else interval.phase
 
     def _keep_log(self) -> None:
@@ -165,7 +165,7 @@ class MetricsCollector:
         if not self._log_failed:
             self._log_failed = True
             self._parts.pool.stop_logging()
-            self._board.say("WARNING", f"the query log ends here, it cannot be written: {error.strerror}")
+            self._shared.say("WARNING", f"the query log ends here, it cannot be written: {error.strerror}")
 
     def hand_on(self, *, everything: bool = False) -> None:
         """Final windows go to the flush thread, each once; at the end, those that will never be final as well."""
@@ -176,11 +176,11 @@ class MetricsCollector:
             result = self._with_client(result)
             self._final.append(result)
             final = result.state is WindowState.FINAL
-            row = WindowRow.of(result, worker_id=self._arguments.worker_id, epoch=self._parts.agenda.epoch)
+            row = WindowRow.of(result, worker_id=self._arguments.worker_id, epoch=self._parts.command_queue.epoch)
             self._flush.put_window(row, forget=final)
 
     def _with_client(self, result: WindowResult) -> WindowResult:
-        zero_ns, stalls = self._parts.conductor.zero_ns, None
+        zero_ns, stalls = self._parts.ramp_controller.zero_ns, None
         if zero_ns is not None and result.phase is Phase.MEASUREMENT:
             stalls = self._parts.harvester.stalls(result.window_id, zero_ns)
         client, connections = self._client.effect(result.window_id), result.connections
@@ -201,7 +201,7 @@ class MetricsCollector:
 
     def tell_unstored(self, folder: Path) -> None:
         """The last heartbeat says what is left in the spool."""
-        self._board.live_metrics = write_live(replace(self._live(), unstored=contents(folder)))
+        self._shared.live_metrics = write_live(replace(self._live(), unstored=contents(folder)))
 
     def result(self, status: str, created_at: datetime, template_id: str) -> ResultRow:
         """The worker's row in TEST_RESULTS, once everything was handed on."""
@@ -223,6 +223,6 @@ class MetricsCollector:
         query_log = self._parts.query_log
         counts = {
             "query_log_rows": 0 if query_log is None else query_log.dropped,
-            "log_lines": self._board.lost_lines,
+            "log_lines": self._shared.lost_lines,
         }
         return {kind: count for kind, count in counts.items() if count}

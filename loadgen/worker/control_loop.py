@@ -39,8 +39,8 @@ class ControlLoop:
         self,
         session: ControlSession,
         run_id: str,
-        board: WorkerSharedState,
-        agenda: CommandQueue,
+        shared: WorkerSharedState,
+        command_queue: CommandQueue,
         timing: TimingSettings,
         clock: Clock,
         *,
@@ -49,7 +49,7 @@ class ControlLoop:
     ) -> None:
         """`wake` is set whenever the command queue may have changed; `begin` is called once, at START, with the run's
         phase when it is one to begin with."""
-        self._session, self._run_id, self._board, self._agenda = session, run_id, board, agenda
+        self._session, self._run_id, self._shared, self._command_queue = session, run_id, shared, command_queue
         self._timing, self._clock, self._wake = timing, clock, wake
         self._begin = begin
         self._events_ns = 0
@@ -62,8 +62,8 @@ class ControlLoop:
         """While the worker gets ready: obey an end, at the pace of polls. Call it as often as you like."""
         now_ns = self._clock.monotonic_ns()
         if self._is_overdue():
-            text = f"not ready within {self._timing.start_s:g} s: {self._board.last_error or 'connections are slow'}"
-            self._board.end(ExitReason(code=WorkerExit.NO_START, error=text))
+            text = f"not ready within {self._timing.start_s:g} s: {self._shared.last_error or 'connections are slow'}"
+            self._shared.end(ExitReason(code=WorkerExit.NO_START, error=text))
         elif self._looked_ns is None or now_ns - self._looked_ns >= self._timing.status_poll_s * NS_PER_S:
             self._looked_ns = now_ns
             self._try_step()
@@ -77,7 +77,7 @@ class ControlLoop:
             if not self._started and self._is_overdue():
                 text = f"no START within {self._timing.start_s:g} s"
                 hint = f"Check that an orchestrator leads run {self._run_id}: `loadgen runs show {self._run_id}`."
-                self._board.end(ExitReason(code=WorkerExit.NO_START, error=text, hint=hint))
+                self._shared.end(ExitReason(code=WorkerExit.NO_START, error=text, hint=hint))
                 return
             self._try_step()
             spent_s = (self._clock.monotonic_ns() - began_ns) / NS_PER_S
@@ -89,28 +89,28 @@ class ControlLoop:
         except LoadgenError as error:
             # Even a login that is refused: an hour after the start it need not be for good, and silence ends us too.
             event(log, logging.WARNING, "poll_failed", what=str(error))
-            self._board.missed_polls += 1
+            self._shared.missed_polls += 1
         else:
-            self._board.polls += 1
-            self._board.contact()
+            self._shared.polls += 1
+            self._shared.contact()
 
     def step(self) -> None:
         """One poll, and the events when there are new ones."""
         poll = run_status.poll(self._session, self._run_id)
         if poll is None:
-            self._board.end(ExitReason(code=WorkerExit.CONFIGURATION, error=f"run {self._run_id} is gone"))
+            self._shared.end(ExitReason(code=WorkerExit.CONFIGURATION, error=f"run {self._run_id} is gone"))
             return
         now_ns = self._clock.monotonic_ns()
         if self._are_due(poll, now_ns):
             self._read_events(poll)
             self._events_ns = now_ns
         if self._ready or poll.status not in _ON:  # targets and phases are for a worker that has its first connections
-            self._note(self._agenda.reconcile(poll, self._clock.monotonic_ns()))
+            self._note(self._command_queue.reconcile(poll, self._clock.monotonic_ns()))
         self._judge(poll)
         self._wake.set()
 
     def _are_due(self, poll: RunPoll, now_ns: int) -> bool:
-        behind = poll.next_sequence_id > self._agenda.last_sequence_id + 1
+        behind = poll.next_sequence_id > self._command_queue.last_sequence_id + 1
         old = now_ns - self._events_ns >= self._timing.events_poll_s * NS_PER_S
         return behind or old or not self._started
 
@@ -118,32 +118,32 @@ class ControlLoop:
         """Before START only START and STOP are looked for; all is taken once the worker is ready and the run is on."""
         arrived = [
             (one, self._clock.monotonic_ns())
-            for one in run_control_events.catch_up(self._session, self._run_id, self._agenda.last_sequence_id)
+            for one in run_control_events.catch_up(self._session, self._run_id, self._command_queue.last_sequence_id)
         ]
         if not self._started:
             for one, _ in arrived:
-                self._agenda.notice(one)
-        if self._ready and (self._agenda.started or poll.status is RunStatus.RUNNING):
+                self._command_queue.notice(one)
+        if self._ready and (self._command_queue.started or poll.status is RunStatus.RUNNING):
             for one, at_ns in arrived:
-                self._note(self._agenda.receive(one, at_ns))
+                self._note(self._command_queue.receive(one, at_ns))
 
     def _judge(self, poll: RunPoll) -> None:
-        if self._ready and self._agenda.started and not self._started and self._agenda.stop is None:
+        if self._ready and self._command_queue.started and not self._started and self._command_queue.stop is None:
             self._started = True
             self._begin(poll.phase if poll.phase in (Phase.WARMUP, Phase.MEASUREMENT) else None)
-        if self._agenda.stop is not None:
-            self._stop(self._agenda.stop)
+        if self._command_queue.stop is not None:
+            self._stop(self._command_queue.stop)
         elif poll.lease_over_ms is not None and poll.lease_over_ms > self._timing.orchestrator_lost_s * 1000:
             text = f"run {self._run_id} has had no leader for {poll.lease_over_ms / 1000:.0f} s"
-            self._board.end(ExitReason(code=WorkerExit.FATAL, error=text, drain_s=self._timing.drain_interrupt_s))
+            self._shared.end(ExitReason(code=WorkerExit.FATAL, error=text, drain_s=self._timing.drain_interrupt_s))
 
     def _stop(self, stop: Stop) -> None:
         ending = ExitReason(code=WorkerExit.CLEAN, drain_s=stop.drain_timeout_s)
         if self._stopped is None:
-            self._board.say("INFO", f"STOP: {stop.reason}")
-            self._board.end(ending)
+            self._shared.say("INFO", f"STOP: {stop.reason}")
+            self._shared.end(ending)
         elif ending != self._stopped:
-            self._board.amend(self._stopped, ending)
+            self._shared.amend(self._stopped, ending)
         self._stopped = ending
 
     def _is_overdue(self) -> bool:
@@ -151,8 +151,8 @@ class ControlLoop:
 
     def _note(self, sentence: str | None) -> None:
         if sentence is not None:
-            self._board.say("WARNING", sentence)
-            event(log, logging.WARNING, "agenda", what=sentence)
+            self._shared.say("WARNING", sentence)
+            event(log, logging.WARNING, "command", what=sentence)
 
 
 _HINT = "Check it with `loadgen doctor`."
@@ -171,16 +171,16 @@ class ControlPlaneWatchdog:
     _polls: int = 0
     _missed: int = 0
 
-    def count(self, board: WorkerSharedState, awake_s: float) -> None:
-        self.alone_s = self.alone_s + awake_s if board.contacts == self._contacts else 0.0
-        missed = board.missed_polls != self._missed
-        if board.polls != self._polls:
+    def count(self, shared: WorkerSharedState, awake_s: float) -> None:
+        self.alone_s = self.alone_s + awake_s if shared.contacts == self._contacts else 0.0
+        missed = shared.missed_polls != self._missed
+        if shared.polls != self._polls:
             self.deaf_s = self._unheard_s = 0.0
         elif missed or self._unheard_s:
             self._unheard_s += awake_s
             # Only a poll that fails tells: while connections are opened there may be none for long.
             self.deaf_s = self._unheard_s if missed else self.deaf_s
-        self._contacts, self._polls, self._missed = board.contacts, board.polls, board.missed_polls
+        self._contacts, self._polls, self._missed = shared.contacts, shared.polls, shared.missed_polls
 
     def is_alone(self, timing: TimingSettings) -> bool:
         return self.alone_s > timing.no_connection_s
@@ -189,11 +189,11 @@ class ControlPlaneWatchdog:
         """Who has no answer at all is alone, a moment later."""
         return self.deaf_s > timing.no_connection_s and self.alone_s == 0.0
 
-    def ending(self, board: WorkerSharedState, timing: TimingSettings) -> ExitReason | None:
+    def ending(self, shared: WorkerSharedState, timing: TimingSettings) -> ExitReason | None:
         """The end that follows from it. One that ends already needs no polls any more."""
         if self.is_alone(timing):
             text = f"the control plane has not answered for {self.alone_s:.0f} s"
-        elif self.is_deaf(timing) and not board.ended.is_set():
+        elif self.is_deaf(timing) and not shared.ended.is_set():
             text = f"the state of the run could not be read for {self.deaf_s:.0f} s"
         else:
             return None
@@ -209,9 +209,9 @@ class TargetWatchdog:
     def count(self, *, wanted: int, connected: int, awake_s: float) -> None:
         self.since_s = self.since_s + awake_s if wanted and not connected else 0.0
 
-    def ending(self, board: WorkerSharedState, timing: TimingSettings, logins: LoginCounts) -> ExitReason | None:
+    def ending(self, shared: WorkerSharedState, timing: TimingSettings, logins: LoginCounts) -> ExitReason | None:
         """The end of a worker without any connection. Before it is ready, its time is limited by timing.start."""
-        if self.since_s < timing.no_connection_s or board.status not in _WORKING:
+        if self.since_s < timing.no_connection_s or shared.status not in _WORKING:
             return None
         why = f": {logins.last_refused[-1].text}" if logins.last_refused else ""
         text = f"no client has been connected for {self.since_s:.0f} s{why}"

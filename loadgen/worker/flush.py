@@ -55,13 +55,13 @@ class ResultFlusher:
         session: ControlSession,
         arguments: WorkerArguments,
         test_id: str,
-        board: WorkerSharedState,
+        shared: WorkerSharedState,
         clock: Clock,
         *,
         period_s: float,
     ) -> None:
         self.session, self._arguments, self._test_id = session, arguments, test_id
-        self._board, self._clock = board, clock
+        self._shared, self._clock = shared, clock
         # Many workers append to the same tables: the more there are, the less often each does, and not all at once.
         self._period_s = max(period_s, arguments.worker_group_count / 4)
         self._snapshots: deque[MetricsSnapshot] = deque()
@@ -73,7 +73,7 @@ class ResultFlusher:
     def put_start(self, row: ResultRow) -> None:
         """The worker's result, from its beginning on. Any thread, once."""
         self._started = row
-        self._board.urgent.set()
+        self._shared.urgent.set()
 
     def forfeit(self) -> None:
         """Another process has this worker's id: no window is written any more."""
@@ -91,21 +91,21 @@ class ResultFlusher:
         with self._rotating:
             snapshots = tuple(self._snapshots)
         return UnsentRows(
-            windows=windows, snapshots=snapshots, logs=[self._log_row(line) for line in list(self._board.lines)]
+            windows=windows, snapshots=snapshots, logs=[self._log_row(line) for line in list(self._shared.lines)]
         )
 
     def put_window(self, row: WindowRow, *, forget: bool) -> None:
         """A window as it will stay, each once; with `forget` the main thread is told when it is stored."""
         self._windows.append((row, forget))
-        self._board.urgent.set()
+        self._shared.urgent.set()
 
     def run(self, stopping: threading.Event, patience: RetryPolicy) -> None:
         """Until told to stop; what is left then is written by finish()."""
         due_ns = self._next_ns()
         while not stopping.is_set():
-            urgent = self._clock.wait(self._board.urgent, LOOK_S)
+            urgent = self._clock.wait(self._shared.urgent, LOOK_S)
             if urgent or self._clock.monotonic_ns() >= due_ns:
-                self._board.urgent.clear()
+                self._shared.urgent.clear()
                 self.step(patience, everything=self._clock.monotonic_ns() >= due_ns)
                 due_ns = self._next_ns() if self._clock.monotonic_ns() >= due_ns else due_ns
 
@@ -126,33 +126,33 @@ class ResultFlusher:
         """On the thread, at the end: write all that is left, upload the query log. LoadgenError: not all of it."""
         self._write_windows(patience)
         test_results.append(self.session, patience, result)
-        self._board.contact()
+        self._shared.contact()
         self._write_logs(patience)
         self._write_snapshots(patience)
         if query_log is not None:
-            upload(self.session, patience, query_log, told=lambda _: self._board.contact())
+            upload(self.session, patience, query_log, told=lambda _: self._shared.contact())
 
     def _write_start(self, patience: RetryPolicy) -> None:
         if self._started is not None and not self._forfeited:
             test_results.begin(self.session, patience, self._started)
             self._started = None
-            self._board.contact()
+            self._shared.contact()
 
     def _write_windows(self, patience: RetryPolicy) -> None:
         while self._windows and not self._forfeited:
             row, forget = self._windows[0]
             window_results.append(self.session, patience, self._arguments.run_id, row)
-            self._board.contact()
+            self._shared.contact()
             self._windows.popleft()
             if forget:
-                self._board.stored_windows.append(row.window_id)
+                self._shared.stored_windows.append(row.window_id)
 
     def _write_logs(self, patience: RetryPolicy) -> None:
         """Lines stay where they are until they are written: the worker may end meanwhile, and keeps what is left."""
-        lines = list(self._board.lines)
+        lines = list(self._shared.lines)
         test_logs.append(self.session, patience, [self._log_row(line) for line in lines])
         for _ in lines:
-            self._board.lines.popleft()
+            self._shared.lines.popleft()
 
     def _log_row(self, line: WorkerLogLine) -> LogRow:
         return LogRow(
@@ -171,7 +171,7 @@ class ResultFlusher:
             rows = tuple(self._snapshots)
         worker_metrics_snapshots.append(self.session, patience, rows)
         if rows:
-            self._board.contact()
+            self._shared.contact()
         with self._rotating:
             for row in rows:  # those that made room for others meanwhile are gone already
                 if self._snapshots and self._snapshots[0] is row:
@@ -183,7 +183,7 @@ class ResultFlusher:
 
 def snapshot_row(
     interval: Interval,
-    gauge: ResourceReading,
+    resources: ResourceReading,
     arguments: WorkerArguments,
     *,
     test_id: str,
@@ -200,7 +200,7 @@ def snapshot_row(
     """One second; `timed` are the statements whose times are kept one by one, None: all;
     `phase` where it is not that of its window."""
     phase = phase or interval.phase
-    custom = {**json.loads(write_custom_metrics(interval, timed)), "wakeup_p99_ms": gauge.wakeup_p99_ms}
+    custom = {**json.loads(write_custom_metrics(interval, timed)), "wakeup_p99_ms": resources.wakeup_p99_ms}
     if logins is not None:
         custom["logins"] = logins.counts()
     if sessions is not None:
@@ -229,8 +229,8 @@ def snapshot_row(
         max_latency_ms=interval.max_ms,
         active_connections=executing,
         target_connections=target,
-        cpu_percent=gauge.cpu_percent,
-        memory_percent=gauge.memory_percent,
+        cpu_percent=resources.cpu_percent,
+        memory_percent=resources.memory_percent,
         custom_metrics=json.dumps(custom, separators=(",", ":")),
     )
 

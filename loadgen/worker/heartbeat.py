@@ -90,14 +90,14 @@ class Heartbeat:
         self,
         session: ControlSession,
         me: WorkerIdentity,
-        board: WorkerSharedState,
+        shared: WorkerSharedState,
         compose: Callable[[int], WorkerHeartbeat],
         *,
         period_s: float,
         clock: Clock,
     ) -> None:
         """`compose` makes the heartbeat with this number."""
-        self._session, self._me, self._board, self._compose = session, me, board, compose
+        self._session, self._me, self._shared, self._compose = session, me, shared, compose
         self.period_s, self._clock = period_s, clock
         self._count = 1  # registering was the first
         self.registered = threading.Event()
@@ -115,10 +115,10 @@ class Heartbeat:
         try:
             register(self._session, patience, self._me, silent_ms=PREDECESSOR_DEAD_MS, check=self._check(patience))
         except LoadgenError as error:
-            self._board.end(exit_reason_for(error))
+            self._shared.end(exit_reason_for(error))
             return
         faulthandler.cancel_dump_traceback_later()  # see main: the start has not hung
-        self._board.contact()
+        self._shared.contact()
         self.registered.set()
         due_ns = self._clock.monotonic_ns()
         while True:
@@ -146,10 +146,10 @@ class Heartbeat:
         except LoadgenError as error:  # even a refused login: the next heartbeat retries
             event(log, logging.DEBUG, "beat_failed", what=str(error))
             return False
-        self._board.contact()
+        self._shared.contact()
         if not ours:
             text = f"worker {self._me.worker_id} was replaced by another process"
-            self._board.end(ExitReason(code=WorkerExit.FATAL, error=text, replaced=True))
+            self._shared.end(ExitReason(code=WorkerExit.FATAL, error=text, replaced=True))
         return True
 
 

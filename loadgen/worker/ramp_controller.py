@@ -55,9 +55,9 @@ class RampController:
 
     def __init__(
         self,
-        bench: ClientContext,
+        context: ClientContext,
         pool: ClientPool,
-        agenda: CommandQueue,
+        command_queue: CommandQueue,
         arguments: WorkerArguments,
         spare: ClientSlot | None,
         clock: Clock,
@@ -71,14 +71,14 @@ class RampController:
         """
         self._say = say
         self._told: tuple[Phase | None, int | None, int] = (None, None, 0)  # phase, step, target
-        self._bench, self._pool, self._agenda, self._clock = bench, pool, agenda, clock
+        self._context, self._pool, self._command_queue, self._clock = context, pool, command_queue, clock
         self._spare = spare
-        load = bench.scenario.load
+        load = context.scenario.load
         self._find_max = load.find_max if load.mode is LoadMode.FIND_MAX else None
         self._schedules: tuple[ArrivalSchedule, ...] = ()
         if load.mode is LoadMode.RATE:
             place = {"worker": arguments.worker_group_id, "workers": arguments.worker_group_count}
-            self._schedules = window_schedules(load, **place, seed=bench.scenario.workload.seed)
+            self._schedules = window_schedules(load, **place, seed=context.scenario.workload.seed)
         self._ramp = Ramp(origin=0, target=0)
         self._window_id = first_window - 1
         self._started_ns: int | None = None  # when START was heard
@@ -108,14 +108,14 @@ class RampController:
     def zero_ns(self) -> int | None:
         """The moment for which the measurement was announced, in all workers; None: it is not known yet."""
         with self._lock:
-            at_ns, ahead = self._agenda.next_phase() or (None, None)
+            at_ns, ahead = self._command_queue.next_phase() or (None, None)
             return at_ns if self._zero_ns is None and ahead is Phase.MEASUREMENT else self._zero_ns
 
     def aim(self, target: int) -> None:
         """The first target, before START: connections are opened for it."""
         with self._lock:
             self._ramp = Ramp(origin=target, target=target)
-            self._bench.connections.plan(self._ramp, self._clock.monotonic_ns())
+            self._context.connections.plan(self._ramp, self._clock.monotonic_ns())
             self._pool.resize(target)
 
     def begin(self, phase: Phase, duration_s: float | None) -> None:
@@ -123,8 +123,8 @@ class RampController:
         with self._lock:
             now_ns = self._clock.monotonic_ns()
             self._started_ns = now_ns if self._started_ns is None else self._started_ns
-            at_ns, ahead = self._agenda.next_phase() or (None, None)
-            if self._joined_ns is not None or self._finished or self._agenda.has_plan:
+            at_ns, ahead = self._command_queue.next_phase() or (None, None)
+            if self._joined_ns is not None or self._finished or self._command_queue.has_plan:
                 return
             if at_ns is not None and at_ns <= now_ns:
                 return
@@ -132,7 +132,7 @@ class RampController:
                 return  # it begins in all workers together, as announced, and without a warm-up nothing comes before it
             closes_ns = None if duration_s is None else now_ns + round(duration_s * NS_PER_S)
             self._enter(phase, None, now_ns, now_ns, closes_ns)
-            self._agenda.began(phase)
+            self._command_queue.began(phase)
             self._tell()
 
     def finish(self) -> None:
@@ -163,7 +163,7 @@ class RampController:
             now_ns = self._clock.monotonic_ns()
             if self._finished:
                 return REAP_S
-            for item in self._agenda.take_due(now_ns):
+            for item in self._command_queue.take_due(now_ns):
                 event(log, logging.INFO, "command_applied", sequence_id=item.sequence_id, command=item.command)
                 if isinstance(item.command, SetPhase):
                     self._set_phase(item.command, item.at_ns, now_ns)
@@ -208,33 +208,33 @@ class RampController:
             self._zero_ns = at_ns
         if self._find_max is None or phase is not Phase.MEASUREMENT:
             self._open(phase, step_id, at_ns, now_ns, closes_ns)
-        elif self._bench.windows.current is None:
+        elif self._context.windows.current is None:
             self._open(Phase.WARMUP, step_id, at_ns, now_ns, closes_ns)
         self.phase = phase
 
     def _open(self, phase: Phase, step_id: int | None, at_ns: int, now_ns: int, closes_ns: int | None) -> None:
         """A window that was meant to open `at_ns`, and does so now."""
-        bench = self._bench
+        context = self._context
         self._window_id += 1
-        bench.tags[self._window_id] = bench.sessions.tag(phase, step_id)
+        context.tags[self._window_id] = context.sessions.tag(phase, step_id)
         self._joined_ns = now_ns if self._joined_ns is None else self._joined_ns
         arrivals = self._arrivals(phase, step_id, at_ns, closes_ns)
         held = self._hold()
-        bench.arrivals = arrivals
+        context.arrivals = arrivals
         # Connections were there since the moment it was meant for, unless this worker was not.
         since_ns = min(now_ns, now_ns if self._started_ns is None else max(at_ns, self._started_ns))
-        bench.windows.open(self._window_id, phase=phase, at_ns=now_ns, step_id=step_id, due_ns=since_ns)
-        bench.connections.open(self._window_id, since_ns, closes_ns)
+        context.windows.open(self._window_id, phase=phase, at_ns=now_ns, step_id=step_id, due_ns=since_ns)
+        context.connections.open(self._window_id, since_ns, closes_ns)
         self._let_go(held, now_ns)
         self.phase, self.step_id, self._closes_ns = phase, step_id, closes_ns
-        bench.go.set()
+        context.go.set()
 
     def _close(self, now_ns: int) -> None:
         held = self._hold()
-        self._bench.go.clear()
-        self._bench.arrivals = None
-        self._bench.windows.close(at_ns=now_ns)
-        self._bench.connections.close(now_ns)
+        self._context.go.clear()
+        self._context.arrivals = None
+        self._context.windows.close(at_ns=now_ns)
+        self._context.connections.close(now_ns)
         self._let_go(held, now_ns)
         self._closes_ns = self._settling = self._settled_ns = None
 
@@ -246,7 +246,7 @@ class RampController:
         schedule = self._schedule(phase, step_id)
         if schedule is None:
             return None
-        ahead_ns, _ = self._agenda.next_phase() or (None, None)
+        ahead_ns, _ = self._command_queue.next_phase() or (None, None)
         ends_ns = [moment_ns for moment_ns in (closes_ns, ahead_ns) if moment_ns is not None]
         return ArrivalQueue(
             self._window_id, schedule, at_ns, since_ns=self._joined_ns, until_ns=min(ends_ns, default=None)
@@ -261,7 +261,7 @@ class RampController:
 
     def _hold(self) -> ArrivalQueue | None:
         """Keep the open window from becoming final until its leftovers are counted: one statement begun in it."""
-        arrivals = self._bench.arrivals
+        arrivals = self._context.arrivals
         if arrivals is None or self._spare is None or self._spare.recorder.begin() is None:
             return None
         return arrivals
@@ -269,7 +269,7 @@ class RampController:
     def _let_go(self, held: ArrivalQueue | None, now_ns: int) -> None:
         if held is not None:
             # A client that is free takes the next arrival: where none was missing, all were executing.
-            busy = self._bench.connections.is_complete(now_ns)
+            busy = self._context.connections.is_complete(now_ns)
             self._leftovers.append(_Leftovers(held, held.close(now_ns), now_ns if busy else None))
 
     def _count_leftovers(self) -> None:
@@ -292,7 +292,7 @@ class RampController:
     def _set_target(self, command: SetWorkerTarget, at_ns: int, now_ns: int) -> None:
         origin = self._ramp.at(at_ns)  # of the line that ends here: who applies it late must not begin elsewhere
         self._ramp = Ramp.toward(command.target_connections, origin=origin, began_ns=at_ns, seconds=command.ramp_s)
-        self._bench.connections.plan(self._ramp, at_ns)
+        self._context.connections.plan(self._ramp, at_ns)
         if self._find_max is not None and command.step_id is not None:
             # Until the step has settled, its statements are warm-up: counted nowhere.
             self._open(Phase.WARMUP, command.step_id, now_ns, now_ns, None)
@@ -305,7 +305,7 @@ class RampController:
         wanted = self._ramp.at(now_ns)
         if self._find_max is not None:
             return wanted
-        announced = self._agenda.targets()
+        announced = self._command_queue.targets()
         lines = follow(self._ramp, ((at_ns, one.target_connections, one.ramp_s) for at_ns, one in announced))
         gained = max(line.target for line in lines) - wanted
         if gained <= 0:
@@ -321,8 +321,8 @@ class RampController:
 
     def _lead_ns(self, logins: int) -> int:
         """How long this number of logins may take, a few at a time."""
-        login_ns = max(round(LOGIN_S * NS_PER_S), self._bench.connections.slowest_login_ns)
-        return round(AHEAD_S * NS_PER_S) + -(-logins // self._bench.scenario.connections.open_parallel) * login_ns
+        login_ns = max(round(LOGIN_S * NS_PER_S), self._context.connections.slowest_login_ns)
+        return round(AHEAD_S * NS_PER_S) + -(-logins // self._context.scenario.connections.open_parallel) * login_ns
 
     def _settle_step(self, now_ns: int) -> None:
         if self._settling is None or self._find_max is None:
@@ -340,7 +340,7 @@ class RampController:
 
     def _idle_s(self, now_ns: int) -> float:
         moments = [now_ns + round(REAP_S * NS_PER_S)]
-        moments += [moment for moment in (self._agenda.next_ns(), self._closes_ns) if moment is not None]
+        moments += [moment for moment in (self._command_queue.next_ns(), self._closes_ns) if moment is not None]
         change_ns = self._ramp.next_change_ns(now_ns)
         moments += [] if change_ns is None else [change_ns]
         if self._settling is not None:

@@ -137,7 +137,7 @@ class ClientResourceMeter:
         self._accounts: dict[int, _Account] = {}
         self._gaps: deque[WakeupDelay] = deque(maxlen=GAPS_KEPT)  # told before: a pause may keep a window from opening
 
-    def add(self, gauge: ResourceReading, windows: Iterable[Window]) -> None:
+    def add(self, resources: ResourceReading, windows: Iterable[Window]) -> None:
         """Share the last second out among the windows it was part of."""
         for window in windows:
             if window.phase is not Phase.MEASUREMENT:
@@ -145,8 +145,8 @@ class ClientResourceMeter:
             if window.window_id not in self._accounts:
                 self._accounts[window.window_id] = _Account()
                 self._accounts[window.window_id].held_up(self._gaps, window)
-            self._accounts[window.window_id].add(gauge, window)
-        self._gaps.extend(wait for wait in gauge.waits if wait.late_ns >= GAP_NS)
+            self._accounts[window.window_id].add(resources, window)
+        self._gaps.extend(wait for wait in resources.waits if wait.late_ns >= GAP_NS)
 
     def effect(self, window_id: int) -> ClientResourceUse | None:
         """Of a window so far; None: it is none of the measurement, or has not been watched yet."""
@@ -171,15 +171,15 @@ class _Account:
     minute_cpu_ns: int = 0
     worst_cpu_ms: int = 0  # of a minute that has passed
 
-    def add(self, gauge: ResourceReading, window: Window) -> None:
-        inside_ns = _overlap_ns(gauge.from_ns, gauge.to_ns, window)
-        share = inside_ns / max(gauge.to_ns - gauge.from_ns, 1)
+    def add(self, resources: ResourceReading, window: Window) -> None:
+        inside_ns = _overlap_ns(resources.from_ns, resources.to_ns, window)
+        share = inside_ns / max(resources.to_ns - resources.from_ns, 1)
         self.elapsed_ns += inside_ns
-        self.cpu_ns += round(share * gauge.cpu_ns)
-        self.machine_cpu_ns += round(share * gauge.machine_cpu_ns)
-        self.cores = gauge.cores
-        self._add_minute(inside_ns, round(share * gauge.cpu_ns))
-        self._wait(gauge.waits, window)
+        self.cpu_ns += round(share * resources.cpu_ns)
+        self.machine_cpu_ns += round(share * resources.machine_cpu_ns)
+        self.cores = resources.cores
+        self._add_minute(inside_ns, round(share * resources.cpu_ns))
+        self._wait(resources.waits, window)
 
     def held_up(self, gaps: Sequence[WakeupDelay], window: Window) -> None:
         """Pauses that were over when the window opened, and not when it should have."""

@@ -54,10 +54,10 @@ class WorkerComponents:
     scenario: Scenario
     windows: WindowRegistry
     harvester: SampleCollector
-    bench: ClientContext
+    context: ClientContext
     pool: ClientPool
-    agenda: CommandQueue
-    conductor: RampController
+    command_queue: CommandQueue
+    ramp_controller: RampController
     query_log: QueryLogWriter | None
     users: LogicalUsers | None  # None: the scenario has no sessions
 
@@ -69,7 +69,7 @@ def assemble(
     *,
     test_id: str,
     spool: Path,
-    board: WorkerSharedState,
+    shared: WorkerSharedState,
     first_window: int,
     clock: Clock,
     environ: Mapping[str, str] = os.environ,
@@ -84,20 +84,20 @@ def assemble(
         connections=connections,
     )
     query_log = _query_log(scenario, arguments, test_id, spool, clock)
-    bench = ClientContext(
+    context = ClientContext(
         scenario=scenario,
         windows=windows,
         sessions=LoadSessions(scenario, run_id=arguments.run_id, worker_id=arguments.worker_id, environ=environ),
         runs=compile_statements(scenario),
         opening=threading.Semaphore(scenario.connections.open_parallel),
-        failed=board.failed,
+        failed=shared.failed,
         connections=connections,
         clock=clock,
     )
     users = _users(scenario, arguments, pools, clock)
     slots = ClientSlots(scenario, arguments, pools, harvester, query_log, users)
-    pool = ClientPool(bench, slots, warn=lambda text: board.say("WARNING", text))
-    agenda = CommandQueue(
+    pool = ClientPool(context, slots, warn=lambda text: shared.say("WARNING", text))
+    command_queue = CommandQueue(
         arguments.worker_id,
         arguments.worker_group_id,
         arguments.worker_group_count,
@@ -105,38 +105,38 @@ def assemble(
         drain_interrupt_s=scenario.timing.drain_interrupt_s,
         patience_s=scenario.timing.events_poll_s,
     )
-    spare = slots.spare() if bench.open_loop else None
-    conductor = RampController(
-        bench, pool, agenda, arguments, spare, clock, first_window, lambda text: board.say("INFO", text)
+    spare = slots.spare() if context.open_loop else None
+    ramp_controller = RampController(
+        context, pool, command_queue, arguments, spare, clock, first_window, lambda text: shared.say("INFO", text)
     )
     return WorkerComponents(
         scenario=scenario,
         windows=windows,
         harvester=harvester,
-        bench=bench,
+        context=context,
         pool=pool,
-        agenda=agenda,
-        conductor=conductor,
+        command_queue=command_queue,
+        ramp_controller=ramp_controller,
         query_log=query_log,
         users=users,
     )
 
 
-def compose(board: WorkerSharedState, parts: WorkerComponents | None, count: int) -> WorkerHeartbeat:
+def compose(shared: WorkerSharedState, parts: WorkerComponents | None, count: int) -> WorkerHeartbeat:
     """What the heartbeat with this number says. Any thread: it only reads."""
     return WorkerHeartbeat(
-        status=board.status,
-        phase=None if parts is None else parts.conductor.phase,
+        status=shared.status,
+        phase=None if parts is None else parts.ramp_controller.phase,
         count=count,
         active_connections=0 if parts is None else parts.pool.executing,
         open_connections=0 if parts is None else parts.pool.open,
-        target_connections=0 if parts is None else parts.conductor.target,
-        last_error=board.last_error,
-        error_count=board.error_count,
-        live_metrics=board.live_metrics,
-        last_sequence_id=0 if parts is None else parts.agenda.last_sequence_id,
-        cpu_percent=board.cpu_percent,
-        memory_percent=board.memory_percent,
+        target_connections=0 if parts is None else parts.ramp_controller.target,
+        last_error=shared.last_error,
+        error_count=shared.error_count,
+        live_metrics=shared.live_metrics,
+        last_sequence_id=0 if parts is None else parts.command_queue.last_sequence_id,
+        cpu_percent=shared.cpu_percent,
+        memory_percent=shared.memory_percent,
     )
 
 
@@ -178,20 +178,20 @@ PAUSE_S = 1.0  # before a server that was away is asked again
 
 
 def open_connections(
-    parts: WorkerComponents, arguments: WorkerArguments, loop: ControlLoop, board: WorkerSharedState, clock: Clock
+    parts: WorkerComponents, arguments: WorkerArguments, loop: ControlLoop, shared: WorkerSharedState, clock: Clock
 ) -> bool:
     """False: the worker is ending. Raises what cannot be helped: a statement, or a login, that is refused."""
-    if not _describe(parts, loop, board, clock):
+    if not _describe(parts, loop, shared, clock):
         return False
-    parts.conductor.aim(first_target(parts.scenario, arguments))
+    parts.ramp_controller.aim(first_target(parts.scenario, arguments))
     if parts.pool.wanted == 0:
-        board.say("INFO", "this worker's part of the connections is 0: it waits with nothing to do")
+        shared.say("INFO", "this worker's part of the connections is 0: it waits with nothing to do")
     while not parts.pool.settled:
         refused = parts.pool.refused()
         if refused is not None:
             raise refused
         loop.look()
-        if clock.wait(board.ended, LOOK_S):
+        if clock.wait(shared.ended, LOOK_S):
             return False
     gc.collect()
     gc.set_threshold(*GC_THRESHOLD)
@@ -199,20 +199,20 @@ def open_connections(
     return True
 
 
-def _describe(parts: WorkerComponents, loop: ControlLoop, board: WorkerSharedState, clock: Clock) -> bool:
+def _describe(parts: WorkerComponents, loop: ControlLoop, shared: WorkerSharedState, clock: Clock) -> bool:
     """Until it has worked once: a server that is away for a moment is no reason to give a run up."""
     while True:
         try:
-            parts.bench.sessions.describe(parts.scenario.workload.statements)
+            parts.context.sessions.describe(parts.scenario.workload.statements)
             return True
         except Exception as error:  # the driver leaks exceptions of its libraries
             cause = error.__cause__ or error
             failure = classify(cause)
             if not failure.retryable:
                 raise
-            board.failed("", ErrorCategory.CONNECTION, failure.code, describe(cause))
+            shared.failed("", ErrorCategory.CONNECTION, failure.code, describe(cause))
         loop.look()
-        if clock.wait(board.ended, random.uniform(PAUSE_S / 2, PAUSE_S)):
+        if clock.wait(shared.ended, random.uniform(PAUSE_S / 2, PAUSE_S)):
             return False
 
 
@@ -229,24 +229,24 @@ class DrainWait(Protocol):
         """Until it is done, time is over, or `unless` is set; collecting samples meanwhile."""
 
 
-def drain(parts: WorkerComponents, board: WorkerSharedState, wait: DrainWait, *, hurry: threading.Event) -> None:
+def drain(parts: WorkerComponents, shared: WorkerSharedState, wait: DrainWait, *, hurry: threading.Event) -> None:
     """The main thread's. Afterwards no sample is missing after one more collection."""
-    parts.conductor.finish()
-    wait(lambda: parts.pool.drained, lambda: board.drain_s, unless=hurry)
+    parts.ramp_controller.finish()
+    wait(lambda: parts.pool.drained, lambda: shared.drain_s, unless=hurry)
     sessions = parts.pool.cancel()
     if sessions:
-        board.say("WARNING", f"still running, and now cancelled: {counted(len(sessions), 'statement')}")
+        shared.say("WARNING", f"still running, and now cancelled: {counted(len(sessions), 'statement')}")
         work = threading.Thread(target=_cancel, args=(parts, sessions), name="cancel", daemon=True)
         work.start()
         wait(lambda: parts.pool.drained, lambda: FORCED_CANCEL_S if hurry.is_set() else CANCEL_S)
     abandoned = parts.pool.abandon()
     if abandoned:
-        board.say("WARNING", f"never came back, and counted as cancelled: {counted(abandoned, 'statement')}")
-    parts.conductor.settle_all()
+        shared.say("WARNING", f"never came back, and counted as cancelled: {counted(abandoned, 'statement')}")
+    parts.ramp_controller.settle_all()
 
 
 def _cancel(parts: WorkerComponents, sessions: list[int]) -> None:
     try:
-        parts.bench.sessions.cancel(sessions)
+        parts.context.sessions.cancel(sessions)
     except Exception as error:  # each statement has a time limit
         event(log, logging.WARNING, "cancel_failed", what=str(error))

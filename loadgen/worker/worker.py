@@ -70,7 +70,7 @@ class Worker:
         self._open_session = open_session or (lambda role: ControlSession(place, role=role, environ=environ))
         self._clock = clock or SystemClock()
         self._test_id = str(uuid.uuid4())
-        self._board = WorkerSharedState(clock=self._clock)
+        self._shared = WorkerSharedState(clock=self._clock)
         self._stopping = threading.Event()  # every thread ends
         self._storing = threading.Event()  # the flush thread writes what is left, and ends
         self._hurry = threading.Event()  # do not wait for statements under way
@@ -85,13 +85,13 @@ class Worker:
         self._measuring: MetricsCollector | None = None
         self._result: ResultRow | None = None
         self._template_id = ""  # as the run has it: here secrets are filled in
-        self._gauges = SelfMonitor(self._clock)
+        self._self_monitor = SelfMonitor(self._clock)
         self._created_at = self._clock.utc_now().replace(tzinfo=None)
         self._beats = Heartbeat(
             self._session("heartbeat"),
             identity_of(arguments, environ),
-            self._board,
-            lambda count: compose(self._board, self._parts, count),
+            self._shared,
+            lambda count: compose(self._shared, self._parts, count),
             period_s=self._timing.heartbeat_s,
             clock=self._clock,
         )
@@ -103,55 +103,55 @@ class Worker:
         try:
             self._start("heartbeat", lambda: self._beats.run(self._patience(self._stopping)))
             self._start("control", self._control_thread)
-            self._start("probe", lambda: self._gauges.probe(self._stopping))
+            self._start("probe", lambda: self._self_monitor.probe(self._stopping))
             self._live()
             return self._end()
         except Exception as error:  # a bug: the parent must not wait for this process for ever
             log.exception("thread_died thread=main")
             self._died(ThreadDied(f"thread main: {type(error).__name__}: {error}"))
             self._stopping.set()
-            return self._say_goodbye(self._board.ending)
+            return self._say_goodbye(self._shared.ending)
 
     def stop(self, reason: str) -> None:
         """Asked from outside: drain. Asked again: do not wait for statements under way."""
-        if self._board.ending is not None:
+        if self._shared.ending is not None:
             self._hurry.set()
         event(log, logging.INFO, "worker_stopping", why=reason)
-        self._board.end(ExitReason(code=WorkerExit.CLEAN, drain_s=self._timing.drain_interrupt_s, signal=reason))
+        self._shared.end(ExitReason(code=WorkerExit.CLEAN, drain_s=self._timing.drain_interrupt_s, signal=reason))
 
     def orphaned(self, reason: str) -> None:
-        was_ending = self._board.ending is not None
-        self._board.end(ExitReason(code=WorkerExit.FATAL, error=reason, drain_s=self._timing.drain_interrupt_s))
+        was_ending = self._shared.ending is not None
+        self._shared.end(ExitReason(code=WorkerExit.FATAL, error=reason, drain_s=self._timing.drain_interrupt_s))
         if was_ending and not self._clock.wait(self._stopping, self._timing.drain_interrupt_s):
             self._hurry.set()  # the drain began with more time than is left to a worker without a parent
 
     def _live(self) -> None:
         """Collect samples every second until there is a reason to end."""
         due_ns = self._clock.monotonic_ns()
-        while not self._board.ended.is_set():
+        while not self._shared.ended.is_set():
             due_ns += round(HARVEST_S * NS_PER_S)
             if self._parts is not None:
-                due_ns = self._parts.conductor.aligned_ns(due_ns, round(HARVEST_S * NS_PER_S))
+                due_ns = self._parts.ramp_controller.aligned_ns(due_ns, round(HARVEST_S * NS_PER_S))
             wait_s = (due_ns - self._clock.monotonic_ns()) / NS_PER_S
             if wait_s < -5 * HARVEST_S:  # the process was paused: begin counting anew
                 due_ns, wait_s = self._clock.monotonic_ns(), 0.0
-            self._clock.wait(self._board.ended, wait_s)
+            self._clock.wait(self._shared.ended, wait_s)
             self._harvest()
             self._listen()
 
     def _harvest(self) -> None:
-        gauge = self._gauges.read()
-        board = self._board
-        board.cpu_percent, board.memory_percent = gauge.cpu_percent, gauge.memory_percent
+        resources = self._self_monitor.read()
+        shared = self._shared
+        shared.cpu_percent, shared.memory_percent = resources.cpu_percent, resources.memory_percent
         if self._measuring is not None:
-            self._measuring.step(gauge)
+            self._measuring.step(resources)
 
     def _listen(self) -> None:
         """Every second."""
-        self._silence.count(self._board, HARVEST_S)
-        ending = self._silence.ending(self._board, self._timing)
+        self._silence.count(self._shared, HARVEST_S)
+        ending = self._silence.ending(self._shared, self._timing)
         if ending is not None:
-            self._board.end(ending)
+            self._shared.end(ending)
 
     @property
     def _is_alone(self) -> bool:
@@ -160,25 +160,25 @@ class Worker:
     # --- the end -----------------------------------------------------------------------------------------------------
 
     def _end(self) -> int:
-        board, parts = self._board, self._parts
-        assert board.ending is not None
-        board.advance(WorkerStatus.DRAINING)
+        shared, parts = self._shared, self._parts
+        assert shared.ending is not None
+        shared.advance(WorkerStatus.DRAINING)
         if parts is not None:
-            if board.ending.replaced and self._measuring is not None:
+            if shared.ending.replaced and self._measuring is not None:
                 self._measuring.forfeit()
-            drain(parts, board, self._wait, hurry=self._hurry)
+            drain(parts, shared, self._wait, hurry=self._hurry)
             self._harvest()
             self._harvest()  # a window becomes final with the collection after the one that saw its last sample
-            self._store(board.ending)  # something worse may have come up meanwhile
+            self._store(shared.ending)  # something worse may have come up meanwhile
         self._stopping.set()
-        return self._say_goodbye(board.ending)
+        return self._say_goodbye(shared.ending)
 
     def _say_goodbye(self, ending: ExitReason | None) -> int:
         """The last heartbeat, and on stderr what went wrong."""
         assert ending is not None
-        board, me = self._board, self._arguments
-        board.advance(WorkerStatus.COMPLETED if ending.code is WorkerExit.CLEAN else WorkerStatus.DEAD)
-        board.last_error = ending.error or board.last_error
+        shared, me = self._shared, self._arguments
+        shared.advance(WorkerStatus.COMPLETED if ending.code is WorkerExit.CLEAN else WorkerStatus.DEAD)
+        shared.last_error = ending.error or shared.last_error
         if ending.error is not None:
             hint = f"\nhint: {printable(ending.hint)}" if ending.hint else ""
             sys.stderr.write(f"error: {me.worker_id}: {printable(ending.error)}{hint}\n")
@@ -230,12 +230,12 @@ class Worker:
         self._measuring.hand_on(everything=True)
         self._measuring.close_log()
         clean = ending.code is WorkerExit.CLEAN
-        self._board.say("INFO" if clean else "ERROR", f"ended: {ending.error or ending.signal or 'as told'}")
+        self._shared.say("INFO" if clean else "ERROR", f"ended: {ending.error or ending.signal or 'as told'}")
         status = "COMPLETED" if clean else "FAILED"
         self._result = self._measuring.result(status, self._created_at, self._template_id)
         if not self._is_alone:
             self._storing.set()
-            self._board.urgent.set()
+            self._shared.urgent.set()
             self._watch_over(
                 lambda: self._stored.is_set() or self._is_alone, lambda: STORE_S, self._hurry, lambda: None
             )
@@ -258,7 +258,7 @@ class Worker:
         except OSError as error:
             if not self._all_stored:  # else the flush thread is just removing the folder, having stored it all
                 text = f"unsent results could not be spooled to {self._spool}: {error.strerror}"
-                self._board.end(ExitReason(code=WorkerExit.FATAL, error=text))
+                self._shared.end(ExitReason(code=WorkerExit.FATAL, error=text))
 
     # --- other threads -----------------------------------------------------------------------------------------------
 
@@ -268,22 +268,22 @@ class Worker:
             scenario = self._read_scenario(session, self._patience(self._stopping))
             if scenario is not None and self._is_registered():
                 parts, loop = self._assemble(session, scenario)
-                if open_connections(parts, self._arguments, loop, self._board, self._clock):
-                    self._board.advance(WorkerStatus.WAITING)
+                if open_connections(parts, self._arguments, loop, self._shared, self._clock):
+                    self._shared.advance(WorkerStatus.WAITING)
                     loop.watch(self._stopping)
         except LoadgenError as error:
             if self._parts is None:  # there is no flush thread yet that would write it
-                self._board.say("ERROR", f"ended: {error}")
+                self._shared.say("ERROR", f"ended: {error}")
                 once = RetryPolicy(stop=self._stopping, clock=self._clock, attempts=1)
                 self._flush(session, period_s=1.0).step(once, everything=False)
-            self._board.end(exit_reason_for(error))
+            self._shared.end(exit_reason_for(error))
         finally:
             session.close()
 
     def _is_registered(self) -> bool:
         """Wait until the row is ours: two processes with one id must not both generate load. False: the worker ends."""
         while not self._beats.registered.is_set():
-            if self._clock.wait(self._board.ended, LOOK_S):
+            if self._clock.wait(self._shared.ended, LOOK_S):
                 return False
         return True
 
@@ -292,13 +292,13 @@ class Worker:
         run_id = self._arguments.run_id
         text = patience.call(lambda: run_status.read_config(session, run_id))
         run = patience.call(lambda: run_status.read(session, run_id))
-        self._board.contact()
+        self._shared.contact()
         if text is None or run is None:
             hint = "`loadgen runs list` shows the runs there are; LOADGEN_CONTROL_* say where they are looked for."
-            self._board.end(ExitReason(code=WorkerExit.CONFIGURATION, error=f"there is no run {run_id}", hint=hint))
+            self._shared.end(ExitReason(code=WorkerExit.CONFIGURATION, error=f"there is no run {run_id}", hint=hint))
             return None
         if run.status.is_terminal:
-            self._board.end(ExitReason(code=WorkerExit.CLEAN))
+            self._shared.end(ExitReason(code=WorkerExit.CLEAN))
             return None
         if self._arguments.worker_group_count != run.workers_expected:
             raise InvalidWorkerArguments(
@@ -319,7 +319,7 @@ class Worker:
             value_pools.load(session, patience, me.run_id),
             test_id=self._test_id,
             spool=self._spool,
-            board=self._board,
+            shared=self._shared,
             first_window=max((row.window_id + 1 for row in stored if row.worker_id == me.worker_id), default=0),
             clock=self._clock,
             environ=self._environ,
@@ -327,10 +327,10 @@ class Worker:
         if parts.query_log is not None:
             hold(self._spool)
         flush = self._flush(self._session("flush"), scenario.timing.flush_s)
-        self._measuring = MetricsCollector(parts, flush, self._board, me, self._test_id, self._clock)
+        self._measuring = MetricsCollector(parts, flush, self._shared, me, self._test_id, self._clock)
         self._parts = parts
         self._start("flush", lambda: self._flush_thread(parts, flush))
-        self._start("ramp", lambda: parts.conductor.run(self._stopping))
+        self._start("ramp", lambda: parts.ramp_controller.run(self._stopping))
         return parts, self._loop(session, parts, flush)
 
     def _loop(self, session: ControlSession, parts: WorkerComponents, flush: ResultFlusher) -> ControlLoop:
@@ -338,14 +338,21 @@ class Worker:
             load = parts.scenario.load
             # The row may be behind the event. Without a warm-up there is only one phase to begin with.
             phase = phase or (Phase.WARMUP if load.warmup_s else Phase.MEASUREMENT)
-            if self._board.advance(WorkerStatus.RUNNING):
-                self._board.say("INFO", f"START, in {phase}")
+            if self._shared.advance(WorkerStatus.RUNNING):
+                self._shared.say("INFO", f"START, in {phase}")
                 flush.put_start(self._started())
-                parts.conductor.begin(phase, load.duration_s if phase is Phase.MEASUREMENT else None)
+                parts.ramp_controller.begin(phase, load.duration_s if phase is Phase.MEASUREMENT else None)
 
-        agenda, wake = parts.agenda, parts.conductor.wake
+        command_queue, wake = parts.command_queue, parts.ramp_controller.wake
         return ControlLoop(
-            session, self._arguments.run_id, self._board, agenda, self._timing, self._clock, wake=wake, begin=begin
+            session,
+            self._arguments.run_id,
+            self._shared,
+            command_queue,
+            self._timing,
+            self._clock,
+            wake=wake,
+            begin=begin,
         )
 
     def _flush_thread(self, parts: WorkerComponents, flush: ResultFlusher) -> None:
@@ -358,7 +365,7 @@ class Worker:
         except LoadgenError as error:
             # The main thread keeps what is left: nothing is lost, and heartbeats have reported what was measured.
             event(log, logging.WARNING, "results_not_stored", what=str(error))
-            self._board.last_error = str(error)
+            self._shared.last_error = str(error)
         finally:
             flush.session.close()
             self._stored.set()
@@ -373,7 +380,7 @@ class Worker:
         return self._open_session(f"{self._arguments.worker_id}/{role}")
 
     def _flush(self, session: ControlSession, period_s: float) -> ResultFlusher:
-        return ResultFlusher(session, self._arguments, self._test_id, self._board, self._clock, period_s=period_s)
+        return ResultFlusher(session, self._arguments, self._test_id, self._shared, self._clock, period_s=period_s)
 
     def _patience(self, stop: threading.Event) -> RetryPolicy:
         return RetryPolicy(stop=stop, clock=self._clock, note=_note)
@@ -385,7 +392,7 @@ class Worker:
 
     def _died(self, error: ThreadDied) -> None:
         """The worker must not go on without that thread."""
-        self._board.end(ExitReason(code=WorkerExit.FATAL, error=str(error), hint=error.remedy))
+        self._shared.end(ExitReason(code=WorkerExit.FATAL, error=str(error), hint=error.remedy))
 
 
 def _note(error: BaseException) -> None:

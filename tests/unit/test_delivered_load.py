@@ -105,14 +105,14 @@ def play(load: Load, plan: RunPlan, worker: int, workers: int, fate: Fate) -> li
     me = WorkerArguments(run_id="run", worker_id=f"worker-{worker}", worker_group_id=worker, worker_group_count=workers)
     stage = Stage(load, arguments=me)
     clients = Connecting(stage=stage)
-    stage.pool = stage.conductor._pool = clients  # type: ignore[assignment]
+    stage.pool = stage.ramp_controller._pool = clients  # type: ignore[assignment]
     stage.zero_ns += round(LEAD_S * NS_PER_S)
     first = next(iter(planned_levels(load, plan, worker, workers)))[1]
     stage.clock.advance(LEAD_S + fate.joins_s if fate.joins_s else 0.0)
-    stage.conductor.aim(first)
+    stage.ramp_controller.aim(first)
     if fate.knows_plan:
         stage.say(start_event(plan, workers, 0).command, at_s=0.0)
-    stage.conductor.begin(plan.first_phase, load.duration_s if plan.first_phase is Phase.MEASUREMENT else None)
+    stage.ramp_controller.begin(plan.first_phase, load.duration_s if plan.first_phase is Phase.MEASUREMENT else None)
     assert plan.ends_s is not None
     moments = [(outage.from_s, outage.slot, False) for outage in fate.outages]
     moments += [(outage.to_s, outage.slot, True) for outage in fate.outages]
@@ -122,7 +122,7 @@ def play(load: Load, plan: RunPlan, worker: int, workers: int, fate: Fate) -> li
             clients.run_to(at_s)
             _strike(stage, slot, back=back)
     clients.run_to(ends_s)
-    stage.conductor.finish()
+    stage.ramp_controller.finish()
     return [window for window in stage.results() if window.phase is Phase.MEASUREMENT]
 
 

@@ -61,7 +61,7 @@ def course(status: RunStatus, **more: Any) -> LifecycleState:
 def look(
     status: RunStatus, *crew: WorkerView, now_s: float = 1.0, phase: Phase = Phase.MEASUREMENT, **more: Any
 ) -> RunObservation:
-    return RunObservation(now_s=now_s, status=status, phase=phase, reason=None, crew=crew, **more)
+    return RunObservation(now_s=now_s, status=status, phase=phase, reason=None, workers=crew, **more)
 
 
 def failure(reason: str) -> RunEnding:

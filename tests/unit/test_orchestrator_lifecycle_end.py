@@ -61,7 +61,7 @@ class World:
         self.now_s, self.status, self.phase = 0.0, R.STARTING, P.PREPARING
         self.reason: str | None = None
         self.course = LifecycleState(since_s=0.0, seen=R.PREPARED)
-        self.crew = [MISSING] * workers
+        self.workers = [MISSING] * workers
         self.zero_s: float | None = None
         self.interrupts = 0
         self.wish: RunEnding | None = None
@@ -76,7 +76,7 @@ class World:
             status=self.status,
             phase=self.phase,
             reason=self.reason,
-            crew=tuple(self.crew),
+            workers=tuple(self.workers),
             zero_s=self.zero_s,
             interrupts=self.interrupts,
             limit=self.wish,
@@ -98,7 +98,7 @@ class World:
         elif isinstance(action, PublishStop):
             self.stops += 1
         elif isinstance(action, TerminateWorkers) and action.hard:
-            self.crew = [worker if worker.is_over else KILLED for worker in self.crew]
+            self.workers = [worker if worker.is_over else KILLED for worker in self.workers]
         elif isinstance(action, FinishRun):
             self.ending = action.ending
 
@@ -132,12 +132,12 @@ def test_every_run_comes_to_an_end(happenings: list[tuple[WorkerView, int, int |
     for worker, number, fails_at, what, quiet_s in happenings:
         for _ in range(quiet_s):
             world.tick(fails_at=None)
-        if not world.crew[number].is_over:  # nobody comes back from the dead
-            world.crew[number] = worker
+        if not world.workers[number].is_over:  # nobody comes back from the dead
+            world.workers[number] = worker
         happen(world, what)
         world.tick(fails_at=fails_at)
     if ends:
-        world.crew = [worker if worker.is_over else DONE for worker in world.crew]
+        world.workers = [worker if worker.is_over else DONE for worker in world.workers]
     bound_s = 60 + 70 + 125 + 10 if not ends else 75
     for _ in range(bound_s):
         if world.ending is not None:
@@ -154,11 +154,11 @@ def test_the_course_of_a_run_in_which_nothing_happens() -> None:
     story = []
     for second in range(200):
         if second == 3:
-            world.crew = [WAITING, WAITING]
+            world.workers = [WAITING, WAITING]
         if world.status is R.RUNNING:
-            world.crew = [RUNNING, RUNNING]
+            world.workers = [RUNNING, RUNNING]
         if world.status is R.STOPPING:
-            world.crew = [DONE, DONE]
+            world.workers = [DONE, DONE]
         before = (world.status, world.phase)
         world.tick(fails_at=None)
         if (world.status, world.phase) != before:
@@ -185,7 +185,7 @@ POLICY = RunPolicy(
 def observed(search: SearchUpdate | None, status: RunStatus = RunStatus.RUNNING) -> RunObservation:
     phase = Phase.MEASUREMENT
     return RunObservation(
-        now_s=30.0, status=status, phase=phase, reason=None, crew=(view(),), zero_s=0.0, search=search
+        now_s=30.0, status=status, phase=phase, reason=None, workers=(view(),), zero_s=0.0, search=search
     )
 
 

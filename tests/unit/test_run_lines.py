@@ -138,7 +138,7 @@ def test_the_last_line_of_a_run_is_its_verdict(clock, capsys):
     display = RunDisplay(scenario(), clock, quiet=False)
     display.show(JobStatus(doing="connecting"))
     display.show(JobStatus(doing="starting workers", run_id="r1"))
-    tick = RunSnapshot(run=run_row(run_id="r1"), crew=(view(),), elapsed_s=12.0, ends_s=70.0, measures_s=10.0)
+    tick = RunSnapshot(run=run_row(run_id="r1"), workers=(view(),), elapsed_s=12.0, ends_s=70.0, measures_s=10.0)
     display.show(JobStatus(doing="RUNNING", run_id="r1", tick=tick))
     display.say("stopping")
     display.close()
@@ -166,7 +166,7 @@ def test_the_last_line_of_a_run_is_its_verdict(clock, capsys):
     ],
 )
 def test_what_a_leader_thinks_of_a_worker_comes_before_what_it_said(health, status, state):
-    tick = RunSnapshot(run=run_row(), crew=(view(health, status),), elapsed_s=None, ends_s=None, measures_s=0.0)
+    tick = RunSnapshot(run=run_row(), workers=(view(health, status),), elapsed_s=None, ends_s=None, measures_s=0.0)
 
     (worker,) = display_snapshot(tick, 1.0, MOMENT).workers
 

@@ -251,7 +251,7 @@ def test_a_plan_begins_at_the_moment_of_start_and_the_warm_up_is_as_long_as_plan
     )
     worker.say(Start(expected_workers=1, lead_ms=3_000, plan=plan), at_s=3)
 
-    worker.conductor.begin(WARMUP, None)
+    worker.ramp_controller.begin(WARMUP, None)
     worker.run_to(2.9)
     assert worker.windows.held() == ()
     assert not worker.bench.go.is_set()
@@ -274,7 +274,7 @@ def test_a_worker_that_reads_start_after_its_zero_joins_what_is_left():
     worker.clock.advance(25)
     worker.say(Start(expected_workers=1, lead_ms=3_000, plan=plan), at_s=3)
 
-    worker.conductor.begin(MEASUREMENT, 60.0)
+    worker.ramp_controller.begin(MEASUREMENT, 60.0)
     worker.run_to(100)
 
     assert worker.spans()[-1] == ("MEASUREMENT", None, 25.0, 73.0)

@@ -19,17 +19,17 @@ def test_a_run_warms_up_measures_for_its_time_and_then_waits():
     stage = Stage()
     stage.say(phase(MEASUREMENT, 60), at_s=10)
 
-    stage.conductor.begin(WARMUP, None)
+    stage.ramp_controller.begin(WARMUP, None)
     assert stage.bench.go.is_set()
-    assert stage.conductor.phase is WARMUP
+    assert stage.ramp_controller.phase is WARMUP
     stage.run_to(30)
-    assert stage.conductor.phase is MEASUREMENT
+    assert stage.ramp_controller.phase is MEASUREMENT
     stage.run_to(90)
 
     assert stage.spans() == [("WARMUP", None, 0.0, 10.0), ("MEASUREMENT", None, 10.0, 70.0)]
     assert not stage.bench.go.is_set()
     assert stage.windows.current is None
-    assert stage.conductor.phase is Phase.COOLDOWN
+    assert stage.ramp_controller.phase is Phase.COOLDOWN
 
 
 def test_stages_follow_one_another_without_a_gap():
@@ -37,7 +37,7 @@ def test_stages_follow_one_another_without_a_gap():
     for number in (1, 2, 3):
         stage.say(phase(MEASUREMENT, 5, number), at_s=number * 5)
 
-    stage.conductor.begin(WARMUP, None)
+    stage.ramp_controller.begin(WARMUP, None)
     stage.run_to(100)
 
     assert stage.spans() == [
@@ -53,7 +53,7 @@ def test_without_a_warm_up_nothing_is_sent_before_the_measurement_begins_as_anno
     stage = Stage()
     stage.say(phase(MEASUREMENT, 60), at_s=2)
 
-    stage.conductor.begin(MEASUREMENT, 60.0)
+    stage.ramp_controller.begin(MEASUREMENT, 60.0)
     stage.run_to(100)
 
     assert stage.spans() == [("MEASUREMENT", None, 2.0, 62.0)]
@@ -62,7 +62,7 @@ def test_without_a_warm_up_nothing_is_sent_before_the_measurement_begins_as_anno
 def test_a_measurement_that_nobody_announced_lasts_as_long_as_the_scenario_says():
     stage = Stage()
 
-    stage.conductor.begin(MEASUREMENT, 60.0)
+    stage.ramp_controller.begin(MEASUREMENT, 60.0)
     stage.run_to(100)
 
     assert stage.spans() == [("MEASUREMENT", None, 0.0, 60.0)]
@@ -72,11 +72,11 @@ def test_an_announced_cooldown_makes_no_warm_up_of_a_measurement():
     stage = Stage()
     stage.say(phase(Phase.COOLDOWN), at_s=30)
 
-    stage.conductor.begin(MEASUREMENT, None)
+    stage.ramp_controller.begin(MEASUREMENT, None)
     stage.run_to(100)
 
     assert stage.spans() == [("MEASUREMENT", None, 0.0, 30.0)]
-    assert stage.conductor.phase is Phase.COOLDOWN
+    assert stage.ramp_controller.phase is Phase.COOLDOWN
 
 
 def test_a_late_joiner_measures_what_is_left():
@@ -84,7 +84,7 @@ def test_a_late_joiner_measures_what_is_left():
     stage.clock.advance(25)
     stage.say(phase(MEASUREMENT, 60), at_s=10)
 
-    stage.conductor.begin(MEASUREMENT, 60.0)
+    stage.ramp_controller.begin(MEASUREMENT, 60.0)
     assert stage.windows.held() == ()
     stage.run_to(100)
 
@@ -96,23 +96,23 @@ def test_a_phase_whose_time_is_over_lets_nobody_begin():
     stage.clock.advance(100)
     stage.say(phase(MEASUREMENT, 60), at_s=10)
 
-    stage.conductor.begin(MEASUREMENT, 60.0)
-    stage.conductor.step()
+    stage.ramp_controller.begin(MEASUREMENT, 60.0)
+    stage.ramp_controller.step()
 
     assert stage.windows.current is None
     assert not stage.bench.go.is_set()
     assert stage.spans() == [("MEASUREMENT", None, 100.0, 100.0)]
-    assert stage.conductor.phase is Phase.COOLDOWN
+    assert stage.ramp_controller.phase is Phase.COOLDOWN
 
 
 def test_after_a_pause_only_the_last_of_several_phases_is_left_open():
     stage = Stage()
-    stage.conductor.begin(WARMUP, None)
+    stage.ramp_controller.begin(WARMUP, None)
     for number in (1, 2, 3):
         stage.say(phase(MEASUREMENT, 5, number), at_s=number * 5)
 
     stage.clock.advance(17)
-    stage.conductor.step()
+    stage.ramp_controller.step()
 
     assert stage.spans() == [
         ("WARMUP", None, 0.0, 17.0),
@@ -126,33 +126,33 @@ def test_after_a_pause_only_the_last_of_several_phases_is_left_open():
 
 def test_the_next_window_takes_the_place_of_one_whose_time_is_over_in_the_same_moment():
     stage = Stage()
-    stage.conductor.begin(MEASUREMENT, 10.0)
+    stage.ramp_controller.begin(MEASUREMENT, 10.0)
     stage.say(phase(MEASUREMENT, 10, 2), at_s=10)
 
     stage.run_to(10)
 
     assert stage.bench.go.is_set()
-    assert stage.conductor.phase is MEASUREMENT
+    assert stage.ramp_controller.phase is MEASUREMENT
 
 
 def test_begin_is_obeyed_once_and_not_after_the_end():
     stage = Stage()
-    stage.conductor.begin(WARMUP, None)
-    stage.conductor.begin(MEASUREMENT, 5.0)
+    stage.ramp_controller.begin(WARMUP, None)
+    stage.ramp_controller.begin(MEASUREMENT, 5.0)
     assert [span[0] for span in stage.spans()] == ["WARMUP"]
 
     late = Stage()
-    late.conductor.finish()
-    late.conductor.begin(MEASUREMENT, 5.0)
+    late.ramp_controller.finish()
+    late.ramp_controller.begin(MEASUREMENT, 5.0)
     assert late.spans() == []
     assert not late.bench.go.is_set()
-    assert late.conductor.phase is None
+    assert late.ramp_controller.phase is None
 
 
 def test_windows_are_numbered_on_from_what_a_predecessor_stored():
     stage = Stage(first_window=7)
     stage.say(phase(MEASUREMENT, 5), at_s=3)
-    stage.conductor.begin(WARMUP, None)
+    stage.ramp_controller.begin(WARMUP, None)
     stage.run_to(10)
 
     assert [window.window_id for window in stage.windows.held()] == [7, 8]
@@ -161,10 +161,10 @@ def test_windows_are_numbered_on_from_what_a_predecessor_stored():
 
 def test_a_phase_that_only_the_row_tells_of_opens_its_window_after_a_while():
     stage = Stage()
-    stage.conductor.begin(WARMUP, None)
+    stage.ramp_controller.begin(WARMUP, None)
     for second in range(1, 21):
         stage.run_to(second)
-        stage.agenda.reconcile(poll(phase=MEASUREMENT), stage.clock.now_ns)
+        stage.command_queue.reconcile(poll(phase=MEASUREMENT), stage.clock.now_ns)
 
     stage.run_to(21)
 
@@ -174,13 +174,13 @@ def test_a_phase_that_only_the_row_tells_of_opens_its_window_after_a_while():
 def test_the_thread_does_what_is_due_and_ends_when_told():
     stage = Stage()
     stage.say(phase(MEASUREMENT, 5), at_s=2)
-    stage.conductor.begin(WARMUP, None)
+    stage.ramp_controller.begin(WARMUP, None)
 
     class InTwentySeconds(threading.Event):
         def is_set(self) -> bool:
             return stage.now_s >= 20
 
-    stage.conductor.run(InTwentySeconds())
+    stage.ramp_controller.run(InTwentySeconds())
 
     assert stage.spans() == [("WARMUP", None, 0.0, 2.0), ("MEASUREMENT", None, 2.0, 7.0)]
 
@@ -190,18 +190,18 @@ def test_the_thread_does_what_is_due_and_ends_when_told():
 
 def test_clients_follow_their_line_to_the_target():
     stage = Stage()
-    stage.conductor.aim(2)
+    stage.ramp_controller.aim(2)
     stage.say(target(6, ramp_s=4), at_s=1)
 
     stage.run_to(10)
 
     assert stage.pool.sizes == [2, 3, 4, 5, 6]
-    assert stage.conductor.target == 6
+    assert stage.ramp_controller.target == 6
 
 
 def test_a_new_target_in_the_middle_of_a_ramp_goes_on_from_there():
     stage = Stage()
-    stage.conductor.aim(0)
+    stage.ramp_controller.aim(0)
     stage.say(target(10, ramp_s=10), at_s=0)
     stage.say(target(0, ramp_s=5), at_s=5)
 
@@ -216,7 +216,7 @@ def test_a_target_that_is_applied_late_leads_to_the_same_line(late_s, look_s):
     levels = []
     for held_up_s in (0.0, late_s):
         stage = Stage()
-        stage.conductor.aim(4)
+        stage.ramp_controller.aim(4)
         stage.say(target(20, ramp_s=10), at_s=0)
         stage.say(target(0, ramp_s=10), at_s=6)
         stage.clock.advance(held_up_s)
@@ -228,7 +228,7 @@ def test_a_target_that_is_applied_late_leads_to_the_same_line(late_s, look_s):
 
 def test_the_same_target_twice_changes_nothing():
     stage = Stage()
-    stage.conductor.aim(4)
+    stage.ramp_controller.aim(4)
     for _ in range(3):
         stage.say(target(8))
     stage.run_to(5)
@@ -238,27 +238,27 @@ def test_the_same_target_twice_changes_nothing():
 
 def test_finish_during_a_ramp_closes_everything_and_nothing_grows_again():
     stage = Stage()
-    stage.conductor.aim(0)
-    stage.conductor.begin(WARMUP, None)
+    stage.ramp_controller.aim(0)
+    stage.ramp_controller.begin(WARMUP, None)
     stage.say(target(100, ramp_s=100))
     stage.say(phase(MEASUREMENT, 60), at_s=50)
     stage.run_to(30)
 
-    stage.conductor.finish()
-    stage.conductor.finish()
-    stage.conductor.aim(9)
+    stage.ramp_controller.finish()
+    stage.ramp_controller.finish()
+    stage.ramp_controller.aim(9)
     stage.run_to(200)
 
     assert stage.pool.wanted == 0
     assert stage.pool.draining
     assert stage.spans() == [("WARMUP", None, 0.0, 30.0)]
-    assert stage.conductor.phase is Phase.COOLDOWN
+    assert stage.ramp_controller.phase is Phase.COOLDOWN
     assert not stage.bench.go.is_set()
 
 
 def test_stop_takes_effect_before_anything_that_was_due():
     stage = Stage()
-    stage.conductor.begin(WARMUP, None)
+    stage.ramp_controller.begin(WARMUP, None)
     stage.say(phase(MEASUREMENT, 60), at_s=1)
     stage.say(target(50), at_s=1)
     stage.say(Stop(reason="x", drain_timeout_s=1.0))
@@ -274,12 +274,12 @@ def test_stop_takes_effect_before_anything_that_was_due():
 def test_the_conductor_wakes_up_for_what_comes_next():
     stage = Stage()
     stage.say(phase(MEASUREMENT, 0.25), at_s=0.125)
-    assert stage.conductor.step() == 0.125
+    assert stage.ramp_controller.step() == 0.125
 
     stage.clock.advance(0.125)
-    assert stage.conductor.step() == 0.25
+    assert stage.ramp_controller.step() == 0.25
     stage.clock.advance(0.25)
-    assert stage.conductor.step() == 0.5
+    assert stage.ramp_controller.step() == 0.5
 
 
 # --- find_max --------------------------------------------------------------------------------------------------------
@@ -290,8 +290,8 @@ FIND = Load(mode=LoadMode.FIND_MAX, connections=50, duration_s=None, find_max=Fi
 
 def test_a_step_is_measured_once_its_target_is_reached_and_has_settled():
     stage = Stage(FIND)
-    stage.conductor.aim(5)
-    stage.conductor.begin(WARMUP, None)
+    stage.ramp_controller.aim(5)
+    stage.ramp_controller.begin(WARMUP, None)
     stage.pool.settled = False
     stage.say(target(15, step_id=1, ramp_s=2), at_s=10)
     stage.run_to(20)
@@ -307,7 +307,7 @@ def test_a_step_is_measured_once_its_target_is_reached_and_has_settled():
         ("WARMUP", 2, 40.0, 44.5),
         ("MEASUREMENT", 2, 44.5, None),
     ]
-    assert stage.conductor.phase is MEASUREMENT
+    assert stage.ramp_controller.phase is MEASUREMENT
 
 
 def test_workers_measure_a_step_together_though_their_logins_differ():
@@ -323,7 +323,7 @@ def test_workers_measure_a_step_together_though_their_logins_differ():
 
 def test_settling_does_not_begin_before_the_ramp_has_ended():
     stage = Stage(FIND)
-    stage.conductor.aim(5)
+    stage.ramp_controller.aim(5)
     stage.say(target(15, step_id=1, ramp_s=20), at_s=0)
 
     stage.run_to(30)
@@ -339,7 +339,7 @@ def test_a_connection_that_is_lost_begins_the_settling_anew():
     stage.run_to(2.5)
     stage.pool.settled = True
     stage.run_to(5.4)
-    assert stage.conductor.phase is MEASUREMENT
+    assert stage.ramp_controller.phase is MEASUREMENT
     assert [span[0] for span in stage.spans()] == ["WARMUP"]
 
     stage.run_to(5.6)
@@ -358,8 +358,8 @@ def test_a_target_that_is_never_reached_is_never_measured():
 
 def test_only_steps_are_measured_whatever_phase_the_run_is_in():
     stage = Stage(FIND)
-    stage.conductor.begin(MEASUREMENT, None)
-    assert stage.conductor.phase is MEASUREMENT
+    stage.ramp_controller.begin(MEASUREMENT, None)
+    assert stage.ramp_controller.phase is MEASUREMENT
     stage.run_to(1)
     stage.say(target(5, step_id=1))
     stage.run_to(2)
@@ -377,7 +377,7 @@ def test_only_steps_are_measured_whatever_phase_the_run_is_in():
 
 def test_a_step_that_is_settling_is_not_measured_after_the_end():
     stage = Stage(FIND)
-    stage.conductor.begin(WARMUP, None)
+    stage.ramp_controller.begin(WARMUP, None)
     stage.say(target(5, step_id=1), at_s=1)
     stage.say(phase(Phase.COOLDOWN), at_s=2)
 
@@ -385,12 +385,12 @@ def test_a_step_that_is_settling_is_not_measured_after_the_end():
 
     assert [span[0] for span in stage.spans()] == ["WARMUP", "WARMUP"]
     assert stage.windows.current is None
-    assert stage.conductor.phase is Phase.COOLDOWN
+    assert stage.ramp_controller.phase is Phase.COOLDOWN
 
 
 def test_a_target_without_a_step_only_moves_clients():
     stage = Stage(FIND)
-    stage.conductor.begin(WARMUP, None)
+    stage.ramp_controller.begin(WARMUP, None)
     stage.say(target(5))
 
     stage.run_to(10)

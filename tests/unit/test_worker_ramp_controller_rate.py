@@ -96,9 +96,9 @@ def test_a_window_that_was_cut_short_has_skipped_what_was_due_until_then():
     stage.say(phase(MEASUREMENT, 10), at_s=0)
     stage.run_to(3.05)
 
-    stage.conductor.finish()
-    stage.conductor.settle_all()
-    stage.conductor.settle_all()
+    stage.ramp_controller.finish()
+    stage.ramp_controller.settle_all()
+    stage.ramp_controller.settle_all()
 
     assert counts_of(stage) == {0: (31, 31, 0)}
     assert stage.results()[0].state is WindowState.FINAL
@@ -107,7 +107,7 @@ def test_a_window_that_was_cut_short_has_skipped_what_was_due_until_then():
 @pytest.mark.parametrize("missing", [False, True])
 def test_what_nobody_sent_is_overload_when_no_connection_was_missing(missing):
     stage = Stage(rate(arrival=ArrivalProcess.UNIFORM))
-    stage.conductor.aim(2)
+    stage.ramp_controller.aim(2)
     for slot in range(1 if missing else 2):
         stage.connections.login_succeeded(slot, stage.clock.now_ns, None)
     stage.say(phase(MEASUREMENT, 10), at_s=0)
@@ -129,7 +129,7 @@ def test_a_window_with_more_leftovers_than_are_counted_at_once():
     stage.run_to(9)
     stage.clock.advance(1)
 
-    assert stage.conductor.step() == 0.0
+    assert stage.ramp_controller.step() == 0.0
     assert stage.results()[0].counts.skipped == UNSENT_ARRIVALS_BATCH
     assert stage.results()[0].state is WindowState.CLOSED
     stage.run_to(11)
@@ -147,14 +147,14 @@ def test_however_late_the_conductor_is_every_planned_arrival_is_accounted_for(la
     stage = Stage(rate(levels=levels, arrival=arrival), arguments=me)
     for number in range(1, len(late_ms) + 1):
         stage.say(phase(MEASUREMENT, 2, number), at_s=number * 2)
-    stage.conductor.begin(WARMUP, None)
+    stage.ramp_controller.begin(WARMUP, None)
     for number, late in enumerate(late_ms, 1):
         stage.clock.now_ns = stage.zero_ns + number * 2 * NS_PER_S + late * NS_PER_MS
-        stage.conductor.step()
+        stage.ramp_controller.step()
     stage.run_to(30)
 
     scheduled = [counts[0] for window, counts in counts_of(stage).items() if window > 0]
-    planned = [schedule.end - schedule.first for schedule in stage.conductor._schedules[1:]]
+    planned = [schedule.end - schedule.first for schedule in stage.ramp_controller._schedules[1:]]
     assert scheduled == planned
     assert all(result.state is WindowState.FINAL for result in stage.results())
 
@@ -162,9 +162,9 @@ def test_however_late_the_conductor_is_every_planned_arrival_is_accounted_for(la
 def test_due_times_count_from_the_announced_moment():
     stage = Stage(rate())
     stage.say(phase(MEASUREMENT, 10), at_s=1)
-    stage.conductor.begin(WARMUP, None)
+    stage.ramp_controller.begin(WARMUP, None)
     stage.clock.advance(1.03)
-    stage.conductor.step()
+    stage.ramp_controller.step()
 
     arrivals = stage.bench.arrivals
     assert arrivals is not None
@@ -180,7 +180,7 @@ def test_a_late_joiner_leaves_out_what_was_due_before_it_came():
     stage.say(phase(MEASUREMENT, 10, 1), at_s=0)
     stage.say(phase(MEASUREMENT, 10, 2), at_s=10)
 
-    stage.conductor.begin(MEASUREMENT, 20.0)
+    stage.ramp_controller.begin(MEASUREMENT, 20.0)
     stage.run_to(30)
 
     assert counts_of(stage) == {0: (0, 0, 0), 1: (55, 55, 0)}
@@ -191,7 +191,7 @@ def test_a_worker_that_was_held_up_answers_for_what_it_missed():
     stage = Stage(rate(levels=levels))
     stage.say(phase(MEASUREMENT, 10, 1), at_s=1)
     stage.say(phase(MEASUREMENT, 10, 2), at_s=11)
-    stage.conductor.begin(WARMUP, None)
+    stage.ramp_controller.begin(WARMUP, None)
 
     stage.clock.advance(16)
     stage.run_to(40)
@@ -204,7 +204,7 @@ def test_a_warm_up_deals_nothing_that_is_due_in_the_measurement():
     stage = Stage(rate(warmup_s=5.0))
     stage.clock.advance(0.7)
     stage.say(phase(MEASUREMENT, 10), at_s=5)
-    stage.conductor.begin(WARMUP, None)
+    stage.ramp_controller.begin(WARMUP, None)
     arrivals = stage.bench.arrivals
     assert arrivals is not None
 
@@ -219,7 +219,7 @@ def test_numbers_go_on_from_window_to_window():
     stage = Stage(rate(warmup_s=1.0, levels=levels))
     stage.say(phase(MEASUREMENT, 1, 1), at_s=1)
     stage.say(phase(MEASUREMENT, 1, 2), at_s=2)
-    stage.conductor.begin(WARMUP, None)
+    stage.ramp_controller.begin(WARMUP, None)
     client = Client(stage, 0)
     for tenth in range(35):
         stage.run_to(tenth / 10)
@@ -267,7 +267,7 @@ PHASES = [
 def test_the_identity_holds_for_any_course_of_windows_and_every_window_ends_final(course, arrival):
     levels = tuple(Level(duration_s=1.0 + number, rate_per_second=20.0) for number in range(3))
     stage = Stage(rate(warmup_s=1.0, levels=levels, arrival=arrival))
-    stage.conductor.begin(WARMUP, None)
+    stage.ramp_controller.begin(WARMUP, None)
     clients = [Client(stage, number) for number in range(3)]
     for what, value in course:
         if what == "pause":
@@ -285,12 +285,12 @@ def test_the_identity_holds_for_any_course_of_windows_and_every_window_ends_fina
         elif what == "harvest":
             assert [window_discrepancy(result) for result in stage.results() if window_discrepancy(result)] == []
             continue
-        stage.conductor.step()
-    stage.conductor.finish()
+        stage.ramp_controller.step()
+    stage.ramp_controller.finish()
     for client in clients:
         while client.flying:
             client.end()
-    stage.conductor.settle_all()
+    stage.ramp_controller.settle_all()
 
     results = stage.results()
     assert {result.state for result in results} <= {WindowState.FINAL}

@@ -148,12 +148,12 @@ class Stage:
         self.slots = ClientSlots(self.scenario, arguments, {}, self.harvester, None)
         self.pool = Pool()
         me = {"group": arguments.worker_group_id, "workers": arguments.worker_group_count}
-        self.agenda = agenda(worker_id=arguments.worker_id, **me)
+        self.command_queue = agenda(worker_id=arguments.worker_id, **me)
         spare = self.slots.spare() if open_loop else None
-        self.conductor = RampController(
+        self.ramp_controller = RampController(
             self.bench,
             self.pool,  # type: ignore[arg-type]
-            self.agenda,
+            self.command_queue,
             arguments,
             spare,
             self.clock,
@@ -171,13 +171,13 @@ class Stage:
         """An event that takes effect at this second of the test; None: at once."""
         self._number += 1
         due_in_ms = None if at_s is None else round((at_s - self.now_s) * 1_000)
-        self.agenda.receive(event(self._number, command, due_in_ms=due_in_ms), self.clock.now_ns)
+        self.command_queue.receive(event(self._number, command, due_in_ms=due_in_ms), self.clock.now_ns)
 
     def run_to(self, second: float) -> None:
         """As the conductor's thread would: step, wait for as long as it says, step."""
         end_ns = self.zero_ns + round(second * NS_PER_S)
         while True:
-            wait_s = self.conductor.step()
+            wait_s = self.ramp_controller.step()
             left_ns = end_ns - self.clock.now_ns
             if left_ns <= 0:
                 return

@@ -153,7 +153,7 @@ class World:
     def seen_by(self, tick: RunSnapshot) -> None:
         """A leader has looked at its run: who is dead by silence was silent while it could have been heard."""
         now_s, timing = self.scheduler.now_s, self.scenario.timing
-        for view in tick.crew:
+        for view in tick.workers:
             by_silence = view.end is None and view.status not in (WorkerStatus.DEAD, WorkerStatus.COMPLETED, None)
             if view.health is WorkerHealth.DEAD and by_silence and view.row is not None:
                 beaten_s = now_s - view.row.age_ms / 1_000

@@ -98,7 +98,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorCheck:
-    """One thing to look at. `needs` are the names of checks without whose success it makes no sense."""
+    """One check. `needs` names the checks that must have succeeded before it."""
 
     section: str
     name: str

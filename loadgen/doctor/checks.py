@@ -1,4 +1,4 @@
-"""All checks, in order: thin looks that ask, and the judgements of the other modules."""
+"""All checks, in order: each reads the facts, and the other modules judge them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SERVER_TIME = load_queries("run_status")["server_time"]
 def checks(
     subject: DoctorTarget, clock: Clock, server: str | None = None, server_trouble: LoadgenError | None = None
 ) -> list[DoctorCheck]:
-    """`server` says which embedded server is used, if one is; `server_trouble` why it could not be had."""
+    """`server` describes the embedded server that is used, if any; `server_trouble` why it could not be started."""
     return [
         *_machine(subject.scenario, clock),
         *_configuration(subject, server, server_trouble),
@@ -42,7 +42,7 @@ def checks(
 
 
 def once() -> RetryPolicy:
-    """One attempt: a check says what is, not what might be in a minute."""
+    """One attempt: a check reports the present state and does not wait for a better one."""
     return RetryPolicy(stop=threading.Event(), attempts=1)
 
 

@@ -31,7 +31,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def cores() -> int:
-    """Those this process may use, where the system says so."""
+    """The cores that this process may use, where the system tells them."""
     allowed = getattr(os, "sched_getaffinity", None)
     return len(allowed(0)) if allowed is not None else os.cpu_count() or 1
 
@@ -64,7 +64,7 @@ def memory(free_mb: int, workers: int, connections: int | None) -> Finding:
 
 
 def free_mb() -> int:
-    """What this process may still take; in a container its own limit counts."""
+    """Memory that this process may still allocate; in a container its limit counts."""
     free = psutil.virtual_memory().available
     try:
         limit = (_CGROUP / "memory.max").read_text("ascii").strip()

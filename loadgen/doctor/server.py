@@ -43,7 +43,7 @@ def role(probe: ConnectionProbe, profile: ConnectionProfile) -> Finding:
 
 
 def hybrid_tables(region: str | None, *, is_embedded: bool, hybrid_here: int) -> Finding:
-    """Can the control plane's tables, or a scenario's, be made there? Only trying tells on a trial account."""
+    """Can hybrid tables be created, for the control plane or the scenario? A trial account needs an attempt."""
     text = (region or "").upper().rpartition(".")[2]  # with an organisation's region groups: PUBLIC.AWS_US_WEST_2
     if is_embedded:
         return ok("the embedded server has them")
@@ -73,7 +73,7 @@ class ClockReading:
 
 
 def offset(readings: Sequence[ClockReading]) -> ClockOffset:
-    """From the quickest reading: the server looked at its clock at some moment of the round trip."""
+    """From the fastest reading: the server read its clock at some time during the round trip."""
     best = min(readings, key=lambda reading: reading.trip_s)
     ahead_s = (best.server - best.before).total_seconds()
     return ClockOffset(seconds=ahead_s - best.trip_s / 2, error_s=best.trip_s / 2)

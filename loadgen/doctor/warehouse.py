@@ -18,7 +18,7 @@ _TRUE = ("true", "y", "yes", "on")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarehouseDescription:
-    """As SHOW WAREHOUSES tells it. None: not told."""
+    """A row of SHOW WAREHOUSES. None: not reported."""
 
     name: str
     state: str
@@ -56,7 +56,7 @@ class WarehouseDescription:
 
 
 def pattern(name: Identifier) -> str:
-    """SHOW … LIKE for names that need no escaping; others are looked for among all."""
+    """SHOW … LIKE for names that need no escaping; other names are searched in the full list."""
     is_simple = all(character.isalnum() or character in "_$" for character in name.name) and name.name.isascii()
     return f"SHOW WAREHOUSES LIKE '{name.name}'" if is_simple else "SHOW WAREHOUSES"
 

@@ -73,7 +73,7 @@ class PreparationStopped(LoadgenError):
 
 
 class TableConflict(ConfigurationError):
-    """A table of that name is there, and is not the one that is wanted."""
+    """A table of that name exists, and differs from the scenario."""
 
 
 def check_scenario(session: PrepareSession, scenario: Scenario) -> list[TableStatus]:

@@ -43,7 +43,7 @@ Result = TypeVar("Result")
 
 
 class PrepareSession(SnowflakeSession):
-    """Opened at once, so that a wrong login is told before anything is looked at. `stop` ends every wait."""
+    """Opened at once, so that a wrong login is reported first. `stop` ends every wait."""
 
     def __init__(self, open_connection: OpenConnection, *, stop: threading.Event, clock: Clock) -> None:
         super().__init__(open_connection)
@@ -129,7 +129,7 @@ def cancel_running(session: PrepareSession, open_connection: OpenConnection) -> 
             cancel_session(connection.cursor(), number)
         finally:
             close(connection)
-    except Exception as error:  # the top of a thread; the thread that waits has its own time limit
+    except Exception as error:  # the top of a thread; the waiting thread has a separate time limit
         event(log, logging.WARNING, "cancel_failed", error=describe(error))
 
 
@@ -139,7 +139,7 @@ def cancel_session(cursor: Cursor, session_id: int) -> None:
 
 
 def refused(error: BaseException, what: str) -> LoadgenError:
-    """The error to raise instead of the driver's; `what` is the statement, or says which one it was."""
+    """The error to raise instead of the driver's; `what` is the statement, or names it."""
     failure = classify(error)
     text = f"{describe(error)}\nin: {_shortened(what)}"
     if failure.is_missing_privilege:

@@ -1,4 +1,4 @@
-"""Every SQL text that a preparation sends. Names are always quoted identifiers; numbers are our own."""
+"""Every SQL text that a preparation sends. Names are always quoted identifiers; numbers come from loadgen."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _WHOLE_TYPES = ("NUMBER", "DECIMAL", "NUMERIC", "INT", "BIGINT", "SMALLINT", "TI
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableMarker:
-    """What a comment of ours says."""
+    """The content of a marker comment."""
 
     digest: str
     type: str
@@ -88,7 +88,7 @@ def _number(digits: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowIdentity:
-    """The column that tells rows apart: a sequence, whose values are row numbers, or another that never repeats."""
+    """The column that identifies rows: a sequence, whose values are row numbers, or another without duplicates."""
 
     column: Identifier
     start: int | None  # of a sequence
@@ -161,7 +161,7 @@ def _identity(table: TableSpec) -> RowIdentity | None:
         if isinstance(column.generate, Sequence) and column.type.upper().startswith(_WHOLE_TYPES):
             return RowIdentity(column=Identifier.parse(column.name), start=column.generate.start)
     for column in key_first:
-        # A sequence in a text is no order that the database knows, but still tells rows apart.
+        # A sequence in a text column is not ordered for the database, but still identifies rows.
         if isinstance(column.generate, Sequence) or (column.primary_key and isinstance(column.generate, Uuid)):
             return RowIdentity(column=Identifier.parse(column.name), start=None)
     return None

@@ -42,7 +42,7 @@ class TableStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowCounts:
-    """What count_rows says: of the prepared rows, how many, how many different ones, first and last number."""
+    """The answer of count_rows for the prepared rows: number, distinct number, first and last row number."""
 
     rows: int
     different: int

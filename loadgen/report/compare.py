@@ -103,7 +103,7 @@ def verdict(change: MetricChange) -> str:
 
 
 def remarks(comparison: Comparison) -> Iterator[str]:
-    """What has to be said about the numbers, each once."""
+    """Notes on the numbers, each once."""
     for letter, names in zip("AB", comparison.unmatched, strict=True):
         if names:
             yield f"only in {letter}, not compared: {', '.join(names)}"

@@ -21,7 +21,7 @@ class EventKind(StrEnum):
     LEVEL = "level"  # a phase, a stage or a number of connections began
     HELD = "held"  # a step of a search was judged
     BROKEN = "broken"
-    LIMITED = "limited"  # it said nothing about the server: the client was the limit
+    LIMITED = "limited"  # it is no evidence about the server: the client was the limit
     LOST = "lost"  # a worker
 
 

@@ -205,7 +205,7 @@ def _foot(record: RunRecord) -> str:
 
 
 def _word(text: str) -> str:
-    """One of loadgen's own words or moments as it is; anything else escaped."""
+    """A known word or time unchanged; anything else escaped."""
     return text if _OWN_WORD.fullmatch(text) else markdown(text, NAME_MAX)
 
 

@@ -54,7 +54,7 @@ def _table(record: RunRecord) -> str:
 
 
 def _over_time(record: RunRecord, timeline: Timeline) -> str:
-    """Nothing for a single statement: the charts of the whole run are its own."""
+    """Nothing for a single statement: the charts of the whole run show it."""
     names = record.statement_names()
     if len(names) < 2:
         return ""
@@ -155,7 +155,7 @@ HELD, CLIENT_LIMIT = "STABLE", "CLIENT_LIMIT"  # outcomes; every other one is a 
 
 
 def stages(record: RunRecord) -> str:
-    """What was measured in each stage by itself."""
+    """What was measured in each stage."""
     rows = (
         [
             named(stage["name"]),

@@ -267,7 +267,7 @@ def _last_refused(connections: Mapping[str, Any]) -> str:
 
 
 def enrichment(record: RunRecord) -> str:
-    """Where the server spent its time, as its own history has it; when there is nothing, why."""
+    """Where the server spent its time, from its query history; when there is nothing, why."""
     found = record.summary["enrichment"]
     if not found:
         status = f" (status {html(record.enrichment_status)})" if record.enrichment_status else ""

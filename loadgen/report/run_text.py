@@ -100,7 +100,7 @@ def _last_gap(text: str, width: int) -> int:
 
 
 def _verdict(summary: Mapping[str, Any]) -> Iterator[TextLine]:
-    """What made a run invalid is said once, a line for each reason."""
+    """Why a run is invalid, one line per reason."""
     verdict = str(summary["verdict"])
     word, colour = verdict.upper(), VERDICT_COLOURS.get(verdict)
     head = f"{word}  {printable(summary['scenario'], 80)}  run {summary['run_id']}"
@@ -280,7 +280,7 @@ def _errors(errors: Sequence[Mapping[str, Any]]) -> Iterator[TextLine | str]:
 
 
 def _client(client: Mapping[str, Any]) -> Iterator[TextLine]:
-    """How loaded this side was; nothing is said when no worker has told."""
+    """How loaded the client was; empty when no worker reported it."""
     said = []
     if client["cpu_percent_of_core"] is not None:
         said.append(f"busiest worker used {client['cpu_percent_of_core']:.0f} % of its core")

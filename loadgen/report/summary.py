@@ -165,7 +165,7 @@ def summarize(facts: RunFacts) -> dict[str, Any]:
 
 
 def with_unstored(summary: Mapping[str, Any], unstored: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
-    """The document, saying which rows of whom are not in the tables yet; with none of them it says nothing of it."""
+    """The document with rows that are not in the tables yet, by process; without any, it has no key `unstored`."""
     told = {key: value for key, value in summary.items() if key != "unstored"}
     warnings = [one for one in summary["environment"].get("warnings") or () if not one.startswith(_UNSTORED)]
     if unstored:
@@ -238,7 +238,7 @@ def _statements(merged: MergedWindows) -> dict[str, Any]:
 
 
 def _errors(merged: MergedWindows) -> list[dict[str, Any]]:
-    """Most frequent first. A statement of None: more kinds of errors than are told apart by statement."""
+    """Most frequent first. A statement of None: more kinds of errors than are kept by statement."""
     found = [
         {
             "statement": key.statement,

@@ -176,7 +176,7 @@ def _dates(trend: Trend, first: int) -> Axis:
 
 
 def _labels(moments: Sequence[datetime]) -> list[str]:
-    """As short as they can be while no two are alike."""
+    """As short as possible while all differ."""
     one_day = len({moment.date() for moment in moments}) == 1
     for form in _ONE_DAY if one_day else _MANY_DAYS:
         labels = [moment.strftime(form) for moment in moments]

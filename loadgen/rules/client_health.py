@@ -1,4 +1,4 @@
-"""Was it the client that was measured? The one rule for what a worker's own process does to a result. Pure.
+"""Did the client limit the result? The rule for the effect of a worker's process on what it measures. Pure.
 
     CPU of a worker            warning from 60 % of a core on, INVALID from 85 %; in its busiest minute
     lateness, mean over time   what the client adds to avg and takes from qps, at most. Above 3 % of the mean service
@@ -138,7 +138,7 @@ class ClientHealth:
 
     @property
     def _starved(self) -> str:
-        """The other thing that keeps a process from running, where there are signs of it."""
+        """The other reason why a process did not run, where there is evidence for it."""
         if self.others_cores is None or self.cores is None or self.others_cores < self.cores - CORES_TAKEN:
             return ""
         return f", or had no core to run on: other processes used {self.others_cores:.1f} of {self.cores}"
@@ -163,7 +163,7 @@ class ClientVerdict:
 
 
 def judge_client(parts: Sequence[ClientPart]) -> ClientVerdict:
-    """Judge every part by itself."""
+    """Judge every worker in every stage separately."""
     invalid, warnings = [], []
     for part in parts:
         limit = part.health.saturation(part.service_mean_ms)

@@ -1,10 +1,10 @@
-"""May two runs be compared at all? What differs between them, and which difference forbids it. Pure.
+"""May two runs be compared? What differs between them, and which difference forbids it. Pure.
 
-A comparison blames every change on what the user changed. So whatever else may change a number must be alike: the
-scenario but for names and thresholds, the size of the warehouse, the driver's major version and whether it was
-lightened, the number of workers and of cores. A difference that is the point of the comparison is named by the user
-(`--vary target.warehouse`), together with everything below that key. Keys are those of a scenario file; what was found
-around a run is `environment.…` and `warehouse.size`.
+A comparison attributes every change to what the user changed. So everything else that affects a number must be equal:
+the scenario except names and thresholds, the warehouse size, the major version of the driver and whether its telemetry
+hooks were disabled, the number of workers and cores. The user names a difference that is the purpose of the comparison
+(`--vary target.warehouse`), together with everything below that key. Keys are those of a scenario file; facts about the
+surroundings of a run are `environment.…` and `warehouse.size`.
 """
 
 from __future__ import annotations
@@ -186,18 +186,18 @@ Subject = tuple[str | None, Measure]  # of one statement, or of all together
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeLimits:
-    """The defaults, and what was said instead."""
+    """The defaults, and the limits that the user set."""
 
     given: Mapping[Subject, float] = field(default_factory=dict)
 
     def of(self, statement: str | None, measure: Measure) -> float:
-        """A statement has the limit of all together unless it has its own."""
+        """A statement has the limit of all statements together unless it has a separate one."""
         own = self.given.get((statement, measure))
         return self.given.get((None, measure), DEFAULTS[measure]) if own is None else own
 
 
 def parse_limits(texts: Iterable[str]) -> ChangeLimits:
-    """What --limit says; the last one counts."""
+    """The values of --limit; the last one of a metric counts."""
     return ChangeLimits(given=dict(map(_parsed, texts)))
 
 

@@ -56,7 +56,7 @@ _WHOLE = (Measure.QPS, Measure.AVG, Measure.P50, Measure.P90, Measure.P95, Measu
 _OF_STATEMENT = (Measure.QPS, Measure.P50, Measure.P95, Measure.P99, Measure.ERROR_RATE)
 _LONGER_MAX = 100  # beyond that, time is no remedy
 _TOO_FEW = "there are too few samples to bound the change"
-_SEEDS = (1, 2)  # of A and of B: they must not be resampled alike
+_SEEDS = (1, 2)  # of A and of B: they are resampled differently
 
 
 class ChangeVerdict(StrEnum):
@@ -80,7 +80,7 @@ class MeasuredRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricChange:
-    """One metric, of one statement or (None) of all. `span` None: nothing can be said, and `why` says why."""
+    """One metric, of one statement or (None) of all. `span` None: there is no interval, for the reason in `why`."""
 
     statement: str | None
     measure: Measure
@@ -96,7 +96,7 @@ class MetricChange:
 
     @property
     def point(self) -> float | None:
-        """The change itself, known also where nothing can be said about its interval."""
+        """The change itself, known also where there is no interval."""
         if self.span is not None:
             return self.span.point
         if self.a is None or self.b is None or any(self.at_least):
@@ -107,7 +107,7 @@ class MetricChange:
 
     @property
     def uncorrected(self) -> bool:
-        """Better or worse by its own interval only, not by the one that allows for the number of comparisons."""
+        """Better or worse by the uncorrected interval only, not by the one corrected for the number of comparisons."""
         return self.verdict in (ChangeVerdict.WORSE, ChangeVerdict.BETTER) and not self.certain
 
 
@@ -375,7 +375,7 @@ def _is_bound(tally: StatementTally, measure: Measure) -> bool:
 
 
 def _obstacle(measure: Measure, values: Sequence[float | None], bounds: Sequence[bool]) -> str:
-    """Why nothing can be said about a change; empty: something can."""
+    """Why there is no interval; empty: there is one."""
     for run, value, bound in zip("AB", values, bounds, strict=True):
         if value is None or (measure is not Measure.ERROR_RATE and value <= 0):
             return f"too few samples in {run}"

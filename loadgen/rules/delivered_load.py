@@ -167,7 +167,7 @@ def _scopes(step_id: int | None, statement: str) -> set[ArrivalScope]:
 
 
 def _time(windows: Sequence[WindowResult], step_id: int | None) -> ConnectionTime:
-    """Of one window in one worker; a process that took another's place has measured its own part of it."""
+    """Of one window in one worker; a process that replaced another has measured the rest of it."""
     times = (window.connections for window in windows if window.step_id == step_id)
     return reduce(add, (time for time in times if time is not None), ConnectionTime())
 
@@ -176,7 +176,7 @@ def _time(windows: Sequence[WindowResult], step_id: int | None) -> ConnectionTim
 
 
 def shortfalls(delivered: Delivered | None) -> list[str]:
-    """Why a run is not valid for want of load: who, and how much. Empty: everything was delivered."""
+    """Why too little load makes a run invalid: windows, workers, amounts. Empty: everything was delivered."""
     if delivered is None:
         return ["it is not known how much of the planned load was delivered"]
     return [*_missing(delivered), *_overloaded(delivered), *_logging_in(delivered)]

@@ -32,7 +32,7 @@ class SearchStage(StrEnum):
     CONFIRM = "confirm"  # the best level
     VERIFY = "verify"  # the failed level
     REFINE = "refine"
-    REPEAT = "repeat"  # a level that was judged both ways, or a step that says nothing about the server
+    REPEAT = "repeat"  # a level that was judged both ways, or a step that is no evidence about the server
     DONE = "done"
 
 
@@ -299,7 +299,7 @@ def _best(levels: list[_Level]) -> _Level | None:
 
 
 def _supported(levels: list[_Level], best: _Level | None) -> _Level | None:
-    """The highest up to `best` for which two steps speak, its own or those of levels above it that held."""
+    """The highest level up to `best` with two votes, of its steps or of higher levels that held."""
     if best is None:
         return None
     known = [

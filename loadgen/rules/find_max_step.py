@@ -84,7 +84,7 @@ class StepObservation:
     latency: StepLatency
     slo: SloCheck = SloCheck()
     queue_seen: bool = False
-    client_limit: str | None = None  # why it says nothing about the server
+    client_limit: str | None = None  # why it is no evidence about the server
     client: ClientBound = ClientBound()
 
 
@@ -151,7 +151,7 @@ def judge(config: FindMaxSettings, steps: Sequence[JudgedStep], shown: StepObser
 
 
 def client_limited_step(steps: Sequence[JudgedStep], shown: StepObservation, why: str) -> JudgedStep:
-    """The step that follows these says nothing about the server, however long it would go on."""
+    """The next step, as one that is no evidence about the server, however long it is extended."""
     return JudgedStep(number=len(steps) + 1, shown=shown, outcome=StepOutcome.CLIENT_LIMIT, reason=why)
 
 
@@ -195,7 +195,7 @@ def _slo(shown: StepObservation) -> _Finding:
 
 
 def _latency(config: FindMaxSettings, steps: Sequence[JudgedStep], shown: StepObservation) -> _Finding:
-    """The step's own p95 says which way, the bounds of all steps of this level together say whether that is sure: one
+    """The p95 of the step gives the direction, the bounds of all steps of this level decide whether it is certain: one
     disturbed step must not decide the next ones as well."""
     lowest = baseline_p95(config, steps)
     if lowest is None and shown.target == config.start:
@@ -235,7 +235,7 @@ def _throughput(config: FindMaxSettings, steps: Sequence[JudgedStep], shown: Ste
 
 
 def _by_client(finding: _Finding, shown: StepObservation) -> _Finding:
-    """The step may have failed only because of the client: then it says nothing about the server."""
+    """The step may have failed only because of the client: then it is no evidence about the server."""
     client = shown.client
     added = f"up to {client.percentile_ms:.1f} ms of p95 and {100 * client.qps_fraction:.1f} % of the throughput"
     advice = f"; {client.advice}" if client.advice else ""

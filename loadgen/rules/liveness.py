@@ -1,4 +1,4 @@
-"""Is a worker alive? Decided by its heartbeats and its process, for leader, watcher and recovery alike. Pure."""
+"""Is a worker alive? Decided by its heartbeats and its process, for leader, watcher and recovery. Pure."""
 
 from __future__ import annotations
 

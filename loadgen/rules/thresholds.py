@@ -60,7 +60,7 @@ def check_thresholds(thresholds: Sequence[Threshold], merged: MergedWindows) -> 
 
 
 def check_threshold(check: ThresholdCheck, merged: MergedWindows, *, default: bool = False) -> Checked:
-    """Compare. An empty series fails: nothing says that it would have held."""
+    """Compare. A metric without samples fails: there is no evidence that the threshold held."""
     found = _measure(check, merged)
     if found is None and check.metric is ThresholdMetric.LONGEST_STALL:
         why = f"undecided: no worker told of stalls, which {check.text} is about"

@@ -198,7 +198,7 @@ def values_of(summary: Mapping[str, Any]) -> tuple[dict[Subject, float], frozens
     searched = summary.get("find_max")
     if searched:
         subject = (None, Measure.MAX_CONCURRENCY)
-        # A ceiling that was reached is the scenario's own, and the same every night; a limit of the client is not.
+        # The scenario's maximum is the same every night; a limit of the client is not.
         limited = searched.get("limited_at") is not None
         return {subject: float(searched["max_concurrency"])}, frozenset({subject} if limited else ())
     times: dict[str | None, Mapping[str, Any]] = {None: summary["latency_ms"]}

@@ -18,7 +18,7 @@ from loadgen.units import NS_PER_MS
 FIGURES = 23  # columns of the numbers beside a chart
 AXIS = 8  # columns of the numbers of an axis, and its line
 SCALE_MAX = 6  # columns of one second, at most
-HISTOGRAM_MIN = 5  # lines: below that it says nothing
+HISTOGRAM_MIN = 5  # lines: a lower chart is not readable
 
 _TICKS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600)
 _TICKS_MS = tuple(digit * 10.0**power for power in range(-3, 7) for digit in (1, 2, 5))

@@ -1,4 +1,4 @@
-"""Small things to draw with: bars, charts, cells of a fixed width. All of it is rich Text, never markup."""
+"""Bars, charts, and cells of a fixed width. All of it is rich Text, never markup."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def chart(
     top: float | None = None,
     borders: Collection[int] = (),
 ) -> list[Text]:
-    """A column for each value, from 0 to `top` (the largest unless told); None is a gap, or a line in the columns of
+    """A column for each value, from 0 to `top` (default: the largest); None is a gap, or a line in the columns of
     `borders`. From the top line down."""
     top = top or max((value for value in values if value is not None), default=0.0)
     levels = [_level(value, top, 8 * height) for value in values]

@@ -1,4 +1,4 @@
-"""What has changed from one look at a run to the next, in words: the lines of the event log. Pure."""
+"""What changed from one snapshot of a run to the next, in words: the lines of the event log. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TOLD = (WorkerDisplayState.STALE, WorkerDisplayState.DEAD, WorkerDisplayState.D
 
 
 def new_log_entries(before: DisplaySnapshot | None, now: DisplaySnapshot) -> Iterator[LogEntry]:
-    """Nothing is told twice; the first look tells where the run is."""
+    """Every change is listed once; the first snapshot gives the state of the run."""
     yield from _run(before, now)
     yield from _workers(before, now)
     yield from _logins(before, now)

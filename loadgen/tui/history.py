@@ -27,7 +27,7 @@ from loadgen.units import NS_PER_MS
 
 KEPT_S = 180
 RECENT_S = 10  # what "now" means for percentiles: one second has too few samples
-OPEN_S = 30  # so long a row may still change: a worker that was not heard for a while tells of its seconds then
+OPEN_S = 30  # for this long a row may still change: a worker may report its seconds late
 EDGE_S = 2  # rows at the beginning of a phase that need not be there: workers do not begin at the same moment
 
 _QUIET = (WorkerDisplayState.MISSING, WorkerDisplayState.STARTING, WorkerDisplayState.WAITING, WorkerDisplayState.STALE)
@@ -76,7 +76,7 @@ class PeakThroughput:
 
 @dataclass(slots=True)
 class LiveHistory:
-    """note() every look, in order."""
+    """note() every snapshot, in order."""
 
     _rows: SecondAggregator | None = None  # from the start of the run on
     _told: dict[str, datetime] = field(default_factory=dict)  # by worker: the end of its newest second that is in a row
@@ -164,10 +164,10 @@ class LiveHistory:
         """Of the load: nothing begins while it cools down."""
         return next((second for second in reversed(self.seconds) if second.phase is not Phase.COOLDOWN), None)
 
-    # --- one look ----------------------------------------------------------------------------------------------------
+    # --- one snapshot ------------------------------------------------------------------------------------------------
 
     def _put(self, rows: SecondAggregator, look: DisplaySnapshot) -> set[int]:
-        """Into their rows: first what was stored, then what beats have beyond that. Which rows have changed."""
+        """Put seconds into their rows: stored ones, then newer ones of heartbeats. Returns the changed rows."""
         told = [(second.worker_id, second) for second in look.stored]
         for worker in look.workers:
             seconds = worker.live.seconds if worker.live is not None else ()
@@ -225,7 +225,7 @@ class LiveHistory:
 
 
 def _known_of_all(rows: SecondAggregator, look: DisplaySnapshot) -> int:
-    """The newest row that every working worker has told of; when none works any more, the newest there is."""
+    """The newest row that every working worker has reported; when none works any more, the newest row."""
     working = [worker.worker_id for worker in look.workers if not worker.state.is_over and worker.state not in _QUIET]
     told = [rows.last(worker_id) for worker_id in working]
     if not told:
@@ -248,7 +248,7 @@ def _of_beat(worker_id: str, second: LiveSecond) -> WorkerSecond:
 
 
 def coarsen_second(second: WorkerSecond) -> WorkerSecond:
-    """A stored second, as beats tell it."""
+    """A stored second, in the form of heartbeats."""
     return WorkerSecond(
         worker_id=second.worker_id,
         ended_at=second.ended_at,

@@ -29,7 +29,7 @@ class LiveScreen:
     """Open from construction to close(). Raises OSError when the terminal goes away."""
 
     def __init__(self, stream: TextIO, clock: Clock, told: Callable[[str], None]) -> None:
-        """`told` hears of lines that others print meanwhile."""
+        """`told` is called with lines that other code prints meanwhile."""
         self._clock = clock
         self._console = Console(file=stream, force_terminal=True, highlight=False, markup=False, emoji=False)
         self._page = ScreenPage.RUN
@@ -47,7 +47,7 @@ class LiveScreen:
             raise
 
     def show(self, view: ScreenState) -> str:
-        """Draw if it is time to. Which keys were pressed that are not the screen's own."""
+        """Draw if it is time to. Returns the keys that the screen does not handle."""
         self._terminal.obey_stops()
         self._terminal.flush()
         others = self._obey(self._terminal.keys())

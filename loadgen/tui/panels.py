@@ -77,7 +77,7 @@ def _fraction(view: ScreenState, now_s: float) -> float | None:
 
 
 def _countdown(view: ScreenState, now_s: float) -> Text:
-    """From the local clock: it never jumps, and when time is up it says for how long."""
+    """From the local clock: it never jumps, and after the end it shows the time since then."""
     if view.filling is not None:
         filling = view.filling
         return Text(f"{one_line(filling.table, 40)} {filling.rows_there:,} of {counted(filling.rows, 'row')}")
@@ -94,7 +94,7 @@ def _countdown(view: ScreenState, now_s: float) -> Text:
 
 
 def load(view: ScreenState, width: int, limit: int) -> list[Text]:
-    """What is wanted and what is delivered."""
+    """Planned and delivered load."""
     offered = view.offered
     text = label("load")
     full = offered.open >= offered.target
@@ -113,7 +113,7 @@ def load(view: ScreenState, width: int, limit: int) -> list[Text]:
 
 
 def _client(cpu_percent: float) -> Text:
-    """The generator's own health decides whether the numbers may be trusted."""
+    """The health of the load generator decides whether the numbers are valid."""
     if cpu_percent >= CPU_INVALID_PERCENT:
         return Text(f"client CPU {cpu_percent:.0f} % ✗ too busy ", style="bold red")
     if cpu_percent >= CPU_WARN_PERCENT:
@@ -235,7 +235,7 @@ def _statement(row: StatementLine, name_width: int, columns: Sequence[tuple[str,
 
 
 def thresholds(view: ScreenState, width: int, limit: int) -> list[Text]:
-    """A lamp for each: mark, word and number, so that colour alone says nothing."""
+    """One entry per threshold: mark, word and number, so that colour is never the only sign."""
     lines = flow([_lamp(checked) for checked in view.checked], width, indent=LABEL)
     if not lines:
         return []

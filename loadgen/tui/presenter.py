@@ -1,4 +1,4 @@
-"""Makes the views of one run, from one look after the other. Pure."""
+"""Makes the screen states of one run from its snapshots. Pure."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ _PHASES = {Phase.PREPARING: "preparation", Phase.WARMUP: "warm-up", Phase.MEASUR
 
 
 class ScreenPresenter:
-    """One run. doing() before there is anything to look at and after its end, look() in between, in order."""
+    """One run. doing() before the first snapshot and after the end, look() in between, in order."""
 
     def __init__(self, scenario: Scenario, *, quits: bool = False) -> None:
         self._scenario, self._quits = scenario, quits
         self._history = LiveHistory()
         self._last: DisplaySnapshot | None = None
-        self._view: ScreenState | None = None  # of the last look
+        self._view: ScreenState | None = None  # of the last snapshot
         self._zero_s: float | None = None  # when the plan began
         self._phase_s = 0.0  # when this status and phase were first seen
         self._log: deque[LogEntry] = deque(maxlen=LOG_KEPT)
@@ -80,7 +80,7 @@ class ScreenPresenter:
     def doing(
         self, what: str, seen_s: float, *, run_id: str | None = None, filling: TableProgress | None = None
     ) -> ScreenState:
-        """Without a look: before the first, and after the last, when what was seen stays."""
+        """Without a snapshot: before the first, and after the last, whose values stay."""
         if self._doing_s[0] != what:
             self._doing_s = (what, seen_s)
         if self._view is not None:

@@ -45,7 +45,7 @@ def explanation(view: ScreenState, width: int, room: int) -> list[Text]:
 
 
 def errors(view: ScreenState, width: int, room: int) -> list[Text]:
-    """Most frequent first, each with one example, then what workers said last."""
+    """Most frequent first, each with one example, then the last errors of workers."""
     lines = [Text("")]
     if not view.errors:
         lines.append(Text(" no statement has failed"))

@@ -14,7 +14,7 @@ from loadgen.rules.thresholds import Checked
 from loadgen.tui.history import HistorySecond, PeakThroughput, RecentFigures
 from loadgen.tui.snapshot import WorkerDisplayState
 
-STALE_AFTER_S = 3.0  # looks come every second; news older than this are said to be old
+STALE_AFTER_S = 3.0  # snapshots come every second; an older one is marked as old
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class TableProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadStatus:
-    """The load that is wanted, and the load there is. `rate_per_s` None: a closed loop, as fast as it goes."""
+    """Planned and actual load. `rate_per_s` None: a closed loop without a rate."""
 
     target: int = 0
     open: int = 0
@@ -140,7 +140,7 @@ class LogEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScreenState:
-    """`doing` says in words what is happening; everything that is not known yet has its default."""
+    """`doing` describes the present activity; everything that is not known yet has its default."""
 
     scenario: str
     place: str  # connection and warehouse
@@ -172,7 +172,7 @@ class ScreenState:
 
     @property
     def client_cpu_percent(self) -> float | None:
-        """Of the busiest worker that still works, of one core; None: none has said."""
+        """Of the busiest working worker, in percent of one core; None: not reported."""
         said = (worker.cpu_percent for worker in self.workers if not worker.state.is_over)
         return max((percent for percent in said if percent is not None), default=None)
 

@@ -1,4 +1,4 @@
-"""What one look at a run showed, as plain values: the leader's own look, or one at the tables from elsewhere."""
+"""One observation of a run as plain values: of its leader, or from the tables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from loadgen.rules.thresholds import Checked
 
 
 class WorkerDisplayState(StrEnum):
-    """What a worker says of itself, unless it has fallen silent or ended."""
+    """The status of a worker's last heartbeat, unless it is stale, dead or done."""
 
     MISSING = "awaited"  # no heartbeat yet
     STARTING = "starting"
@@ -38,7 +38,7 @@ class WorkerSnapshot:
     state: WorkerDisplayState
     row: HeartbeatRow | None
     live: LiveMetrics | None
-    silent_s: float  # at the moment of the look
+    silent_s: float  # at the time of the snapshot
     why: str = ""  # what became of it, in one sentence
 
 
@@ -57,5 +57,5 @@ class DisplaySnapshot:
     checked: tuple[Checked, ...] = ()
     warnings: tuple[str, ...] = ()
     steps: tuple[StepRecord, ...] = ()  # of a search for the maximum, judged
-    polls: tuple[WarehousePoll, ...] = ()  # the newest looks at the warehouse, oldest first
-    stored: tuple[WorkerSecond, ...] = ()  # of the last minutes before the first look, in order, as beats tell them
+    polls: tuple[WarehousePoll, ...] = ()  # the newest polls of the warehouse, oldest first
+    stored: tuple[WorkerSecond, ...] = ()  # of the last minutes before the first snapshot, in order

@@ -60,7 +60,7 @@ class Terminal:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Columns and lines, asked for anew each time: so a resize needs no signal."""
+        """Columns and lines, read each time: so a resize needs no signal."""
         try:
             columns, lines = os.get_terminal_size(self._fd)
         except OSError:
@@ -182,7 +182,7 @@ LINE_MAX = 2_000
 
 
 class CapturedStderr(io.TextIOBase):
-    """Looks like stderr. Any thread may write; `told` hears of each whole line."""
+    """Replaces stderr. Any thread may write; `told` is called with each complete line."""
 
     encoding = "utf-8"
     errors = "replace"

@@ -12,7 +12,7 @@ from loadgen.tui.draw import LABEL, NOTHING, cell, flow, label, one_line, short_
 from loadgen.tui.screen_state import ScreenState, WorkerLine
 from loadgen.tui.snapshot import WorkerDisplayState
 
-LATE_HEARTBEAT_S = 3.0  # a beat comes every second; after so long its age is worth a colour
+LATE_HEARTBEAT_S = 3.0  # a heartbeat comes every second; an older one is shown in colour
 
 _MARKS = {
     WorkerDisplayState.MISSING: ("·", "dim"),
@@ -92,7 +92,7 @@ def _line(worker: WorkerLine, width: int, now_s: float) -> Text:
     mark, style = _MARKS[worker.state]
     text = Text.assemble("   ", (mark, style), f" {cell(one_line(worker.worker_id, 40), 11)} ")
     text.append(cell(worker.state.value, 9), style=style if worker.state in _TROUBLE else "")
-    cpu, over = worker.cpu_percent, "dim" if worker.state.is_over else ""  # then it is what it said last
+    cpu, over = worker.cpu_percent, "dim" if worker.state.is_over else ""  # then it is the last reported value
     busy = cpu is not None and cpu >= CPU_WARN_PERCENT
     text.append(f" {worker.open:>4}/{worker.target:<4} open {worker.busy:>4} busy  CPU ", style=over)
     text.append(f"{f'{cpu:.0f} %' if cpu is not None else NOTHING:>6}", style="yellow" if busy and not over else over)
@@ -100,7 +100,7 @@ def _line(worker: WorkerLine, width: int, now_s: float) -> Text:
 
 
 def _said(text: Text, worker: WorkerLine, now_s: float) -> Text:
-    """When it was last heard, and of one in trouble what it said."""
+    """The age of its last heartbeat, and the last error of a worker that is not alive."""
     quiet = worker.heard_s is not None and now_s - worker.heard_s > LATE_HEARTBEAT_S and not worker.state.is_over
     beat = " no heartbeat yet" if worker.heard_s is None else f" beat {_age(worker, now_s)} ago"
     text.append(beat, style="yellow" if quiet else "dim")

@@ -47,7 +47,7 @@ class SampleCollector:
         self._tallies: dict[int, Tally] = {}  # of the windows that are held
         self._surplus: dict[int, int] = {}  # of the windows that are held
         self._book = ErrorGrouper()
-        self._stalls = StallDetector(self._names)
+        self._stalls = StallDetector(self._names, open_loop=open_loop)
         self._measured = MeasuredCounts()
         self._stored = Counts()  # of the windows that are not held any more
         self._drained: list[Sample] = []  # by the last collection, when no window was open any more

@@ -8,6 +8,9 @@ what froze the server. Statements that were cut off (timed out, cancelled) were 
 with the same stall. A stall of which a part lies in a window is told in full: it may have begun in warm-up, and it goes
 on after the window has closed until one of its statements is answered.
 
+In an open loop arrivals go on, and those in flight may be young. There a stall is a span without any answer, at the end
+of which a statement in flight has run for that long.
+
 Time in which the worker's own process was paused is none of the server's: no statement grows older in it, and no stall
 covers it.
 
@@ -17,8 +20,9 @@ worker was and every other was stalled or idle. Spans are milliseconds since the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from loadgen.metrics.histogram import EMPTY, Histogram
@@ -56,8 +60,8 @@ class WindowStalls:
 class StallDetector:
     """add() with every collection. One thread."""
 
-    def __init__(self, names: Sequence[str]) -> None:
-        self._names = names
+    def __init__(self, names: Sequence[str], *, open_loop: bool = False) -> None:
+        self._names, self._open_loop = names, open_loop
         self._times: dict[str, Histogram] = {}  # service of what succeeded
         self._stalled: list[Span] = []  # of the monotonic clock, in order
         self._idle: list[Span] = []
@@ -90,8 +94,12 @@ class StallDetector:
         if max([*longest, *(now_ns - flight[3] for flight in flights)], default=0) > OVERDUE_NS:
             executed = [(one[0], one[3], one[4]) for one in samples if one[5] is not Outcome.SKIPPED]
             executed += [(number, sent_ns, now_ns) for number, _, _, sent_ns in flights]
-            for span in self._overdue(executed, from_ns, now_ns):
-                self._stall(span, executed, answers)
+            if self._open_loop:
+                for span in without(list(self._unanswered(executed, answers, now_ns)), self._paused):
+                    _append(self._stalled, span)
+            else:
+                for span in self._overdue(executed, from_ns, now_ns):
+                    self._stall(span, executed, answers)
         self._answered_ns = max([self._answered_ns, *answers])
         for tally in news:
             for name, statement in tally.statements.items():
@@ -133,6 +141,21 @@ class StallDetector:
             fine.append((sent_ns, due_ns))
             late.append((due_ns, done_ns))
         return without(common(merged(late), [(from_ns, now_ns)]), merged(fine))
+
+    def _unanswered(
+        self, executed: Sequence[tuple[int, int, int]], answers: Sequence[int], now_ns: int
+    ) -> Iterator[Span]:
+        """Spans between two answers, or since the last one, at the end of which a statement in flight is overdue."""
+        for answered_ns, end_ns in pairwise([self._answered_ns, *sorted(answers), now_ns]):
+            if end_ns - answered_ns <= OVERDUE_NS:
+                continue
+            flying = [(number, sent_ns) for number, sent_ns, done_ns in executed if sent_ns < end_ns <= done_ns]
+            if any(self._is_overdue(number, sent_ns, end_ns) for number, sent_ns in flying):
+                yield max(answered_ns + NS_PER_MS, min(sent_ns for _, sent_ns in flying)), end_ns
+
+    def _is_overdue(self, number: int, sent_ns: int, at_ns: int) -> bool:
+        limit_ns = self._limit_ns(number)
+        return limit_ns is not None and _awake_ns(sent_ns, limit_ns, self._paused) < at_ns
 
     def _limit_ns(self, number: int) -> int | None:
         times = self._times.get(self._names[number], EMPTY)

@@ -23,10 +23,10 @@ S = 1_000 * MS
 class Loop:
     """A worker whose clients send statements that take so long; harvested every second, from 0 on."""
 
-    def __init__(self, clients: int = 1, names: tuple[str, ...] = ("a",)) -> None:
+    def __init__(self, clients: int = 1, names: tuple[str, ...] = ("a",), *, open_loop: bool = False) -> None:
         self.windows = WindowRegistry()
         self.harvester = SampleCollector(
-            self.windows, [statement(name) for name in names], open_loop=False, started_ns=0
+            self.windows, [statement(name) for name in names], open_loop=open_loop, started_ns=0
         )
         self.recorder = self.harvester.recorder()
         self.free_ns = [0] * clients
@@ -349,3 +349,41 @@ def test_stalls_are_stored_with_the_window_merged_and_judged():
 def test_a_threshold_on_stalls_is_one_of_the_whole_run(threshold, what):
     (problem,) = problems_of(top=f"thresholds: [{threshold}]")
     assert what in problem
+
+
+# --- open loop: arrivals go on while the server does not answer ------------------------------------------------------
+
+
+def arrivals(loop: Loop, until_s: int, every_ms: int, service_ms: int, frozen: tuple[int, int] = (0, 0)) -> None:
+    """What would be answered while the server is frozen is answered when it goes on."""
+    for sent_ms in range(0, 1_000 * until_s, every_ms):
+        done_ms = sent_ms + service_ms
+        done_ms = frozen[1] + service_ms if frozen[0] < done_ms and sent_ms < frozen[1] else done_ms
+        loop.flights.append((0, sent_ms * MS, done_ms * MS, Outcome.SUCCEEDED))
+
+
+@pytest.mark.parametrize("every_ms", [10, 50, 400])
+def test_a_server_that_freezes_in_an_open_loop_stalls_as_long_as_it_was_frozen(every_ms: int) -> None:
+    loop = Loop(open_loop=True)
+    arrivals(loop, 30, every_ms, 50, frozen=(10_000, 14_000))
+
+    ((start_ms, end_ms),) = loop.until(25).stalled
+
+    assert 10_000 - every_ms <= start_ms <= 10_000 + every_ms
+    assert end_ms == 14_050
+
+
+@pytest.mark.parametrize(
+    ("every_ms", "service_ms", "frozen"),
+    [
+        (5_000, 50, (0, 0)),  # a low rate: seconds without an answer, and nothing in flight
+        (500, 3_000, (0, 0)),  # slow statements
+        (50, 50, (10_000, 10_900)),  # less than a second
+        (500, 300, (10_000, 12_000)),  # not 10 times the median
+    ],
+)
+def test_what_is_no_stall_in_an_open_loop(every_ms: int, service_ms: int, frozen: tuple[int, int]) -> None:
+    loop = Loop(open_loop=True)
+    arrivals(loop, 100, every_ms, service_ms, frozen)
+
+    assert loop.until(90).stalled == ()

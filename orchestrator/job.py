@@ -183,6 +183,7 @@ class RunJob:
             disturbances=disturbances,
             circumstances=circumstances,
             clock=self.clock,
+            waits=self._run_waits,
         )
         self._service = service  # from here on it hears of interrupts; one that came before ends everything now
         if self.stop.is_set():
@@ -316,6 +317,9 @@ class RunJob:
     def _waits(self, why: str) -> None:
         self.now = JobStatus(doing=f"waiting: {why}")
 
+    def _run_waits(self, why: str) -> None:
+        self.now = JobStatus(doing=why, run_id=self.now.run_id)
+
     def _tell(self, progress: PreparationProgress) -> None:
         self.now = JobStatus(doing="preparing tables", progress=progress)
 
@@ -355,6 +359,7 @@ class TakeoverJob(RunJob):
                 disturbances=disturbances,
                 circumstances=circumstances,
                 clock=self.clock,
+                waits=self._run_waits,
             )
             run = service.get_run_status(self.run_id)
             if run is None or run.status.is_terminal:

@@ -83,6 +83,7 @@ class Leader:
         lease_session: Callable[[], ControlSession],
         clock: Clock,
         told: Callable[[RunSnapshot], None] = lambda _: None,
+        waits: Callable[[str], None] = lambda _: None,  # called with what is waited for
     ) -> None:
         self._run_id, self._spawner = run_id, spawner
         self._clock, self._told = clock, told
@@ -94,7 +95,12 @@ class Leader:
         times = LeaseTimes(ttl_s=timing.lease_ttl_s, renew_s=timing.lease_renew_s, margin_s=timing.lease_margin_s)
         self._woken = threading.Event()
         # Never stopped: a user who does not want to wait for the control plane any longer ends the process.
-        self.patience = RetryPolicy(stop=threading.Event(), clock=clock, first_pause_s=0.5)
+        self.patience = RetryPolicy(
+            stop=threading.Event(),
+            clock=clock,
+            first_pause_s=0.5,
+            note=lambda error: waits(f"waiting for the control plane: {error}"),
+        )
         self.session = session
         self._leadership = Leadership(
             run_id, times, self.session, self.patience, lease_session=lease_session, clock=clock

@@ -98,11 +98,12 @@ class OrchestratorService:
         clock: Clock | None = None,
         open_session: OpenSession | None = None,
         patience: RetryPolicy | None = None,
+        waits: Callable[[str], None] = lambda _: None,  # called with what a run waits for
     ) -> None:
         """`make_spawner` is needed to lead runs; `disturbances` says what has disturbed the run on its warehouse."""
         self._open_session = open_session or (lambda role: ControlSession(place, role=role, environ=environ))
         self._disturbances, self._circumstances = disturbances, circumstances or TargetInfo()
-        self._make_spawner, self._environ = make_spawner, environ
+        self._make_spawner, self._environ, self._waits = make_spawner, environ, waits
         self._clock = clock or SystemClock()
         self._stop = threading.Event()
         self._patience = patience or RetryPolicy(stop=self._stop, clock=self._clock)
@@ -151,6 +152,7 @@ class OrchestratorService:
             lease_session=lambda: self._open_session("lease"),
             clock=self._clock,
             told=told,
+            waits=self._waits,
         )
         with self._lock:
             self._leader = leader

@@ -85,3 +85,14 @@ def test_a_breach_while_the_control_plane_is_away_is_found(bench: Bench) -> None
     (checked,) = [one for one in run.summary["thresholds"] if one["check"].startswith("max")]
     assert not checked["passed"]
     assert checked["value"] >= 6_000.0
+
+
+def test_a_run_says_that_it_waits_for_a_control_plane_that_refuses_rows(bench: Bench) -> None:
+    run = bench.run(load={"connections": 4, "duration": "3s"})
+    run.wait_for(MEASURES)
+    bench.server.fault(match="^INSERT", kind="http_status", status=503)
+    run.wait_for("waiting for the control plane: the control plane in LOADGEN.CONTROL failed at ")
+    bench.server.clear_faults()
+
+    assert run.ended() == run.summary["exit_code"], run.said
+    assert bench.state(run.run_id)[0] == "COMPLETED"

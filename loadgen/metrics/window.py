@@ -59,8 +59,8 @@ class MergedWindows:
     def surplus_fraction(self) -> float:
         """How much of the throughput was answered after the measured time; 0.0 where that does not matter.
 
-        Statements count in the window in which they start. In a steady state as many of earlier windows are answered
-        inside it as of its own after it; where a queue grows, more of its own are.
+        Statements count in the window in which they start. In a steady state, as many statements of earlier windows
+        are answered inside it as statements of this window after it; where a queue grows, more of the latter are.
         """
         succeeded = self.counts.succeeded
         fraction = self.surplus / succeeded if succeeded else 0.0

@@ -1,4 +1,4 @@
-"""Closed loop: when a client may go on, and how many connections are wanted at a moment.
+"""Closed loop: how many connections are planned at a moment.
 
 Levels over time, ramps included, are computed from the moment alone; nothing is added up on the way. Worker and
 orchestrator follow the same `Ramp`s, so what one plans is what the other is measured by.
@@ -6,11 +6,9 @@ orchestrator follow the same `Ramp`s, so what one plans is what the other is mea
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from loadgen.model.worker import worker_share
 from loadgen.scenario.model import Load, LoadMode
 from loadgen.units import NS_PER_S
 
@@ -76,87 +74,13 @@ def connection_ns(lines: Sequence[Ramp], from_ns: int, to_ns: int) -> int:
     return planned_ns
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectionStage:
-    """A level of connections for a time, reached from the level before it in a straight line."""
-
-    duration_s: float
-    connections: int
-    ramp_s: float = 0.0  # at the beginning of duration_s; 0: at once
-
-    def __post_init__(self) -> None:
-        if self.connections < 0 or not 0.0 <= self.ramp_s <= self.duration_s:
-            raise ValueError(f"a stage needs connections of 0 or more and a ramp within its duration: {self}")
-
-
-class ConnectionPlan:
-    """How many connections a run wants at each moment, and each worker's part of them."""
-
-    def __init__(self, stages: Sequence[ConnectionStage], *, initial: int = 0) -> None:
-        if not stages or initial < 0:
-            raise ValueError("a plan needs a stage, and begins with 0 connections or more")
-        self.stages = tuple(stages)
-        self.initial = initial
-        self._starts_ns = [0]
-        for stage in stages:
-            self._starts_ns.append(self._starts_ns[-1] + round(stage.duration_s * NS_PER_S))
-
-    @property
-    def duration_s(self) -> float:
-        return self._starts_ns[-1] / NS_PER_S
-
-    @property
-    def peak(self) -> int:
-        """The highest level there ever is."""
-        return max(self.initial, *(stage.connections for stage in self.stages))
-
-    def target_at(self, t_s: float) -> int:
-        """All connections wanted `t_s` after the beginning; after the end, as at the end."""
-        t_ns = round(t_s * NS_PER_S)
-        if t_ns < 0:
-            return self.initial
-        number = min(bisect_right(self._starts_ns, t_ns), len(self.stages)) - 1
-        stage = self.stages[number]
-        before = self.stages[number - 1].connections if number else self.initial
-        elapsed_ns, ramp_ns = t_ns - self._starts_ns[number], round(stage.ramp_s * NS_PER_S)
-        if elapsed_ns >= ramp_ns:
-            return stage.connections
-        gained = abs(stage.connections - before) * elapsed_ns // ramp_ns
-        return before + gained if stage.connections >= before else before - gained
-
-    def worker_target_at(self, t_s: float, worker: int, workers: int) -> int:
-        """One worker's part of it."""
-        return worker_share(self.target_at(t_s), worker, workers)
-
-
-def connection_plan(load: Load) -> ConnectionPlan:
-    """The connections of a run from the beginning of its warm-up, which is at the first level.
-
-    The first level is reached from min_connections in the load's ramp, which may last into the first stage; a stage
-    without warm-up before it may have its own ramp instead. An open loop has its ceiling from the beginning.
-    """
-    levels = load.levels
-    if not levels or load.mode is LoadMode.FIND_MAX:
-        raise ValueError("the connections of find_max are decided step by step")
-    if load.mode is LoadMode.RATE:
-        duration_s = load.warmup_s + sum(stage.duration_s for stage in levels)
-        return ConnectionPlan([ConnectionStage(duration_s=duration_s, connections=load.connections)])
-    first_ramp_s = load.ramp_s or (0.0 if load.warmup_s else levels[0].ramp_s)
-    stages = []
-    for number, stage in enumerate(levels):
-        if stage.connections is None:
-            raise ValueError("a stage of a closed loop needs connections")
-        before_s, ramp_s = (0.0, stage.ramp_s) if number else (load.warmup_s, first_ramp_s)
-        stages.append(
-            ConnectionStage(duration_s=before_s + stage.duration_s, connections=stage.connections, ramp_s=ramp_s)
-        )
-    return ConnectionPlan(stages, initial=load.min_connections)
-
-
 def initial_connections(load: Load) -> int:
-    """How many connections, over all workers, are open before a run starts."""
+    """How many connections, over all workers, are open before a run starts: with a ramp, `min_connections`."""
     if load.find_max is not None and load.mode is LoadMode.FIND_MAX:
         return load.find_max.start
     if load.mode is LoadMode.CONCURRENCY and (load.ramp_s or load.stages):
-        return connection_plan(load).target_at(0.0)
+        first = load.levels[0]
+        assert first.connections is not None, "a stage of a closed loop has connections"
+        is_ramped = load.ramp_s or (first.ramp_s and not load.warmup_s)
+        return load.min_connections if is_ramped else first.connections
     return load.connections

@@ -31,6 +31,9 @@ NESTED = {
 }
 TOO_MANY = {
     "joins": "SELECT 1 FROM T" + " JOIN T ON 1 = 1" * (statement_limits.JOINS_MAX + 1),
+    "common table expressions": "WITH A0 AS (SELECT 1 X)"
+    + "".join(f", A{n} AS (SELECT X FROM A{n - 1})" for n in range(1, statement_limits.SUBQUERIES_MAX + 1))
+    + f" SELECT X FROM A{statement_limits.SUBQUERIES_MAX}",
     "select items": "SELECT 1" + ", 1" * statement_limits.SELECT_ITEMS_MAX,
     "inner select items": "SELECT * FROM (SELECT 1" + ", 1" * statement_limits.SELECT_ITEMS_MAX + ") T",
     "tokens": "SELECT 1 WHERE 1 IN (1" + ",1" * FEW_TOKENS + ")",
@@ -75,6 +78,9 @@ def test_what_is_within_the_limits_is_planned(deep):
     assert plan("SELECT 1" + ", 1" * (statement_limits.SELECT_ITEMS_MAX - 1)).kind == "SELECT"
     joins = "".join(f" JOIN (SELECT 1 AS A) T{n} ON T.A = T{n}.A" for n in range(statement_limits.JOINS_MAX))
     assert plan(f"SELECT 1 FROM (SELECT 1 AS A) T{joins}").kind == "SELECT"
+    last = statement_limits.SUBQUERIES_MAX - 1
+    chain = "".join(f", A{n} AS (SELECT X FROM A{n - 1})" for n in range(1, last + 1))
+    assert plan(f"WITH A0 AS (SELECT 1 X){chain} SELECT X FROM A{last}").kind == "SELECT"
 
 
 @pytest.mark.parametrize("join", ["JOIN T", "JOIN (SELECT 1)"])

@@ -17,7 +17,7 @@ from loadgen.embedded.sql_errors import (
 )
 from loadgen.embedded.translate import dialect
 from loadgen.embedded.translate.emitter import Emitter, NameScope, ServerTableFunction
-from loadgen.embedded.translate.statement_limits import too_deep
+from loadgen.embedded.translate.statement_limits import subqueries_in, too_deep
 
 # Each view is a query over the stored catalogue; {database} is the quoted name of the database asked.
 _TABLE = "FROM meta.object o WHERE o.kind = 'table' AND o.body->>'database' = {database}"
@@ -248,7 +248,7 @@ def expanded(self: Emitter, view: CatalogTable) -> str:
     self.scopes = [*outside[3], NameScope()]
     try:
         tokens = dialect.tokens_of(view.query)
-        self.budget.add_view(len(tokens))
+        self.budget.add_view(len(tokens), subqueries_in(tokens))
         return self.emit(dialect.parse(view.query, tokens))
     finally:
         self.database, self.schema, self.text, self.scopes = outside

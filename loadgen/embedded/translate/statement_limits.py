@@ -4,6 +4,8 @@
     TOKENS_MAX            longer lists of rows need array binds
     NESTING_MAX           parentheses and brackets inside each other
     JOINS_MAX             JOIN words of one statement
+    SUBQUERIES_MAX        common table expressions and subqueries, those of views too: PostgreSQL plans a chain of them
+                          in cubic time, and cannot be canceled meanwhile
     SELECT_ITEMS_MAX      items of one select list
     COMMAND_TOKENS_MAX    of statements that are no queries
     VIEW_TOKENS_MAX       of the queries of all views that one statement reads, each as often as it is read
@@ -33,6 +35,7 @@ STATEMENT_BYTES_MAX = 1_048_576
 TOKENS_MAX = 250_000
 NESTING_MAX = 100
 JOINS_MAX = 200
+SUBQUERIES_MAX = 250
 SELECT_ITEMS_MAX = 1_600  # PostgreSQL has room for 1,664
 COMMAND_TOKENS_MAX = 10_000
 VIEW_TOKENS_MAX = 10_000
@@ -57,10 +60,26 @@ def too_complex(why: str) -> SqlError:
     return SqlError(1005, "42601", f"SQL compilation error: statement is too complex: {why}.")
 
 
+def too_many_subqueries() -> SqlError:
+    return too_complex(f"it has more than {SUBQUERIES_MAX} common table expressions and subqueries")
+
+
+def subqueries_in(tokens: list[Token]) -> int:
+    """How often SELECT comes right after a parenthesis."""
+    found, before = 0, None
+    for token in tokens:
+        kind = token.token_type
+        found += kind is TokenType.SELECT and before is TokenType.L_PAREN
+        before = kind
+    return found
+
+
 def check_shape(tokens: list[Token]) -> None:
     """Reject texts that would be too expensive to parse."""
     if len(tokens) > TOKENS_MAX:
         raise too_complex(f"it has more than {TOKENS_MAX} tokens")
+    if subqueries_in(tokens) > SUBQUERIES_MAX:
+        raise too_many_subqueries()
     joins = 0
     items: list[int] = [0]  # of the select list at each depth; 0: there is none
     for token in tokens:
@@ -95,11 +114,11 @@ def check_command(tokens: list[Token]) -> None:
 class TranslationBudget:
     """The steps that are left for one statement, with the queries of the views that it reads."""
 
-    __slots__ = ("characters", "left", "view_tokens")
+    __slots__ = ("characters", "left", "view_subqueries", "view_tokens")
 
     def __init__(self, tokens: int) -> None:
         self.left = STEPS_MIN + tokens * STEPS_PER_TOKEN
-        self.view_tokens = 0
+        self.view_tokens = self.view_subqueries = 0
         self.characters = 0
 
     def spend(self) -> None:
@@ -113,8 +132,11 @@ class TranslationBudget:
         if self.characters > CHARACTERS_MIN + CHARACTERS_PER_CHARACTER * len(text):
             raise too_complex("its translation is too long; nested calls write their arguments more than once")
 
-    def add_view(self, tokens: int) -> None:
+    def add_view(self, tokens: int, subqueries: int) -> None:
         self.view_tokens += tokens
+        self.view_subqueries += 1 + subqueries
+        if self.view_subqueries > SUBQUERIES_MAX:
+            raise too_many_subqueries()
         if self.view_tokens > VIEW_TOKENS_MAX:
             raise too_complex(f"the queries of its views have more than {VIEW_TOKENS_MAX} tokens")
         self.left += tokens * STEPS_PER_TOKEN

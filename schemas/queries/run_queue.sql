@@ -61,10 +61,11 @@ WHERE QUEUE_ID = ? AND (STATUS = 'FAILED' OR STATUS = 'CANCELLED' OR STATUS = 'E
 -- name: candidates
 -- What may be taken now by someone who offers these capabilities, the most urgent first, then the oldest. A run waits
 -- while another one measures the same target: two at once would measure each other; the second bind is 1 for someone
--- who shares targets. A row whose REQUIRES makes no sense is never taken, and keeps nobody from the others.
+-- who shares targets. A row whose REQUIRES makes no sense or is too long is never taken, and keeps nobody from the
+-- others.
 SELECT QUEUE_ID, EPOCH, STATUS, OWNER, TARGET FROM RUN_QUEUE Q
 WHERE (STATUS = 'QUEUED' OR STATUS = 'RUNNING') AND AVAILABLE_AT <= SYSDATE() AND ATTEMPTS < MAX_ATTEMPTS
-  AND ARRAY_SIZE(ARRAY_EXCEPT(TO_ARRAY(TRY_PARSE_JSON(REQUIRES)), TO_ARRAY(PARSE_JSON(?)))) = 0
+  AND ARRAY_SIZE(ARRAY_EXCEPT(TO_ARRAY(TRY_PARSE_JSON(IFF(LENGTH(REQUIRES) <= 16000, REQUIRES, NULL))), TO_ARRAY(PARSE_JSON(?)))) = 0
   AND NOT EXISTS (
       SELECT 1 FROM RUN_QUEUE B
       WHERE ? = 0 AND B.TARGET = Q.TARGET AND B.TARGET <> '' AND (B.STATUS = 'RUNNING' OR B.STATUS = 'CANCEL_REQUESTED')
@@ -76,7 +77,7 @@ ORDER BY PRIORITY DESC, CREATED_AT, QUEUE_ID LIMIT ?;
 -- unless targets are shared (1).
 SELECT COUNT(DISTINCT IFF(TARGET = '' OR ? = 1, QUEUE_ID, TARGET)) FROM RUN_QUEUE Q
 WHERE (STATUS = 'QUEUED' OR STATUS = 'RUNNING') AND AVAILABLE_AT <= SYSDATE() AND ATTEMPTS < MAX_ATTEMPTS
-  AND ARRAY_SIZE(ARRAY_EXCEPT(TO_ARRAY(TRY_PARSE_JSON(REQUIRES)), TO_ARRAY(PARSE_JSON(?)))) = 0
+  AND ARRAY_SIZE(ARRAY_EXCEPT(TO_ARRAY(TRY_PARSE_JSON(IFF(LENGTH(REQUIRES) <= 16000, REQUIRES, NULL))), TO_ARRAY(PARSE_JSON(?)))) = 0
   AND NOT EXISTS (
       SELECT 1 FROM RUN_QUEUE B
       WHERE ? = 0 AND B.TARGET = Q.TARGET AND B.TARGET <> '' AND (B.STATUS = 'RUNNING' OR B.STATUS = 'CANCEL_REQUESTED')

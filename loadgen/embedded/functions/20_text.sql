@@ -254,10 +254,33 @@ END
 $$;
 
 -- In PL/pgSQL, since the planner would read a constant text before it is found to be no JSON.
+-- Whether JSON has more than 1,000 levels. PostgreSQL's parser raises an error at some depth, which no caller can catch
+-- cheaply. Each pass of the loop takes away the innermost level.
+CREATE OR REPLACE FUNCTION sf.is_too_deep(value text) RETURNS boolean
+LANGUAGE plpgsql IMMUTABLE STRICT AS $$
+DECLARE
+    brackets text;
+    before integer;
+BEGIN
+    IF length(value) <= 1000 OR 2 * length(value) - length(replace(value, '[', '')) - length(replace(value, '{', ''))
+        <= 1000 THEN
+        RETURN false;
+    END IF;
+    brackets := regexp_replace(regexp_replace(value, '"(?:[^"\\]|\\.)*"', '', 'g'), '[^][{}]+', '', 'g');
+    brackets := translate(brackets, '{}', '[]');
+    FOR level IN 1..1000 LOOP
+        before := length(brackets);
+        brackets := replace(brackets, '[]', '');
+        EXIT WHEN length(brackets) = before;
+    END LOOP;
+    RETURN length(brackets) > 1000 OR brackets LIKE '%[]%';
+END
+$$;
+
 CREATE OR REPLACE FUNCTION sf.read_json(value text) RETURNS jsonb
 LANGUAGE plpgsql IMMUTABLE STRICT AS $$
 BEGIN
-    IF btrim(value, E' \t\r\n') <> '' AND pg_input_is_valid(value, 'jsonb') THEN
+    IF btrim(value, E' \t\r\n') <> '' AND NOT sf.is_too_deep(value) AND pg_input_is_valid(value, 'jsonb') THEN
         RETURN jsonb_in(textout(value));
     END IF;
     RETURN NULL;
@@ -266,8 +289,13 @@ $$;
 
 CREATE OR REPLACE FUNCTION sf.json_problem(value text) RETURNS text
 LANGUAGE sql IMMUTABLE
-RETURN (SELECT coalesce(regexp_replace(i.detail, '^Token "(.*)" is invalid\.$', 'unknown keyword "\1"'), i.message)
-    FROM pg_input_error_info(value, 'jsonb') AS i);
+RETURN CASE WHEN sf.is_too_deep(value) THEN 'the value has more than 1,000 levels' ELSE (SELECT CASE
+        WHEN i.message LIKE '%numeric%' THEN 'a number is out of range'
+        WHEN i.detail LIKE '\\u0000%' THEN 'a string has the character \u0000'
+        WHEN i.detail LIKE 'Unicode%' THEN 'a string has half of a surrogate pair'
+        ELSE coalesce(regexp_replace(i.detail, '^Token "(.*)" is invalid\.$', 'unknown keyword "\1"'), 'not a JSON value')
+        END
+    FROM pg_input_error_info(value, 'jsonb') AS i) END;
 
 CREATE OR REPLACE FUNCTION sf.read_hex(value text) RETURNS bytea
 LANGUAGE sql IMMUTABLE

@@ -6,6 +6,9 @@ DECLARE
     result jsonb := sf.read_json(value);
 BEGIN
     IF result IS NULL AND btrim(value, E' \t\r\n') <> '' THEN
+        IF sf.is_too_deep(value) THEN
+            PERFORM sf.fail(100069, '22P02', 'Semi-structured value is nested too deeply: the limit is 1,000 levels.');
+        END IF;
         PERFORM sf.fail(100069, '22P02', 'Error parsing JSON: ' || sf.json_problem(value));
     END IF;
     RETURN result;

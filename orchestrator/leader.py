@@ -286,6 +286,7 @@ class Leader:
     def _observe_workers(self, ends: Sequence[ProcessEnd]) -> float:
         """Assess the workers. Returns the time of the observation."""
         rows = worker_heartbeats.read(self.session, self._run_id)
+        self.limits.warn([str(error) for error in rows.unreadable[:1]])
         timing, now_s = self._policy.timing, self._now_s()
         silent_s = self._liveness.observe({row.identity.worker_id: row.beat.count for row in rows}, now_s)
         self.succession.observe(rows)

@@ -175,7 +175,7 @@ def dropped_warnings(rows: Sequence[ResultRow]) -> list[str]:
         try:
             dropped: Any = json.loads(row.summary or "{}").get("dropped") if row.worker_id is not None else None
             counts = {kind: int(dropped[kind]) for kind in _DROPPED if kind in dropped} if dropped else {}
-        except (ValueError, TypeError, AttributeError):  # of another version
+        except (ValueError, TypeError, AttributeError, RecursionError):  # of another version
             continue
         found += [f"{row.worker_id} dropped {count:,} {_DROPPED[kind]}" for kind, count in counts.items() if count > 0]
     return found

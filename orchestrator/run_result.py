@@ -264,7 +264,7 @@ def _logins(row: ResultRow) -> LoginCounts | None:
     try:
         said = json.loads(row.summary or "{}").get("logins")
         return None if said is None else read_logins(JsonFields(said, f"the result of {row.worker_id}"))
-    except (ValueError, AttributeError, LoadgenError):
+    except (ValueError, AttributeError, RecursionError, LoadgenError):
         return None
 
 
@@ -339,7 +339,7 @@ def driver_lightened(rows: Sequence[ResultRow]) -> bool | str | None:
     for row in rows:
         try:
             said = json.loads(row.summary or "{}").get("driver_lightened") if row.worker_id is not None else None
-        except (ValueError, AttributeError):
+        except (ValueError, AttributeError, RecursionError):
             continue
         told |= {said} if isinstance(said, bool) else set()
     return "mixed" if len(told) > 1 else next(iter(told), None)
@@ -355,7 +355,7 @@ def _sessions(row: ResultRow) -> UserSessionCounts:
     try:
         said: Any = json.loads(row.summary or "{}").get("sessions") or {}
         created, expired, current = (int(_number(said.get(name)) or 0) for name in ("created", "expired", "current"))
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         return UserSessionCounts()
     counts = UserSessionCounts(created=created, expired=expired)
     return counts if 0 <= counts.current == current else UserSessionCounts()

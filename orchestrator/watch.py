@@ -231,6 +231,6 @@ def _summary(session: ControlSession, run_id: str) -> Mapping[str, Any] | None:
     stored = next((row.summary for row, _ in test_results.read(session, run_id) if row.worker_id is None), None)
     try:
         found = None if stored is None else json.loads(stored)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None

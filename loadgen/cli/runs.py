@@ -229,6 +229,7 @@ def show(run: str, output: str, **place: str | None) -> None:
         return look(session, patience, run)
 
     seen = with_control_session(look, name="runs", **location_arguments(place))
+    warn_unreadable(seen.workers)
     from loadgen.cli.status import as_json, as_lines
 
     if output == "json":

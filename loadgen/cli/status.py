@@ -13,6 +13,7 @@ import click
 from loadgen.cli.common import echo
 from loadgen.cli.options import control_options, format_option, with_control_session
 from loadgen.control import run_lookup
+from loadgen.control.rows import ParsedRows, json_object
 from loadgen.control.session import ControlSession
 from loadgen.control.tables import run_leases, run_status, test_results, worker_heartbeats
 from loadgen.control.tables.run_leases import LeaseHolder
@@ -39,7 +40,7 @@ def status(
     RUN is the id of a run, a beginning that no other run has, latest, or latest~1 for the one before. Exit code 0
     whatever the state is, 2 when there is no such run, 3 when the control plane cannot be reached.
     """
-    from loadgen.cli.common import print_lines, terminal_width
+    from loadgen.cli.common import print_lines, terminal_width, warn_unreadable
 
     seen = with_control_session(
         lambda session, patience: look(session, patience, run),
@@ -49,6 +50,7 @@ def status(
         schema=schema,
         warehouse=warehouse,
     )
+    warn_unreadable(seen.workers)
     if output == "json":
         echo(json.dumps(as_json(seen), indent=2))
     else:
@@ -64,7 +66,7 @@ class RunDetails:
 
     run: Run
     holder: LeaseHolder | None
-    workers: tuple[HeartbeatRow, ...]
+    workers: ParsedRows[HeartbeatRow]
     now: datetime  # naive UTC
     summary: Mapping[str, Any] | None = None  # of a run that has ended, when there is one
 
@@ -91,9 +93,9 @@ def _summary(session: ControlSession, patience: RetryPolicy, run_id: str) -> Map
 
     rows = patience.call(lambda: test_results.read(session, run_id))
     stored = next((row.summary for row, _ in rows if row.worker_id is None), None)
-    found = None if stored is None else json.loads(stored)
-    if not isinstance(found, dict):
+    if stored is None:
         return None
+    found = json_object("TEST_RESULTS", run_id, "summary", stored)
     config = patience.call(lambda: run_status.read_config(session, run_id))
     return in_order(found, _statements(config))
 
@@ -200,7 +202,7 @@ def worker_labels(row: HeartbeatRow) -> list[str]:
     """LOADGEN_LABELS of the worker; empty when the column holds something else."""
     try:
         found = json.loads(row.identity.labels or "[]")
-    except ValueError:
+    except (ValueError, RecursionError):
         return []
     return [label for label in found if isinstance(label, str)] if isinstance(found, list) else []
 

@@ -80,6 +80,17 @@ def text_list(written: object) -> tuple[str, ...]:
     return tuple(found)
 
 
+def json_object(table: str, key: object, column: str, written: str | None) -> dict[str, Any]:
+    """A column's JSON object; empty: there is none."""
+    try:
+        found = json.loads(written) if written else {}
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise RowUnreadable(table, key, f"{column} is {_shown(written)}")
+    return found
+
+
 @cache
 def _hints(kind: Any) -> dict[str, Any]:
     return get_type_hints(kind)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from loadgen.control import run_lookup
+from loadgen.control.rows import json_object
 from loadgen.control.session import ControlSession
 from loadgen.control.tables import (
     run_status,
@@ -95,12 +95,12 @@ def _known(session: ControlSession, patience: RetryPolicy, name: str) -> _Known:
     rows = patience.call(lambda: test_results.read(session, run.run_id))
     polls = patience.call(lambda: warehouse_poll_snapshots.read(session, run.run_id))
     stored = next((row.summary for row, _ in rows if row.worker_id is None), None)
-    summary = None if stored is None else json.loads(stored)
+    summary = None if stored is None else json_object("TEST_RESULTS", run.run_id, "summary", stored)
     return _Known(
         run=run,
         summary=summary,
         setting=RunConditions(
-            config=json.loads(config or "{}"),
+            config=json_object("RUN_STATUS", run.run_id, "scenario_config", config),
             environment=(summary or {}).get("environment", {}),
             workers=run.workers_expected,
             warehouse_sizes=tuple(dict.fromkeys(poll.size for poll in polls if poll.size)),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from math import inf
 from typing import Any
 
 from loadgen.control import run_lookup
+from loadgen.control.rows import json_object
 from loadgen.control.session import ControlSession
 from loadgen.control.tables import (
     find_max_step_history,
@@ -104,7 +104,7 @@ def _summary(session: ControlSession, patience: RetryPolicy, run: Run) -> Mappin
     rows = patience.call(lambda: test_results.read(session, run.run_id))
     stored = next((row.summary for row, _ in rows if row.worker_id is None), None)
     if stored is not None:
-        found: Mapping[str, Any] = json.loads(stored)
+        found: Mapping[str, Any] = json_object("TEST_RESULTS", run.run_id, "summary", stored)
         if found.get("schema_version") != SCHEMA_VERSION:
             raise RunFailed(
                 f"the result of run {run.run_id} has version {found.get('schema_version')}, and this loadgen reads"

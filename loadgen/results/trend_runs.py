@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import difflib
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from loadgen.control.rows import json_object
 from loadgen.control.session import ControlSession
 from loadgen.control.tables import run_status, test_results, warehouse_poll_snapshots
 from loadgen.control.tables.test_results import ScenarioResult
@@ -53,7 +53,7 @@ def read_trend(session: ControlSession, patience: RetryPolicy, scenario: str, un
     last_left_out: str | None = None
     known: dict[str, _Known] = {}
     for result in reversed(results):
-        summary = None if result.summary is None else json.loads(result.summary)
+        summary = _summary(result)
         why = _left_out(result, summary)
         if why or summary is None:
             left_out[why] += 1
@@ -70,6 +70,11 @@ def read_trend(session: ControlSession, patience: RetryPolicy, scenario: str, un
     return trend_of(scenario, newest, left_out, others, last_left_out)
 
 
+def _summary(result: ScenarioResult) -> dict[str, Any] | None:
+    stored = result.summary
+    return None if stored is None else json_object("TEST_RESULTS", result.run_id, "summary", stored)
+
+
 def _left_out(result: ScenarioResult, summary: Mapping[str, Any] | None) -> str:
     """Why a run is no part of any series; empty: it is."""
     if result.status != "COMPLETED":
@@ -80,8 +85,11 @@ def _left_out(result: ScenarioResult, summary: Mapping[str, Any] | None) -> str:
 
 
 def _known(result: ScenarioResult, summary: Mapping[str, Any], size: str | None, raw: str | None) -> _Known:
-    environment, config = summary["environment"], json.loads(result.scenario_config or "{}")
-    warehouse = json.loads(raw) if raw else {}
+    environment, config = (
+        summary["environment"],
+        json_object("RUN_STATUS", result.run_id, "scenario_config", result.scenario_config),
+    )
+    warehouse = json_object("WAREHOUSE_POLL_SNAPSHOTS", result.run_id, "raw", raw)
     setting = RunConditions(
         config=config,
         environment=environment,

@@ -20,11 +20,12 @@ from datetime import datetime
 from functools import partial
 
 from loadgen.clock import Clock, SystemClock
+from loadgen.control.rows import RowUnreadable
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.tables import run_queue, run_status, schedule_fires, schedules
 from loadgen.control.tables.schedules import ScheduleRow, as_utc
 from loadgen.errors import ConnectFailed, LoadgenError
-from loadgen.log import event
+from loadgen.log import event, printable
 from loadgen.model.nightly import (
     BATCH,
     FIRES_PER_TICK_MAX,
@@ -104,6 +105,13 @@ def run_scheduler(
             clock.wait(stop, every_s)
 
 
+def _overlap(row: ScheduleRow) -> Overlap:
+    try:
+        return Overlap(row.overlap)
+    except ValueError:
+        raise RowUnreadable("SCHEDULES", row.schedule_id, f"overlap is {printable(repr(row.overlap), 60)}") from None
+
+
 class _Tick:
     """One look at everything."""
 
@@ -161,7 +169,7 @@ class _Tick:
         schedule = Schedule(
             cron=parse_cron(row.cron, row.timezone),
             max_catchup=min(row.max_catchup, MAX_CATCHUP),
-            overlap=Overlap(row.overlap),
+            overlap=_overlap(row),
             settled=row.last_fire_at,
         )
         found = due_fires(schedule, now, busy=False)

@@ -116,6 +116,31 @@ TABLES: dict[str, dict[str, Any]] = {
         "UPDATED_AT": NOW,
     },
 }
+TABLES["WORKER_HEARTBEATS"] = {
+    "RUN_ID": "good",
+    "WORKER_ID": "worker-0",
+    "WORKER_GROUP_ID": 0,
+    "STATUS": "COMPLETED",
+    "PHASE": "PROCESSING",
+    "LAST_HEARTBEAT": NOW,
+    "HEARTBEAT_COUNT": 1,
+    "ACTIVE_CONNECTIONS": 0,
+    "OPEN_CONNECTIONS": 0,
+    "TARGET_CONNECTIONS": 0,
+    "LAST_ERROR": "none",
+    "ERROR_COUNT": 0,
+    "LIVE_METRICS": "{}",
+    "LAST_SEQUENCE_ID": 0,
+    "HOSTNAME": "host",
+    "PID": 7,
+    "VERSION": "1",
+    "LABELS": "[]",
+    "CPU_PERCENT": 1.0,
+    "MEMORY_PERCENT": 1.0,
+    "CREATED_AT": NOW,
+    "UPDATED_AT": NOW,
+}
+TABLES["RUN_LEASES"] = {"RUN_ID": "good", "EPOCH": 1, "OWNER": "host:7:x", "EXPIRES_AT": NOW}
 KEYS = {"QUEUE_ID", "IDEMPOTENCY_KEY", "WORKER_ID", "SCHEDULE_ID", "RUN_ID", "TEST_ID"}
 numbers = itertools.count(1)
 
@@ -134,7 +159,8 @@ def plant(plane: ControlPlane, table: str, **columns: Any) -> bool:
     """A row as loadgen writes it, but for these columns. False: the table itself refuses it."""
     row = TABLES[table] | columns
     names, binds = ", ".join(row), [str(value) if isinstance(value, datetime) else value for value in row.values()]
-    marks = ", ".join("TO_TIMESTAMP_NTZ(?)" if name.endswith(("_AT", "_TIME")) else "?" for name in row)
+    times = ("_AT", "_TIME", "LAST_HEARTBEAT")
+    marks = ", ".join("TO_TIMESTAMP_NTZ(?)" if name.endswith(times) else "?" for name in row)
     with suppress(ControlFailed):
         return plane.change(f"INSERT INTO {table} ({names}) SELECT {marks}", *binds) == 1
     return False
@@ -151,7 +177,7 @@ def plant_all(plane: ControlPlane, table: str) -> int:
                 own["RUN_ID"] = f"h{number}"
             if table == "SCHEDULES":
                 own["NAME"] = f"h{number}"
-            if table == "RUN_ATTEMPTS":
+            if table in ("RUN_ATTEMPTS", "RUN_LEASES"):
                 own = {"EPOCH": number}
             planted += plant(plane, table, **(own | {column: value}))
     return planted

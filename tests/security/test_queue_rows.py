@@ -27,6 +27,7 @@ from orchestrator.nightly.queued_scenario import HostPermissions
 from orchestrator.nightly.runner import Runner, RunnerSettings
 from orchestrator.nightly.scheduler import fire_due_schedules
 from tests.control_plane import ControlPlane, patience
+from tests.process.run_bench import MEASURES, benched
 from tests.processes import wait_until
 from tests.security.hostile_rows import TABLES, numbers, plant, plant_all
 
@@ -42,7 +43,9 @@ LISTINGS = (
     ("schedule", "tick"),
     ("schedule", "show", "good"),
     ("runs", "list", "-n", "10000"),
+    ("runs", "show", "good"),
     ("runs", "recover", "--end-only"),
+    ("status", "good"),
 )
 
 
@@ -103,6 +106,55 @@ def test_rows_that_cannot_be_read_are_named(empty, ask):
     assert (code, "hint: " in err) == (4, True)
 
 
+def test_a_heartbeat_that_cannot_be_read_is_told_and_counts_as_none(empty, ask):
+    assert plant(empty, "RUN_STATUS")
+    assert plant(empty, "WORKER_HEARTBEATS")
+    assert plant(empty, "WORKER_HEARTBEATS", WORKER_ID="evilworker", STATUS="\x1b[2J")
+
+    for words in (("runs", "show", "good"), ("status", "good")):
+        code, out, err = ask(*words)
+        assert (code, "evilworker" in out, "\x1b" in out + err) == (0, False, False), err
+        assert "warning: row 'evilworker' of WORKER_HEARTBEATS is unreadable: status is " in err
+
+
+def test_a_run_goes_on_with_a_hostile_heartbeat_among_its_own(server, tmp_path):
+    with benched(server, tmp_path, embedded={"slots": 16, "service_time": "20ms"}) as bench:
+        run = bench.run(load={"warmup": "0s", "duration": "6s"})
+        run.wait_for(MEASURES)
+        hostile = TABLES["WORKER_HEARTBEATS"] | {"RUN_ID": run.run_id, "WORKER_ID": "evilworker", "STATUS": "\x1b[2J"}
+        binds = [str(value) if isinstance(value, datetime) else value for value in hostile.values()]
+        marks = ", ".join("?" * len(hostile))
+        bench.rows(f"INSERT INTO WORKER_HEARTBEATS ({', '.join(hostile)}) SELECT {marks}", *binds)
+
+        assert run.ended() in (0, 5), run.said  # on a busy machine its client may be the limit
+        assert bench.rows("SELECT STATUS FROM RUN_STATUS WHERE RUN_ID = ?", run.run_id) == [("COMPLETED",)]
+        told = [text for text in run.summary["environment"]["warnings"] if "evilworker" in text]
+        assert told == ["row 'evilworker' of WORKER_HEARTBEATS is unreadable: status is '\\x1b[2J'"]
+
+
+@pytest.mark.parametrize("config", ["[" * 100_000, "{", "[]"])
+def test_a_stored_scenario_that_cannot_be_read_is_an_error_with_a_hint(empty, ask, config):
+    for run_id in ("one", "two"):
+        assert plant(empty, "RUN_STATUS", RUN_ID=run_id, TEST_ID=run_id, SCENARIO_CONFIG=config)
+
+    code, _, err = ask("compare", "one", "two")
+
+    assert "row 'one' of RUN_STATUS is unreadable: scenario_config is " in err
+    assert (code, "hint: " in err) == (4, True)
+
+
+def test_a_schedule_with_an_unknown_overlap_says_so_at_a_tick(empty, ask):
+    bad = add_schedule(empty, "bad")
+    add_schedule(empty, "good")
+    empty.change("UPDATE SCHEDULES SET OVERLAP = ? WHERE SCHEDULE_ID = ?", "\x1b[2J", bad)
+
+    _, out, err = ask("schedule", "tick")
+
+    assert "is unreadable: overlap is " in out + err
+    assert "unexpected" not in out + err
+    assert set(empty.rows("SELECT NAME FROM RUN_QUEUE")) == {("orders",)}  # of the other one
+
+
 @pytest.mark.parametrize("value", [None, "text", 7, 1.5, Decimal(3), True, b"bytes", [1], float("nan"), object()])
 def test_a_row_of_wrong_types_is_unreadable_or_right(value):
     good = list(TABLES["RUN_QUEUE"].values())
@@ -154,6 +206,10 @@ def test_a_runner_survives_hostile_rows_and_does_the_good_one(empty, tmp_path):
     runs.mkdir()
     urgent = {"PRIORITY": 5, "OWNER": None, "ENDED_AT": None}
     hostile: dict[str, dict[str, Any]] = {"../../victim": {}, "epoch": {"EPOCH": 10**38 - 1}}
+    deep = ("[" * 100_000, "[" * 15_000, "[" * 1_500 + "]" * 1_500)
+    for number, requires in enumerate(deep):
+        ids = dict.fromkeys(("QUEUE_ID", "IDEMPOTENCY_KEY"), f"deep{number}")
+        assert plant(empty, "RUN_QUEUE", **urgent | ids | {"REQUIRES": requires})
     hostile |= {f"files-{number}": {"FILES": text} for number, text in enumerate(FILES)}
     for queue_id, columns in hostile.items():
         assert plant(empty, "RUN_QUEUE", **urgent | {"QUEUE_ID": queue_id, "IDEMPOTENCY_KEY": queue_id} | columns)

@@ -15,6 +15,7 @@ from loadgen.cli.common import user_and_host
 from loadgen.cli.main import cli, main
 from loadgen.cli.status import RunDetails, as_json, as_lines, outcome
 from loadgen.cli.stop import _as_json, _as_text
+from loadgen.control.rows import ParsedRows
 from loadgen.control.tables.run_leases import LeaseHolder
 from loadgen.control.tables.run_status import Run, RunFigures
 from loadgen.control.tables.test_logs import LogRow
@@ -27,7 +28,7 @@ ENDED = replace(
     RUN, status=RunStatus.FAILED, end_time=T0 + timedelta(seconds=75), reason="a\x1b[31m reason", verdict="error"
 )
 HOLDER = LeaseHolder(epoch=1, owner="build-7:4711:abc", remaining_ms=20_000)
-LOOK = RunDetails(run=RUN, holder=HOLDER, workers=(WORKER,), now=T0 + timedelta(seconds=65))
+LOOK = RunDetails(run=RUN, holder=HOLDER, workers=ParsedRows([WORKER]), now=T0 + timedelta(seconds=65))
 QUICKSTART = str(ROOT / "examples" / "quickstart.yaml")
 COMMANDS = [["status"], ["stop"], *(["runs", name] for name in ("list", "show", "logs", "recover", "prune"))]
 
@@ -127,7 +128,7 @@ def test_a_running_run_as_text():
 
 
 def test_an_ended_run_as_text_has_its_reason_and_nobody_who_leads_it():
-    text = as_text(replace(LOOK, run=ENDED, workers=()))
+    text = as_text(replace(LOOK, run=ENDED, workers=ParsedRows(())))
 
     assert text == (
         "20261116-0600-orders-7f3a9c  FAILED, error\n"
@@ -149,7 +150,8 @@ def test_a_run_without_a_leader_says_what_to_do():
     [('["disk=ssd","zone=eu"]', ["disk=ssd", "zone=eu"]), (None, []), ("{}", []), ("[1]", []), ("no JSON", [])],
 )
 def test_labels_of_workers_are_shown_where_they_have_some(stored, shown):
-    look = replace(LOOK, workers=(replace(WORKER, identity=replace(WORKER.identity, labels=stored)),))
+    labelled = replace(WORKER, identity=replace(WORKER.identity, labels=stored))
+    look = replace(LOOK, workers=ParsedRows([labelled]))
 
     assert as_json(look)["workers"][0]["labels"] == shown
     assert ("labels disk=ssd zone=eu" in as_text(look)) == bool(shown)

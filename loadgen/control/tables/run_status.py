@@ -207,16 +207,9 @@ def poll(session: ControlSession, run_id: str) -> RunPoll | None:
     rows = session.fetch(_Q["poll"], run_id, run_id)
     if not rows:
         return None
-    status, phase, next_sequence_id, lease_epoch, targets, moment, lease_over_ms = rows[0]
-    return RunPoll(
-        status=RunStatus(status),
-        phase=Phase(phase),
-        next_sequence_id=int(next_sequence_id),
-        lease_epoch=int(lease_epoch),
-        targets=read_targets(targets),
-        server_time=moment,
-        lease_over_ms=None if lease_over_ms is None else int(lease_over_ms),
-    )
+    *columns, targets, moment, lease_over_ms = rows[0]
+    row = (*columns, moment, lease_over_ms)
+    return parse_row("RUN_STATUS", RunPoll, row, key=run_id, targets=read_targets(targets))
 
 
 def server_time(session: ControlSession) -> datetime:
@@ -321,7 +314,7 @@ def read_targets(written: str | None) -> dict[str, ConnectionTarget]:
     """What can be read of WORKER_TARGETS: an entry that makes no sense must not keep a worker from its poll."""
     try:
         found = json.loads(written) if written else {}
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return {
         worker_id: target

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from loadgen.control.rows import clean_text, clip_text
+from loadgen.control.rows import ParsedRows, clean_text, clip_text, parse_row, read_rows
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.sql import load_queries
 from loadgen.errors import LoadgenError
@@ -114,9 +114,9 @@ def beat(session: ControlSession, me: WorkerIdentity, said: WorkerHeartbeat) -> 
     return touched == 1
 
 
-def read(session: ControlSession, run_id: str) -> tuple[HeartbeatRow, ...]:
+def read(session: ControlSession, run_id: str) -> ParsedRows[HeartbeatRow]:
     """All workers of a run, in the order of their numbers."""
-    return tuple(_row(run_id, row) for row in session.fetch(_Q["read"], run_id))
+    return read_rows(session.fetch(_Q["read"], run_id), lambda row: _row(run_id, row))
 
 
 def last_beats(session: ControlSession, run_id: str) -> dict[str, datetime]:
@@ -125,7 +125,11 @@ def last_beats(session: ControlSession, run_id: str) -> dict[str, datetime]:
 
 
 def find(session: ControlSession, run_id: str, worker_id: str) -> HeartbeatRow | None:
-    return next((row for row in read(session, run_id) if row.identity.worker_id == worker_id), None)
+    rows = read(session, run_id)
+    for error in rows.unreadable:
+        if error.key == worker_id:
+            raise error
+    return next((row for row in rows if row.identity.worker_id == worker_id), None)
 
 
 def _replace(
@@ -164,29 +168,12 @@ def _same_process(one: WorkerIdentity, other: WorkerIdentity) -> bool:
 def _row(run_id: str, row: tuple[Any, ...]) -> HeartbeatRow:
     (worker_id, group, status, phase, age_ms, count, active, opened, target, last_error, errors,
      live_metrics, last_sequence_id, hostname, pid, version, labels, cpu, memory) = row  # fmt: skip
+    identity = parse_row(
+        "WORKER_HEARTBEATS", WorkerIdentity, (worker_id, group, hostname, pid, version, labels), run_id=run_id
+    )
+    said = (status, phase, count, active, opened, target, last_error, errors, live_metrics, last_sequence_id)
     return HeartbeatRow(
-        identity=WorkerIdentity(
-            run_id=run_id,
-            worker_id=worker_id,
-            worker_group_id=int(group),
-            hostname=hostname,
-            pid=int(pid),
-            version=version,
-            labels=labels,
-        ),
-        beat=WorkerHeartbeat(
-            status=WorkerStatus(status),
-            phase=None if phase is None else Phase(phase),
-            count=int(count),
-            active_connections=int(active),
-            open_connections=int(opened),
-            target_connections=int(target),
-            last_error=last_error,
-            error_count=int(errors),
-            live_metrics=live_metrics,
-            last_sequence_id=int(last_sequence_id),
-            cpu_percent=cpu,
-            memory_percent=memory,
-        ),
+        identity=identity,
+        beat=parse_row("WORKER_HEARTBEATS", WorkerHeartbeat, (*said, cpu, memory), key=worker_id),
         age_ms=int(age_ms),
     )

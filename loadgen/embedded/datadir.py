@@ -71,8 +71,9 @@ class DataDir:
     @classmethod
     def claim(cls, path: Path) -> Self:
         """Own `path`, made if it is missing. Raises Busy when another process does."""
-        path = Path(os.path.realpath(path))
+        asked, path = path, Path(os.path.realpath(path))
         with _explained(path):
+            _require_safe_way(asked)
             account = server_account(path / "postgres")
             _prepare(path, account)
             lock_fd = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
@@ -137,9 +138,10 @@ def choose_data_dir(asked: Path | None = None, environ: Mapping[str, str] = os.e
 
 def running_server(path: Path) -> ListenAddress | None:
     """Where the living owner of `path` listens; None: it has no owner, or the owner is not ready."""
-    path = Path(os.path.realpath(path))
+    asked, path = path, Path(os.path.realpath(path))
     with _explained(path):
         try:
+            _require_safe_way(asked)
             _require_unshared(path)
             with open(path / LOCK, "rb", opener=no_link) as lock:
                 if take_lock(lock.fileno(), fcntl.LOCK_SH):
@@ -323,6 +325,20 @@ def _require_unshared(path: Path) -> None:
         )
     if os.geteuid() != 0 and info.st_uid not in (0, os.geteuid()):
         raise EmbeddedServerError(f"{path} belongs to user id {info.st_uid}, not to you", remedy=_CHOOSE_ANOTHER)
+
+
+def _require_safe_way(asked: Path) -> None:
+    """A link of another user, or a folder on the way in which every user may rename, could lead elsewhere tomorrow."""
+    if asked.is_symlink() and (owner := asked.lstat().st_uid) not in (0, os.geteuid()):
+        raise EmbeddedServerError(f"{asked} is a link of user id {owner}, not yours", remedy=_CHOOSE_ANOTHER)
+    for folder in {*Path(os.path.abspath(asked)).parents, *Path(os.path.realpath(asked)).parents}:
+        mode = folder.stat().st_mode if folder.is_dir() else 0
+        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            raise EmbeddedServerError(
+                f"the data directory {asked} could be replaced by others: they may write to {folder}"
+                f" (mode {stat.S_IMODE(mode):04o})",
+                remedy=f"Run: chmod o-w {folder}",
+            )
 
 
 def no_link(path: str, flags: int) -> int:

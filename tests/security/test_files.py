@@ -49,6 +49,32 @@ def test_a_data_directory_that_others_may_write_is_refused(data_dir: Path, mode:
         assert refused.value.remedy == f"Run: chmod go-w {data_dir}"
 
 
+def test_a_data_directory_that_others_could_replace_is_refused(data_dir: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(data_dir)
+    data_dir.parent.chmod(0o777)
+
+    for use in (DataDir.claim, running_server):
+        for path in (data_dir, link):
+            with pytest.raises(EmbeddedServerError, match="could be replaced by others") as refused:
+                use(path)
+            assert refused.value.remedy == f"Run: chmod o-w {data_dir.parent}"
+    data_dir.parent.chmod(0o1777)
+    DataDir.claim(data_dir).release()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a link away")
+def test_a_data_directory_behind_a_link_of_another_user_is_refused(data_dir: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(data_dir)
+    DataDir.claim(link).release()
+    os.lchown(link, 65_534, 65_534)
+
+    for use in (DataDir.claim, running_server):
+        with pytest.raises(EmbeddedServerError, match="is a link of user id 65534"):
+            use(link)
+
+
 def test_a_link_in_place_of_the_lock_of_a_data_directory_is_not_followed(data_dir: Path, tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("as it was")

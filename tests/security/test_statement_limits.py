@@ -71,6 +71,28 @@ def test_too_many_parts_are_refused_before_they_are_parsed(name, monkeypatch):
     assert caught.value.errno == 1005
 
 
+def chained(first: str, many: int) -> str:
+    ctes = "".join(f", A{n} AS (SELECT X FROM A{n - 1})" for n in range(1, many))
+    return f"WITH A0 AS ({first}){ctes} SELECT X FROM A{many - 1}"
+
+
+def test_a_chain_of_common_table_expressions_is_refused_through_views_too(server: EmbeddedServer):
+    """PostgreSQL would plan it for a minute, whatever the statement's timeout."""
+    wire, other = Wire(server), Wire(server)
+    wire.sql("CREATE OR REPLACE DATABASE CHAINS")
+    wire.sql(f"CREATE VIEW CHAINS.PUBLIC.V0 AS {chained('SELECT 1 AS X', 100)}")
+    wire.sql(f"CREATE VIEW CHAINS.PUBLIC.V1 AS SELECT X FROM ({chained('SELECT X FROM CHAINS.PUBLIC.V0', 15)})")
+
+    assert wire.sql("SELECT X FROM CHAINS.PUBLIC.V1") == [["1"]]
+    for text in (
+        chained("SELECT 1 AS X", 1_000),
+        "SELECT 1 FROM CHAINS.PUBLIC.V0 A, CHAINS.PUBLIC.V0 B, CHAINS.PUBLIC.V1 C",
+    ):
+        with pytest.raises(Refused, match="too complex: it has more than 250 common table expressions"):
+            wire.sql(text)
+    assert other.answers()
+
+
 def test_what_is_within_the_limits_is_planned(deep):
     inside = statement_limits.NESTING_MAX - 1
 

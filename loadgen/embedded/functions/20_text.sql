@@ -269,6 +269,9 @@ BEGIN
     brackets := regexp_replace(regexp_replace(value, '"(?:[^"\\]|\\.)*"', '', 'g'), '[^][{}]+', '', 'g');
     brackets := translate(brackets, '{}', '[]');
     FOR level IN 1..1000 LOOP
+        IF strpos(brackets, repeat('[', 1001)) > 0 THEN
+            RETURN true;
+        END IF;
         before := length(brackets);
         brackets := replace(brackets, '[]', '');
         EXIT WHEN length(brackets) = before;

@@ -18,7 +18,7 @@ from loadgen.model.event import Start, decode_command
 from loadgen.model.run import Phase, RunStatus
 from loadgen.model.worker import WorkerStatus, worker_share
 from loadgen.rules.client_health import GAP_INVALID_PERCENT, PAUSED_INVALID_PERCENT
-from loadgen.rules.delivered_load import RUN_MIN_PERCENT, WORKER_MIN_PERCENT
+from loadgen.rules.delivered_load import LOGIN_INVALID_PERCENT, RUN_MIN_PERCENT, WORKER_MIN_PERCENT
 from loadgen.rules.plan import PlannedWindow, RunPlan, plan_run, planned_arrivals
 from loadgen.rules.validity import SAMPLES_MIN
 from loadgen.scenario.model import LoadMode, Scenario
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tests.unit.simulation.world import World
 
 BAND = 0.005  # around a limit, where either verdict may be right
+LOGIN_BAND = 0.03  # around the limit of logging in: windows shift by the way of an answer, and logins are short
 SILENCE_MARGIN_S = 4.0  # leaders look once a second, and beats come every two
 SHIFTS_S = [0.01 * number for number in range(31)]  # the way of an answer, up to the longest
 
@@ -197,9 +198,22 @@ def other_reasons(world: World, zero_s: float | None) -> tuple[list[str], list[s
     if len(world.workers) > (world.scenario.load.workers or 1):
         leaves_open.append("a worker was replaced")
     windows = [] if zero_s is None else plan_run(world.scenario.load).windows
+    measured_s = sum(window.duration_s for window in windows)
+    if len(world.tables.polls) < measured_s / world.scenario.timing.warehouse_poll_s:
+        leaves_open.append("polls of the warehouse are missing")
     for window in windows:
         assert zero_s is not None
         span = (zero_s + window.starts_s, zero_s + window.starts_s + window.duration_s)
+        planned_s = sum(
+            length_s * wanted
+            for number in range(world.scenario.load.workers or 1)
+            for _, length_s, wanted in _stairs(world.scenario, plan_run(world.scenario.load), window, number)
+        )
+        again_s = sum(overlap_s(record.logins[1:], span) for record in world.target.records.values())
+        if again_s > (LOGIN_INVALID_PERCENT / 100 - LOGIN_BAND) * planned_s:
+            leaves_open.append(f"connections were logging in for {again_s:.1f} of {planned_s:.1f} s")
+        if again_s > (LOGIN_INVALID_PERCENT / 100 + LOGIN_BAND) * planned_s:
+            forbids.append(f"connections were logging in for {again_s:.1f} of {planned_s:.1f} s")
         for worker in world.workers:
             gap_s = paused_s(worker.pauses, span)
             if gap_s > (GAP_INVALID_PERCENT / 100 + BAND) * window.duration_s:

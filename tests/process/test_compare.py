@@ -60,7 +60,7 @@ def check_same_scenario(store: Store, first: str, again: str, page: Path) -> Non
     assert (code, errors) == (0, "")
     assert out.startswith("EQUIVALENT  ")
     assert "same scenario, same environment" in out
-    assert page.read_text("utf-8").startswith("<!doctype html>")
+    assert page.read_text("utf-8").startswith("<!DOCTYPE html>")
     code, data = store.json(first, again)
     assert (code, data["verdict"], data["exit_code"]) == (0, "equivalent", 0)
     assert (data["a"]["run_id"], data["b"]["run_id"]) == (first, again)

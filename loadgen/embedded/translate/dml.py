@@ -132,6 +132,8 @@ def _update(self: Emitter, node: exp.Update) -> str:
         if not isinstance(item, exp.EQ):
             raise unsupported("UPDATE SET form")
         column, default = _column(table, item.this), _default(item.expression)
+        if column in values:
+            raise compilation(2025, "42S21", f"duplicate column name '{dialect.identifier(item.this.this)}'")
         values[column] = default or self.emit(item.expression)
         if default or isinstance(item.expression, exp.Null | exp.Placeholder | exp.Literal):
             constants.add(column)

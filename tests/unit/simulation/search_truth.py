@@ -20,7 +20,7 @@ from loadgen.rules.validity import SAMPLES_MIN
 from orchestrator.run_result import WINDOW_OPENING_MS
 from tests.unit.simulation.faults import SERVER
 from tests.unit.simulation.standard_tables import ZERO
-from tests.unit.simulation.truth import BAND, Truth, overlap_s, paused_s, slots, working
+from tests.unit.simulation.truth import BAND, Truth, overlap_s, paused_s, polls_missing, slots, working
 
 if TYPE_CHECKING:
     from tests.unit.simulation.target import Target
@@ -90,6 +90,9 @@ def other_search_reasons(world: World, found: Mapping[str, Any]) -> tuple[list[s
     for worker in world.workers:
         if stopping_s is None or (worker.ended_s is not None and worker.ended_s < stopping_s):
             leaves_open.append(f"{worker.name} left before the end of the search")
+    spans = [judged_span(world, step["step"]) for step in found.get("steps", ())]
+    if spans:
+        leaves_open += polls_missing(world, (min(span[0] for span in spans), max(span[1] for span in spans)))
     for step in deciding(found):
         span = judged_span(world, step["step"])
         for worker in world.workers:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 
+LIMIT_MAX = 10_000_000
+_LIMIT = "{limit}"  # in the text of a statement: see NamedQuery.limited
 _NAME = re.compile(r"^-- name: ([a-z_]+)$", re.MULTILINE)
 
 
@@ -23,6 +25,18 @@ class NamedQuery:
     name: str  # table.verb
     sql: str
     binds: int
+
+    @property
+    def takes_limit(self) -> bool:
+        return _LIMIT in self.sql
+
+    def limited(self, rows: int) -> NamedQuery:
+        """The statement for this many rows at most. Snowflake documents LIMIT with a constant, not with a bind."""
+        if type(rows) is not int or not 0 <= rows <= LIMIT_MAX:
+            raise ValueError(f"{rows!r} is no number of rows")
+        if not self.takes_limit:
+            raise ValueError(f"{self.name} has no {_LIMIT}")
+        return replace(self, sql=self.sql.replace(_LIMIT, str(rows)))
 
 
 @cache

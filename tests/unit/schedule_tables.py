@@ -4,6 +4,7 @@ schedulers die and overtake one another. The real SQL is tried by tests/contract
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -65,7 +66,7 @@ class Wire:
     """What a scheduler takes for its session. `before` is called ahead of each statement, with its number."""
 
     def __init__(self, tables: Tables, before: Callable[[int], None] = lambda _: None) -> None:
-        self.tables, self._before, self.statements = tables, before, 0
+        self.tables, self._before, self.statements, self._limit = tables, before, 0, 0
 
     @property
     def session(self) -> ControlSession:
@@ -73,6 +74,8 @@ class Wire:
 
     def fetch(self, query: NamedQuery, *binds: Any) -> list[tuple[Any, ...]]:
         self._count()
+        if limit := re.search(r"LIMIT (\d+)$", query.sql):
+            self._limit = int(limit[1])
         found: list[tuple[Any, ...]] = getattr(self, f"_{query.name.replace('.', '_')}")(*binds)
         return found
 
@@ -88,14 +91,14 @@ class Wire:
     def _run_status_server_time(self) -> list[tuple[Any, ...]]:
         return [(self.tables.now,)]
 
-    def _schedules_enabled(self, after: str, limit: int) -> list[tuple[Any, ...]]:
+    def _schedules_enabled(self, after: str) -> list[tuple[Any, ...]]:
         rows = sorted((key, row) for key, row in self.tables.schedules.items() if row.enabled and key > after)
         return [
             (
                 *(key, f"name of {key}", row.cron, row.timezone, "s", None, "", "[]", 0, row.enabled),
                 *(row.max_catchup, row.overlap, row.last_fire_at, row.reason, row.last_fire_at, row.last_fire_at),
             )
-            for key, row in rows[:limit]
+            for key, row in rows[: self._limit]
         ]
 
     def _schedules_wanted(self, schedule_id: str) -> list[tuple[Any, ...]]:
@@ -122,11 +125,11 @@ class Wire:
         self.tables.fires[schedule_id, moment] = FireEntry(str(outcome), self.tables.now)
         return 1
 
-    def _schedule_fires_due(self, limit: int) -> list[tuple[Any, ...]]:
+    def _schedule_fires_due(self) -> list[tuple[Any, ...]]:
         found = [key for key, entry in self.tables.fires.items() if entry.outcome == "DUE"]
         return [
             (schedule_id, at, f"name of {schedule_id}" if schedule_id in self.tables.schedules else None)
-            for schedule_id, at in found[:limit]
+            for schedule_id, at in found[: self._limit]
         ]
 
     def _schedule_fires_queued(self, queue_id: str, schedule_id: str, at: str) -> int:

@@ -8,7 +8,11 @@ from dataclasses import dataclass
 from loadgen.control.setup.migrations import migrations
 from loadgen.control.sql import load_queries, query_files
 
-QUERIES = [query for table in query_files() for query in load_queries(table).values()]
+QUERIES = [
+    query.limited(1) if query.takes_limit else query
+    for table in query_files()
+    for query in load_queries(table).values()
+]
 MIGRATIONS = [statement for migration in migrations() for statement in migration.statements]
 # An administrator's deletions: over every table, of all old runs at once, and sent one after the other by one module.
 PRUNING = "prune."

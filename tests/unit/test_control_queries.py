@@ -66,6 +66,24 @@ def test_each_statement_is_about_the_table_of_its_file(path):
         assert table.upper() in query.sql or query.name in ("run_status.server_time", "prune.old", "prune.old_queued")
 
 
+def test_a_limit_is_a_number_in_the_statement():
+    query = load_queries("run_status")["newest"]
+
+    assert query.limited(25).sql.endswith("RUN_ID DESC LIMIT 25")
+    assert query.limited(25).binds == query.binds == 0
+
+
+@pytest.mark.parametrize("rows", [-1, True, 1.0, "1", "1; DROP TABLE T", None, 10**9])
+def test_what_is_no_number_of_rows_never_gets_into_a_statement(rows):
+    with pytest.raises(ValueError, match="is no number of rows"):
+        load_queries("run_status")["newest"].limited(rows)
+
+
+def test_a_statement_without_the_mark_takes_no_limit():
+    with pytest.raises(ValueError, match=r"run_leases.newest has no \{limit\}"):
+        load_queries("run_leases")["newest"].limited(1)
+
+
 def test_comments_do_not_travel():
     assert without_comments("-- why\nSELECT ?\n  -- and how?\nFROM T;") == "SELECT ?\nFROM T;"
 

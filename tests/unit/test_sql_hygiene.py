@@ -67,6 +67,7 @@ FORBIDDEN = {
     "there are no named binds": (r"(?<![\w):\]\"]):[A-Za-z_]", "SELECT A FROM T WHERE B = :name"),
     "there are no client-side binds": (r"%s|%\(", "SELECT %(name)s"),
     "IN takes no binds": (r"\bIN\s*\([^)]*\?", "SELECT A FROM T WHERE B IN (?, ?)"),
+    "LIMIT takes a constant": (r"\b(LIMIT|OFFSET)\s+[^0-9]", "SELECT A FROM T ORDER BY A LIMIT ?"),
     "one statement is one transaction": (r"\b(BEGIN|COMMIT|ROLLBACK|START TRANSACTION)\b", "BEGIN TRANSACTION"),
     "FOR UPDATE needs a transaction": (r"\bFOR\s+UPDATE\b", "SELECT A FROM T FOR UPDATE"),
     "OR REPLACE empties tables": (r"\bOR\s+(REPLACE|ALTER)\b", "CREATE OR REPLACE TABLE T (A INT)"),

@@ -162,7 +162,7 @@ def page(
 ) -> PoolWorkerPage:
     """Some runners in the order of their ids, after those of the page that gave `token`."""
     words, after = labels_json(labels), _after(token)
-    rows = patience.call(lambda: session.fetch(_Q["page"], after, status, words, size + 1))
+    rows = patience.call(lambda: session.fetch(_Q["page"].limited(size + 1), after, status, words))
     total = patience.call(lambda: session.fetch(_Q["count"], status, words))[0][0]
     next_token = f"{_TOKEN}{rows[size - 1][0]}" if len(rows) > size else None
     return PoolWorkerPage(workers=read_rows(rows[:size], _worker), next_token=next_token, total=int(total))
@@ -182,7 +182,7 @@ def _after(token: str | None) -> str:
 
 def find(session: ControlSession, patience: RetryPolicy, name: str) -> PoolWorker:
     """The runner whose id is `name`, or alone begins with it."""
-    found = patience.call(lambda: [str(row[0]) for row in session.fetch(_Q["beginning_with"], name, 3)])
+    found = patience.call(lambda: [str(row[0]) for row in session.fetch(_Q["beginning_with"].limited(3), name)])
     shown = printable(name, 80)
     if not found:
         raise UsageError(f"there is no runner {shown!r}", remedy=_SHOW_IDS)

@@ -97,7 +97,7 @@ def read(session: ControlSession, run_id: str, limit: int) -> tuple[tuple[Execut
     names = Execution.__slots__
     return tuple(
         (Execution(**dict(zip(names, row[:-1], strict=True))), row[-1])
-        for row in session.fetch(_Q["read"], run_id, limit)
+        for row in session.fetch(_Q["read"].limited(limit), run_id)
     )
 
 
@@ -106,7 +106,7 @@ def undecided(
 ) -> tuple[PendingExecution, ...]:
     """The next statements that may still be found, in order of (start, id), after that one."""
     start, execution_id = after
-    rows = session.fetch(_Q["undecided"], run_id, int(skipped_too), start, start, execution_id, limit)
+    rows = session.fetch(_Q["undecided"].limited(limit), run_id, int(skipped_too), start, start, execution_id)
     return tuple(
         PendingExecution(**dict(zip(PendingExecution.__slots__, (*row[:-1], RowEnrichment(row[-1])), strict=True)))
         for row in rows

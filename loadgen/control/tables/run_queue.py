@@ -130,7 +130,7 @@ def read(session: ControlSession, queue_id: str) -> QueuedRun | None:
 
 def newest(session: ControlSession, limit: int, *, status: QueueStatus | None = None) -> ParsedRows[QueuedRun]:
     """The latest queued runs, newest first."""
-    return read_rows(session.fetch(_Q["newest"], status, limit), _queued)
+    return read_rows(session.fetch(_Q["newest"].limited(limit), status), _queued)
 
 
 def waiting(session: ControlSession) -> ParsedRows[WaitingRun]:
@@ -151,7 +151,7 @@ def read_scenario_text(session: ControlSession, queue_id: str) -> str | None:
 
 def find(session: ControlSession, patience: RetryPolicy, name: str) -> str:
     """The id that `name` is, or is the only beginning of."""
-    found = patience.call(lambda: [str(row[0]) for row in session.fetch(_Q["beginning_with"], name, 3)])
+    found = patience.call(lambda: [str(row[0]) for row in session.fetch(_Q["beginning_with"].limited(3), name)])
     if found and (found[0] == name or len(found) == 1):
         return found[0]
     shown = printable(name, 80)

@@ -71,7 +71,7 @@ def claim(
 
     With `share` also one whose target is being measured by another.
     """
-    rows = patience.call(lambda: session.fetch(_Q["candidates"], labels_json(offers), int(share), CANDIDATES))
+    rows = patience.call(lambda: session.fetch(_Q["candidates"].limited(CANDIDATES), labels_json(offers), int(share)))
     for queue_id, epoch, status, last_owner, target in rows:
         try:
             if status == QueueStatus.RUNNING:

@@ -170,7 +170,7 @@ def read(session: ControlSession, run_id: str) -> Run | None:
 
 def newest(session: ControlSession, limit: int) -> ParsedRows[Run]:
     """The latest runs, newest first."""
-    return read_rows(session.fetch(_Q["newest"], limit), _run)
+    return read_rows(session.fetch(_Q["newest"].limited(limit)), _run)
 
 
 def listed(
@@ -184,17 +184,19 @@ def listed(
     """The latest runs, newest first, with the figures of their results; only those with a status, of a scenario, or
     made within some time, when given."""
     wanted = (None if status is None else status.value, scenario, None if within_s is None else round(within_s))
-    return read_rows(session.fetch(_Q["listed"], *wanted, limit), lambda row: (_run(row[:-5]), _figures(*row[-5:])))
+    return read_rows(
+        session.fetch(_Q["listed"].limited(limit), *wanted), lambda row: (_run(row[:-5]), _figures(*row[-5:]))
+    )
 
 
 def scenarios(session: ControlSession, limit: int) -> tuple[str, ...]:
     """Names of the scenarios that have runs, in order."""
-    return tuple(str(row[0]) for row in session.fetch(_Q["scenarios"], limit))
+    return tuple(str(row[0]) for row in session.fetch(_Q["scenarios"].limited(limit)))
 
 
 def beginning_with(session: ControlSession, beginning: str, limit: int) -> tuple[str, ...]:
     """Ids of runs, the shortest of those that begin so first."""
-    return tuple(str(row[0]) for row in session.fetch(_Q["beginning_with"], beginning, limit))
+    return tuple(str(row[0]) for row in session.fetch(_Q["beginning_with"].limited(limit), beginning))
 
 
 def read_config(session: ControlSession, run_id: str) -> str | None:

@@ -72,7 +72,7 @@ def due(session: ControlSession, limit: int) -> tuple[DueFire, ...]:
     """Fires that are not known to be queued, the newest first."""
     return tuple(
         DueFire(schedule_id=schedule_id, at=as_utc(at), name=name)
-        for schedule_id, at, name in session.fetch(_Q["due"], limit)
+        for schedule_id, at, name in session.fetch(_Q["due"].limited(limit))
     )
 
 
@@ -91,7 +91,7 @@ def busy(session: ControlSession, schedule_id: str) -> bool:
 
 def newest(session: ControlSession, schedule_id: str, limit: int) -> ParsedRows[FireRow]:
     """The last fires, newest first."""
-    return read_rows(session.fetch(_Q["newest"], schedule_id, limit), _row)
+    return read_rows(session.fetch(_Q["newest"].limited(limit), schedule_id), _row)
 
 
 def forget(session: ControlSession, patience: RetryPolicy, schedule_id: str) -> None:

@@ -96,12 +96,12 @@ def find(session: ControlSession, patience: RetryPolicy, name: str) -> ScheduleR
 
 def by_name(session: ControlSession) -> ParsedRows[ScheduleRow]:
     """All schedules, in the order of their names."""
-    return read_rows(session.fetch(_Q["by_name"], LISTED_MAX), _row)
+    return read_rows(session.fetch(_Q["by_name"].limited(LISTED_MAX)), _row)
 
 
 def enabled(session: ControlSession, after: str, limit: int) -> tuple[ParsedRows[ScheduleRow], str | None]:
     """The next enabled schedules after an id, and the last id of them; None: there are no more."""
-    found = session.fetch(_Q["enabled"], after, limit)
+    found = session.fetch(_Q["enabled"].limited(limit), after)
     return read_rows(found, _row), str(found[-1][0]) if found else None
 
 

@@ -47,7 +47,7 @@ def append_missing(session: ControlSession, patience: RetryPolicy, run_id: str, 
 
 def newest(session: ControlSession, run_id: str, limit: int) -> tuple[LogRow, ...]:
     """The last lines of a run, oldest first."""
-    rows = session.fetch(_Q["newest"], run_id, limit)
+    rows = session.fetch(_Q["newest"].limited(limit), run_id)
     return tuple(_row(row) for row in reversed(rows))
 
 

@@ -104,7 +104,7 @@ def read(session: ControlSession, run_id: str) -> tuple[tuple[ResultRow, datetim
 
 def of_scenario(session: ControlSession, scenario: str, limit: int) -> tuple[ScenarioResult, ...]:
     """Of its newest runs, newest first."""
-    rows = session.fetch(_Q["of_scenario"], scenario, limit)
+    rows = session.fetch(_Q["of_scenario"].limited(limit), scenario)
     return tuple(ScenarioResult(**dict(zip(ScenarioResult.__slots__, row, strict=True))) for row in rows)
 
 

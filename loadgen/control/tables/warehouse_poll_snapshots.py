@@ -42,12 +42,12 @@ def read(session: ControlSession, run_id: str) -> tuple[WarehousePoll, ...]:
 
 def newest(session: ControlSession, run_id: str, limit: int) -> tuple[WarehousePoll, ...]:
     """The last looks, oldest first."""
-    return tuple(_poll(row) for row in reversed(session.fetch(_Q["newest"], run_id, limit)))
+    return tuple(_poll(row) for row in reversed(session.fetch(_Q["newest"].limited(limit), run_id)))
 
 
 def of_scenario(session: ControlSession, scenario: str, limit: int) -> dict[str, tuple[str | None, str | None]]:
     """SIZE and RAW of the last look of each of the newest runs, by run id."""
-    return {run_id: (size, raw) for run_id, size, raw in session.fetch(_Q["of_scenario"], scenario, limit)}
+    return {run_id: (size, raw) for run_id, size, raw in session.fetch(_Q["of_scenario"].limited(limit), scenario)}
 
 
 def _poll(row: tuple[Any, ...]) -> WarehousePoll:

@@ -1,8 +1,9 @@
 """Appending to standard tables, once: nothing there enforces a key.
 
-A batch is one array-bound statement, so all of its rows are there or none. After a lost answer its first row is looked
-for by its key. A statement that was given up may still be executed later than it was sent again; against that no look
-helps, so readers take one row of each key.
+A batch is one statement with its rows as JSON in one bind, so all of them are there or none. (Array binds of an
+INSERT … SELECT are rejected by Snowflake with connector 4, and sent row by row by connector 5.) After a lost answer the
+first row of a batch is looked for by its key. A statement that was given up may still be executed later than it was
+sent again; against that no look helps, so readers take one row of each key.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from loadgen.control.rows import rows_json
 from loadgen.control.session import ControlSession
 from loadgen.control.sql import NamedQuery
 from loadgen.snowflake.session import RetryPolicy
@@ -17,12 +19,9 @@ from loadgen.snowflake.session import RetryPolicy
 Row = Sequence[Any]
 Table = Mapping[str, NamedQuery]  # with `append`, and `find` that counts the rows of a key
 
-# Of one statement. From STAGED_VALUES on the driver would make a stage and upload the binds to it: workers do no DDL.
+# Of one statement. Snowflake recommends 1 MB at most, binds included.
 ROWS_MAX = 500
 BYTES_MAX = 900_000
-STAGED_VALUES = 65_280
-_SCALAR_BYTES = 24
-_ESCAPED_BYTES = 6  # of a character that is not ASCII, in a request
 
 
 def append_row(session: ControlSession, patience: RetryPolicy, table: Table, row: Row, *key: Any) -> None:
@@ -42,7 +41,7 @@ def in_batches(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
     batch: list[Row] = []
     size = 0
     for row in rows:
-        row_bytes = sum(map(_bytes, row))
+        row_bytes = len(rows_json([row]))
         if batch and (len(batch) == ROWS_MAX or size + row_bytes > BYTES_MAX):
             yield batch
             batch, size = [], 0
@@ -54,9 +53,3 @@ def in_batches(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
 
 def _looker(session: ControlSession, table: Table, key: tuple[Any, ...]) -> Callable[[], bool | None]:
     return lambda: True if session.fetch(table["find"], *key)[0][0] else None
-
-
-def _bytes(value: Any) -> int:
-    if not isinstance(value, str):
-        return _SCALAR_BYTES
-    return len(value) if value.isascii() else _ESCAPED_BYTES * len(value)

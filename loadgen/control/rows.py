@@ -10,8 +10,9 @@ import math
 import re
 import types
 from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
 from decimal import Decimal
-from enum import StrEnum
+from enum import Enum, StrEnum
 from functools import cache
 from typing import Any, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -163,3 +164,19 @@ def _value(foreign: Any) -> Any:
     if isinstance(foreign, (list, tuple)):
         return [_value(value) for value in foreign]
     return clean_text(str(foreign))
+
+
+def rows_json(rows: Iterable[Iterable[Any]]) -> str:
+    """Rows for one bind that SQL flattens: an array of arrays, in ASCII, so that its length is its size."""
+    return json.dumps([list(map(_cell, row)) for row in rows], separators=(",", ":"), allow_nan=False)
+
+
+def _cell(value: Any) -> Any:
+    """A value that a cast of the JSON value gives back exactly."""
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, datetime):
+        return value.isoformat(sep=" ", timespec="microseconds")
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value

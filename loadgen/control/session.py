@@ -10,6 +10,7 @@ from enum import Enum
 from typing import Any
 
 from loadgen.control.location import ControlPlaneLocation
+from loadgen.control.rows import rows_json
 from loadgen.control.sql import NamedQuery
 from loadgen.errors import LoadgenError
 from loadgen.log import printable
@@ -56,10 +57,8 @@ class ControlSession(SnowflakeSession):
             return int(cursor.execute(query.sql, _bound(binds)).rowcount or 0)
 
     def append(self, query: NamedQuery, rows: Sequence[Sequence[Any]]) -> int:
-        """Insert many rows with one array-bound statement: all of them or none."""
-        with self.named_cursor(query.name) as cursor:
-            cursor.executemany(query.sql, [_bound(row) for row in rows])
-            return int(cursor.rowcount or 0)
+        """Insert many rows with one statement, which takes them as JSON in one bind: all of them or none."""
+        return self.execute(query, rows_json(rows))
 
     @contextmanager
     def named_cursor(self, name: str) -> Iterator[Cursor]:

@@ -1,14 +1,17 @@
 -- name: append
--- Array-bound: one statement for a batch. VALUES cannot hold PARSE_JSON, a SELECT from it can.
+-- A batch is a JSON array of arrays in one bind: see loadgen.control.batch.
 INSERT INTO WORKER_METRICS_SNAPSHOTS (
     SNAPSHOT_ID, RUN_ID, TEST_ID, WORKER_ID, WORKER_GROUP_ID, WORKER_GROUP_COUNT, TIMESTAMP, ELAPSED_SECONDS, PHASE,
     TOTAL_QUERIES, READ_COUNT, WRITE_COUNT, ERROR_COUNT, QPS, P50_LATENCY_MS, P95_LATENCY_MS, P99_LATENCY_MS,
     AVG_LATENCY_MS, MIN_LATENCY_MS, MAX_LATENCY_MS, ACTIVE_CONNECTIONS, TARGET_CONNECTIONS, CPU_PERCENT,
     MEMORY_PERCENT, CUSTOM_METRICS, CREATED_AT)
-SELECT column1, column2, column3, column4, column5, column6, column7, column8, column9, column10, column11, column12,
-       column13, column14, column15, column16, column17, column18, column19, column20, column21, column22, column23,
-       column24, PARSE_JSON(column25), SYSDATE()
-FROM VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+SELECT VALUE[0]::VARCHAR, VALUE[1]::VARCHAR, VALUE[2]::VARCHAR, VALUE[3]::VARCHAR, VALUE[4]::NUMBER(38,0),
+       VALUE[5]::NUMBER(38,0), VALUE[6]::TIMESTAMP_NTZ, VALUE[7]::FLOAT, VALUE[8]::VARCHAR, VALUE[9]::NUMBER(38,0),
+       VALUE[10]::NUMBER(38,0), VALUE[11]::NUMBER(38,0), VALUE[12]::NUMBER(38,0), VALUE[13]::FLOAT, VALUE[14]::FLOAT,
+       VALUE[15]::FLOAT, VALUE[16]::FLOAT, VALUE[17]::FLOAT, VALUE[18]::FLOAT, VALUE[19]::FLOAT,
+       VALUE[20]::NUMBER(38,0), VALUE[21]::NUMBER(38,0), VALUE[22]::FLOAT, VALUE[23]::FLOAT,
+       PARSE_JSON(VALUE[24]::VARCHAR), SYSDATE()
+FROM TABLE(FLATTEN(INPUT => PARSE_JSON(?)));
 
 -- name: find
 SELECT COUNT(*) FROM WORKER_METRICS_SNAPSHOTS WHERE SNAPSHOT_ID = ? AND RUN_ID = ?;

@@ -178,10 +178,11 @@ def insert_events(plane: ControlPlane, run_id: str, events: list[tuple[str, str]
     sql = (
         "INSERT INTO RUN_CONTROL_EVENTS"
         " (RUN_ID, SEQUENCE_ID, EVENT_ID, EPOCH, EVENT_TYPE, EVENT_DATA, CREATED_AT)"
-        " SELECT column1, column2, column3, 1, column4, column5, SYSDATE() FROM VALUES (?, ?, ?, ?, ?)"
+        " SELECT VALUE[0]::VARCHAR, VALUE[1]::NUMBER, VALUE[2]::VARCHAR, 1, VALUE[3]::VARCHAR, VALUE[4]::VARCHAR,"
+        " SYSDATE() FROM TABLE(FLATTEN(INPUT => PARSE_JSON(?)))"
     )
     rows = [(run_id, number, str(uuid.uuid4()), kind, data) for number, (kind, data) in enumerate(events, 1)]
-    plane.session.append(NamedQuery(name="test", sql=sql, binds=5), rows)
+    plane.session.append(NamedQuery(name="test", sql=sql, binds=1), rows)
 
 
 def test_a_poll_is_a_batch_in_order(plane, session, run_id):

@@ -70,9 +70,8 @@ def test_an_error_text_of_any_length_does_not_cost_the_batch(session, run_id):
     assert lengths == [9, query_executions.ERROR_MAX]
 
 
-def test_an_upload_is_split_long_before_the_driver_would_make_a_stage(server, plane, session, run_id):
-    """It uploads so many values to one of its own, which workers may not do; only the embedded server forbids it to."""
-    count = batch.STAGED_VALUES // load_queries("query_executions")["append"].binds + 1
+def test_an_upload_is_split_into_statements_of_bounded_size(server, plane, session, run_id):
+    count = 7 * batch.ROWS_MAX + 1
     written = [execution(run_id) for _ in range(count)]
     before = appends(server, "QUERY_EXECUTIONS")
 

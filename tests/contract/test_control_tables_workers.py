@@ -10,6 +10,8 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from loadgen.control.session import ControlSession
 from loadgen.control.sql import load_queries, query_files
@@ -45,8 +47,8 @@ def test_every_named_query_is_accepted(session, query):
 
     if query.sql.startswith("SELECT"):
         session.fetch(query, *binds)
-    elif "FROM VALUES" in query.sql:
-        session.append(query, [binds])
+    elif "FLATTEN" in query.sql:
+        session.execute(query, *["[]"] * query.binds)
     else:
         session.execute(query, *binds)
 
@@ -193,6 +195,32 @@ def test_rows_with_and_without_values_share_a_batch(session, run_id, first):
 
     found = worker_metrics_snapshots.read(session, run_id)
     assert all(alike(one, other) for one, other in zip(found, pair, strict=True))
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=50)
+NUMBER = st.integers(-(10**38) + 1, 10**38 - 1)
+FLOAT = st.floats(allow_nan=False) | NUMBER.map(float)
+VALUES = {
+    "phase": st.none() | TEXT,
+    "timestamp": st.datetimes(min_value=datetime(1900, 1, 1), max_value=datetime(9999, 12, 31)),  # noqa: DTZ001
+    "total_queries": NUMBER,
+    "qps": FLOAT,
+    "avg_latency_ms": st.none() | FLOAT,
+    "custom_metrics": st.none() | st.dictionaries(TEXT, st.none() | st.booleans() | NUMBER | TEXT).map(json.dumps),
+}
+
+
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=st.lists(st.fixed_dictionaries(VALUES), min_size=1, max_size=40))
+def test_values_of_every_type_survive_a_batch(session, rows):
+    run_id = str(uuid.uuid4())
+    written = {str(number): snapshot(run_id, snapshot_id=str(number), **row) for number, row in enumerate(rows)}
+
+    worker_metrics_snapshots.append(session, patience(), list(written.values()))
+
+    found = {one.snapshot_id: one for one in worker_metrics_snapshots.read(session, run_id)}
+    assert found.keys() == written.keys()
+    assert [one for one in found.values() if not alike(one, written[one.snapshot_id])] == []
 
 
 def test_2000_snapshots_are_four_statements(server, session, run_id):

@@ -71,8 +71,9 @@ def test_more_events_than_one_batch_arrive_in_order(plane, run_id):
     insert = NamedQuery(
         name="test",
         sql="INSERT INTO RUN_CONTROL_EVENTS (RUN_ID, SEQUENCE_ID, EVENT_ID, EPOCH, EVENT_TYPE, EVENT_DATA, CREATED_AT)"
-        " VALUES (?, ?, ?, 1, 'STOP', '{}', '2026-01-01')",
-        binds=3,
+        " SELECT VALUE[0]::VARCHAR, VALUE[1]::NUMBER, VALUE[2]::VARCHAR, 1, 'STOP', '{}', '2026-01-01'"
+        " FROM TABLE(FLATTEN(INPUT => PARSE_JSON(?)))",
+        binds=1,
     )
     count = 2 * BATCH + 1
     plane.session.append(insert, [(run_id, number, str(uuid.uuid4())) for number in range(count, 0, -1)])

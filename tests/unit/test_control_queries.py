@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.control import batch
-from loadgen.control.rows import TRUNCATION_MARK, clean_json, clean_text, clip_text, details_json
+from loadgen.control.rows import TRUNCATION_MARK, clean_json, clean_text, clip_text, details_json, rows_json
 from loadgen.control.sql import load_queries, query_files, without_comments
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -186,7 +186,7 @@ def test_a_batch_has_a_limited_number_of_rows():
 
 
 def test_a_batch_has_a_limited_size():
-    third = "x" * (batch.BYTES_MAX // 3)
+    third = "x" * (batch.BYTES_MAX // 3 - len(rows_json([""])) - 2)
     rows = [(third,)] * 4 + [(third * 6,)] + [(third,)]
 
     batches = list(batch.in_batches(rows))
@@ -204,10 +204,9 @@ def test_no_rows_are_no_batch():
     assert list(batch.in_batches([])) == []
 
 
-def test_no_batch_is_so_large_that_the_driver_would_upload_it_to_a_stage():
-    array_bound = [
-        query for name in query_files() for query in load_queries(name).values() if "FROM VALUES" in query.sql
-    ]
+@given(st.lists(st.lists(st.text(max_size=200) | st.integers() | st.none() | st.floats(), max_size=9), max_size=99))
+def test_a_batch_is_as_large_as_its_rows(rows):
+    sizes = [len(rows_json(part).encode()) for part in batch.in_batches(rows)]
 
-    assert len(array_bound) == 4
-    assert max(query.binds for query in array_bound) * batch.ROWS_MAX < batch.STAGED_VALUES // 2
+    assert all(size <= batch.BYTES_MAX for size in sizes)
+    assert sum(sizes) <= sum(len(rows_json([row])) for row in rows)

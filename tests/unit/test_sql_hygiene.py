@@ -291,10 +291,27 @@ def test_an_event_can_be_sent_again_without_harm():
     assert "EVENT_ID" not in TABLES["RUN_CONTROL_EVENTS"].key
 
 
-@pytest.mark.parametrize(
-    "query", [query for query in QUERIES if "FROM VALUES" in query.sql], ids=lambda query: query.name
-)
-def test_what_is_array_bound_names_each_column_of_its_values(query):
-    numbers = [int(number) for number in re.findall(r"\bcolumn(\d+)\b", query.sql)]
+BATCHES = [query for query in QUERIES if query.name.endswith(".append") and "FLATTEN" in query.sql]
+CASTS = {"VARIANT": "PARSE_JSON(VALUE[{}]::VARCHAR)"}  # a text of JSON: it may be NULL, which is no JSON null
 
-    assert numbers == list(range(1, query.binds + 1))
+
+@pytest.mark.parametrize("query", BATCHES, ids=lambda query: query.name)
+def test_a_batch_is_cast_to_the_types_of_its_columns(query):
+    insert = parsed(query)
+    table = TABLES[insert.this.this.name]
+    values = [value.sql("snowflake") for value in insert.expression.expressions]
+
+    for number, column in enumerate(insert.this.expressions):
+        kind = re.sub(r"VARCHAR\(.*\)", "VARCHAR", table.columns[column.name].split(" ")[0])
+        wanted = CASTS.get(kind, "VALUE[{}]::" + kind).format(number)
+        assert values[number] in (
+            sqlglot.parse_one(wanted, read="snowflake").sql("snowflake"),
+            "'PENDING'",
+            "SYSDATE()",
+        )
+
+
+def test_many_rows_are_one_scalar_bind():
+    assert len(BATCHES) == 4
+    assert [query.name for query in QUERIES if re.search(r"FROM\s+VALUES|\bcolumn1\b", query.sql)] == []
+    assert all(query.binds == 1 for query in BATCHES)

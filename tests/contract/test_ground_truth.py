@@ -14,6 +14,8 @@ from snowflake.connector.errors import ProgrammingError
 
 from tests.processes import PATIENCE_S, wait_until
 
+pytestmark = pytest.mark.any_driver
+
 TRUTH_FIELDS = [
     "query_id", "session_id", "query_tag", "sql_text", "start_ms", "end_ms", "queued_ms", "execution_ms", "total_ms",
     "rows", "error_code",

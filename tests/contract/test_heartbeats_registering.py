@@ -26,6 +26,8 @@ from loadgen.snowflake.session import RetryInterrupted
 from tests.contract.heartbeat_builders import LOST, NEVER_SENT, SILENT_MS, grow_old, my_row, said
 from tests.control_plane import ControlPlane, patience
 
+pytestmark = pytest.mark.any_driver
+
 
 def test_a_registered_worker_is_starting_and_has_beaten_once(plane, session, me):
     began = server_time(session)

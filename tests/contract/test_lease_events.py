@@ -22,6 +22,8 @@ from tests.contract.lease_builders import FAULT_IDS, NOT_ANSWERED, start_event
 from tests.control_plane import patience
 from tests.processes import PATIENCE_S
 
+pytestmark = pytest.mark.any_driver
+
 
 @pytest.mark.parametrize("fault", NOT_ANSWERED, ids=FAULT_IDS)
 @pytest.mark.parametrize("match", ["^INSERT INTO RUN_CONTROL_EVENTS", "^SELECT SEQUENCE_ID, CREATED_AT"])

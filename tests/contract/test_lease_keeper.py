@@ -18,6 +18,8 @@ from tests.contract.lease_builders import FAULT_IDS, NOT_ANSWERED, TTL_S
 from tests.control_plane import ControlPlane, patience
 from tests.processes import wait_until
 
+pytestmark = pytest.mark.any_driver
+
 
 def keeper_of(plane: ControlPlane, term: Lease, times: LeaseTimes, clock: Any = None) -> LeaseKeeper:
     clock = clock or SystemClock()

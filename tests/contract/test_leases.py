@@ -17,6 +17,8 @@ from tests.contract.lease_builders import FAULT_IDS, NOT_ANSWERED, TTL_S, start_
 from tests.control_plane import ControlPlane, patience
 from tests.processes import wait_until
 
+pytestmark = pytest.mark.any_driver
+
 MARGIN_MS = TAKEOVER_MARGIN_S * 1000
 STARTING = StatusChange(
     status=RunStatus.PREPARED, phase=Phase.PREPARING, to=RunStatus.STARTING, to_phase=Phase.PREPARING, reason="go"

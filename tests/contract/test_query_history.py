@@ -13,6 +13,8 @@ from snowflake.connector.errors import ProgrammingError
 
 from tests.processes import PATIENCE_S, wait_until
 
+pytestmark = pytest.mark.any_driver
+
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 UNRECORDED_MS = 500  # a statement on hybrid tables alone that is shorter than this leaves no row
 

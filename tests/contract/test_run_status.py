@@ -15,6 +15,8 @@ from tests.contract.control_builders import log_row
 from tests.contract.run_builders import HOSTILE, P, S, at_once
 from tests.control_plane import patience
 
+pytestmark = pytest.mark.any_driver
+
 # --- making a run ----------------------------------------------------------------------------------------------------
 
 

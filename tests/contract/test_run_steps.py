@@ -28,6 +28,8 @@ from loadgen.model.run import InvalidTransition, RunStatus
 from tests.contract.run_builders import HOSTILE, Led, P, S, at_once
 from tests.control_plane import ControlPlane, patience
 
+pytestmark = pytest.mark.any_driver
+
 RACES = 30
 
 

@@ -16,6 +16,8 @@ from loadgen.errors import LoadgenError, PrivilegeMissing
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
 from tests.embedded_server import EmbeddedServer
 
+pytestmark = pytest.mark.any_driver
+
 TABLES = {table: hybrid for migration in migrations() for table, hybrid in migration.tables}
 Setup = Callable[..., Result]
 

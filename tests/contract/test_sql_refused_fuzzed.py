@@ -6,6 +6,8 @@ import pytest
 
 from tests.contract.refused_builders import Refusals, message
 
+pytestmark = pytest.mark.any_driver
+
 
 @pytest.mark.parametrize(
     ("text", "errno"),

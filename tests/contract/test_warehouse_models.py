@@ -19,6 +19,8 @@ from loadgen.errors import Busy, EmbeddedServerError
 from tests.embedded_server import EmbeddedServer
 from tests.processes import PATIENCE_S, wait_until
 
+pytestmark = pytest.mark.any_driver
+
 PLAIN = {"slots": 8, "service_time": None}  # of a server that was started without options
 
 

@@ -68,6 +68,7 @@ def test_a_level_of_a_search_is_one_event_for_all_workers(bench: Bench) -> None:
     assert len(bench.rows(sql, run.run_id)) == len(steps), "one each, not one per worker"
 
 
+@pytest.mark.slow
 def test_a_breach_while_the_control_plane_is_away_is_found(bench: Bench) -> None:
     """Seconds with statements of six seconds, of which no beat tells: the first one that arrives is later."""
     server, slow = bench.server, {"check": "max < 4s", "window": "3s"}

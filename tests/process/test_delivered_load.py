@@ -62,7 +62,7 @@ def test_a_worker_that_leaves_early_is_missed(bench: Bench) -> None:
 
 @pytest.mark.parametrize(
     "refusal",
-    [TOKEN_EXPIRED, {"kind": "http_status", "status": 503}],
+    [TOKEN_EXPIRED, pytest.param({"kind": "http_status", "status": 503}, marks=pytest.mark.slow)],
     ids=["token expired", "service unavailable"],
 )
 def test_refused_logins_are_tried_again_counted_and_missed(bench: Bench, refusal: dict[str, Any]) -> None:
@@ -99,6 +99,7 @@ def test_a_worker_whose_logins_are_all_refused_ends_and_says_why(bench: Bench) -
     assert "worker-0 delivered" in reasons(run)
 
 
+@pytest.mark.slow
 def test_a_run_whose_connections_mostly_log_in_is_invalid(bench: Bench) -> None:
     run = bench.run(load={"connections": 4, "duration": "8s"}, connections={"max_statements": 10})
     measured(bench, run, 20)

@@ -59,6 +59,7 @@ def is_lower_bound(found: dict[str, Any], why: str) -> bool:
     )
 
 
+@pytest.mark.slow
 def test_a_search_that_may_go_on_without_a_worker_ends_with_what_it_knows(bench: Bench) -> None:
     run = searching(bench, on_worker_loss="continue")
     ((pid,),) = bench.rows("SELECT PID FROM WORKER_HEARTBEATS WHERE RUN_ID = ? AND WORKER_ID = 'worker-1'", run.run_id)

@@ -15,7 +15,7 @@ FOREIGN = "other statements ran on warehouse FOREIGN_WH: up to "
 MEASURED = {"load": {"connections": 8, "warmup": "0s", "duration": "8s"}, "timing": {"warehouse_poll": "500ms"}}
 
 
-@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize("alone", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_two_control_planes_on_one_warehouse_make_a_run_invalid(
     server: EmbeddedServer, tmp_path: Path, alone: bool
 ) -> None:
@@ -37,7 +37,11 @@ def test_two_control_planes_on_one_warehouse_make_a_run_invalid(
         assert [reason.rpartition(",")[2] for reason in found] == [" this run has at most 8"]
 
 
-@pytest.mark.parametrize("fault", [{"kind": "error", "errno": 1003}, {"kind": "hang"}], ids=["fails", "hangs"])
+@pytest.mark.parametrize(
+    "fault",
+    [{"kind": "error", "errno": 1003}, pytest.param({"kind": "hang"}, marks=pytest.mark.slow)],
+    ids=["fails", "hangs"],
+)
 def test_a_warehouse_that_cannot_be_observed_makes_a_run_invalid(
     server: EmbeddedServer, tmp_path: Path, fault: dict[str, Any]
 ) -> None:

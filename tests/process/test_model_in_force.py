@@ -82,6 +82,7 @@ def test_the_model_of_a_run_survives_a_server_that_is_killed_and_started_again(f
     assert summary["validity"]["valid"] is (summary["delivered"]["fraction"] >= 0.99), "the outage is missing load"
 
 
+@pytest.mark.slow
 def test_a_run_whose_server_came_back_with_another_data_directory_is_invalid(folder: Path) -> None:
     """The control plane is elsewhere and survives."""
     with (

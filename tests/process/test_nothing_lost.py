@@ -59,6 +59,7 @@ def test_a_run_keeps_the_scenario_that_it_was_started_with(bench: Bench) -> None
         assert (run_folder(run) / "scenario.yaml").read_text("utf-8") == text
 
 
+@pytest.mark.slow
 def test_a_scenario_may_come_from_a_pipe(bench: Bench) -> None:
     """As in `loadgen run <(make-scenario)`: it can be read once."""
     pipe, text = bench.home / "pipe", bench.text(900, load=SHORT)
@@ -105,6 +106,7 @@ def test_nothing_more_can_be_written_once_a_run_measures(bench: Bench) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_result_that_cannot_be_printed_is_still_the_exit_code(bench: Bench) -> None:
     path = bench.home / "scenario.yaml"
     path.write_text(bench.text(901, load=SHORT), "utf-8")
@@ -161,6 +163,7 @@ def test_a_full_disk_under_the_runs_is_told_before_there_is_one(bench: Bench) ->
     assert bench.rows("SELECT COUNT(*) FROM RUN_STATUS WHERE STATUS = 'PREPARED'") == [(0,)]
 
 
+@pytest.mark.slow
 def test_a_full_disk_under_the_data_directory_is_named(tmp_path: Path) -> None:
     """Whether the run comes to its verdict depends on what was to be written first; workers spool what they measured,
     and once there is room again nothing is missing."""

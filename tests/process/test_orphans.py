@@ -47,7 +47,7 @@ def worker_of(run: Program) -> psutil.Process:
     return found
 
 
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGQUIT])
+@pytest.mark.parametrize("number", [signal.SIGHUP, pytest.param(signal.SIGQUIT, marks=pytest.mark.slow)])
 def test_a_closed_terminal_and_a_quit_leave_a_result(bench: Bench, number: signal.Signals) -> None:
     run = bench.run()
     run.wait_for(MEASURES)
@@ -63,6 +63,7 @@ def test_a_closed_terminal_and_a_quit_leave_a_result(bench: Bench, number: signa
     assert bench.state(run.run_id)[0] == "CANCELLED"
 
 
+@pytest.mark.slow
 def test_a_terminal_that_is_closed_with_everything_in_it_leaves_a_result(bench: Bench) -> None:
     """The live view was drawn there, and the result would be printed there."""
     path = bench.home / "scenario.yaml"
@@ -104,6 +105,7 @@ def test_a_hang_up_that_is_ignored_stays_ignored(bench: Bench) -> None:
     assert run.summary["status"] == "COMPLETED"
 
 
+@pytest.mark.slow
 def test_a_run_that_was_ended_at_once_does_not_keep_its_warehouse(bench: Bench) -> None:
     run = bench.run(workload=SLOW, **on("ENDED_WH", statement_timeout="2m"))
     run.wait_for(MEASURES)
@@ -214,6 +216,7 @@ def test_a_run_of_a_dead_orchestrator_that_is_stopped_is_not_said_to_be_led(benc
     assert bench.state(run.run_id)[0] == "FAILED"
 
 
+@pytest.mark.slow
 def test_workers_elsewhere_whose_orchestrator_died_are_not_measured_beside(bench: Bench) -> None:
     """They were started by people, and work on for a while."""
     run = bench.run(spawner={"kind": "external"}, timing={"registration": "60s"}, **on("EXTERNAL_WH"))

@@ -21,7 +21,7 @@ def bench(server: EmbeddedServer, tmp_path: Path) -> Iterator[Bench]:
         yield made
 
 
-@pytest.mark.parametrize("stored", [True, False])
+@pytest.mark.parametrize("stored", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_a_worker_that_was_paused_is_not_taken_for_a_slow_server(bench: Bench, stored: bool) -> None:
     """Where its results cannot be stored, its last heartbeat must tell of the pause."""
     run = bench.run(load={"warmup": "0s", "duration": "8s"})
@@ -48,6 +48,7 @@ def test_a_worker_that_was_paused_is_not_taken_for_a_slow_server(bench: Bench, s
     assert not any("stalled" in warning for warning in summary["environment"]["warnings"])
 
 
+@pytest.mark.slow
 def test_many_short_pauses_of_a_worker_are_seen_beside_long_statements(bench: Bench) -> None:
     run = bench.run(workload=LONG, load={"warmup": "0s", "duration": "8s", "connections": 16})
     run.wait_for(MEASURES)

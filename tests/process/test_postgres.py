@@ -175,7 +175,7 @@ def test_a_start_that_is_cancelled_leaves_no_process(initialised):
     assert postgres_processes_in(initialised) == []
 
 
-@pytest.mark.parametrize("name", ["comma, space 'quote\" ünï", "long" * 25])
+@pytest.mark.parametrize("name", ["comma, space 'quote\" ünï", pytest.param("long" * 25, marks=pytest.mark.slow)])
 def test_odd_and_long_paths_work(scratch, name):
     in_postgres(scratch / name, answers)
 

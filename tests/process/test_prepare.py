@@ -126,6 +126,7 @@ def test_an_example_is_prepared_and_a_second_time_nothing_is_done(server, path, 
     assert len(server.ask("/__loadgen/journal?match=INSERT%20INTO")) == inserts
 
 
+@pytest.mark.slow
 def test_no_server_and_no_setting_are_needed():
     home = reachable_directory()
 
@@ -159,7 +160,7 @@ def test_a_killed_preparation_goes_on_where_it_was(server, cursor, scenario):
     assert counts(cursor) == (ROWS, ROWS, 1, ROWS)
 
 
-@pytest.mark.parametrize("kind", ["drop_reply", "reset", "http_status"])
+@pytest.mark.parametrize("kind", ["drop_reply", "reset", pytest.param("http_status", marks=pytest.mark.slow)])
 def test_answers_that_get_lost_cost_no_row_and_double_none(server, cursor, scenario, kind):
     """As often as the driver itself tries; what it gives up is looked at again by us."""
     server.fault(match="INSERT INTO", kind=kind, count=4)
@@ -265,6 +266,7 @@ def read_some(descriptor: int) -> bytes:
         return b""
 
 
+@pytest.mark.slow
 def test_colours_and_cursor_movements_stay_away_from_a_dumb_terminal(server, cursor, scenario):
     ours, theirs = pty.openpty()
     process = subprocess.Popen(

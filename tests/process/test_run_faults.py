@@ -282,6 +282,7 @@ def test_a_leader_that_lost_its_term_is_not_ended_by_one_answer_that_fails(serve
 # --- limits ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_maximum_that_a_server_of_sixteen_slots_can_take(bench: Bench) -> None:
     """Workers hear of a step before it begins, and the queue of the step before must not be held against it.
 

@@ -128,6 +128,7 @@ def test_a_run_that_still_waits_for_its_workers_can_be_stopped(bench):
     assert bench.json("runs", "show", run_id)["run"]["reason"].startswith("stopped by ")
 
 
+@pytest.mark.slow
 def test_workers_as_programs_through_uv(bench):
     orphan = bench.plane.new_run()
     bench.plane.claim(orphan)

@@ -116,7 +116,7 @@ def test_what_was_acknowledged_survives_kill_9_of_the_server(home, number):
         assert_kept(server, writers)
 
 
-@pytest.mark.parametrize("victim", ["postmaster", "backend"])
+@pytest.mark.parametrize("victim", [pytest.param("postmaster", marks=pytest.mark.slow), "backend"])
 def test_what_was_acknowledged_survives_kill_9_of_postgresql_and_the_server_goes_on(home, victim):
     with serving(home) as server:
         make_tables(server)
@@ -242,6 +242,7 @@ def assert_whole(server: Server, made: set[str]) -> None:
         assert wire.sql(f"SELECT X FROM T{number}") == [[str(number)]]
 
 
+@pytest.mark.slow
 def test_objects_made_while_postgresql_dies_are_there_entirely_or_not_at_all(home):
     with serving(home) as server:
         Wire(server).sql("CREATE OR REPLACE SCHEMA LOADGEN.DDL")
@@ -291,6 +292,7 @@ def test_a_postgresql_that_keeps_dying_ends_the_server_with_an_error(home):
         assert Wire(server).answers()
 
 
+@pytest.mark.slow
 def test_two_deaths_in_a_row_are_survived_as_one_is(home):
     with serving(home) as server:
         witness = Wire(server)

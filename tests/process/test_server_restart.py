@@ -82,7 +82,7 @@ def seen(connection: Any) -> dict[str, Any]:
     return looks
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGKILL])
 def test_everything_survives_a_restart(scratch, number):
     with serving(scratch / "data") as server:
         with server.connect() as connection:
@@ -149,6 +149,7 @@ async def make_functions_older(path: Path) -> None:
     assert renamed != "UPDATE 0"
 
 
+@pytest.mark.slow
 def test_query_ids_and_sessions_of_two_lives_differ(home):
     found: list[tuple[str, str]] = []
     for _ in range(2):

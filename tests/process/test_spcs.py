@@ -158,6 +158,7 @@ def test_a_replica_that_is_killed_fails_the_run_and_is_named(bench, replicas):
     wait_until(lambda: not alive(replicas.pids()), "the other worker has ended")
 
 
+@pytest.mark.slow
 def test_whoever_takes_a_run_over_removes_its_job(bench, replicas):
     process = bench.run("bench", warehouse="TAKEN_WH", duration="6s")
     bench.wait_measuring(process)

@@ -154,6 +154,7 @@ def test_a_search_is_led_on_between_two_steps(bench: Bench, server: EmbeddedServ
     assert set(windows(bench, run)) == {(f"worker-{number}", step) for number in (0, 1) for step in (1, 2, 3)}
 
 
+@pytest.mark.slow
 def test_of_two_runs_that_nobody_leads_one_is_led_on_and_the_other_named(bench: Bench, server: EmbeddedServer) -> None:
     """Both lost their leader before their workers came."""
     runs = [bench.run(load={"connections": 8, "duration": "3s"}, **BY_HAND) for _ in range(2)]

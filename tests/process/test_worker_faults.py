@@ -261,6 +261,7 @@ def test_a_control_plane_that_stays_away_ends_the_worker_and_nothing_is_lost(
     assert run.executions() == window.counts.scheduled
 
 
+@pytest.mark.slow
 def test_a_worker_that_beats_and_cannot_read_its_run_ends_with_its_results_stored(
     stage: Stage, control: EmbeddedServer
 ) -> None:
@@ -367,6 +368,7 @@ def _executes(statements: int) -> Callable[[WorkerHeartbeat], bool]:
     return lambda beat: beat.active_connections == statements
 
 
+@pytest.mark.slow
 def test_how_much_of_the_query_log_is_kept(stage: Stage, server: EmbeddedServer) -> None:
     sample = stage.run(query_log={"mode": "sample", "sample_rate": 0.3})
     errors = stage.run(statements=[GET], query_log={"mode": "errors"})

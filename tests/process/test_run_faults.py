@@ -282,48 +282,6 @@ def test_a_leader_that_lost_its_term_is_not_ended_by_one_answer_that_fails(serve
 # --- limits ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-def test_the_maximum_that_a_server_of_sixteen_slots_can_take(bench: Bench) -> None:
-    """Workers hear of a step before it begins, and the queue of the step before must not be held against it.
-
-    Statements are long: what a busy machine needs to carry them to the server and back is little beside them.
-    """
-    search: dict[str, Any] = {"start": 14, "increment": 4, "step": "2s", "settle": "400ms", "maximum": 40}
-    stability = {"qps_stability_pct": 50, "latency_stability_pct": 200}  # other processes are noisy; the queue decides
-    run = bench.run(
-        workload={"statements": [{"name": "nap", "sql": "SELECT SYSTEM$WAIT(400, 'MILLISECONDS')"}]},
-        load={
-            "mode": "find_max",
-            "connections": None,
-            "duration": None,
-            "warmup": "0s",
-            "find_max": search | stability,
-        },
-        timing={"warehouse_poll": "200ms", "announce": "800ms"},
-    )
-    run.ended()
-    summary = run.summary
-    found = summary["find_max"]
-
-    assert summary["status"] == "COMPLETED", run.said
-    assert found["max_concurrency"] is not None, found
-    assert abs(found["max_concurrency"] - SLOTS) <= search["increment"], found
-    assert (found["result"], found["failed_at"] - found["max_concurrency"]) == ("TRUE_MAX", 1)
-    assert found["failed_outcome"] in ("QUEUE_DETECTED", "DEGRADED", "PLATEAU")
-    assert all(step["seconds"] > 0 for step in found["steps"]), found["steps"]
-    sql = (
-        "SELECT STEP_NUMBER, TARGET_CONNECTIONS, OUTCOME, REASON FROM FIND_MAX_STEP_HISTORY WHERE RUN_ID = ?"
-        " ORDER BY STEP_NUMBER"
-    )
-    told = [(step["step"], step["target"], step["outcome"], step["reason"]) for step in found["steps"]]
-    assert bench.rows(sql, run.run_id) == told
-    sql = "SELECT FIND_MAX_RESULT FROM TEST_RESULTS WHERE RUN_ID = ? AND WORKER_ID IS NULL"
-    assert json.loads(bench.rows(sql, run.run_id)[0][0]) == found
-    assert summary["connections"] == found["max_concurrency"]
-    assert summary["totals"]["succeeded"] == history(bench.server, run.run_id)[found["decisive_step"]]
-    assert (found["qps"], found["p95_ms"]) == (summary["totals"]["qps"], summary["latency_ms"]["p95"])
-
-
 def test_guardrails_thresholds_and_a_rate_that_is_too_high(bench: Bench) -> None:
     polled = {"warehouse_poll": "200ms"}
     costly = bench.run(timing=polled, guardrails={"max_credits": 1e-9})

@@ -261,7 +261,6 @@ def test_a_control_plane_that_stays_away_ends_the_worker_and_nothing_is_lost(
     assert run.executions() == window.counts.scheduled
 
 
-@pytest.mark.slow
 def test_a_worker_that_beats_and_cannot_read_its_run_ends_with_its_results_stored(
     stage: Stage, control: EmbeddedServer
 ) -> None:

@@ -15,6 +15,7 @@ import pytest
 from loadgen.scenario.read import read_scenario
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
 from tests.embedded_server import EmbeddedServer
+from tests.process.run_bench import history
 from tests.processes import ROOT, reachable_directory
 
 PROGRAM = [sys.executable, "-P", "-c", "import sys; from loadgen.cli.main import main; sys.exit(main())"]
@@ -96,7 +97,22 @@ def test_the_search_finds_what_its_comment_says(home: Path, server: EmbeddedServ
     assert scenario.load.find_max is not None
     assert f"the answer is {slots}." in (ROOT / FIND_MAX).read_text("utf-8")
 
-    found = run(FIND_MAX, home, **{EMBEDDED_ADDRESS: server.address})["find_max"]
+    summary = run(FIND_MAX, home, **{EMBEDDED_ADDRESS: server.address})
+    found = summary["find_max"]
 
     # Steps of two seconds may take one level for the next.
     assert abs(found["max_concurrency"] - slots) <= scenario.load.find_max.increment
+    told = [(step["step"], step["target"], step["outcome"], step["reason"]) for step in found["steps"]]
+    columns = "STEP_NUMBER, TARGET_CONNECTIONS, OUTCOME, REASON"
+    assert stored(server, f"SELECT {columns} FROM FIND_MAX_STEP_HISTORY WHERE RUN_ID = ? ORDER BY 1", summary) == told
+    sql = "SELECT FIND_MAX_RESULT FROM TEST_RESULTS WHERE RUN_ID = ? AND WORKER_ID IS NULL"
+    assert json.loads(stored(server, sql, summary)[0][0]) == found
+    assert summary["connections"] == found["max_concurrency"]
+    assert summary["totals"]["succeeded"] == history(server, summary["run_id"])[found["decisive_step"]]
+    assert (found["qps"], found["p95_ms"]) == (summary["totals"]["qps"], summary["latency_ms"]["p95"])
+
+
+def stored(server: EmbeddedServer, sql: str, summary: dict[str, Any]) -> list[tuple[Any, ...]]:
+    with server.connect(database="LOADGEN", schema="CONTROL") as connection:
+        rows: list[tuple[Any, ...]] = connection.cursor().execute(sql, (summary["run_id"],)).fetchall()
+    return rows

@@ -199,9 +199,7 @@ class Leader:
             zero=self._publisher.zero,
         )
         moved = run_status.move(self.session, self.patience, self._leadership.term, change)
-        event(
-            log, logging.INFO, "run_moved", run=self._run_id, to=step.to, phase=step.to_phase, why=step.reason, ok=moved
-        )
+        event(log, logging.INFO, "run_moved", to=step.to, phase=step.to_phase, why=step.reason, ok=moved)
         return moved
 
     def while_leading(self, work: Callable[[], Result]) -> Result:
@@ -224,6 +222,8 @@ class Leader:
     def _tick(self) -> RunEnding | None:
         """Observe, decide, apply. Actions that succeeded stay remembered when a later one fails."""
         view, run = self._observe()
+        if run.stored_status is not None and run.stored_status is not run.status:  # a user wants its end
+            self.move(replace(run, status=run.stored_status), MoveRun(run.status, run.phase, run.reason))
         self._state, actions = decide(self._state, view, self._policy)
         if self._state.ending is not None and self.stopped_s is None and view.zero_s is not None:
             self.stopped_s = view.now_s - view.zero_s

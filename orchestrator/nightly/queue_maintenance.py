@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from loadgen.clock import Clock
 from loadgen.control.session import ControlSession
-from loadgen.control.tables import pool_workers, run_attempts, run_queue, run_queue_claims
+from loadgen.control.tables import pool_workers, run_queue, run_queue_claims
 from loadgen.errors import LoadgenError
 from loadgen.log import event
 from loadgen.model.nightly import unmet_requirements
@@ -57,9 +57,8 @@ class QueueMaintenance(Service):
         self._expire_gone()
         pool_workers.silent_offline(session, patience)
         ended = run_queue_claims.end_abandoned(session, patience)
-        settled = run_attempts.end_stale(session, patience)
-        if ended or settled:
-            event(log, logging.INFO, "queue_tidied", runs_ended=ended, attempts_settled=settled)
+        if ended:
+            event(log, logging.INFO, "queue_tidied", runs=ended)
         if self._clock.monotonic_ns() >= self._prune_ns:
             pool_workers.prune(session, patience)
             self._prune_ns = self._clock.monotonic_ns() + round(PRUNE_S * NS_PER_S)

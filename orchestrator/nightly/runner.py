@@ -25,7 +25,7 @@ from loadgen.clock import Clock, SystemClock
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.rows import RowUnreadable
 from loadgen.control.session import ControlSession
-from loadgen.control.tables import run_attempts, run_queue_claims
+from loadgen.control.tables import run_queue_claims
 from loadgen.control.tables.pool_workers import PoolWorkerIdentity, new_worker_id
 from loadgen.control.tables.run_queue_claims import AttemptResult, QueueClaim
 from loadgen.errors import LoadgenError
@@ -142,7 +142,7 @@ class Runner:
         return RunnerState(
             registered=self._beats.registered.is_set() and self._beats.error is None,
             draining=self._beats.draining.is_set(),
-            queue_id=None if held is None else held.queue_id,
+            queue_id=None if held is None else held.claim.queue_id,
             runs=self._runs,
             idle_s=(self._clock.monotonic_ns() - since_ns) / NS_PER_S if idle and since_ns is not None else None,
         )
@@ -194,7 +194,7 @@ class Runner:
         if claim is None:
             return False
         try:
-            self._beats.hold(HeldClaim(queue_id=claim.queue_id, trust=self._beats.new_trust(begun_ns)))
+            self._beats.hold(HeldClaim(claim=claim, trust=self._beats.new_trust(begun_ns)))
             self._attempt(claim)
         except (
             LoadgenError
@@ -284,6 +284,7 @@ class Runner:
                 if run_id is not None:
                     if not tried:
                         self._tell(f"started {claim.queue_id} as run {run_id}")
+                    self._beats.hold(replace(held, run_id=run_id))
                     known, tried = self._make_known(claim, run_id), True
                 look_ns = self._clock.monotonic_ns() + round(self._settings.poll_s * NS_PER_S)
             if seen != before:
@@ -345,18 +346,13 @@ class Runner:
             accepted = run_queue_claims.finish(self._session, patience, claim, outcome.final, result)
         else:
             accepted = run_queue_claims.give_back(
-                self._session, patience, claim, result, pause_s=outcome.pause_s, counts=outcome.counts
-            )
-        if accepted:
-            run_attempts.end(
                 self._session,
                 patience,
-                claim.queue_id,
-                claim.epoch,
-                outcome.attempt,
-                run_id=result.run_id,
-                exit_code=result.exit_code,
-                reason=result.reason,
+                claim,
+                result,
+                pause_s=outcome.pause_s,
+                counts=outcome.counts,
+                status=outcome.attempt,
             )
         return accepted
 

@@ -15,6 +15,7 @@ from loadgen.control.lease import LeaseTimes, LeaseTrust
 from loadgen.control.session import ControlSession
 from loadgen.control.tables import pool_workers, run_queue_claims
 from loadgen.control.tables.pool_workers import PoolWorkerIdentity, RegistryReply
+from loadgen.control.tables.run_queue_claims import QueueClaim
 from loadgen.errors import LoadgenError
 from loadgen.log import event
 from loadgen.snowflake.session import RetryPolicy
@@ -30,8 +31,9 @@ _JOIN_S = 20.0  # longer than two statements may take
 class HeldClaim:
     """What the runner does, and until when it may trust that it is its own."""
 
-    queue_id: str
+    claim: QueueClaim
     trust: LeaseTrust
+    run_id: str | None = None  # once it is known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +115,7 @@ class RunnerHeartbeat(Service):
         answer = pool_workers.beat(
             self._session,
             self._me.worker_id,
-            current_run=None if held is None else held.queue_id,
+            current_run=None if held is None else held.claim.queue_id,
             completed=self.counted.completed,
             failed=self.counted.failed,
             lease_s=self._lease_s,
@@ -122,7 +124,7 @@ class RunnerHeartbeat(Service):
             event(log, logging.WARNING, "runner_was_forgotten", runner=self._me.worker_id)
             answer = self._register()
         if held is not None:  # it was there before the statement: none found means that it is not ours any more
-            if run_queue_claims.extend(self._session, self._me.worker_id, self._lease_s):
+            if run_queue_claims.extend(self._session, held.claim, self._lease_s, run_id=held.run_id):
                 held.trust.renewed(begun_ns)
             else:
                 held.trust.lose()

@@ -15,14 +15,16 @@ INSERT INTO WORKER_HEARTBEATS (
 SELECT ?, ?, ?, 'STARTING', NULL, SYSDATE(), 1, 0, 0, 0, 0, 0, ?, ?, ?, ?, SYSDATE(), SYSDATE();
 
 -- name: replace
--- A new process takes the place of one that has been silent for long enough or said that it was done.
+-- A new process takes the place of one that has been silent for long enough or said that it was done. It has the lease
+-- on that: of two at once one gets it.
 UPDATE WORKER_HEARTBEATS SET
     STATUS = 'STARTING', PHASE = NULL, LAST_HEARTBEAT = SYSDATE(), HEARTBEAT_COUNT = 1, ACTIVE_CONNECTIONS = 0,
     OPEN_CONNECTIONS = 0, TARGET_CONNECTIONS = 0, LAST_ERROR = NULL, ERROR_COUNT = 0, LIVE_METRICS = NULL,
     LAST_SEQUENCE_ID = 0, HOSTNAME = ?, PID = ?, VERSION = ?, LABELS = ?, CPU_PERCENT = NULL, MEMORY_PERCENT = NULL,
     UPDATED_AT = SYSDATE()
 WHERE RUN_ID = ? AND WORKER_ID = ? AND WORKER_GROUP_ID = ? AND HEARTBEAT_COUNT = ?
-  AND (STATUS = 'DEAD' OR STATUS = 'COMPLETED' OR LAST_HEARTBEAT < DATEADD(millisecond, ?, SYSDATE()));
+  AND (STATUS = 'DEAD' OR STATUS = 'COMPLETED' OR LAST_HEARTBEAT < DATEADD(millisecond, ?, SYSDATE()))
+  AND EXISTS (SELECT 1 FROM RUN_LEASES WHERE RUN_ID = ? AND EPOCH = ? AND OWNER = ? AND EXPIRES_AT > SYSDATE());
 
 -- name: read
 -- All beats of a run: liveness and metrics together.

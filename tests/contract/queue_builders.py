@@ -10,14 +10,19 @@ import pytest
 from loadgen.control.session import ControlSession
 from loadgen.control.tables import pool_workers, run_attempts, run_queue, run_queue_claims
 from loadgen.control.tables.pool_workers import PoolWorkerIdentity
+from loadgen.control.tables.run_leases import TAKEOVER_MARGIN_S
 from loadgen.control.tables.run_queue import QueueRequest
 from loadgen.control.tables.run_queue_claims import AttemptResult, QueueClaim
 from loadgen.model.nightly import QueueStatus
 from tests.control_plane import ControlPlane, patience
 
 LEASE_S = 600.0
+TAKEOVER_S = TAKEOVER_MARGIN_S + 1
 NOT_ANSWERED: list[dict[str, Any]] = [{"kind": "drop_reply"}, {"kind": "reset"}, {"kind": "http_status", "status": 503}]
 each_fault = pytest.mark.parametrize("fault", NOT_ANSWERED, ids=[fault["kind"] for fault in NOT_ANSWERED])
+
+
+TIMES = (("RUN_QUEUE", "AVAILABLE_AT"), ("RUN_ATTEMPTS", "EXPIRES_AT"), ("RUN_ATTEMPT_ENDS", "AVAILABLE_AT"))
 
 
 def register(plane: ControlPlane, me: PoolWorkerIdentity) -> None:
@@ -28,12 +33,22 @@ def register(plane: ControlPlane, me: PoolWorkerIdentity) -> None:
     )
 
 
+def let_pass(plane: ControlPlane, seconds: float, queue_id: str) -> None:
+    """For one queued run: leases and pauses."""
+    for table, column in TIMES:
+        plane.change(
+            f"UPDATE {table} SET {column} = DATEADD(millisecond, ?, {column}) WHERE QUEUE_ID = ?",
+            -round(seconds * 1000),
+            queue_id,
+        )
+
+
 class Queue:
     """The queue of a control plane, emptied for each test."""
 
     def __init__(self, plane: ControlPlane) -> None:
         self.plane, self.session = plane, plane.session
-        for table in ("RUN_QUEUE", "RUN_ATTEMPTS", "POOL_WORKERS"):
+        for table in ("RUN_QUEUE", "RUN_ATTEMPTS", "RUN_ATTEMPT_ENDS", "POOL_WORKERS", "STOP_REQUESTS"):
             plane.change(f"DELETE FROM {table}")
 
     def add(self, name: str = "orders", **more: Any) -> str:
@@ -64,13 +79,9 @@ class Queue:
     def history(self, queue_id: str) -> list[tuple[int, str]]:
         return [(one.epoch, one.status.value) for one in run_attempts.read(self.session, queue_id)]
 
-    def pass_time(self, queue_id: str, seconds: float = LEASE_S + 1) -> None:
+    def pass_time(self, queue_id: str, seconds: float = LEASE_S + TAKEOVER_S) -> None:
         """For this row: its lease, its pause."""
-        self.plane.change(
-            "UPDATE RUN_QUEUE SET AVAILABLE_AT = DATEADD(millisecond, ?, AVAILABLE_AT) WHERE QUEUE_ID = ?",
-            -round(seconds * 1000),
-            queue_id,
-        )
+        let_pass(self.plane, seconds, queue_id)
 
     def finish(self, claim: QueueClaim, status: QueueStatus = QueueStatus.COMPLETED, **result: Any) -> bool:
         return run_queue_claims.finish(self.session, patience(), claim, status, AttemptResult(**result))

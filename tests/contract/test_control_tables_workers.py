@@ -38,7 +38,11 @@ from tests.processes import wait_until
 QUERIES = [
     query.limited(1) if query.takes_limit else query for name in query_files() for query in load_queries(name).values()
 ]
-BOUND = {"run_status.publish": 1, "run_leases.join": "2"}  # GREATEST takes no text; claim_first has the term 1 of run 1
+BOUND = {
+    "run_status.publish": 1,  # GREATEST takes no text
+    "run_leases.join": "2",  # claim_first has the term 1 of run 1
+    "schedules.complain_first": "2",  # settle_first has the row of schedule 1
+}
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=lambda query: query.name)

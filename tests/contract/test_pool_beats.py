@@ -10,6 +10,7 @@ from loadgen.control.tables.pool_workers import PoolWorkerIdentity
 from loadgen.control.tables.run_queue_claims import QueueClaim
 from loadgen.model.nightly import PoolWorkerStatus
 from orchestrator.nightly.runner_heartbeat import AttemptCounts, HeldClaim, RunnerHeartbeat
+from tests.contract.queue_builders import let_pass
 from tests.control_plane import ControlPlane, patience
 
 pytestmark = pytest.mark.any_driver
@@ -23,7 +24,7 @@ ME = PoolWorkerIdentity(
 @pytest.fixture
 def beats(plane: ControlPlane) -> RunnerHeartbeat:
     """Of a runner that has not registered yet; its thread is ours."""
-    for table in ("RUN_QUEUE", "RUN_ATTEMPTS", "POOL_WORKERS"):
+    for table in ("RUN_QUEUE", "RUN_ATTEMPTS", "RUN_ATTEMPT_ENDS", "POOL_WORKERS", "STOP_REQUESTS"):
         plane.change(f"DELETE FROM {table}")
     return RunnerHeartbeat(plane.session, ME, lease_s=LEASE_S, clock=SystemClock())
 
@@ -37,13 +38,9 @@ def claimed(plane: ControlPlane, beats: RunnerHeartbeat) -> tuple[QueueClaim, He
     begun_ns = SystemClock().boottime_ns()
     claim = run_queue_claims.claim(plane.session, patience(), ME.worker_id, (), LEASE_S)
     assert claim is not None
-    held = HeldClaim(queue_id=claim.queue_id, trust=beats.new_trust(begun_ns))
+    held = HeldClaim(claim=claim, trust=beats.new_trust(begun_ns))
     beats.hold(held)
     return claim, held
-
-
-def let_pass(plane: ControlPlane, seconds: float) -> None:
-    plane.change("UPDATE RUN_QUEUE SET AVAILABLE_AT = DATEADD(second, ?, AVAILABLE_AT)", -round(seconds))
 
 
 @pytest.mark.parametrize("why", ["never known", "taken for dead", "pruned"])
@@ -63,7 +60,7 @@ def test_a_beat_tells_what_the_runner_does_and_extends_its_lease(plane, beats):
     beats.step()
     claim, held = claimed(plane, beats)
     beats.counted = AttemptCounts(completed=2, failed=1)
-    let_pass(plane, LEASE_S - 200)
+    let_pass(plane, LEASE_S - 200, claim.queue_id)
 
     assert beats.step()
 
@@ -76,8 +73,8 @@ def test_a_beat_tells_what_the_runner_does_and_extends_its_lease(plane, beats):
 
 def test_a_lease_that_has_passed_is_lost_at_the_next_beat(plane, beats):
     beats.step()
-    _, held = claimed(plane, beats)
-    let_pass(plane, LEASE_S + 1)
+    claim, held = claimed(plane, beats)
+    let_pass(plane, LEASE_S + 1, claim.queue_id)
 
     assert beats.step()
 

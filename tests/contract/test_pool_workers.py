@@ -53,11 +53,12 @@ def test_a_request_to_drain_survives_a_runner_that_is_silent(queue):
 
     pool_workers.silent_offline(queue.session, patience())
     seen = pool_workers.find(queue.session, patience(), runner).status
-    answer = pool_workers.beat(queue.session, runner, current_run=None, completed=0, failed=0, lease_s=LEASE_S)
+    known = pool_workers.find(queue.session, patience(), runner).identity
+    answer = pool_workers.register(queue.session, patience(), known, draining=False, lease_s=LEASE_S)
 
     assert seen is PoolWorkerStatus.OFFLINE
-    assert answer is not None
     assert answer.should_drain
+    assert pool_workers.find(queue.session, patience(), runner).status is PoolWorkerStatus.DRAINING
 
 
 def test_who_had_the_same_host_and_process_id_is_gone(queue):

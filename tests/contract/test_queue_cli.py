@@ -37,7 +37,7 @@ def ask(plane: ControlPlane, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     """The command's exit code, and what it said."""
     for key, value in plane.environ.items():
         monkeypatch.setenv(key, value)
-    for table in ("RUN_QUEUE", "RUN_ATTEMPTS", "POOL_WORKERS"):
+    for table in ("RUN_QUEUE", "RUN_ATTEMPTS", "RUN_ATTEMPT_ENDS", "POOL_WORKERS", "STOP_REQUESTS"):
         plane.change(f"DELETE FROM {table}")
 
     def run(*words: str) -> tuple[int, str, str]:
@@ -267,7 +267,11 @@ def test_what_ended_long_ago_is_pruned_and_what_waits_or_runs_is_not(plane, ask,
     assert [one["queue_id"] for one in asked["queued"]] == [ended.queue_id]
     assert (asked["folders"], asked["deleted"]) == ([str(left[ended.queue_id])], {})
     assert (done["queued"], done["folders"]) == (asked["queued"], asked["folders"])
-    assert (done["deleted"]["RUN_QUEUE"], done["deleted"]["RUN_ATTEMPTS"]) == (1, 1)
+    assert (done["deleted"]["RUN_QUEUE"], done["deleted"]["RUN_ATTEMPTS"], done["deleted"]["RUN_ATTEMPT_ENDS"]) == (
+        1,
+        1,
+        1,
+    )
     assert (again["queued"], again["folders"], again["deleted"]) == ([], [], {})
     assert text == "nothing is that old\n"
     kept = answer(ask("queue", "list", "--format=json"))["queue"]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 
-from loadgen.control.tables import run_attempts, run_queue_claims
+from loadgen.control.session import ControlFailed
+from loadgen.control.tables import run_attempts, run_queue, run_queue_claims
 from loadgen.control.tables.run_queue_claims import QueueClaim
-from loadgen.model.nightly import ATTEMPTS_MAX, AttemptStatus, QueueStatus
+from loadgen.model.nightly import ATTEMPTS_MAX, QueueStatus
 from tests.contract.queue_builders import LEASE_S, Queue, each_fault
 from tests.control_plane import patience
 
@@ -37,7 +40,7 @@ def test_an_expired_lease_is_for_others_and_its_owner_is_powerless(queue):
     queue.pass_time(queue_id)
 
     assert_powerless(queue, old)
-    assert run_queue_claims.extend(queue.session, old.owner, LEASE_S) == 0
+    assert not run_queue_claims.extend(queue.session, old, LEASE_S)
     new = queue.claimed(queue.runner())
 
     assert new.epoch == 2
@@ -47,31 +50,31 @@ def test_an_expired_lease_is_for_others_and_its_owner_is_powerless(queue):
     assert queue.row(queue_id).status is QueueStatus.COMPLETED
 
 
-def test_an_attempt_that_never_came_to_its_row_is_in_the_history(queue):
+def test_an_expired_lease_is_for_others_after_a_margin(queue):
+    """A statement of its owner that began in time may still be under way."""
     queue_id = queue.add()
-    queue.claimed(queue.runner())
-    queue.plane.change("DELETE FROM RUN_ATTEMPTS")  # its owner was killed right after the claim
-    queue.pass_time(queue_id)
+    old = queue.claimed(queue.runner())
+    queue.pass_time(queue_id, LEASE_S + 1)
 
-    queue.claimed(queue.runner())
+    assert queue.claim(queue.runner()) is None
+    assert run_queue_claims.end_abandoned(queue.session, patience()) == 0
+    assert_powerless(queue, old)
+    assert queue.history(queue_id) == [(1, "RUNNING")]
 
-    assert queue.history(queue_id) == [(1, "LOST"), (2, "RUNNING")]
 
-
-def test_a_beat_extends_all_leases_of_its_runner_from_now_and_no_others(queue):
-    mine, others = [queue.add() for _ in range(2)], queue.add()
-    runner = queue.runner()
-    for _ in mine:
-        queue.claimed(runner)
-    queue.claimed(queue.runner())
-    for queue_id in (*mine, others):
+def test_a_beat_extends_one_lease_from_now_and_keeps_its_run(queue):
+    mine, others = queue.add(), queue.add()
+    claim, other = queue.claimed(queue.runner()), queue.claimed(queue.runner())
+    run_queue_claims.set_run(queue.session, patience(), other, "r-2")
+    for queue_id in (mine, others):
         queue.pass_time(queue_id, LEASE_S - 200)
 
-    assert run_queue_claims.extend(queue.session, runner, LEASE_S) == 2
-    assert run_queue_claims.extend(queue.session, runner, LEASE_S) == 2
+    assert run_queue_claims.extend(queue.session, claim, LEASE_S, run_id="r-1")
+    assert run_queue_claims.extend(queue.session, claim, LEASE_S)
 
-    assert all(200_000 < queue.row(queue_id).available_in_ms <= LEASE_S * 1000 for queue_id in mine)
+    assert 200_000 < queue.row(mine).available_in_ms <= LEASE_S * 1000
     assert queue.row(others).available_in_ms <= 200_000
+    assert [queue.row(queue_id).run_id for queue_id in (mine, others)] == ["r-1", "r-2"]
 
 
 def test_the_runs_of_a_runner_that_is_gone_are_to_be_had_at_once(queue):
@@ -145,7 +148,7 @@ def test_what_was_lost_with_its_last_attempt_is_exhausted(queue):
 def test_an_end_whose_answer_is_lost_is_known_and_counted_once(queue, fault, verb):
     queue_id = queue.add()
     claim = queue.claimed(queue.runner())
-    queue.plane.server.fault(match="^UPDATE RUN_QUEUE SET", count=1, **fault)
+    queue.plane.server.fault(match="^INSERT INTO RUN_ATTEMPT_ENDS", count=1, **fault)
 
     ended = queue.finish(claim, exit_code=10, run_id="r") if verb == "finish" else queue.give_back(claim, pause_s=60)
 
@@ -154,20 +157,63 @@ def test_an_end_whose_answer_is_lost_is_known_and_counted_once(queue, fault, ver
     assert (row.status, row.attempts) == (QueueStatus.COMPLETED if verb == "finish" else QueueStatus.QUEUED, 1)
 
 
-def test_an_attempt_that_its_runner_could_not_end_is_ended_as_the_queue_knows_it(queue):
-    done, moved_on = queue.add("a"), queue.add("b")
+@pytest.mark.parametrize("fact", ["claim", "end", "wish"])
+def test_what_was_decided_and_not_settled_is_settled_by_others(queue, fact):
+    """The process that wrote the key ended before it changed RUN_QUEUE."""
+    queue_id = queue.add()
+    claim = queue.claimed(queue.runner()) if fact == "end" else None
     runner = queue.runner()
-    first, second = queue.claimed(runner), queue.claimed(runner)
-    assert queue.finish(first, exit_code=10, run_id="r-1", reason="p95")
-    assert queue.give_back(second)
-    queue.claimed(runner)
-    updated = "UPDATE RUN_QUEUE SET UPDATED_AT = DATEADD(second, ?, SYSDATE())"
-    queue.plane.change(updated, 300)  # just now, however long this takes
-    assert run_attempts.end_stale(queue.session, patience()) == 0  # they may be about to say so themselves
-    queue.plane.change(updated, -11)
+    decide = {
+        "claim": lambda: queue.claim(runner),
+        "end": lambda: claim and queue.finish(claim, exit_code=10, run_id="r-1", reason="p95"),
+        "wish": lambda: run_queue.cancel(queue.session, patience(), queue_id, "enough"),
+    }
+    queue.plane.server.fault(match="^UPDATE RUN_QUEUE SET", kind="error", errno=2003, sqlstate="02000")
+    with pytest.raises(ControlFailed):
+        decide[fact]()
+    queue.plane.server.clear_faults()
+    before = queue.row(queue_id).status
 
-    assert run_attempts.end_stale(queue.session, patience()) == 2
+    assert queue.claim(queue.runner()) is None
+    assert run_queue_claims.end_abandoned(queue.session, patience()) == (1 if fact == "end" else 0)
 
-    (ended,) = run_attempts.read(queue.session, done)
-    assert (ended.status, ended.exit_code, ended.run_id) == (AttemptStatus.COMPLETED, 10, "r-1")
-    assert queue.history(moved_on) == [(1, "LOST"), (2, "RUNNING")]
+    assert before is (QueueStatus.RUNNING if fact == "end" else QueueStatus.QUEUED)
+    expected = {"claim": QueueStatus.RUNNING, "end": QueueStatus.COMPLETED, "wish": QueueStatus.CANCELLED}
+    assert queue.row(queue_id).status is expected[fact]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_whatever_happens_in_whatever_order_the_queue_repeats_what_was_decided(queue, seed):
+    """Statements of processes that knew less arrive late: RUN_QUEUE is wrong for a while, and nothing happens twice."""
+    choose = random.Random(seed)
+    queue_id, runners = queue.add(max_attempts=2), [queue.runner() for _ in range(3)]
+    claims: list[QueueClaim] = []
+    stale = [queue.plane.rows("SELECT STATUS, EPOCH, ATTEMPTS FROM RUN_QUEUE WHERE QUEUE_ID = ?", queue_id)[0]]
+    accepted: Counter[int] = Counter()
+    for _ in range(25):
+        step = choose.randrange(7)
+        if step <= 1 and (claim := queue.claim(choose.choice(runners))) is not None:
+            claims.append(claim)
+        elif step == 2 and claims:
+            claim = choose.choice(claims)
+            accepted[claim.epoch] += queue.finish(claim, QueueStatus.FAILED, exit_code=4)
+        elif step == 3 and claims:
+            claim = choose.choice(claims)
+            accepted[claim.epoch] += queue.give_back(claim)
+        elif step == 4:
+            run_queue.cancel(queue.session, patience(), queue_id, "enough")
+        elif step == 5:
+            run_queue.retry(queue.session, patience(), queue_id, "again")
+        else:
+            old = "UPDATE RUN_QUEUE SET STATUS = ?, EPOCH = ?, ATTEMPTS = ? WHERE QUEUE_ID = ?"
+            queue.plane.change(old, *choose.choice(stale), queue_id)
+        stale += queue.plane.rows("SELECT STATUS, EPOCH, ATTEMPTS FROM RUN_QUEUE WHERE QUEUE_ID = ?", queue_id)
+    run_attempts.settle(queue.session, patience(), queue_id)
+
+    facts = run_attempts.read_facts(queue.session, queue_id)
+    assert facts is not None
+    assert facts.repeated == facts.state
+    assert len({claim.epoch for claim in claims}) == len(claims)
+    assert max(accepted.values(), default=0) <= 1
+    ended = [epoch for epoch, status in queue.history(queue_id) if status != "RUNNING"]
+    assert sorted(ended) == sorted(epoch for epoch, count in accepted.items() if count)

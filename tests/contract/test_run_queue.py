@@ -188,7 +188,7 @@ def test_of_many_that_claim_at_once_each_run_goes_to_one(queue):
 @each_fault
 def test_a_claim_whose_answer_is_lost_is_known_and_counted_once(queue, fault):
     queue_id, runner = queue.add(), queue.runner()
-    queue.plane.server.fault(match="^UPDATE RUN_QUEUE SET\\s+STATUS = 'RUNNING'", count=1, **fault)
+    queue.plane.server.fault(match="^INSERT INTO RUN_ATTEMPTS", count=1, **fault)
 
     claim = queue.claim(runner)
 

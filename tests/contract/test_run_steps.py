@@ -159,7 +159,7 @@ def test_an_end_is_final_in_sql_too(plane, led, status):
 
     for to in RunStatus:
         binds = (to, before.phase, "again", "PASS", run.term.epoch, 1, None, 1, None, 1, 0)
-        where = (run.run_id, before.status, before.phase, run.run_id, *term)
+        where = (run.run_id, before.status, before.status, before.phase, run.run_id, *term)
         assert plane.session.execute(load_queries("run_status")["move"], *binds, *where) == 0
     assert not publish(plane.session, run.term, RunRollup(targets={}, total_ops=5))
     cancel(plane.session, patience(), run.run_id, "again")
@@ -244,7 +244,7 @@ def test_of_the_end_and_a_users_wish_at_once_one_comes_first(plane, led):
 
         after = run.row
         assert moved is (after.status is S.STOPPING)
-        assert cancelled.status is after.status
+        assert cancelled.status in (S.CANCELLING, after.status)  # the end may come while the wish is under way
         assert (after.status, after.reason) in [(S.STOPPING, "the end"), (S.CANCELLING, "enough")]
 
 

@@ -29,7 +29,7 @@ numbers = itertools.count(1)
 @pytest.fixture(autouse=True)
 def no_schedules_left(plane: ControlPlane) -> Iterator[None]:
     yield
-    for table in ("SCHEDULES", "SCHEDULE_FIRES", "RUN_QUEUE"):
+    for table in ("SCHEDULES", "SCHEDULE_FIRES", "SCHEDULE_PROGRESS", "RUN_QUEUE"):
         plane.change(f"DELETE FROM {table} WHERE 1 = 1")
 
 
@@ -135,7 +135,7 @@ def test_two_schedulers_at_once_fire_once(plane):
     assert told >= len(recorded)  # one that is being queued may be finished by another: the same run
 
 
-@pytest.mark.parametrize("statement", ["INSERT INTO RUN_QUEUE", "UPDATE SCHEDULE_FIRES", "UPDATE SCHEDULES SET LAST"])
+@pytest.mark.parametrize("statement", ["INSERT INTO RUN_QUEUE", "UPDATE SCHEDULE_FIRES", "INTO SCHEDULE_PROGRESS"])
 @pytest.mark.parametrize("executed", [False, True])
 def test_a_scheduler_that_dies_between_two_writes_neither_loses_nor_doubles_a_run(plane, server, statement, executed):
     row = new(plane, max_catchup=2)
@@ -149,7 +149,7 @@ def test_a_scheduler_that_dies_between_two_writes_neither_loses_nor_doubles_a_ru
     fire_due_schedules(plane.session, patience())
 
     recorded = fires(plane, row)
-    assert left == (2 if "LAST" in statement else 1)
+    assert left == (2 if "PROGRESS" in statement else 1)
     assert [fire.outcome for fire in recorded] == [FireOutcome.QUEUED] * 2
     assert len(keys(plane)) == len({fire.queue_id for fire in recorded}) == 2
 

@@ -48,6 +48,20 @@ TABLES: dict[str, dict[str, Any]] = {
         "REASON": "none",
         "STARTED_AT": NOW,
         "ENDED_AT": NOW,
+        "EXPIRES_AT": NOW,
+        "ATTEMPTS": 1,
+    },
+    "RUN_ATTEMPT_ENDS": {
+        "QUEUE_ID": "good",
+        "EPOCH": 1,
+        "STATUS": "COMPLETED",
+        "QUEUE_STATUS": "COMPLETED",
+        "RUN_ID": "20261115-0200-orders-7f3a9c",
+        "EXIT_CODE": 0,
+        "REASON": "none",
+        "ATTEMPTS": 1,
+        "AVAILABLE_AT": NOW,
+        "ENDED_AT": NOW,
     },
     "POOL_WORKERS": {
         "WORKER_ID": "good",
@@ -177,7 +191,7 @@ def plant_all(plane: ControlPlane, table: str) -> int:
                 own["RUN_ID"] = f"h{number}"
             if table == "SCHEDULES":
                 own["NAME"] = f"h{number}"
-            if table in ("RUN_ATTEMPTS", "RUN_LEASES"):
+            if table in ("RUN_ATTEMPTS", "RUN_ATTEMPT_ENDS", "RUN_LEASES"):
                 own = {"EPOCH": number}
             planted += plant(plane, table, **(own | {column: value}))
     return planted

@@ -242,15 +242,17 @@ def test_the_files_of_a_queued_run_are_for_their_owner_only(empty, tmp_path):
     assert [path for path in (tmp_path / ".queue", *made) if path.stat().st_mode & 0o077] == []
 
 
-def test_what_the_queue_says_of_an_attempt_need_not_be_known_to_settle_it(empty, clock):
-    assert plant(empty, "RUN_QUEUE", STATUS="NAPPING", EPOCH=1)
+def test_what_an_end_says_of_the_queue_need_not_be_known_to_settle_it(empty, clock):
+    assert plant(empty, "RUN_QUEUE", STATUS="RUNNING", EPOCH=1)
     assert plant(empty, "RUN_ATTEMPTS", STATUS="RUNNING", ENDED_AT=None)
+    assert plant(empty, "RUN_ATTEMPT_ENDS", QUEUE_STATUS="NAPPING")
     upkeep = QueueMaintenance(empty.open("queue"), (), share=False, poll_s=1.0, clock=clock)
 
     upkeep.step()
+    upkeep.step()
 
     assert upkeep.take_depth() == 0
-    assert empty.rows("SELECT STATUS FROM RUN_ATTEMPTS") == [("LOST",)]
+    assert status_of(empty, "good")[0] == "NAPPING"
 
 
 def test_a_run_of_a_queue_is_told_what_it_may_use(empty, tmp_path):

@@ -112,6 +112,11 @@ class Wire:
         row.last_fire_at, row.reason = datetime.fromisoformat(at), None
         return 1
 
+    def _schedules_settle_first(self, _: str, __: str) -> int:
+        raise ControlFailed("there already", DUPLICATE)
+
+    _schedules_complain_first = _schedules_settle_first
+
     def _schedules_complain(self, reason: str, schedule_id: str, _: str) -> int:
         known, self.tables.schedules[schedule_id].reason = self.tables.schedules[schedule_id].reason, reason
         return int(known != reason)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from loadgen.control.setup.migrations import migrations
 from loadgen.control.sql import load_queries, query_files
@@ -43,4 +43,21 @@ def read_table(sql: str) -> TableText:
     return TableText(head.split()[-1], "HYBRID" in head, columns, key, frozenset(indexed))
 
 
-TABLES = {table.name: table for table in (read_table(statement.sql) for statement in MIGRATIONS)}
+def all_tables() -> dict[str, TableText]:
+    """The tables as all migrations together leave them."""
+    found: dict[str, TableText] = {}
+    for statement in MIGRATIONS:
+        if re.match(r"CREATE (HYBRID )?TABLE ", statement.sql):
+            table = read_table(statement.sql)
+            found[table.name] = table
+        elif added := re.fullmatch(r"ALTER TABLE (\w+) ADD COLUMN IF NOT EXISTS (\w+) (.+)", statement.sql):
+            found[added[1]] = replace(found[added[1]], columns=found[added[1]].columns | {added[2]: added[3]})
+        elif index := re.fullmatch(r"CREATE INDEX IF NOT EXISTS \w+ ON (\w+) \(([\w, ]+)\)", statement.sql):
+            indexed = found[index[1]].indexed | set(index[2].split(", "))
+            found[index[1]] = replace(found[index[1]], indexed=indexed)
+        else:
+            assert re.match(r"UPDATE|INSERT", statement.sql), statement.sql
+    return found
+
+
+TABLES = all_tables()

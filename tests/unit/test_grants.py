@@ -119,6 +119,7 @@ def test_the_run_role_gets_what_the_control_statements_do_and_no_more():
     assert found.pop("SCHEMA_VERSION") == ["SELECT"]  # only setup records a migration
     of_runs = {"RUN_STATUS", "RUN_LEASES", "WORKER_HEARTBEATS", "QUERY_EXECUTIONS", "TEST_RESULTS"}  # two by enrichment
     changed = of_runs | {"RUN_QUEUE", "RUN_ATTEMPTS", "POOL_WORKERS", "SCHEDULES", "SCHEDULE_FIRES"}
+    changed |= {"SCHEDULE_PROGRESS"}
     assert {name for name, privileges in found.items() if "UPDATE" in privileges} == changed
     assert {name for name, privileges in found.items() if privileges == ["INSERT", "SELECT"]} == set(found) - changed
     assert set(found) == {table for migration in migrations() for table, _ in migration.tables}
@@ -126,6 +127,7 @@ def test_the_run_role_gets_what_the_control_statements_do_and_no_more():
 
 def test_who_runs_scenarios_may_not_touch_the_queue():
     of_the_queue = {"RUN_QUEUE", "RUN_ATTEMPTS", "POOL_WORKERS", "SCHEDULES", "SCHEDULE_FIRES"}
+    of_the_queue |= {"RUN_ATTEMPT_ENDS", "SCHEDULE_PROGRESS"}
 
     assert {name.parts[0].name for name in control_needs(QUEUE)} == of_the_queue
     found = statements(queue_users=["pool"])

@@ -46,7 +46,6 @@ NOTICED = {
     Broken.FENCING: {Rule.FENCE},
     Broken.MARGIN: {Rule.FENCE, Rule.TERMS},
     Broken.RENEWAL: {Rule.TERMS},
-    Broken.PLACE: {Rule.STEPS},
     Broken.NUMBERS: {Rule.NUMBERS, Rule.ONCE},
     Broken.MEMORY: {Rule.ONCE},
     Broken.LIVENESS: {Rule.OUTAGE},
@@ -65,7 +64,7 @@ NOTICED = {
     Broken.TOGETHER: {Rule.SHORT, Rule.FOUND},
 }
 OF_LEADERS = {
-    *(Broken.FENCING, Broken.MARGIN, Broken.RENEWAL, Broken.PLACE, Broken.NUMBERS, Broken.MEMORY, Broken.LIVENESS),
+    *(Broken.FENCING, Broken.MARGIN, Broken.RENEWAL, Broken.NUMBERS, Broken.MEMORY, Broken.LIVENESS),
 }
 OF_SEARCHES = {Broken.BUSY, Broken.QUEUE, Broken.TOGETHER}
 # Seeds that have shown it: the search begins with them.
@@ -73,7 +72,6 @@ SHOWN_BY = {
     Broken.FENCING: 50,
     Broken.MARGIN: 271,
     Broken.RENEWAL: 3,
-    Broken.PLACE: 118,
     Broken.NUMBERS: 67,
     Broken.MEMORY: 1,
     Broken.LIVENESS: 88,
@@ -139,12 +137,16 @@ GUARDS = {
     "run_leases.claim_next": ["WHERE RUN_ID = ? AND EPOCH = ? AND EXPIRES_AT < DATEADD(millisecond, ?, SYSDATE())"],
     "run_leases.renew": [LIVING_TERM],
     "run_leases.release": [LIVING_TERM],
-    "run_status.move": ["WHERE RUN_ID = ? AND STATUS = ? AND PHASE = ? AND END_TIME IS NULL", LIVING_TERM],
+    "run_status.move": [
+        "WHERE RUN_ID = ? AND (STATUS = ? OR ? = 'CANCELLING' AND STATUS IN ('PREPARED', 'STARTING', 'RUNNING'))",
+        "AND PHASE = ? AND END_TIME IS NULL",
+        LIVING_TERM,
+    ],
     "run_status.publish": ["WHERE RUN_ID = ? AND END_TIME IS NULL", LIVING_TERM],
     "run_status.cancel": ["(STATUS = 'PREPARED' OR STATUS = 'STARTING' OR STATUS = 'RUNNING')"],
     "run_control_events.emit": ["COALESCE(MAX(SEQUENCE_ID), 0) + 1", LIVING_TERM],
     "worker_heartbeats.beat": ["AND HOSTNAME = ? AND PID = ? AND HEARTBEAT_COUNT < ?"],
-    "worker_heartbeats.replace": ["OR LAST_HEARTBEAT < DATEADD(millisecond, ?, SYSDATE())"],
+    "worker_heartbeats.replace": ["OR LAST_HEARTBEAT < DATEADD(millisecond, ?, SYSDATE())", LIVING_TERM],
     "test_results.finish": ["WHERE TEST_ID = ? AND RUN_ID = ? AND SUMMARY IS NULL"],
 }
 

@@ -26,7 +26,12 @@ from loadgen.snowflake.ident import Identifier, QualifiedName
 ADMIN, RUN, QUEUE = Identifier("LOADGEN_ADMIN"), Identifier("LOADGEN_RUN"), Identifier("LOADGEN_QUEUE")
 
 _SETUP_ONLY = frozenset({"schema_version.create", "schema_version.record"})
-_OF_THE_QUEUE = frozenset({"RUN_QUEUE", "RUN_ATTEMPTS", "POOL_WORKERS", "SCHEDULES", "SCHEDULE_FIRES"})
+_OF_THE_QUEUE = frozenset(
+    {
+        *("RUN_QUEUE", "RUN_ATTEMPTS", "RUN_ATTEMPT_ENDS", "POOL_WORKERS"),
+        *("SCHEDULES", "SCHEDULE_FIRES", "SCHEDULE_PROGRESS"),
+    }
+)
 _ADMINS_ONLY = "prune."  # a role that generates load must not delete results of others
 _OF_THE_SYSTEM = (Identifier("INFORMATION_SCHEMA"), Identifier("SNOWFLAKE"))
 _CREATE = {TableType.HYBRID: "CREATE HYBRID TABLE", TableType.STANDARD: "CREATE TABLE"}

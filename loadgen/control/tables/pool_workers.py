@@ -99,7 +99,8 @@ def register(
     """Be known, for the first time or again. Who had our host and process id before is gone."""
     status = PoolWorkerStatus.DRAINING if draining else PoolWorkerStatus.ONLINE
 
-    def write() -> None:
+    def write() -> bool:
+        """True: it was asked to drain before it was silent."""
         session.execute(_Q["retire"], me.hostname, me.pid, me.worker_id)
         try:
             session.execute(
@@ -111,9 +112,10 @@ def register(
             if not error.failure.is_duplicate_key:
                 raise
             session.execute(_Q["come_back"], status, me.worker_id)
+            return _is_draining(session, me.worker_id)
+        return draining
 
-    patience.call(write)
-    return RegistryReply(beat_s=beat_s(lease_s), should_drain=draining)
+    return RegistryReply(beat_s=beat_s(lease_s), should_drain=patience.call(write))
 
 
 def beat(
@@ -122,8 +124,12 @@ def beat(
     """One heartbeat, one attempt. None: it is not known any more, and must register again."""
     if session.execute(_Q["beat"], current_run, completed, failed, worker_id) == 0:
         return None
+    return RegistryReply(beat_s=beat_s(lease_s), should_drain=_is_draining(session, worker_id))
+
+
+def _is_draining(session: ControlSession, worker_id: str) -> bool:
     rows = session.fetch(_Q["status"], worker_id)
-    return RegistryReply(beat_s=beat_s(lease_s), should_drain=bool(rows) and rows[0][0] == PoolWorkerStatus.DRAINING)
+    return bool(rows) and rows[0][0] == PoolWorkerStatus.DRAINING
 
 
 def beat_s(lease_s: float) -> float:
@@ -133,7 +139,16 @@ def beat_s(lease_s: float) -> float:
 
 def drain(session: ControlSession, patience: RetryPolicy, worker_id: str) -> bool:
     """It takes nothing new from now on, and hears of it with its next heartbeat. False: it was not ONLINE."""
-    return patience.call(lambda: session.execute(_Q["drain"], worker_id)) == 1
+
+    def write() -> bool:
+        try:
+            return session.execute(_Q["drain"], worker_id) == 1
+        except ControlFailed as error:
+            if error.failure.is_duplicate_key:  # it was asked before
+                return False
+            raise
+
+    return patience.call(write)
 
 
 def offline(session: ControlSession, patience: RetryPolicy, worker_id: str) -> bool:
@@ -161,9 +176,9 @@ def page(
     labels: tuple[str, ...] = (),
 ) -> PoolWorkerPage:
     """Some runners in the order of their ids, after those of the page that gave `token`."""
-    words, after = labels_json(labels), _after(token)
-    rows = patience.call(lambda: session.fetch(_Q["page"].limited(size + 1), after, status, words))
-    total = patience.call(lambda: session.fetch(_Q["count"], status, words))[0][0]
+    words, after, wanted = labels_json(labels), _after(token), "" if status is None else status.value
+    rows = patience.call(lambda: session.fetch(_Q["page"].limited(size + 1), after, words, wanted, wanted))
+    total = patience.call(lambda: session.fetch(_Q["count"], words, wanted, wanted))[0][0]
     next_token = f"{_TOKEN}{rows[size - 1][0]}" if len(rows) > size else None
     return PoolWorkerPage(workers=read_rows(rows[:size], _worker), next_token=next_token, total=int(total))
 

@@ -1,21 +1,39 @@
-"""RUN_ATTEMPTS: the history of a queued run, one row per claim. Each attempt is a separate run."""
+"""RUN_ATTEMPTS and RUN_ATTEMPT_ENDS: the turns of a queued run, and how its attempts ended.
+
+Who has the next turn is decided by the enforced key (QUEUE_ID, EPOCH): a runner with an attempt, or a user with a wish.
+How an attempt ended is decided by the same key of RUN_ATTEMPT_ENDS: by its owner, or by the process that finds its
+lease expired. Neither is ever rewritten, so it is harmless to send them again. The state of a queued run follows from
+its last two turns; RUN_QUEUE repeats it, and `settle` brings that up to date.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from datetime import datetime
+from enum import StrEnum
+from typing import Any
 
 from loadgen.control.rows import ParsedRows, clip_text, parse_row, read_rows
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.sql import load_queries
+from loadgen.control.tables.run_leases import TAKEOVER_MARGIN_S
 from loadgen.model.nightly import AttemptStatus, QueueStatus
 from loadgen.snowflake.session import RetryPolicy
 
 REASON_MAX = 2_000  # characters
 LOST = "its runner did not renew the lease in time"
-NOT_TOLD = "its runner ended before it could say more"
+_EVER_MS = 100 * 365 * 86_400_000  # no lease lasts so long
+_SETTLE_MAX = 10  # others may be settling the same row
 
 _Q = load_queries("run_attempts")
+_QUEUE = load_queries("run_queue")
+
+
+class Wish(StrEnum):
+    """The turn of a user."""
+
+    CANCELLED = "CANCELLED"
+    RETRIED = "RETRIED"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,39 +50,60 @@ class AttemptRow:
     ended_at: datetime | None
 
 
-def begin(session: ControlSession, patience: RetryPolicy, queue_id: str, epoch: int, owner: str) -> None:
-    """An attempt begins. Harmless to repeat."""
-    patience.call(lambda: _insert(session, queue_id, epoch, owner, AttemptStatus.RUNNING, None))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueState:
+    """What RUN_QUEUE repeats of the turns. Columns as in the table."""
+
+    status: str  # of QueueStatus, unless another program wrote it
+    epoch: int
+    owner: str | None
+    attempts: int
+    run_id: str | None
+    exit_code: int | None
+    reason: str | None
+    available_at: datetime
+    ended_at: datetime | None
 
 
-def mark_lost(session: ControlSession, patience: RetryPolicy, queue_id: str, epoch: int, owner: str) -> None:
-    """The lease of this attempt has expired: it can never be accepted again, whatever it does. Harmless to repeat."""
-
-    def write() -> None:
-        if not _insert(session, queue_id, epoch, owner, AttemptStatus.LOST, LOST):
-            session.execute(_Q["end"], AttemptStatus.LOST, None, None, LOST, queue_id, epoch)
-
-    patience.call(write)
-
-
-def set_run(session: ControlSession, patience: RetryPolicy, queue_id: str, epoch: int, run_id: str) -> None:
-    patience.call(lambda: session.execute(_Q["set_run"], run_id, queue_id, epoch))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptEnd:
+    queue_status: str
+    run_id: str | None
+    exit_code: int | None
+    reason: str | None
+    attempts: int
+    available_at: datetime
+    ended_at: datetime
 
 
-def end(
-    session: ControlSession,
-    patience: RetryPolicy,
-    queue_id: str,
-    epoch: int,
-    status: AttemptStatus,
-    *,
-    run_id: str | None = None,
-    exit_code: int | None = None,
-    reason: str | None = None,
-) -> None:
-    """How the attempt ended, unless that is known already."""
-    why = None if reason is None else clip_text(reason, REASON_MAX)
-    patience.call(lambda: session.execute(_Q["end"], status, run_id, exit_code, why, queue_id, epoch))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """An attempt, or without an owner a wish."""
+
+    epoch: int
+    owner: str
+    status: str
+    run_id: str | None
+    reason: str | None
+    attempts: int
+    started_at: datetime
+    expires_at: datetime | None
+    end: AttemptEnd | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueFacts:
+    repeated: QueueState  # what RUN_QUEUE says
+    turns: tuple[Turn, ...]  # the last two, the newest first
+
+    @property
+    def last_turn(self) -> int:
+        """Of a row without turns, which another program wrote, the number that it has."""
+        return self.turns[0].epoch if self.turns else self.repeated.epoch
+
+    @property
+    def state(self) -> QueueState:
+        return _state(self.turns, self.repeated)
 
 
 def read(session: ControlSession, queue_id: str) -> ParsedRows[AttemptRow]:
@@ -72,38 +111,129 @@ def read(session: ControlSession, queue_id: str) -> ParsedRows[AttemptRow]:
     return read_rows(session.fetch(_Q["read"], queue_id), lambda row: parse_row("RUN_ATTEMPTS", AttemptRow, row))
 
 
-def end_stale(session: ControlSession, patience: RetryPolicy) -> int:
-    """End the attempts that their owners could not end any more, as the queue knows it. How many there were."""
-    rows = patience.call(lambda: session.fetch(_Q["unsettled"]))
-    for queue_id, epoch, newest, status, run_id, exit_code, reason in rows:
-        if newest > epoch:
-            end(session, patience, queue_id, int(epoch), AttemptStatus.LOST, reason=NOT_TOLD)
-        else:
-            known = _OF_QUEUE.get(status, AttemptStatus.LOST)  # of a status that loadgen never writes
-            code = None if exit_code is None else int(exit_code)
-            end(session, patience, queue_id, int(epoch), known, run_id=run_id, exit_code=code, reason=reason)
-    return len(rows)
+def read_facts(session: ControlSession, queue_id: str) -> QueueFacts | None:
+    """None: there is no such queued run."""
+    rows = session.fetch(_Q["facts"], queue_id)
+    if not rows:
+        return None
+    turns = tuple(_turn(queue_id, row[9:]) for row in rows if row[9] is not None)
+    return QueueFacts(repeated=parse_row("RUN_QUEUE", QueueState, rows[0][:9], key=queue_id), turns=turns)
 
 
-# What the last attempt was when the queue says this of the run.
-_OF_QUEUE: dict[str, AttemptStatus] = {
-    QueueStatus.QUEUED: AttemptStatus.FAILED,
-    QueueStatus.COMPLETED: AttemptStatus.COMPLETED,
-    QueueStatus.FAILED: AttemptStatus.FAILED,
-    QueueStatus.CANCELLED: AttemptStatus.CANCELLED,
-    QueueStatus.EXHAUSTED: AttemptStatus.FAILED,
-}
+def settle(session: ControlSession, patience: RetryPolicy, queue_id: str) -> None:
+    """Have RUN_QUEUE repeat what the turns say. Its UPDATE may have waited for another, so it is looked at again."""
+
+    def write() -> None:
+        for _ in range(_SETTLE_MAX):
+            facts = read_facts(session, queue_id)
+            if facts is None or facts.state == facts.repeated:
+                return
+            session.execute(_QUEUE["settle"], *astuple(facts.state), queue_id)
+
+    patience.call(write)
 
 
-def _insert(
-    session: ControlSession, queue_id: str, epoch: int, owner: str, status: AttemptStatus, reason: str | None
-) -> bool:
-    """False: the row is there."""
-    ended = int(status is not AttemptStatus.RUNNING)
-    try:
-        session.execute(_Q["begin"], status, reason, ended, queue_id, epoch, owner)
-    except ControlFailed as error:
-        if not error.failure.is_duplicate_key:
-            raise
-        return False
-    return True
+def wish(
+    session: ControlSession,
+    patience: RetryPolicy,
+    queue_id: str,
+    wanted: Wish,
+    reason: str,
+    *,
+    of: frozenset[QueueStatus],
+) -> None:
+    """Take the next turn for a user, if the run is in one of these states then. Harmless to repeat."""
+
+    def write() -> None:
+        while (facts := read_facts(session, queue_id)) is not None and facts.state.status in of:
+            try:
+                session.execute(_Q["wish"], queue_id, facts.last_turn + 1, wanted, clip_text(reason, REASON_MAX))
+            except ControlFailed as error:
+                if not error.failure.is_duplicate_key:
+                    raise
+
+    patience.call(write)
+    settle(session, patience, queue_id)
+
+
+def mark_lost(
+    session: ControlSession, patience: RetryPolicy, queue_id: str, epoch: int, *, is_gone: bool = False
+) -> None:
+    """End an attempt whose lease has expired: it can never be accepted again, whatever its owner does.
+
+    With `is_gone` also one whose lease lasts: its owner is known to have ended.
+    """
+    until_ms = _EVER_MS if is_gone else -TAKEOVER_MARGIN_S * 1000
+
+    def write() -> None:
+        try:
+            session.execute(_Q["mark_lost"], LOST, queue_id, epoch, until_ms)
+        except ControlFailed as error:
+            if not error.failure.is_duplicate_key:  # it has its end
+                raise
+
+    patience.call(write)
+    settle(session, patience, queue_id)
+
+
+def _turn(queue_id: str, row: tuple[Any, ...]) -> Turn:
+    end = parse_row("RUN_ATTEMPT_ENDS", AttemptEnd, row[8:], key=queue_id) if row[8] is not None else None
+    return parse_row("RUN_ATTEMPTS", Turn, row[:8], key=queue_id, end=end)
+
+
+def _state(turns: tuple[Turn, ...], repeated: QueueState) -> QueueState:
+    if not turns or turns[0].epoch < repeated.epoch:  # of an older loadgen, or another program
+        return repeated
+    turn = turns[0]
+    if turn.owner:
+        return _attempted(turn, repeated)
+    if turn.status == Wish.RETRIED:
+        return QueueState(
+            status=QueueStatus.QUEUED, epoch=turn.epoch, owner=None, attempts=0, run_id=None, exit_code=None,
+            reason=_noted(turn, repeated, turn.reason), available_at=turn.started_at, ended_at=None,
+        )  # fmt: skip
+    return _cancelled(turn, turns[1] if len(turns) > 1 and turns[1].owner else None, repeated)
+
+
+def _attempted(turn: Turn, repeated: QueueState) -> QueueState:
+    """The last turn is an attempt."""
+    end = turn.end
+    if end is None:
+        return QueueState(
+            status=QueueStatus.RUNNING, epoch=turn.epoch, owner=turn.owner, attempts=turn.attempts, run_id=None,
+            exit_code=None, reason=None, available_at=repeated.available_at, ended_at=None,
+        )  # fmt: skip
+    again = end.queue_status == QueueStatus.QUEUED
+    return QueueState(
+        status=end.queue_status, epoch=turn.epoch, owner=turn.owner, attempts=end.attempts, run_id=end.run_id,
+        exit_code=end.exit_code, reason=_noted(turn, repeated, end.reason) if again else end.reason,
+        available_at=end.available_at, ended_at=None if again else end.ended_at,
+    )  # fmt: skip
+
+
+def _cancelled(turn: Turn, attempt: Turn | None, repeated: QueueState) -> QueueState:
+    """The last turn is the wish to cancel, perhaps while an attempt was under way."""
+    if attempt is not None and attempt.end is None:
+        return QueueState(
+            status=QueueStatus.CANCEL_REQUESTED, epoch=attempt.epoch, owner=attempt.owner, attempts=attempt.attempts,
+            run_id=None, exit_code=None, reason=turn.reason, available_at=repeated.available_at, ended_at=None,
+        )  # fmt: skip
+    end = None if attempt is None else attempt.end
+    done = end is not None and end.queue_status in (QueueStatus.COMPLETED, QueueStatus.FAILED)
+    return QueueState(
+        status=end.queue_status if end is not None and done else QueueStatus.CANCELLED,
+        epoch=turn.epoch,
+        owner=None if attempt is None else attempt.owner,
+        attempts=repeated.attempts if end is None else end.attempts,
+        run_id=None if end is None else end.run_id,
+        exit_code=None if end is None else end.exit_code,
+        reason=end.reason or turn.reason if end is not None and done else turn.reason,
+        available_at=repeated.available_at,
+        ended_at=turn.started_at if end is None else max(end.ended_at, turn.started_at),
+    )
+
+
+def _noted(turn: Turn, repeated: QueueState, reason: str | None) -> str | None:
+    """Of a run that waits: a note that RUN_QUEUE has of this turn (run_queue.note) stays."""
+    noted = repeated.status == QueueStatus.QUEUED and repeated.epoch == turn.epoch and repeated.reason is not None
+    return repeated.reason if noted else reason

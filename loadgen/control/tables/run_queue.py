@@ -16,6 +16,8 @@ from typing import Any
 from loadgen.control.rows import ParsedRows, RowUnreadable, clean_text, clip_text, parse_row, read_rows
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.sql import load_queries
+from loadgen.control.tables import run_attempts
+from loadgen.control.tables.run_attempts import Wish
 from loadgen.errors import UsageError
 from loadgen.log import printable
 from loadgen.model.nightly import ATTEMPTS_MAX, BaselineCheck, QueueStatus
@@ -30,6 +32,8 @@ _SLUG_MAX = 19
 _SHOW_IDS = "`loadgen queue list` shows what there is."
 
 _Q = load_queries("run_queue")
+_CANCELLABLE = frozenset((QueueStatus.QUEUED, QueueStatus.RUNNING))
+_RETRYABLE = frozenset((QueueStatus.FAILED, QueueStatus.CANCELLED, QueueStatus.EXHAUSTED))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +134,9 @@ def read(session: ControlSession, queue_id: str) -> QueuedRun | None:
 
 def newest(session: ControlSession, limit: int, *, status: QueueStatus | None = None) -> ParsedRows[QueuedRun]:
     """The latest queued runs, newest first."""
-    return read_rows(session.fetch(_Q["newest"].limited(limit), status), _queued)
+    if status is None:
+        return read_rows(session.fetch(_Q["newest"].limited(limit)), _queued)
+    return read_rows(session.fetch(_Q["newest_in"].limited(limit), status), _queued)
 
 
 def waiting(session: ControlSession) -> ParsedRows[WaitingRun]:
@@ -141,7 +147,10 @@ def waiting(session: ControlSession) -> ParsedRows[WaitingRun]:
 def note(session: ControlSession, patience: RetryPolicy, queue_id: str, reason: str) -> bool:
     """Say why a run waits. False: that is known, or it does not wait any more."""
     why = clip_text(reason, REASON_MAX)
-    return patience.call(lambda: session.execute(_Q["note"], why, queue_id, why)) == 1
+    noted = patience.call(lambda: session.execute(_Q["note"], why, queue_id, why)) == 1
+    if noted:
+        run_attempts.settle(session, patience, queue_id)  # it may have been claimed meanwhile
+    return noted
 
 
 def read_scenario_text(session: ControlSession, queue_id: str) -> str | None:
@@ -164,13 +173,13 @@ def find(session: ControlSession, patience: RetryPolicy, name: str) -> str:
 
 def cancel(session: ControlSession, patience: RetryPolicy, queue_id: str, reason: str) -> QueuedRun:
     """Ask for its end. The row afterwards says what became of it."""
-    patience.call(lambda: session.execute(_Q["cancel"], clip_text(reason, REASON_MAX), queue_id))
+    run_attempts.wish(session, patience, queue_id, Wish.CANCELLED, reason, of=_CANCELLABLE)
     return _there(session, patience, queue_id)
 
 
 def retry(session: ControlSession, patience: RetryPolicy, queue_id: str, reason: str) -> QueuedRun:
     """Put one that ended without a result back into the queue, with all its attempts. The row afterwards."""
-    patience.call(lambda: session.execute(_Q["retry"], clip_text(reason, REASON_MAX), queue_id))
+    run_attempts.wish(session, patience, queue_id, Wish.RETRIED, reason, of=_RETRYABLE)
     return _there(session, patience, queue_id)
 
 

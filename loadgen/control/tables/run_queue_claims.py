@@ -1,11 +1,11 @@
 """RUN_QUEUE as its runners see it: claim a run, keep it, end it or give it back.
 
-    claim       the first candidate that no other runner takes; the row count of a guarded UPDATE decides
-    extend      all leases of a runner, with each of its heartbeats; a lease that has passed is never revived
+    claim       the next turn of the first candidate that no other runner takes: an enforced key decides
+    extend      its lease, with each heartbeat of its runner; a lease that has expired is never revived
     finish      it ran, or never will
     give_back   to be tried again after a pause; EXHAUSTED after the last attempt, CANCELLED when that is wanted
 
-Every write of an owner is rejected when its lease has expired: its results are not accepted.
+Every write of an owner is rejected when its lease has expired or its attempt was ended: its results are not accepted.
 """
 
 from __future__ import annotations
@@ -18,13 +18,21 @@ from loadgen.control.rows import clip_text, parse_row
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.sql import load_queries
 from loadgen.control.tables import run_attempts
-from loadgen.control.tables.run_queue import REASON_MAX, labels_json, read, read_files
-from loadgen.model.nightly import BaselineCheck, QueueStatus
+from loadgen.control.tables.run_queue import REASON_MAX, labels_json, read_files
+from loadgen.model.nightly import AttemptStatus, BaselineCheck, QueueStatus
 from loadgen.snowflake.session import RetryPolicy
 
 CANDIDATES = 10  # as many others may be faster
 
 _Q = load_queries("run_queue")
+_TURNS = load_queries("run_attempts")
+# How an attempt ended that ended the queued run so.
+_ENDED: dict[QueueStatus, AttemptStatus] = {
+    QueueStatus.COMPLETED: AttemptStatus.COMPLETED,
+    QueueStatus.FAILED: AttemptStatus.FAILED,
+    QueueStatus.CANCELLED: AttemptStatus.CANCELLED,
+    QueueStatus.EXHAUSTED: AttemptStatus.FAILED,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,12 +79,14 @@ def claim(
 
     With `share` also one whose target is being measured by another.
     """
-    rows = patience.call(lambda: session.fetch(_Q["candidates"].limited(CANDIDATES), labels_json(offers), int(share)))
-    for queue_id, epoch, status, last_owner, target in rows:
+    candidates = _Q["candidates"].limited(CANDIDATES)
+    rows = patience.call(lambda: session.fetch(candidates, labels_json(offers), int(share)))
+    for queue_id, epoch, status, attempts, target in rows:
         try:
-            if status == QueueStatus.RUNNING:
-                run_attempts.mark_lost(session, patience, queue_id, int(epoch), last_owner)
-            got = _claim_one(session, patience, queue_id, int(epoch), "" if share else target, owner, ttl_s)
+            if status == QueueStatus.RUNNING and not _is_lost(session, patience, queue_id, int(epoch)):
+                continue
+            turn = QueueClaim(queue_id=queue_id, epoch=int(epoch) + 1, owner=owner)
+            won = _take(session, patience, turn, int(attempts) + 1, "" if share else target, ttl_s)
         except ControlFailed as error:
             if error.failure.retryable:
                 raise
@@ -84,34 +94,53 @@ def claim(
             why = clip_text(f"it cannot be claimed: {error}", REASON_MAX)
             patience.call(partial(session.execute, _Q["refuse"], why, queue_id, int(epoch)))
             continue
-        if got is not None:
-            run_attempts.begin(session, patience, got.queue_id, got.epoch, got.owner)
-            return got
+        if won is not None:
+            run_attempts.settle(session, patience, queue_id)
+        if won:
+            return turn
     return None
 
 
-def _claim_one(
-    session: ControlSession, patience: RetryPolicy, queue_id: str, epoch: int, target: str, owner: str, ttl_s: float
-) -> QueueClaim | None:
-    ttl_ms = round(ttl_s * 1000)
+def _is_lost(session: ControlSession, patience: RetryPolicy, queue_id: str, epoch: int) -> bool:
+    """End an attempt whose lease has expired. False: it was extended or ended by its owner, or was the last one."""
+    run_attempts.mark_lost(session, patience, queue_id, epoch)
+    facts = patience.call(lambda: run_attempts.read_facts(session, queue_id))
+    if facts is None or facts.last_turn != epoch:
+        return False
+    return facts.state.status == QueueStatus.QUEUED or not facts.turns  # without turns: another program wrote it
 
-    def write() -> bool:
-        return session.execute(_Q["claim"], owner, ttl_ms, queue_id, epoch, owner, target) == 1
+
+def _take(
+    session: ControlSession, patience: RetryPolicy, turn: QueueClaim, attempts: int, target: str, ttl_s: float
+) -> bool | None:
+    """False: the turn is another's, and the queue may not repeat that yet. None: it is nobody's."""
+    key = (turn.queue_id, turn.epoch)
 
     def look() -> bool | None:
-        """After a lost answer: is the claim ours, another's, or still free?"""
-        row = read(session, queue_id)
-        if row is None or row.epoch == epoch:
-            return None
-        return (row.epoch, row.owner) == (epoch + 1, owner)
+        """After a lost answer: is the turn ours, another's, or still free?"""
+        rows = session.fetch(_TURNS["owner"], *key)
+        return bool(rows[0][0] == turn.owner) if rows else None
 
-    won = patience.settle(write, look)
-    return QueueClaim(queue_id=queue_id, epoch=epoch + 1, owner=owner) if won else None
+    def write() -> bool | None:
+        binds = (*key, attempts, round(ttl_s * 1000), turn.owner, turn.owner, target)
+        return True if session.execute(_TURNS["claim"], *binds) == 1 else None
+
+    return _unless_taken(lambda: patience.settle(write, look))
+
+
+def _unless_taken(insert: Callable[[], bool | None]) -> bool | None:
+    """False: another process has inserted the key."""
+    try:
+        return insert()
+    except ControlFailed as error:
+        if error.failure.is_duplicate_key:
+            return False
+        raise
 
 
 def wanted(session: ControlSession, claim: QueueClaim) -> ClaimedRun | None:
     """What to run; None: the claim belongs to another runner by now."""
-    rows = session.fetch(_Q["claimed"], claim.queue_id, claim.epoch, claim.owner)
+    rows = session.fetch(_TURNS["wanted"], claim.queue_id, claim.epoch, claim.owner)
     if not rows:
         return None
     name, scenario, files, *others = rows[0]
@@ -120,31 +149,39 @@ def wanted(session: ControlSession, claim: QueueClaim) -> ClaimedRun | None:
     return parse_row("RUN_QUEUE", ClaimedRun, row, key=claim.queue_id, files=texts, judging=judging)
 
 
-def extend(session: ControlSession, owner: str, ttl_s: float) -> int:
-    """How many leases the owner has, all of them extended from now. One attempt: the owner retries."""
-    return session.execute(_Q["extend"], round(ttl_s * 1000), owner)
+def extend(session: ControlSession, claim: QueueClaim, ttl_s: float, *, run_id: str | None = None) -> bool:
+    """Extend the lease from now, with the run that it is, if that is known. False: it is over. One attempt: the owner
+    retries."""
+    key = (claim.queue_id, claim.epoch)
+    return session.execute(_TURNS["extend"], round(ttl_s * 1000), run_id, *key, claim.owner, *key) == 1
 
 
 def expire(session: ControlSession, patience: RetryPolicy, owner: str) -> int:
     """The owner is gone: release its runs at once. How many there were."""
-    return patience.call(lambda: session.execute(_Q["expire"], owner))
+    rows = patience.call(lambda: session.fetch(_TURNS["open_of"], owner))
+    for queue_id, epoch in rows:
+        run_attempts.mark_lost(session, patience, queue_id, int(epoch), is_gone=True)
+    return len(rows)
 
 
 def owners(session: ControlSession) -> tuple[str, ...]:
-    """The runners that hold a lease."""
+    """The runners that have a run."""
     return tuple(str(owner) for (owner,) in session.fetch(_Q["owners"]))
 
 
 def look(session: ControlSession, claim: QueueClaim) -> QueueStatus | None:
     """RUNNING, or CANCEL_REQUESTED; None: the lease is over."""
-    rows = session.fetch(_Q["look"], claim.queue_id, claim.epoch, claim.owner)
-    return QueueStatus(rows[0][0]) if rows else None
+    key = (claim.queue_id, claim.epoch)
+    rows = session.fetch(_TURNS["look"], claim.queue_id, claim.epoch + 1, *key, claim.owner, *key)
+    if not rows:
+        return None
+    return QueueStatus.CANCEL_REQUESTED if rows[0][0] else QueueStatus.RUNNING
 
 
 def set_run(session: ControlSession, patience: RetryPolicy, claim: QueueClaim, run_id: str) -> None:
     """Make known which run this attempt is."""
-    patience.call(lambda: session.execute(_Q["set_run"], run_id, claim.queue_id, claim.epoch, claim.owner))
-    run_attempts.set_run(session, patience, claim.queue_id, claim.epoch, run_id)
+    key = (claim.queue_id, claim.epoch)
+    patience.call(lambda: session.execute(_TURNS["set_run"], run_id, *key, claim.owner, *key))
 
 
 def finish(
@@ -152,8 +189,7 @@ def finish(
 ) -> bool:
     """The end of a queued run. False: the lease is over, and nothing was written."""
     assert status.is_terminal
-    binds = (status, result.run_id, result.exit_code, _reason(result), claim.queue_id, claim.epoch, claim.owner)
-    return _once(session, patience, claim, lambda: session.execute(_Q["finish"], *binds) == 1)
+    return _end(session, patience, claim, result, (_ENDED[status], status), off=0, pause_s=0.0)
 
 
 def give_back(
@@ -164,14 +200,37 @@ def give_back(
     *,
     pause_s: float,
     counts: bool,
+    status: AttemptStatus = AttemptStatus.FAILED,
 ) -> bool:
     """Let it be tried again after a pause. False: the lease is over, and nothing was written."""
-    off = 0 if counts else 1
-    binds = (
-        *(off, off, off, round(pause_s * 1000), result.run_id, result.exit_code, _reason(result)),
-        *(claim.queue_id, claim.epoch, claim.owner),
-    )
-    return _once(session, patience, claim, lambda: session.execute(_Q["give_back"], *binds) == 1)
+    return _end(session, patience, claim, result, (status, None), off=0 if counts else 1, pause_s=pause_s)
+
+
+def _end(
+    session: ControlSession,
+    patience: RetryPolicy,
+    claim: QueueClaim,
+    result: AttemptResult,
+    became: tuple[AttemptStatus, QueueStatus | None],
+    *,
+    off: int,
+    pause_s: float,
+) -> bool:
+    reason = None if result.reason is None else clip_text(result.reason, REASON_MAX)
+    key = (claim.queue_id, claim.epoch)
+    binds = (*became, off, result.run_id, result.exit_code, reason, off, round(pause_s * 1000), *key, claim.owner)
+
+    def look() -> bool | None:
+        """After a lost answer. Only its owner ends an attempt in another way than LOST."""
+        rows = session.fetch(_TURNS["ended"], *key)
+        return bool(rows[0][0] != AttemptStatus.LOST) if rows else None
+
+    def write() -> bool:
+        return session.execute(_TURNS["end"], *binds) == 1
+
+    ended = _unless_taken(lambda: patience.settle(write, look)) or False
+    run_attempts.settle(session, patience, claim.queue_id)
+    return ended
 
 
 def depth(session: ControlSession, offers: tuple[str, ...], *, share: bool = False) -> int:
@@ -180,30 +239,8 @@ def depth(session: ControlSession, offers: tuple[str, ...], *, share: bool = Fal
 
 
 def end_abandoned(session: ControlSession, patience: RetryPolicy) -> int:
-    """End the runs that were lost with their last attempt, or while they should be cancelled. How many there were."""
-    rows = patience.call(lambda: session.fetch(_Q["abandoned"]))
-    for queue_id, epoch, owner in rows:
-        run_attempts.mark_lost(session, patience, queue_id, int(epoch), owner)
-        _end_one(session, patience, queue_id, int(epoch))
+    """End the attempts whose lease has expired, and settle what their runners left unsettled. How many there were."""
+    rows = patience.call(lambda: session.fetch(_Q["unsettled"]))
+    for queue_id, epoch in rows:
+        run_attempts.mark_lost(session, patience, queue_id, int(epoch))
     return len(rows)
-
-
-def _end_one(session: ControlSession, patience: RetryPolicy, queue_id: str, epoch: int) -> None:
-    patience.call(lambda: session.execute(_Q["end_abandoned"], run_attempts.LOST, queue_id, epoch))
-
-
-def _once(session: ControlSession, patience: RetryPolicy, claim: QueueClaim, write: Callable[[], bool]) -> bool:
-    """Write, and find out whether it was written when the answer is lost."""
-
-    def look() -> bool | None:
-        row = read(session, claim.queue_id)
-        if row is None or row.epoch != claim.epoch:
-            return False  # another runner's by now; the end of our attempt does not count any more
-        held = row.status in (QueueStatus.RUNNING, QueueStatus.CANCEL_REQUESTED)
-        return None if held else True
-
-    return patience.settle(write, look)
-
-
-def _reason(result: AttemptResult) -> str | None:
-    return None if result.reason is None else clip_text(result.reason, REASON_MAX)

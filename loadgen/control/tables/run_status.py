@@ -1,7 +1,7 @@
 """RUN_STATUS: what a run is, where it stands, and what its leader has made known of it.
 
-The leader's writes carry its lease and are rejected by SQL when that has expired. Any process reads; a user may ask
-for the end.
+The leader's writes carry its lease and are rejected by SQL when that has expired. Any process reads. A user who wants
+the end inserts a row into STOP_REQUESTS: whoever reads the run sees it CANCELLING from then on.
 """
 
 from __future__ import annotations
@@ -80,6 +80,7 @@ class Run:
     enrichment_status: str | None
     created_at: datetime
     updated_at: datetime
+    stored_status: RunStatus | None = None  # what its leader wrote; `status` is CANCELLING once a user wants its end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,7 +249,7 @@ def move(session: ControlSession, patience: RetryPolicy, term: Lease, step: Stat
             _Q["move"],
             *(step.to, step.to_phase, reason, step.verdict, term.epoch),
             *(int(started), zero, int(warm), zero, int(warmed_up), int(step.to.is_terminal)),
-            *(term.key, step.status, step.phase, term.key, term.epoch, term.owner),
+            *(term.key, step.status, step.status, step.phase, term.key, term.epoch, term.owner),
         )
         return True if touched == 1 else look() or False
 
@@ -279,7 +280,15 @@ def publish(session: ControlSession, term: Lease, rollup: RunRollup) -> bool:
 
 def cancel(session: ControlSession, patience: RetryPolicy, run_id: str, reason: str) -> Run:
     """Ask for the end of a run. The row afterwards says what became of it."""
-    patience.call(lambda: session.execute(_Q["cancel"], clip_text(reason, REASON_MAX), run_id))
+
+    def write() -> None:
+        try:
+            session.execute(_Q["cancel"], clip_text(reason, REASON_MAX), run_id)
+        except ControlFailed as error:
+            if not error.failure.is_duplicate_key:  # it was asked before
+                raise
+
+    patience.call(write)
     run = patience.call(lambda: read(session, run_id))
     if run is None:
         raise UsageError(f"there is no run {run_id}", remedy="`loadgen runs list` shows the runs there are.")

@@ -12,7 +12,7 @@ from typing import Any
 
 from loadgen.control.rows import ParsedRows, RowUnreadable, clean_text, clip_text, parse_row, read_rows, text_list
 from loadgen.control.session import ControlFailed, ControlSession
-from loadgen.control.sql import load_queries
+from loadgen.control.sql import NamedQuery, load_queries
 from loadgen.control.tables.run_queue import NAME_MAX, TARGET_MAX, QueueRequest, labels_json, read_files, write_files
 from loadgen.errors import UsageError
 from loadgen.log import printable
@@ -131,13 +131,13 @@ def wanted(session: ControlSession, schedule_id: str) -> QueueRequest | None:
 def settle(session: ControlSession, patience: RetryPolicy, schedule_id: str, moment: datetime) -> None:
     """Everything up to then is decided."""
     at = utc_text(moment)
-    patience.call(lambda: session.execute(_Q["settle"], at, schedule_id, at))
+    _either(session, patience, (_Q["settle"], at, schedule_id, at), (_Q["settle_first"], at, schedule_id))
 
 
 def complain(session: ControlSession, patience: RetryPolicy, schedule_id: str, reason: str) -> bool:
     """Say why it cannot be fired. False: that is known."""
     why = clip_text(reason, REASON_MAX)
-    return patience.call(lambda: session.execute(_Q["complain"], why, schedule_id, why)) == 1
+    return _either(session, patience, (_Q["complain"], why, schedule_id, why), (_Q["complain_first"], why, schedule_id))
 
 
 def enable(session: ControlSession, patience: RetryPolicy, schedule_id: str, *, catch_up: bool) -> None:
@@ -152,6 +152,26 @@ def disable(session: ControlSession, patience: RetryPolicy, schedule_id: str) ->
 
 def remove(session: ControlSession, patience: RetryPolicy, schedule_id: str) -> None:
     patience.call(lambda: session.execute(_Q["remove"], schedule_id))
+    patience.call(lambda: session.execute(_Q["remove_progress"], schedule_id))
+
+
+def _either(
+    session: ControlSession,
+    patience: RetryPolicy,
+    update: tuple[NamedQuery, *tuple[str, ...]],
+    insert: tuple[NamedQuery, *tuple[str, ...]],
+) -> bool:
+    """Change the row in SCHEDULE_PROGRESS, or insert it. False: it is there, and there is nothing to change."""
+
+    def write() -> bool:
+        try:
+            return session.execute(*update) == 1 or session.execute(*insert) == 1
+        except ControlFailed as error:
+            if error.failure.is_duplicate_key:
+                return False
+            raise
+
+    return patience.call(write)
 
 
 def utc_text(moment: datetime) -> str:

@@ -6,7 +6,9 @@ finds its row gone to another, and must end.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -14,12 +16,16 @@ from typing import Any
 from loadgen.control.rows import ParsedRows, clean_text, clip_text, parse_row, read_rows
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.sql import load_queries
+from loadgen.control.tables import run_leases
+from loadgen.control.tables.run_leases import Lease
 from loadgen.errors import LoadgenError
 from loadgen.model.run import Phase
 from loadgen.model.worker import WorkerStatus
 from loadgen.snowflake.session import RetryPolicy
 
 LAST_ERROR_MAX = 1_000  # characters, the mark included
+_REPLACE_S = 30.0  # for one statement, however often it is retried
+_NAME_MAX = 60  # characters of a worker id in a key
 
 _Q = load_queries("worker_heartbeats")
 
@@ -142,23 +148,49 @@ def _replace(
     there = patience.call(lambda: find(session, me.run_id, me.worker_id))
     if there is None:
         raise DuplicateWorker(f"worker {me.worker_id} of run {me.run_id} comes and goes")
-    if there.beat.status.is_terminal or there.age_ms > silent_ms:
-        check(there)
-    binds = (me.hostname, me.pid, me.version, me.labels, me.run_id, me.worker_id, me.worker_group_id)
+    alive = DuplicateWorker(
+        f"worker {me.worker_id} of run {me.run_id} is alive: process {there.identity.pid} on {there.identity.hostname}"
+        f" was heard {there.age_ms / 1000:.1f} s ago"
+    )
+    if not there.beat.status.is_terminal and there.age_ms <= silent_ms:
+        raise alive
+    check(there)
+    right = run_leases.claim(session, patience, _lease_key(me), run_leases.new_owner(), _REPLACE_S)
+    if right is None:
+        raise DuplicateWorker(f"worker {me.worker_id} of run {me.run_id} is being replaced by another process")
+    try:
+        replaced = _write(session, patience, me, there, silent_ms, right)
+    finally:
+        with suppress(LoadgenError):  # it expires by itself
+            run_leases.release(session, right)
+    if not replaced:
+        raise alive
 
-    def write() -> bool:
-        return session.execute(_Q["replace"], *binds, there.beat.count, -silent_ms) == 1
+
+def _write(
+    session: ControlSession,
+    patience: RetryPolicy,
+    me: WorkerIdentity,
+    there: HeartbeatRow,
+    silent_ms: int,
+    right: Lease,
+) -> bool:
+    binds = (
+        *(me.hostname, me.pid, me.version, me.labels, me.run_id, me.worker_id, me.worker_group_id),
+        *(there.beat.count, -silent_ms, right.key, right.epoch, right.owner),
+    )
 
     def look() -> bool | None:
         row = find(session, me.run_id, me.worker_id)
         return True if row is not None and _same_process(row.identity, me) and row.beat.count == 1 else None
 
-    if not patience.settle(write, look):
-        other = there.identity
-        raise DuplicateWorker(
-            f"worker {me.worker_id} of run {me.run_id} is alive: process {other.pid} on {other.hostname}"
-            f" was heard {there.age_ms / 1000:.1f} s ago"
-        )
+    return patience.settle(lambda: session.execute(_Q["replace"], *binds) == 1, look)
+
+
+def _lease_key(me: WorkerIdentity) -> str:
+    """Of the right to replace this worker. RUN_LEASES has room for 100 characters."""
+    name = me.worker_id if len(me.worker_id) <= _NAME_MAX else hashlib.sha256(me.worker_id.encode()).hexdigest()[:40]
+    return f"{me.run_id}/{name}"
 
 
 def _same_process(one: WorkerIdentity, other: WorkerIdentity) -> bool:

@@ -44,7 +44,6 @@ class Broken(StrEnum):
     FENCING = "writes are taken from terms that are over"
     MARGIN = "a successor does not wait for statements under way"
     RENEWAL = "a term that is over can be renewed"
-    PLACE = "a run is moved from wherever it is"
     NUMBERS = "neither the number nor the id of an event is a key"
     MEMORY = "a leader forgets what was carried out"
     LIVENESS = "time without an observation counts as silence"

@@ -49,6 +49,9 @@ class EventRow:
     due_s: float | None
 
 
+CANCELLABLE = (RunStatus.PREPARED, RunStatus.STARTING, RunStatus.RUNNING)
+
+
 class Tables(StandardTables):
     """One run. Statements by the names they have in schemas/queries; times are seconds of the server's clock."""
 
@@ -56,6 +59,8 @@ class Tables(StandardTables):
         super().__init__(clock)
         self.broken = broken
         self.leases: list[Lease] = []
+        self.replacing: defaultdict[str, list[Lease]] = defaultdict(list)
+        self.wish: str | None = None  # the reason of a user who wants the end
         self.events: list[EventRow] = []
         self.beats: dict[str, list[Any]] = {}
         self.beaten_s: dict[str, float] = {}
@@ -93,52 +98,58 @@ class Tables(StandardTables):
 
     # --- RUN_LEASES ----------------------------------------------------------------------------------------------
 
-    def _run_leases_newest(self, _: str) -> list[tuple[Any, ...]]:
-        if not self.leases:
+    def _leases_of(self, key: str) -> list[Lease]:
+        """Of the run; or, with a worker's name behind it, of the right to replace that worker."""
+        return self.replacing[key] if "/" in key else self.leases
+
+    def _run_leases_newest(self, key: str) -> list[tuple[Any, ...]]:
+        leases = self._leases_of(key)
+        if not leases:
             return []
-        lease = self.leases[-1]
+        lease = leases[-1]
         left_s = lease.expires_s - self.now_s
         if self.broken is Broken.MARGIN and left_s < 0:
             left_s -= TAKEOVER_MARGIN_S
         return [(lease.epoch, lease.owner, round(left_s * 1000))]
 
-    def _run_leases_claim_first(self, _: str, owner: str, ttl_ms: int) -> Commit:
-        expires_s = self.now_s + ttl_ms / 1000
+    def _run_leases_claim_first(self, key: str, owner: str, ttl_ms: int) -> Commit:
+        leases, expires_s = self._leases_of(key), self.now_s + ttl_ms / 1000
 
         def commit() -> int:
-            if self.leases:
+            if leases:
                 raise Taken
-            self.leases.append(Lease(1, owner, expires_s, self.now_s))
+            leases.append(Lease(1, owner, expires_s, self.now_s))
             return 1
 
         return commit
 
-    def _run_leases_claim_next(self, owner: str, ttl_ms: int, _: str, epoch: int, margin_ms: int) -> Commit:
+    def _run_leases_claim_next(self, owner: str, ttl_ms: int, key: str, epoch: int, margin_ms: int) -> Commit:
+        leases = self._leases_of(key)
         margin_s = 0.0 if self.broken is Broken.MARGIN else margin_ms / 1000
-        free = self.leases[epoch - 1].expires_s < self.now_s + margin_s
+        free = leases[epoch - 1].expires_s < self.now_s + margin_s
         expires_s = self.now_s + ttl_ms / 1000
 
         def commit() -> int:
             if not free:
                 return 0
-            if len(self.leases) > epoch:
+            if len(leases) > epoch:
                 raise Taken
-            if self.leases[-1].expires_s > self.now_s:
+            if leases[-1].expires_s > self.now_s:
                 raise Violation(Rule.TERMS, f"term {epoch + 1} began before term {epoch} was over")
-            self.leases.append(Lease(epoch + 1, owner, expires_s, self.now_s))
+            leases.append(Lease(epoch + 1, owner, expires_s, self.now_s))
             return 1
 
         return commit
 
-    def _run_leases_renew(self, ttl_ms: int, _: str, epoch: int, owner: str) -> Commit:
-        begun_s = self.now_s
+    def _run_leases_renew(self, ttl_ms: int, key: str, epoch: int, owner: str) -> Commit:
+        leases, begun_s = self._leases_of(key), self.now_s
 
         def commit() -> int:
-            lease = self.leases[epoch - 1]
+            lease = leases[epoch - 1]
             living = lease.expires_s > begun_s or self.broken is Broken.RENEWAL
             if lease.owner != owner or not living:
                 return 0
-            if len(self.leases) > epoch:
+            if len(leases) > epoch:
                 raise Violation(Rule.TERMS, f"term {epoch} was renewed beside its successor")
             if lease.expires_s <= self.now_s - TAKEOVER_MARGIN_S:
                 raise Violation(Rule.TERMS, f"term {epoch} came back to life")
@@ -178,16 +189,20 @@ class Tables(StandardTables):
         if not self.created:
             return []
         _, _, template_id, name, _, workers = self.created
-        is_at = (self.status, self.phase, self._moment(self.started_s), None, None, self._moment(self.ended_s))
+        is_at = (self.seen_status, self.phase, self._moment(self.started_s), None, None, self._moment(self.ended_s))
         knows = (workers, *self.counted, 0, 0, 0.0, None, self.targets, self.next_sequence_id, self.lease_epoch)
-        said = (self.reason, self.verdict, self.enrichment)
-        return [(key, template_id, name, *is_at, *knows, *said, ZERO, self._moment(self.updated_s))]
+        said = (self.reason if self.seen_status is self.status else self.wish, self.verdict, self.enrichment)
+        return [(key, template_id, name, *is_at, *knows, *said, ZERO, self._moment(self.updated_s), self.status)]
+
+    @property
+    def seen_status(self) -> RunStatus:
+        return RunStatus.CANCELLING if self.wish is not None and self.status in CANCELLABLE else self.status
 
     def _run_status_poll(self, _: str, __: str) -> list[tuple[Any, ...]]:
         over_s = self.lease_over_s
         over_ms = None if over_s is None else round(over_s * 1000)
         moment = self._moment(self.now_s)
-        return [(self.status, self.phase, self.next_sequence_id, self.lease_epoch, self.targets, moment, over_ms)]
+        return [(self.seen_status, self.phase, self.next_sequence_id, self.lease_epoch, self.targets, moment, over_ms)]
 
     def _run_status_server_time(self) -> list[tuple[Any, ...]]:
         return [(self._moment(self.now_s),)]
@@ -211,12 +226,13 @@ class Tables(StandardTables):
         return [(self.created[0], self.status, *(None if age_s is None else round(age_s * 1000) for age_s in ages))]
 
     def _run_status_move(self, *binds: Any) -> Commit:
-        to, to_phase, reason, verdict, epoch, started, _, _, _, _, ends, _, status, phase, _, _, owner = binds
+        to, to_phase, reason, verdict, epoch, started, _, _, _, _, ends, _, status, _, phase, _, _, owner = binds
         held = self._holds(epoch, owner)
 
         def commit() -> int:
-            there = (self.status, self.phase, self.ended_s) == (status, phase, None)
-            if not held or not (there or self.broken is Broken.PLACE):
+            wished = status == RunStatus.CANCELLING and self.status in CANCELLABLE
+            there = (self.phase, self.ended_s) == (phase, None) and (self.status == status or wished)
+            if not held or not there:
                 return 0
             self._wrote(epoch, f"a step to {to}")
             self._go(RunStatus(to), Phase(to_phase), reason)
@@ -245,11 +261,13 @@ class Tables(StandardTables):
         return commit
 
     def _run_status_cancel(self, reason: str, _: str) -> Commit:
+        active = self.status in CANCELLABLE
+
         def commit() -> int:
-            if self.status not in (RunStatus.PREPARED, RunStatus.STARTING, RunStatus.RUNNING):
-                return 0
-            self._go(RunStatus.CANCELLING, self.phase, reason)
-            return 1
+            if active and self.wish is not None:
+                raise Taken
+            self.wish = reason if active else self.wish
+            return int(active)
 
         return commit
 
@@ -353,12 +371,15 @@ class Tables(StandardTables):
         return commit
 
     def _worker_heartbeats_replace(self, *binds: Any) -> Commit:
-        *who, _, worker_id, _, count, silent_ms = binds
+        *who, _, worker_id, _, count, silent_ms, key, epoch, owner = binds
+        lease = self.replacing[key][epoch - 1]
+        held = lease.owner == owner and lease.expires_s > self.now_s
 
         def commit() -> int:
             row = self.beats[worker_id]
             silent = self.beaten_s[worker_id] < self.now_s + silent_ms / 1000
-            if row[COUNT] != count or not (row[STATUS] in (WorkerStatus.DEAD, WorkerStatus.COMPLETED) or silent):
+            over = silent or row[STATUS] in (WorkerStatus.DEAD, WorkerStatus.COMPLETED)
+            if not held or row[COUNT] != count or not over:
                 return 0
             row[STATUS:] = [WorkerStatus.STARTING, None, 1, 0, 0, 0, None, 0, None, 0, *who, None, None]
             self.beaten_s[worker_id] = self.now_s

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from loadgen.control.session import ControlSession
@@ -21,6 +22,7 @@ from loadgen.metrics.interval import ThresholdSecond, stored_judged, threshold_s
 from loadgen.metrics.recorder import WindowState
 from loadgen.metrics.tally import StatementTally, Tally
 from loadgen.metrics.window import ALL_STATEMENTS, MergedWindows, WindowResult, merge
+from loadgen.metrics.window_codec import WindowRow
 from loadgen.model.run import Phase
 from loadgen.rules.thresholds import Checked
 from loadgen.scenario.model import Threshold
@@ -205,6 +207,12 @@ class RunAggregator:
         """What a worker measured; what it said later of the same window counts."""
         own = self._windows.setdefault(worker_id, {})
         own.update((window.window_id, window) for window in windows if window.phase is Phase.MEASUREMENT)
+
+    def remember_stored(self, rows: Iterable[WindowRow]) -> None:
+        """What can be read of stored windows; the result of the run tells what cannot as a gap."""
+        for row in rows:
+            with suppress(LoadgenError):
+                self.remember(row.worker_id, [row.result()])
 
     def note(self, workers: Sequence[WorkerView]) -> None:
         self.seconds.note(workers)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
 
 from loadgen.control.location import ControlPlaneLocation
+from loadgen.control.rows import ParsedRows
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.tables import query_executions, run_status
 from loadgen.control.tables.query_executions import PendingExecution, ServerTimes
@@ -155,6 +156,7 @@ Answer = TypeVar("Answer")
 
 AFTER_RUN_S = 90.0  # how long a run waits for its history; what is not there by then is left to `loadgen enrich`
 PAUSE_S = 10.0
+AHEAD_MAX = timedelta(hours=1)  # of the server: clocks of workers may be off
 PAGE_ROWS = 50_000  # logged statements that are looked for at a time
 ATTEMPTS = 3  # of one slice
 EMPTY_SEARCHES_MAX = 3  # searches without any statement of the run, after which the history will not have it soon
@@ -193,16 +195,16 @@ def enrich_run(
     aim = enrichment_scope(scenario, enabled)
     query_executions.skip(session, patience, run_id, sorted(aim.skipped))
     error: LoadgenError | None = None
+    unreadable: dict[str, str] = {}
     try:
-        _Enricher(
-            session, patience, run_id, aim, effort, partial(_open, scenario, session.place, run_id, environ)
-        ).run()
+        open_history = partial(_open, scenario, session.place, run_id, environ)
+        _Enricher(session, patience, run_id, aim, effort, open_history, unreadable).run()
     except HistoryFailed as failed:
         error = failed
         event(log, logging.WARNING, "enrichment_failed", run_id=run_id, what=str(failed))
     except RetryInterrupted:
         event(log, logging.INFO, "enrichment_interrupted", run_id=run_id)
-    result = _result(session, patience, run_id, aim, error)
+    result = _result(session, patience, run_id, aim, error, unreadable)
     _publish(session, patience, run_id, result.status)
     return result
 
@@ -225,12 +227,15 @@ class _Enricher:
         aim: EnrichmentScope,
         effort: EnrichmentOptions,
         open_history: Callable[[], QueryHistory],
+        unreadable: dict[str, str],
     ) -> None:
+        """`unreadable` gets the rows that are left out, and why."""
         self._session, self._patience, self._run_id = session, patience, run_id
         self._aim, self._effort, self._open_history = aim, effort, open_history
         self._clock = patience.clock
         self._began_ns = self._clock.monotonic_ns()
         self._history: QueryHistory | None = None
+        self._unreadable = unreadable
         self._looks = self._found = 0
 
     def run(self) -> None:
@@ -254,6 +259,7 @@ class _Enricher:
         for page in self._pages():
             history = self._opened()
             now = self._asked(history.now)
+            page = self._begun(page, now)
             wanted = frozenset(row.query_id for row in page)
             found, complete = search_history(
                 wanted, history_span(page, now), partial(self._read, history), self._is_over
@@ -268,6 +274,13 @@ class _Enricher:
             self._effort.told(coming)
         return coming
 
+    def _begun(self, page: Sequence[PendingExecution], now: datetime) -> tuple[PendingExecution, ...]:
+        """Without those that are still to begin: no history will ever show them."""
+        for row in page:
+            if row.start_time > now + AHEAD_MAX:
+                self._unreadable[row.execution_id] = f"{row.execution_id} begins {row.start_time}"
+        return tuple(row for row in page if row.execution_id not in self._unreadable)
+
     def _opened(self) -> QueryHistory:
         """Not before there is something to look for."""
         if self._history is None:
@@ -276,14 +289,15 @@ class _Enricher:
         return self._history
 
     def _pages(self) -> Iterator[tuple[PendingExecution, ...]]:
-        after = _BEGINNING
-        while rows := self._patience.call(partial(self._page, after)):
-            after = (rows[-1].start_time, rows[-1].execution_id)
+        after: tuple[datetime, str] | None = _BEGINNING
+        while after is not None:
+            rows, after = self._patience.call(partial(self._page, after))
+            self._unreadable |= {str(error.key): str(error) for error in rows.unreadable}
             wanted = tuple(row for row in rows if row.statement_name not in self._aim.skipped)
             if wanted:
                 yield wanted
 
-    def _page(self, after: tuple[datetime, str]) -> tuple[PendingExecution, ...]:
+    def _page(self, after: tuple[datetime, str]) -> tuple[ParsedRows[PendingExecution], tuple[datetime, str] | None]:
         return query_executions.undecided(
             self._session, self._run_id, after, PAGE_ROWS, skipped_too=self._aim.hybrid_too
         )
@@ -302,11 +316,24 @@ class _Enricher:
 
 
 def _result(
-    session: ControlSession, patience: RetryPolicy, run_id: str, aim: EnrichmentScope, error: LoadgenError | None
+    session: ControlSession,
+    patience: RetryPolicy,
+    run_id: str,
+    aim: EnrichmentScope,
+    error: LoadgenError | None,
+    unreadable: Mapping[str, str],
 ) -> EnrichmentResult:
     tally = patience.call(lambda: query_executions.tally(session, run_id))
     counts = counts_of(tally)
-    reasons = reasons_of(tally, transactions=aim.transactions, hybrid=aim.hybrid)
+    reasons = (
+        *reasons_of(tally, transactions=aim.transactions, hybrid=aim.hybrid),
+        *(
+            [f"{len(unreadable):,} rows are unreadable, such as: {next(iter(unreadable.values()))}"]
+            if unreadable
+            else ()
+        ),
+        *map(str, tally.unreadable[:1]),
+    )
     return EnrichmentResult(
         run_id=run_id,
         status=status_of(counts) if error is None else RunEnrichment.FAILED,

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any
 
+from loadgen.control.rows import ParsedRows
 from loadgen.control.tables.find_max_step_history import StepRecord
 from loadgen.metrics.percentile import PERCENTILES
 from loadgen.metrics.tally import StatementTally
@@ -217,17 +218,31 @@ class FindMaxController:
         otherwise: they count as unsure.
         """
         unknown: list[int] = []
-        for record in records:
-            number, outcome = int(record.step_number), StepOutcome(record.outcome)
+        broken = [str(error) for error in records.unreadable] if isinstance(records, ParsedRows) else []
+        for number, record in enumerate(records, start=1):
+            if (problem := self._problem(number, record)) is not None:
+                broken.append(problem)
+                break
+            outcome = StepOutcome(record.outcome)
             windows, queue_seen = windows_of(number), bool(record.queue_seen)
-            shown, _ = observe_step(int(record.target_connections), windows, self._thresholds, queue_seen=queue_seen)
+            shown, _ = observe_step(record.target_connections, windows, self._thresholds, queue_seen=queue_seen)
             again = self.search.judge(shown)
             is_known = outcome is StepOutcome.CLIENT_LIMIT or (again is not None and again.outcome is outcome)
             unknown += [] if is_known else [number]
             low = not is_known or (again is not None and again.low_confidence)
             step = JudgedStep(number=number, shown=shown, outcome=outcome, reason=record.reason, low_confidence=low)
             self.search = self.search.after(step)
+        if broken:  # what the next step has to be is not known
+            self.search = replace(self.search, stopped=f"a stored step is unreadable ({'; '.join(broken)})")
         return tuple(unknown)
+
+    def _problem(self, number: int, record: StepRecord) -> str | None:
+        """Why a stored step cannot be the one with this number."""
+        if record.step_number != number:
+            return f"step {number} is not there"
+        if not 1 <= record.target_connections <= self.search.config.maximum:
+            return f"step {number} has {record.target_connections} connections"
+        return None if record.outcome in list(StepOutcome) else f"step {number} has an unknown outcome"
 
     def stop(self, why: str) -> None:
         """Nothing more can be measured; without effect when the search is over."""

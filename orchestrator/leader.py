@@ -152,19 +152,19 @@ class Leader:
             reason, drain_s = run.reason or stops[-1].reason, stops[-1].drain_timeout_s
             ending = RunEnding(status=status, reason=reason, stop=stops[-1].reason, drain_s=drain_s)
             self._state = replace(self._state, ending=ending, stop_said=True)
-        for row in window_results.read(self.session, self._run_id):
-            self.progress.remember(row.worker_id, [row.result()])
+        self.progress.remember_stored(window_results.read(self.session, self._run_id))
         self._observe_workers(())  # what was measured and is not stored yet
         self.progress.note(self.workers)
         if self.find_max is not None:
-            self._steps = list(find_max_step_history.read(self.session, self._run_id))
-            self.limits.go_on(self.find_max.go_on(self._steps, self.progress.step))
+            steps = find_max_step_history.read(self.session, self._run_id)
+            self._steps = list(steps)
+            self.limits.go_on(self.find_max.go_on(steps, self.progress.step))
 
     def go_on_watching(self) -> None:
         """The same for the target warehouse: stored polls give what it has cost so far."""
         assert self.watch is not None
         polls = self.patience.call(lambda: warehouse_poll_snapshots.read(self.session, self._run_id))
-        self.watch.go_on(polls)
+        self.limits.warnings += self.watch.go_on(polls)
         if not polls:
             self.limits.warnings.append("credits are counted since the run was taken over: no earlier poll was stored")
 

@@ -10,11 +10,11 @@ removed.
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from loadgen.control.session import ControlSession
 from loadgen.control.tables import (
@@ -36,6 +36,7 @@ from loadgen.log import event
 from loadgen.model.event import Start, Stop
 from loadgen.model.run import RUN_TRANSITIONS, Phase, RunStatus
 from loadgen.report.summary import RunFacts, summarize
+from loadgen.results.stored_summary import read_result
 from loadgen.rules.client_health import judge_client
 from loadgen.rules.delivered_load import Delivered
 from loadgen.rules.liveness import WorkerHealth
@@ -214,24 +215,23 @@ def _end(
         run = patience.call(lambda: run_status.read(session, term.key))
         if run is None or run.status.is_terminal:
             return SkippedRun(run_id=term.key, why="it has ended", has_ended=True)
-        result = _stored_result(session, patience, term.key)
-        if result is None and scenario is not None:
-            result = _make_result(session, patience, run, scenario, beats, _reason(run, found, by))
-            test_results.append(session, patience, result)
+        reason = _reason(run, found, by)
+        stored = read_result(session, patience, term.key)
+        if stored is None and scenario is not None:
+            stored = _make_result(session, patience, run, scenario, beats, reason)
+            test_results.append(session, patience, stored[0])
             test_results.abandon(session, patience, term.key)
-        step = _last_step(run, result, _reason(run, found, by))
+        step = _last_step(run, None if stored is None else stored[1], reason)
         if run_status.move(session, patience, term, step):
             return RecoveredRun(run_id=run.run_id, status=step.to, reason=step.reason or "")
     return SkippedRun(run_id=term.key, why="it changes while it is looked at")
 
 
-def _last_step(run: Run, result: ResultRow | None, reason: str) -> StatusChange:
+def _last_step(run: Run, summary: Mapping[str, Any] | None, reason: str) -> StatusChange:
     """FAILED; or what its leader had stored as the result, when that was lost right afterwards."""
-    to = RunStatus.FAILED if result is None else RunStatus(result.status)
-    if result is None or result.summary is None or to not in RUN_TRANSITIONS[run.status]:
-        to, verdict = RunStatus.FAILED, RunVerdict.ERROR.value
-    else:
-        verdict = json.loads(result.summary)["verdict"]
+    to, verdict = RunStatus.FAILED, RunVerdict.ERROR.value
+    if summary is not None and RunStatus(summary["status"]) in RUN_TRANSITIONS[run.status]:
+        to, verdict = RunStatus(summary["status"]), summary["verdict"]
     said = reason if to is RunStatus.FAILED else run.reason
     return StatusChange(
         status=run.status, phase=run.phase, to=to, to_phase=Phase.PROCESSING, reason=said or reason, verdict=verdict
@@ -251,11 +251,6 @@ def _reason(run: Run, found: UnfinishedRun, by: str) -> str:
     return f"{before}its orchestrator was lost ({lease}, {beat} before it was noticed); ended by {by}"
 
 
-def _stored_result(session: ControlSession, patience: RetryPolicy, run_id: str) -> ResultRow | None:
-    rows = patience.call(lambda: test_results.read(session, run_id))
-    return next((row for row, _ in rows if row.test_id == run_id), None)
-
-
 def _release(session: ControlSession, term: Lease) -> None:
     try:
         run_leases.release(session, term)
@@ -273,16 +268,17 @@ def _make_result(
     scenario: Scenario,
     beats: Sequence[HeartbeatRow],
     reason: str,
-) -> ResultRow:
+) -> tuple[ResultRow, dict[str, Any]]:
     stored = patience.call(lambda: window_results.read(session, run.run_id))
     rows = [row for row, _ in patience.call(lambda: test_results.read(session, run.run_id))]
     workers = workers_at_last_heartbeat(run, beats)
     gathered = gather_windows(workers, stored)
-    merged, deciding = gathered.judged(scenario), None
+    merged, deciding, gaps = gathered.judged(scenario), None, gathered.gaps
     search = find_max_controller(scenario)
     if search is not None:
         steps = patience.call(lambda: find_max_step_history.read(session, run.run_id))
         search.go_on(steps, gathered.step_windows)
+        gaps += () if search.obstacle is None else (search.obstacle,)
         search.stop("its orchestrator was lost")
         merged = gathered.step(search.decisive_step)
         deciding = {step.number for step in search.deciding_steps}
@@ -293,7 +289,7 @@ def _make_result(
     delivered = _delivered(
         scenario, search, gathered, said, missing_load_causes(connections, workers, gathered, plan_run(scenario.load))
     )
-    evidence = Evidence(merged=merged, client=client, delivered=delivered, lost_workers=lost, gaps=gathered.gaps)
+    evidence = Evidence(merged=merged, client=client, delivered=delivered, lost_workers=lost, gaps=gaps)
     facts = RunFacts(
         run_id=run.run_id,
         scenario=scenario.name,
@@ -314,7 +310,8 @@ def _make_result(
         delivered=delivered,
         logins=connections,
     )
-    return run_result_row(run, facts, summarize(facts))
+    summary = summarize(facts)
+    return run_result_row(run, facts, summary), summary
 
 
 def _delivered(

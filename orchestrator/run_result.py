@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from loadgen.control.rows import ParsedRows
 from loadgen.control.session import ControlSession
 from loadgen.control.tables import run_control_events
 from loadgen.control.tables.run_control_events import PastEvent
@@ -78,7 +79,7 @@ def gather_windows(
     workers: Sequence[WorkerView], stored: Sequence[WindowRow], *, phase: Phase = Phase.MEASUREMENT
 ) -> MeasuredWindows:
     """The measured windows of every worker; what is missing or does not add up is named."""
-    gaps: list[str] = []
+    gaps = [str(error) for error in stored.unreadable] if isinstance(stored, ParsedRows) else []
     windows: dict[str, tuple[WindowResult, ...]] = {}
     for worker in workers:
         known = _stored(worker.worker_id, stored, gaps)

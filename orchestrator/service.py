@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import signal
@@ -23,6 +22,7 @@ from loadgen.log import event
 from loadgen.metrics.stalls import stall_warnings
 from loadgen.model.run import RUN_TRANSITIONS, Phase, RunStatus
 from loadgen.report.summary import RunFacts, enrichment_document, summarize
+from loadgen.results.stored_summary import read_result
 from loadgen.rules.client_health import judge_client
 from loadgen.rules.delivered_load import Delivered, login_warnings
 from loadgen.rules.liveness import WorkerHealth
@@ -215,15 +215,14 @@ class OrchestratorService:
         """Make the results of a run whose workers are over, store them, and end it."""
         leader.while_leading(lambda: _process(leader, ending))
         run = leader.read_run()
-        stored = leader.patience.call(lambda: test_results.read(leader.session, run.run_id))
-        result = next((row for row, _ in stored if row.test_id == run.run_id), None)
+        stored = read_result(leader.session, leader.patience, run.run_id)
         reason = ending.reason
-        if result is None or result.summary is None or RunStatus(result.status) not in RUN_TRANSITIONS[run.status]:
+        if stored is None or RunStatus(stored[0].status) not in RUN_TRANSITIONS[run.status]:
             facts = self._enriched(self._facts(leader, scenario, ending, run), leader, scenario)
             summary = summarize(facts)
             result = run_result_row(run, facts, summary)
         else:  # another leader had stored it, and was lost right after that: the run ends as its result says
-            summary = json.loads(result.summary)
+            result, summary = stored
             reason = summary["exit_reason"]
         last = MoveRun(RunStatus(result.status), Phase.PROCESSING, reason)
         event(log, logging.INFO, "run_ended", run=run.run_id, verdict=summary["verdict"], why=summary["exit_reason"])

@@ -8,11 +8,13 @@ import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
 
 from loadgen.clock import Clock
+from loadgen.control.rows import ParsedRows
 from loadgen.control.session import ControlSession
 from loadgen.control.tables import warehouse_poll_snapshots
 from loadgen.control.tables.warehouse_poll_snapshots import WarehousePoll
@@ -34,6 +36,7 @@ from loadgen.threads import Service
 from loadgen.units import NS_PER_S
 
 HOUR_S = 3600.0
+POLLS_AGE_MAX = timedelta(days=31)  # of a run that is taken over
 
 
 class CreditMeter:
@@ -140,14 +143,20 @@ class WarehousePoller(Service):
         """For how long no look has worked."""
         return (self._clock.monotonic_ns() - self._seen_ns) / NS_PER_S
 
-    def go_on(self, polls: Sequence[WarehousePoll]) -> None:
-        """Before start(): what another leader has seen, oldest first. Its clock is taken to be right."""
+    def go_on(self, polls: ParsedRows[WarehousePoll]) -> list[str]:
+        """Before start(): what another leader has seen, oldest first. Its clock is taken to be right. Which rows are
+        left out, and why."""
         now_ns, now = self._clock.monotonic_ns(), self._clock.utc_now().replace(tzinfo=None)
+        told = [str(error) for error in polls.unreadable]
         for poll in polls:
+            if abs(now - poll.timestamp) > POLLS_AGE_MAX:  # it would be counted as the cost of years
+                told.append(f"a poll of {poll.timestamp} is left out: the run is not as old")
+                continue
             ago_s = max(0.0, (now - poll.timestamp).total_seconds())
             self._meter.look(poll.size, poll.started_clusters or 0, now_ns - round(ago_s * NS_PER_S))
             self._shown.append(poll)
             self._observed.append(replace(poll, raw=None))
+        return told
 
     def run(self) -> None:
         """Poll until told to stop. A poll that fails is followed by the next one."""

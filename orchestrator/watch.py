@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -13,13 +11,13 @@ from typing import Any
 from loadgen.clock import Clock
 from loadgen.control import run_lookup
 from loadgen.control.location import ControlPlaneLocation
+from loadgen.control.rows import RowUnreadable
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.tables import (
     find_max_step_history,
     run_leases,
     run_status,
     test_logs,
-    test_results,
     warehouse_poll_snapshots,
     window_results,
     worker_heartbeats,
@@ -29,10 +27,11 @@ from loadgen.control.tables.find_max_step_history import StepRecord
 from loadgen.control.tables.run_status import Run
 from loadgen.control.tables.test_logs import LogRow
 from loadgen.control.tables.warehouse_poll_snapshots import WarehousePoll
-from loadgen.errors import LoadgenError, RunFailed
+from loadgen.errors import RunFailed
 from loadgen.model.run import RunStatus
 from loadgen.report.timeline import WorkerSecond
 from loadgen.results.run_record import worker_seconds
+from loadgen.results.stored_summary import read_summary
 from loadgen.rules.plan import plan_run
 from loadgen.rules.thresholds import Checked
 from loadgen.scenario.frozen import thaw
@@ -132,9 +131,16 @@ class WatchJob:
                 if not error.failure.retryable or looker.now_s - heard_s > OUTAGE_MAX_S:
                     raise
             if self.sight is not None and self.sight.tick.run.status.is_terminal:
-                self.summary = patience.call(lambda: _summary(session, run.run_id))
+                self.summary = self._summary(session, patience, run.run_id)
                 return
             self.clock.wait(self.stop, WATCH_PERIOD_S)
+
+    def _summary(self, session: ControlSession, patience: RetryPolicy, run_id: str) -> Mapping[str, Any] | None:
+        try:
+            return read_summary(session, patience, run_id)
+        except (RowUnreadable, RunFailed) as error:
+            self.warn(str(error))
+            return None
 
 
 class _Looker:
@@ -205,12 +211,9 @@ class _Looker:
         if self._slow_s is None:
             within_s = min(self._history.kept_s + MARGIN_S, ROWS_MAX // max(1, run.workers_expected))
             snapshots = worker_metrics_snapshots.newest(session, run_id, within_s)
-            with suppress(LoadgenError):  # of another version: there is no history then
-                self._stored = tuple(map(self._history.coarsen, worker_seconds(snapshots)))
+            self._stored = tuple(map(self._history.coarsen, worker_seconds(snapshots, [])))
             self._progress.seconds.add_stored(snapshots)
-            for row in window_results.read(session, run_id):
-                with suppress(LoadgenError):  # what cannot be read is told by the run's own results
-                    self._progress.remember(row.worker_id, [row.result()])
+            self._progress.remember_stored(window_results.read(session, run_id))
         self._slow_s = self.now_s
         self._polls = warehouse_poll_snapshots.newest(session, run_id, POLLS_KEPT)
         if self._scenario.load.find_max is not None:
@@ -225,12 +228,3 @@ class _Looker:
                 f"no process has led run {run_id} for {-holder.remaining_ms / 1000:.0f} s",
                 remedy="`loadgen runs recover` ends such runs.",
             )
-
-
-def _summary(session: ControlSession, run_id: str) -> Mapping[str, Any] | None:
-    stored = next((row.summary for row, _ in test_results.read(session, run_id) if row.worker_id is None), None)
-    try:
-        found = None if stored is None else json.loads(stored)
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None

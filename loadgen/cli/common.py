@@ -182,10 +182,14 @@ _WORD = re.compile(r"[^\s=,]{1,100}=[^\s,]{1,200}")
 
 def parse_labels(given: Sequence[str], option: str) -> tuple[str, ...]:
     """Of `--labels zone=eu,disk=ssd --labels team=db` all three, sorted, each once."""
+    from loadgen.control.tables.run_queue import REQUIRES_MAX, labels_json
+
     words = {word for text in given for word in text.split(",") if word}
     for word in words:
         if not _WORD.fullmatch(word):
             raise UsageError(f"{option} is {printable(word, 80)!r}", remedy=f"Write {option} zone=eu,disk=ssd.")
+    if len(labels_json(tuple(words))) > REQUIRES_MAX:
+        raise UsageError(f"{option} has more than {REQUIRES_MAX:,} characters", remedy="Name fewer labels.")
     return tuple(sorted(words))
 
 

@@ -24,8 +24,10 @@ from loadgen.report.records import RunRecord
 from loadgen.report.run_exports import intervals_csv, junit_xml
 from loadgen.report.run_markdown import report_markdown
 from loadgen.report.run_page import report_html
+from loadgen.report.run_tables import left_out
 from loadgen.report.run_text import summary_text
 from loadgen.results.run_record import read_record
+from loadgen.results.stored_summary import read_summary
 from loadgen.snowflake.session import RetryPolicy
 from orchestrator.run_folder import open_private
 
@@ -84,6 +86,8 @@ def report(
         warehouse=warehouse,
     )
 
+    for problem in left_out(record.unreadable):
+        echo(f"warning: {printable(problem, 500)}", err=True)
     width = terminal_width()
     if kind == "text" and out is None and width is not None:
         from loadgen.report.run_text import summary_lines
@@ -195,11 +199,10 @@ def update_stored_summary(
     session: ControlSession, patience: RetryPolicy, run_id: str, change: SummaryUpdate
 ) -> RunRecord | None:
     """Amend the stored summary. The record for reports; None: the run has no result."""
-    rows = patience.call(lambda: test_results.read(session, run_id))
-    stored = next((row.summary for row, _ in rows if row.test_id == run_id), None)
+    stored = read_summary(session, patience, run_id)
     if stored is None:
         return None
-    test_results.amend(session, patience, run_id, json.dumps(change(json.loads(stored))))
+    test_results.amend(session, patience, run_id, json.dumps(change(stored)))
     return read_record(session, patience, run_id)
 
 

@@ -230,6 +230,8 @@ def show(run: str, output: str, **place: str | None) -> None:
 
     seen = with_control_session(look, name="runs", **location_arguments(place))
     warn_unreadable(seen.workers)
+    if seen.summary_problem:
+        echo(f"warning: {printable(seen.summary_problem, 500)}", err=True)
     from loadgen.cli.status import as_json, as_lines
 
     if output == "json":
@@ -257,7 +259,7 @@ def logs(run: str, limit: int, output: str, **place: str | None) -> None:
     Warnings are there at once, everything else some seconds later. RUN as for `loadgen runs show`.
     """
 
-    def look(session: ControlSession, patience: RetryPolicy) -> tuple[str, tuple[LogRow, ...]]:
+    def look(session: ControlSession, patience: RetryPolicy) -> tuple[str, ParsedRows[LogRow]]:
         from loadgen.control import run_lookup
         from loadgen.control.tables import test_logs
 
@@ -266,8 +268,10 @@ def logs(run: str, limit: int, output: str, **place: str | None) -> None:
 
     run_id, lines = with_control_session(look, name="runs", **location_arguments(place))
     if output == "json":
-        echo(json.dumps({"run_id": run_id, "lines": [_line_as_json(line) for line in lines]}, indent=2))
+        told = {"run_id": run_id, "lines": [_line_as_json(line) for line in lines]}
+        echo(json.dumps({**told, "unreadable": unreadable_as_json(lines)}, indent=2))
         return
+    warn_unreadable(lines)
     echo("\n".join(map(_line, lines)) if lines else f"run {printable(run_id)} has logged nothing yet")
 
 

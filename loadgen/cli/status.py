@@ -13,13 +13,13 @@ import click
 from loadgen.cli.common import echo
 from loadgen.cli.options import control_options, format_option, with_control_session
 from loadgen.control import run_lookup
-from loadgen.control.rows import ParsedRows, json_object
+from loadgen.control.rows import ParsedRows, RowUnreadable
 from loadgen.control.session import ControlSession
-from loadgen.control.tables import run_leases, run_status, test_results, worker_heartbeats
+from loadgen.control.tables import run_leases, run_status, worker_heartbeats
 from loadgen.control.tables.run_leases import LeaseHolder
 from loadgen.control.tables.run_status import Run, RunFigures
 from loadgen.control.tables.worker_heartbeats import HeartbeatRow
-from loadgen.errors import LoadgenError
+from loadgen.errors import LoadgenError, RunFailed
 from loadgen.log import printable
 from loadgen.model.run import RunStatus
 from loadgen.model.worker import WorkerStatus
@@ -51,6 +51,8 @@ def status(
         warehouse=warehouse,
     )
     warn_unreadable(seen.workers)
+    if seen.summary_problem:
+        echo(f"warning: {printable(seen.summary_problem, 500)}", err=True)
     if output == "json":
         echo(json.dumps(as_json(seen), indent=2))
     else:
@@ -69,6 +71,7 @@ class RunDetails:
     workers: ParsedRows[HeartbeatRow]
     now: datetime  # naive UTC
     summary: Mapping[str, Any] | None = None  # of a run that has ended, when there is one
+    summary_problem: str | None = None  # why there is none
 
     @property
     def figures(self) -> RunFigures | None:
@@ -78,32 +81,36 @@ class RunDetails:
 def look(session: ControlSession, patience: RetryPolicy, name: str) -> RunDetails:
     """The run of that name."""
     run = run_lookup.find_run(session, patience, name)
+    summary, problem = _summary(session, patience, run.run_id) if run.status.is_terminal else (None, None)
     return RunDetails(
         run=run,
         holder=patience.call(lambda: run_leases.read(session, run.run_id)),
         workers=patience.call(lambda: worker_heartbeats.read(session, run.run_id)),
         now=patience.call(lambda: run_status.server_time(session)),
-        summary=_summary(session, patience, run.run_id) if run.status.is_terminal else None,
+        summary=summary,
+        summary_problem=problem,
     )
 
 
-def _summary(session: ControlSession, patience: RetryPolicy, run_id: str) -> Mapping[str, Any] | None:
-    """As it was written at the end of the run: out of the table it comes in another order."""
+def _summary(
+    session: ControlSession, patience: RetryPolicy, run_id: str
+) -> tuple[Mapping[str, Any] | None, str | None]:
+    """As it was written at the end of the run: out of the table it comes in another order. Or why it is not shown."""
     from loadgen.report.summary import in_order
+    from loadgen.results.stored_summary import read_summary
 
-    rows = patience.call(lambda: test_results.read(session, run_id))
-    stored = next((row.summary for row, _ in rows if row.worker_id is None), None)
-    if stored is None:
-        return None
-    found = json_object("TEST_RESULTS", run_id, "summary", stored)
+    try:
+        found = read_summary(session, patience, run_id)
+    except (RowUnreadable, RunFailed) as error:
+        return None, str(error)
+    if found is None:
+        return None, None
     config = patience.call(lambda: run_status.read_config(session, run_id))
-    return in_order(found, _statements(config))
+    return in_order(found, _statements(config)), None
 
 
-def run_figures(summary: Mapping[str, Any]) -> RunFigures | None:
-    totals = summary.get("totals")
-    if totals is None:
-        return None
+def run_figures(summary: Mapping[str, Any]) -> RunFigures:
+    totals = summary["totals"]
     return RunFigures(
         operations=totals["succeeded"] + totals["failed"],
         errors=totals["failed"],

@@ -105,6 +105,8 @@ def _read(hint: Any, value: Any) -> Any:
     if hint in (int, float):
         if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
             raise TypeError("not a number")
+        if not math.isfinite(value):
+            raise ValueError("not finite")
         return hint(value)
     if issubclass(hint, StrEnum):
         return hint(value)

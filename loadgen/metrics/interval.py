@@ -257,6 +257,7 @@ def _ms(time_ns: float | None) -> float | None:
     return None if time_ns is None else float(time_ns) / NS_PER_MS
 
 
+RUN_MAX_S = 31 * 86_400.0
 KEY = "judged"  # in LIVE_METRICS and CUSTOM_METRICS
 
 
@@ -315,8 +316,11 @@ def _tallies_data(tallies: Mapping[str, StatementTally]) -> dict[str, Any]:
 
 
 def read_judged(fields: JsonFields) -> ThresholdSecond:
+    until_s = fields.number("until_s")
+    if until_s > RUN_MAX_S:  # every second before it is looked at
+        fields.refuse("has an until_s that is no second of a run")
     return ThresholdSecond(
-        until_s=fields.number("until_s"),
+        until_s=until_s,
         seconds=fields.number("seconds"),
         tallies=_read_tallies(fields.part("statements")),
         drained=_read_drained(fields.part("drained")) if fields.has("drained") else {},

@@ -16,7 +16,7 @@ been damaged.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, astuple, dataclass
 from typing import Any, Self
 
@@ -74,20 +74,6 @@ class WindowRow:
             seconds=result.seconds,
             counts=dump({"version": VERSION, **counts_data(result)}),
             buckets=dump({"version": VERSION, "statements": buckets_data(result.tally)}),
-        )
-
-    @classmethod
-    def from_row(cls, row: Sequence[Any]) -> Self:
-        worker_id, window_id, epoch, phase, step_id, seconds, counts, buckets = row
-        return cls(
-            worker_id=worker_id,
-            window_id=int(window_id),
-            epoch=int(epoch),
-            phase=phase,
-            step_id=step_id,
-            seconds=float(seconds),
-            counts=counts,
-            buckets=buckets,
         )
 
     def to_row(self) -> tuple[Any, ...]:

@@ -103,6 +103,7 @@ class RunRecord:
     steps: tuple[FindMaxStepResult, ...] = ()
     machines: Mapping[str, WorkerHost] = field(default_factory=dict)  # by worker id
     logs: tuple[WorkerWarning, ...] = ()
+    unreadable: tuple[str, ...] = ()  # rows of the run that are left out, and why
 
     def statement_names(self) -> list[str]:
         """In the order of the scenario; what it does not know comes after, by name."""

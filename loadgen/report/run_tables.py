@@ -21,6 +21,7 @@ from loadgen.units import NS_PER_MS, counted, format_duration_s, format_rate_per
 ROWS_MAX = 200
 ERRORS_MAX = 50
 LOGS_MAX = 40
+UNREADABLE_MAX = 20
 EVENTS_OPEN = 12  # more of them are shown on demand
 CONFIG_MAX = 16_000
 WARNINGS = "warnings"  # of the environment: what was noticed of the whole run
@@ -296,9 +297,16 @@ def _order(part: str) -> tuple[int, str]:
     return (SERVER_TIME_KINDS.index(part) if part in SERVER_TIME_KINDS else len(SERVER_TIME_KINDS), part)
 
 
+def left_out(unreadable: Sequence[str]) -> list[str]:
+    """Rows that a report leaves out, the first of them by name."""
+    told = [f"left out: {row}" for row in unreadable[:UNREADABLE_MAX]]
+    return told + ([f"{len(unreadable) - len(told):,} more rows are left out"] if len(unreadable) > len(told) else [])
+
+
 def logs(record: RunRecord) -> str:
     """Lines that say the same are one row."""
-    noticed = "".join(note(html(str(warning))) for warning in record.summary["environment"].get(WARNINGS) or ())
+    warnings = (*(record.summary["environment"].get(WARNINGS) or ()), *left_out(record.unreadable))
+    noticed = "".join(note(html(str(warning))) for warning in warnings)
     if not record.logs:
         return noticed or note("No worker warned of anything.")
     groups: dict[tuple[str, str, str], list[datetime]] = {}

@@ -258,7 +258,7 @@ def _find_max(summary: Mapping[str, Any]) -> Iterator[TextLine | str]:
                 str(step["step"]),
                 formatting.count(step["target"]),
                 formatting.rate(step["qps"]),
-                formatting.time_of(step.get("latency_ms") or {"p95": step["p95_ms"]}, "p95"),
+                formatting.time_of(step.get("latency_ms") or {"p95": step.get("p95_ms")}, "p95"),
                 formatting.count(step["failed"]),
             )
             for step in steps

@@ -8,20 +8,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadgen.control import run_lookup
-from loadgen.control.rows import json_object
 from loadgen.control.session import ControlSession
 from loadgen.control.tables import (
     run_status,
-    test_results,
     warehouse_poll_snapshots,
     window_results,
+    worker_heartbeats,
     worker_metrics_snapshots,
 )
 from loadgen.control.tables.run_status import Run
-from loadgen.errors import UsageError
+from loadgen.errors import RunFailed, UsageError
 from loadgen.log import printable
-from loadgen.metrics.window import WindowResult, merge
+from loadgen.metrics.window import merge
+from loadgen.results.run_record import stored_windows
 from loadgen.results.seconds import measured_seconds
+from loadgen.results.stored_summary import parse_config, read_summary
 from loadgen.rules.comparability import (
     RunConditions,
     SettingDifference,
@@ -92,15 +93,13 @@ def read_pair(
 def _known(session: ControlSession, patience: RetryPolicy, name: str) -> _Known:
     run = run_lookup.find_run(session, patience, name)
     config = patience.call(lambda: run_status.read_config(session, run.run_id))
-    rows = patience.call(lambda: test_results.read(session, run.run_id))
+    summary = read_summary(session, patience, run.run_id)
     polls = patience.call(lambda: warehouse_poll_snapshots.read(session, run.run_id))
-    stored = next((row.summary for row, _ in rows if row.worker_id is None), None)
-    summary = None if stored is None else json_object("TEST_RESULTS", run.run_id, "summary", stored)
     return _Known(
         run=run,
         summary=summary,
         setting=RunConditions(
-            config=json_object("RUN_STATUS", run.run_id, "scenario_config", config),
+            config=parse_config(run.run_id, config),
             environment=(summary or {}).get("environment", {}),
             workers=run.workers_expected,
             warehouse_sizes=tuple(dict.fromkeys(poll.size for poll in polls if poll.size)),
@@ -145,17 +144,26 @@ def _hint(a: _Known, b: _Known, found: Sequence[SettingDifference]) -> str:
 
 
 def _measured(session: ControlSession, patience: RetryPolicy, known: _Known) -> MeasuredRun:
-    run_id = known.run.run_id
-    windows: dict[str, list[WindowResult]] = {}
-    for row in patience.call(lambda: window_results.read(session, run_id)):
-        if row.is_measurement:
-            windows.setdefault(row.worker_id, []).append(row.result())
-    summary = known.summary or {}
+    run_id, summary = known.run.run_id, known.summary or {}
+    stored = patience.call(lambda: window_results.read(session, run_id))
+    beats = patience.call(lambda: worker_heartbeats.read(session, run_id))
+    seconds = patience.call(lambda: worker_metrics_snapshots.read(session, run_id))
+    for error in (*stored.unreadable, *seconds.unreadable):
+        raise error
+    windows = {worker_id: own for worker_id, own in stored_windows(stored, beats).items() if own}
+    merged, totals = merge(windows.values()), summary["totals"]
+    wanted = totals["succeeded"], totals["failed"]
+    if not summary["find_max"] and (merged.counts.succeeded, merged.counts.failed) != wanted:
+        raise RunFailed(
+            f"run {run_id} is not comparable: its windows have {merged.counts.succeeded:,} samples that succeeded and"
+            f" {merged.counts.failed:,} that failed, and its result {wanted[0]:,} and {wanted[1]:,}",
+            remedy="`loadgen upload` stores what a worker could not; else rows of WINDOW_RESULTS were changed.",
+        )
     return MeasuredRun(
         run_id=run_id,
         scenario=known.run.test_name,
         started_at=summary.get("started_at"),
-        merged=merge(windows.values()),
-        series=measured_seconds(patience.call(lambda: worker_metrics_snapshots.read(session, run_id)), windows),
+        merged=merged,
+        series=measured_seconds(seconds, windows),
         find_max=summary.get("find_max"),
     )

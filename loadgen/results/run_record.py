@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from math import inf
-from typing import Any
+from operator import attrgetter
+from typing import Any, TypeVar
 
 from loadgen.control import run_lookup
-from loadgen.control.rows import json_object
+from loadgen.control.rows import ParsedRows
 from loadgen.control.session import ControlSession
 from loadgen.control.tables import (
     find_max_step_history,
     run_control_events,
     run_status,
     test_logs,
-    test_results,
     warehouse_poll_snapshots,
     window_results,
     worker_heartbeats,
@@ -27,6 +27,7 @@ from loadgen.control.tables.test_logs import LogRow
 from loadgen.control.tables.worker_heartbeats import HeartbeatRow
 from loadgen.control.tables.worker_metrics_snapshots import MetricsSnapshot
 from loadgen.errors import LoadgenError, RunFailed, UsageError
+from loadgen.log import printable
 from loadgen.metrics.interval import read_custom_metrics
 from loadgen.metrics.json_fields import InvalidMetrics
 from loadgen.metrics.live_metrics import read_live
@@ -43,8 +44,9 @@ from loadgen.report.records import (
     WorkerHost,
     WorkerWarning,
 )
-from loadgen.report.summary import SCHEMA_VERSION, in_order
+from loadgen.report.summary import in_order
 from loadgen.report.timeline import StatementTimes, WorkerSecond, merge_seconds, span_for
+from loadgen.results.stored_summary import read_summary
 from loadgen.scenario.frozen import thaw
 from loadgen.scenario.model import Scenario
 from loadgen.snowflake.session import RetryPolicy
@@ -54,26 +56,31 @@ _JUDGED = {"STABLE": ("✓", EventKind.HELD), "CLIENT_LIMIT": ("○", EventKind.
 DEAD = "DEAD"  # status of a worker that was lost
 LOGS_READ = 2_000  # the newest lines; warnings among them are shown
 WARNINGS = ("WARNING", "ERROR", "CRITICAL")
+MARGIN_S = 86_400.0  # before and after a run: clocks of workers may be off
+_TIMESTAMP, _CREATED_AT = attrgetter("timestamp"), attrgetter("created_at")
+
+Record = TypeVar("Record")
 
 
 def read_record(session: ControlSession, patience: RetryPolicy, name: str) -> RunRecord:
     """The run of that name. It must have a result."""
     run = run_lookup.find_run(session, patience, name)
     summary = _summary(session, patience, run)
-    run_id = run.run_id
-    beats = patience.call(lambda: worker_heartbeats.read(session, run_id))
-    stored = patience.call(lambda: window_results.read(session, run_id))
-    snapshots = patience.call(lambda: worker_metrics_snapshots.read(session, run_id))
+    run_id, start, left_out = run.run_id, run.start_time, _LeftOut(run)
+    beats = left_out.of(patience.call(lambda: worker_heartbeats.read(session, run_id)))
+    stored = left_out.of(patience.call(lambda: window_results.read(session, run_id)))
+    snapshots = left_out.of(patience.call(lambda: worker_metrics_snapshots.read(session, run_id)), _TIMESTAMP)
     config = patience.call(lambda: run_status.read_config(session, run_id)) or ""
-    said = patience.call(lambda: run_control_events.history(session, run_id))
+    said = left_out.of(patience.call(lambda: run_control_events.history(session, run_id)), _CREATED_AT)
     heard = patience.call(lambda: worker_heartbeats.last_beats(session, run_id))
-    polls = patience.call(lambda: warehouse_poll_snapshots.read(session, run_id))
-    steps = patience.call(lambda: find_max_step_history.read(session, run_id))
-    logs = patience.call(lambda: test_logs.newest(session, run_id, LOGS_READ))
+    polls = left_out.of(patience.call(lambda: warehouse_poll_snapshots.read(session, run_id)), _TIMESTAMP)
+    steps = left_out.of(patience.call(lambda: find_max_step_history.read(session, run_id)))
+    logs = left_out.of(patience.call(lambda: test_logs.newest(session, run_id, LOGS_READ)))
     merged, missing = measured_windows(summary, stored, beats)
-    start, scenario = run.start_time, _scenario(config)
+    scenario = _scenario(config)
     names = () if scenario is None else [statement.name for statement in scenario.workload.statements]
     times = StatementTimes(_span_s(snapshots, start))
+    seconds = worker_seconds(snapshots, left_out.told)
     return RunRecord(
         summary=in_order(summary, names),
         template_id=run.template_id,
@@ -84,7 +91,7 @@ def read_record(session: ControlSession, patience: RetryPolicy, name: str) -> Ru
         enrichment_status=run.enrichment_status,
         config=config,
         scenario=scenario,
-        seconds=() if start is None else merge_seconds(start, worker_seconds(snapshots), times),
+        seconds=() if start is None else merge_seconds(start, seconds, times),
         span_s=times.span_s,
         point_times=times.points,
         merged=merged,
@@ -97,20 +104,38 @@ def read_record(session: ControlSession, patience: RetryPolicy, name: str) -> Ru
             for row in beats
         },
         logs=tuple(_log(line) for line in logs if line.level in WARNINGS),
+        unreadable=tuple(left_out.told),
     )
 
 
+class _LeftOut:
+    """Tells which rows of a run are left out: unreadable ones, and those of a time at which it did not run."""
+
+    def __init__(self, run: Run) -> None:
+        self._start = run.start_time
+        end = run.end_time or run.updated_at
+        self._length_s = 0.0 if run.start_time is None else (end - run.start_time).total_seconds()
+        self.told: list[str] = []
+
+    def of(self, rows: ParsedRows[Record], moment: Callable[[Record], datetime] | None = None) -> tuple[Record, ...]:
+        """The rows that are used."""
+        self.told += map(str, rows.unreadable)
+        if moment is None or self._start is None:
+            return tuple(rows)
+        kept = tuple(row for row in rows if self._is_in_time(moment(row)))
+        if len(kept) < len(rows):
+            kind = type(rows[0]).__name__
+            self.told.append(f"{len(rows) - len(kept):,} of {len(rows):,} {kind} rows are of a time without the run")
+        return kept
+
+    def _is_in_time(self, moment: datetime) -> bool:
+        assert self._start is not None
+        return -MARGIN_S <= (moment - self._start).total_seconds() <= self._length_s + MARGIN_S
+
+
 def _summary(session: ControlSession, patience: RetryPolicy, run: Run) -> Mapping[str, Any]:
-    rows = patience.call(lambda: test_results.read(session, run.run_id))
-    stored = next((row.summary for row, _ in rows if row.worker_id is None), None)
-    if stored is not None:
-        found: Mapping[str, Any] = json_object("TEST_RESULTS", run.run_id, "summary", stored)
-        if found.get("schema_version") != SCHEMA_VERSION:
-            raise RunFailed(
-                f"the result of run {run.run_id} has version {found.get('schema_version')}, and this loadgen reads"
-                f" {SCHEMA_VERSION}",
-                remedy="Make the report with the version of loadgen that made the run.",
-            )
+    found = read_summary(session, patience, run.run_id)
+    if found is not None:
         return found
     if run.status.is_terminal:
         raise RunFailed(
@@ -140,7 +165,7 @@ def measured_windows(
     """The windows that the summary was made of, or why they cannot be had. What a worker could not store any more is
     in its last beat."""
     try:
-        windows = _windows(stored, beats)
+        windows = stored_windows(stored, beats)
     except InvalidMetrics as error:
         return None, str(error)
     wanted = (summary["totals"]["succeeded"], summary["totals"]["failed"])
@@ -154,7 +179,8 @@ def measured_windows(
     return merged, None
 
 
-def _windows(stored: Sequence[WindowRow], beats: Sequence[HeartbeatRow]) -> dict[str, list[WindowResult]]:
+def stored_windows(stored: Sequence[WindowRow], beats: Sequence[HeartbeatRow]) -> dict[str, list[WindowResult]]:
+    """Measured windows by worker; those of a last beat where they are not stored."""
     known: dict[str, dict[int, WindowResult]] = {}
     for row in stored:
         known.setdefault(row.worker_id, {})[row.window_id] = row.result()
@@ -171,10 +197,15 @@ def _windows(stored: Sequence[WindowRow], beats: Sequence[HeartbeatRow]) -> dict
 # --- rows ------------------------------------------------------------------------------------------------------------
 
 
-def worker_seconds(snapshots: Sequence[MetricsSnapshot]) -> Iterator[WorkerSecond]:
-    """One after another: the buckets of all of them at once would not fit into a small machine."""
+def worker_seconds(snapshots: Sequence[MetricsSnapshot], left_out: list[str]) -> Iterator[WorkerSecond]:
+    """One after another: the buckets of all of them at once would not fit into a small machine. `left_out` gets what
+    cannot be read."""
     for row in snapshots:
-        metrics = read_custom_metrics(row.custom_metrics or "")
+        try:
+            metrics = read_custom_metrics(row.custom_metrics or "")
+        except InvalidMetrics as error:
+            left_out.append(f"row {printable(row.snapshot_id, 60)} of WORKER_METRICS_SNAPSHOTS is unreadable: {error}")
+            continue
         yield WorkerSecond(
             worker_id=row.worker_id,
             ended_at=row.timestamp,
@@ -279,7 +310,8 @@ def find_max_steps(
     judged: Sequence[find_max_step_history.StepRecord], summary: Mapping[str, Any]
 ) -> tuple[FindMaxStepResult, ...]:
     """With all that was measured in them, once the result says it; until then as they were judged."""
-    told = {one["step"]: one for one in (summary.get("find_max") or {}).get("steps", ()) if "latency_ms" in one}
+    found = (summary.get("find_max") or {}).get("steps", ())
+    told = {one["step"]: one for one in found if one.keys() >= {"succeeded", "error_rate", "latency_ms"}}
     return tuple(_step(step, told.get(int(step.step_number))) for step in judged)
 
 

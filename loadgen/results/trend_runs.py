@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from loadgen.control.rows import json_object
+from loadgen.control.rows import RowUnreadable, json_object
 from loadgen.control.session import ControlSession
 from loadgen.control.tables import run_status, test_results, warehouse_poll_snapshots
 from loadgen.control.tables.test_results import ScenarioResult
-from loadgen.errors import UsageError
+from loadgen.errors import RunFailed, UsageError
 from loadgen.log import printable
+from loadgen.results.stored_summary import parse_config, parse_summary
 from loadgen.rules.comparability import (
     FORBIDDING_KEYS,
     RunConditions,
@@ -28,6 +29,7 @@ from loadgen.snowflake.session import RetryPolicy
 RUNS_MAX = 300  # the newest ones: a change counts as new or known whatever is shown of it
 NAMES_MAX = 1_000  # of scenarios, in a suggestion
 
+_UNREADABLE = "are unreadable"
 _UNTOLD = ("warnings", "credits")  # of the environment: findings, not circumstances
 _IDS = ("queue_id", "attempt")  # of the labels: a pool gives them to its runs, to each others
 # Of SHOW WAREHOUSES: settings, not the current load.
@@ -46,20 +48,24 @@ class _Known:
 def read_trend(session: ControlSession, patience: RetryPolicy, scenario: str, until: str | None = None) -> Trend:
     """The series of the newest run that counts, judged; of that one, when it is named, and of those before it."""
     results = patience.call(lambda: test_results.of_scenario(session, scenario, RUNS_MAX))
-    if not results:
+    if not results and not results.unreadable:
         raise _no_such_scenario(session, patience, scenario)
     looks = patience.call(lambda: warehouse_poll_snapshots.of_scenario(session, scenario, RUNS_MAX))
-    left_out: Counter[str] = Counter()
-    last_left_out: str | None = None
+    left_out: Counter[str] = Counter({_UNREADABLE: len(results.unreadable)} if results.unreadable else {})
+    last_left_out: str | None = str(results.unreadable[0]) if results.unreadable else None
     known: dict[str, _Known] = {}
     for result in reversed(results):
-        summary = _summary(result)
-        why = _left_out(result, summary)
-        if why or summary is None:
-            left_out[why] += 1
-            last_left_out = why_not_comparable("run", result.run_id, result.status, summary)
-        else:
-            known[result.run_id] = _known(result, summary, *looks.get(result.run_id, (None, None)))
+        try:
+            summary = parse_summary(result.run_id, result.summary)
+            why = _left_out(result, summary)
+            if why or summary is None:
+                left_out[why] += 1
+                last_left_out = why_not_comparable("run", result.run_id, result.status, summary)
+            else:
+                known[result.run_id] = _known(result, summary, *looks.get(result.run_id, (None, None)))
+        except (RowUnreadable, RunFailed) as error:
+            left_out[_UNREADABLE] += 1
+            last_left_out = str(error)
         if result.run_id == until:
             break
     series = series_of([one.night for one in known.values()])
@@ -68,11 +74,6 @@ def read_trend(session: ControlSession, patience: RetryPolicy, scenario: str, un
     *_, newest = series.values()
     others = [_other(nights, newest, known) for nights in series.values() if nights is not newest]
     return trend_of(scenario, newest, left_out, others, last_left_out)
-
-
-def _summary(result: ScenarioResult) -> dict[str, Any] | None:
-    stored = result.summary
-    return None if stored is None else json_object("TEST_RESULTS", result.run_id, "summary", stored)
 
 
 def _left_out(result: ScenarioResult, summary: Mapping[str, Any] | None) -> str:
@@ -85,10 +86,7 @@ def _left_out(result: ScenarioResult, summary: Mapping[str, Any] | None) -> str:
 
 
 def _known(result: ScenarioResult, summary: Mapping[str, Any], size: str | None, raw: str | None) -> _Known:
-    environment, config = (
-        summary["environment"],
-        json_object("RUN_STATUS", result.run_id, "scenario_config", result.scenario_config),
-    )
+    environment, config = summary["environment"], parse_config(result.run_id, result.scenario_config)
     warehouse = json_object("WAREHOUSE_POLL_SNAPSHOTS", result.run_id, "raw", raw)
     setting = RunConditions(
         config=config,

@@ -97,14 +97,11 @@ def _beside_trend(
 
 def _fit(session: ControlSession, patience: RetryPolicy, name: str) -> str:
     from loadgen.control import run_lookup
-    from loadgen.control.rows import json_object
-    from loadgen.control.tables import test_results
+    from loadgen.results.stored_summary import read_summary
     from loadgen.rules.comparability import why_not_comparable
 
     run = run_lookup.find_run(session, patience, name)
-    rows = patience.call(lambda: test_results.read(session, run.run_id))
-    stored = next((row.summary for row, _ in rows if row.worker_id is None), None)
-    summary = None if stored is None else json_object("TEST_RESULTS", run.run_id, "summary", stored)
+    summary = read_summary(session, patience, run.run_id)
     why = why_not_comparable("it", run.run_id, run.status.value, summary)
     if why is not None:
         raise UsageError(

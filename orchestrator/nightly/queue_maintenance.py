@@ -57,6 +57,7 @@ class QueueMaintenance(Service):
         self._expire_gone()
         pool_workers.silent_offline(session, patience)
         ended = run_queue_claims.end_abandoned(session, patience)
+        ended += run_queue_claims.refuse_unclaimable(session, patience)
         if ended:
             event(log, logging.INFO, "queue_tidied", runs=ended)
         if self._clock.monotonic_ns() >= self._prune_ns:

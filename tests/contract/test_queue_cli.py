@@ -157,10 +157,14 @@ def test_attempts_are_shown(plane, ask, scenario):
     assert (code, "is COMPLETED: there is nothing to try again" in err, "hint: " in err) == (2, True, True)
 
 
+MANY_LABELS = ",".join(f"zone{number}={'x' * 190}" for number in range(90))
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["queue", "add", "FILE", "--requires=zone"], "--requires is 'zone'"),
+        (["queue", "add", "FILE", f"--requires={MANY_LABELS}"], "--requires has more than 16,000 characters"),
         (["queue", "add", "FILE", "--not-before=tomorrow"], "--not-before is 'tomorrow'"),
         (["queue", "add", "FILE", f"--idempotency-key={'k' * 201}"], "has 201 characters"),
         (["queue", "add", "missing.yaml"], "missing.yaml"),

@@ -20,14 +20,15 @@ import pytest
 from loadgen.control import run_lookup
 from loadgen.control.tables import run_status, test_results
 from loadgen.control.tables.run_status import NewRun, StatusChange
-from loadgen.control.tables.test_results import ResultRow
 from loadgen.errors import UsageError
 from loadgen.model.run import Phase, RunStatus
 from orchestrator.leadership import SkippedRun
 from orchestrator.recover import recover_runs
-from tests.control_plane import ControlPlane, patience
+from tests.control_plane import ControlPlane, patience, result_row
 from tests.process.run_commands import Bench, read_until, result, script
 from tests.processes import PATIENCE_S, PROGRAM, alive, wait_until
+from tests.unit.orchestrator_builders import merged, tally
+from tests.unit.report_builders import summary
 
 SHARED = "the warehouse was shared: other runs may have measured on it at the same time"
 
@@ -108,10 +109,10 @@ def check_listed(bench: Bench, *summaries: dict[str, Any]) -> None:
     assert [(line.split()[0], line.split()[-1]) for line in lines[1:]] == [
         (one["run_id"], one["verdict"]) for one in summaries
     ]
-    for shown, summary in zip(bench.json("runs", "list")["runs"], summaries, strict=True):
-        totals = summary["totals"]
+    for shown, told in zip(bench.json("runs", "list")["runs"], summaries, strict=True):
+        totals = told["totals"]
         assert (shown["operations"], shown["errors"]) == (totals["succeeded"] + totals["failed"], totals["failed"])
-        assert (shown["qps"], shown["p95_ms"]) == (totals["qps"], summary["latency_ms"]["p95"])
+        assert (shown["qps"], shown["p95_ms"]) == (totals["qps"], told["latency_ms"]["p95"])
 
 
 def test_a_run_that_still_waits_for_its_workers_can_be_stopped(bench):
@@ -242,7 +243,8 @@ def test_a_run_whose_result_was_stored_ends_as_the_result_says(plane):
         assert run_status.move(
             plane.session, patience(), term, StatusChange(status=before, phase=phase, to=after, to_phase=phase)
         )
-    test_results.append(plane.session, patience(), stored_result(plane, run_id))
+    found = json.dumps(summary(merged({"look": tally((5.0,))}), ("look",), run_id=run_id))
+    test_results.append(plane.session, patience(), result_row(run_id, summary=found))
     plane.expire(run_id, since_s=100)
 
     done, left = recover_runs(plane.session, patience(), by="me on here", only=run_id)
@@ -255,28 +257,6 @@ def test_a_run_whose_result_was_stored_ends_as_the_result_says(plane):
     assert run.end_time is not None
     again = recover_runs(plane.session, patience(), by="me on here", only=run_id)
     assert again == ([], [SkippedRun(run_id=run_id, why="it has ended", has_ended=True)])
-
-
-def stored_result(plane: ControlPlane, run_id: str) -> ResultRow:
-    return ResultRow(
-        test_id=run_id,
-        run_id=run_id,
-        worker_id=None,
-        worker_group_id=None,
-        template_id="t",
-        status="COMPLETED",
-        created_at=run_status.server_time(plane.session),
-        total_operations=1,
-        read_operations=1,
-        write_operations=0,
-        failed_operations=0,
-        p50_latency_ms=None,
-        p95_latency_ms=None,
-        p99_latency_ms=None,
-        avg_latency_ms=None,
-        find_max_result=None,
-        summary='{"verdict": "passed"}',
-    )
 
 
 def test_runs_are_named_by_their_beginning(server):

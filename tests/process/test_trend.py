@@ -24,6 +24,8 @@ from orchestrator.nightly.baseline import check_baseline, judge_against_baseline
 from tests.control_plane import ControlPlane, patience
 from tests.embedded_server import EmbeddedServer
 from tests.process.stored_runs import Store
+from tests.unit.orchestrator_builders import merged, tally
+from tests.unit.report_builders import summary
 
 NIGHTS = 12
 SCENARIO = """
@@ -78,7 +80,8 @@ class Nights:
         if at_least:
             summary["latency_ms"] |= {"p50": 26.0, "at_least": ["p95"]}
             summary["totals"]["qps"] = 4_000 / 52
-            summary["statements"] = {name: {"latency_ms": {"p95": 52.0}} for name in ("look", "pay")}
+            for statement in summary["statements"].values():
+                statement["latency_ms"]["p95"] = 52.0
         look = WarehousePoll(
             run_id=run_id,
             timestamp=stored.created_at,
@@ -135,22 +138,24 @@ def summary_of(
     invalid: tuple[str, ...],
     server: str = "10.1.0",
 ) -> dict[str, Any]:
-    return {
-        "run_id": run_id,
-        "scenario": "orders",
-        "status": status,
-        "verdict": "passed",
-        "exit_code": 0,
-        "exit_reason": "done",
-        "validity": {"valid": not invalid, "reasons": list(invalid)},
-        "connections": connections,
-        "workers": 2,
-        "totals": {"qps": 4_000 / p95, "error_rate": 0.0},
-        "latency_ms": {"p50": p95 / 2, "p95": p95},
-        "statements": {name: {"latency_ms": {"p95": p95}} for name in ("look", "pay")},
-        "find_max": None,
-        "environment": {"driver": driver, "server": server, "cores": 2, "warnings": [], "credits": 0.1 * p95},
-    }
+    measured = merged({name: tally((p95,)) for name in ("look", "pay")})
+    surroundings = {"driver": driver, "server": server, "cores": 2, "warnings": [], "credits": 0.1 * p95}
+    made = summary(
+        measured,
+        ("look", "pay"),
+        run_id=run_id,
+        scenario="orders",
+        status=status,
+        invalid=invalid,
+        connections=connections,
+        environment=surroundings,
+        checked=(),
+    )
+    made["latency_ms"] |= {"p50": p95 / 2, "p95": p95}
+    made["totals"] |= {"qps": 4_000 / p95, "error_rate": 0.0}
+    for statement in made["statements"].values():
+        statement["latency_ms"] |= {"p50": None, "p95": p95}
+    return made
 
 
 @pytest.fixture

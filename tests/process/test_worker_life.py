@@ -94,7 +94,9 @@ def test_a_run_from_start_to_end(stage: Stage) -> None:
 def _beat_tells_what_is_stored(run: Led, beat: WorkerHeartbeat) -> None:
     """So a view that reads beats and one that reads the tables show the same seconds."""
     told = read_live(beat.live_metrics or "").seconds
-    stored = {one.ended_at: one for one in worker_seconds(worker_metrics_snapshots.read(run.plane.session, run.run_id))}
+    stored = {
+        one.ended_at: one for one in worker_seconds(worker_metrics_snapshots.read(run.plane.session, run.run_id), [])
+    }
 
     assert told
     for second in told:

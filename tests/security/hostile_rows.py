@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
@@ -195,3 +196,70 @@ def plant_all(plane: ControlPlane, table: str) -> int:
                 own = {"EPOCH": number}
             planted += plant(plane, table, **(own | {column: value}))
     return planted
+
+
+# --- tables of runs --------------------------------------------------------------------------------------------------
+
+DEEP = "[" * 500 + "]" * 500
+VARIANTS = ("null", "7", '"text"', "[1, null]", '{"a": 1}', '{"version": 1}', DEEP)
+OF_TYPES: dict[str, tuple[Any, ...]] = {
+    "NUMBER": (-1, 0, 10**37),
+    "FLOAT": (-1.0, 1e308, "NaN", "inf"),
+    "BOOLEAN": ("false",),
+    "TIMESTAMP_NTZ": TIMES,
+    "VARIANT": VARIANTS,
+    "TEXT": ("", "bogus", "\x1b[31mred\x07", "x" * 2_000),
+}
+# The columns that make a row another one, by table.
+RESULT_TABLES = {
+    "TEST_RESULTS": ("TEST_ID",),
+    "WINDOW_RESULTS": ("WORKER_ID",),
+    "FIND_MAX_STEP_HISTORY": ("STEP_NUMBER",),
+    "WAREHOUSE_POLL_SNAPSHOTS": ("SNAPSHOT_ID",),
+    "WORKER_METRICS_SNAPSHOTS": ("SNAPSHOT_ID",),
+    "QUERY_EXECUTIONS": ("EXECUTION_ID",),
+    "RUN_CONTROL_EVENTS": ("SEQUENCE_ID", "EVENT_ID"),
+    "TEST_LOGS": ("LOG_ID",),
+    "SCHEDULE_FIRES": ("FIRE_AT",),
+}
+DESCRIBED = (
+    "SELECT COLUMN_NAME, DATA_TYPE, IS_NULLABLE, CHARACTER_MAXIMUM_LENGTH FROM INFORMATION_SCHEMA.COLUMNS"
+    " WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ? ORDER BY ORDINAL_POSITION"
+)
+
+
+def plant_copies(plane: ControlPlane, table: str, kept: str, run_id: str, *more_keys: str) -> list[str]:
+    """A row of a run, as `kept` has it, again and again, each time with one hostile value in one column that takes it.
+    Returns what the copies have as keys."""
+    columns = plane.rows(DESCRIBED, plane.place.schema, table)
+    names = [column[0] for column in columns]
+    found = (dict(zip(names, one, strict=True)) for one in plane.rows(f"SELECT * FROM {kept}"))
+    real = next(row for row in found if row.get("RUN_ID", run_id) == run_id)
+    keys, rows, ids = (*RESULT_TABLES[table], *more_keys), [], []
+    for name, kind, nullable, length in columns:
+        values = TEXTS if kind == "TEXT" and str(real[name]).startswith("{") else OF_TYPES[kind]
+        for value in (*([None] if nullable == "YES" else []), *values):
+            if name == "RUN_ID" or (length is not None and len(str(value or "")) > length):
+                continue  # of no run that is read; or refused by the table
+            number = next(numbers)
+            unique = {key: _unique(key, number) for key in keys}
+            rows.append([None if one is None else str(one) for one in (real | unique | {name: value}).values()])
+            ids.append(f"h{number}")
+    chosen = ", ".join(_cast(kind, place) for place, (_, kind, _, _) in enumerate(columns))
+    sql = f"INSERT INTO {table} ({', '.join(real)}) SELECT {chosen} FROM TABLE(FLATTEN(INPUT => PARSE_JSON(?)))"
+    assert plane.change(sql, json.dumps(rows)) == len(rows)
+    return ids
+
+
+def _unique(key: str, number: int) -> str:
+    if key == "FIRE_AT":
+        return f"2026-11-{number % 28 + 1:02d} 02:{number // 60 % 60:02d}:{number % 60:02d}"
+    return str(1_000 + number) if key in ("STEP_NUMBER", "SEQUENCE_ID") else f"h{number}"
+
+
+def _cast(kind: str, place: int) -> str:
+    column = f"VALUE[{place}]::VARCHAR"
+    if kind == "VARIANT":
+        return f"PARSE_JSON({column})"
+    types = {"NUMBER": "NUMBER(38,0)", "TEXT": "VARCHAR"}
+    return f"CAST({column} AS {types.get(kind, kind)})"

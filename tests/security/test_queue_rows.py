@@ -29,7 +29,7 @@ from orchestrator.nightly.scheduler import fire_due_schedules
 from tests.control_plane import ControlPlane, patience
 from tests.process.run_bench import MEASURES, benched
 from tests.processes import wait_until
-from tests.security.hostile_rows import TABLES, numbers, plant, plant_all
+from tests.security.hostile_rows import DEEP, TABLES, numbers, plant, plant_all
 
 Ask = Callable[..., tuple[int, str, str]]
 
@@ -132,7 +132,9 @@ def test_a_run_goes_on_with_a_hostile_heartbeat_among_its_own(server, tmp_path):
         assert told == ["row 'evilworker' of WORKER_HEARTBEATS is unreadable: status is '\\x1b[2J'"]
 
 
-@pytest.mark.parametrize("config", ["[" * 100_000, "{", "[]"])
+@pytest.mark.parametrize(
+    "config", ["[" * 100_000, "{", "[]", '{"workload": 7}', '{"labels": 7}', '{"a": ' + DEEP + "}"]
+)
 def test_a_stored_scenario_that_cannot_be_read_is_an_error_with_a_hint(empty, ask, config):
     for run_id in ("one", "two"):
         assert plant(empty, "RUN_STATUS", RUN_ID=run_id, TEST_ID=run_id, SCENARIO_CONFIG=config)
@@ -253,6 +255,18 @@ def test_what_an_end_says_of_the_queue_need_not_be_known_to_settle_it(empty, clo
 
     assert upkeep.take_depth() == 0
     assert status_of(empty, "good")[0] == "NAPPING"
+
+
+def test_a_run_that_requires_more_than_any_claim_reads_fails_and_says_so(empty, clock):
+    requires = json.dumps([f"zone{number}={'x' * 190}" for number in range(90)])
+    assert plant(empty, "RUN_QUEUE", QUEUE_ID="long", IDEMPOTENCY_KEY="long", REQUIRES=requires, ENDED_AT=None)
+    assert plant(empty, "RUN_QUEUE", ENDED_AT=None)
+    upkeep = QueueMaintenance(empty.open("queue"), (), share=False, poll_s=1.0, clock=clock)
+
+    upkeep.step()
+
+    assert status_of(empty, "long") == ("FAILED", "it cannot be claimed: REQUIRES has more than 16,000 characters")
+    assert status_of(empty, "good")[0] == "QUEUED"
 
 
 def test_a_run_of_a_queue_is_told_what_it_may_use(empty, tmp_path):

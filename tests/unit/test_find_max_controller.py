@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from loadgen.control.rows import ParsedRows, RowUnreadable
 from loadgen.control.tables.find_max_step_history import StepRecord
 from loadgen.metrics.client_resources import ClientResourceUse
 from loadgen.metrics.connections import ConnectionTime
@@ -325,6 +326,39 @@ def test_a_client_limit_that_another_leader_found_stands() -> None:
 
     assert successor.go_on(before.records, before.windows.__getitem__) == ()
     assert successor.search.target == before.controller.search.target == 5
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"outcome": "\x1b[2J"}, "step 2 has an unknown outcome"),
+        ({"target_connections": 10**37}, f"step 2 has {10**37} connections"),
+        ({"target_connections": -1}, "step 2 has -1 connections"),
+        ({"step_number": 10**37}, "step 2 is not there"),
+        (None, "row 'run, step 2' of FIND_MAX_STEP_HISTORY is unreadable: qps is 'many'"),
+    ],
+)
+def test_a_stored_step_that_cannot_be_read_ends_the_search_and_the_run_says_so(change: Any, why: str) -> None:
+    before = Led()
+    for _ in range(3):
+        before.step()
+    first, second, third = before.records
+    if change is None:
+        error = RowUnreadable("FIND_MAX_STEP_HISTORY", "run, step 2", "qps is 'many'")
+        records = ParsedRows([first, third], [error])
+    else:
+        records = ParsedRows([first, replace(second, **change), third])
+    successor = FindMaxController(CONFIG, (), missing_s=MISSING_S)
+
+    successor.go_on(records, lambda number: before.windows.get(number, []))
+
+    assert len(successor.search.steps) == 1
+    assert why in (successor.obstacle or "")
+    judged, order = successor.look([view(number=0), view(number=1)], 1.0, queue_seen=False)
+    assert judged is None
+    assert isinstance(order, SearchFinished)
+    found = successor.result(lambda step: merge(before.windows.get(step or 0, [])), valid=False)
+    assert (found["max_concurrency"], found["result"], found["confidence"]) == (5, "BOUNDED_MAX", "low")
 
 
 def test_a_search_whose_leader_was_lost_has_a_result_of_its_known_steps() -> None:

@@ -75,6 +75,7 @@ FIRES = (
 
 # --- what is refused -------------------------------------------------------------------------------------------------
 
+MANY_LABELS = ",".join(f"zone{number}={'x' * 190}" for number in range(90))
 ADD = ["schedule", "add", "nightly", "examples/quickstart.yaml", "--cron", "0 2 * * *"]
 
 
@@ -87,6 +88,7 @@ ADD = ["schedule", "add", "nightly", "examples/quickstart.yaml", "--cron", "0 2 
         (["schedule", "add", "nightly", "x.yaml", "--cron", "0 25 * * *"], "bad hour", "Correct its hour"),
         ([*ADD, "--tz", "Berlin"], "no time zone 'Berlin'", "Did you mean Europe/Berlin?"),
         ([*ADD, "--requires", "fast"], "--requires is 'fast'", "zone=eu"),
+        ([*ADD, "--requires", MANY_LABELS], "--requires has more than 16,000 characters", "fewer"),
         ([*ADD, "--overlap", "kill"], "--overlap", "--help"),
         ([*ADD, "--max-catchup", "501"], "--max-catchup", "--help"),
         ([*ADD, "--max-catchup", "3"], "--overlap skip lets one through", "--overlap queue"),

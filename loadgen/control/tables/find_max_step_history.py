@@ -6,7 +6,7 @@ from dataclasses import astuple, dataclass, replace
 from datetime import datetime
 
 from loadgen.control.batch import append_row
-from loadgen.control.rows import clip_text
+from loadgen.control.rows import ParsedRows, clip_text, parse_row, read_rows
 from loadgen.control.session import ControlSession
 from loadgen.control.sql import load_queries
 from loadgen.snowflake.session import RetryPolicy
@@ -43,6 +43,8 @@ def append(session: ControlSession, patience: RetryPolicy, step: StepRecord) -> 
     append_row(session, patience, _Q, row, step.run_id, step.step_number)
 
 
-def read(session: ControlSession, run_id: str) -> tuple[StepRecord, ...]:
-    names = StepRecord.__slots__
-    return tuple(StepRecord(**dict(zip(names, row, strict=True))) for row in session.fetch(_Q["read"], run_id))
+def read(session: ControlSession, run_id: str) -> ParsedRows[StepRecord]:
+    return read_rows(
+        session.fetch(_Q["read"], run_id),
+        lambda row: parse_row("FIND_MAX_STEP_HISTORY", StepRecord, row, key=f"{row[0]}, step {row[1]}"),
+    )

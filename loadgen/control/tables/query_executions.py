@@ -10,15 +10,18 @@ from functools import partial
 from typing import Any
 
 from loadgen.control.batch import append_rows, in_batches
-from loadgen.control.rows import clip_text
+from loadgen.control.rows import ParsedRows, RowUnreadable, clip_text, parse_row, read_rows
 from loadgen.control.session import ControlSession
 from loadgen.control.sql import load_queries
+from loadgen.metrics.json_fields import NUMBER_MAX
 from loadgen.model.run import RowEnrichment
 from loadgen.rules.enrichment import SERVER_TIME_KINDS, EnrichmentCount, ServerTimeBreakdown, ServerTimeStats
 from loadgen.snowflake.session import RetryPolicy
 
 ERROR_MAX = 2_000  # characters
 DECISIONS_MAX = 5_000  # of one statement; about half a megabyte
+DURATION_MAX_MS = 1e10  # of one execution: four months
+_YEARS = range(1970, 2200)
 
 _Q = load_queries("query_executions")
 
@@ -92,25 +95,20 @@ def count(session: ControlSession, run_id: str, worker_id: str) -> int:
     return int(session.fetch(_Q["count"], run_id, worker_id)[0][0])
 
 
-def read(session: ControlSession, run_id: str, limit: int) -> tuple[tuple[Execution, str], ...]:
+def read(session: ControlSession, run_id: str, limit: int) -> ParsedRows[tuple[Execution, str]]:
     """The first statements of a run in order of their start, each with its ENRICHMENT_STATUS."""
-    names = Execution.__slots__
-    return tuple(
-        (Execution(**dict(zip(names, row[:-1], strict=True))), row[-1])
-        for row in session.fetch(_Q["read"].limited(limit), run_id)
-    )
+    rows = session.fetch(_Q["read"].limited(limit), run_id)
+    return read_rows(rows, lambda row: (parse_row("QUERY_EXECUTIONS", Execution, row[:-1]), row[-1]))
 
 
 def undecided(
     session: ControlSession, run_id: str, after: tuple[datetime, str], limit: int, *, skipped_too: bool
-) -> tuple[PendingExecution, ...]:
-    """The next statements that may still be found, in order of (start, id), after that one."""
+) -> tuple[ParsedRows[PendingExecution], tuple[datetime, str] | None]:
+    """The next statements that may still be found, in order of (start, id), after that one; and the last of them,
+    readable or not. None: there are no more."""
     start, execution_id = after
     rows = session.fetch(_Q["undecided"].limited(limit), run_id, int(skipped_too), start, start, execution_id)
-    return tuple(
-        PendingExecution(**dict(zip(PendingExecution.__slots__, (*row[:-1], RowEnrichment(row[-1])), strict=True)))
-        for row in rows
-    )
+    return read_rows(rows, _pending), (rows[-1][3], rows[-1][0]) if rows else None
 
 
 def enrich(session: ControlSession, patience: RetryPolicy, run_id: str, decisions: Sequence[EnrichmentUpdate]) -> None:
@@ -131,14 +129,9 @@ def skip(session: ControlSession, patience: RetryPolicy, run_id: str, statement_
         patience.call(partial(session.execute, _Q["skip_statement"], run_id, name))
 
 
-def tally(session: ControlSession, run_id: str) -> tuple[EnrichmentCount, ...]:
+def tally(session: ControlSession, run_id: str) -> ParsedRows[EnrichmentCount]:
     """How far a run's enrichment has come."""
-    return tuple(
-        EnrichmentCount(
-            statement_name=name, identified=bool(identified), status=RowEnrichment(status), count=int(count)
-        )
-        for name, identified, status, count in session.fetch(_Q["tally"], run_id)
-    )
+    return read_rows(session.fetch(_Q["tally"], run_id), _count)
 
 
 def ledger(session: ControlSession, run_id: str) -> ServerTimeBreakdown | None:
@@ -146,6 +139,10 @@ def ledger(session: ControlSession, run_id: str) -> ServerTimeBreakdown | None:
     samples, overhead_ms, *values = session.fetch(_Q["ledger"], run_id)[0]
     if not samples:
         return None
+    if overhead_ms is None or not all(
+        abs(value) <= NUMBER_MAX for value in (overhead_ms, *values) if value is not None
+    ):
+        raise RowUnreadable("QUERY_EXECUTIONS", run_id, "a time of the server is no time")
     triples = zip(SERVER_TIME_KINDS, values[::3], values[1::3], values[2::3], strict=True)
     parts = {
         name: ServerTimeStats(mean_ms=float(mean), p50_ms=float(p50), p95_ms=float(p95))
@@ -153,6 +150,19 @@ def ledger(session: ControlSession, run_id: str) -> ServerTimeBreakdown | None:
         if mean is not None
     }
     return ServerTimeBreakdown(samples=int(samples), overhead_ms=float(overhead_ms), parts=parts)
+
+
+def _pending(row: tuple[Any, ...]) -> PendingExecution:
+    found = parse_row("QUERY_EXECUTIONS", PendingExecution, row)
+    if not 0.0 <= found.duration_ms <= DURATION_MAX_MS or found.start_time.year not in _YEARS:
+        raise RowUnreadable("QUERY_EXECUTIONS", row[0], "start_time or duration_ms is no time of a statement")
+    return found
+
+
+def _count(row: tuple[Any, ...]) -> EnrichmentCount:
+    name, identified, *others = row
+    found = (name, bool(identified), *others)
+    return parse_row("QUERY_EXECUTIONS", EnrichmentCount, found, key=f"statement {name}")
 
 
 def _row(execution: Execution) -> tuple[Any, ...]:

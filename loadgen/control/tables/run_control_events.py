@@ -12,8 +12,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Any
 
-from loadgen.control.rows import clean_json
+from loadgen.control.rows import ParsedRows, RowUnreadable, clean_json, read_rows
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.sql import load_queries
 from loadgen.control.tables.run_leases import Lease
@@ -27,6 +28,7 @@ from loadgen.model.event import (
     SetRunTarget,
     SetWorkerTarget,
     Start,
+    UnknownCommand,
     decode_command,
     encode_command,
 )
@@ -136,13 +138,9 @@ def catch_up(session: ControlSession, run_id: str, after: int) -> Iterator[Event
         after = batch[-1].sequence_id
 
 
-def history(session: ControlSession, run_id: str) -> tuple[PastEvent, ...]:
+def history(session: ControlSession, run_id: str) -> ParsedRows[PastEvent]:
     """All events of a run, in order."""
-    found = []
-    for kind, data, created_at in session.fetch(_Q["history"], run_id):
-        command, address = decode_command(kind, data)
-        found.append(PastEvent(command=command, address=address, created_at=created_at))
-    return tuple(found)
+    return read_rows(session.fetch(_Q["history"], run_id), _past_event)
 
 
 def announced(said: Sequence[PastEvent]) -> Iterator[AnnouncedCommand]:
@@ -163,6 +161,20 @@ def effective_time(command: Command, created_at: datetime) -> datetime:
         with suppress(ValueError):  # what cannot be read is at once, as the poll has it
             return datetime.fromisoformat(command.effective_at).replace(tzinfo=None)
     return created_at + timedelta(milliseconds=_lead_ms(command) or 0)
+
+
+def _past_event(row: tuple[Any, ...]) -> PastEvent:
+    number, kind, data, created_at = row
+    command, address = decode_command(kind, data)
+    if isinstance(command, UnknownCommand):
+        raise RowUnreadable("RUN_CONTROL_EVENTS", f"{number}", f"{command.event_type}: {command.why}")
+    found = PastEvent(command=command, address=address, created_at=created_at)
+    try:
+        _ = found.moment
+        list(announced([found]))
+    except OverflowError:
+        raise RowUnreadable("RUN_CONTROL_EVENTS", f"{number}", f"created_at is {created_at}") from None
+    return found
 
 
 def _event(number: int, event_id: str, epoch: int, kind: str, data: str, age_ms: int, due_in_ms: int | None) -> Event:

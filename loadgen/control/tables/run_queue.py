@@ -26,6 +26,7 @@ from loadgen.snowflake.session import RetryPolicy
 KEY_MAX = 200  # characters
 NAME_MAX = 255
 TARGET_MAX = 200
+REQUIRES_MAX = 16_000  # of its JSON; written in the SQL too
 REASON_MAX = 2_000
 BASELINE_KEY = "/judging"  # among the files, and never one of them: those lie beside the scenario
 _SLUG_MAX = 19

@@ -18,7 +18,7 @@ from loadgen.control.rows import clip_text, parse_row
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.sql import load_queries
 from loadgen.control.tables import run_attempts
-from loadgen.control.tables.run_queue import REASON_MAX, labels_json, read_files
+from loadgen.control.tables.run_queue import REASON_MAX, REQUIRES_MAX, labels_json, read_files
 from loadgen.model.nightly import AttemptStatus, BaselineCheck, QueueStatus
 from loadgen.snowflake.session import RetryPolicy
 
@@ -244,3 +244,9 @@ def end_abandoned(session: ControlSession, patience: RetryPolicy) -> int:
     for queue_id, epoch in rows:
         run_attempts.mark_lost(session, patience, queue_id, int(epoch))
     return len(rows)
+
+
+def refuse_unclaimable(session: ControlSession, patience: RetryPolicy) -> int:
+    """End the queued runs that no claim ever finds, because REQUIRES is too long. How many there were."""
+    why = f"it cannot be claimed: REQUIRES has more than {REQUIRES_MAX:,} characters"
+    return patience.call(lambda: session.execute(_Q["refuse_long"], why))

@@ -7,21 +7,24 @@ the end inserts a row into STOP_REQUESTS: whoever reads the run sees it CANCELLI
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from loadgen.control.rows import ParsedRows, clip_text, parse_row, read_rows
+from loadgen.control.rows import ParsedRows, RowUnreadable, clip_text, parse_row, read_rows
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.sql import load_queries
 from loadgen.control.tables.run_leases import Lease
 from loadgen.control.tables.run_leases import read as read_holder
 from loadgen.errors import LoadgenError, UsageError
+from loadgen.metrics.json_fields import NUMBER_MAX
 from loadgen.model.run import Phase, RunStatus, check_transition
 from loadgen.snowflake.session import RetryPolicy
 
 REASON_MAX = 2_000  # characters
+WORKERS_MAX = 100_000  # more than any scenario may have
 EVERY_WORKER = "*"  # key of WORKER_TARGETS: a target for all workers together
 RAMP_MAX_S = 1e6
 
@@ -186,7 +189,7 @@ def listed(
     made within some time, when given."""
     wanted = (None if status is None else status.value, scenario, None if within_s is None else round(within_s))
     return read_rows(
-        session.fetch(_Q["listed"].limited(limit), *wanted), lambda row: (_run(row[:-5]), _figures(*row[-5:]))
+        session.fetch(_Q["listed"].limited(limit), *wanted), lambda row: (_run(row[:-5]), _figures(row[0], *row[-5:]))
     )
 
 
@@ -362,13 +365,23 @@ def _require(session: ControlSession, patience: RetryPolicy, term: Lease) -> Non
 
 
 def _figures(
-    operations: int | None, errors: int, qps: float | None, p95_ms: float | None, at_least: str | None
+    run_id: str, operations: int | None, errors: int, qps: str | None, p95_ms: float | None, at_least: str | None
 ) -> RunFigures | None:
     if operations is None:
         return None
     bound = '"p95"' in (at_least or "")
-    return RunFigures(operations=int(operations), errors=int(errors), qps=qps, p95_ms=p95_ms, p95_at_least=bound)
+    try:  # a cast in SQL would end the whole list
+        rate = None if qps is None else float(qps)
+    except ValueError:
+        rate = math.nan
+    if rate is not None and not 0.0 <= rate <= NUMBER_MAX:
+        raise RowUnreadable("TEST_RESULTS", run_id, "summary: totals.qps is no rate")
+    figures = (operations, errors, rate, p95_ms, bound)
+    return parse_row("TEST_RESULTS", RunFigures, figures, key=run_id)
 
 
 def _run(row: tuple[Any, ...]) -> Run:
-    return parse_row("RUN_STATUS", Run, row)
+    found = parse_row("RUN_STATUS", Run, row)
+    if not 0 <= found.workers_expected <= WORKERS_MAX:  # a list of them is made
+        raise RowUnreadable("RUN_STATUS", found.run_id, f"workers_expected is {found.workers_expected}")
+    return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from loadgen.control.batch import append_rows, in_batches
-from loadgen.control.rows import clip_text, details_json
+from loadgen.control.rows import ParsedRows, RowUnreadable, clip_text, details_json, json_object, read_rows
 from loadgen.control.session import ControlSession
 from loadgen.control.sql import load_queries
 from loadgen.snowflake.session import RetryPolicy
@@ -45,10 +44,9 @@ def append_missing(session: ControlSession, patience: RetryPolicy, run_id: str, 
         append(session, patience, [row for row in rows if row.log_id not in there])
 
 
-def newest(session: ControlSession, run_id: str, limit: int) -> tuple[LogRow, ...]:
+def newest(session: ControlSession, run_id: str, limit: int) -> ParsedRows[LogRow]:
     """The last lines of a run, oldest first."""
-    rows = session.fetch(_Q["newest"].limited(limit), run_id)
-    return tuple(_row(row) for row in reversed(rows))
+    return read_rows(reversed(session.fetch(_Q["newest"].limited(limit), run_id)), _row)
 
 
 def _binds(row: LogRow) -> tuple[Any, ...]:
@@ -59,6 +57,8 @@ def _binds(row: LogRow) -> tuple[Any, ...]:
 
 def _row(row: tuple[Any, ...]) -> LogRow:
     log_id, run_id, test_id, worker_id, level, message, details, timestamp = row
+    if not isinstance(timestamp, datetime):
+        raise RowUnreadable("TEST_LOGS", log_id, "timestamp is no time")
     return LogRow(
         log_id=log_id,
         run_id=run_id,
@@ -66,6 +66,6 @@ def _row(row: tuple[Any, ...]) -> LogRow:
         worker_id=worker_id,
         level=level,
         message=message,
-        details=None if details is None else json.loads(details),
+        details=None if details is None else json_object("TEST_LOGS", log_id, "details", details),
         timestamp=timestamp,
     )

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from loadgen.control.batch import append_row
-from loadgen.control.rows import clean_json
+from loadgen.control.rows import ParsedRows, RowUnreadable, clean_json, parse_row, read_rows
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.sql import load_queries
 from loadgen.snowflake.session import RetryPolicy
@@ -97,17 +97,28 @@ def amend(session: ControlSession, patience: RetryPolicy, run_id: str, summary: 
     patience.call(lambda: session.execute(_Q["amend"], clean_json(summary), run_id, run_id))
 
 
-def read(session: ControlSession, run_id: str) -> tuple[tuple[ResultRow, datetime], ...]:
+def read(session: ControlSession, run_id: str) -> ParsedRows[tuple[ResultRow, datetime]]:
     """The run's result first, then the workers', each with its END_TIME."""
-    return tuple(_result(row) for row in session.fetch(_Q["read"], run_id))
+    return read_rows(session.fetch(_Q["read"], run_id), _result)
 
 
-def of_scenario(session: ControlSession, scenario: str, limit: int) -> tuple[ScenarioResult, ...]:
+def stored_summary(session: ControlSession, run_id: str) -> str | None:
+    """SUMMARY of the run's own row; None: it has no result. RowUnreadable when that row is."""
+    rows = read(session, run_id)
+    for error in rows.unreadable:
+        if error.key == run_id:
+            raise error
+    return next((row.summary for row, _ in rows if row.test_id == run_id), None)
+
+
+def of_scenario(session: ControlSession, scenario: str, limit: int) -> ParsedRows[ScenarioResult]:
     """Of its newest runs, newest first."""
     rows = session.fetch(_Q["of_scenario"].limited(limit), scenario)
-    return tuple(ScenarioResult(**dict(zip(ScenarioResult.__slots__, row, strict=True))) for row in rows)
+    return read_rows(rows, lambda row: parse_row("TEST_RESULTS", ScenarioResult, row))
 
 
 def _result(row: tuple[Any, ...]) -> tuple[ResultRow, datetime]:
-    end_time: datetime = row[7]
-    return ResultRow(**dict(zip(ResultRow.__slots__, (*row[:7], *row[8:]), strict=True))), end_time
+    end_time = row[7]
+    if not isinstance(end_time, datetime):
+        raise RowUnreadable("TEST_RESULTS", row[0], "end_time is no time")
+    return parse_row("TEST_RESULTS", ResultRow, (*row[:7], *row[8:])), end_time

@@ -9,10 +9,12 @@ from datetime import datetime
 from typing import Any
 
 from loadgen.control.batch import append_rows, in_batches
-from loadgen.control.rows import clean_json
+from loadgen.control.rows import ParsedRows, RowUnreadable, clean_json, parse_row, read_rows
 from loadgen.control.session import ControlSession
 from loadgen.control.sql import load_queries
 from loadgen.snowflake.session import RetryPolicy
+
+COUNT_MAX = 1_000_000  # of statements or clusters
 
 _Q = load_queries("warehouse_poll_snapshots")
 
@@ -36,13 +38,13 @@ def append(session: ControlSession, patience: RetryPolicy, polls: Sequence[Wareh
         append_rows(session, patience, _Q, batch, *batch[0][:2])
 
 
-def read(session: ControlSession, run_id: str) -> tuple[WarehousePoll, ...]:
-    return tuple(_poll(row) for row in session.fetch(_Q["read"], run_id))
+def read(session: ControlSession, run_id: str) -> ParsedRows[WarehousePoll]:
+    return read_rows(session.fetch(_Q["read"], run_id), _poll)
 
 
-def newest(session: ControlSession, run_id: str, limit: int) -> tuple[WarehousePoll, ...]:
+def newest(session: ControlSession, run_id: str, limit: int) -> ParsedRows[WarehousePoll]:
     """The last looks, oldest first."""
-    return tuple(_poll(row) for row in reversed(session.fetch(_Q["newest"].limited(limit), run_id)))
+    return read_rows(reversed(session.fetch(_Q["newest"].limited(limit), run_id)), _poll)
 
 
 def of_scenario(session: ControlSession, scenario: str, limit: int) -> dict[str, tuple[str | None, str | None]]:
@@ -51,4 +53,9 @@ def of_scenario(session: ControlSession, scenario: str, limit: int) -> dict[str,
 
 
 def _poll(row: tuple[Any, ...]) -> WarehousePoll:
-    return WarehousePoll(**dict(zip(WarehousePoll.__slots__, row, strict=True)))
+    found = parse_row("WAREHOUSE_POLL_SNAPSHOTS", WarehousePoll, row)
+    counts = {name: getattr(found, name) for name in ("running", "queued", "started_clusters")}
+    for name, count in counts.items():
+        if count is not None and not 0 <= count <= COUNT_MAX:
+            raise RowUnreadable("WAREHOUSE_POLL_SNAPSHOTS", found.snapshot_id, f"{name} is {count}")
+    return found

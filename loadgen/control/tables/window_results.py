@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from loadgen.control.batch import append_row
+from loadgen.control.rows import ParsedRows, RowUnreadable, parse_row, read_rows
 from loadgen.control.session import ControlSession
 from loadgen.control.sql import load_queries
 from loadgen.metrics.window_codec import WindowRow
 from loadgen.snowflake.session import RetryPolicy
+
+NUMBER_MAX = 2**31  # of a window
 
 _Q = load_queries("window_results")
 
@@ -15,5 +20,13 @@ def append(session: ControlSession, patience: RetryPolicy, run_id: str, window: 
     append_row(session, patience, _Q, (run_id, *window.to_row()), run_id, window.worker_id, window.window_id)
 
 
-def read(session: ControlSession, run_id: str) -> tuple[WindowRow, ...]:
-    return tuple(map(WindowRow.from_row, session.fetch(_Q["read"], run_id)))
+def read(session: ControlSession, run_id: str) -> ParsedRows[WindowRow]:
+    return read_rows(session.fetch(_Q["read"], run_id), _window)
+
+
+def _window(row: tuple[Any, ...]) -> WindowRow:
+    key = f"{row[0]}, window {row[1]}"
+    found = parse_row("WINDOW_RESULTS", WindowRow, row, key=key)
+    if not 0 <= found.window_id <= NUMBER_MAX:  # a worker goes on from it
+        raise RowUnreadable("WINDOW_RESULTS", key, "window_id is no number of a window")
+    return found

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from loadgen.control.batch import append_rows, in_batches
-from loadgen.control.rows import clean_json
+from loadgen.control.rows import ParsedRows, clean_json, parse_row, read_rows
 from loadgen.control.session import ControlSession
 from loadgen.control.sql import load_queries
 from loadgen.snowflake.session import RetryPolicy
@@ -63,15 +63,15 @@ def append_missing(
         append(session, patience, [row for row in rows if row.snapshot_id not in there])
 
 
-def read(session: ControlSession, run_id: str) -> tuple[MetricsSnapshot, ...]:
+def read(session: ControlSession, run_id: str) -> ParsedRows[MetricsSnapshot]:
     """All seconds of a run, in order."""
-    return tuple(map(_snapshot, session.fetch(_Q["read"], run_id)))
+    return read_rows(session.fetch(_Q["read"], run_id), _snapshot)
 
 
-def newest(session: ControlSession, run_id: str, within_s: int) -> tuple[MetricsSnapshot, ...]:
+def newest(session: ControlSession, run_id: str, within_s: int) -> ParsedRows[MetricsSnapshot]:
     """The seconds of a run that ended within this time, in order."""
-    return tuple(map(_snapshot, session.fetch(_Q["newest"], run_id, -within_s)))
+    return read_rows(session.fetch(_Q["newest"], run_id, -within_s), _snapshot)
 
 
 def _snapshot(row: tuple[Any, ...]) -> MetricsSnapshot:
-    return MetricsSnapshot(**dict(zip(MetricsSnapshot.__slots__, row, strict=True)))
+    return parse_row("WORKER_METRICS_SNAPSHOTS", MetricsSnapshot, row)

@@ -325,7 +325,7 @@ class Tables(StandardTables):
         return round((self.now_s - row.created_s) * 1000), due_ms
 
     def _run_control_events_history(self, _: str) -> list[tuple[Any, ...]]:
-        return [(row.kind, row.data, self._moment(row.created_s)) for row in self.events]
+        return [(row.number, row.kind, row.data, self._moment(row.created_s)) for row in self.events]
 
     # --- WORKER_HEARTBEATS ---------------------------------------------------------------------------------------
 

@@ -107,11 +107,11 @@ def _is_waiting(item: pytest.Item) -> bool:
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[EmbeddedServer]:
-    """The shared embedded server of this pytest process.
+    """The shared embedded server of this pytest process. It is strict: nothing may rest on what is not documented.
 
-    LOADGEN_TEST_SERVER_OPTIONS adds options to it: `--strict-hybrid --control-latency 50ms --control-schema *.CONTROL`.
+    LOADGEN_TEST_SERVER_OPTIONS adds options to it: `--control-latency 50ms --control-schema *.CONTROL`.
     """
-    with EmbeddedServer(*shlex.split(os.environ.get("LOADGEN_TEST_SERVER_OPTIONS", ""))) as running:
+    with EmbeddedServer("--strict-hybrid", *shlex.split(os.environ.get("LOADGEN_TEST_SERVER_OPTIONS", ""))) as running:
         yield running
 
 

@@ -96,6 +96,13 @@ def me() -> WorkerIdentity:
     return identity(run_id=str(uuid.uuid4()))
 
 
+@pytest.fixture(scope="session")
+def lenient() -> Iterator[EmbeddedServer]:
+    """A server as users start it, for what differs from the strict one."""
+    with EmbeddedServer() as running:
+        yield running
+
+
 @pytest.fixture(scope="module")
 def all_sessions(server: EmbeddedServer) -> Iterator[Sessions]:
     sessions = Sessions(server)

@@ -18,9 +18,16 @@ from tests.contract.lock_builders import (
     outcome,
 )
 from tests.contract.sql import Sql
+from tests.embedded_server import EmbeddedServer
 from tests.processes import PATIENCE_S
 
 pytestmark = pytest.mark.any_driver
+
+
+@pytest.fixture(scope="module")
+def server(lenient: EmbeddedServer) -> EmbeddedServer:
+    """Rows are locked and looked at again as in PostgreSQL."""
+    return lenient
 
 
 # --- races ------------------------------------------------------------------------------------------------------------

@@ -20,6 +20,12 @@ from tests.processes import wait_until
 pytestmark = pytest.mark.any_driver
 
 
+@pytest.fixture(scope="module")
+def server(lenient: EmbeddedServer) -> EmbeddedServer:
+    """Rows are locked and looked at again as in PostgreSQL."""
+    return lenient
+
+
 @pytest.fixture
 def narrow(crowd: Crowd) -> Iterator[str]:
     """A warehouse that runs one statement at a time."""

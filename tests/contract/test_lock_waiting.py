@@ -16,9 +16,16 @@ from tests.contract.lock_builders import (
     add,
     outcome,
 )
+from tests.embedded_server import EmbeddedServer
 from tests.processes import wait_until
 
 pytestmark = pytest.mark.any_driver
+
+
+@pytest.fixture(scope="module")
+def server(lenient: EmbeddedServer) -> EmbeddedServer:
+    """Rows are locked and looked at again as in PostgreSQL."""
+    return lenient
 
 
 # --- waiting ----------------------------------------------------------------------------------------------------------

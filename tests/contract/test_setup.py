@@ -10,10 +10,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 from loadgen.cli.setup import setup
-from loadgen.control.session import ControlFailed
+from loadgen.control.location import ControlPlaneLocation
+from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.setup.migrations import WrongSchema, migrations
+from loadgen.control.tables import run_attempts, run_queue, run_queue_claims
 from loadgen.errors import LoadgenError, PrivilegeMissing
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
+from tests.control_plane import patience
 from tests.embedded_server import EmbeddedServer
 
 pytestmark = pytest.mark.any_driver
@@ -116,6 +119,51 @@ def test_what_is_there_is_not_made_again(run, admin, database):
 
     assert not any(line.startswith("CREATE DATABASE") for line in lines)
     assert f'CREATE SCHEMA IF NOT EXISTS "{database}"."CONTROL"' in lines
+
+
+OLD_QUEUE = """
+    INSERT INTO RUN_QUEUE (QUEUE_ID, IDEMPOTENCY_KEY, NAME, SCENARIO, FILES, TARGET, REQUIRES, PRIORITY, STATUS,
+        AVAILABLE_AT, OWNER, EPOCH, ATTEMPTS, MAX_ATTEMPTS, EXIT_CODE, CREATED_AT, UPDATED_AT)
+    SELECT column1, column1, 'n', 's', '{}', '', '[]', 0, column2, DATEADD(minute, column6, SYSDATE()), column3,
+        column4, column5, 2, column7, SYSDATE(), SYSDATE()
+    FROM VALUES ('done', 'COMPLETED', 'A', 2, 2, 0, 0), ('waits', 'QUEUED', 'A', 1, 1, -1, 4),
+        ('runs', 'RUNNING', 'A', 1, 1, 5, NULL), ('lost', 'RUNNING', 'A', 1, 1, -5, NULL),
+        ('stopped', 'CANCELLED', NULL, 0, 0, -5, NULL)"""
+OLD_ATTEMPTS = """
+    INSERT INTO RUN_ATTEMPTS (QUEUE_ID, EPOCH, OWNER, STATUS, STARTED_AT)
+    SELECT column1, column2, 'A', column3, SYSDATE()
+    FROM VALUES ('done', 1, 'FAILED'), ('done', 2, 'COMPLETED'), ('waits', 1, 'FAILED'), ('runs', 1, 'RUNNING'),
+        ('lost', 1, 'RUNNING')"""
+
+
+def test_a_queue_from_before_goes_on_after_the_migration(run, admin, database):
+    """Of the schema before attempts had leases and ends."""
+    run()
+    admin.execute(f"USE SCHEMA {database}.CONTROL")
+    for table in ("RUN_ATTEMPT_ENDS", "STOP_REQUESTS", "SCHEDULE_PROGRESS"):
+        admin.execute(f"DROP TABLE {table}")
+    for column in ("EXPIRES_AT", "ATTEMPTS"):
+        admin.execute(f"ALTER TABLE RUN_ATTEMPTS DROP COLUMN {column}")
+    admin.execute("DELETE FROM SCHEMA_VERSION WHERE VERSION = 3")
+    admin.execute(OLD_QUEUE)
+    admin.execute(OLD_ATTEMPTS)
+
+    run()
+    session = ControlSession(ControlPlaneLocation(connection="embedded", database=database), role="test")
+    ended = run_queue_claims.end_abandoned(session, patience())
+    states = {one.queue_id: one.status for one in run_queue.newest(session, 10)}
+    histories = {name: [one.status for one in run_attempts.read(session, name)] for name in states}
+    for name in states:
+        run_attempts.settle(session, patience(), name)
+    after = {one.queue_id: one.status for one in run_queue.newest(session, 10)}
+    session.close()
+
+    assert ended == 1
+    assert states == after == {
+        "done": "COMPLETED", "waits": "QUEUED", "runs": "RUNNING", "lost": "QUEUED", "stopped": "CANCELLED"
+    }  # fmt: skip
+    assert histories["done"] == ["FAILED", "COMPLETED"]
+    assert histories["lost"] == ["LOST"]
 
 
 def test_half_of_it_is_completed(run, admin, database):

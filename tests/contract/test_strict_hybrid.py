@@ -140,6 +140,20 @@ def test_array_binds_in_insert_select_are_what_the_driver_makes_of_them(strict: 
     assert sent.count("INSERT INTO T (ID) VALUES (?)") == 1
 
 
+def test_without_the_option_array_binds_and_limits_are_taken(lenient: EmbeddedServer):
+    with lenient.connect(database="BINDS", schema="PUBLIC") as connection:
+        cursor = connection.cursor()
+        cursor.execute("CREATE OR REPLACE TABLE T (ID NUMBER, V VARIANT)")
+        cursor.executemany(
+            "INSERT INTO T SELECT column1, PARSE_JSON(column2) FROM VALUES (?, ?)", [(1, "1"), (2, None)]
+        )
+        rows = cursor.execute("SELECT ID, V FROM T ORDER BY ID LIMIT ?", (1,)).fetchall()
+    sent = lenient.ask("/__loadgen/journal?match=INTO%20T%20SELECT")
+
+    assert rows == [(1, "1")]
+    assert sum(line["bind_count"] > 0 for line in sent) == 1
+
+
 @pytest.mark.parametrize(("clause", "binds"), [("LIMIT ?", (1,)), ("LIMIT 1 OFFSET ?", (0,))])
 def test_a_bind_in_limit_is_refused_in_snowflakes_words(claims: Sql, clause: str, binds: tuple[Any, ...]):
     word = clause.split()[-2].lower()

@@ -15,6 +15,7 @@ import sqlglot
 from sqlglot import exp
 
 from loadgen.control.sql import NamedQuery
+from tests.contract.strict_pairs import HARMLESS
 from tests.unit.sql_texts import MIGRATIONS, PRUNING, QUERIES, TABLES
 
 STATEMENTS = [*QUERIES, *MIGRATIONS]
@@ -132,6 +133,48 @@ def test_only_rows_of_hybrid_tables_are_changed(query):
         alone |= query.name in FINISHING
         assert alone or change.this.name in HYBRID, "an UPDATE of a standard table locks it as a whole"
         assert change.args.get("where") is not None
+
+
+def test_of_every_change_of_a_row_it_is_known_why_it_may_have_waited():
+    """An UPDATE or DELETE that has waited for a row may act on the version it saw: Snowflake does not say."""
+    changes = {
+        query.name
+        for query in CHANGES
+        for change in (*parsed(query).find_all(exp.Update), *parsed(query).find_all(exp.Delete))
+        if change.this.name in HYBRID and not query.name.startswith(PRUNING)
+    }
+
+    assert changes == set(HARMLESS)
+
+
+# The predicates for which Snowflake uses an index: = < > <= >= IN BETWEEN STARTSWITH, with constants.
+POLLED = {
+    "run_queue.candidates": "STATUS",
+    "run_queue.depth": "STATUS",
+    "run_queue.waiting": "STATUS",
+    "run_queue.owners": "STATUS",
+    "run_queue.unsettled": "STATUS",
+    "run_status.unfinished": "STATUS",
+    "run_attempts.open_of": "OWNER",
+    "pool_workers.offers": "STATUS",
+    "pool_workers.silent_offline": "STATUS",
+    "schedule_fires.due": "OUTCOME",
+    "schedules.enabled": "SCHEDULE_ID",
+}
+
+
+@pytest.mark.parametrize("name", POLLED)
+def test_what_is_polled_begins_with_an_index(name):
+    """Queries that look for work, every few seconds, have a condition that an index answers, and read no scenario."""
+    (query,) = (query for query in QUERIES if query.name == name)
+    where = parsed(query).args["where"].this
+    conditions = list(where.flatten()) if isinstance(where, exp.And) else [where]
+    answered = [one for one in conditions if isinstance(one, (exp.EQ, exp.In, exp.GT))]
+    table = TABLES[name.split(".")[0].upper()]
+
+    assert POLLED[name] in {one.this.name for one in answered if isinstance(one.this, exp.Column)}
+    assert POLLED[name] in table.indexed
+    assert not re.search(r"\b(SCENARIO|FILES|SCENARIO_CONFIG|LIVE_METRICS)\b", query.sql)
 
 
 @each_change

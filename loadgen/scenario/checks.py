@@ -196,6 +196,7 @@ def check(checked: CheckedDocument, folder: Path | None) -> None:
     check_sessions(checked, file)
     _check_names_of_user(checked, file)
     _check_control(checked, file)
+    _check_hybrid_quota(checked, file)
     _check_session(checked, file)
     _check_sharding(checked, file)
     _check_key_column(checked, file)
@@ -248,6 +249,20 @@ def _check_control(checked: CheckedDocument, file: ScenarioFile) -> None:
         hint = "name another warehouse, or write control: {share_warehouse: true}"
         what = "the control plane would use the warehouse that is measured"
         checked.problem(place if checked.given(place) else ("target", "warehouse"), what, hint)
+
+
+def _check_hybrid_quota(checked: CheckedDocument, file: ScenarioFile) -> None:
+    """Snowflake limits the operations on hybrid tables per database: a load there would throttle the control plane."""
+    control, target = file.control, file.target
+    used: KeyPath = ("target", "database")
+    if not checked.fine(used, ("control", "database"), ("control", "connection"), ("connection",)):
+        return
+    elsewhere = control.connection not in (None, file.connection)
+    if elsewhere or target.database is None or file.connection == EMBEDDED:
+        return
+    if canonical(control.database) == canonical(target.database):
+        what = "is the database of the control plane, and hybrid tables of a database share one limit of operations"
+        checked.warn(used, f"{what}: name another one here or in control.database")
 
 
 def _check_session(checked: CheckedDocument, file: ScenarioFile) -> None:

@@ -141,6 +141,17 @@ def test_what_works_but_is_hardly_meant_is_a_warning():
     assert "begins below its level" in warnings_of(load="ramp: 20s")[0]
 
 
+def test_a_load_in_the_database_of_the_control_plane_is_a_warning():
+    def found(top: str) -> bool:
+        return any("share one limit of operations" in warning for warning in warnings_of(top=top))
+
+    assert found("connection: prod\ntarget: {database: loadgen}")
+    assert found('connection: prod\ntarget: {database: BENCH}\ncontrol: {database: \'"BENCH"\'}')
+    assert not found("connection: prod\ntarget: {database: BENCH}")
+    assert not found("connection: embedded\ntarget: {database: LOADGEN}")  # which has no such limit
+    assert not found("connection: prod\ntarget: {database: LOADGEN}\ncontrol: {connection: other}")
+
+
 def test_problems_of_one_part_do_not_hide_or_cause_those_of_another():
     found = problems_of(
         top="thresholds: [gone.p95 < 1ms]\nsharding: {enabled: maybe}",

@@ -139,6 +139,7 @@ HARMLESS = {
     "run_queue.settle": ("settle|note|refuse", "it is looked at afterwards; what is decided is in other tables"),
     "run_queue.note": ("settle|note|refuse", "it is settled afterwards; two notes of one reason are two notifications"),
     "run_queue.refuse": ("settle|note|refuse", "of a row that loadgen did not write"),
+    "run_queue.refuse_long": ("", "not tried: of a row that loadgen did not write"),
     "run_attempts.extend": ("extend|set_run", "its owner alone writes to the row, and each beat has lease and run"),
     "run_attempts.set_run": ("extend|set_run", "its owner alone writes to the row, and each beat has lease and run"),
     "pool_workers.beat": (f"{RUNNERS}|come_back", REGISTRY),

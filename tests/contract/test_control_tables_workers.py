@@ -203,7 +203,7 @@ def test_rows_with_and_without_values_share_a_batch(session, run_id, first):
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=50)
 NUMBER = st.integers(-(10**38) + 1, 10**38 - 1)
-FLOAT = st.floats(allow_nan=False) | NUMBER.map(float)
+FLOAT = st.floats(allow_nan=False, allow_infinity=False) | NUMBER.map(float)
 VALUES = {
     "phase": st.none() | TEXT,
     "timestamp": st.datetimes(min_value=datetime(1900, 1, 1), max_value=datetime(9999, 12, 31)),  # noqa: DTZ001

@@ -65,6 +65,7 @@ FORBIDDEN = {
     "UPDATE has no RETURNING": (r"\bRETURNING\b", "UPDATE T SET A = 1 RETURNING A"),
     "VALUES takes no PARSE_JSON": (r"VALUES\s*\([^)]*PARSE_JSON", "INSERT INTO T VALUES (?, PARSE_JSON(?))"),
     "MERGE is off the fast path": (r"\bMERGE\b", "MERGE INTO T USING S ON A = B"),
+    "QUALIFY needs a window function": (r"\bQUALIFY\b(?!.*\bOVER\b)", "SELECT A FROM T QUALIFY A = 1"),
     "there are no named binds": (r"(?<![\w):\]\"]):[A-Za-z_]", "SELECT A FROM T WHERE B = :name"),
     "there are no client-side binds": (r"%s|%\(", "SELECT %(name)s"),
     "IN takes no binds": (r"\bIN\s*\([^)]*\?", "SELECT A FROM T WHERE B IN (?, ?)"),
@@ -200,6 +201,7 @@ SMALL = {
     "run_queue.candidates": "inside: runs that are under way",
     "run_queue.depth": "one number",
     "pool_workers.count": "one number",
+    "pool_workers.page": "inside: runners that are gone are forgotten after a week",
     "pool_workers.totals": "one row; runners that are gone are forgotten after a week",
 }
 KEYS = {"RUN_ID", "EVENT_ID", "VERSION", "SCHEDULE_ID", "QUEUE_ID", "IDEMPOTENCY_KEY", "TARGET", "WORKER_ID", "ID"}

@@ -29,10 +29,11 @@ from loadgen.report.records import RunRecord
 from loadgen.report.summary import with_unstored
 from loadgen.results.run_record import read_record
 from loadgen.scenario.frozen import secrets_in, thaw
-from loadgen.scenario.model import EMBEDDED, CorePinning, Scenario
-from loadgen.scenario.settings import EmbeddedSettings, SpawnerKind
+from loadgen.scenario.model import EMBEDDED, Scenario
+from loadgen.scenario.settings import EmbeddedSettings
+from loadgen.scenario.spawner import SpawnerKind
 from loadgen.snowflake.ident import Identifier
-from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS, EMBEDDED_PASSWORD_FILE
+from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
 from loadgen.snowflake.session import RetryPolicy
 from orchestrator.aggregation import RunSnapshot
 from orchestrator.recover import recover_orphans, unled_run_on
@@ -47,11 +48,11 @@ from orchestrator.run_folder import (
     remove_run_folder,
 )
 from orchestrator.service import Disturbances, FinishedRun, OrchestratorService
-from orchestrator.spawn.external import AdoptedContainers, AdoptedWorkers, ExternalSpawner
+from orchestrator.spawn.container_job import AdoptedContainers, ContainerSpawner
+from orchestrator.spawn.containers import START_PART, job_opener, require_container_settings, runs_containers
+from orchestrator.spawn.external import AdoptedWorkers, ExternalSpawner
 from orchestrator.spawn.local import Entry, LocalSpawner, SubprocessSpawner
-from orchestrator.spawn.spawner import Spawner
-from orchestrator.spawn.spcs import SpcsSpawner
-from orchestrator.spawn.spcs_service import SpcsJob, require_spcs_settings
+from orchestrator.spawn.spawner import Spawner, told_to_workers
 from orchestrator.warehouse import require_visible_cost
 from orchestrator.warehouse_lease import TargetWarehouse, WarehouseWait, exclusive_warehouse
 
@@ -153,8 +154,7 @@ class RunJob:
         scenario, place = self.scenario, ControlPlaneLocation.of_scenario(self.scenario)
         make_runs_folder(self.runs_folder)
         patience = RetryPolicy(stop=self.stop, clock=self.clock)
-        if scenario.spawner.kind is SpawnerKind.SPCS:
-            require_spcs_settings(scenario, place)
+        require_container_settings(scenario, place)
         ensure_tables(place, patience)
         if scenario.guardrails.max_credits is not None:
             require_visible_cost(scenario)
@@ -290,29 +290,18 @@ class RunJob:
 
     def _spawner(self, place: ControlPlaneLocation, run_id: str) -> Spawner:
         assert self.output is not None
-        told, logs = self._told_to_workers(place), self.output / LOGS
+        told, logs = told_to_workers(self.scenario, place), self.output / LOGS
         if self.scenario.spawner.kind is SpawnerKind.EXTERNAL:
             secrets = secrets_in(self.scenario)
             return ExternalSpawner(told, self.scenario.timing.registration_s, self.roles.show, secrets)
-        if self.scenario.spawner.kind is SpawnerKind.SPCS:
-            return SpcsSpawner(place, SpcsJob.of_scenario(self.scenario, run_id, told), logs, clock=self.clock)
+        if runs_containers(self.scenario):
+            limit_s = self.scenario.timing.registration_s * START_PART
+            opener = job_opener(self.scenario, place, run_id, told, clock=self.clock)
+            return ContainerSpawner(opener, logs, clock=self.clock, start_limit_s=limit_s)
         environment = {**os.environ, **told, self.roles.spool.variable: str((self.output / SPOOL).resolve())}
         if self.scenario.spawner.kind is SpawnerKind.SUBPROCESS:
             return SubprocessSpawner(environment, logs)
         return LocalSpawner(self.roles.worker_entry, environment, logs)
-
-    def _told_to_workers(self, place: ControlPlaneLocation) -> dict[str, str]:
-        """What a worker must be told beside its four arguments, wherever it runs. No secrets: they are shown."""
-        told = place.to_environment()
-        if self.scenario.connection is not None:
-            told["LOADGEN_CONNECTION"] = self.scenario.connection
-        if EMBEDDED in (self.scenario.connection, place.connection):
-            told[EMBEDDED_ADDRESS] = os.environ[EMBEDDED_ADDRESS]
-            if EMBEDDED_PASSWORD_FILE in os.environ:
-                told[EMBEDDED_PASSWORD_FILE] = os.environ[EMBEDDED_PASSWORD_FILE]
-        if self.scenario.load.pin is CorePinning.NONE:
-            told["LOADGEN_PIN"] = "none"
-        return told
 
     def _waits(self, why: str) -> None:
         self.now = JobStatus(doing=f"waiting: {why}")
@@ -374,9 +363,9 @@ class TakeoverJob(RunJob):
     def _spawner(self, place: ControlPlaneLocation, run_id: str) -> Spawner:
         """No worker is started: they are running."""
         assert self.output is not None
-        if self.scenario.spawner.kind is SpawnerKind.SPCS:
-            job = SpcsJob.of_scenario(self.scenario, run_id, told={})  # its name is made of the run's
-            return AdoptedContainers(place, job, self.output / LOGS, clock=self.clock)
+        if runs_containers(self.scenario):
+            opener = job_opener(self.scenario, place, run_id, None, clock=self.clock)
+            return AdoptedContainers(opener, self.output / LOGS, clock=self.clock)
         return AdoptedWorkers()
 
 

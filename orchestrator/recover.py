@@ -45,7 +45,6 @@ from loadgen.rules.thresholds import check_thresholds
 from loadgen.rules.validity import Evidence, RunVerdict, invalid_reasons
 from loadgen.scenario.frozen import thaw
 from loadgen.scenario.model import LoadMode, Scenario
-from loadgen.scenario.settings import SpawnerKind
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.units import NS_PER_S
 from orchestrator.find_max_controller import FindMaxController, find_max_controller
@@ -71,7 +70,7 @@ from orchestrator.run_result import (
     session_counts,
     worker_results,
 )
-from orchestrator.spawn.spcs import remove_job
+from orchestrator.spawn.containers import remove_job, runs_containers
 from orchestrator.worker_health import WorkerView, assess_workers
 
 log = logging.getLogger(__name__)
@@ -181,8 +180,8 @@ def _recover(
         return SkippedRun(run_id=found.run_id, why="another process leads it now")
     try:
         ended = _end(session, patience, term, found, scenario, by, gone=gone)
-        if isinstance(ended, RecoveredRun) and scenario is not None and scenario.spawner.kind is SpawnerKind.SPCS:
-            remove_job(session.place, found.run_id)
+        if isinstance(ended, RecoveredRun) and scenario is not None and runs_containers(scenario):
+            remove_job(scenario, session.place, found.run_id, patience.clock)
         return ended
     finally:
         _release(session, term)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 @click.option("--user", "users", metavar="NAME", multiple=True, help="Who runs scenarios. May be repeated.")
 @click.option("--admin", "admins", metavar="NAME", multiple=True, help="Who sets up and prepares. May be repeated.")
 @click.option("--queue-user", "queue_users", metavar="NAME", multiple=True, help="Who uses the queue. May be repeated.")
+@click.option("--kubernetes", is_flag=True, help="Print the Role for spawner kind kubernetes instead, as YAML.")
 @format_option
 def grants(
     file: Path | None,
@@ -40,6 +41,7 @@ def grants(
     users: Sequence[str],
     admins: Sequence[str],
     queue_users: Sequence[str],
+    kubernetes: bool,
     output: str,
 ) -> None:
     """Print the GRANT statements that loadgen needs, and no more.
@@ -48,12 +50,18 @@ def grants(
     for pools, and for those who may queue runs on their hosts. With a scenario FILE its target is included: its
     warehouse, and each of its tables with what the statements do to it. Review it, and have it run by SECURITYADMIN.
     Connects to nothing; -c only supplies names that the scenario leaves out.
+
+    --kubernetes prints the Role that `loadgen run` needs in the namespace of its workers, and binds it to each --user
+    (a service account is system:serviceaccount:NAMESPACE:NAME). Workers need no rights there.
     """
     from loadgen.control.setup import grants as rights
 
     aim = resolve_target(file, connection, database=database, schema=schema, warehouse=warehouse)
     print_scenario_warnings(aim.loaded)
     scenario = aim.loaded.scenario if aim.loaded is not None else None
+    if kubernetes:
+        _print_role(None if scenario is None else scenario.spawner.namespace, users, output)
+        return
     target = _target(aim) if scenario is not None else None
     parts = rights.grants(aim.place, scenario, target, users=users, admins=admins, queue_users=queue_users)
     if output == "json":
@@ -61,6 +69,16 @@ def grants(
         echo(json.dumps({"parts": listed}, indent=2))
     else:
         echo(rights.script(parts))
+
+
+def _print_role(namespace: str | None, users: Sequence[str], output: str) -> None:
+    from orchestrator.spawn.kubernetes_job import manifest_text, role_manifests
+
+    manifests = role_manifests(namespace, users)
+    if output == "json":
+        echo(json.dumps({"apiVersion": "v1", "kind": "List", "items": manifests}, indent=2))
+    else:
+        echo(manifest_text(manifests))
 
 
 def _target(aim: CommandTarget) -> GrantTarget:

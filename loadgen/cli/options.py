@@ -165,11 +165,12 @@ _KINDS = {
     "webhook": "Host that queued scenarios may notify. May be repeated.",
     "connection": "Connection that queued scenarios may use, beside the pool's. May be repeated.",
     "command": "Program that queued scenarios may notify, exactly as they name it. May be repeated.",
+    "cluster": "Kubernetes context in which queued scenarios may start workers. May be repeated.",
 }
 
 
 def allow_options(*, hidden: bool = False) -> Callable[[Command], Command]:
-    """--allow-variable, --allow-webhook, --allow-connection, --allow-command."""
+    """--allow-variable, --allow-webhook, --allow-connection, --allow-command, --allow-cluster."""
 
     def add(command: Command) -> Command:
         for kind, help_text in reversed(_KINDS.items()):

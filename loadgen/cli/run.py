@@ -109,7 +109,7 @@ def run(
     allowed = _permissions(allow) if from_queue else None
     loaded = _read(file, overrides, allowed)
     if dry_run:
-        _print_plan(file, loaded, output)
+        _print_plan(file, loaded, connection, output)
         return 0
     scenario = _scenario(loaded, connection, labels, allowed)
     check_confirm(baseline, confirm)
@@ -344,9 +344,32 @@ def _write_files(job: RunJob, summary: dict[str, Any], written: dict[str, Any] |
     return missing
 
 
-def _print_plan(file: Path, loaded: LoadedScenario, output: str) -> None:
+def _print_plan(file: Path, loaded: LoadedScenario, connection: str | None, output: str) -> None:
+    """What would be done; for workers in Kubernetes the manifest of their Job, with the plan as its comment."""
     from loadgen.cli.validate import FileValidation, _as_json, _as_text, _cores
     from loadgen.rules.scenario_plan import plan
+    from loadgen.scenario.spawner import SpawnerKind
 
     result = FileValidation(file=str(file), warnings=loaded.warnings, plan=plan(loaded, cores=_cores()))
-    echo(_as_json([result]) if output == "json" else _as_text([result]))
+    shown = _as_json([result]) if output == "json" else _as_text([result])
+    if loaded.scenario.spawner.kind is SpawnerKind.KUBERNETES:
+        shown = _with_manifest(shown, loaded, connection, output)
+    echo(shown)
+
+
+def _with_manifest(shown: str, loaded: LoadedScenario, connection: str | None, output: str) -> str:
+    from loadgen.cli.validate import _cores
+    from loadgen.control.location import ControlPlaneLocation
+    from loadgen.scenario.load import with_workers
+    from orchestrator.spawn.containers import planned_manifest
+    from orchestrator.spawn.kubernetes_job import manifest_text
+    from orchestrator.spawn.spawner import told_to_workers
+
+    scenario = with_workers(loaded.scenario, _cores())
+    if connection is not None:
+        scenario = dataclasses.replace(scenario, connection=connection)
+    manifest = planned_manifest(scenario, told_to_workers(scenario, ControlPlaneLocation.of_scenario(scenario)), _warn)
+    if output == "json":
+        return json.dumps({**json.loads(shown), "manifest": manifest}, indent=2)
+    comment = "\n".join(f"# {line}".rstrip() for line in shown.splitlines())
+    return f"{comment}\n#\n# RUN_ID stands for the id of the run.\n{manifest_text([manifest])}"

@@ -19,7 +19,7 @@ from loadgen.log import event
 from loadgen.report.timeline import WorkerSecond
 from loadgen.rules.liveness import WorkerHealth
 from loadgen.scenario.model import Scenario
-from loadgen.scenario.settings import SpawnerKind
+from loadgen.scenario.spawner import SpawnerKind
 from loadgen.tui.draw import clock as as_clock
 from loadgen.tui.draw import one_line, percent, rate, time_of
 from loadgen.tui.live_screen import LiveScreen

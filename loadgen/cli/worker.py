@@ -36,7 +36,12 @@ class WorkerCommand(click.Command):
 )
 @click.option("--run-id", metavar="RUN", help="The run.  [default: $LOADGEN_RUN_ID]")
 @click.option("--worker-id", metavar="NAME", help="Unique name of the worker.  [default: worker-<group id>]")
-@click.option("--worker-group-id", type=int, metavar="N", help="Which one, from 0.  [default: $SNOWFLAKE_JOB_INDEX]")
+@click.option(
+    "--worker-group-id",
+    type=int,
+    metavar="N",
+    help="Which one, from 0.  [default: $SNOWFLAKE_JOB_INDEX or $JOB_COMPLETION_INDEX]",
+)
 @click.option("--worker-group-count", type=int, metavar="N", help="Of how many.  [default: $SNOWFLAKE_JOBS_COUNT]")
 def worker(
     run_id: str | None, worker_id: str | None, worker_group_id: int | None, worker_group_count: int | None

@@ -5,11 +5,11 @@ yaml_reader      YAML within limits
 document         the tree with positions, problems, ${NAME}
 types            value types: parser, limits, JSON Schema
 keys             how keys are declared, and how a mapping becomes a section
-settings         sections that the file and the typed Scenario share
+settings spawner  sections that the file and the typed Scenario share
 generators file   sections that only the file has
 schema           the JSON Schema for editors
 validation       keys and types, every problem at once
-checks check_workload check_data   rules between keys
+checks check_workload check_data check_spawner   rules between keys
 model            the typed Scenario, with its load and thresholds
 build            from the file to the typed Scenario
 load             workers and rates that follow from a load

@@ -10,6 +10,7 @@ from loadgen.identifiers import canonical, is_name
 from loadgen.model.workload import ARRIVALS_MAX
 from loadgen.scenario.build import load_of
 from loadgen.scenario.check_data import check_data
+from loadgen.scenario.check_spawner import check_spawner
 from loadgen.scenario.check_workload import check_sessions, check_workload
 from loadgen.scenario.document import KeyPath
 from loadgen.scenario.file import LoadSection, ScenarioFile
@@ -24,7 +25,6 @@ from loadgen.scenario.model import (
     WorkerProfile,
     stage_name,
 )
-from loadgen.scenario.settings import SpawnerKind
 from loadgen.scenario.types import InvalidValue, Label
 from loadgen.scenario.validation import CheckedDocument
 from loadgen.units import format_duration_s
@@ -334,12 +334,7 @@ def _check_threshold_of_steps(checked: CheckedDocument, path: KeyPath) -> None:
 def _check_features(checked: CheckedDocument, file: ScenarioFile) -> None:
     if file.connection not in (None, EMBEDDED) and checked.given(("embedded",)) and checked.fine(("connection",)):
         checked.warn(("embedded",), "is read for connection embedded only, and the connection is another")
-    for key in ("compute_pool", "image"):
-        path: KeyPath = ("spawner", key)
-        if not checked.fine(path, ("spawner", "kind")):
-            continue
-        if file.spawner.kind is SpawnerKind.SPCS and not checked.given(path):
-            checked.problem(path, "is missing: kind spcs needs it", f"add {key}: …")
+    check_spawner(checked, file.spawner)
 
 
 def _check_notify(checked: CheckedDocument, file: ScenarioFile) -> None:

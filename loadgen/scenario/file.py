@@ -28,11 +28,11 @@ from loadgen.scenario.settings import (
     OnOff,
     OptionalLabel,
     QueryLogSettings,
-    SpawnerSettings,
     TargetSettings,
     TimingSettings,
     UserSessionSettings,
 )
+from loadgen.scenario.spawner import SpawnerSettings
 from loadgen.scenario.types import (
     Duration,
     FreeText,

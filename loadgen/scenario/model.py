@@ -26,11 +26,11 @@ from loadgen.scenario.settings import (
     OptionalLabel,
     Percent,
     QueryLogSettings,
-    SpawnerSettings,
     TargetSettings,
     TimingSettings,
     UserSessionSettings,
 )
+from loadgen.scenario.spawner import SpawnerSettings
 from loadgen.scenario.types import Duration, Integer, InvalidValue, JsonSchema, Number, OneOf, Rate, ValueType
 
 EMBEDDED = "embedded"  # the connection that needs no account

@@ -10,6 +10,7 @@ from loadgen.model.run import CONTROL_WAREHOUSE
 from loadgen.model.workload import Scalar
 from loadgen.scenario.document import EnvironmentText
 from loadgen.scenario.keys import AppliesWhen, key, section
+from loadgen.scenario.spawner import SpawnerKind
 from loadgen.scenario.types import (
     Boolean,
     Duration,
@@ -149,31 +150,6 @@ class QueryLogSettings:
     )
 
 
-class SpawnerKind(StrEnum):
-    LOCAL = "local"
-    SUBPROCESS = "subprocess"
-    SPCS = "spcs"
-    EXTERNAL = "external"
-
-
-_SPCS_ONLY = AppliesWhen("kind", (SpawnerKind.SPCS,))
-
-
-@section
-class SpawnerSettings:
-    """Where workers run."""
-
-    kind: Annotated[SpawnerKind, OneOf(words=SpawnerKind)] = key(
-        default="local", description="Where workers run. external: you start them, with `loadgen worker`."
-    )
-    compute_pool: OptionalName = key(
-        default=None, description="With spcs: where the containers run.", applies=_SPCS_ONLY
-    )
-    image: Annotated[str | None, FreeText(length_max=1_000, nullable=True)] = key(
-        default=None, description="With spcs: the path of the image in its repository.", applies=_SPCS_ONLY
-    )
-
-
 # --- notifications ---------------------------------------------------------------------------------------------------
 
 _URL = re.compile(r"https?://[^\s/?#]+[^\s]*")
@@ -225,7 +201,7 @@ class Notification:
 
 # --- timing ----------------------------------------------------------------------------------------------------------
 
-SLOW_SPAWNERS = (SpawnerKind.SPCS, SpawnerKind.EXTERNAL)
+SLOW_SPAWNERS = (SpawnerKind.SPCS, SpawnerKind.KUBERNETES, SpawnerKind.EXTERNAL)
 REGISTRATION_S, START_S = 60.0, 120.0
 SLOW_TIMING = {"registration_s": 600.0, "start_s": 900.0}  # defaults for spawners that start workers slowly
 
@@ -236,7 +212,7 @@ def _start_limit(default_s: float) -> Duration:
 
 def _start_help(what: str, default_s: float, attribute: str) -> str:
     slow = format_duration_s(SLOW_TIMING[attribute])
-    return f"{what}; null: {format_duration_s(default_s)}, or {slow} with spcs and external."
+    return f"{what}; null: {format_duration_s(default_s)}, or {slow} with spcs, kubernetes and external."
 
 
 @section

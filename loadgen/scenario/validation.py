@@ -117,6 +117,7 @@ def _related(path: KeyPath, other: KeyPath) -> bool:
 # --- secrets ---------------------------------------------------------------------------------------------------------
 
 _DATA = {"values", "choice"}  # below them keys are data of the user
+_NAMES_ONLY: set[KeyPath] = {("spawner", "secret")}  # the name of an object in Kubernetes, not its content
 
 
 def _remove_rejected(checked: CheckedDocument, node: YamlNode, path: KeyPath) -> None:
@@ -126,7 +127,7 @@ def _remove_rejected(checked: CheckedDocument, node: YamlNode, path: KeyPath) ->
             _remove_rejected(checked, element, (*path, number))
     elif isinstance(node.value, dict):
         for key, entry in node.value.items():
-            if is_secret_name(key) and not (path and path[-1] in _DATA):
+            if is_secret_name(key) and not (path and path[-1] in _DATA) and (*path, key) not in _NAMES_ONLY:
                 _note_secret(checked.document, path, key, entry)
                 _remove(checked, (*path, key))
             else:

@@ -14,6 +14,7 @@ from loadgen.errors import LoadgenError
 RUN_ID_MAX = 36
 WORKER_ID_MAX = 100
 WORKERS_MAX = 10_000
+INDEXES = ("SNOWFLAKE_JOB_INDEX", "JOB_COMPLETION_INDEX")  # of Snowpark Container Services, of Kubernetes
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -23,7 +24,8 @@ class InvalidWorkerArguments(LoadgenError):
     exit_code = 1
     remedy = (
         "loadgen worker --run-id RUN --worker-id worker-0 --worker-group-id 0 --worker-group-count 1;"
-        " in a container LOADGEN_RUN_ID, SNOWFLAKE_JOB_INDEX and SNOWFLAKE_JOBS_COUNT say the same."
+        " in a container LOADGEN_RUN_ID, SNOWFLAKE_JOB_INDEX (or JOB_COMPLETION_INDEX) and SNOWFLAKE_JOBS_COUNT say the"
+        " same."
     )
 
 
@@ -64,8 +66,9 @@ class WorkerArguments:
         worker_group_count: int | None,
         environ: Mapping[str, str] = os.environ,
     ) -> Self:
-        """What was given, and for what was not, the environment that Snowpark Container Services sets."""
-        group = _number(environ, "SNOWFLAKE_JOB_INDEX") if worker_group_id is None else worker_group_id
+        """What was given, and for what was not, the environment that containers of a job have."""
+        index = next((name for name in INDEXES if name in environ), INDEXES[0])
+        group = _number(environ, index) if worker_group_id is None else worker_group_id
         count = _number(environ, "SNOWFLAKE_JOBS_COUNT") if worker_group_count is None else worker_group_count
         run_id = environ.get("LOADGEN_RUN_ID") if run_id is None else run_id
         missing = [

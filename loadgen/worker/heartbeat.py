@@ -28,6 +28,8 @@ from loadgen.worker.arguments import WorkerArguments, labels_of
 from loadgen.worker.worker_state import ExitReason, WorkerSharedState, exit_reason_for
 
 _BEFORE_LOAD = (RunStatus.PREPARED, RunStatus.STARTING)
+# Two pods of one index have the same host name, and their workers the same process id; the name of a pod is unique.
+HOSTNAME_VARIABLE = "LOADGEN_HOSTNAME"
 
 
 class WorkerNotReplaceable(LoadgenError):
@@ -159,7 +161,7 @@ def identity_of(arguments: WorkerArguments, environ: Mapping[str, str]) -> Worke
         run_id=arguments.run_id,
         worker_id=arguments.worker_id,
         worker_group_id=arguments.worker_group_id,
-        hostname=socket.gethostname()[:255],
+        hostname=(environ.get(HOSTNAME_VARIABLE) or socket.gethostname())[:255],
         pid=os.getpid(),
         version=__version__,
         labels=labels_of(environ),

@@ -1,8 +1,8 @@
 """A scenario in the queue: packed with its value files, and what it may use on the host that runs it.
 
 Rows of the queue are data: a user who may write them must not get secrets or start programs on the hosts of a pool. So
-variables, connections, webhooks and programs that a row names must be allowed by the user of the pool. The connection
-of the pool is always allowed.
+variables, connections, webhooks, programs and clusters that a row names must be allowed by the user of the pool. The
+connection of the pool is always allowed.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from loadgen.errors import ConfigurationError, ScenarioInvalid, UsageError
 from loadgen.log import printable
+from loadgen.scenario.spawner import SpawnerKind
 
 if TYPE_CHECKING:
     from loadgen.control.tables.run_queue import QueueRequest
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from loadgen.scenario.settings import Notification
 
 
-PERMISSION_KINDS = ("variable", "webhook", "connection", "command")
+PERMISSION_KINDS = ("variable", "webhook", "connection", "command", "cluster")
+DEFAULT_CLUSTER = "current"  # where spawner.context is not given
 
 
 class NotAllowed(ConfigurationError):
@@ -47,6 +49,7 @@ class HostPermissions:
     webhooks: frozenset[str] = frozenset()
     connections: frozenset[str] = frozenset()
     commands: frozenset[str] = frozenset()
+    clusters: frozenset[str] = frozenset()  # contexts of Kubernetes
 
     @classmethod
     def of_options(cls, given: Mapping[str, Any], *connections: str | None) -> HostPermissions:
@@ -72,6 +75,10 @@ def apply_permissions(scenario: Scenario, allowed: HostPermissions, warn: Callab
         known = name or default_connection()
         if known not in allowed.connections:
             raise NotAllowed("connection", known or "(default)", "the scenario")
+    if scenario.spawner.kind is SpawnerKind.KUBERNETES:
+        context = scenario.spawner.context or DEFAULT_CLUSTER
+        if context not in allowed.clusters:
+            raise NotAllowed("cluster", context, "spawner")
     return restrict_notifications(scenario, allowed, warn)
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 from orchestrator.spawn.local import worker_arguments
 from orchestrator.spawn.spawner import ProcessEnd, WorkerOrder
-from orchestrator.spawn.spcs import SpcsSpawner
 
 
 class ExternalSpawner:
@@ -66,11 +65,3 @@ class AdoptedWorkers:
 
     def close(self) -> None:
         """Nothing of them is ours."""
-
-
-class AdoptedContainers(SpcsSpawner):
-    """The replicas of a job service: observed, ended and removed as by the orchestrator that started them."""
-
-    def start(self, orders: tuple[WorkerOrder, ...]) -> None:
-        """They have been started."""
-        self.adopt(orders)

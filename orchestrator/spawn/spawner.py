@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from loadgen.clock import Clock
+from loadgen.control.location import ControlPlaneLocation
+from loadgen.scenario.model import EMBEDDED, CorePinning, Scenario
 from loadgen.scenario.settings import TimingSettings
+from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS, EMBEDDED_PASSWORD_FILE
 from loadgen.units import NS_PER_S
 
 LAST_LINES = 20
@@ -80,6 +85,20 @@ def worker_orders(run_id: str, worker_ids: tuple[str, ...]) -> tuple[WorkerOrder
         WorkerOrder(run_id=run_id, worker_id=worker_id, worker_group_id=number, worker_group_count=len(worker_ids))
         for number, worker_id in enumerate(worker_ids)
     )
+
+
+def told_to_workers(
+    scenario: Scenario, place: ControlPlaneLocation, environ: Mapping[str, str] = os.environ
+) -> dict[str, str]:
+    """What a worker must be told beside its four arguments, wherever it runs. No secrets: they are shown."""
+    told = place.to_environment()
+    if scenario.connection is not None:
+        told["LOADGEN_CONNECTION"] = scenario.connection
+    if EMBEDDED in (scenario.connection, place.connection):
+        told |= {name: environ[name] for name in (EMBEDDED_ADDRESS, EMBEDDED_PASSWORD_FILE) if name in environ}
+    if scenario.load.pin is CorePinning.NONE:
+        told["LOADGEN_PIN"] = "none"
+    return told
 
 
 def terminate_gracefully(spawner: Spawner, timing: TimingSettings, clock: Clock, hurried: threading.Event) -> None:

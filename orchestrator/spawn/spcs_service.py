@@ -21,24 +21,50 @@ from loadgen.scenario.model import Scenario
 from loadgen.snowflake.ident import Identifier
 from loadgen.snowflake.profile import EMBEDDED, ENVIRONMENT
 from loadgen.snowflake.profile_lookup import find_profile
+from orchestrator.spawn.container_job import LOG_LINES, ContainerLost, process_code
 from orchestrator.spawn.spawner import ProcessEnd
 
 CONTAINER = "worker"  # as the specification names it
-LOG_LINES = 1_000  # the server gives at most 100 KB
 MESSAGE_MAX = 300
 
 _PREFIX = "LOADGEN_"
 _BARE = re.compile(r"[A-Z_][A-Z0-9_$]*")
-_SIGNALS = range(129, 160)  # how a container's exit code says which signal ended it
 # A container with one of these stays PENDING; waiting for it until the registration ends would explain nothing.
 _HOPELESS = ("failed to pull image", "failed to retrieve image", "image name uses an invalid format")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpcsJob:
-    """What to run, and where."""
+class JobStatements:
+    """What can be said of a job service whose name is known."""
 
     name: str
+
+    @property
+    def describe(self) -> str:
+        return f"DESCRIBE SERVICE {self.name}"
+
+    @property
+    def containers(self) -> str:
+        return f"SHOW SERVICE CONTAINERS IN SERVICE {self.name}"
+
+    @property
+    def cancel(self) -> str:
+        """Containers get SIGTERM, and 30 s later SIGKILL."""
+        return f"SELECT {self.name}!SPCS_CANCEL_JOB()"
+
+    @property
+    def drop(self) -> str:
+        """With whatever still runs in it."""
+        return f"DROP SERVICE IF EXISTS {self.name} FORCE"
+
+    def logs(self, index: int) -> str:
+        return f"SELECT SYSTEM$GET_SERVICE_LOGS('{self.name}', '{index}', '{CONTAINER}', {LOG_LINES})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpcsJob(JobStatements):
+    """What to run, and where."""
+
     compute_pool: str
     image: str
     warehouse: str | None  # of sessions that name none
@@ -78,31 +104,6 @@ class SpcsJob:
         template = Template((files("schemas") / "spcs" / "worker.yaml").read_text("utf-8"))
         pairs = [f"{quoted(name)}: {quoted(value)}" for name, value in sorted(self.environment.items())]
         return template.substitute(image=quoted(self.image), environment=f"{{{', '.join(pairs)}}}")
-
-    @property
-    def describe(self) -> str:
-        return f"DESCRIBE SERVICE {self.name}"
-
-    @property
-    def containers(self) -> str:
-        return f"SHOW SERVICE CONTAINERS IN SERVICE {self.name}"
-
-    @property
-    def cancel(self) -> str:
-        """Containers get SIGTERM, and 30 s later SIGKILL."""
-        return f"SELECT {self.name}!SPCS_CANCEL_JOB()"
-
-    @property
-    def drop(self) -> str:
-        return drop(self.name)
-
-    def logs(self, index: int) -> str:
-        return f"SELECT SYSTEM$GET_SERVICE_LOGS('{self.name}', '{index}', '{CONTAINER}', {LOG_LINES})"
-
-
-def drop(name: str) -> str:
-    """With whatever still runs in it."""
-    return f"DROP SERVICE IF EXISTS {name} FORCE"
 
 
 def job_name(run_id: str) -> str:
@@ -195,6 +196,14 @@ class Container:
     def is_hopeless(self) -> bool:
         return self.status == "PENDING" and any(words in self.message.lower() for words in _HOPELESS)
 
+    @property
+    def waits(self) -> str:
+        return self.message if self.status == "PENDING" else ""
+
+    @property
+    def is_held_up(self) -> bool:
+        return bool(self.waits)
+
     def end(self, worker_id: str, last_lines: tuple[str, ...] = ()) -> ProcessEnd | None:
         """How it ended; None while it has not."""
         if self.is_hopeless:
@@ -207,20 +216,7 @@ class Container:
         if not self.exit_code:
             what = f"was lost with its container: {self.message or 'Snowflake does not say why'}"
             return ContainerLost(worker_id=worker_id, what=what, last_lines=last_lines)
-        code = 128 - self.exit_code if self.exit_code in _SIGNALS else self.exit_code
-        return ProcessEnd(worker_id=worker_id, code=code, last_lines=last_lines)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerLost(ProcessEnd):
-    """The end of a worker whose exit code is unknown."""
-
-    code: int = 1  # not a clean one
-    what: str
-
-    @property
-    def sentence(self) -> str:
-        return f"{self.worker_id} {self.what}"
+        return ProcessEnd(worker_id=worker_id, code=process_code(self.exit_code), last_lines=last_lines)
 
 
 def read_containers(rows: Iterable[Mapping[str, Any]]) -> tuple[Container, ...]:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,35 +12,18 @@ import pytest
 from loadgen.clock import SystemClock
 from loadgen.control.tables import run_leases
 from loadgen.errors import ConfigurationError
+from orchestrator.spawn.container_job import ContainerSpawner
 from orchestrator.spawn.spawner import ProcessEnd, WorkerOrder
-from orchestrator.spawn.spcs import SpcsSpawner
+from orchestrator.spawn.spcs import JobService
 from orchestrator.spawn.spcs_service import SpcsJob
 from tests.control_plane import ControlPlane, patience
 from tests.embedded_server import EmbeddedServer
-from tests.processes import PATIENCE_S, PROGRAM, ROOT, alive, wait_until
+from tests.process.container_bench import ContainerBench, result
+from tests.processes import alive, wait_until
 from tests.spcs_replicas import Replicas
 
 IMAGE = "/bench_db/loadgen/images/loadgen:1.0"
-SCENARIO = """
-version: 1
-name: nap
-control: {database: %s}
-target: {warehouse: %s, database: BENCH, schema: PUBLIC}
-workload: {statements: [{name: nap, sql: "SELECT SYSTEM$WAIT(400, 'MILLISECONDS')"}]}
-load: {connections: 16, workers: 2, warmup: 0s, duration: %s}
-spawner: {kind: spcs, compute_pool: bench_pool, image: %s}
-timing: {tick: 200ms, heartbeat: 200ms, status_poll: 150ms, events_poll: 600ms, flush: 500ms, announce: 500ms,
-         drain_interrupt: 1s, terminate_after: 500ms, kill_after: 500ms}
-"""
-CONNECTION = """
-[bench]
-account = "embedded"
-user = "bench"
-password = "any"
-host = "%s"
-port = %d
-protocol = "http"
-"""
+SPAWNER = f"{{kind: spcs, compute_pool: bench_pool, image: {IMAGE}}}"
 
 
 @pytest.fixture
@@ -52,67 +32,11 @@ def replicas(server: EmbeddedServer, tmp_path: Path) -> Iterator[Replicas]:
         yield running
 
 
-class Bench:
-    """Runs in processes of their own, with a control plane of their own."""
-
-    def __init__(self, server: EmbeddedServer, folder: Path) -> None:
-        self.server, self.folder, self.plane = server, folder, ControlPlane(server)
-        kept = {key: value for key, value in os.environ.items() if not key.startswith(("LOADGEN_", "SNOWFLAKE_"))}
-        self._environ = kept | self.plane.environ | {"PYTHONPATH": str(ROOT), "HOME": str(folder)}
-        connections = folder / ".snowflake" / "connections.toml"
-        connections.parent.mkdir()
-        connections.write_text(CONNECTION % (server.host, server.port), "utf-8")
-        connections.chmod(0o600)
-        self._started: list[subprocess.Popen[str]] = []
-
-    def run(self, connection: str, *, warehouse: str, duration: str) -> subprocess.Popen[str]:
-        file = self.folder / f"{warehouse}.yaml"
-        file.write_text(SCENARIO % (self.plane.place.database, warehouse, duration, IMAGE), "utf-8")
-        return self.start("run", str(file), "-c", connection)
-
-    def start(self, *words: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [*PROGRAM, *words, "--format", "json"],
-            cwd=self.folder,
-            env=self._environ,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self._started.append(process)
-        return process
-
-    def wait_measuring(self, process: subprocess.Popen[str]) -> None:
-        def measures() -> bool:
-            if process.poll() is not None:
-                pytest.fail(f"it ended with {process.returncode}: {process.communicate()}")
-            return bool(self.plane.rows("SELECT 1 FROM RUN_STATUS WHERE PHASE = 'MEASUREMENT' AND TOTAL_OPS > 0"))
-
-        wait_until(measures, "the run measures")
-
-    def statements(self, text: str) -> list[str]:
-        """What the spawner's own sessions sent, and others did not."""
-        history = self.server.ask("/__loadgen/history?tag=spcs&since=0")
-        return [one["sql_text"] for one in history if text in one["sql_text"]]
-
-    def close(self) -> None:
-        for process in self._started:
-            process.kill()
-            process.communicate()
-        self.plane.close()
-
-
 @pytest.fixture
-def bench(server: EmbeddedServer, tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(server, tmp_path)
+def bench(server: EmbeddedServer, tmp_path: Path) -> Iterator[ContainerBench]:
+    made = ContainerBench(server, tmp_path, SPAWNER)
     yield made
     made.close()
-
-
-def result(process: subprocess.Popen[str]) -> dict[str, Any]:
-    out, errors = process.communicate(timeout=PATIENCE_S)
-    assert out, errors
-    return {"status": None, **json.loads(out), "code": process.returncode, "said": errors}
 
 
 def test_a_run_with_its_workers_in_containers(bench, replicas):
@@ -205,10 +129,11 @@ class Yard:
         self.run_id = plane.new_run()
         self.name = f"{plane.place.database}.CONTROL.LOADGEN_YARD"
 
-    def spawner(self) -> SpcsSpawner:
+    def spawner(self) -> ContainerSpawner:
         job = SpcsJob(name="LOADGEN_YARD", compute_pool="P", image=IMAGE, warehouse=None, environment={})
-        return SpcsSpawner(
-            self.plane.place, job, self.folder, clock=SystemClock(), environ=self.plane.environ, poll_s=0.05
+        clock, place, environ = SystemClock(), self.plane.place, self.plane.environ
+        return ContainerSpawner(
+            lambda: JobService(place, job, clock=clock, environ=environ), self.folder, clock=clock, poll_s=0.05
         )
 
     def orders(self) -> tuple[WorkerOrder, ...]:
@@ -217,7 +142,7 @@ class Yard:
             for n in range(2)
         )
 
-    def started(self) -> SpcsSpawner:
+    def started(self) -> ContainerSpawner:
         spawner = self.spawner()
         spawner.start(self.orders())
         return spawner
@@ -281,9 +206,7 @@ def test_a_job_that_somebody_dropped_has_lost_its_workers(yard):
 
     wait_until(lambda: len(spawner.ended()) == 2, "both are lost")
 
-    assert [end.sentence for end in spawner.ended()] == [
-        f"worker-{n} was lost: its job service was dropped" for n in range(2)
-    ]
+    assert [end.sentence for end in spawner.ended()] == [f"worker-{n} was lost: its job was removed" for n in range(2)]
     spawner.close()
 
 

@@ -45,6 +45,8 @@ def test_no_variable_is_filled_in_that_was_not_allowed(text):
         ("notify: [{ping: 'http://169.254.169.254/latest${HOOK}'}]\n", "--allow-webhook 169.254.169.254"),
         ("notify: [{webhook: 'https://good.example@evil.example/${HOOK}'}]\n", "--allow-webhook evil.example"),
         ("control: {connection: prod}\n", "--allow-connection prod"),
+        ("spawner: {kind: kubernetes, image: x, secret: s}\n", "--allow-cluster current"),
+        ("spawner: {kind: kubernetes, image: x, secret: s, context: prod}\n", "--allow-cluster prod"),
     ],
 )
 def test_what_was_not_allowed_is_refused_and_named(more, option):
@@ -63,6 +65,7 @@ def test_a_webhook_is_allowed_by_its_host_and_a_command_by_its_exact_name():
             "allow_webhook": ("CHAT.example",),
             "allow_connection": (),
             "allow_command": ("say",),
+            "allow_cluster": (),
         },
         "embedded",
         None,

@@ -230,6 +230,39 @@ def test_parameters_that_cannot_be(param, words):
         ("query_log: {sample_rate: 5}", "must be above 0 and at most 1"),
         ("spawner: {kind: spcs, image: x}", "spawner.compute_pool: is missing"),
         ("spawner: {image: x}", "spawner.image: belongs to kind spcs"),
+        ("spawner: {kind: kubernetes, secret: s}", "spawner.image: is missing: kind kubernetes needs it"),
+        ("spawner: {kind: kubernetes, image: a b, secret: s}", "spawner.image: is not the name of an image"),
+        ("spawner: {kind: kubernetes, image: x}", "spawner.secret: is missing: pods have no login without it"),
+        ("spawner: {kind: kubernetes, image: x, secret: S}", "spawner.secret: is not the name of a Kubernetes object"),
+        ("spawner: {namespace: x}", "spawner.namespace: belongs to kind kubernetes"),
+        (
+            "spawner: {kind: kubernetes, image: x, secret: s, labels: {a b: c}}",
+            "spawner.labels.a b: is not the key of a Kubernetes label",
+        ),
+        (
+            "spawner: {kind: kubernetes, image: x, secret: s, labels: {loadgen-run: c}}",
+            "spawner.labels.loadgen-run: cannot be set here",
+        ),
+        (
+            "spawner: {kind: kubernetes, image: x, secret: s, node_selector: {pool: a/b}}",
+            "spawner.node_selector.pool: is not the value of a Kubernetes label",
+        ),
+        (
+            "spawner: {kind: kubernetes, image: x, secret: s, resources: {limits: {memory: 4 GB}}}",
+            "spawner.resources.limits.memory: is not a quantity",
+        ),
+        (
+            "spawner: {kind: kubernetes, image: x, secret: s, tolerations: [{value: a}]}",
+            "spawner.tolerations.0: has no key",
+        ),
+        (
+            "spawner: {kind: kubernetes, image: x, secret: s, tolerations: [{operator: Exists, value: a}]}",
+            "spawner.tolerations.0.value: belongs to operator Equal",
+        ),
+        (
+            "spawner: {kind: kubernetes, image: x, secret: s, tolerations: [{key: a, seconds: 5}]}",
+            "spawner.tolerations.0.seconds: belongs to effect NoExecute",
+        ),
         ("timing: {stale: 90s}", "timing.stale: must be shorter than dead"),
         ("timing: {lease_ttl: 9s}", "timing.lease_ttl: is too short for lease_renew"),
         ("timing: {hartbeat: 1s}", "did you mean heartbeat?"),

@@ -9,7 +9,8 @@ import pytest
 from loadgen.scenario.file import LoadSection
 from loadgen.scenario.keys import declared_keys
 from loadgen.scenario.read import parse_scenario
-from loadgen.scenario.settings import QueryLogSettings, SpawnerSettings
+from loadgen.scenario.settings import QueryLogSettings
+from loadgen.scenario.spawner import SpawnerSettings
 from tests.unit.scenario_builders import GOOD, MINIMAL, problems, problems_of
 
 
@@ -146,7 +147,7 @@ def test_a_load_in_the_database_of_the_control_plane_is_a_warning():
         return any("share one limit of operations" in warning for warning in warnings_of(top=top))
 
     assert found("connection: prod\ntarget: {database: loadgen}")
-    assert found('connection: prod\ntarget: {database: BENCH}\ncontrol: {database: \'"BENCH"\'}')
+    assert found("connection: prod\ntarget: {database: BENCH}\ncontrol: {database: '\"BENCH\"'}")
     assert not found("connection: prod\ntarget: {database: BENCH}")
     assert not found("connection: embedded\ntarget: {database: LOADGEN}")  # which has no such limit
     assert not found("connection: prod\ntarget: {database: LOADGEN}\ncontrol: {connection: other}")

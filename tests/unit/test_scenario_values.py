@@ -227,6 +227,8 @@ def test_slow_spawners_have_longer_times():
 
     assert (local.registration_s, local.start_s) == (60.0, 120.0)
     assert (spcs.registration_s, spcs.start_s) == (600.0, 900.0)
+    kubernetes = read(MINIMAL + "spawner: {kind: kubernetes, image: i, service_account: a}\n").timing
+    assert (kubernetes.registration_s, kubernetes.start_s) == (600.0, 900.0)
     assert read(MINIMAL + "spawner: {kind: external}\ntiming: {start: 5s}\n").timing.start_s == 5.0
 
 

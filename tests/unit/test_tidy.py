@@ -46,6 +46,7 @@ ONLY_IN = {
     "snowflake": {"loadgen.snowflake"},
     "click": {"loadgen.cli"},
     "ruamel": {"loadgen.scenario"},
+    "kubernetes": {"orchestrator"},
     **{name: {"loadgen.embedded"} for name in EMBEDDED_ONLY},
 }
 

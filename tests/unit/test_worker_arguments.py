@@ -1,5 +1,6 @@
 """Which worker of which run: given, or said by a container's environment."""
 
+import socket
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from loadgen.worker.arguments import (
     WorkerArguments,
     labels_of,
 )
+from loadgen.worker.heartbeat import identity_of
 
 SPCS = {"LOADGEN_RUN_ID": "20261115-0200-orders-7f3a", "SNOWFLAKE_JOB_INDEX": "3", "SNOWFLAKE_JOBS_COUNT": "8"}
 
@@ -50,6 +52,22 @@ def test_what_is_given_goes_before_the_environment_one_by_one():
     assert of(None, "me", None, None, SPCS).worker_id == "me"
     assert of(None, None, 0, None, SPCS).worker_group_id == 0
     assert of(None, None, None, 4, SPCS).worker_group_count == 4
+
+
+def test_in_a_pod_the_index_of_the_job_is_the_worker():
+    pod = {"LOADGEN_RUN_ID": "run", "JOB_COMPLETION_INDEX": "2"}
+
+    found = of(None, None, None, 3, pod)
+
+    assert (found.worker_id, found.worker_group_id) == ("worker-2", 2)
+    with pytest.raises(InvalidWorkerArguments, match="JOB_COMPLETION_INDEX"):
+        of(None, None, None, 3, {**pod, "JOB_COMPLETION_INDEX": "x"})
+
+
+def test_a_worker_in_a_pod_is_told_apart_by_the_name_of_its_pod():
+    """Two pods of one index have the same host name, and their workers the same process id."""
+    assert identity_of(of(), {"LOADGEN_HOSTNAME": "loadgen-run-0-abcde"}).hostname == "loadgen-run-0-abcde"
+    assert identity_of(of(), {}).hostname == socket.gethostname()
 
 
 def test_an_environment_that_makes_no_sense_does_not_matter_when_it_is_not_needed():

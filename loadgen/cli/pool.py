@@ -22,15 +22,15 @@ from loadgen.control.session import ControlSession
 from loadgen.errors import UsageError
 from loadgen.log import LINE_LIMIT, printable
 from loadgen.snowflake.session import RetryPolicy
-from loadgen.units import counted
+from loadgen.units import counted, format_duration_s
 from orchestrator.nightly.attempt import LOADGEN_COMMAND
 from orchestrator.nightly.pool import AT_ONCE, PoolManager
-from orchestrator.nightly.pool_size import PoolRules
+from orchestrator.nightly.pool_size import PollPace, PoolRules
 from orchestrator.nightly.queue_maintenance import QueueMaintenance, notify_unclaimed_runs
 from orchestrator.nightly.queued_scenario import HostPermissions, default_connection
 from orchestrator.nightly.runner import Runner, RunnerSettings, capabilities, runner_identity
 from orchestrator.nightly.runner_process import RunnerProcess, serve_manager
-from orchestrator.nightly.scheduler import run_scheduler
+from orchestrator.nightly.scheduler import SchedulerHooks, run_scheduler
 
 if TYPE_CHECKING:
     from loadgen.control.tables.pool_workers import PoolWorker
@@ -48,7 +48,9 @@ def _runner_options(command: Command) -> Command:
         click.option(
             "--lease", default="60s", show_default=True, metavar="TIME", help="How long a dead runner's run waits."
         ),
-        click.option("--poll", default="5s", show_default=True, metavar="TIME", help="How often to look at the queue."),
+        click.option(
+            "--poll", default="5s", show_default=True, metavar="TIME", help="How often to look at the queue for runs."
+        ),
         click.option(
             "--grace", default="300s", show_default=True, metavar="TIME", help="For runs under way, at the end."
         ),
@@ -86,6 +88,14 @@ def _runner_options(command: Command) -> Command:
     show_default=True,
     help="Start one more when N runs could begin.",
 )
+@click.option(
+    "--idle-poll",
+    default="10m",
+    show_default=True,
+    metavar="TIME",
+    help="How often to look while nothing is queued, so that the control plane's warehouse suspends itself. Not with an"
+    " embedded control plane.",
+)
 @click.option("--idle", default="300s", show_default=True, metavar="TIME", help="End a surplus runner after this time.")
 @click.option("--max-age", default="3600s", show_default=True, metavar="TIME", help="Replace runners of this age.")
 @click.option(
@@ -100,6 +110,7 @@ def run(
     idle: str,
     max_age: str,
     max_runs: int,
+    idle_poll: str,
     connection: str | None,
     database: str | None,
     schema: str | None,
@@ -109,9 +120,13 @@ def run(
     """Keep a pool of runners that execute queued runs and fire schedules.
 
     More runners while many runs wait, fewer when there is nothing to do; dead ones are replaced, old ones recycled. On
-    one warehouse one run measures at a time, unless --share-warehouse is given. SIGTERM and Ctrl-C: nothing new is
-    begun, runs under way have --grace to end, then they are stopped and queued again; a second signal queues them again
-    within seconds, a third ends at once.
+    one warehouse one run measures at a time, unless --share-warehouse is given.
+
+    While nothing is queued, the pool looks once per --idle-poll, and at the next fire of a schedule; a run that is
+    queued meanwhile waits for that.
+
+    SIGTERM and Ctrl-C: nothing new is begun, runs under way have --grace to end, then they are stopped and queued
+    again; a second signal queues them again within seconds, a third ends at once.
 
     Queued scenarios are data: they may use the pool's connection, and of this host what the options --allow-… name. A
     run that asks for more becomes FAILED; a notify.command that is not allowed is not started. Every event is a line
@@ -130,14 +145,16 @@ def run(
         max_runs=max_runs,
     )
     labels = parse_labels(runner["labels"], "--labels")
-    poll_s, grace_s = duration_s(runner["poll"], "--poll"), duration_s(runner["grace"], "--grace")
+    grace_s = duration_s(runner["grace"], "--grace")
     make_runs_folder(runner["output_dir"])
     place = resolve_target(None, connection, database=database, schema=schema, warehouse=warehouse).place
     allowed = HostPermissions.of_options(runner, place.connection or default_connection())
     words = runner_command(runner, allowed)
-    share = runner["share_warehouse"]
+    share, poll_s = runner["share_warehouse"], duration_s(runner["poll"], "--poll")
+    idle_poll_s = poll_s if place.profile().is_embedded else duration_s(idle_poll, "--idle-poll")
+    pace = PollPace(poll_s=poll_s, idle_poll_s=idle_poll_s)
     with embedded_server_if_needed(place.connection):
-        return run_pool(place, rules, labels, words, allowed, share=share, poll_s=poll_s, grace_s=grace_s)
+        return run_pool(place, rules, labels, words, allowed, share=share, pace=pace, grace_s=grace_s)
 
 
 @pool.command("runner", hidden=True, epilog="\b\nExample:\n  loadgen pool runner -c prod --labels zone=eu")
@@ -230,6 +247,14 @@ def _stats(session: ControlSession, patience: RetryPolicy) -> dict[str, Any]:
     }
 
 
+def idle_cost(warehouse: str, pace: PollPace) -> str:
+    """What an idle pool costs, in a line."""
+    return (
+        f"while nothing is queued, one look per {format_duration_s(pace.idle_poll_s)} keeps {printable(warehouse, 80)}"
+        f" running for about {pace.credits_per_day():.1f} credits a day (X-Small); with runs queued, 1 credit an hour"
+    )
+
+
 LEASE_MIN_S = 1.0
 _JOIN_S = 15.0
 _FIRST_CONTACT = 3  # attempts
@@ -243,7 +268,7 @@ def run_pool(
     allowed: HostPermissions,
     *,
     share: bool,
-    poll_s: float,
+    pace: PollPace,
     grace_s: float,
 ) -> int:
     """Until a signal comes, and every runner has left. `words` is the command line of a runner. The exit code."""
@@ -253,7 +278,7 @@ def run_pool(
 
     run_in_thread(lambda: ensure_tables(place, patience), name="pool")
     offers = capabilities(labels)
-    upkeep = QueueMaintenance(ControlSession(place, role="queue"), offers, share=share, poll_s=poll_s, clock=clock)
+    upkeep = QueueMaintenance(ControlSession(place, role="queue"), offers, share=share, pace=pace, clock=clock)
     environment = _environment(place)
 
     def start(name: str) -> RunnerProcess:
@@ -263,12 +288,14 @@ def run_pool(
         with suppress(OSError):  # stderr may be gone; the pool goes on
             echo(f"{clock.utc_now():%Y-%m-%d %H:%M:%S} {printable(line, LINE_LIMIT)}", err=True)
 
-    scheduler = threading.Thread(target=_tick, args=(place, stop, allowed, tell), name="schedules", daemon=True)
-    manager = PoolManager(rules, start, upkeep.take_depth, clock=clock, tell=tell)
+    scheduler = threading.Thread(target=_tick, args=(place, stop, upkeep, allowed, tell), name="schedules", daemon=True)
+    manager = PoolManager(rules, start, upkeep.take_depth, clock=clock, idle_beat_s=upkeep.idle_beat_s, tell=tell)
     with noted_signals() as received:
         upkeep.start()
         scheduler.start()
         echo(f"pool of {rules.min_runners} to {counted(rules.max_runners, 'runner')}: {' '.join(offers)}", err=True)
+        if pace.idle_poll_s > pace.poll_s:
+            echo(idle_cost(place.warehouse, pace), err=True)
         try:
             manager.run(received, grace_s=grace_s)
         finally:
@@ -311,15 +338,22 @@ def _environment(place: ControlPlaneLocation) -> dict[str, str]:
 
 
 def _tick(
-    place: ControlPlaneLocation, stop: threading.Event, allowed: HostPermissions, tell: Callable[[str], None]
+    place: ControlPlaneLocation,
+    stop: threading.Event,
+    upkeep: QueueMaintenance,
+    allowed: HostPermissions,
+    tell: Callable[[str], None],
 ) -> None:
     session, patience = ControlSession(place, role="schedules"), RetryPolicy(stop=stop, attempts=1)
 
     def look_at_queue() -> None:
+        if not upkeep.open_runs:
+            return
         for one in notify_unclaimed_runs(session, patience, allowed, tell):
             tell(f"{one.queue_id} waits: {one.reason}")
 
     try:
-        run_scheduler(session, stop, then=look_at_queue)
+        hooks = SchedulerHooks(idle_s=upkeep.idle_beat_s, then=look_at_queue, fired=upkeep.wake)
+        run_scheduler(session, stop, hooks=hooks)
     finally:
         session.close()

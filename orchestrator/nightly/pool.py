@@ -42,12 +42,14 @@ class PoolManager:
         take_depth: Callable[[], int | None],
         *,
         clock: Clock,
+        idle_beat_s: Callable[[], float | None] = lambda: None,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._tell = tell  # one line per event, for the pool's user
         self._size: int | None = None  # how many runners should serve
         self._unstarted = 0  # starts in a row that failed
         self._rules, self._start_runner, self._take_depth, self._clock = rules, start_runner, take_depth, clock
+        self._idle_beat_s = idle_beat_s  # None: there may be work
         self._children: dict[str, RunnerProcess] = {}
         self._numbers = itertools.count(1)
         self._failures = 0  # runners in a row that ended before they were registered
@@ -70,7 +72,9 @@ class PoolManager:
     def step(self) -> None:
         """One look at every runner, and what follows from it."""
         self._collect()
+        idle_beat_s = self._idle_beat_s()
         for child in self._children.values():
+            child.idle_beat_s = idle_beat_s
             self._step(child)
             if child.state is not None and child.state.registered:
                 self._failures, self._any_worked = 0, True

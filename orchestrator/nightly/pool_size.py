@@ -11,7 +11,28 @@ from loadgen.units import counted
 PING_S = 2.0
 PING_TIMEOUT_S = 10.0
 MISSES_MAX = 3
+IDLE_LOOKS = 2  # in a row without work: one may fall between a fire of a schedule and its run
 START_PAUSE_MAX_S = 60.0
+AWAKE_S = 60.0  # of the warehouse for one look: AUTO_SUSPEND of `loadgen setup`, and the least that is billed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PollPace:
+    """How often a pool looks at the tables. Each look keeps the control plane's warehouse running for a minute."""
+
+    poll_s: float = 5.0
+    idle_poll_s: float = 5.0  # while there is no work
+
+    def is_idle(self, looks: int) -> bool:
+        """After this number of looks in a row that found no work."""
+        return self.idle_poll_s > self.poll_s and looks >= IDLE_LOOKS
+
+    def pause_s(self, looks: int) -> float:
+        return self.idle_poll_s if self.is_idle(looks) else self.poll_s
+
+    def credits_per_day(self) -> float:
+        """Of an X-Small warehouse that suspends itself after a minute, for a pool that has no work for a day."""
+        return min(24.0, 86_400 / self.idle_poll_s * AWAKE_S / 3_600)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

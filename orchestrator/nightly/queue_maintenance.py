@@ -20,6 +20,7 @@ from loadgen.model.nightly import unmet_requirements
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.threads import Service
 from loadgen.units import NS_PER_S
+from orchestrator.nightly.pool_size import PollPace
 from orchestrator.nightly.queued_scenario import HostPermissions, restrict_notifications
 
 log = logging.getLogger(__name__)
@@ -28,13 +29,16 @@ PRUNE_S = 3600.0
 
 
 class QueueMaintenance(Service):
-    """A thread that looks at the queue every `poll_s`. Owns `session`, which it closes."""
+    """A thread that looks at the queue, for all runners of a pool. Owns `session`, which it closes."""
 
     def __init__(
-        self, session: ControlSession, offers: tuple[str, ...], *, share: bool, poll_s: float, clock: Clock
+        self, session: ControlSession, offers: tuple[str, ...], *, share: bool, pace: PollPace, clock: Clock
     ) -> None:
         self._session, self._offers, self._share = session, offers, share
-        self._poll_s, self._clock = poll_s, clock
+        self._pace, self._clock = pace, clock
+        self._idle_looks = 0  # in a row that found no work
+        self._news = threading.Event()  # not to be kept until the next look
+        self.open_runs = 0  # queued for any pool, or under way
         self._depth: int | None = None
         self._lock = threading.Lock()  # guards _depth
         super().__init__("queue", self._maintain)
@@ -48,21 +52,43 @@ class QueueMaintenance(Service):
             depth, self._depth = self._depth, None
             return depth
 
+    def idle_beat_s(self) -> float | None:
+        """How often runners should beat, because there is no work for them; None: there may be some."""
+        return self._pace.idle_poll_s if self._pace.is_idle(self._idle_looks) else None
+
+    def wake(self) -> None:
+        """Look now: something was queued."""
+        self._idle_looks = 0
+        self._news.set()
+
+    def stop(self) -> None:
+        super().stop()
+        self._news.set()
+
     def step(self) -> None:
         """One look, and everything that is to be done."""
         session, patience = self._session, self._patience
-        depth = run_queue_claims.depth(session, self._offers, share=self._share)
-        with self._lock:
-            self._depth = depth
+        if self._clock.monotonic_ns() >= self._prune_ns:
+            pool_workers.prune(session, patience)
+            pool_workers.silent_offline(session, patience)
+            self._prune_ns = self._clock.monotonic_ns() + round(PRUNE_S * NS_PER_S)
+        work, self.open_runs = run_queue_claims.work(session, self._offers)
+        if not work:
+            self._idle_looks += 1
+            self._set_depth(0)
+            return
+        self._idle_looks = 0
+        self._set_depth(run_queue_claims.depth(session, self._offers, share=self._share))
         self._expire_gone()
         pool_workers.silent_offline(session, patience)
         ended = run_queue_claims.end_abandoned(session, patience)
         ended += run_queue_claims.refuse_unclaimable(session, patience)
         if ended:
             event(log, logging.INFO, "queue_tidied", runs=ended)
-        if self._clock.monotonic_ns() >= self._prune_ns:
-            pool_workers.prune(session, patience)
-            self._prune_ns = self._clock.monotonic_ns() + round(PRUNE_S * NS_PER_S)
+
+    def _set_depth(self, depth: int) -> None:
+        with self._lock:
+            self._depth = depth
 
     def _expire_gone(self) -> None:
         """Runners whose process has ended on this machine keep no run, though their leases would last longer."""
@@ -79,7 +105,8 @@ class QueueMaintenance(Service):
                 event(log, logging.WARNING, "queue_look_failed", why=str(error))
             except Exception as error:  # the top of a thread: an error must be visible in the log of the pool
                 event(log, logging.ERROR, "queue_look_failed", why=f"{type(error).__name__}: {error}")
-            self._clock.wait(self.stopping, self._poll_s)
+            self._clock.wait(self._news, self._pace.pause_s(self._idle_looks))
+            self._news.clear()
         self._session.close()
 
 

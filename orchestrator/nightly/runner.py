@@ -48,6 +48,7 @@ from orchestrator.nightly.runner_heartbeat import HeldClaim, RunnerHeartbeat
 log = logging.getLogger(__name__)
 
 LOOK_S = 0.1  # at the process of a run
+IDLE_LOOK_S = 0.5  # at what the pool says, while it says that there is no work
 ATTEMPTS = 4  # of a statement; a lease does not last for more
 _COULD_NOT_START = 1  # exit codes for a run that never was
 _HOPELESS = 2
@@ -88,7 +89,7 @@ class AttemptInterruption:
 
 
 class Runner:
-    """leave(), hurry(), guard() and state() are for other threads; `done` is set at the end."""
+    """leave(), hurry(), guard(), set_idle() and state() are for other threads; `done` is set at the end."""
 
     def __init__(
         self,
@@ -106,6 +107,7 @@ class Runner:
         self._leave_by_ns: int | None = None
         self._leaving = threading.Event()  # our process was told to end
         self._hurried = threading.Event()  # more than once
+        self._is_idle = False  # the pool says that there is no work
         self._told: deque[str] = deque(maxlen=EVENTS_KEPT)
         self._in_doubt = False  # perhaps we hold a run that we do not know of
         self._runs = 0
@@ -124,6 +126,11 @@ class Runner:
             self._leave_by_ns = by_ns if self._leave_by_ns is None else min(by_ns, self._leave_by_ns)
             self._leaving.set()
         self._beats.draining.set()
+
+    def set_idle(self, beat_s: float | None) -> None:
+        """There is no work: do not look at the queue, and beat this rarely. None: there may be some."""
+        self._is_idle = beat_s is not None
+        self._beats.set_idle(beat_s)
 
     def hurry(self) -> None:
         """Leave within seconds: what is under way is ended, and queued again."""
@@ -165,7 +172,7 @@ class Runner:
             self._idle_since_ns = self._clock.monotonic_ns()
             while not self._beats.draining.is_set():
                 if not self._take_one():
-                    self._clock.wait(self._beats.draining, self._settings.poll_s * random.uniform(0.8, 1.2))
+                    self._rest()
             if self._in_doubt:
                 self._let_go()
         except BaseException as error:  # the top of a thread: told by the main thread
@@ -174,6 +181,12 @@ class Runner:
             self._session.close()
             self._beats.stop()
             self.done.set()
+
+    def _rest(self) -> None:
+        """Until the queue is to be looked at again. The pool looks for all its runners while there is no work."""
+        self._clock.wait(self._beats.draining, self._settings.poll_s * random.uniform(0.8, 1.2))
+        while self._is_idle and not self._beats.draining.is_set():
+            self._clock.wait(self._beats.draining, IDLE_LOOK_S)
 
     def _take_one(self) -> bool:
         """False: there was nothing to do, or the control plane is away."""

@@ -58,12 +58,19 @@ class RunnerHeartbeat(Service):
         self._news = threading.Event()  # not to be kept until the next beat
         self._patience = RetryPolicy(stop=self.stopping, clock=clock)
         self._beat_s = pool_workers.beat_s(lease_s)
+        self._idle_s: float | None = None
         self._drain_told = False
 
     def hold(self, held: HeldClaim | None) -> None:
         """What the runner does from now on."""
         self.held = held
         self._news.set()
+
+    def set_idle(self, beat_s: float | None) -> None:
+        """There is no work: beat this often. None: there is."""
+        if beat_s != self._idle_s:
+            self._idle_s = beat_s
+            self._news.set()
 
     def stop(self) -> None:
         """The last word: this runner is OFFLINE. Bounded, and safe to call twice."""
@@ -119,6 +126,7 @@ class RunnerHeartbeat(Service):
             completed=self.counted.completed,
             failed=self.counted.failed,
             lease_s=self._lease_s,
+            idle_s=self._idle_s if held is None else None,
         )
         if answer is None:
             event(log, logging.WARNING, "runner_was_forgotten", runner=self._me.worker_id)

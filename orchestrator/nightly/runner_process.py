@@ -17,7 +17,7 @@ from orchestrator.nightly.pool_size import PING_S, PING_TIMEOUT_S, RunnerView
 from orchestrator.nightly.runner import Runner, RunnerState
 
 LOOK_S = 0.1
-PING = b"ping"
+PING = b"ping"  # and how often to beat while there is no work, in seconds; 0: there may be work
 DRAIN = b"drain"
 EVENT_KEY = "told"  # the key of a line that is no answer: an event, for the pool's user
 
@@ -53,9 +53,11 @@ def serve_manager(
 
 
 def _heed(runner: Runner, line: bytes, writing: int) -> None:
-    if line == DRAIN:
+    word, _, beat_s = line.partition(b" ")
+    if word == DRAIN:
         runner.leave(None)
-    elif line == PING:
+    elif word == PING:
+        runner.set_idle(float(beat_s) or None)
         _write(writing, dataclasses.asdict(runner.state()))
 
 
@@ -78,6 +80,7 @@ class RunnerProcess:
     def __init__(self, name: str, words: Sequence[str], environment: Mapping[str, str], clock: Clock) -> None:
         self.name = name
         self.state: RunnerState | None = None  # None: it has never answered
+        self.idle_beat_s: float | None = None  # told with the next ping; None: there may be work
         self._clock, self._started_ns = clock, clock.monotonic_ns()
         self._pinged_ns: int | None = None  # and not answered
         self._next_ping_ns = self._started_ns
@@ -112,7 +115,7 @@ class RunnerProcess:
             self._next_ping_ns = now_ns
         if self._pinged_ns is None and now_ns >= self._next_ping_ns:
             self._pinged_ns, self._next_ping_ns = now_ns, now_ns + round(PING_S * NS_PER_S)
-            self._say(PING)
+            self._say(b"%s %g" % (PING, self.idle_beat_s or 0.0))
 
     def take_told(self) -> list[str]:
         """What happened in it since this was asked last, one line each."""

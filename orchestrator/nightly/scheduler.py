@@ -22,8 +22,8 @@ from functools import partial
 from loadgen.clock import Clock, SystemClock
 from loadgen.control.rows import RowUnreadable
 from loadgen.control.session import ControlFailed, ControlSession
-from loadgen.control.tables import run_queue, run_status, schedule_fires, schedules
-from loadgen.control.tables.schedules import ScheduleRow, as_utc
+from loadgen.control.tables import run_queue, schedule_fires, schedules
+from loadgen.control.tables.schedules import ScheduleRow
 from loadgen.errors import ConnectFailed, LoadgenError
 from loadgen.log import event, printable
 from loadgen.model.nightly import (
@@ -40,8 +40,11 @@ from loadgen.model.nightly import (
     parse_cron,
 )
 from loadgen.snowflake.session import RetryInterrupted, RetryPolicy
+from loadgen.units import NS_PER_S
 
 log = logging.getLogger(__name__)
+
+FINISH_IDLE_S = 3600.0  # between looks for fires that were recorded and not queued, while a pool is idle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,13 +74,23 @@ class SchedulerPass:
     fired: tuple[FireResult, ...] = ()
     complaints: tuple[ScheduleFailure, ...] = ()
     more: bool = False  # there was more to do than one tick may
+    next_s: float | None = None  # until the next fire, from the tick on; None: no schedule is enabled
 
 
 def fire_due_schedules(
-    session: ControlSession, patience: RetryPolicy, *, fires_max: int = FIRES_PER_TICK_MAX
+    session: ControlSession, patience: RetryPolicy, *, fires_max: int = FIRES_PER_TICK_MAX, finish: bool = True
 ) -> SchedulerPass:
-    """Look at every schedule once."""
-    return _Tick(session, patience, fires_max).done()
+    """Look at every schedule once; with `finish` also at fires that another scheduler recorded and did not queue."""
+    return _Tick(session, patience, fires_max, finish=finish).done()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerHooks:
+    """What a pool's scheduler asks its pool, and tells it."""
+
+    idle_s: Callable[[], float | None] = lambda: None  # between looks, when there is no work
+    then: Callable[[], None] = lambda: None  # after each look
+    fired: Callable[[], None] = lambda: None  # a run was queued
 
 
 def run_scheduler(
@@ -86,23 +99,45 @@ def run_scheduler(
     *,
     every_s: float = TICK_S,
     clock: Clock | None = None,
-    then: Callable[[], None] = lambda: None,
+    hooks: SchedulerHooks | None = None,
 ) -> None:
-    """Tick until told to stop, and do something after each; an outage of the control plane ends nothing. For a thread
-    that owns the session."""
-    clock = clock or SystemClock()
+    """Tick until told to stop; an outage of the control plane ends nothing. For a thread that owns the session.
+
+    While the pool is idle, the next look is at the next fire or after the idle interval, whichever comes first: a
+    schedule that is added meanwhile waits for that.
+    """
+    clock, hooks = clock or SystemClock(), hooks or SchedulerHooks()
     patience = RetryPolicy(stop=stop, attempts=1, clock=clock)
+    finish_ns = clock.monotonic_ns()
     while not stop.is_set():
+        done = None
         try:
-            more = fire_due_schedules(session, patience).more
-            then()
+            idle = hooks.idle_s() is not None
+            finish = not idle or clock.monotonic_ns() >= finish_ns
+            done = fire_due_schedules(session, patience, finish=finish)
+            if finish:
+                finish_ns = clock.monotonic_ns() + round(FINISH_IDLE_S * NS_PER_S)
+            if done.fired:
+                hooks.fired()
+            hooks.then()
         except (
             Exception
         ) as error:  # the top of a thread: an error must be visible in the log, or schedules would stop unnoticed
             event(log, logging.WARNING, "schedule_tick_failed", why=str(error) or type(error).__name__)
-            more = False
-        if not more:
-            clock.wait(stop, every_s)
+        if done is None or not done.more:
+            _pause(stop, clock, every_s, hooks, done)
+
+
+def _pause(
+    stop: threading.Event, clock: Clock, every_s: float, hooks: SchedulerHooks, done: SchedulerPass | None
+) -> None:
+    """Until the next look. The pool may get work meanwhile."""
+    began_ns, wait_s = clock.monotonic_ns(), every_s
+    while wait_s > 0 and not clock.wait(stop, min(wait_s, every_s)):
+        idle_s, waited_s = hooks.idle_s(), (clock.monotonic_ns() - began_ns) / NS_PER_S
+        if done is None or idle_s is None:
+            return
+        wait_s = min(idle_s, idle_s if done.next_s is None else done.next_s) - waited_s
 
 
 def _overlap(row: ScheduleRow) -> Overlap:
@@ -115,18 +150,26 @@ def _overlap(row: ScheduleRow) -> Overlap:
 class _Tick:
     """One look at everything."""
 
-    def __init__(self, session: ControlSession, patience: RetryPolicy, fires_max: int) -> None:
-        self._session, self._patience, self._fires_max = session, patience, fires_max
+    def __init__(self, session: ControlSession, patience: RetryPolicy, fires_max: int, *, finish: bool) -> None:
+        self._session, self._patience, self._fires_max, self._finish = session, patience, fires_max, finish
+        self._next_s: float | None = None
         self._fired: list[FireResult] = []
         self._complaints: list[ScheduleFailure] = []
         self._in_doubt: tuple[str, Exception] | None = None  # failed, perhaps because the control plane is unreachable
 
     def done(self) -> SchedulerPass:
-        self._finish_others()
+        if self._finish:
+            self._finish_others()
         seen, more = self._fire_all()
         if self._in_doubt is not None:  # nothing has worked since
             raise self._in_doubt[1]
-        return SchedulerPass(schedules=seen, fired=tuple(self._fired), complaints=tuple(self._complaints), more=more)
+        return SchedulerPass(
+            schedules=seen,
+            fired=tuple(self._fired),
+            complaints=tuple(self._complaints),
+            more=more,
+            next_s=self._next_s,
+        )
 
     def _finish_others(self) -> None:
         """Queue what was recorded and not queued: its scheduler died in between, or is just doing the same."""
@@ -143,27 +186,34 @@ class _Tick:
         """How many schedules were looked at, and whether there was more to do than one tick may."""
         seen, last = 0, ""
         while True:
-            batch, after = self._patience.call(partial(schedules.enabled, self._session, last, BATCH))
-            if after is None:
-                return seen, False
-            for error in batch.unreadable:
+            batch = self._patience.call(partial(schedules.enabled, self._session, last, BATCH))
+            for error in batch.rows.unreadable:
                 self._complain(str(error.key), str(error.key), str(error))
-            now = as_utc(self._patience.call(lambda: run_status.server_time(self._session)))
-            for row in batch:
+            for row in batch.rows:
+                assert batch.now is not None
                 full: list[bool] = []
-                self._attempt(row.schedule_id, row.name, partial(self._fire_due, row, now, full))
+                self._attempt(row.schedule_id, row.name, partial(self._fire_due, row, batch.now, full))
                 if full:
                     return seen, True
                 seen += 1
-            last = after
+            if batch.last_id is None:
+                return seen, False
+            last = batch.last_id
 
     def _fire_due(self, row: ScheduleRow, now: datetime, full: list[bool]) -> None:
         """`full` gets an entry instead, when this tick has done as much as it may."""
         pending = self._due(row, now)
+        self._note_next(row, now)
         if self._fired and len(self._fired) + len(pending) > self._fires_max:
             full.append(True)
         else:
             self._fire(row, pending)
+
+    def _note_next(self, row: ScheduleRow, now: datetime) -> None:
+        upcoming = next(parse_cron(row.cron, row.timezone).after(now), None)
+        if upcoming is not None:
+            wait_s = (upcoming - now).total_seconds()
+            self._next_s = wait_s if self._next_s is None else min(self._next_s, wait_s)
 
     def _due(self, row: ScheduleRow, now: datetime) -> tuple[ScheduleFire, ...]:
         schedule = Schedule(

@@ -80,6 +80,15 @@ WHERE Q.STATUS IN ('QUEUED', 'RUNNING') AND Q.ATTEMPTS < Q.MAX_ATTEMPTS
         AND L.EXPIRES_AT > SYSDATE())
 ORDER BY Q.PRIORITY DESC, Q.CREATED_AT, Q.QUEUE_ID LIMIT {limit};
 
+-- name: work
+-- What a pool with these capabilities has to look after. A run that waits for others' capabilities is not: its pool may
+-- be away for days.
+SELECT SUM(IFF(
+           STATUS IN ('RUNNING', 'CANCEL_REQUESTED') OR LENGTH(REQUIRES) > 16000
+           OR ARRAY_SIZE(ARRAY_EXCEPT(TO_ARRAY(TRY_PARSE_JSON(IFF(LENGTH(REQUIRES) <= 16000, REQUIRES, NULL))), TO_ARRAY(PARSE_JSON(?)))) = 0, 1, 0)),
+       COUNT(*)
+FROM RUN_QUEUE WHERE STATUS IN ('QUEUED', 'RUNNING', 'CANCEL_REQUESTED');
+
 -- name: depth
 -- How many runs could begin now, if there were runners with these capabilities: of those with one target only one,
 -- unless targets are shared (1).

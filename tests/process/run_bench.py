@@ -109,7 +109,7 @@ class Bench:
         self.programs: list[Program] = []
         home.mkdir(exist_ok=True)
         if others:
-            _write_connections(home, others)
+            write_connections(home, others)
         self.environ = {
             "HOME": str(home),
             "PATH": os.environ["PATH"],
@@ -219,7 +219,7 @@ def history(server: EmbeddedServer, run_id: str, phase: str = "MEASUREMENT") -> 
     return Counter(tag.get("step") for tag in tags if tag.get("phase") == phase)
 
 
-def _write_connections(home: Path, servers: Mapping[str, EmbeddedServer]) -> None:
+def write_connections(home: Path, servers: Mapping[str, EmbeddedServer]) -> None:
     folder = home / ".snowflake"
     folder.mkdir()
     file = folder / "connections.toml"

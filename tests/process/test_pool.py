@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -20,6 +21,7 @@ from orchestrator.warehouse_lease import TargetWarehouse
 from tests.control_plane import ControlPlane, patience
 from tests.embedded_server import EmbeddedServer
 from tests.process.pool_bench import Disturbance, PoolBench, assert_all_is_well, assert_taken_in_order, wait_for
+from tests.process.run_bench import write_connections
 
 RUNNERS, RUNS = 4, 24
 SCENARIO = """
@@ -188,3 +190,33 @@ def test_a_real_run_goes_through_the_queue(bench, capsys, monkeypatch):
 def online(bench: PoolBench) -> list[str]:
     page = pool_workers.page(bench.plane.session, patience(), 100, status=PoolWorkerStatus.ONLINE)
     return [worker.identity.worker_id for worker in page.workers]
+
+
+IDLE_POLL_S = 3.0
+LOOKS_AN_HOUR = 6  # with --idle-poll 10m, the default
+
+
+def test_an_idle_pool_lets_the_warehouse_sleep_and_wakes_up_for_work(bench):
+    server = bench.plane.server
+    write_connections(bench.folder, {"account": server})
+    bench.place[1] = "account"  # an embedded control plane costs nothing: there is no back-off
+    begun_ms = server.ask("/__loadgen/history")[-1]["end_ms"]
+
+    def history() -> list[dict[str, Any]]:
+        return [line for line in server.ask("/__loadgen/history") if line["start_ms"] > begun_ms]
+
+    def idle_looks() -> list[float]:
+        """When the pool looked at an empty queue after the idle interval."""
+        times_ms = [line["start_ms"] for line in history() if line["sql_text"].startswith("SELECT SUM(IFF(")]
+        return [now for before, now in itertools.pairwise(times_ms) if now - before > IDLE_POLL_S * 900]
+
+    bench.start("--max=1", f"--idle-poll={IDLE_POLL_S}s")
+    wait_for(lambda: len(idle_looks()) > LOOKS_AN_HOUR, "an hour of looks", bench)
+    first_ms, *_, last_ms = idle_looks()[: LOOKS_AN_HOUR + 1]
+    statements = [line["sql_text"] for line in history() if first_ms <= line["start_ms"] < last_ms]
+    queue_id = bench.add("late", {"ms": 50})
+    wait_for(lambda: row(bench, queue_id).status is QueueStatus.COMPLETED, "it is done", bench)
+
+    assert len(statements) < 30, "\n".join(sorted(statements))
+    (line,) = [line for line in bench.log().splitlines() if "credits a day" in line]
+    assert line.startswith("while nothing is queued, one look per 3s keeps ")

@@ -22,6 +22,7 @@ from loadgen.control.tables.pool_workers import PoolWorkerIdentity
 from loadgen.control.tables.run_queue import QueuedRun, QueueRequest
 from loadgen.control.tables.schedules import NewSchedule
 from loadgen.model.nightly import Overlap, QueueStatus
+from orchestrator.nightly.pool_size import PollPace
 from orchestrator.nightly.queue_maintenance import QueueMaintenance
 from orchestrator.nightly.queued_scenario import HostPermissions
 from orchestrator.nightly.runner import Runner, RunnerSettings
@@ -248,7 +249,7 @@ def test_what_an_end_says_of_the_queue_need_not_be_known_to_settle_it(empty, clo
     assert plant(empty, "RUN_QUEUE", STATUS="RUNNING", EPOCH=1)
     assert plant(empty, "RUN_ATTEMPTS", STATUS="RUNNING", ENDED_AT=None)
     assert plant(empty, "RUN_ATTEMPT_ENDS", QUEUE_STATUS="NAPPING")
-    upkeep = QueueMaintenance(empty.open("queue"), (), share=False, poll_s=1.0, clock=clock)
+    upkeep = QueueMaintenance(empty.open("queue"), (), share=False, pace=PollPace(poll_s=1.0), clock=clock)
 
     upkeep.step()
     upkeep.step()
@@ -261,7 +262,7 @@ def test_a_run_that_requires_more_than_any_claim_reads_fails_and_says_so(empty, 
     requires = json.dumps([f"zone{number}={'x' * 190}" for number in range(90)])
     assert plant(empty, "RUN_QUEUE", QUEUE_ID="long", IDEMPOTENCY_KEY="long", REQUIRES=requires, ENDED_AT=None)
     assert plant(empty, "RUN_QUEUE", ENDED_AT=None)
-    upkeep = QueueMaintenance(empty.open("queue"), (), share=False, poll_s=1.0, clock=clock)
+    upkeep = QueueMaintenance(empty.open("queue"), (), share=False, pace=PollPace(poll_s=1.0), clock=clock)
 
     upkeep.step()
 

@@ -97,6 +97,7 @@ class Wire:
             (
                 *(key, f"name of {key}", row.cron, row.timezone, "s", None, "", "[]", 0, row.enabled),
                 *(row.max_catchup, row.overlap, row.last_fire_at, row.reason, row.last_fire_at, row.last_fire_at),
+                self.tables.now,
             )
             for key, row in rows[: self._limit]
         ]

@@ -32,7 +32,7 @@ SILENT = [*PYTHON, "import sys; sys.stdin.read()"]
 STATE = '{"registered": true, "draining": false, "queue_id": null, "runs": 3, "idle_s": 1.5}'
 ANSWERS = [
     *PYTHON,
-    f"import sys\nfor line in sys.stdin: print({STATE!r} if line == 'ping\\n' else 'what?', flush=True)",
+    f"import sys\nfor line in sys.stdin: print({STATE!r} if line == 'ping 0\\n' else 'what?', flush=True)",
 ]
 CLAIM = QueueClaim(queue_id="q", epoch=1, owner="o")
 
@@ -333,6 +333,10 @@ class Heard:
     def __init__(self, enough: int) -> None:
         self.done, self.guards, self._enough = threading.Event(), 0, enough
         self.graces: list[float | None] = []
+        self.idle_beats_s: list[float | None] = []
+
+    def set_idle(self, beat_s: float | None) -> None:
+        self.idle_beats_s.append(beat_s)
 
     def leave(self, grace_s: float | None) -> None:
         self.graces.append(grace_s)
@@ -383,12 +387,13 @@ def test_a_ping_is_answered_with_the_state_and_pieces_of_lines_are_put_together(
     )
     thread.start()
     os.write(to_runner, b"pi")
-    os.write(to_runner, b"ng\nping")
+    os.write(to_runner, b"ng 600\nping 0")
     answer = os.read(from_runner, 4096)
     os.close(to_runner)
     thread.join()
 
     assert json.loads(answer) == {"registered": True, "draining": False, "queue_id": "q", "runs": 1, "idle_s": None}
     assert heard.guards > 0
+    assert heard.idle_beats_s == [600.0]
     for descriptor in (reading, from_runner, writing):
         os.close(descriptor)

@@ -28,7 +28,7 @@ from loadgen.model.nightly import (
     parse_cron,
 )
 from loadgen.snowflake.failure import Failure
-from orchestrator.nightly.scheduler import SchedulerPass, fire_due_schedules, run_scheduler
+from orchestrator.nightly.scheduler import SchedulerHooks, SchedulerPass, fire_due_schedules, run_scheduler
 from tests.control_plane import patience
 from tests.unit.schedule_tables import NEW_YEAR, ZONES, Died, Row, Tables, Wire, at
 
@@ -213,7 +213,7 @@ def test_what_a_dead_scheduler_recorded_is_queued_by_the_next_wherever_it_died()
         assert recorded == (place % 2 == 0 or place > RECORDED_AT or not died)
 
 
-RECORDED_AT = 5  # looks for unfinished ones, reads a batch, the time, [last run], records
+RECORDED_AT = 4  # looks for unfinished ones, reads a batch, [last run], records
 
 
 def nightly_tables(overlap: str = "skip", **more: Row) -> Tables:
@@ -317,8 +317,8 @@ def test_nothing_is_done_where_nothing_is_due():
     tables = Tables(naive(NEW_YEAR), {"a": Row("0 2 * * *", "UTC", 1, "skip", naive(NEW_YEAR))})
     wire = Wire(tables)
 
-    assert fire_due_schedules(wire.session, patience()) == SchedulerPass(schedules=1)
-    assert wire.statements == 4
+    assert fire_due_schedules(wire.session, patience()) == SchedulerPass(schedules=1, next_s=2 * 3600)
+    assert wire.statements == 2
 
 
 def test_what_is_settled_is_not_looked_at_again():
@@ -329,5 +329,25 @@ def test_what_is_settled_is_not_looked_at_again():
     fire_due_schedules(Wire(tables).session, patience())
     wire = Wire(tables)
 
-    assert fire_due_schedules(wire.session, patience()) == SchedulerPass(schedules=1)
-    assert wire.statements == 4
+    assert fire_due_schedules(wire.session, patience()) == SchedulerPass(schedules=1, next_s=86_399)
+    assert wire.statements == 2
+
+
+@pytest.mark.parametrize(("cron", "looks"), [("0 2 * * *", 7), ("*/5 * * * *", 13)])
+def test_an_idle_pool_looks_at_the_next_fire_and_once_per_interval(cron: str, looks: int):
+    """An hour: at its beginning, every ten minutes or five, and never for what others left but once."""
+    tables = Tables(naive(NEW_YEAR), {"a": Row(cron, "UTC", 1, "skip", naive(NEW_YEAR))})
+    wire, stop, seen = Wire(tables), threading.Event(), list[datetime]()
+
+    class Waiting(FakeClock):
+        def wait(self, event: threading.Event, timeout_s: float) -> bool:
+            self.advance(timeout_s)
+            tables.now += timedelta(seconds=timeout_s)
+            if tables.now > naive(NEW_YEAR) + timedelta(hours=1, seconds=1):
+                stop.set()
+            return event.is_set()
+
+    hooks = SchedulerHooks(idle_s=lambda: 600.0, then=lambda: seen.append(tables.now))
+    run_scheduler(wire.session, stop, clock=Waiting(), hooks=hooks)
+
+    assert len(seen) == looks

@@ -200,6 +200,7 @@ SMALL = {
     "run_status.unfinished": "runs that are under way",
     "run_queue.candidates": "inside: runs that are under way",
     "run_queue.depth": "one number",
+    "run_queue.work": "two numbers",
     "pool_workers.count": "one number",
     "pool_workers.page": "inside: runners that are gone are forgotten after a week",
     "pool_workers.totals": "one row; runners that are gone are forgotten after a week",

@@ -26,6 +26,7 @@ from loadgen.model.nightly import PoolWorkerStatus
 from loadgen.snowflake.session import RetryPolicy
 
 BEAT_S = 10.0
+STALE_S = 30  # as the statements have it for runners that did not say
 PAGE_MAX = 100
 _HOST_MAX = 60  # characters
 _TOKEN_BYTES = 4
@@ -119,12 +120,24 @@ def register(
 
 
 def beat(
-    session: ControlSession, worker_id: str, *, current_run: str | None, completed: int, failed: int, lease_s: float
+    session: ControlSession,
+    worker_id: str,
+    *,
+    current_run: str | None,
+    completed: int,
+    failed: int,
+    lease_s: float,
+    idle_s: float | None = None,
 ) -> RegistryReply | None:
-    """One heartbeat, one attempt. None: it is not known any more, and must register again."""
-    if session.execute(_Q["beat"], current_run, completed, failed, worker_id) == 0:
+    """One heartbeat, one attempt. None: it is not known any more, and must register again.
+
+    `idle_s`: the next one comes after that time, because there is no work; two of them may be missed.
+    """
+    stale_s = STALE_S if idle_s is None else round(2 * idle_s) + STALE_S
+    if session.execute(_Q["beat"], stale_s, current_run, completed, failed, worker_id) == 0:
         return None
-    return RegistryReply(beat_s=beat_s(lease_s), should_drain=_is_draining(session, worker_id))
+    beat_after_s = beat_s(lease_s) if idle_s is None else idle_s
+    return RegistryReply(beat_s=beat_after_s, should_drain=_is_draining(session, worker_id))
 
 
 def _is_draining(session: ControlSession, worker_id: str) -> bool:

@@ -233,6 +233,12 @@ def _end(
     return ended
 
 
+def work(session: ControlSession, offers: tuple[str, ...]) -> tuple[int, int]:
+    """The runs under way and those that a runner with these capabilities can take now or later; and all of both."""
+    ((here, anywhere),) = session.fetch(_Q["work"], labels_json(offers))
+    return int(here or 0), int(anywhere)
+
+
 def depth(session: ControlSession, offers: tuple[str, ...], *, share: bool = False) -> int:
     """How many runs could begin now, if there were enough runners with these capabilities."""
     return int(session.fetch(_Q["depth"], int(share), labels_json(offers), int(share))[0][0])

@@ -59,6 +59,13 @@ class ScheduleRow:
     updated_at: datetime
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnabledSchedules:
+    rows: ParsedRows[ScheduleRow]
+    last_id: str | None  # of these; None: there are no more after them
+    now: datetime | None  # the server's time, aware; None: there are no rows
+
+
 def add(session: ControlSession, patience: RetryPolicy, new: NewSchedule) -> str:
     """A new schedule, enabled from now on; its id. UsageError when the name is taken."""
     schedule_id = str(uuid.uuid4())
@@ -99,10 +106,14 @@ def by_name(session: ControlSession) -> ParsedRows[ScheduleRow]:
     return read_rows(session.fetch(_Q["by_name"].limited(LISTED_MAX)), _row)
 
 
-def enabled(session: ControlSession, after: str, limit: int) -> tuple[ParsedRows[ScheduleRow], str | None]:
-    """The next enabled schedules after an id, and the last id of them; None: there are no more."""
+def enabled(session: ControlSession, after: str, limit: int) -> EnabledSchedules:
+    """The next enabled schedules after an id."""
     found = session.fetch(_Q["enabled"].limited(limit), after)
-    return read_rows(found, _row), str(found[-1][0]) if found else None
+    return EnabledSchedules(
+        rows=read_rows([row[:-1] for row in found], _row),
+        last_id=str(found[-1][0]) if len(found) == limit else None,
+        now=as_utc(found[-1][-1]) if found else None,
+    )
 
 
 def wanted(session: ControlSession, schedule_id: str) -> QueueRequest | None:

@@ -21,6 +21,7 @@ from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlSession
 from loadgen.errors import UsageError
 from loadgen.log import LINE_LIMIT, printable
+from loadgen.model.credits import IDLE_POLL_S, look_credits_per_day
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.units import counted, format_duration_s
 from orchestrator.nightly.attempt import LOADGEN_COMMAND
@@ -90,7 +91,7 @@ def _runner_options(command: Command) -> Command:
 )
 @click.option(
     "--idle-poll",
-    default="10m",
+    default=format_duration_s(IDLE_POLL_S),
     show_default=True,
     metavar="TIME",
     help="How often to look while nothing is queued, so that the control plane's warehouse suspends itself. Not with an"
@@ -207,6 +208,8 @@ def stats(output: str, **place: str | None) -> None:
         f" {found['processing_workers']} busy;"
         f" {counted(found['total_completed'], 'attempt')} completed, {found['total_failed']} failed"
     )
+    if (per_day := found["idle_credits_per_day"]) is not None:
+        echo(f"an idle pool costs about {per_day:.1f} credits a day with --idle-poll {format_duration_s(IDLE_POLL_S)}")
     for worker_id, worker in found["workers"].items():
         echo(f"  {printable(worker_id, 100)}  {worker['status']}  {printable(worker['current_run'] or 'idle')}")
 
@@ -234,6 +237,7 @@ def _stats(session: ControlSession, patience: RetryPolicy) -> dict[str, Any]:
         "processing_workers": processing,
         "total_completed": completed,
         "total_failed": failed,
+        "idle_credits_per_day": None if session.place.profile().is_embedded else look_credits_per_day(IDLE_POLL_S),
         "workers": {
             worker.identity.worker_id: {
                 "status": worker.status.value,

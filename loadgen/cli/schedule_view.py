@@ -218,6 +218,8 @@ _PLACE = ("connection", "database", "schema", "warehouse")
 CRONTAB = """\
 # loadgen: fire the schedules that are due. Add these lines with `crontab -e`.
 # cron mails what is printed: nothing, unless something is wrong. One tick at a time; one that hangs is ended.
+# In Snowflake the control plane's warehouse runs all the time for it: 24 credits a day. A pool (`loadgen pool run`)
+# fires schedules for less: it looks when the next one is due.
 SHELL=/bin/sh
 * * * * * flock -n -E 75 "$HOME/.{unit}.lock" timeout -k 10 {limit_s} {command}
 """
@@ -236,6 +238,8 @@ SyslogIdentifier={unit}
 TIMER = """\
 # ~/.config/systemd/user/{unit}.timer: `systemctl --user enable --now {unit}.timer`,
 # and `loginctl enable-linger` so that it continues while you are not logged in.
+# In Snowflake the control plane's warehouse runs all the time for it: 24 credits a day. A pool (`loadgen pool run`)
+# fires schedules for less: it looks when the next one is due.
 [Unit]
 Description=Look at the schedules of loadgen every minute
 

@@ -128,7 +128,7 @@ def _control_plane(subject: DoctorTarget, clock: Clock) -> Iterator[DoctorCheck]
     def ground(sessions: DoctorSessions) -> Sequence[Finding]:
         found = check_prerequisites(sessions.control(Prerequisites()), once())
         sessions.facts.ground = found
-        return [control_plane.ground(found, subject.place)]
+        return [control_plane.ground(found, subject.place, is_embedded=subject.control_profile().is_embedded)]
 
     def tables(sessions: DoctorSessions) -> Sequence[Finding]:
         state = read_schema_state(sessions.control(sessions.facts.ground), once())

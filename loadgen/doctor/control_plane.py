@@ -12,10 +12,12 @@ from loadgen.control.setup.migrations import SchemaState, migrations
 from loadgen.control.setup.privileges import required_privileges
 from loadgen.control.sql import NamedQuery
 from loadgen.doctor.finding import Finding, failed, ok, warning
+from loadgen.model.credits import IDLE_POLL_S, look_credits_per_day
 from loadgen.snowflake.ident import Identifier, QualifiedName
+from loadgen.units import format_duration_s
 
 
-def ground(found: Prerequisites, place: ControlPlaneLocation) -> Finding:
+def ground(found: Prerequisites, place: ControlPlaneLocation, *, is_embedded: bool) -> Finding:
     parts = {
         f"warehouse {Identifier.parse(place.warehouse)}": found.warehouse,
         f"database {Identifier.parse(place.database)}": found.database,
@@ -23,7 +25,9 @@ def ground(found: Prerequisites, place: ControlPlaneLocation) -> Finding:
     }
     absent = [name for name, is_there in parts.items() if not is_there]
     if not absent:
-        return ok(", ".join(parts))
+        per_day = look_credits_per_day(IDLE_POLL_S)
+        pool = f"an idle `loadgen pool run` starts the warehouse every {format_duration_s(IDLE_POLL_S)}"
+        return ok(", ".join(parts), *([] if is_embedded else [f"{pool}: about {per_day:.1f} credits a day"]))
     remedy = "`loadgen setup` makes them, or says what an administrator must do."
     return failed(f"not there, or not for this role: {', '.join(absent)}", remedy)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from loadgen.errors import UsageError
+from loadgen.model.credits import look_credits_per_day
 from loadgen.units import counted
 
 PING_S = 2.0
@@ -13,7 +14,6 @@ PING_TIMEOUT_S = 10.0
 MISSES_MAX = 3
 IDLE_LOOKS = 2  # in a row without work: one may fall between a fire of a schedule and its run
 START_PAUSE_MAX_S = 60.0
-AWAKE_S = 60.0  # of the warehouse for one look: AUTO_SUSPEND of `loadgen setup`, and the least that is billed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class PollPace:
 
     def credits_per_day(self) -> float:
         """Of an X-Small warehouse that suspends itself after a minute, for a pool that has no work for a day."""
-        return min(24.0, 86_400 / self.idle_poll_s * AWAKE_S / 3_600)
+        return look_credits_per_day(self.idle_poll_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -209,9 +209,7 @@ class Runner:
         try:
             self._beats.hold(HeldClaim(claim=claim, trust=self._beats.new_trust(begun_ns)))
             self._attempt(claim)
-        except (
-            LoadgenError
-        ) as error:  # its outcome could not be stored: the lease expires, and another runner tries again
+        except LoadgenError as error:  # its outcome is not stored: the lease expires, and another runner tries again
             self._in_doubt = True
             event(log, logging.WARNING, "attempt_failed", queued=claim.queue_id, why=str(error))
         finally:
@@ -247,12 +245,7 @@ class Runner:
                 program=self._settings.program,
                 stop_s=self._settings.stop_s,
             )
-        except (
-            OSError,
-            ValueError,
-            TypeError,
-            InvalidQueueRow,
-        ) as error:  # a text of the row may be no argument of a program
+        except (OSError, ValueError, TypeError, InvalidQueueRow) as error:  # a text may be no argument of a program
             code = _COULD_NOT_START if isinstance(error, OSError) else _HOPELESS
             result = AttemptResult(exit_code=code, reason=f"it could not start: {error}")
             self._record(claim, wanted.attempts, result, AttemptInterruption())

@@ -228,6 +228,7 @@ def test_runners_are_listed_in_pages_shown_drained_and_given_up(plane, ask):
         "processing_workers": 0,
         "total_completed": 0,
         "total_failed": 0,
+        "idle_credits_per_day": None,
         "workers": {
             "bench-0": {"status": "ONLINE", "current_run": None, "completed": 0, "failed": 0},
             "bench-1": {"status": "DRAINING", "current_run": None, "completed": 0, "failed": 0},

@@ -8,7 +8,7 @@ import pytest
 
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.setup.installer import Prerequisites
-from loadgen.control.setup.migrations import SchemaState
+from loadgen.control.setup.migrations import SchemaState, migrations
 from loadgen.doctor import control_plane, offline, server, warehouse
 from loadgen.doctor.check_runner import (
     BoundedExecutor,
@@ -195,18 +195,21 @@ def test_an_offset_is_told_only_as_far_as_it_is_certain(seconds, error_s, mark):
 
 
 def test_what_is_not_there_is_named():
-    found = control_plane.ground(Prerequisites(warehouse=False, database=True, schema=False), ControlPlaneLocation())
+    place = ControlPlaneLocation()
+    found = control_plane.ground(Prerequisites(warehouse=False, database=True, schema=False), place, is_embedded=False)
 
     assert found.mark is FindingLevel.FAILED
     assert found.said.endswith('warehouse "LOADGEN_CONTROL_WH", schema "LOADGEN"."CONTROL"')
-    assert (
-        control_plane.ground(Prerequisites(warehouse=True, database=True, schema=True), ControlPlaneLocation()).mark
-        is FindingLevel.OK
-    )
+    there = Prerequisites(warehouse=True, database=True, schema=True)
+    assert control_plane.ground(there, place, is_embedded=True).details == ()
+    fine = control_plane.ground(there, place, is_embedded=False)
+    assert fine.mark is FindingLevel.OK
+    assert fine.details == ("an idle `loadgen pool run` starts the warehouse every 10m: about 2.4 credits a day",)
 
 
 def test_tables_that_are_missing_stop_a_run_on_an_account():
-    none, all_there = SchemaState(schema_exists=True, applied=()), SchemaState(schema_exists=True, applied=(1, 2, 3))
+    none = SchemaState(schema_exists=True, applied=())
+    all_there = SchemaState(schema_exists=True, applied=tuple(migration.version for migration in migrations()))
 
     assert control_plane.tables(none, is_embedded=False).mark is FindingLevel.FAILED
     assert control_plane.tables(none, is_embedded=True).mark is FindingLevel.WARNING

@@ -113,7 +113,7 @@ def _is_lost(session: ControlSession, patience: RetryPolicy, queue_id: str, epoc
 def _take(
     session: ControlSession, patience: RetryPolicy, turn: QueueClaim, attempts: int, target: str, ttl_s: float
 ) -> bool | None:
-    """False: the turn is another's, and the queue may not repeat that yet. None: it is nobody's."""
+    """False: the turn is another's, and the queue may not repeat that yet. None: it is still free."""
     key = (turn.queue_id, turn.epoch)
 
     def look() -> bool | None:

@@ -1,7 +1,7 @@
 """RUN_STATUS: what a run is, where it stands, and what its leader has made known of it.
 
 The leader's writes carry its lease and are rejected by SQL when that has expired. Any process reads. A user who wants
-the end inserts a row into STOP_REQUESTS: whoever reads the run sees it CANCELLING from then on.
+the end inserts a row into STOP_REQUESTS: readers of the run see it CANCELLING from then on.
 """
 
 from __future__ import annotations

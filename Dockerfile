@@ -1,26 +1,38 @@
-# The image of a worker, for `spawner: {kind: spcs}` or any other place that runs containers.
-# How to build and push it: schemas/spcs/README.md. The tests read this file; they do not build it.
+# The image of loadgen, for `spawner: {kind: spcs}`, `spawner: {kind: kubernetes}` or any other place that runs containers.
+# How to build and push it: docs/scaling.md. The tests read this file; they do not build it.
 # The base is pinned by digest, because a tag may become another image. For a newer one:
 # docker build --build-arg BASE=python:3.13-slim-bookworm@$(docker buildx imagetools inspect \
 #     python:3.13-slim-bookworm --format '{{.Manifest.Digest}}')
+# Workers need few packages. To start runs from a pod: --build-arg LOCK=requirements-kubernetes.lock
 ARG BASE=python:3.13-slim-bookworm@sha256:01f42367a0a94ad4bc17111776fd66e3500c1d87c15bbd6055b7371d39c124fb
-FROM ${BASE}
+FROM ${BASE} AS build
+ARG LOCK=requirements-image.lock
 
 WORKDIR /opt/loadgen
-ENV PATH="/opt/loadgen/bin:$PATH" PIP_NO_CACHE_DIR=1
+ENV PIP_NO_CACHE_DIR=1
 
-# Packages first, by what bin/ uses everywhere, without those for development: they are installed again only when the
-# lock has changed.
-COPY requirements.lock ./
+# Packages first, by what bin/ uses everywhere: they are installed again only when the lock has changed. What only their
+# developers need does not go into the image.
+COPY ${LOCK} requirements.lock
 COPY bin/ bin/
-RUN bash -euo pipefail -c 'root=$PWD; source bin/.bootstrap; ensure_environment .venv requirements.lock'
+RUN bash -euo pipefail -c 'root=$PWD; source bin/.bootstrap; ensure_environment .venv requirements.lock' \
+    && find .venv -type d -name tests -prune -exec rm -rf {} + \
+    && rm -rf .venv/lib/python3*/site-packages/pip .venv/lib/python3*/site-packages/pip-*
 
 COPY loadgen/ loadgen/
 COPY orchestrator/ orchestrator/
 COPY schemas/ schemas/
-RUN .venv/bin/python -m compileall -q loadgen orchestrator schemas \
-    && useradd --create-home --uid 10001 loadgen
+RUN .venv/bin/python -m compileall -q loadgen orchestrator schemas
 
-# Nothing below /opt/loadgen is writable for it; what a worker could not store goes to its home.
-USER loadgen
-ENTRYPOINT ["/opt/loadgen/bin/run_worker"]
+FROM ${BASE}
+
+WORKDIR /opt/loadgen
+ENV PATH="/opt/loadgen/bin:$PATH"
+RUN useradd --create-home --uid 10001 loadgen
+COPY --from=build /opt/loadgen/ ./
+
+# Nothing below /opt/loadgen is writable for it, and the root file system may be read-only: what a worker could not store
+# goes to LOADGEN_SPOOL_DIR, or to its home.
+USER 10001
+ENTRYPOINT ["/opt/loadgen/bin/loadgen"]
+CMD ["worker"]

@@ -14,7 +14,7 @@ import re
 import signal
 import subprocess
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -145,6 +145,7 @@ class Cluster:
         self.faults: list[RequestFault] = []
         self.events: list[dict[str, Any]] = []
         self.second_pods: set[int] = set()  # indexes that get two pods
+        self.program: Sequence[str] = PROGRAM  # of the image
         self.trouble: list[BaseException] = []
         self._lock, self._numbers = threading.RLock(), itertools.count(1)
         self._started: list[subprocess.Popen[bytes]] = []
@@ -342,7 +343,7 @@ class Cluster:
         spool = {"HOME": str(home), "LOADGEN_SPOOL_DIR": str(home / "spool")}  # instead of the pod's volume
         with pod.log.open("ab") as output:
             pod.process = subprocess.Popen(
-                [*PROGRAM, *words, *container["args"]],
+                [*self.program, *words, *container["args"]],
                 env={**environ, **fixed, **spool},
                 cwd=home,
                 stdout=output,
@@ -367,6 +368,12 @@ class Cluster:
             else:
                 environ[one["name"]] = re.sub(r"\$\((\w+)\)", lambda found: environ[found[1]], one["value"])
         return environ
+
+
+def login_secret(host: str, port: int) -> dict[str, str]:
+    """The content of a Secret with which pods log in to an embedded server."""
+    login = {"ACCOUNT": "embedded", "USER": "bench", "PASSWORD": "any", "PROTOCOL": "http"}
+    return {f"SNOWFLAKE_{name}": value for name, value in {**login, "HOST": host, "PORT": str(port)}.items()}
 
 
 def failure(status: int, message: str) -> tuple[int, dict[str, Any]]:

@@ -124,6 +124,7 @@ class ContainerSpawner:
         self._run_id = ""
         self._workers: dict[int, str] = {}  # by number
         self._ends: Mapping[str, ProcessEnd] = {}  # replaced as a whole: the leader reads it
+        self._begun: set[int] = set()  # which have started
         self._logged: set[int] = set()  # whose logs were fetched after their end
         self._told: frozenset[str] = frozenset()  # why containers have not started, as last told
         self._unseen = 0  # failed looks, since the last that worked
@@ -227,16 +228,23 @@ class ContainerSpawner:
             if worker_id is None or worker_id in self._ends:
                 continue
             lines = self._fetch_log(job, container.index) if container.has_failed else ()
-            end = container.end(worker_id, lines)
-            if end is None and container.waits and self._start_limit_s is not None and waited_s > self._start_limit_s:
-                what = f"did not start within {self._start_limit_s:g} s: {container.waits}"
-                end = ContainerLost(worker_id=worker_id, what=what)
+            end = container.end(worker_id, lines) or self._overdue(container, worker_id, waited_s)
             if end is not None:
                 self._ends = {**self._ends, worker_id: end}
         held_up = frozenset(one.waits for one in containers if one.is_held_up)
         if held_up - self._told:
             event(log, logging.WARNING, "containers_wait", job=job.name, why="; ".join(sorted(held_up)))
         self._told |= held_up
+
+    def _overdue(self, container: ContainerState, worker_id: str, waited_s: float) -> ProcessEnd | None:
+        """A container that has not started in time. One that has, and is not seen now, is on its way out."""
+        if not container.waits:
+            self._begun.add(container.index)
+        late = self._start_limit_s is not None and waited_s > self._start_limit_s
+        if not late or container.index in self._begun or self._cancelled:
+            return None
+        what = f"did not start within {self._start_limit_s:g} s: {container.waits}"
+        return ContainerLost(worker_id=worker_id, what=what)
 
     def _lose_all(self, what: str) -> None:
         lost = [worker_id for worker_id in self._workers.values() if worker_id not in self._ends]

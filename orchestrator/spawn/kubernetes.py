@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 ATTEMPTS = 5
 LIMITS_S = (5, 20)  # of one request: to connect, to answer
-LOG_BYTES = 200_000  # of one worker's log
+LOG_BYTES = 10_000_000  # of one worker's log; what lies beyond is its end
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 SERVICE_HOST = "KUBERNETES_SERVICE_HOST"
 TEXT_MAX = 500
@@ -183,7 +183,7 @@ def _configured_client(context: str | None, environ: Mapping[str, str]) -> tuple
         used = current if context is None else next((one for one in contexts if one["name"] == context), current)
         namespace = (used.get("context") or {}).get("namespace") or "default"
         return ConfiguredClient(kubernetes, configuration), str(namespace)
-    except (config.ConfigException, OSError, ValueError) as error:
+    except Exception as error:  # of the client, or of whatever it reads the file with
         raise ConfigurationError(
             f"spawner kubernetes: no cluster is configured here: {printable(str(error), TEXT_MAX)}",
             remedy="Set KUBECONFIG, or spawner.context to one that `kubectl config get-contexts` lists.",

@@ -20,7 +20,7 @@ from orchestrator.spawn.kubernetes_job import RULES, KubernetesJob
 from orchestrator.spawn.spawner import WorkerOrder
 from tests.control_plane import ControlPlane, patience
 from tests.embedded_server import EmbeddedServer
-from tests.kubernetes_cluster import IMAGE, Cluster, RequestFault, condition, pod_status
+from tests.kubernetes_cluster import IMAGE, Cluster, RequestFault, condition, login_secret, pod_status
 from tests.process.container_bench import ContainerBench, result
 from tests.processes import alive, wait_until
 
@@ -29,10 +29,7 @@ SPAWNER = f'{{kind: kubernetes, image: "{IMAGE}", secret: snowflake}}'
 
 @pytest.fixture
 def cluster(server: EmbeddedServer, tmp_path: Path) -> Iterator[Cluster]:
-    login = {"ACCOUNT": "embedded", "USER": "bench", "PASSWORD": "any", "PROTOCOL": "http"}
-    login |= {"HOST": server.host, "PORT": str(server.port)}
-    secret = {f"SNOWFLAKE_{name}": value for name, value in login.items()}
-    with Cluster(tmp_path, secrets={"snowflake": secret}) as running:
+    with Cluster(tmp_path, secrets={"snowflake": login_secret(server.host, server.port)}) as running:
         yield running
 
 
@@ -199,6 +196,22 @@ def test_pods_that_wait_are_told_at_once_and_given_up_with_their_reason(spawners
     assert spawners.cluster.jobs == {}
 
 
+def test_a_pod_that_ran_and_was_deleted_is_lost_and_not_late(spawners):
+    spawner, cluster = spawners.started(start_limit_s=0.5), spawners.cluster
+    for number in range(2):
+        cluster.say(number, pod_status("Running", {"running": {}}))
+    seen = len(cluster.calls)
+    wait_until(lambda: len(cluster.calls) > seen + 3, "the pods are seen")
+
+    asked = cluster.calls.count(("list", "", "events"))
+    cluster.only_job.pods.clear()
+    wait_until(lambda: cluster.calls.count(("list", "", "events")) > asked, "they are missed")
+    cluster.only_job.status = {"failedIndexes": "0,1"}
+
+    assert sentences(spawner, 2) == [f"worker-{n} was lost: its pod was deleted" for n in range(2)]
+    spawner.close()
+
+
 def test_pods_that_end_are_named_with_their_reason_and_last_lines(spawners):
     spawner = spawners.started()
     spawners.cluster.say(0, pod_status("Failed", {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}))
@@ -317,8 +330,11 @@ def test_a_run_that_another_leads_by_now_keeps_its_workers(spawners):
     assert spawners.cluster.removed == []
 
 
-def test_a_cluster_that_is_not_configured_is_a_configuration_error(spawners, tmp_path):
-    spawners.environ["KUBECONFIG"] = str(tmp_path / "nowhere")
+@pytest.mark.parametrize("content", ["", "{", "current-context: nowhere"])
+def test_a_cluster_that_is_not_configured_is_a_configuration_error(spawners, tmp_path, content):
+    broken = tmp_path / "broken"
+    broken.write_text(content, "utf-8")
+    spawners.environ["KUBECONFIG"] = str(broken)
     spawner = spawners.spawner()
 
     with pytest.raises(ConfigurationError, match="no cluster is configured here") as refused:

@@ -117,7 +117,8 @@ class ContainerResources:
     """CPU and memory of each worker's container."""
 
     requests: Mapping[str, Quantity] = key(
-        default={}, description="What a node must have free. cpu is 1 and memory 2Gi unless they are given."
+        default={},
+        description="What a node must have free: {cpu: 500m, memory: 4Gi}. cpu is 1 and memory 2Gi unless given.",
     )
     limits: Mapping[str, Quantity] = key(
         default={}, description="What a worker is kept to. A limit of cpu pauses workers, which is measured as latency."

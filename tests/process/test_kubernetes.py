@@ -257,8 +257,20 @@ def test_a_lost_answer_makes_no_second_job(spawners, caplog, fault):
 
     assert len(spawners.cluster.manifests) == 1
     assert "kubernetes_away" in caplog.text
+    spawners.cluster.faults = [RequestFault(verb="delete jobs", **fault)]
     spawner.close()
     assert spawners.cluster.jobs == {}
+    assert "job_not_removed" not in caplog.text
+
+
+def test_a_job_that_cannot_be_removed_is_named_with_the_command_that_does(spawners, caplog):
+    spawner = spawners.started()
+    spawners.cluster.faults = [RequestFault(verb="delete jobs", status=403, message="cannot delete", count=9)]
+
+    spawner.close()
+
+    assert "job_not_removed" in caplog.text
+    assert f"kubectl delete job {spawners.job().name} -n bench" in caplog.text
 
 
 def test_an_api_that_is_away_is_told_once_and_asked_again(spawners, caplog):

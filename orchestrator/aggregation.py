@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from loadgen.control.session import ControlSession
 from loadgen.control.tables import worker_metrics_snapshots
 from loadgen.control.tables.find_max_step_history import StepRecord
-from loadgen.control.tables.run_status import Run
+from loadgen.control.tables.run_status import ConnectionTarget, Run, RunRollup
 from loadgen.control.tables.warehouse_poll_snapshots import WarehousePoll
 from loadgen.control.tables.worker_metrics_snapshots import MetricsSnapshot
 from loadgen.errors import LoadgenError
@@ -24,6 +24,7 @@ from loadgen.metrics.tally import StatementTally, Tally
 from loadgen.metrics.window import ALL_STATEMENTS, MergedWindows, WindowResult, merge
 from loadgen.metrics.window_codec import WindowRow
 from loadgen.model.run import Phase
+from loadgen.rules.liveness import WorkerHealth
 from loadgen.rules.thresholds import Checked
 from loadgen.scenario.model import Threshold
 from loadgen.snowflake.session import RetryPolicy
@@ -252,3 +253,25 @@ class RunSnapshot:
     warnings: tuple[str, ...] = ()
     find_max_steps: tuple[StepRecord, ...] = ()
     polls: tuple[WarehousePoll, ...] = ()  # the newest looks at the warehouse, oldest first
+
+
+def roll_up(
+    workers: Sequence[WorkerView],
+    *,
+    targets: Mapping[str, ConnectionTarget],
+    next_sequence_id: int,
+    find_max_state: str | None,
+) -> RunRollup:
+    """The figures of RUN_STATUS, all but the throughput."""
+    lives = [worker.live for worker in workers if worker.live is not None]
+    healths = [worker.health for worker in workers]
+    return RunRollup(
+        workers_registered=sum(health is not WorkerHealth.MISSING for health in healths),
+        workers_active=sum(health in (WorkerHealth.ALIVE, WorkerHealth.STALE) for health in healths),
+        workers_completed=sum(health is WorkerHealth.DONE for health in healths),
+        total_ops=sum(live.measured.queries for live in lives),
+        error_count=sum(live.measured.errors for live in lives),
+        find_max_state=find_max_state,
+        targets=targets,
+        next_sequence_id=next_sequence_id,
+    )

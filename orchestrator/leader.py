@@ -30,12 +30,12 @@ from loadgen.errors import RunFailed
 from loadgen.log import event
 from loadgen.model.event import Stop
 from loadgen.model.run import Phase, RunStatus
-from loadgen.rules.liveness import LivenessTracker, WorkerHealth
+from loadgen.rules.liveness import LivenessTracker
 from loadgen.rules.plan import RunPlan, plan_run
 from loadgen.scenario.model import Scenario
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.units import NS_PER_S
-from orchestrator.aggregation import RunAggregator, RunSnapshot, SnapshotBackfill
+from orchestrator.aggregation import RunAggregator, RunSnapshot, SnapshotBackfill, roll_up
 from orchestrator.event_publisher import EventPublisher
 from orchestrator.find_max_controller import find_max_controller, step_record
 from orchestrator.guardrails import LimitMonitor
@@ -110,6 +110,7 @@ class Leader:
         self.succession = ReplacementTracker()
         self._interrupts = 0
         self._published: tuple[RunRollup, float] | None = None  # and when
+        self._known: Run | None = None  # as the tick before has read it, which changed nothing
         self._heard_s = 0.0  # when the control plane last answered
         self._missed_ticks = 0  # since then
         self._state = LifecycleState(since_s=0.0, seen=RunStatus.PREPARED)
@@ -212,7 +213,10 @@ class Leader:
                 self._regain(error)
 
     def read_run(self) -> Run:
-        run = self.patience.call(lambda: run_status.read(self.session, self._run_id))
+        return self.patience.call(self._read)
+
+    def _read(self) -> Run:
+        run = run_status.read(self.session, self._run_id)
         if run is None:
             raise RunFailed(f"run {self._run_id} has vanished from RUN_STATUS")
         return run
@@ -220,7 +224,8 @@ class Leader:
     # --- a tick ------------------------------------------------------------------------------------------------------
 
     def _tick(self) -> RunEnding | None:
-        """Observe, decide, apply. Actions that succeeded stay remembered when a later one fails."""
+        """Observe, decide, apply: two statements, as every other tick publishes figures instead of reading the run."""
+        publishes = self._known is not None
         view, run = self._observe()
         if run.stored_status is not None and run.stored_status is not run.status:  # a user wants its end
             self.move(replace(run, status=run.stored_status), MoveRun(run.status, run.phase, run.reason))
@@ -233,9 +238,12 @@ class Leader:
                 return action.ending
             if not self._apply(run, action):
                 return None
-            self._state = after_action(self._state, action)
+            self._state = after_action(self._state, action)  # remembered when a later action fails
         self.limits.warn(self._publisher.late_acknowledgements(self.workers))
-        self._publish()
+        if publishes or actions:
+            self._publish()
+        else:
+            self._known = run
         self._tell(run)
         return None
 
@@ -259,11 +267,9 @@ class Leader:
     def _observe(self) -> tuple[RunObservation, Run]:
         # Ends of processes first, then heartbeats: the last heartbeat of a process that has ended is never missed.
         ends = self._spawner.ended()
-        began_s = self._now_s()
-        run = run_status.read(self.session, self._run_id)
-        self._publisher.latencies_s.append(self._now_s() - began_s)
-        if run is None:
-            raise RunFailed(f"run {self._run_id} has vanished from RUN_STATUS")
+        began_s, known, self._known = self._now_s(), self._known, None
+        run = known or self._read()
+        self._publisher.latencies_s.extend([] if known else [self._now_s() - began_s])
         if run.status.is_terminal:  # another process recovered the run, for which this leader counted as lost
             raise RunFailed(f"run {self._run_id} was ended by another process: {run.status}, {run.reason}")
         if run.status is RunStatus.RUNNING and self._publisher.zero is None:
@@ -347,14 +353,8 @@ class Leader:
 
     def _publish(self) -> None:
         """Update the figures of the run in RUN_STATUS, when they have changed."""
-        lives = [worker.live for worker in self.workers if worker.live is not None]
-        healths = [worker.health for worker in self.workers]
-        rollup = RunRollup(
-            workers_registered=sum(health is not WorkerHealth.MISSING for health in healths),
-            workers_active=sum(health in (WorkerHealth.ALIVE, WorkerHealth.STALE) for health in healths),
-            workers_completed=sum(health is WorkerHealth.DONE for health in healths),
-            total_ops=sum(live.measured.queries for live in lives),
-            error_count=sum(live.measured.errors for live in lives),
+        rollup = roll_up(
+            self.workers,
             find_max_state=None if self.find_max is None else json.dumps(self.find_max.state()),
             targets=self._publisher.targets,
             next_sequence_id=self._publisher.next_sequence_id,

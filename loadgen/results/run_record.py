@@ -24,6 +24,7 @@ from loadgen.control.tables import (
 from loadgen.control.tables.run_control_events import PastEvent
 from loadgen.control.tables.run_status import Run
 from loadgen.control.tables.test_logs import LogRow
+from loadgen.control.tables.warehouse_poll_snapshots import WarehousePoll
 from loadgen.control.tables.worker_heartbeats import HeartbeatRow
 from loadgen.control.tables.worker_metrics_snapshots import MetricsSnapshot
 from loadgen.errors import LoadgenError, RunFailed, UsageError
@@ -108,6 +109,13 @@ def read_record(session: ControlSession, patience: RetryPolicy, name: str) -> Ru
     )
 
 
+_TABLES = {
+    MetricsSnapshot: "WORKER_METRICS_SNAPSHOTS",
+    PastEvent: "RUN_CONTROL_EVENTS",
+    WarehousePoll: "WAREHOUSE_POLL_SNAPSHOTS",
+}
+
+
 class _LeftOut:
     """Tells which rows of a run are left out: unreadable ones, and those of a time at which it did not run."""
 
@@ -124,8 +132,8 @@ class _LeftOut:
             return tuple(rows)
         kept = tuple(row for row in rows if self._is_in_time(moment(row)))
         if len(kept) < len(rows):
-            kind = type(rows[0]).__name__
-            self.told.append(f"{len(rows) - len(kept):,} of {len(rows):,} {kind} rows are of a time without the run")
+            table, count = _TABLES[type(rows[0])], len(rows) - len(kept)
+            self.told.append(f"{count:,} of {len(rows):,} rows of {table} are of a time without the run")
         return kept
 
     def _is_in_time(self, moment: datetime) -> bool:

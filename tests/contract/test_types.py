@@ -204,16 +204,6 @@ def test_an_array_bound_column_of_nulls_only_is_accepted(cursor):
     assert cursor.execute("SELECT * FROM T ORDER BY N").fetchall() == [(1, None, None, None), (2, None, None, None)]
 
 
-def test_an_array_bind_reaches_variants_through_a_values_clause(cursor):
-    cursor.execute("CREATE TABLE T (N INTEGER, V VARIANT)")
-
-    cursor.executemany(
-        "INSERT INTO T SELECT column1, PARSE_JSON(column2) FROM VALUES (?, ?)", [(1, '{"a":1}'), (2, None), (3, "[2]")]
-    )
-
-    assert read(cursor) == ['{\n  "a": 1\n}', None, "[\n  2\n]"]
-
-
 @few
 @given(digits=st.integers(min_value=-(10**38) + 1, max_value=10**38 - 1), scale=st.integers(min_value=0, max_value=37))
 def test_any_number_of_any_scale_is_exact(cursor, digits, scale):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from loadgen.worker.arguments import WorkerArguments
 from orchestrator.run_result import run_result_row
 from tests.control_plane import ControlPlane, patience
 from tests.unit.orchestrator_builders import window
-from tests.unit.warehouse_runs import second_row
+from tests.unit.warehouse_runs import MOMENT, second_row
 
 SECONDS = 20
 PER_SECOND = 60
@@ -130,6 +131,9 @@ class Store:
             step = StatusChange(status=status, phase=phase, to=to, to_phase=to_phase)
             assert run_status.move(self.plane.session, patience(), term, step)
             status, phase = to, to_phase
+        sql = "UPDATE RUN_STATUS SET START_TIME = TO_TIMESTAMP_NTZ(?), END_TIME = TO_TIMESTAMP_NTZ(?) WHERE RUN_ID = ?"
+        began, ended = MOMENT, MOMENT + timedelta(seconds=SECONDS + 5)  # when its seconds were measured
+        self.plane.change(sql, str(began), str(ended), run_id)
 
     def compare(self, *words: str) -> tuple[int, str, str]:
         """Exit code, stdout and stderr."""

@@ -191,7 +191,7 @@ def test_interrupted_while_it_ends(bench: Bench) -> None:
     impatient = bench.run(workload=SLOW, target=PATIENT, load=ENDS_SOON)
     processing = bench.run(load=ENDS_SOON)
     processing.wait_for(MEASURES)
-    bench.server.fault(match=RESULTS_READ, kind="latency", ms=2_000, count=1)
+    bench.server.fault(match=RESULTS_READ, kind="latency", ms=6_000, count=1)
     wait_until(lambda: bench.state(processing.run_id)[1] == "PROCESSING", "it makes its results")
     interrupt(processing, signal.SIGTERM)
     for run in (draining, impatient):

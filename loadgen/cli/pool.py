@@ -98,7 +98,9 @@ def _runner_options(command: Command) -> Command:
     " embedded control plane.",
 )
 @click.option("--idle", default="300s", show_default=True, metavar="TIME", help="End a surplus runner after this time.")
-@click.option("--max-age", default="3600s", show_default=True, metavar="TIME", help="Replace runners of this age.")
+@click.option(
+    "--max-age", default="3600s", show_default=True, metavar="TIME", help="Replace runners of this age that did a run."
+)
 @click.option(
     "--max-runs", type=click.IntRange(1), default=1000, show_default=True, help="Replace runners after N runs."
 )

@@ -107,10 +107,14 @@ def start_pause_s(failures: int) -> float:
 
 
 def _recycled(rules: PoolRules, living: Sequence[RunnerView], serving: Sequence[RunnerView]) -> tuple[str, ...]:
-    """The oldest that is over its age or its runs; one at a time, so that the others go on."""
+    """The oldest that is over its age or its runs; one at a time, so that the others go on.
+
+    One that has done no run is as good as new, and replacing it would start the control plane's warehouse.
+    """
     if len(living) > len(serving):
         return ()
-    over = [runner for runner in serving if runner.age_s >= rules.max_age_s or runner.runs >= rules.max_runs]
+    used = [runner for runner in serving if runner.runs > 0]
+    over = [runner for runner in used if runner.age_s >= rules.max_age_s or runner.runs >= rules.max_runs]
     return (max(over, key=lambda runner: runner.age_s).name,) if over else ()
 
 

@@ -99,13 +99,17 @@ def test_one_that_drains_is_no_help_but_still_needs_the_machine():
     assert decide_pool_size(PoolRules(min_runners=1, max_runners=2), 9, [draining, runner()]) == NOTHING
 
 
-@pytest.mark.parametrize("over", [{"age_s": 3600.0}, {"runs": 1000}], ids=["age", "runs"])
+def test_a_runner_that_has_done_nothing_is_not_replaced_for_its_age():
+    assert decide_pool_size(RULES, 0, [runner("a", age_s=90_000.0, idle_s=89_000.0)]) == NOTHING
+
+
+@pytest.mark.parametrize("over", [{"age_s": 3600.0, "runs": 1}, {"runs": 1000}], ids=["age", "runs"])
 def test_one_that_is_over_its_time_is_recycled_and_replaced(over):
     assert decide_pool_size(RULES, None, [runner("old", **over)]) == PoolDecision(start=1, recycle=("old",))
 
 
 def test_runners_are_recycled_one_after_the_other():
-    old = [runner("a", age_s=3700.0), runner("b", age_s=3800.0)]
+    old = [runner("a", age_s=3700.0, runs=1), runner("b", age_s=3800.0, runs=1)]
     rules = PoolRules(min_runners=2, max_runners=3)
 
     assert decide_pool_size(rules, None, old) == PoolDecision(start=1, recycle=("b",))
@@ -114,7 +118,7 @@ def test_runners_are_recycled_one_after_the_other():
 
 def test_a_recycled_runner_is_replaced_also_above_the_minimum():
     rules, depth = PoolRules(min_runners=1, max_runners=2), 1
-    old, other = runner("old", age_s=3700.0), runner("other")
+    old, other = runner("old", age_s=3700.0, runs=1), runner("other")
 
     first = decide_pool_size(rules, depth, [old, other])
     while_it_drains = decide_pool_size(rules, depth, [runner("old", age_s=3701.0, draining=True), other], first.size)

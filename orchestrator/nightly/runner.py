@@ -1,7 +1,7 @@
 """A runner: takes runs from the queue, one at a time, and does them until it is told to leave.
 
 thread   does                                                       owns
-main     answers its manager, signals, guards the lease; no driver  stdin, stdout (`runner_protocol`)
+main     answers its manager, signals, guards the lease; no driver  stdin, stdout (`runner_process`)
 runs     claims a run, follows it, says how it ended                a session, the run's process
 beats    keeps the runner registered and its lease alive            a separate session
 """

@@ -145,7 +145,7 @@ class RunnerProcess:
             self._process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Its run ends too: the leash sees the end of its pipe."""
+        """Its run ends too: the guard of that process sees the end of its pipe."""
         with suppress(ProcessLookupError):
             self._process.kill()
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from loadgen.control.rows import ParsedRows
@@ -32,7 +32,7 @@ from loadgen.rules.find_max_step import (
     client_limited_step,
 )
 from loadgen.rules.thresholds import check_threshold
-from loadgen.scenario.model import FindMaxSettings, OnWorkerLoss, Scenario, Threshold
+from loadgen.scenario.model import EMBEDDED, FindMaxSettings, OnWorkerLoss, Scenario, Threshold
 from loadgen.units import NS_PER_MS
 from orchestrator.lifecycle import MetricsMissing, SearchDecision, SearchFinished, StartStep
 from orchestrator.run_result import client_effect, delivered_steps, service_mean_ms
@@ -67,8 +67,12 @@ def observe_step(
     *,
     queue_seen: bool = False,
     client_limit: str | None = None,
+    shares_machine: bool = False,
 ) -> tuple[StepObservation, MergedWindows]:
-    """What the windows of a step show; none counts for longer than the worker that has measured least."""
+    """What the windows of a step show; none counts for longer than the worker that has measured least.
+
+    `shares_machine`: the server runs on the machine of the workers.
+    """
     merged = merge(windows, live=True)
     health = worst(ClientHealth.of(client_effect(own)) for own in windows)
     mean_ms = service_mean_ms([window for own in windows for window in own])
@@ -82,15 +86,9 @@ def observe_step(
         slo=_slo(merged, thresholds, health, mean_ms),
         queue_seen=queue_seen,
         client_limit=client_limit,
-        client=_client_bound(health, mean_ms),
+        client=ClientBound.of(health, mean_ms, shares_machine=shares_machine),
     )
     return shown, merged
-
-
-def _client_bound(health: ClientHealth, mean_ms: float | None) -> ClientBound:
-    """How late threads woke up bounds what the client adds to times, and takes from the throughput of a closed loop."""
-    fraction = (health.wakeup_mean_ms or 0.0) / mean_ms if mean_ms else 0.0
-    return ClientBound(percentile_ms=health.wakeup_p99_ms or 0.0, qps_fraction=fraction, advice=health.advice)
 
 
 def client_limit(target: int, windows: Mapping[str, Sequence[WindowResult]]) -> str | None:
@@ -199,9 +197,11 @@ class FindMaxController:
         *,
         missing_s: float,
         on_worker_loss: OnWorkerLoss = OnWorkerLoss.FAIL,
+        shares_machine: bool = False,
     ) -> None:
         self.search = FindMaxSearch(config=config)
-        self._thresholds, self._missing_s, self._on_worker_loss = thresholds, missing_s, on_worker_loss
+        self._observe = partial(observe_step, thresholds=thresholds, shares_machine=shares_machine)
+        self._missing_s, self._on_worker_loss = missing_s, on_worker_loss
         self._asked: int | None = None  # the number of the step that workers were told about
         self._grew_s = 0.0  # when every worker had measured more of the step
         self._seconds = -1.0
@@ -225,7 +225,7 @@ class FindMaxController:
                 break
             outcome = StepOutcome(record.outcome)
             windows, queue_seen = windows_of(number), bool(record.queue_seen)
-            shown, _ = observe_step(record.target_connections, windows, self._thresholds, queue_seen=queue_seen)
+            shown, _ = self._observe(record.target_connections, windows, queue_seen=queue_seen)
             again = self.search.judge(shown)
             is_known = outcome is StepOutcome.CLIENT_LIMIT or (again is not None and again.outcome is outcome)
             unknown += [] if is_known else [number]
@@ -263,7 +263,7 @@ class FindMaxController:
             return None, self._next(now_s)
         windows = [self._windows(worker) for worker in workers]
         limit = client_limit(target, {worker.worker_id: own for worker, own in zip(workers, windows, strict=True)})
-        shown, merged = observe_step(target, windows, self._thresholds, queue_seen=queue_seen, client_limit=limit)
+        shown, merged = self._observe(target, windows, queue_seen=queue_seen, client_limit=limit)
         if shown.seconds > self._seconds:
             self._seconds, self._grew_s = shown.seconds, now_s
         step = self.search.judge(shown)
@@ -386,4 +386,10 @@ def find_max_controller(scenario: Scenario) -> FindMaxController | None:
     if config is None:
         return None
     missing_s = scenario.timing.metrics_missing_s
-    return FindMaxController(config, scenario.thresholds, missing_s=missing_s, on_worker_loss=scenario.on_worker_loss)
+    return FindMaxController(
+        config,
+        scenario.thresholds,
+        missing_s=missing_s,
+        on_worker_loss=scenario.on_worker_loss,
+        shares_machine=scenario.connection == EMBEDDED,
+    )

@@ -137,11 +137,16 @@ class ClientHealth:
         return "run fewer connections per worker, or the workers on another machine"
 
     @property
+    def taken_cores(self) -> str | None:
+        """That other processes left no core free on this machine; None: they did, or it is not known."""
+        if self.others_cores is None or self.cores is None or self.others_cores < self.cores - CORES_TAKEN:
+            return None
+        return f"other processes used {self.others_cores:.1f} of {self.cores}"
+
+    @property
     def _starved(self) -> str:
         """The other reason why a process did not run, where there is evidence for it."""
-        if self.others_cores is None or self.cores is None or self.others_cores < self.cores - CORES_TAKEN:
-            return ""
-        return f", or had no core to run on: other processes used {self.others_cores:.1f} of {self.cores}"
+        return f", or had no core to run on: {self.taken_cores}" if self.taken_cores else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

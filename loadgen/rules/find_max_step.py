@@ -17,6 +17,7 @@ from functools import reduce
 from operator import add
 from typing import Protocol, Self
 
+from loadgen.rules.client_health import ClientHealth
 from loadgen.scenario.model import FindMaxSettings
 
 PLATEAU_GAIN = 0.02  # of throughput, over two steps of the climb
@@ -70,6 +71,17 @@ class ClientBound:
     percentile_ms: float = 0.0  # added to a percentile, at most
     qps_fraction: float = 0.0  # of the throughput, missing at most
     advice: str = ""
+    starved_server: str | None = None  # why the server, on the same machine, had no core to run on
+
+    @classmethod
+    def of(cls, health: ClientHealth, mean_ms: float | None, *, shares_machine: bool) -> ClientBound:
+        """How late threads woke up bounds what is added to times, and taken from the throughput of a closed loop."""
+        return cls(
+            percentile_ms=health.wakeup_p99_ms or 0.0,
+            qps_fraction=(health.wakeup_mean_ms or 0.0) / mean_ms if mean_ms else 0.0,
+            advice=health.advice,
+            starved_server=health.taken_cores if shares_machine else None,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,10 +153,13 @@ def judge(config: FindMaxSettings, steps: Sequence[JudgedStep], shown: StepObser
             return None
         low_confidence = low_confidence or not finding.sure
         if finding.outcome is not StepOutcome.STABLE:
+            finding = _by_machine(finding, shown)
             outcome, reason = finding.outcome, finding.reason
             return JudgedStep(
                 number=number, shown=shown, outcome=outcome, reason=reason, low_confidence=not finding.sure
             )
+    # A slow first step lets levels hold that would not.
+    low_confidence = low_confidence or shown.client.starved_server is not None
     return JudgedStep(
         number=number, shown=shown, outcome=_HELD.outcome, reason=_HELD.reason, low_confidence=low_confidence
     )
@@ -240,6 +255,15 @@ def _by_client(finding: _Finding, shown: StepObservation) -> _Finding:
     added = f"up to {client.percentile_ms:.1f} ms of p95 and {100 * client.qps_fraction:.1f} % of the throughput"
     advice = f"; {client.advice}" if client.advice else ""
     reason = f"{finding.reason}, which may be the client's doing ({added}){advice}"
+    return replace(finding, outcome=StepOutcome.CLIENT_LIMIT, reason=reason)
+
+
+def _by_machine(finding: _Finding, shown: StepObservation) -> _Finding:
+    """Times and errors of a server without a core are no evidence about it; a queue in front of its slots is."""
+    starved = shown.client.starved_server
+    if starved is None or finding.outcome is StepOutcome.CLIENT_LIMIT:
+        return finding
+    reason = f"{finding.reason}, but the server shares a machine that had no free core ({starved}): end other processes"
     return replace(finding, outcome=StepOutcome.CLIENT_LIMIT, reason=reason)
 
 

@@ -160,8 +160,8 @@ def test_logins_that_fail_now_and_then_or_for_good(
 
 
 def test_transactions_and_expectations(stage: Stage) -> None:
-    stage.sql("CREATE HYBRID TABLE ACCOUNT (ID NUMBER(38,0) PRIMARY KEY, V NUMBER(38,0))")
-    stage.sql("INSERT INTO ACCOUNT VALUES (1, 0), (2, 0)")
+    stage.sql("CREATE HYBRID TABLE ACCOUNT (ID NUMBER(38,0) PRIMARY KEY, V NUMBER(38,0), SEEN NUMBER(38,0))")
+    stage.sql("INSERT INTO ACCOUNT VALUES (1, 0, 0), (2, 0, 0)")
     statements = [
         {
             "name": "pay",
@@ -185,7 +185,8 @@ def test_transactions_and_expectations(stage: Stage) -> None:
     worker = run.started()
     run.wait_ended(40, worker)
     stage.sql("ALTER SESSION SET HYBRID_TABLE_LOCK_TIMEOUT = 10")
-    stage.sql("UPDATE ACCOUNT SET V = V WHERE ID = 1")  # nobody holds its lock for longer than a transaction
+    # The row's lock is held for no longer than a transaction. Not V = V: after waiting that may write back an older V.
+    stage.sql("UPDATE ACCOUNT SET SEEN = 1 WHERE ID = 1")
     run.stopped(worker)
 
     window = run.seen().of(Phase.MEASUREMENT)

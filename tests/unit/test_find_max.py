@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,14 +40,28 @@ def step(
     queue_seen: bool = False,
     client_limit: str | None = None,
     late_ms: float = 0.0,
+    machine_cores: float = 0.0,
+    shares_machine: bool = True,
     **made: float,
 ) -> JudgedStep | None:
     assert search.target is not None
     found = times(**made) if shown is None else shown  # type: ignore[arg-type]
     late = Histogram.of(np.full(1_000, late_ms * NS_PER_MS, dtype=np.int64))
-    own = replace(window({"s": found}, seconds=seconds), client=ClientResourceUse(elapsed_ms=1_000, late=late))
-    observation, _ = observe_step(search.target, [[own]], thresholds, queue_seen=queue_seen, client_limit=client_limit)
+    own = replace(window({"s": found}, seconds=seconds), client=_client(late, machine_cores))
+    observation, _ = observe_step(
+        search.target,
+        [[own]],
+        thresholds,
+        queue_seen=queue_seen,
+        client_limit=client_limit,
+        shares_machine=shares_machine,
+    )
     return search.judge(replace(observation, qps=qps))
+
+
+def _client(late: Histogram, machine_cores: float) -> ClientResourceUse:
+    """One second on a machine of two cores."""
+    return ClientResourceUse(elapsed_ms=1_000, machine_cpu_ms=int(1_000 * machine_cores), cores=2, late=late)
 
 
 def took(search: FindMaxSearch, **shown: float) -> FindMaxSearch:
@@ -295,6 +310,42 @@ def test_without_refinement_it_ends_when_both_ends_are_confirmed() -> None:
 
 
 # --- the client as the limit -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        {"p95_ms": 90.0},
+        {"qps": 10.0},
+        {"failed": 5_000},
+        {"thresholds": (Threshold(check=parse_threshold("p95 < 10ms")),)},
+    ],
+)
+@pytest.mark.parametrize(
+    ("machine_cores", "shares_machine", "is_evidence"), [(1.4, True, True), (1.9, False, True), (1.9, True, False)]
+)
+def test_a_step_that_fails_where_the_server_had_no_core_says_nothing_about_it(
+    shown: dict[str, Any], machine_cores: float, shares_machine: bool, is_evidence: bool
+) -> None:
+    judged = step(
+        took(FindMaxSearch(config=CONFIG)), 90.0, machine_cores=machine_cores, shares_machine=shares_machine, **shown
+    )
+
+    assert judged is not None
+    assert judged.failed == is_evidence
+    assert is_evidence or "other processes used 1.9 of 2" in judged.reason
+
+
+def test_a_queue_is_evidence_and_a_level_that_holds_is_weak_where_the_server_had_no_core() -> None:
+    search = took(FindMaxSearch(config=CONFIG))
+
+    queued, held = step(search, queue_seen=True, machine_cores=2.0), step(search, machine_cores=2.0)
+
+    assert queued is not None
+    assert queued.outcome is StepOutcome.QUEUE_DETECTED
+    assert held is not None
+    assert held.held
+    assert held.low_confidence
 
 
 def test_a_step_that_the_client_limited_is_measured_once_more() -> None:

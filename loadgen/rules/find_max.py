@@ -16,7 +16,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from loadgen.rules.find_max_step import EXTEND_MAX, JudgedStep, StepObservation, StepOutcome, baseline_p95, judge
 from loadgen.scenario.model import FindMaxSettings
@@ -86,50 +86,50 @@ def _is_gap(low: int, high: int) -> bool:
 # --- a level ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: properties are kept, because the search asks for them again and again
 class _Level:
     """All steps of one number of connections, in order."""
 
     connections: int
     steps: tuple[JudgedStep, ...]
 
-    @property
+    @cached_property
     def votes(self) -> int:
         return sum(step.held for step in self.steps)
 
-    @property
+    @cached_property
     def against(self) -> int:
         return sum(step.failed for step in self.steps)
 
-    @property
+    @cached_property
     def is_limited(self) -> bool:
         """Was the client the limit twice in a row?"""
         last = [step.outcome for step in self.steps[-2:]]
         return last == [StepOutcome.CLIENT_LIMIT] * 2
 
-    @property
+    @cached_property
     def is_contradictory(self) -> bool:
         """Was it judged both ways?"""
         return self.votes > 0 and self.against > 0
 
-    @property
+    @cached_property
     def is_undecided(self) -> bool:
         """Was it judged both ways, and neither has two votes more?"""
         return self.is_contradictory and abs(self.votes - self.against) < VOTE_MARGIN
 
-    @property
+    @cached_property
     def held(self) -> bool:
         return self.votes > self.against and not self.is_undecided
 
-    @property
+    @cached_property
     def failed(self) -> bool:
         return self.against > self.votes and not self.is_undecided
 
-    @property
+    @cached_property
     def last_held(self) -> JudgedStep:
         return [step for step in self.steps if step.held][-1]
 
-    @property
+    @cached_property
     def last_failed(self) -> JudgedStep:
         return [step for step in self.steps if step.failed][-1]
 
@@ -149,7 +149,7 @@ class SearchResult:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class FindMaxSearch:
     """The steps judged so far, and what follows from them."""
 
@@ -172,7 +172,7 @@ class FindMaxSearch:
     @property
     def best(self) -> JudgedStep | None:
         """The last that held at the highest level so far, confirmed or not."""
-        found = _best(self._levels())
+        found = _best(self._levels)
         return None if found is None else found.last_held
 
     @property
@@ -189,11 +189,12 @@ class FindMaxSearch:
     def _next(self) -> tuple[SearchStage, int | None]:
         if self.stopped is not None or len(self.steps) >= find_max_cap(self.config).steps:
             return _DONE
-        return self._wanted()
+        return self._wanted
 
+    @cached_property
     def _wanted(self) -> tuple[SearchStage, int | None]:
         """What would come next, were any number of steps allowed."""
-        levels = self._levels()
+        levels = self._levels
         if not levels:
             return SearchStage.CLIMB, self.config.start
         again = self._to_repeat(levels)
@@ -231,17 +232,20 @@ class FindMaxSearch:
                 return level.connections
         return None
 
+    @cached_property
     def _levels(self) -> list[_Level]:
-        targets = sorted({step.target for step in self.steps})
-        return [_Level(target, tuple(step for step in self.steps if step.target == target)) for target in targets]
+        steps: dict[int, list[JudgedStep]] = {}
+        for step in self.steps:
+            steps.setdefault(step.target, []).append(step)
+        return [_Level(target, tuple(steps[target])) for target in sorted(steps)]
 
     # --- the answer --------------------------------------------------------------------------------------------------
 
     def answer(self) -> SearchResult:
-        levels = self._levels()
+        levels = self._levels
         failed, limited = _lowest_failed(levels), _lowest_limited(levels)
         best = _best(levels)
-        is_complete = self._wanted() == _DONE
+        is_complete = self._wanted == _DONE
         is_limited = limited is not None and (failed is None or limited.connections < failed.connections)
         is_true_max = is_complete and best is not None and failed is not None and not is_limited
         if not is_true_max:

@@ -69,6 +69,7 @@ class ResultFlusher:
         self._windows: deque[tuple[WindowRow, bool]] = deque()
         self._started: ResultRow | None = None  # to be written
         self._forfeited = False
+        self._in_doubt = False  # a write was given up, and may have been done: its rows may be there
 
     def put_start(self, row: ResultRow) -> None:
         """The worker's result, from its beginning on. Any thread, once."""
@@ -117,7 +118,9 @@ class ResultFlusher:
             self._write_logs(patience)
             if everything:
                 self._write_snapshots(patience)
+                self._in_doubt = False
         except LoadgenError as error:  # even a login that is refused: what is here waits for the next time
+            self._in_doubt = True
             event(log, logging.WARNING, "flush_failed", what=str(error))
             return False
         return True
@@ -150,7 +153,11 @@ class ResultFlusher:
     def _write_logs(self, patience: RetryPolicy) -> None:
         """Lines stay where they are until they are written: the worker may end meanwhile, and keeps what is left."""
         lines = list(self._shared.lines)
-        test_logs.append(self.session, patience, [self._log_row(line) for line in lines])
+        rows = [self._log_row(line) for line in lines]
+        if self._in_doubt:
+            test_logs.append_missing(self.session, patience, self._arguments.run_id, rows)
+        else:
+            test_logs.append(self.session, patience, rows)
         for _ in lines:
             self._shared.lines.popleft()
 
@@ -169,7 +176,10 @@ class ResultFlusher:
     def _write_snapshots(self, patience: RetryPolicy) -> None:
         with self._rotating:
             rows = tuple(self._snapshots)
-        worker_metrics_snapshots.append(self.session, patience, rows)
+        if self._in_doubt:
+            worker_metrics_snapshots.append_missing(self.session, patience, self._arguments.run_id, rows)
+        else:
+            worker_metrics_snapshots.append(self.session, patience, rows)
         if rows:
             self._shared.contact()
         with self._rotating:

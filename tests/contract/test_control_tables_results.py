@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from loadgen.clock import FakeClock
 from loadgen.control import batch
 from loadgen.control.sql import load_queries
 from loadgen.control.tables import (
@@ -26,8 +27,12 @@ from loadgen.control.tables.run_status import RunFigures
 from loadgen.control.tables.test_results import ResultRow
 from loadgen.control.tables.warehouse_poll_snapshots import WarehousePoll
 from loadgen.model.run import Phase
+from loadgen.worker.flush import ResultFlusher
+from loadgen.worker.worker_state import WorkerLogLine, WorkerSharedState
 from tests.contract.control_builders import HOSTILE, MOMENT, STORED, appends, log_row, raw_count
 from tests.control_plane import ControlPlane, patience
+from tests.embedded_server import EmbeddedServer
+from tests.unit.worker_builders import ME, snapshot
 
 # --- query executions ------------------------------------------------------------------------------------------------
 
@@ -281,3 +286,29 @@ def test_a_worker_that_would_have_to_wait_for_the_table_appends_its_result(plane
     plane.server.clear_faults()
 
     check_finished(plane, finished)
+
+
+# --- rows of a worker ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("table", ["TEST_LOGS", "WORKER_METRICS_SNAPSHOTS"])
+def test_rows_of_a_write_that_was_given_up_are_not_there_twice(
+    server: EmbeddedServer, plane: ControlPlane, run_id: str, table: str
+) -> None:
+    """The answer was lost, and the worker was told to end before it could look."""
+    shared = WorkerSharedState(clock=FakeClock())
+    flusher = ResultFlusher(plane.session, replace(ME, run_id=run_id), "t", shared, shared.clock, period_s=5.0)
+    shared.lines.append(WorkerLogLine(level="INFO", message="1", details=None, timestamp=MOMENT))
+    flusher.put_snapshot(replace(snapshot(1), run_id=run_id, snapshot_id=str(uuid.uuid4())))
+    server.fault(match=f"INSERT INTO {table}", kind="drop_reply")
+
+    given_up = flusher.step(patience(attempts=1), everything=True)
+    server.clear_faults()
+    shared.lines.append(WorkerLogLine(level="INFO", message="2", details=None, timestamp=MOMENT))
+    flusher.put_snapshot(replace(snapshot(2), run_id=run_id, snapshot_id=str(uuid.uuid4())))
+    written = flusher.step(patience(), everything=True)
+
+    assert (given_up, written) == (False, True)
+    for name, key in (("TEST_LOGS", "LOG_ID"), ("WORKER_METRICS_SNAPSHOTS", "SNAPSHOT_ID")):
+        sql = f"SELECT COUNT(*), COUNT(DISTINCT {key}) FROM {name} WHERE RUN_ID = ?"
+        assert plane.rows(sql, run_id) == [(2, 2)], name

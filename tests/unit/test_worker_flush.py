@@ -13,14 +13,13 @@ import pytest
 from loadgen.clock import FakeClock
 from loadgen.control.session import ControlFailed
 from loadgen.control.sql import NamedQuery
-from loadgen.control.tables.worker_metrics_snapshots import MetricsSnapshot
 from loadgen.model.counts import ErrorCategory
 from loadgen.snowflake.failure import Failure
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.worker.flush import SNAPSHOTS_MAX, ResultFlusher
 from loadgen.worker.spool import UnsentRows, contents, keep, upload
 from loadgen.worker.worker_state import WorkerSharedState
-from tests.unit.worker_builders import ME, SERVER_TIME
+from tests.unit.worker_builders import ME, snapshot
 
 AWAY = ControlFailed("away", Failure(category=ErrorCategory.SNOWFLAKE_ERROR))
 
@@ -69,28 +68,6 @@ class Stand:
 @pytest.fixture
 def stand() -> Stand:
     return Stand()
-
-
-def snapshot(number: int) -> MetricsSnapshot:
-    counts = ("total_queries", "read_count", "write_count", "error_count", "active_connections", "target_connections")
-    times = (f"{name}_latency_ms" for name in ("p50", "p95", "p99", "avg", "min", "max"))
-    numbers: dict[str, Any] = {**dict.fromkeys(counts, 0), **dict.fromkeys(times, 1.0)}
-    return MetricsSnapshot(
-        snapshot_id=str(number),
-        run_id=ME.run_id,
-        test_id="test",
-        worker_id=ME.worker_id,
-        worker_group_id=0,
-        worker_group_count=1,
-        timestamp=SERVER_TIME,
-        elapsed_seconds=float(number),
-        phase="MEASUREMENT",
-        qps=1.0,
-        cpu_percent=None,
-        memory_percent=None,
-        custom_metrics=None,
-        **numbers,
-    )
 
 
 def test_seconds_that_come_while_a_full_queue_is_written_are_not_lost(stand: Stand) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
 from loadgen.clock import FakeClock
 from loadgen.control.tables.run_control_events import Event
 from loadgen.control.tables.run_status import ConnectionTarget, RunPoll
+from loadgen.control.tables.worker_metrics_snapshots import MetricsSnapshot
 from loadgen.metrics.connections import ConnectionMeter
 from loadgen.metrics.recorder import WindowRegistry
 from loadgen.metrics.sample_collector import SampleCollector
@@ -79,6 +81,28 @@ def poll(
         targets=targets or {},
         server_time=SERVER_TIME,
         lease_over_ms=-1,
+    )
+
+
+def snapshot(number: int) -> MetricsSnapshot:
+    counts = ("total_queries", "read_count", "write_count", "error_count", "active_connections", "target_connections")
+    times = (f"{name}_latency_ms" for name in ("p50", "p95", "p99", "avg", "min", "max"))
+    numbers: dict[str, Any] = {**dict.fromkeys(counts, 0), **dict.fromkeys(times, 1.0)}
+    return MetricsSnapshot(
+        snapshot_id=str(number),
+        run_id=ME.run_id,
+        test_id="test",
+        worker_id=ME.worker_id,
+        worker_group_id=0,
+        worker_group_count=1,
+        timestamp=SERVER_TIME,
+        elapsed_seconds=float(number),
+        phase="MEASUREMENT",
+        qps=1.0,
+        cpu_percent=None,
+        memory_percent=None,
+        custom_metrics=None,
+        **numbers,
     )
 
 

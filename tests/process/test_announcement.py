@@ -56,6 +56,7 @@ def test_a_slow_announcement_cuts_neither_the_warm_up_nor_the_first_stage(bench:
     assert [kind for (kind,) in kinds if kind in ("START", "SET_WORKER_TARGET")] == ["START"]
 
 
+@pytest.mark.slow
 def test_a_level_of_a_search_is_one_event_for_all_workers(bench: Bench) -> None:
     search = {"start": 3, "increment": 4, "maximum": 7, "step": "2s", "settle": "100ms", "latency_stability_pct": 900}
     load = {"mode": "find_max", "workers": 3, "connections": None, "duration": None, "warmup": "0s"}
@@ -88,6 +89,7 @@ def test_a_breach_while_the_control_plane_is_away_is_found(bench: Bench) -> None
     assert checked["value"] >= 6_000.0
 
 
+@pytest.mark.slow
 def test_a_run_says_that_it_waits_for_a_control_plane_that_refuses_rows(bench: Bench) -> None:
     run = bench.run(load={"connections": 4, "duration": "3s"})
     run.wait_for(MEASURES)

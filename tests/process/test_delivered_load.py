@@ -85,6 +85,7 @@ def test_refused_logins_are_tried_again_counted_and_missed(bench: Bench, refusal
     assert re.search(r"[0-9]+ logins? refused, the last of worker-0: ", run.said), "it was told while the run went on"
 
 
+@pytest.mark.slow
 def test_a_worker_whose_logins_are_all_refused_ends_and_says_why(bench: Bench) -> None:
     run = bench.run(connections={"max_age": "1s"}, timing={"no_connection": "4s"})
     measured(bench, run, 20)
@@ -120,6 +121,7 @@ def test_a_run_whose_connections_mostly_log_in_is_invalid(bench: Bench) -> None:
     assert delivered["fraction"] >= 0.99, "a login in progress counts as delivered"
 
 
+@pytest.mark.slow
 def test_connections_of_a_higher_stage_are_open_before_it_begins(bench: Bench) -> None:
     stages = [{"duration": "3s", "connections": 2}, {"duration": "3s", "connections": 8}]
     bench.server.fault(match=LOGIN, kind="latency", ms=300)  # a login takes its time, as it does elsewhere
@@ -156,6 +158,7 @@ def test_an_overloaded_server_is_judged_by_thresholds_and_an_aborted_plan_ends_a
     assert aborted.summary["delivered"]["planned_arrivals"] < 0.5 * 60 * 300
 
 
+@pytest.mark.slow
 def test_throughput_is_not_what_was_answered_after_the_measured_time(bench: Bench) -> None:
     """16 slots of 400 ms answer 40 statements a second, however many wait in front of them."""
     run = bench.run(

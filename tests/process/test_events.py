@@ -7,7 +7,7 @@ from itertools import pairwise
 from tests.process.event_processes import check, child, run_children
 from tests.processes import wait_until
 
-EMITTERS, EVENTS_EACH, READERS = 8, 100, 3
+EMITTERS, EVENTS_EACH, READERS = 4, 60, 2
 
 
 def test_events_of_many_processes_are_numbered_without_gaps_and_read_by_all(plane):
@@ -18,7 +18,7 @@ def test_events_of_many_processes_are_numbered_without_gaps_and_read_by_all(plan
     check(plane, term.key, emitted, seen)
     turns = [who for *_, who in seen[0]]
     assert len(set(turns)) == EMITTERS
-    assert sum(one != other for one, other in pairwise(turns)) > 10 * EMITTERS  # they did get in each other's way
+    assert sum(one != other for one, other in pairwise(turns)) > 5 * EMITTERS  # they did get in each other's way
 
 
 def test_lost_answers_make_no_gap_and_no_second_event(plane):

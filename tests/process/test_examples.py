@@ -39,6 +39,7 @@ LENGTHS = {
         *("load.ramp=0s", "load.stages.1.ramp=1s"),
     ],
 }
+LIKE_OTHERS = {"ycsb_b", "ycsb_c", "ycsb_d", "ycsb_f", "standard", "payments", "point_reads"}
 END_S = 250  # only a hang takes longer
 
 
@@ -79,7 +80,13 @@ def run(example: Path, home: Path, **variables: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("example", [path for path in EXAMPLES if path != FIND_MAX], ids=str)
+def marked(example: Path) -> Any:
+    """Of examples that differ in their mix alone, one runs every time."""
+    is_like_another = example.stem in LIKE_OTHERS
+    return pytest.param(example, id=str(example), marks=[pytest.mark.slow] if is_like_another else [])
+
+
+@pytest.mark.parametrize("example", [marked(path) for path in EXAMPLES if path != FIND_MAX])
 def test_every_example_passes(example: Path, home: Path, request: pytest.FixtureRequest) -> None:
     """The first one starts its own server; for each that would take longer than the run."""
     shared = {} if example == QUICKSTART else {EMBEDDED_ADDRESS: request.getfixturevalue("server").address}

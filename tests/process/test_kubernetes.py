@@ -68,6 +68,7 @@ def test_a_run_with_its_workers_in_pods_one_of_them_twice(bench, cluster):
     assert kept == {"worker-0.log", "worker-1.log"}
 
 
+@pytest.mark.slow
 def test_ctrl_c_removes_the_job(bench, cluster):
     process = bench.run("bench", warehouse="STOPPED_WH", duration="60s")
     bench.wait_measuring(process)
@@ -90,6 +91,7 @@ def test_pods_without_their_secret_fail_the_run_at_once_and_name_it(bench, clust
     assert cluster.jobs == {}
 
 
+@pytest.mark.slow
 def test_a_recovered_run_loses_its_job(bench, cluster):
     process = bench.run("bench", warehouse="ORPHAN_POD_WH", duration="60s")
     bench.wait_measuring(process)

@@ -100,6 +100,7 @@ def test_a_run_whose_server_came_back_with_another_data_directory_is_invalid(fol
     assert IN_FORCE in reasons(run)
 
 
+@pytest.mark.slow
 def test_a_run_whose_model_was_deleted_is_invalid(server: EmbeddedServer, tmp_path: Path) -> None:
     with benched(server, tmp_path, embedded=MODEL) as bench:
         run = bench.run(load=LOAD | {"duration": "5s"})
@@ -113,6 +114,7 @@ def test_a_run_whose_model_was_deleted_is_invalid(server: EmbeddedServer, tmp_pa
     assert IN_FORCE in reasons(run)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_refused_does_not_disturb_the_one_that_measures(server: EmbeddedServer, tmp_path: Path) -> None:
     with benched(server, tmp_path, embedded=MODEL) as bench:
         first = bench.run(load=LOAD | {"duration": "8s"}, target={"warehouse": "REFUSING_WH"})

@@ -90,6 +90,7 @@ def test_files_that_cannot_be_written_do_not_cost_the_verdict(bench: Bench) -> N
     assert {"summary.json", "report.html", "report.md", "intervals.csv", "scenario.yaml"} - written == unwritable
 
 
+@pytest.mark.slow
 def test_nothing_more_can_be_written_once_a_run_measures(bench: Bench) -> None:
     """Neither by the orchestrator nor by its workers; their query logs end, and the run goes on."""
     run = bench.run(load={"connections": 8, "warmup": "0s", "duration": "5s"}, query_log={"mode": "all"})
@@ -257,6 +258,7 @@ def test_rows_that_were_not_stored_are_told_in_the_summary_and_uploaded_later(be
     assert upload(bench, run) == []
 
 
+@pytest.mark.slow
 def test_a_result_that_the_control_plane_does_not_take_is_told_and_uploaded_later(bench: Bench) -> None:
     run = bench.run(load=SHORT)
     run.wait_for("STARTING PREPARING")

@@ -91,6 +91,7 @@ def test_a_terminal_that_is_closed_with_everything_in_it_leaves_a_result(bench: 
     assert (file.parent / "report.html").exists()
 
 
+@pytest.mark.slow
 def test_a_hang_up_that_is_ignored_stays_ignored(bench: Bench) -> None:
     """As after `nohup`, which a program inherits."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -141,6 +142,7 @@ def test_the_workers_of_a_dead_orchestrator_are_not_measured_beside(bench: Bench
     assert not alive(run.pids)
 
 
+@pytest.mark.slow
 def test_the_run_of_a_dead_orchestrator_is_ended_without_waiting_for_its_lease(bench: Bench) -> None:
     """Its workers were killed with it: none of them could say that it ended. Its last statements have time to end."""
     run = bench.run(timing={"lease_ttl": "10m"})
@@ -173,6 +175,7 @@ def lease_changes(bench: Bench, since_ms: float) -> tuple[float, float]:
     return expired["end_ms"], claimed["start_ms"]
 
 
+@pytest.mark.slow
 def test_workers_that_outlive_their_orchestrator_for_a_while_are_waited_for(bench: Bench) -> None:
     """They are not led on: they end because it has ended."""
     run = bench.run(workload=SLOW, timing={"drain_interrupt": "60s"}, **on("DRAINING_WH", statement_timeout="2m"))
@@ -201,6 +204,7 @@ def test_the_next_run_ends_the_run_of_a_dead_orchestrator(bench: Bench) -> None:
     assert bench.state(run.run_id)[0] == "FAILED"
 
 
+@pytest.mark.slow
 def test_a_run_of_a_dead_orchestrator_that_is_stopped_is_not_said_to_be_led(bench: Bench) -> None:
     run = bench.run(**on("STOPPED_WH"))
     run.wait_for(MEASURES)

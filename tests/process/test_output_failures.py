@@ -91,6 +91,7 @@ def test_what_stderr_does_not_take_fails_no_command(full, tmp_path):
     assert (done.returncode, done.stdout) == (0, b"wrote made/scenario.schema.json\nwrote made/scenario.yaml\n")
 
 
+@pytest.mark.slow
 def test_reading_commands_tell_of_a_full_disk_and_keep_their_verdict(
     plane: ControlPlane, capsys: pytest.CaptureFixture[str], full, no_reader, tmp_path
 ):
@@ -138,6 +139,7 @@ def test_a_run_whose_result_cannot_be_printed_has_its_files_and_its_verdict(
         assert "error:" not in said
 
 
+@pytest.mark.slow
 def test_reports_without_room_leave_nothing_behind_and_are_named_last(server: EmbeddedServer, tmp_path):
     """The room is a limit on the size of files, set while the run measures: small files fit, the page does not."""
     with benched(server, tmp_path / "bench", embedded={"service_time": "200ms"}) as bench:

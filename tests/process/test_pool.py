@@ -130,6 +130,7 @@ def test_the_run_of_a_killed_pool_goes_on_in_the_next_one_at_once(bench):
     assert runner not in online(bench)
 
 
+@pytest.mark.slow
 def test_a_real_run_goes_through_the_queue(bench, capsys, monkeypatch):
     """Added, done and looked at with the commands that a user types; the file is gone before the run begins, and
     somebody else has the warehouse at first. Each client is a process of its own."""

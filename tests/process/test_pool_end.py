@@ -69,6 +69,7 @@ def test_a_pool_that_is_told_to_end_says_what_it_waits_for_and_each_change_of_it
     assert [attempt.status for attempt in run_attempts.read(bench.plane.session, slow)] == ["INTERRUPTED"]
 
 
+@pytest.mark.slow
 def test_a_second_signal_does_not_wait_for_the_statements_of_a_run(bench):
     """They take minutes, and the run would wait for them after one signal."""
     queue_id = bench.add("slow", SLOW)

@@ -115,6 +115,7 @@ def stored(bench: Bench, run: Program) -> dict[str, Any]:
 # --- the server freezes over the end of the measurement --------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_freeze_that_outlasts_the_measurement_is_seen_in_full(bench: Bench) -> None:
     """Every statement in flight takes longer than the whole measurement, whenever it was sent in it."""
     run = bench.run(
@@ -169,6 +170,7 @@ def test_interrupted_before_any_worker_works(bench: Bench) -> None:
     assert "statements may still be running on the server" in connecting.said
 
 
+@pytest.mark.slow
 def test_interrupted_while_statements_are_under_way(bench: Bench) -> None:
     """They would take a hundred seconds. The second signal cancels them; after the third the workers do."""
     warming = bench.run(workload=SLOW, target=PATIENT, load={"warmup": "60s"})

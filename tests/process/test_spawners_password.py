@@ -82,6 +82,7 @@ def test_workers_as_programs_read_the_password_of_the_server(folder: Path) -> No
     assert not any(password.read_text("ascii").strip() in text for text in texts), "it is written nowhere else"
 
 
+@pytest.mark.slow
 def test_workers_started_by_hand_read_the_password_where_the_printed_command_says(folder: Path) -> None:
     run, workers = started(folder, "external"), list[subprocess.Popen[bytes]]()
     try:

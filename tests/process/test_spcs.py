@@ -68,6 +68,7 @@ def test_a_run_with_its_workers_in_containers(bench, replicas):
     assert said == {"worker-0.log": "replica 0 starts", "worker-1.log": "replica 1 starts"}
 
 
+@pytest.mark.slow
 def test_a_replica_that_is_killed_fails_the_run_and_is_named(bench, replicas):
     process = bench.run("embedded", warehouse="KILLED_WH", duration="60s")
     bench.wait_measuring(process)
@@ -100,6 +101,7 @@ def test_whoever_takes_a_run_over_removes_its_job(bench, replicas):
     assert {path.name for path in logs.iterdir()} == {"worker-0.log", "worker-1.log"}
 
 
+@pytest.mark.slow
 def test_whoever_ends_an_orphan_removes_its_job(bench, replicas):
     process = bench.run("bench", warehouse="ORPHAN_WH", duration="60s")
     bench.wait_measuring(process)

@@ -102,6 +102,7 @@ def test_a_run_is_led_on_in_the_middle_of_its_measurement(bench: Bench, server: 
     assert (leading.folder / "runs" / run.run_id / "summary.json").exists()
 
 
+@pytest.mark.slow
 def test_a_run_whose_start_was_said_begins_though_its_leader_died_before_it_was_moved(
     bench: Bench, server: EmbeddedServer
 ) -> None:
@@ -130,6 +131,7 @@ def test_a_run_whose_start_was_said_begins_though_its_leader_died_before_it_was_
     assert abs(start_time - zero) < timedelta(seconds=1), "seconds count from the zero that workers know"
 
 
+@pytest.mark.slow
 def test_a_search_is_led_on_between_two_steps(bench: Bench, server: EmbeddedServer) -> None:
     search = {"start": 8, "increment": 8, "maximum": 16, "step": "1s", "settle": "200ms", "latency_stability_pct": 900}
     load = {"mode": "find_max", "workers": 2, "connections": None, "duration": None, "warmup": "0s"}

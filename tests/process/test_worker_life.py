@@ -207,6 +207,7 @@ def test_what_cannot_work_ends_with_1_and_says_why(stage: Stage) -> None:
 # --- 3 and 4: nobody leads -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_without_a_leader_a_worker_ends(stage: Stage) -> None:
     unstarted = stage.run(timing={"start": "1s"})
     lost = stage.run(timing={"orchestrator_lost": "3s"})

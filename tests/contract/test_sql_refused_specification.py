@@ -26,6 +26,13 @@ class Refused:
 VALUES_CLAUSE = r"Invalid expression \[PARSE_JSON\(.*\)\] in VALUES clause"
 REJECTED = [
     Refused(
+        "qualify without a window function",
+        "SELECT A FROM T QUALIFY A = 1",
+        2,
+        "0A000",
+        r"QUALIFY needs a window function",
+    ),
+    Refused(
         "1-update-returning",
         "UPDATE RUN_STATUS SET NEXT_SEQUENCE_ID = NEXT_SEQUENCE_ID + 1 WHERE RUN_ID = 'r'"
         " RETURNING NEXT_SEQUENCE_ID - 1",

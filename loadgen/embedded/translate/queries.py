@@ -187,6 +187,8 @@ def _aggregates(node: exp.Expr) -> bool:
 
 def _qualify(self: Emitter, node: exp.Select, head: str, rest: str, texts: list[str]) -> str:
     """QUALIFY filters on window functions: an inner query computes the condition, an outer one applies it."""
+    if not any(part.find(exp.Window) for part in (*node.expressions, node.args["qualify"])):
+        raise compilation(2, "0A000", "QUALIFY needs a window function, in the select list or in its condition.")
     columns = ", ".join(postgres_names.quoted(_result_name(i, t)) for i, t in zip(node.expressions, texts, strict=True))
     if any(item.is_star for item in node.expressions):
         if len(self.scopes) != 2:

@@ -7,6 +7,7 @@ workload    statements, parameters, pools and sharding of a scenario
 threshold   `p95 < 50ms`: parsed, and compared with a value
 counts      scheduled = skipped + succeeded + failed + cancelled + in flight; error categories
 nightly     states of a queued run, attempts, schedules
-credits     credits per hour of a warehouse size
+credits     credits per hour of warehouses, in a dated table
+experiment  metrics, decisions and endings of experiments
 sql_text    first words, binds and number of statements of an SQL text
 """

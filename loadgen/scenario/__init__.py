@@ -14,6 +14,7 @@ model            the typed Scenario, with its load and thresholds
 build            from the file to the typed Scenario
 load             workers and rates that follow from a load
 frozen           SCENARIO_CONFIG, written and read
+experiment       the experiment file: arms of a scenario, and what to compare
 as_written       a stored scenario in the keys of its file; the origin of each value
 
 `model`, `frozen`, `load` and what they import do without the YAML reader: workers start faster.

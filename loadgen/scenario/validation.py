@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from loadgen.log import is_secret_name, printable
 from loadgen.scenario.document import SHOWN_MAX, TEXT_SHOWN, Document, KeyPath, MappingEntry, YamlNode, shown
@@ -41,13 +41,17 @@ class Elements(list[Any]):
         self.numbers = list(range(len(elements)))
 
 
+FileSection = TypeVar("FileSection")
+
+
 @dataclass(slots=True)
-class CheckedDocument:
+class CheckedFile(Generic[FileSection]):
     """A document and the section made of it. `file` is None when too little is left to check."""
 
     document: Document
+    section: type[FileSection]  # of the whole file
     data: Any
-    file: ScenarioFile | None = None
+    file: FileSection | None = None
     broken: set[KeyPath] = field(default_factory=set)  # positions of the file that were removed
 
     def fine(self, *paths: KeyPath) -> bool:
@@ -89,15 +93,23 @@ class CheckedDocument:
         return tuple(parts)
 
 
+CheckedDocument: TypeAlias = CheckedFile[ScenarioFile]
+
+
 def validate(document: Document) -> CheckedDocument:
-    """Check keys and types; the problems are noted in the document."""
-    checked = CheckedDocument(document, None if document.root is None else _plain(document.root))
+    """Check keys and types of a scenario; the problems are noted in the document."""
+    return validate_as(ScenarioFile, document)
+
+
+def validate_as(section: type[FileSection], document: Document) -> CheckedFile[FileSection]:
+    """The same for a file that is another section."""
+    checked = CheckedFile(document, section, None if document.root is None else _plain(document.root))
     if document.root is None:
         return checked
     _remove_rejected(checked, document.root, ())
     for _ in range(PASSES_MAX):
         faults: list[KeyFault] = []
-        checked.file = read_section(ScenarioFile, checked.data, (), faults)
+        checked.file = read_section(section, checked.data, (), faults)
         if checked.file is not None or not _remove_causes(checked, faults):
             break
     return checked
@@ -120,7 +132,7 @@ _DATA = {"values", "choice"}  # below them keys are data of the user
 _NAMES_ONLY: set[KeyPath] = {("spawner", "secret")}  # the name of an object in Kubernetes, not its content
 
 
-def _remove_rejected(checked: CheckedDocument, node: YamlNode, path: KeyPath) -> None:
+def _remove_rejected(checked: CheckedFile[Any], node: YamlNode, path: KeyPath) -> None:
     """Remove values that already have a problem, and keys that look like secrets."""
     if isinstance(node.value, list):
         for number, element in reversed(list(enumerate(node.value))):
@@ -146,7 +158,7 @@ def _note_secret(document: Document, path: KeyPath, key: str, entry: MappingEntr
 # --- faults ----------------------------------------------------------------------------------------------------------
 
 
-def _remove_causes(checked: CheckedDocument, faults: Sequence[KeyFault]) -> bool:
+def _remove_causes(checked: CheckedFile[Any], faults: Sequence[KeyFault]) -> bool:
     """Note each fault and remove its cause; False when nothing is left to check."""
     unknown = [fault.path for fault in faults if fault.kind is KeyFaultKind.UNKNOWN]
     for fault in faults:
@@ -172,7 +184,7 @@ def _from_the_end(path: KeyPath) -> tuple[Any, ...]:
     return (-len(path), *((0, -part, "") if isinstance(part, int) else (1, 0, part) for part in path))
 
 
-def _cause(checked: CheckedDocument, fault: KeyFault) -> KeyPath:
+def _cause(checked: CheckedFile[Any], fault: KeyFault) -> KeyPath:
     """What to remove: the value, or for a missing key the mapping that lacks it."""
     path = fault.path
     if fault.kind is not KeyFaultKind.MISSING:
@@ -186,7 +198,7 @@ def _cause(checked: CheckedDocument, fault: KeyFault) -> KeyPath:
     return path[:-1]
 
 
-def _remove(checked: CheckedDocument, path: KeyPath) -> None:
+def _remove(checked: CheckedFile[Any], path: KeyPath) -> None:
     *above, last = path
     parent = _at(checked.data, tuple(above))
     if isinstance(parent, Elements) and isinstance(last, int) and last < len(parent):
@@ -214,7 +226,7 @@ def _at(data: Any, path: KeyPath) -> Any:
 # --- messages --------------------------------------------------------------------------------------------------------
 
 
-def _note(checked: CheckedDocument, fault: KeyFault) -> None:
+def _note(checked: CheckedFile[Any], fault: KeyFault) -> None:
     path = fault.path
     match fault.kind:
         case KeyFaultKind.UNKNOWN:
@@ -233,7 +245,7 @@ def _note(checked: CheckedDocument, fault: KeyFault) -> None:
             checked.problem(_down_to_the_value(checked, path), "must be a mapping", "write keys and values below it")
 
 
-def _down_to_the_value(checked: CheckedDocument, path: KeyPath) -> KeyPath:
+def _down_to_the_value(checked: CheckedFile[Any], path: KeyPath) -> KeyPath:
     """A threshold may be written as a text, where the section is a mapping."""
     while len(path) > 1 and checked.document.entry(checked.original(path)) is None:
         parent = checked.document.entry(checked.original(path[:-1]))
@@ -243,14 +255,14 @@ def _down_to_the_value(checked: CheckedDocument, path: KeyPath) -> KeyPath:
     return path
 
 
-def _note_unknown(checked: CheckedDocument, path: KeyPath) -> None:
+def _note_unknown(checked: CheckedFile[Any], path: KeyPath) -> None:
     key = str(path[-1])
     if len(checked.document.problems) > SHOWN_MAX:  # the hint is not shown, and finding it takes time
         checked.problem(path, f"{shown(key)} is not a known key", at_key=True)
         return
-    known = keys_at(checked.data, path[:-1])
+    known = keys_at(checked.section, checked.data, path[:-1])
     near = difflib.get_close_matches(key, known, n=1)
-    elsewhere = [place for place, keys in _all_keys().items() if key in keys and place != path[0]]
+    elsewhere = [place for place, keys in _all_keys(checked.section).items() if key in keys and place != path[0]]
     if near and (not elsewhere or difflib.get_close_matches(key, known, n=1, cutoff=0.8)):
         hint = f"did you mean {near[0]}?"
     elif elsewhere:
@@ -260,7 +272,7 @@ def _note_unknown(checked: CheckedDocument, path: KeyPath) -> None:
     checked.problem(path, f"{shown(key)} is not a known key", hint, at_key=True)
 
 
-def _note_generator(checked: CheckedDocument, path: KeyPath) -> None:
+def _note_generator(checked: CheckedFile[Any], path: KeyPath) -> None:
     entry = checked.document.entry(checked.original(path))
     value = entry.node.value if entry is not None else None
     if not isinstance(value, dict):
@@ -280,9 +292,9 @@ def _note_generator(checked: CheckedDocument, path: KeyPath) -> None:
         checked.problem((*path, key), f"{shown(key)} is not a generator", hint, at_key=True)
 
 
-def keys_at(data: Any, path: KeyPath) -> list[str]:
+def keys_at(root: type, data: Any, path: KeyPath) -> list[str]:
     """The keys that a mapping of the file may have."""
-    type_: Any = ScenarioFile
+    type_: Any = root
     for depth, part in enumerate(path):
         type_ = _below(type_, part, _at(data, path[:depth]))
     section = _section(type_, _at(data, path))
@@ -305,6 +317,6 @@ def _section(type_: Any, value: Any) -> type | None:
     return options[0] if is_section(options[0]) else None
 
 
-def _all_keys() -> dict[str, set[str]]:
-    sections = {name: _section(declared.type, None) for name, declared in declared_keys(ScenarioFile).items()}
+def _all_keys(root: type) -> dict[str, set[str]]:
+    sections = {name: _section(declared.type, None) for name, declared in declared_keys(root).items()}
     return {name: set(declared_keys(section)) for name, section in sections.items() if section is not None}

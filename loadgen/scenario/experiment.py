@@ -1,0 +1,344 @@
+"""The experiment file: a scenario, arms that change it, and what to compare. Read and checked as scenarios are.
+
+Every problem is shown at once, those of the scenario and of each arm's overrides included.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from loadgen.log import printable, redact
+from loadgen.model.credits import SIZES, Cloud, CreditRates, WarehouseKind, size_name, snowflake_rates
+from loadgen.model.experiment import ExperimentMetric, InvalidMetric
+from loadgen.model.threshold import ThresholdCheck
+from loadgen.scenario.document import (
+    Document,
+    KeyPath,
+    Problem,
+    Scalar,
+    ScenarioProblems,
+    substitute_variables,
+)
+from loadgen.scenario.file import NAME_LENGTH_MAX, FileName, Version
+from loadgen.scenario.keys import key, section
+from loadgen.scenario.model import CheckText, LoadMode
+from loadgen.scenario.read import LoadedScenario, parse_scenario
+from loadgen.scenario.types import (
+    Duration,
+    FreeText,
+    Integer,
+    InvalidValue,
+    JsonSchema,
+    Label,
+    Number,
+    OneOf,
+    ScalarValue,
+    SqlName,
+    ValueType,
+)
+from loadgen.scenario.validation import CheckedFile, validate_as
+from loadgen.scenario.yaml_reader import compose, read_text
+
+ARMS_MAX = 8
+BLOCKS_MAX = 200
+ARM_LENGTH_MAX = 40
+LABELS = ("experiment", "arm", "block", "attempt")  # of every run that an experiment makes
+_PERCENT = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,6})?)\s*%")
+
+
+class Margin(ValueType):
+    """A difference that does not matter: 5%."""
+
+    def parse(self, value: object) -> float:
+        match = _PERCENT.fullmatch(value.strip()) if isinstance(value, str) else None
+        if match is None or not 0.0 < float(match[1]) <= 100.0:
+            raise InvalidValue("is not a margin", "write percent above 0% and at most 100%, such as 5%")
+        return float(match[1]) / 100.0
+
+    def schema(self) -> JsonSchema:
+        return {"type": "string", "pattern": r"^[0-9][0-9.]*\s*%$|\$\{"}
+
+
+@section
+class ArmWarehouse:
+    """The warehouse of an arm, or its name alone."""
+
+    shorthand: ClassVar[str] = "name"
+    name: Annotated[str, SqlName()] = key(description="Measure on this warehouse.")
+
+
+@section
+class ArmSection:
+    """One of the things to compare: changes of the scenario."""
+
+    set: Mapping[str, Annotated[Scalar, ScalarValue()]] = key(
+        default={}, description="Values instead of the scenario's, as with --set: {load.connections: 64}."
+    )
+    warehouse: ArmWarehouse | None = key(default=None, description="Another warehouse than the scenario's.")
+
+
+@section
+class BlocksSection:
+    """Each block measures every arm once."""
+
+    minimum: Annotated[int, Integer(low=2, high=BLOCKS_MAX)] = key(
+        default=4, description="No decision before this number of complete blocks."
+    )
+    maximum: Annotated[int, Integer(low=2, high=BLOCKS_MAX)] = key(
+        default=20, description="The planned last block; blocks that do not count are included."
+    )
+
+
+@section
+class BudgetSection:
+    """What the experiment may take. No block is begun that may exceed it."""
+
+    credits: Annotated[float | None, Number(low=0, high=10**6, above=True, nullable=True)] = key(
+        default=None, description="Credits of the warehouses under test, estimated; null: no limit."
+    )
+    time_s: Annotated[float | None, Duration(low_s=1, high_s=30 * 86_400.0, nullable=True)] = key(
+        default=None, description="Null: no limit."
+    )
+
+
+Rates = Mapping[str, Annotated[float, Number(low=0, high=10**6)]]
+
+
+@section
+class RatesSection:
+    """Credits per hour and cluster, by size: {X-Small: 1, Small: 2}."""
+
+    date: Annotated[str, FreeText(length_max=40)] = key(description="Of the consumption table: shown with prices.")
+    gen1: Rates = key(default={})
+    gen2: Rates = key(default={})
+    snowpark_optimized: Rates = key(default={})
+
+
+@section
+class PriceSection:
+    """How credits become a price."""
+
+    credit: Annotated[float, Number(low=0, high=10**6, above=True)] = key(
+        default=1.0, description="Price of one credit; 1 shows prices in credits."
+    )
+    currency: Annotated[str, Label(length_max=10)] = key(default="credits", description="Shown with prices: USD.")
+    cloud: Annotated[Cloud, OneOf(words=Cloud)] = key(default="aws", description="Rates of generation 2 depend on it.")
+    rates: RatesSection | None = key(default=None, description="Another table of rates; null: the built-in one.")
+
+    @property
+    def table(self) -> CreditRates:
+        if self.rates is None:
+            return snowflake_rates(self.cloud)
+        given = {kind: getattr(self.rates, kind.value) for kind in WarehouseKind}
+        named = {kind: {size_name(size) or size: rate for size, rate in by.items()} for kind, by in given.items()}
+        return CreditRates(date=self.rates.date, per_hour=named)
+
+
+@section
+class ExperimentFile:
+    """An experiment of loadgen."""
+
+    version: Annotated[int, Version()] = key(description="Version of the file format: 1.")
+    name: Annotated[str, Label(length_max=NAME_LENGTH_MAX)] = key(description="The name in reports.")
+    description: Annotated[str | None, FreeText(length_max=10_000, nullable=True)] = key(default=None)
+    scenario: Annotated[str, FileName()] = key(description="The scenario file, relative to this file.")
+    arms: dict[str, ArmSection] = key(description="What to compare, by name.")
+    reference: Annotated[str, Label(length_max=ARM_LENGTH_MAX)] = key(
+        description="The arm with which the others are compared first."
+    )
+    metrics: dict[str, Annotated[float, Margin()]] = key(
+        description="What to compare, with the difference that does not matter: {p95: 5%, price: 3%}."
+    )
+    limits: tuple[Annotated[ThresholdCheck, CheckText()], ...] = key(
+        default=[], description="What counts as served: statements of a measurement that holds them."
+    )
+    blocks: BlocksSection = key(default=BlocksSection())
+    washout_s: Annotated[float, Duration(high_s=3_600.0)] = key(
+        default="0s", description="Pause before each measurement; the scenario's warm-up follows."
+    )
+    budget: BudgetSection = key(default=BudgetSection())
+    price: PriceSection = key(default=PriceSection())
+    seed: Annotated[int, Integer(high=2**63 - 1)] = key(default=1, description="Of the order of arms.")
+
+    @property
+    def margins(self) -> dict[ExperimentMetric, float]:
+        return {ExperimentMetric.parse(text): margin for text, margin in self.metrics.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedExperiment:
+    """An experiment that can run."""
+
+    file: ExperimentFile
+    arms: Mapping[str, LoadedScenario]
+    folder: Path  # of the scenario: value pools from files lie there
+    warnings: tuple[Problem, ...]
+
+
+def read_experiment(path: Path, *, environ: Mapping[str, str]) -> LoadedExperiment:
+    """Read and check a file, and its scenario for every arm. Raises ScenarioProblems with everything that is wrong."""
+    text = read_text(path)
+    if isinstance(text, Problem):
+        raise ScenarioProblems(str(path), [text])
+    document = compose(text, str(path))
+    substitute_variables(document, environ)
+    checked = validate_as(ExperimentFile, document)
+    file = checked.file
+    if file is not None:
+        _check(checked, file)
+    arms: dict[str, LoadedScenario] = {}
+    scenario = path.parent / (file.scenario if file is not None else "")
+    if file is not None and checked.fine(("scenario",), ("arms",)):
+        arms = _arms(checked, file, scenario, environ)
+    if document.problems or file is None:
+        raise ScenarioProblems(str(path), sorted(document.problems, key=lambda one: _position(one, str(path))))
+    warnings = dict.fromkeys([*document.warnings, *(one for arm in arms.values() for one in arm.warnings)])
+    return LoadedExperiment(file=file, arms=arms, folder=scenario.resolve().parent, warnings=tuple(warnings))
+
+
+def _position(problem: Problem, source: str) -> tuple[bool, int, int]:
+    line, column = (problem.mark.line, problem.mark.column) if problem.mark is not None else (0, 0)
+    return problem.source != source, line, column
+
+
+# --- rules between keys ----------------------------------------------------------------------------------------------
+
+
+def _check(checked: CheckedFile[Any], file: ExperimentFile) -> None:
+    if checked.fine(("arms",)) and not 2 <= len(file.arms) <= ARMS_MAX:
+        checked.problem(("arms",), f"an experiment has 2 to {ARMS_MAX} arms", "give each a name", at_key=True)
+    for name in file.arms:
+        if not re.fullmatch(rf"[A-Za-z0-9_.-]{{1,{ARM_LENGTH_MAX}}}", name):
+            hint = "write letters, digits, underscores, dots and dashes, at most 40"
+            checked.problem(("arms", name), "is not the name of an arm", hint, at_key=True)
+    if checked.fine(("arms",), ("reference",)) and file.reference not in file.arms:
+        checked.problem(("reference",), "is not an arm", f"arms are {', '.join(map(printable, file.arms))}")
+    if checked.fine(("blocks",)) and file.blocks.minimum > file.blocks.maximum:
+        what = f"is above maximum, {file.blocks.maximum}"
+        checked.problem(("blocks", "minimum"), what, "lower it, or raise maximum")
+    if checked.fine(("metrics",)) and not file.metrics:
+        checked.problem(("metrics",), "names nothing to compare", "write for example {p95: 5%}", at_key=True)
+    for text in file.metrics:
+        try:
+            ExperimentMetric.parse(text)
+        except InvalidMetric as error:
+            checked.problem(("metrics", text), error.what, error.hint, at_key=True)
+    _check_rates(checked, file)
+
+
+def _check_rates(checked: CheckedFile[Any], file: ExperimentFile) -> None:
+    if file.price.rates is None:
+        return
+    for kind in WarehouseKind:
+        for size in getattr(file.price.rates, kind.value):
+            if size_name(size) is None:
+                path: KeyPath = ("price", "rates", kind.value, size)
+                checked.problem(path, "is not a size of warehouses", f"sizes are {', '.join(SIZES)}", at_key=True)
+
+
+# --- arms ------------------------------------------------------------------------------------------------------------
+
+
+def _arms(
+    checked: CheckedFile[Any], file: ExperimentFile, scenario: Path, environ: Mapping[str, str]
+) -> dict[str, LoadedScenario]:
+    """The scenario of every arm; what is wrong with one becomes a problem of the experiment."""
+    text = read_text(scenario)
+    document = checked.document
+    if isinstance(text, Problem):
+        checked.problem(("scenario",), text.what, "write its path relative to this file")
+        return {}
+    arms: dict[str, LoadedScenario] = {}
+    seen: set[Problem] = set()
+    for name, arm in file.arms.items():
+        changes = list(_changes(name, arm))
+        try:
+            arms[name] = parse_scenario(
+                text,
+                source=str(scenario),
+                folder=scenario.parent,
+                overrides=[change.text for change in changes],
+                environ=environ,
+            )
+        except ScenarioProblems as error:
+            new = [
+                one for one in (_placed(problem, changes, document) for problem in error.problems) if one not in seen
+            ]
+            seen.update(new)
+            document.problems.extend(new)
+        else:
+            _check_arm(checked, file, name, arms[name])
+    if len(arms) == len(file.arms):
+        _check_arms_together(checked, arms)
+    return arms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Change:
+    """One override of an arm, as --set would have it."""
+
+    path: KeyPath  # in the experiment file
+    text: str
+
+    @property
+    def source(self) -> str:
+        """How problems name it."""
+        return printable(redact(f"--set {self.text}"), 60)
+
+
+def _changes(name: str, arm: ArmSection) -> Iterator[_Change]:
+    for path, value in arm.set.items():
+        yield _Change(path=("arms", name, "set", path), text=f"{path}={_written(value)}")
+    if arm.warehouse is not None:
+        yield _Change(path=("arms", name, "warehouse"), text=f"target.warehouse={arm.warehouse.name}")
+
+
+def _written(value: Scalar) -> str:
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _placed(problem: Problem, changes: Sequence[_Change], document: Document) -> Problem:
+    """A problem with an override, at its place in the experiment file; others stay where they are."""
+    change = next((one for one in changes if problem.mark is None and one.source == problem.source), None)
+    if change is None:
+        return problem
+    entry = document.entry(change.path)
+    mark = entry.mark if entry is not None else None
+    return Problem(source=document.source, mark=mark, path=change.path, what=problem.what.strip(), hint=problem.hint)
+
+
+def _check_arm(checked: CheckedFile[Any], file: ExperimentFile, name: str, loaded: LoadedScenario) -> None:
+    scenario, path = loaded.scenario, ("arms", name)
+    if scenario.load.mode is LoadMode.FIND_MAX:
+        checked.problem(path, "its scenario searches for a maximum, and does not measure one load", at_key=True)
+    if any(threshold.abort for threshold in scenario.thresholds):
+        what = "its scenario has a threshold that aborts the measurement"
+        checked.problem(path, what, "use limits of the experiment instead", at_key=True)
+    names = {statement.name for statement in scenario.workload.statements if statement.weight}
+    for text in file.metrics:
+        statement = text.strip().rpartition(".")[0]
+        if statement and statement not in names and checked.fine(("metrics", text)):
+            what = f"arm {printable(name)} sends no such statement"
+            checked.problem(("metrics", text), what, f"statements are {', '.join(map(printable, sorted(names)))}")
+    for number, check in enumerate(file.limits):
+        if check.statement is not None and check.statement not in names:
+            what = f"arm {printable(name)} sends no such statement"
+            checked.problem(("limits", number), what, f"statements are {', '.join(map(printable, sorted(names)))}")
+
+
+def _check_arms_together(checked: CheckedFile[Any], arms: Mapping[str, LoadedScenario]) -> None:
+    scenarios = [loaded.scenario for loaded in arms.values()]
+    for number, (name, loaded) in enumerate(arms.items()):
+        if loaded.scenario.control != scenarios[0].control:
+            what = "has another control plane than the first arm"
+            checked.problem(("arms", name), what, "one experiment has one control plane", at_key=True)
+        if loaded.scenario.connection != scenarios[0].connection:
+            what = "has another connection than the first arm"
+            checked.problem(("arms", name), what, "change target.warehouse, or use two accounts apart", at_key=True)
+        same = next((other for other in list(arms)[:number] if arms[other].scenario == loaded.scenario), None)
+        if same is not None:
+            checked.warn(("arms", name), f"is the same as arm {printable(same)}: an A/A comparison")

@@ -1,0 +1,300 @@
+"""Experiments: order, decisions, when to stop, frontier, price."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from loadgen.model.credits import Cloud, WarehouseKind, size_name, snowflake_rates
+from loadgen.model.experiment import Decision, ExperimentEnding, ExperimentMetric
+from loadgen.rules.experiment import (
+    BlockValues,
+    ExperimentBudget,
+    ExperimentDesign,
+    ExperimentProgress,
+    block_order,
+    compare_arms,
+    decision_between,
+    dominated_arms,
+    next_step,
+)
+from loadgen.rules.price import (
+    ServedStatements,
+    WarehouseLook,
+    billed_credits,
+    credits_between,
+    is_serving,
+    price_per_thousand,
+)
+
+P95, QPS, PRICE = map(ExperimentMetric.parse, ("p95", "qps", "price"))
+RATES = snowflake_rates(Cloud.AWS)
+HOUR = 3600.0
+
+
+def design(arms=("a", "b"), margins=None, *, minimum=2, maximum=20, seed=1):
+    return ExperimentDesign(
+        arms=tuple(arms),
+        reference=arms[0],
+        margins=margins or {P95: 0.05},
+        blocks_min=minimum,
+        blocks_max=maximum,
+        seed=seed,
+    )
+
+
+def blocks_of(truth, count, *, seed=1, noise=0.03):
+    """Blocks with these true values by arm and metric, a level that changes from block to block, and noise."""
+    rng = np.random.default_rng(seed)
+    return [
+        BlockValues(
+            number=number,
+            values={
+                arm: {metric: value * level * math.exp(rng.normal(0, noise)) for metric, value in by.items()}
+                for arm, by in truth.items()
+            },
+        )
+        for number, level in enumerate(rng.uniform(0.8, 1.2, count), 1)
+    ]
+
+
+def progress(**changes):
+    usual = {"begun": 0, "lost_in_a_row": 0, "elapsed_s": 0.0, "credits": None, "longest_block_s": 60.0}
+    return ExperimentProgress(**{**usual, "dearest_block_credits": 0.0, **changes})
+
+
+# --- order -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_block_has_every_arm_once_and_the_seed_decides_the_order():
+    three = design(("a", "b", "c"))
+
+    orders = [block_order(three, block) for block in range(1, 31)]
+
+    assert all(sorted(order) == ["a", "b", "c"] for order in orders)
+    assert orders == [block_order(three, block) for block in range(1, 31)]
+    assert orders != [block_order(design(("a", "b", "c"), seed=2), block) for block in range(1, 31)]
+
+
+def test_each_order_of_arms_is_as_frequent_as_the_others():
+    seen = Counter(block_order(design(("a", "b", "c")), block) for block in range(6_000))
+
+    assert len(seen) == 6
+    assert all(880 <= count <= 1_120 for count in seen.values())  # 1,000 expected, four deviations
+
+
+def test_the_reference_is_what_others_are_compared_with():
+    pairs = ExperimentDesign(
+        arms=("a", "b", "c"), reference="b", margins={P95: 0.05}, blocks_min=2, blocks_max=4, seed=1
+    ).pairs
+
+    assert pairs == (("b", "a"), ("b", "c"), ("a", "c"))
+
+
+def test_the_error_is_divided_among_all_pairs_and_metrics():
+    assert design(("a", "b", "c"), {P95: 0.05, QPS: 0.05}).error_each == pytest.approx(0.05 / 6)
+
+
+# --- decisions -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("metric", "factor", "decision"),
+    [
+        (P95, 1.3, Decision.WORSE),
+        (P95, 0.7, Decision.BETTER),
+        (QPS, 1.3, Decision.BETTER),
+        (QPS, 0.7, Decision.WORSE),
+        (PRICE, 0.7, Decision.BETTER),
+    ],
+)
+def test_whether_more_is_better_depends_on_the_metric(metric, factor, decision):
+    truth = {"a": {metric: 10.0}, "b": {metric: 10.0 * factor}}
+
+    (found,) = compare_arms(design(margins={metric: 0.05}), blocks_of(truth, 10), final=False)
+
+    assert found.decision is decision
+    assert found.change == pytest.approx(factor - 1, abs=0.05)
+    assert found.low < factor - 1 < found.high
+    assert len(found.by_block) == 10
+
+
+def test_arms_that_differ_less_than_the_margin_are_equivalent():
+    truth = {"a": {P95: 10.0}, "b": {P95: 10.1}}
+
+    (found,) = compare_arms(design(), blocks_of(truth, 20, noise=0.01), final=True)
+
+    assert found.decision is Decision.EQUIVALENT
+
+
+def test_nothing_is_decided_before_there_is_a_block():
+    (found,) = compare_arms(design(), [], final=False)
+
+    assert (found.decision, found.change, found.low, found.high) == (Decision.UNDECIDED, None, -1.0, math.inf)
+
+
+def test_values_in_the_same_bucket_are_known_to_one_percent():
+    (found,) = compare_arms(design(), blocks_of({"a": {P95: 10.0}, "b": {P95: 10.0}}, 8, noise=0.0), final=False)
+
+    assert (found.low, found.high) == (pytest.approx(-1 / 101), pytest.approx(0.01))
+
+
+def test_a_decision_can_be_asked_for_in_both_directions():
+    found = compare_arms(design(), blocks_of({"a": {P95: 10.0}, "b": {P95: 20.0}}, 8), final=False)
+
+    assert decision_between(found, P95, "b", "a") is Decision.WORSE
+    assert decision_between(found, P95, "a", "b") is Decision.BETTER
+    with pytest.raises(KeyError):
+        decision_between(found, QPS, "a", "b")
+
+
+# --- when to stop ----------------------------------------------------------------------------------------------------
+
+FAR_APART = {"a": {P95: 10.0}, "b": {P95: 20.0}}
+ALIKE = {"a": {P95: 10.0}, "b": {P95: 10.4}}
+
+
+def step(truth=ALIKE, count=5, budget=ExperimentBudget(), *, minimum=2, maximum=20, **changes):
+    plan, blocks = design(minimum=minimum, maximum=maximum), blocks_of(truth, count)
+    found = compare_arms(plan, blocks, final=False)
+    return next_step(plan, blocks, found, progress(**{"begun": count, **changes}), budget)
+
+
+def test_an_experiment_ends_once_everything_is_decided_and_the_minimum_is_reached():
+    assert step(FAR_APART, 6) is ExperimentEnding.DECIDED
+    assert step(FAR_APART, 6, minimum=7) is None
+
+
+def test_an_undecided_experiment_goes_on_until_its_last_block():
+    assert step() is None
+    assert step(maximum=5) is ExperimentEnding.BLOCKS
+    assert step(begun=20) is ExperimentEnding.BLOCKS
+
+
+def test_two_lost_blocks_in_a_row_end_it():
+    assert step(lost_in_a_row=1) is None
+    assert step(lost_in_a_row=2) is ExperimentEnding.LOST_BLOCKS
+
+
+def test_no_block_is_begun_that_may_exceed_the_budget():
+    hour = ExperimentBudget(time_s=HOUR)
+    assert step(budget=hour, elapsed_s=HOUR - 60) is None
+    assert step(budget=hour, elapsed_s=HOUR - 59) is ExperimentEnding.TIME
+    two = ExperimentBudget(credits=2.0)
+    assert step(budget=two, credits=1.5, dearest_block_credits=0.5) is None
+    assert step(budget=two, credits=1.6, dearest_block_credits=0.5) is ExperimentEnding.CREDITS
+
+
+# --- frontier --------------------------------------------------------------------------------------------------------
+
+# Known tables: price per 1,000 statements and p95 by arm. Those in the second part are dominated.
+KNOWN = {
+    "xs": {PRICE: 1.00, P95: 80.0},
+    "s": {PRICE: 1.30, P95: 45.0},
+    "m": {PRICE: 2.10, P95: 30.0},
+    "l": {PRICE: 4.00, P95: 34.0},  # dearer and slower than m
+    "two-xs": {PRICE: 1.55, P95: 80.0},  # dearer than xs and s, and as slow as xs
+}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_frontier_of_a_known_table_is_exactly_right(seed):
+    plan = design(tuple(KNOWN), {PRICE: 0.05, P95: 0.05}, minimum=4)
+    blocks, every = [], blocks_of(KNOWN, plan.blocks_max, seed=seed)
+    ended = None
+    while ended is None:
+        blocks.append(every[len(blocks)])
+        found = compare_arms(plan, blocks, final=len(blocks) == plan.blocks_max)
+        ended = next_step(plan, blocks, found, progress(begun=len(blocks)), ExperimentBudget())
+
+    dominated = dominated_arms(plan, found, plan.arms)
+
+    assert dominated is not None
+    assert set(dominated) == {"l", "two-xs"}
+    assert set(dominated["l"]) == {"m"}
+    assert "s" in dominated["two-xs"]
+
+
+def test_what_is_undecided_dominates_nothing():
+    plan = design(("a", "b"), {PRICE: 0.05, P95: 0.05})
+    found = compare_arms(plan, [], final=False)
+
+    assert dominated_arms(plan, found, plan.arms) == {}
+
+
+def test_without_price_or_latency_there_is_no_frontier():
+    plan = design()
+
+    assert dominated_arms(plan, compare_arms(plan, [], final=False), plan.arms) is None
+
+
+# --- price -----------------------------------------------------------------------------------------------------------
+
+
+def look(at_s, size="X-Small", clusters=1, kind=WarehouseKind.GEN1):
+    return WarehouseLook(at_s=at_s, size=size, kind=kind, clusters=clusters)
+
+
+@pytest.mark.parametrize(
+    ("size", "kind", "rate"),
+    [
+        ("X-Small", WarehouseKind.GEN1, 1.0),
+        ("XSMALL", WarehouseKind.GEN1, 1.0),
+        ("6X-Large", WarehouseKind.GEN1, 512.0),
+        ("Small", WarehouseKind.GEN2, 2.7),
+        ("5X-Large", WarehouseKind.GEN2, None),
+        ("Medium", WarehouseKind.SNOWPARK_OPTIMIZED, 6.0),
+        ("Small", WarehouseKind.SNOWPARK_OPTIMIZED, None),
+        ("ADAPTIVE", WarehouseKind.GEN1, None),
+        (None, WarehouseKind.GEN1, None),
+    ],
+)
+def test_rates_are_by_size_and_kind(size, kind, rate):
+    assert RATES.of(size, kind) == (None if rate is None else pytest.approx(rate))
+
+
+def test_generation_2_is_cheaper_on_azure():
+    assert snowflake_rates(Cloud.AZURE).of("Small", WarehouseKind.GEN2) == 2.5
+
+
+@pytest.mark.parametrize("text", ["2X-Large", "2XLARGE", "X2LARGE", "XXLARGE", "2x-large"])
+def test_sizes_have_several_spellings(text):
+    assert size_name(text) == "2X-Large"
+
+
+def test_credits_are_rate_by_clusters_by_time():
+    looks = [look(-5), look(HOUR / 2, clusters=2), look(HOUR, size="Small", clusters=1)]
+
+    assert credits_between(looks, 0, HOUR / 2, RATES) == pytest.approx(0.5)
+    assert credits_between(looks, 0, HOUR, RATES) == pytest.approx(0.5 + 1.0)
+    assert credits_between(looks, 0, 2 * HOUR, RATES) == pytest.approx(0.5 + 1.0 + 2.0)
+
+
+def test_a_span_before_the_first_look_is_as_that_shows():
+    assert credits_between([look(10)], 0, HOUR, RATES) == pytest.approx(1.0)
+
+
+def test_what_was_not_seen_or_has_no_rate_has_no_price():
+    assert credits_between([], 0, 10, RATES) is None
+    assert credits_between([look(0, size="ADAPTIVE")], 0, 10, RATES) is None
+
+
+def test_a_cluster_that_starts_is_billed_for_at_least_a_minute():
+    looks = [look(0), look(10, clusters=2), look(20), look(100)]
+
+    assert billed_credits(looks, 100, RATES) == pytest.approx((100 + 10 + 50) / HOUR)
+    assert billed_credits([look(0), look(10, clusters=2), look(90)], 100, RATES) == pytest.approx((100 + 80) / HOUR)
+
+
+def test_measurements_outside_the_limits_cost_and_serve_nothing():
+    inside = ServedStatements(credits=0.5, statements=10_000, inside=True)
+    outside = ServedStatements(credits=0.5, statements=90_000, inside=False)
+
+    assert price_per_thousand([inside], 3.0) == pytest.approx(0.15)
+    assert price_per_thousand([inside, outside], 3.0) == pytest.approx(0.30)
+    assert price_per_thousand([outside], 3.0) is None
+    assert is_serving([inside, inside, outside])
+    assert not is_serving([inside, outside])

@@ -21,6 +21,7 @@ Exit codes of the program:
       5  the run finished but is INVALID
      10  a threshold failed
      11  a regression is confirmed
+     12  an experiment is undecided
      75  skipped, another holds it
     129  stopped by SIGHUP
     130  stopped by SIGINT
@@ -28,8 +29,8 @@ Exit codes of the program:
     141  the reader of the output has gone
     143  stopped by SIGTERM
 
-When several apply, the first of 1, 2, 3, 4, 130/143, 5, 10, 11 wins. Codes 0, 5, 10 and 11 are verdicts of a finished
-run, not errors; they have no class here.
+When several apply, the first of 1, 2, 3, 4, 130/143, 5, 10, 11 wins. Codes 0, 5, 10, 11 and 12 are verdicts of
+finished runs and experiments, not errors; they have no class here.
 """
 
 import errno

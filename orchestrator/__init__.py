@@ -22,5 +22,6 @@ enrichment_rules     pure: which statements to look for, and when to stop
 recover              ends runs whose orchestrator was lost
 run_folder           the files of a run on this machine
 spawn/               where workers run
+experiment/          arms of a scenario, measured block by block
 nightly/             queue runners, pool, scheduler, notifications, baselines
 """

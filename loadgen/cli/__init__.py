@@ -13,6 +13,7 @@ status            `loadgen status`, and how a run is shown
 stop              `loadgen stop`
 report            `loadgen report`, and the files of a run
 compare           `loadgen compare`
+experiment        `loadgen experiment`
 trend             `loadgen trend`
 enrich            `loadgen enrich`
 upload            `loadgen upload`

@@ -83,6 +83,11 @@ COMMANDS = {
         "Look at a scenario's runs over time: is the newest worse?",
         "loadgen trend orders-mix --html trend.html",
     ),
+    "experiment": CommandEntry(
+        "loadgen.cli.experiment:experiment",
+        "Compare arms of a scenario in random blocks: is B better?",
+        "loadgen experiment examples/experiments/two_queries.yaml --dry-run",
+    ),
     "report": CommandEntry(
         "loadgen.cli.report:report",
         "Make the report of a run again, from its tables.",
@@ -142,7 +147,7 @@ COMMANDS = {
 
 SECTIONS = {
     "Scenarios and runs": ("init", "validate", "prepare", "run", "watch", "status", "stop", "schema", "completion"),
-    "Results": ("runs", "report", "compare", "trend", "enrich", "upload"),
+    "Results": ("runs", "report", "compare", "experiment", "trend", "enrich", "upload"),
     "Snowflake account": ("connections", "doctor", "grants", "setup", "embedded"),
     "Nightly benchmarks": ("schedule", "queue", "pool", "workers"),
     "Started by loadgen": ("worker",),

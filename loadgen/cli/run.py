@@ -134,7 +134,7 @@ def run(
         wait=wait,
         share=share_warehouse,
     )
-    with notify_when_done(scenario, _warn) as told, _server_for(scenario, quiet=quiet):
+    with notify_when_done(scenario, _warn) as told, server_for(scenario, quiet=quiet):
         judge = baseline_judge(baseline, control_reader(place, "baseline"))
         told.summary = _run(make_job(), judge, quiet=quiet, output=output, again=confirm)
         if confirm and wants_second_run(told.summary):
@@ -293,7 +293,7 @@ def _label(text: str) -> tuple[str, str]:
 
 
 @contextlib.contextmanager
-def _server_for(scenario: Scenario, *, quiet: bool) -> Iterator[None]:
+def server_for(scenario: Scenario, *, quiet: bool) -> Iterator[None]:
     """The embedded server, when the target or the control plane is meant to be there; it is named first."""
     from loadgen.scenario.model import EMBEDDED
     from loadgen.scenario.settings import EmbeddedEngine

@@ -16,6 +16,7 @@ run_markdown       report.md
 run_exports        junit.xml and intervals.csv
 compare            a comparison as text and JSON
 compare_page       a comparison as HTML
+experiment         experiment.json, and an experiment as text
 trend              a trend as text and JSON
 trend_page         a trend as HTML
 """

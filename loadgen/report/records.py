@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from loadgen.metrics.window import MergedWindows
+from loadgen.model.credits import WarehouseKind
 from loadgen.report.timeline import PointTimes, RunSecond
 from loadgen.scenario.model import Scenario
 
@@ -44,6 +45,7 @@ class WarehousePollPoint:
     queued: int | None
     started_clusters: int | None
     size: str | None
+    kind: WarehouseKind = WarehouseKind.GEN1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

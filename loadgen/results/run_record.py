@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from math import inf
@@ -34,6 +35,7 @@ from loadgen.metrics.json_fields import InvalidMetrics
 from loadgen.metrics.live_metrics import read_live
 from loadgen.metrics.window import MergedWindows, WindowResult, merge
 from loadgen.metrics.window_codec import WindowRow
+from loadgen.model.credits import WarehouseKind
 from loadgen.model.event import SetPhase, SetRunTarget, Start, Stop
 from loadgen.model.run import Phase
 from loadgen.report.records import (
@@ -311,7 +313,21 @@ def _poll(poll: warehouse_poll_snapshots.WarehousePoll, start: datetime) -> Ware
         queued=poll.queued,
         started_clusters=poll.started_clusters,
         size=poll.size,
+        kind=kind_of(poll.raw),
     )
+
+
+def kind_of(raw: str | None) -> WarehouseKind:
+    """Which rate a warehouse has, by what SHOW WAREHOUSES said of it; generation 1 where it does not say."""
+    try:
+        found = json.loads(raw or "{}")
+        said = {name: str(found.get(name) or "").upper() for name in ("type", "generation", "resource_constraint")}
+    except (ValueError, AttributeError, RecursionError):  # a row that loadgen did not write
+        return WarehouseKind.GEN1
+    if said["type"] == "SNOWPARK-OPTIMIZED":
+        return WarehouseKind.SNOWPARK_OPTIMIZED
+    is_gen2 = said["generation"] == "2" or said["resource_constraint"].endswith("GEN_2")
+    return WarehouseKind.GEN2 if is_gen2 else WarehouseKind.GEN1
 
 
 def find_max_steps(

@@ -16,6 +16,8 @@ comparison       two runs: change, interval, verdict
 change_points    levels of a series of nightly values, and where they change
 confidence       intervals that may be looked at after every block, with the variance unknown
 experiment       blocks, decisions about arms, when to stop, frontier
+experiment_plan  what `experiment --dry-run` shows
+measurement      what one measurement of an experiment found
 price            credits of a warehouse, and the price of 1,000 statements
 trend            the runs of a scenario over time: steady, suspected, regression, improved
 """

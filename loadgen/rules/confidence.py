@@ -77,7 +77,8 @@ def confidence_sequence(
 
 
 def judge(low: FloatArray, high: FloatArray, margin: float) -> NDArray[np.int64]:
-    """ABOVE or BELOW when 0 is excluded, WITHIN when the interval lies inside the margin, else OPEN; all are logarithms.
+    """ABOVE or BELOW when 0 is excluded, WITHIN when the interval lies inside the margin, else OPEN. Bounds are
+    logarithms.
 
     WITHIN comes first: a difference that is certain and smaller than the margin does not matter.
     """

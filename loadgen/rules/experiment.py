@@ -70,7 +70,7 @@ class BlockValues:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class ArmComparison:
     """Arm b beside arm a in one metric. Changes are fractions: 0.05 means that b is 5 % above a."""
 
     metric: ExperimentMetric
@@ -84,7 +84,7 @@ class Comparison:
     by_block: tuple[float, ...]  # the change in each block
 
 
-def compare_arms(design: ExperimentDesign, blocks: Sequence[BlockValues], *, final: bool) -> tuple[Comparison, ...]:
+def compare_arms(design: ExperimentDesign, blocks: Sequence[BlockValues], *, final: bool) -> tuple[ArmComparison, ...]:
     """Every pair in every metric. `final`: all planned blocks are done, so this is the planned last look."""
     return tuple(_comparison(design, blocks, pair, metric, final) for metric in design.margins for pair in design.pairs)
 
@@ -95,7 +95,7 @@ def _comparison(
     pair: tuple[str, str],
     metric: ExperimentMetric,
     final: bool,
-) -> Comparison:
+) -> ArmComparison:
     a, b = pair
     logs = np.array([math.log(block.values[b][metric] / block.values[a][metric]) for block in blocks])
     low, high = -math.inf, math.inf
@@ -106,7 +106,7 @@ def _comparison(
         low, high = float(lows[-1]), float(highs[-1])
     margin = design.margins[metric]
     verdict = int(judge(np.array(low), np.array(high), margin))
-    return Comparison(
+    return ArmComparison(
         metric=metric,
         a=a,
         b=b,
@@ -127,7 +127,7 @@ def _decision(verdict: int, metric: ExperimentMetric) -> Decision:
     return Decision.BETTER if (verdict == ABOVE) == metric.kind.more_is_better else Decision.WORSE
 
 
-def decision_between(found: Sequence[Comparison], metric: ExperimentMetric, arm: str, other: str) -> Decision:
+def decision_between(found: Sequence[ArmComparison], metric: ExperimentMetric, arm: str, other: str) -> Decision:
     """About `arm` compared with `other`, in whichever order the pair is."""
     for one in found:
         if one.metric == metric and (one.a, one.b) == (other, arm):
@@ -139,7 +139,7 @@ def decision_between(found: Sequence[Comparison], metric: ExperimentMetric, arm:
 
 
 def dominated_arms(
-    design: ExperimentDesign, found: Sequence[Comparison], serving: Sequence[str]
+    design: ExperimentDesign, found: Sequence[ArmComparison], serving: Sequence[str]
 ) -> dict[str, tuple[str, ...]] | None:
     """Arms off the frontier of price and latency, and those that dominate each: better in one of the two, and better
     or equivalent in the other. What is undecided dominates nothing. None: the two are not compared."""
@@ -154,7 +154,7 @@ def dominated_arms(
     return dominated
 
 
-def _dominates(found: Sequence[Comparison], metrics: Sequence[ExperimentMetric], other: str, arm: str) -> bool:
+def _dominates(found: Sequence[ArmComparison], metrics: Sequence[ExperimentMetric], other: str, arm: str) -> bool:
     decisions = [decision_between(found, metric, other, arm) for metric in metrics]
     good = all(one in (Decision.BETTER, Decision.EQUIVALENT) for one in decisions)
     return good and Decision.BETTER in decisions
@@ -183,7 +183,7 @@ class ExperimentBudget:
 def next_step(
     design: ExperimentDesign,
     blocks: Sequence[BlockValues],
-    found: Sequence[Comparison],
+    found: Sequence[ArmComparison],
     progress: ExperimentProgress,
     budget: ExperimentBudget,
 ) -> ExperimentEnding | None:

@@ -81,8 +81,3 @@ def price_per_thousand(measured: Sequence[ServedStatements], credit_price: float
     was served."""
     served = sum(one.statements for one in measured if one.inside)
     return sum(one.credits for one in measured) * credit_price * 1_000 / served if served else None
-
-
-def is_serving(measured: Sequence[ServedStatements]) -> bool:
-    """Do the limits hold in more than half of the measurements?"""
-    return 2 * sum(one.inside for one in measured) > len(measured)

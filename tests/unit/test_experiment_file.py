@@ -102,7 +102,8 @@ def test_every_mistake_is_told_at_its_place(tmp_path):
     assert problems(tmp_path, MISTAKES) == [
         "e.yaml:3:1 scenari: 'scenari' is not a known key; did you mean scenario?",
         "e.yaml:6:9 arms.few.sett: 'sett' is not a known key; did you mean set?",
-        "e.yaml:7:3 arms.a b: is not the name of an arm; write letters, digits, underscores, dots and dashes, at most 40",
+        "e.yaml:7:3 arms.a b: is not the name of an arm; write letters, digits, underscores, dots and dashes, at most"
+        " 40",
         "e.yaml:10:11 metrics.p96: is not a metric of experiments; did you mean p99?",
         "e.yaml:10:20 metrics.error_rate: error_rate has no ratio: it may be 0; put it in limits: error_rate < 1%",
         "e.yaml:10:60 metrics.price: is not a margin, got '0%'; write percent above 0% and at most 100%, such as 5%",

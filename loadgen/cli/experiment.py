@@ -1,0 +1,203 @@
+"""`loadgen experiment`: arms of a scenario, measured in random order until it is clear which is better."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from loadgen.cli.common import echo, noted_signals, print_lines, print_verdict, raise_priority, terminal_width
+from loadgen.cli.options import control_reader, format_option
+from loadgen.cli.run import follow_run, job_roles, server_for
+from loadgen.log import printable
+
+if TYPE_CHECKING:
+    from loadgen.clock import Clock
+    from loadgen.scenario.experiment import LoadedExperiment
+    from loadgen.scenario.model import Scenario
+    from orchestrator.experiment.blocks import RunOfArm
+
+RESULT = "experiment.json"
+TICK_S = 0.1
+
+
+@click.command(
+    epilog="\b\nExample:\n  loadgen experiment examples/experiments/two_queries.yaml --dry-run\n"
+    "  loadgen experiment which.yaml -c prod\n  loadgen experiment which.yaml --resume latest"
+)
+@click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
+@click.option("-c", "--connection", metavar="NAME", help="Use this connection instead of the scenario's.")
+@click.option("--dry-run", is_flag=True, help="Show order, time and worst-case credits, and connect to nothing.")
+@click.option("--resume", metavar="ID", help="Continue an experiment that was interrupted; `latest` is the newest.")
+@click.option(
+    "--output-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("runs"),
+    show_default=True,
+    help="Files of the experiment go to DIR/<experiment id>, those of its runs to DIR/<run id>.",
+)
+@click.option("--wait", is_flag=True, help="Wait while another run uses the warehouse, instead of ending with 75.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress; the result is still printed.")
+@format_option
+def experiment(
+    file: Path,
+    connection: str | None,
+    dry_run: bool,
+    resume: str | None,
+    output_dir: Path,
+    wait: bool,
+    quiet: bool,
+    output: str,
+) -> int:
+    """Compare arms of a scenario: measure each once per block, in random order, until it is clear which is better.
+
+    The intervals may be looked at after every block: over all pairs and metrics together, at most 5 % of experiments
+    decide wrongly. It stops when every pair is decided (better, worse, or equivalent within the margin), or when
+    blocks, time or credits are spent. Each measurement is an ordinary run with the labels experiment, arm and block.
+
+    Exit codes: 0 decided, 12 undecided, and those of `loadgen run`: 2 bad usage or file, 3 cannot connect, 4 runs
+    failed, 5 runs were INVALID, 75 another run uses the warehouse, 128 + n stopped by signal n. What was measured is
+    kept: --resume continues with the next block.
+    """
+    from loadgen.scenario.experiment import read_experiment
+
+    loaded = read_experiment(file, environ=os.environ)
+    for warning in loaded.warnings:
+        echo(f"warning: {printable(str(warning))}", err=True)
+    scenarios = _scenarios(loaded, connection)
+    if dry_run:
+        _print_plan(loaded, scenarios, output)
+        return 0
+    raise_priority()
+    with server_for(next(iter(scenarios.values())), quiet=quiet):
+        result = _run(loaded, scenarios, resume, output_dir, wait=wait, quiet=quiet)
+
+    def tell() -> None:
+        if output == "json":
+            echo(json.dumps(result, indent=2))
+        else:
+            _print(result, output_dir / str(result["experiment_id"]))
+
+    return print_verdict(int(result["exit_code"]), tell, stored=True)
+
+
+def _scenarios(loaded: LoadedExperiment, connection: str | None) -> dict[str, Scenario]:
+    from loadgen.cli.validate import _cores
+    from loadgen.scenario.load import with_workers
+
+    found = {}
+    for name, arm in loaded.arms.items():
+        scenario = arm.scenario
+        if connection is not None:
+            scenario = dataclasses.replace(scenario, connection=connection)
+        found[name] = with_workers(scenario, _cores())
+    return found
+
+
+def _print_plan(loaded: LoadedExperiment, scenarios: Mapping[str, Scenario], output: str) -> None:
+    from loadgen.cli.validate import _cores
+    from loadgen.rules.experiment_plan import experiment_plan_data, experiment_plan_text, plan_experiment
+    from loadgen.rules.scenario_plan import plan
+    from orchestrator.experiment.state import design_of
+
+    arms = {
+        name: plan(dataclasses.replace(arm, scenario=scenarios[name]), cores=_cores())
+        for name, arm in loaded.arms.items()
+    }
+    made = plan_experiment(loaded.file, design_of(loaded), scenarios, arms)
+    echo(json.dumps(experiment_plan_data(made), indent=2) if output == "json" else experiment_plan_text(made))
+
+
+def _run(
+    loaded: LoadedExperiment,
+    scenarios: Mapping[str, Scenario],
+    resume: str | None,
+    output_dir: Path,
+    *,
+    wait: bool,
+    quiet: bool,
+) -> dict[str, Any]:
+    from loadgen.cli.common import run_in_thread
+    from loadgen.cli.run_screen import RunLines
+    from loadgen.clock import SystemClock
+    from loadgen.control.location import ControlPlaneLocation
+    from loadgen.control.setup.installer import ensure_tables
+    from loadgen.snowflake.session import RetryPolicy
+    from orchestrator.experiment.blocks import ExperimentLoop, ExperimentShell
+    from orchestrator.experiment.state import ExperimentStore, find_experiment
+    from orchestrator.run_folder import make_run_folder, make_runs_folder, new_run_id
+
+    clock = SystemClock()
+    place = ControlPlaneLocation.of_scenario(next(iter(scenarios.values())))
+    control = control_reader(place, "experiment")
+    make_runs_folder(output_dir)
+    run_in_thread(lambda: ensure_tables(place, RetryPolicy(stop=threading.Event(), clock=clock)), name="setup")
+    if resume is not None:
+        store = ExperimentStore(control, find_experiment(control, resume, loaded))
+    else:
+        store = ExperimentStore(control, new_run_id(loaded.file.name, clock.utc_now()))
+        store.create(loaded)
+    lines = RunLines(clock, quiet=quiet)
+    lines.say(f"experiment {store.experiment_id}")
+    with noted_signals() as received, store.leading(place, clock=clock):
+        shell = ExperimentShell(
+            measure=_measure(loaded, output_dir, clock, wait=wait, quiet=quiet),
+            pause=lambda seconds: _pause(clock, received, seconds),
+            told=lambda text: lines.say(printable(f"experiment {store.experiment_id}: {text}", 500)),
+            clock=clock,
+        )
+        result = ExperimentLoop(loaded, scenarios, store, shell).run()
+        folder = output_dir / store.experiment_id
+        make_run_folder(folder)
+        _write(folder, result)
+    return result
+
+
+def _measure(
+    loaded: LoadedExperiment, output_dir: Path, clock: Clock, *, wait: bool, quiet: bool
+) -> Callable[[str, Scenario], RunOfArm]:
+    from loadgen.scenario.read import portable_text
+    from orchestrator.experiment.blocks import RunOfArm
+    from orchestrator.job import RunJob
+
+    def measure(arm: str, scenario: Scenario) -> RunOfArm:
+        job = RunJob(
+            scenario=scenario,
+            folder=loaded.folder,
+            runs_folder=output_dir,
+            clock=clock,
+            roles=job_roles(),
+            text=portable_text(loaded.arms[arm]),
+            wait=wait,
+        )
+        return RunOfArm(summary=follow_run(job, quiet=quiet), record=job.record)
+
+    return measure
+
+
+def _pause(clock: Clock, received: list[int], seconds: float) -> int | None:
+    """Wait; the first signal that came, if any."""
+    never, until_ns = threading.Event(), clock.monotonic_ns() + round(seconds * 1e9)
+    while not received and clock.monotonic_ns() < until_ns:
+        clock.wait(never, TICK_S)
+    return received[0] if received else None
+
+
+def _write(folder: Path, result: Mapping[str, Any]) -> None:
+    from loadgen.cli.report import write_file
+
+    write_file(folder / RESULT, json.dumps(result, indent=2) + "\n")
+
+
+def _print(result: Mapping[str, Any], folder: Path) -> None:
+    from loadgen.report.experiment import experiment_text
+    from loadgen.report.run_text import verdict_lines
+
+    text = f"{experiment_text(result)}\nfiles: {folder}"
+    print_lines(verdict_lines(text, str(result["verdict"]), terminal_width()))

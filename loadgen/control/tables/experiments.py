@@ -1,0 +1,188 @@
+"""EXPERIMENTS, EXPERIMENT_BLOCKS, EXPERIMENT_MEASUREMENTS, EXPERIMENT_ENDS: what an experiment is, and how far it came.
+
+Rows are inserted and never rewritten. The key of a block lets one process begin it, the key of a measurement lets it
+count once; a process that resumes an experiment begins the next block.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from loadgen.control.rows import ParsedRows, RowUnreadable, clip_text, json_object, parse_row, read_rows
+from loadgen.control.session import ControlFailed, ControlSession
+from loadgen.control.sql import NamedQuery, load_queries
+from loadgen.errors import UsageError
+from loadgen.log import printable
+from loadgen.rules.measurement import (
+    Measurement,
+    MeasurementOutcome,
+    figures_document,
+    read_figures,
+)
+from loadgen.snowflake.session import RetryPolicy
+
+REASON_MAX = 2_000  # characters
+LATEST = "latest"
+FOUND_MAX = 1_000  # experiments among which a prefix is looked for
+
+_Q = load_queries("experiments")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentRow:
+    """A row of EXPERIMENTS. The time is naive UTC."""
+
+    experiment_id: str
+    name: str
+    config: str  # JSON
+    fingerprint: str
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentEnd:
+    """How a process left an experiment."""
+
+    epoch: int
+    verdict: str
+    exit_code: int
+    result: str  # JSON
+    ended_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _MeasurementRow:
+    block: int
+    arm: str
+    attempt: int
+    run_id: str | None
+    outcome: MeasurementOutcome
+    seconds: float
+    billed: float | None
+    reason: str
+    figures: str | None
+
+
+def create(
+    session: ControlSession, patience: RetryPolicy, experiment_id: str, name: str, config: str, fingerprint: str
+) -> None:
+    binds = (experiment_id, name, config, fingerprint)
+    _insert(session, patience, _Q["create"], binds, lambda: read(session, experiment_id) is not None)
+
+
+def read(session: ControlSession, experiment_id: str) -> ExperimentRow | None:
+    rows = session.fetch(_Q["read"], experiment_id)
+    return parse_row("EXPERIMENTS", ExperimentRow, rows[0]) if rows else None
+
+
+def newest(session: ControlSession, limit: int) -> ParsedRows[ExperimentRow]:
+    """The newest first."""
+    found = session.fetch(_Q["newest"].limited(limit))
+    return read_rows(found, lambda row: parse_row("EXPERIMENTS", ExperimentRow, row))
+
+
+def find(session: ControlSession, patience: RetryPolicy, name: str) -> ExperimentRow:
+    """By id, by `latest`, or by the beginning of an id."""
+    if name != LATEST and (exact := patience.call(lambda: read(session, name))) is not None:
+        return exact
+    rows = patience.call(lambda: newest(session, 1 if name == LATEST else FOUND_MAX))
+    found = [row for row in rows if name == LATEST or row.experiment_id.startswith(name)]
+    if len(found) == 1:
+        return found[0]
+    what = "there is no experiment yet" if name == LATEST else f"there is no experiment {printable(name, 60)}"
+    if found:
+        what = f"{len(found)} experiments begin with {printable(name, 60)}"
+    raise UsageError(what, remedy="`loadgen experiments list` shows the ids.")
+
+
+def begin_block(session: ControlSession, patience: RetryPolicy, experiment_id: str, block: int, epoch: int) -> bool:
+    """False: another process has begun it."""
+
+    def is_ours() -> bool:
+        rows = session.fetch(_Q["block"], experiment_id, block)
+        return bool(rows) and int(rows[0][0]) == epoch
+
+    return _insert(session, patience, _Q["begin_block"], (experiment_id, block, epoch), is_ours)
+
+
+def blocks(session: ControlSession, experiment_id: str) -> tuple[int, ...]:
+    """Numbers of the blocks that were begun."""
+    return tuple(int(number) for (number,) in session.fetch(_Q["blocks"], experiment_id))
+
+
+def record(session: ControlSession, patience: RetryPolicy, experiment_id: str, one: Measurement) -> bool:
+    """False: it was recorded before, with another run."""
+    key = (experiment_id, one.block, one.arm, one.attempt)
+    figures = None if one.figures is None else json.dumps(figures_document(one.figures))
+    reason = clip_text(one.reason, REASON_MAX)
+
+    def is_ours() -> bool:
+        rows = session.fetch(_Q["recorded"], *key)
+        return bool(rows) and rows[0][0] == one.run_id
+
+    binds = (*key, one.run_id, one.outcome, one.seconds, one.billed, reason, figures)
+    return _insert(session, patience, _Q["record"], binds, is_ours)
+
+
+def measurements(session: ControlSession, experiment_id: str) -> ParsedRows[Measurement]:
+    """In the order in which they ended."""
+    return read_rows(session.fetch(_Q["measurements"], experiment_id), _measurement)
+
+
+def finish(
+    session: ControlSession, patience: RetryPolicy, experiment_id: str, epoch: int, result: Mapping[str, Any]
+) -> None:
+    """How this process leaves it: with the result up to now."""
+    binds = (experiment_id, epoch, str(result["verdict"]), int(result["exit_code"]), json.dumps(result))
+    _insert(session, patience, _Q["finish"], binds, lambda: True)
+
+
+def last_end(session: ControlSession, experiment_id: str) -> ExperimentEnd | None:
+    rows = session.fetch(_Q["last_end"], experiment_id)
+    return parse_row("EXPERIMENT_ENDS", ExperimentEnd, rows[0]) if rows else None
+
+
+def _insert(
+    session: ControlSession,
+    patience: RetryPolicy,
+    query: NamedQuery,
+    binds: tuple[Any, ...],
+    is_ours: Callable[[], bool],
+) -> bool:
+    """Insert a row once. False: its key is taken by a row that is not ours."""
+
+    def write() -> bool:
+        try:
+            return session.execute(query, *binds) == 1
+        except ControlFailed as error:
+            if error.failure.is_duplicate_key:
+                return is_ours()
+            raise
+
+    return patience.settle(write, lambda: is_ours() or None)
+
+
+def _measurement(row: tuple[Any, ...]) -> Measurement:
+    found = parse_row("EXPERIMENT_MEASUREMENTS", _MeasurementRow, row)
+    key = f"{found.block}/{found.arm}/{found.attempt}"
+    try:
+        figures = None
+        if found.figures is not None:
+            figures = read_figures(json_object("EXPERIMENT_MEASUREMENTS", key, "FIGURES", found.figures))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise RowUnreadable("EXPERIMENT_MEASUREMENTS", key, f"FIGURES: {error}") from None
+    return Measurement(
+        block=found.block,
+        arm=found.arm,
+        attempt=found.attempt,
+        run_id=found.run_id,
+        outcome=found.outcome,
+        seconds=found.seconds,
+        billed=found.billed,
+        reason=found.reason,
+        figures=figures,
+    )

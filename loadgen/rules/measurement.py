@@ -1,0 +1,197 @@
+"""One measurement of an experiment: what it found, from the result of its run. Pure.
+
+Percentiles are interpolated within their bucket, so that differences below its width of 2 % can be seen when blocks are
+averaged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from loadgen.metrics.percentile import PERCENTILES, mean, quantile
+from loadgen.metrics.tally import StatementTally
+from loadgen.metrics.window import MergedWindows
+from loadgen.model.credits import CreditRates
+from loadgen.model.experiment import ExperimentMetric, ExperimentMetricKind
+from loadgen.model.threshold import ThresholdCheck
+from loadgen.rules.bootstrap import log_quantile
+from loadgen.rules.experiment import BlockValues, ExperimentDesign
+from loadgen.rules.price import ServedStatements, WarehouseLook, billed_credits, credits_between
+from loadgen.rules.thresholds import check_threshold
+from loadgen.units import NS_PER_MS
+
+_TOLD = ("p50", "p90", "p95", "p99", "avg")  # of every arm, compared or not
+
+
+class MeasurementOutcome(StrEnum):
+    OK = "OK"
+    INVALID = "INVALID"  # the run ended, and cannot be used
+    FAILED = "FAILED"  # it did not end as planned
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasurementFigures:
+    """What a valid run found. Times are milliseconds."""
+
+    values: Mapping[str, float]  # by metric, of those that are compared
+    latency_ms: Mapping[str, float | None]
+    qps: float
+    error_rate: float
+    statements: int  # that succeeded
+    credits: float | None = None  # of the measured span; None: not known
+    limits: Mapping[str, bool] = field(default_factory=dict)  # by check: did it hold?
+
+    @property
+    def inside(self) -> bool:
+        return all(self.limits.values())
+
+    @property
+    def served(self) -> ServedStatements | None:
+        """None: what it cost is not known."""
+        if self.credits is None:
+            return None
+        return ServedStatements(credits=self.credits, statements=self.statements, inside=self.inside)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """One attempt to measure an arm in a block, as it is stored."""
+
+    block: int
+    arm: str
+    attempt: int  # 1, or 2 after one that cannot be used
+    run_id: str | None
+    outcome: MeasurementOutcome
+    seconds: float  # with the wash-out before it
+    billed: float | None = None  # credits of the whole run, estimated
+    reason: str = ""  # why it cannot be used
+    figures: MeasurementFigures | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasurementSource:
+    """What a measurement is made of."""
+
+    merged: MergedWindows
+    looks: Sequence[WarehouseLook]
+    measures_s: float  # when the measurement began, since the start of the run
+    ended_s: float  # when the run ended
+
+
+def figures_of(
+    run: MeasurementSource,
+    metrics: Sequence[ExperimentMetric],
+    limits: Sequence[ThresholdCheck],
+    rates: CreditRates,
+    credit_price: float,
+) -> tuple[MeasurementFigures, list[str]]:
+    """The figures, and which metrics have no value and why."""
+    whole = run.merged.tally.whole
+    ended_s = run.measures_s + run.merged.seconds
+    credits = credits_between(run.looks, run.measures_s, ended_s, rates)
+    succeeded = whole.ended.succeeded
+    values: dict[str, float] = {}
+    missing: list[str] = []
+    for metric in metrics:
+        if metric.kind is ExperimentMetricKind.PRICE:
+            found = None if not credits or not succeeded else credits * credit_price * 1_000 / succeeded
+        elif metric.kind is ExperimentMetricKind.QPS:
+            found = run.merged.qps if metric.statement is None else run.merged.statement_qps.get(metric.statement)
+        else:
+            found = latency_ms(metric.kind, _tally(metric, run.merged))
+        if found:
+            values[metric.text] = found
+        else:
+            missing.append(f"{metric.text} {_why_missing(metric)}")
+    tried = succeeded + whole.ended.failed
+    figures = MeasurementFigures(
+        values=values,
+        latency_ms={name: latency_ms(ExperimentMetricKind(name), whole) for name in _TOLD},
+        qps=run.merged.qps,
+        error_rate=whole.ended.failed / tried if tried else 0.0,
+        statements=succeeded,
+        credits=credits,
+        limits={check.text: check_threshold(check, run.merged).passed for check in limits},
+    )
+    return figures, missing
+
+
+def billed_of(run: MeasurementSource, rates: CreditRates) -> float | None:
+    """Credits of the whole run; None: not known."""
+    return billed_credits(run.looks, run.ended_s, rates)
+
+
+def _tally(metric: ExperimentMetric, merged: MergedWindows) -> StatementTally:
+    if metric.statement is None:
+        return merged.tally.whole
+    return merged.tally.statements.get(metric.statement, StatementTally())
+
+
+def _why_missing(metric: ExperimentMetric) -> str:
+    if metric.kind is ExperimentMetricKind.PRICE:
+        return "is not known: the warehouse could not be looked at, or the rate table has no rate for it"
+    if metric.kind is ExperimentMetricKind.QPS:
+        return "is 0"
+    return "is not known: too few statements ended, or too many were cut off"
+
+
+def latency_ms(kind: ExperimentMetricKind, tally: StatementTally) -> float | None:
+    """A percentile, interpolated, or the mean; None: the samples do not support it, or only a lower bound."""
+    known, cut_off = tally.responses
+    if kind is ExperimentMetricKind.AVG:
+        found = mean(known, cut_off)
+        return None if found is None or found.at_least else found.value_ns / NS_PER_MS
+    per_mille = PERCENTILES[kind.value]
+    found = quantile(per_mille, known, cut_off)
+    if found is None or found.at_least:
+        return None
+    return math.exp(log_quantile((known + cut_off).counts, per_mille)) / NS_PER_MS
+
+
+def complete_blocks(design: ExperimentDesign, measured: Sequence[Measurement]) -> tuple[BlockValues, ...]:
+    """Blocks in which every arm has a usable measurement with a value for every metric. A measurement counts once,
+    however often it is listed."""
+    usable: dict[int, dict[str, Mapping[ExperimentMetric, float]]] = {}
+    for one in sorted(measured, key=lambda one: one.attempt):
+        if one.outcome is MeasurementOutcome.OK and one.figures is not None:
+            values = {metric: one.figures.values.get(metric.text, 0.0) for metric in design.margins}
+            if all(value > 0 for value in values.values()):
+                usable.setdefault(one.block, {})[one.arm] = values
+    return tuple(
+        BlockValues(number=number, values=by_arm)
+        for number, by_arm in sorted(usable.items())
+        if by_arm.keys() == set(design.arms)
+    )
+
+
+def figures_document(figures: MeasurementFigures) -> dict[str, Any]:
+    """As it is stored, and shown as JSON."""
+    return {
+        "values": dict(figures.values),
+        "latency_ms": dict(figures.latency_ms),
+        "qps": figures.qps,
+        "error_rate": figures.error_rate,
+        "statements": figures.statements,
+        "credits": figures.credits,
+        "limits": dict(figures.limits),
+    }
+
+
+def read_figures(document: Mapping[str, Any]) -> MeasurementFigures:
+    """ValueError, TypeError, KeyError: it is not what figures_document writes."""
+    credits = document["credits"]
+    return MeasurementFigures(
+        values={str(name): float(value) for name, value in document["values"].items()},
+        latency_ms={
+            str(name): None if value is None else float(value) for name, value in document["latency_ms"].items()
+        },
+        qps=float(document["qps"]),
+        error_rate=float(document["error_rate"]),
+        statements=int(document["statements"]),
+        credits=None if credits is None else float(credits),
+        limits={str(check): bool(held) for check, held in document["limits"].items()},
+    )

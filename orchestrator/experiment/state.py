@@ -1,0 +1,200 @@
+"""What the control plane knows of an experiment, and the lease of the process that leads it.
+
+The lease has the key `experiment:<id>` in RUN_LEASES. It keeps a second process from resuming an experiment that goes
+on; that a measurement counts once does not rest on it, but on the keys of the tables.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+from loadgen.clock import Clock
+from loadgen.control.lease import LeaseKeeper, LeaseTimes
+from loadgen.control.location import ControlPlaneLocation
+from loadgen.control.session import ControlSession
+from loadgen.control.tables import experiments, run_leases
+from loadgen.control.tables.run_leases import Lease
+from loadgen.errors import Busy, RunFailed, UsageError
+from loadgen.rules.experiment import ExperimentDesign
+from loadgen.rules.measurement import Measurement
+from loadgen.scenario.experiment import LoadedExperiment
+from loadgen.scenario.frozen import template_id
+from loadgen.snowflake.session import RetryPolicy
+
+Result = TypeVar("Result")
+
+
+class ControlAccess(Protocol):
+    """Calls an action in a thread, with a session of the control plane, and returns its result."""
+
+    def __call__(self, action: Callable[[ControlSession, RetryPolicy], Result], /) -> Result: ...
+
+
+class LeaseLost(RunFailed):
+    """Another process may lead the experiment."""
+
+    remedy = "`loadgen experiments list` shows it; `loadgen experiment FILE --resume ID` continues it."
+
+
+def design_of(loaded: LoadedExperiment) -> ExperimentDesign:
+    file = loaded.file
+    return ExperimentDesign(
+        arms=tuple(file.arms),
+        reference=file.reference,
+        margins=file.margins,
+        blocks_min=file.blocks.minimum,
+        blocks_max=file.blocks.maximum,
+        seed=file.seed,
+    )
+
+
+def config_of(loaded: LoadedExperiment) -> dict[str, Any]:
+    """What makes it this experiment. The budget and prices of credits are not part of it: they may be changed."""
+    file = loaded.file
+    return {
+        "arms": {name: template_id(arm.scenario) for name, arm in loaded.arms.items()},
+        "reference": file.reference,
+        "metrics": dict(file.metrics),
+        "limits": [check.text for check in file.limits],
+        "blocks": [file.blocks.minimum, file.blocks.maximum],
+        "washout_s": file.washout_s,
+        "seed": file.seed,
+    }
+
+
+def fingerprint_of(config: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentState:
+    """How far an experiment is."""
+
+    experiment_id: str
+    created_at: str
+    begun: int  # the number of the last block that was begun
+    measured: tuple[Measurement, ...]
+
+    def with_block(self, number: int) -> ExperimentState:
+        return replace(self, begun=number)
+
+    def with_measurement(self, one: Measurement) -> ExperimentState:
+        return replace(self, measured=(*self.measured, one))
+
+
+class ExperimentStore:
+    """Reads and writes the state of one experiment. Every call is one action in a thread."""
+
+    def __init__(self, control: ControlAccess, experiment_id: str) -> None:
+        self._control, self.experiment_id = control, experiment_id
+        self.lease: Lease | None = None
+        self._keeper: LeaseKeeper | None = None
+
+    def create(self, loaded: LoadedExperiment) -> None:
+        config = config_of(loaded)
+
+        def act(session: ControlSession, patience: RetryPolicy) -> None:
+            texts = (self.experiment_id, loaded.file.name, json.dumps(config), fingerprint_of(config))
+            experiments.create(session, patience, *texts)
+
+        self._control(act)
+
+    def read(self) -> ExperimentState:
+        def act(session: ControlSession, patience: RetryPolicy) -> ExperimentState:
+            row = patience.call(lambda: experiments.read(session, self.experiment_id))
+            assert row is not None, "it was created, or found"
+            begun = patience.call(lambda: experiments.blocks(session, self.experiment_id))
+            measured = patience.call(lambda: experiments.measurements(session, self.experiment_id))
+            if measured.unreadable:
+                raise measured.unreadable[0]  # a block without it would be incomplete, or wrong
+            return ExperimentState(
+                experiment_id=self.experiment_id,
+                created_at=f"{row.created_at.isoformat(timespec='milliseconds')}Z",
+                begun=max(begun, default=0),
+                measured=tuple(measured),
+            )
+
+        return self._control(act)
+
+    def begin_block(self, number: int) -> None:
+        """LeaseLost: another process has begun it."""
+        epoch = self._trusted().epoch
+        if not self._control(partial(self._begin, number=number, epoch=epoch)):
+            raise LeaseLost(f"block {number} of experiment {self.experiment_id} was begun by another process")
+
+    def _begin(self, session: ControlSession, patience: RetryPolicy, *, number: int, epoch: int) -> bool:
+        return experiments.begin_block(session, patience, self.experiment_id, number, epoch)
+
+    def record(self, one: Measurement) -> None:
+        """LeaseLost: another process has recorded it."""
+        self._trusted()
+        if not self._control(lambda session, patience: experiments.record(session, patience, self.experiment_id, one)):
+            what = f"{one.arm} in block {one.block} of experiment {self.experiment_id}"
+            raise LeaseLost(f"{what} was recorded by another process")
+
+    def finish(self, result: dict[str, Any]) -> None:
+        assert self.lease is not None
+        epoch = self.lease.epoch
+        self._control(
+            lambda session, patience: experiments.finish(session, patience, self.experiment_id, epoch, result)
+        )
+
+    def _trusted(self) -> Lease:
+        assert self.lease is not None
+        assert self._keeper is not None
+        if not self._keeper.trusted:
+            raise LeaseLost(f"the lease of experiment {self.experiment_id} may have expired")
+        return self.lease
+
+    @contextmanager
+    def leading(self, place: ControlPlaneLocation, *, clock: Clock) -> Iterator[None]:
+        """Hold the lease of the experiment. Busy: another process leads it."""
+        times = LeaseTimes()
+        key = f"experiment:{self.experiment_id}"
+        claimed_ns = clock.boottime_ns()
+
+        def act(session: ControlSession, patience: RetryPolicy) -> Lease:
+            holder = patience.call(lambda: run_leases.read(session, key))
+            if holder is not None and not holder.may_be_succeeded and run_leases.is_owner_dead(holder.owner):
+                patience.call(partial(run_leases.release_of_dead, session, key, holder))
+            claimed = run_leases.claim(session, patience, key, run_leases.new_owner(), times.ttl_s)
+            if claimed is None:
+                holder = patience.call(lambda: run_leases.read(session, key))
+                by = "another process" if holder is None else run_leases.describe_owner(holder.owner)
+                raise Busy(f"experiment {self.experiment_id} is led by {by}", remedy="Wait until it has ended.")
+            return claimed
+
+        self.lease = self._control(act)
+        session = ControlSession(place, role="experiment-lease")
+        self._keeper = LeaseKeeper(session, self.lease, times, claimed_ns=claimed_ns, clock=clock)
+        self._keeper.start()
+        try:
+            yield
+        finally:
+            self._keeper.stop(releasing=True)
+
+
+def find_experiment(control: ControlAccess, name: str, loaded: LoadedExperiment) -> str:
+    """The id of an experiment to resume: it must be what the file describes."""
+
+    def act(session: ControlSession, patience: RetryPolicy) -> str:
+        row = experiments.find(session, patience, name)
+        if row.fingerprint != fingerprint_of(config_of(loaded)):
+            raise UsageError(
+                f"experiment {row.experiment_id} was begun with other arms, metrics, limits, blocks or seed",
+                remedy="Use the file as it was then; only budget and price may change. Or begin a new experiment.",
+            )
+        end = patience.call(lambda: experiments.last_end(session, row.experiment_id))
+        if end is not None and end.verdict == "decided":
+            raise UsageError(
+                f"experiment {row.experiment_id} is decided", remedy="`loadgen experiments show` has its result."
+            )
+        return row.experiment_id
+
+    return control(act)

@@ -1,0 +1,114 @@
+"""Experiments in the control plane: each block is begun once, each measurement counts once."""
+
+from __future__ import annotations
+
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from loadgen.control.rows import RowUnreadable
+from loadgen.control.session import ControlSession
+from loadgen.control.tables import experiments
+from loadgen.errors import UsageError
+from loadgen.rules.measurement import Measurement, MeasurementFigures, MeasurementOutcome
+from tests.control_plane import ControlPlane, patience
+
+pytestmark = pytest.mark.any_driver
+
+FIGURES = MeasurementFigures(
+    values={"p95": 12.5, "a.qps": 1e-9},
+    latency_ms={"p50": 1.0, "p99": None},
+    qps=1234.5,
+    error_rate=0.01,
+    statements=10**9,
+    credits=0.001,
+    limits={"p95 < 50ms": True, "qps > 1": False},
+)
+
+
+def new(session: ControlSession, name: str = 'it\'s "odd" \\ ; -- ? 😀') -> str:
+    experiment_id = uuid.uuid4().hex
+    experiments.create(session, patience(), experiment_id, name, '{"seed": 1}', "f" * 64)
+    return experiment_id
+
+
+def measurement(**changes: Any) -> Measurement:
+    usual: dict[str, Any] = {
+        "block": 1,
+        "arm": "small",
+        "attempt": 1,
+        "run_id": "run-1",
+        "outcome": MeasurementOutcome.OK,
+        "seconds": 12.25,
+        "billed": 0.5,
+        "figures": FIGURES,
+    }
+    return Measurement(**usual | changes)
+
+
+def test_an_experiment_is_found_by_its_id_its_beginning_and_as_the_latest(session: ControlSession) -> None:
+    first, second = new(session, "first"), new(session, "second")
+
+    assert experiments.find(session, patience(), first).name == "first"
+    assert experiments.find(session, patience(), second[:20]).experiment_id == second
+    assert experiments.find(session, patience(), "latest").experiment_id == second
+    assert [row.experiment_id for row in experiments.newest(session, 2)] == [second, first]
+    with pytest.raises(UsageError, match="there is no experiment gone"):
+        experiments.find(session, patience(), "gone")
+
+
+def test_one_process_begins_a_block(plane: ControlPlane, session: ControlSession) -> None:
+    experiment_id = new(session)
+
+    def begin(epoch: int) -> bool:
+        own = plane.open("experiment")
+        return experiments.begin_block(own, patience(), experiment_id, 1, epoch)
+
+    with ThreadPoolExecutor(4) as threads:
+        won = list(threads.map(begin, [1, 2, 3, 4]))
+
+    assert sorted(won) == [False, False, False, True]
+    assert experiments.begin_block(session, patience(), experiment_id, 1, won.index(True) + 1)  # said again
+    assert experiments.begin_block(session, patience(), experiment_id, 2, 1)
+    assert experiments.blocks(session, experiment_id) == (1, 2)
+
+
+def test_a_measurement_is_recorded_once_and_read_as_it_was(session: ControlSession) -> None:
+    experiment_id = new(session)
+    failed = measurement(attempt=2, run_id=None, outcome=MeasurementOutcome.FAILED, billed=None, figures=None,
+                         reason="x" * 5_000)  # fmt: skip
+
+    assert experiments.record(session, patience(), experiment_id, measurement())
+    assert experiments.record(session, patience(), experiment_id, measurement())  # the same, said again
+    assert not experiments.record(session, patience(), experiment_id, measurement(run_id="run-2"))
+    assert experiments.record(session, patience(), experiment_id, failed)
+
+    ok, other = experiments.measurements(session, experiment_id)
+    assert ok == measurement()
+    assert (other.outcome, other.run_id, len(other.reason)) == (MeasurementOutcome.FAILED, None, 2_000)
+
+
+def test_the_newest_end_counts(session: ControlSession) -> None:
+    experiment_id = new(session)
+    assert experiments.last_end(session, experiment_id) is None
+
+    for epoch, verdict, code in ((1, "cancelled", 130), (2, "decided", 0)):
+        experiments.finish(session, patience(), experiment_id, epoch, {"verdict": verdict, "exit_code": code})
+
+    end = experiments.last_end(session, experiment_id)
+    assert end is not None
+    assert (end.epoch, end.verdict, end.exit_code) == (2, "decided", 0)
+
+
+@pytest.mark.parametrize("figures", ["{", "[]", "{}", '{"values": 1}'])
+def test_a_foreign_row_is_told(plane: ControlPlane, session: ControlSession, figures: str) -> None:
+    experiment_id = new(session)
+    experiments.record(session, patience(), experiment_id, measurement())
+    plane.change("UPDATE EXPERIMENT_MEASUREMENTS SET FIGURES = ? WHERE EXPERIMENT_ID = ?", figures, experiment_id)
+
+    found = experiments.measurements(session, experiment_id)
+
+    assert list(found) == []
+    assert isinstance(found.unreadable[0], RowUnreadable)

@@ -1,0 +1,289 @@
+"""What a measurement found, the result of an experiment as a document and as text, and its plan."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+
+import pytest
+
+from loadgen.metrics.window import MergedWindows, merge
+from loadgen.model.credits import Cloud, WarehouseKind, snowflake_rates
+from loadgen.model.experiment import ExperimentMetric
+from loadgen.model.threshold import parse_threshold
+from loadgen.report.experiment import ExperimentFacts, experiment_document, experiment_text
+from loadgen.results.run_record import kind_of
+from loadgen.rules.experiment import ExperimentDesign
+from loadgen.rules.experiment_plan import experiment_plan_data, experiment_plan_text, plan_experiment
+from loadgen.rules.measurement import (
+    Measurement,
+    MeasurementFigures,
+    MeasurementOutcome,
+    MeasurementSource,
+    billed_of,
+    complete_blocks,
+    figures_document,
+    figures_of,
+    read_figures,
+)
+from loadgen.rules.price import WarehouseLook
+from loadgen.rules.scenario_plan import plan
+from loadgen.scenario.experiment import read_experiment
+from tests.unit.metrics_builders import MS, S, sample, worker
+
+METRICS = [ExperimentMetric.parse(text) for text in ("p50", "a.p95", "avg", "qps", "price")]
+RATES = snowflake_rates(Cloud.AWS)
+
+
+def measured(times_ms) -> MergedWindows:
+    """One worker's statements of kind `a`, in window 2."""
+    many = [
+        sample(window=2, due_ns=2 * S + number, service_ns=round(time * MS)) for number, time in enumerate(times_ms)
+    ]
+    harvester = worker(many)
+    harvester.harvest(9 * S)
+    windows = [one for one in harvester.live(9 * S).windows if one.window_id == 2]
+    return merge([windows])
+
+
+def source(merged: MergedWindows, *looks: WarehouseLook) -> MeasurementSource:
+    return MeasurementSource(merged=merged, looks=looks, measures_s=10.0, ended_s=10.0 + merged.seconds + 20.0)
+
+
+SMALL = WarehouseLook(at_s=0.0, size="Small", kind=WarehouseKind.GEN1, clusters=2)
+
+
+def test_figures_are_those_of_the_measured_span():
+    merged = measured([10.0 + 0.01 * number for number in range(1_000)])
+
+    figures, missing = figures_of(source(merged, SMALL), METRICS, [parse_threshold("p95 < 1s")], RATES, 3.0)
+
+    assert missing == []
+    assert figures.values["p50"] == pytest.approx(15.0, rel=0.01)
+    assert figures.values["a.p95"] == pytest.approx(19.5, rel=0.01)
+    assert figures.values["avg"] == pytest.approx(14.995, rel=1e-6)
+    assert figures.values["qps"] == pytest.approx(1_000 / merged.seconds)
+    assert figures.credits == pytest.approx(2 * 2 * merged.seconds / 3600)
+    assert figures.values["price"] == pytest.approx(3.0 * figures.credits)
+    assert (figures.inside, figures.error_rate, figures.statements) == (True, 0.0, 1_000)
+    assert billed_of(source(merged, SMALL), RATES) == pytest.approx(4 * (30.0 + merged.seconds) / 3600)
+
+
+def test_percentiles_are_interpolated_within_their_bucket():
+    """Two distributions that differ by 0.5 %, a quarter of a bucket."""
+    first, second = ([shift * (10.0 + 0.02 * number) for number in range(1_000)] for shift in (1.0, 1.005))
+
+    p50s = [
+        figures_of(source(measured(times)), METRICS[:1], [], RATES, 1.0)[0].values["p50"] for times in (first, second)
+    ]
+
+    assert p50s[1] / p50s[0] == pytest.approx(1.005, abs=0.001)
+
+
+def test_what_cannot_be_known_is_named():
+    figures, missing = figures_of(source(measured([10.0] * 5)), METRICS, [parse_threshold("p50 < 1ms")], RATES, 1.0)
+
+    assert [text.split(" is ")[0] for text in missing] == ["a.p95", "price"]
+    assert (figures.credits, figures.served, figures.inside) == (None, None, False)
+
+
+def test_figures_survive_being_stored():
+    figures, _ = figures_of(source(measured([10.0] * 50), SMALL), METRICS, [parse_threshold("qps > 1")], RATES, 1.0)
+
+    assert read_figures(json.loads(json.dumps(figures_document(figures)))) == figures
+
+
+@pytest.mark.parametrize(
+    ("raw", "kind"),
+    [
+        (None, WarehouseKind.GEN1),
+        ('{"type": "STANDARD", "generation": "1"}', WarehouseKind.GEN1),
+        ('{"type": "STANDARD", "generation": "2"}', WarehouseKind.GEN2),
+        ('{"type": "STANDARD", "resource_constraint": "STANDARD_GEN_2"}', WarehouseKind.GEN2),
+        ('{"type": "SNOWPARK-OPTIMIZED", "generation": null}', WarehouseKind.SNOWPARK_OPTIMIZED),
+        ("[1]", WarehouseKind.GEN1),
+        ("{", WarehouseKind.GEN1),
+    ],
+)
+def test_the_kind_of_a_warehouse_is_what_it_said(raw, kind):
+    assert kind_of(raw) is kind
+
+
+# --- blocks ----------------------------------------------------------------------------------------------------------
+
+P95, PRICE = ExperimentMetric.parse("p95"), ExperimentMetric.parse("price")
+
+
+def design(arms=("a", "b"), maximum=20):
+    return ExperimentDesign(
+        arms=arms, reference=arms[0], margins={P95: 0.05, PRICE: 0.05}, blocks_min=2, blocks_max=maximum, seed=1
+    )
+
+
+def measurement(block, arm, *, p95=10.0, price=1.0, attempt=1, outcome=MeasurementOutcome.OK, inside=True, **changes):
+    figures = MeasurementFigures(
+        values={"p95": p95, "price": price},
+        latency_ms={"p50": p95 / 2, "p95": p95, "p99": None},
+        qps=100.0,
+        error_rate=0.0,
+        statements=1_000,
+        credits=price,
+        limits={"p95 < 50ms": inside},
+    )
+    return Measurement(
+        block=block,
+        arm=arm,
+        attempt=attempt,
+        run_id=f"run-{block}-{arm}-{attempt}",
+        outcome=outcome,
+        seconds=10.0,
+        billed=price,
+        figures=figures if outcome is MeasurementOutcome.OK else None,
+        **changes,
+    )
+
+
+def test_a_block_counts_when_every_arm_has_a_usable_measurement():
+    failed = MeasurementOutcome.FAILED
+    rows = [
+        *(measurement(1, "a"), measurement(1, "b")),
+        measurement(2, "a"),
+        *(measurement(3, "a"), measurement(3, "b", outcome=failed), measurement(3, "b", attempt=2)),
+        *(measurement(4, "a"), measurement(4, "b", outcome=failed), measurement(4, "b", attempt=2, outcome=failed)),
+        *(measurement(5, "a"), measurement(5, "b", price=0.0)),
+    ]
+
+    assert [block.number for block in complete_blocks(design(), rows)] == [1, 3]
+
+
+def test_a_measurement_that_is_listed_twice_counts_once():
+    rows = [measurement(1, "a"), measurement(1, "b")] * 2
+
+    (block,) = complete_blocks(design(), rows)
+
+    assert set(block.values) == {"a", "b"}
+
+
+# --- the result ------------------------------------------------------------------------------------------------------
+
+
+def facts(rows, *, arms=("a", "b"), begun=None, **changes):
+    usual = {
+        "experiment_id": "20261117-1700-e-abc",
+        "name": "e",
+        "scenario": "s",
+        "design": design(arms),
+        "limits": ("p95 < 50ms",),
+        "credit_price": 3.0,
+        "currency": "USD",
+        "rates_date": "2026-09-16",
+        "started_at": "2026-11-17T17:00:00Z",
+        "ended_at": "2026-11-17T18:00:00Z",
+        "begun": begun if begun is not None else max((row.block for row in rows), default=0),
+        "measured": rows,
+        "verdict": "decided",
+        "exit_code": 0,
+        "reason": "every pair is decided in every metric",
+    }
+    return ExperimentFacts(**{**usual, **changes})
+
+
+def eight_blocks(**of_b):
+    wobble = [1.0, 1.02, 0.98, 1.01, 0.99, 1.0, 1.03, 0.97]
+    rows = []
+    for number, factor in enumerate(wobble, 1):
+        changed = {name: value * factor if name != "inside" else value for name, value in of_b.items()}
+        rows += [measurement(number, "a"), measurement(number, "b", **changed)]
+    return rows
+
+
+def test_a_better_and_cheaper_arm_is_the_answer():
+    document = experiment_document(facts(eight_blocks(p95=5.0, price=0.5)))
+
+    a, b = document["arms"]
+    assert document["answer"].startswith("b is the best choice")
+    assert (a["on_frontier"], a["dominated_by"], b["on_frontier"], b["dominated_by"]) == (False, ["b"], True, [])
+    assert [one["decision"] for one in document["comparisons"]] == ["better", "better"]
+    assert a["price_per_1000"] == pytest.approx(3.0)
+    assert b["price_per_1000"] == pytest.approx(1.5, rel=0.02)
+    assert document["credits"] == pytest.approx(12.0, rel=0.02)
+    assert document["blocks"]["complete"] == list(range(1, 9))
+    json.dumps(document, allow_nan=False)
+
+
+def test_an_arm_outside_the_limits_is_not_on_the_frontier():
+    document = experiment_document(facts(eight_blocks(p95=5.0, price=0.5, inside=False)))
+
+    assert document["answer"] == "Outside the limits: b. a is the only arm inside the limits."
+    assert [arm["on_frontier"] for arm in document["arms"]] == [True, False]
+    assert document["arms"][1]["price_per_1000"] is None
+
+
+def test_a_trade_of_price_for_latency_has_no_best_arm():
+    document = experiment_document(facts(eight_blocks(p95=5.0, price=2.0)))
+
+    assert document["answer"] == "No arm is best in both price and latency: a, b are on the frontier."
+
+
+def test_without_a_block_nothing_is_said_about_arms():
+    document = experiment_document(facts([], verdict="cancelled", exit_code=130))
+
+    assert document["answer"] == "No block is complete: nothing can be said about the arms."
+    assert {(one["change"], one["low"], one["high"]) for one in document["comparisons"]} == {(None, None, None)}
+    assert "CANCELLED" in experiment_text(document)
+    json.dumps(document, allow_nan=False)
+
+
+def test_an_undecided_pair_is_told_with_its_interval():
+    rows = [one for one in eight_blocks(p95=10.4) if one.block <= 7]
+
+    document = experiment_document(facts(rows, verdict="undecided", exit_code=12))
+
+    assert re.search(r"Whether b is better than a in p95 is not decided: the difference is", document["answer"])
+
+
+def test_the_text_has_verdict_answer_arms_and_pairs():
+    text = experiment_text(experiment_document(facts(eight_blocks(p95=5.0, price=0.5))))
+
+    lines = text.splitlines()
+    assert lines[0] == "DECIDED  e  experiment 20261117-1700-e-abc: every pair is decided in every metric"
+    assert lines[1].startswith("  b is the best choice")
+    assert any(re.match(r"a\s+8\s+100\.0\s+5\.00\s+10\.00\s+–\s+0 %\s+8 of 8", line) for line in lines)
+    assert any(re.match(r"p95\s+b\s+a\s+-50\.0 %", line) for line in lines)
+    assert "estimated" in lines[-1]
+
+
+# --- the plan --------------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_tells_order_time_worst_case_credits_and_what_can_be_found(tmp_path):
+    (tmp_path / "s.yaml").write_text(
+        "version: 1\nname: s\nconnection: prod\nworkload: {statements: [{name: a, sql: SELECT 1}]}\n"
+        "load: {connections: 4, warmup: 10s, duration: 50s}\n"
+    )
+    (tmp_path / "e.yaml").write_text(
+        "version: 1\nname: e\nscenario: s.yaml\narms: {a: {}, b: {set: {load.connections: 8}}}\nreference: a\n"
+        "metrics: {p95: 5%}\nwashout: 5s\nblocks: {minimum: 4, maximum: 10}\n"
+    )
+    loaded = read_experiment(tmp_path / "e.yaml", environ={})
+    scenarios = {name: arm.scenario for name, arm in loaded.arms.items()}
+    plans = {name: plan(arm, cores=2) for name, arm in loaded.arms.items()}
+    made = plan_experiment(
+        loaded.file,
+        ExperimentDesign(
+            arms=("a", "b"), reference="a", margins=loaded.file.margins, blocks_min=4, blocks_max=10, seed=1
+        ),
+        scenarios,
+        plans,
+    )
+
+    assert made.block_s == 2 * (5 + 10 + 50)
+    assert made.longest_s == 10 * 2 * 2 * (5 + 10 + 50 + 120)
+    assert made.credits_max is not None
+    assert dict(made.credits_max)["X-Small"] == pytest.approx(10 * 2 * 2 * 180 / 3600)
+    assert 0.04 < made.found < 0.08
+    text = experiment_plan_text(made)
+    assert "block 1: " in text
+    assert "4 blocks at least, about 8m 40s; all 10, about 21m 40s." in text
+    assert math.isclose(experiment_plan_data(made)["credits_max"]["Small"], 2 * dict(made.credits_max)["X-Small"])

@@ -86,7 +86,7 @@ COMMANDS = {
     "experiment": CommandEntry(
         "loadgen.cli.experiment:experiment",
         "Compare arms of a scenario in random blocks: is B better?",
-        "loadgen experiment examples/experiments/two_queries.yaml --dry-run",
+        "loadgen experiment examples/experiments/two_queries.yml --dry-run",
     ),
     "report": CommandEntry(
         "loadgen.cli.report:report",

@@ -28,7 +28,7 @@ TICK_S = 0.1
 
 
 @click.command(
-    epilog="\b\nExample:\n  loadgen experiment examples/experiments/two_queries.yaml --dry-run\n"
+    epilog="\b\nExample:\n  loadgen experiment examples/experiments/two_queries.yml --dry-run\n"
     "  loadgen experiment which.yaml -c prod\n  loadgen experiment which.yaml --resume latest"
 )
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
@@ -102,15 +102,15 @@ def _scenarios(loaded: LoadedExperiment, connection: str | None) -> dict[str, Sc
 
 def _print_plan(loaded: LoadedExperiment, scenarios: Mapping[str, Scenario], output: str) -> None:
     from loadgen.cli.validate import _cores
+    from loadgen.rules.experiment import design_of
     from loadgen.rules.experiment_plan import experiment_plan_data, experiment_plan_text, plan_experiment
     from loadgen.rules.scenario_plan import plan
-    from orchestrator.experiment.state import design_of
 
     arms = {
         name: plan(dataclasses.replace(arm, scenario=scenarios[name]), cores=_cores())
         for name, arm in loaded.arms.items()
     }
-    made = plan_experiment(loaded.file, design_of(loaded), scenarios, arms)
+    made = plan_experiment(loaded.file, design_of(loaded.file), scenarios, arms)
     echo(json.dumps(experiment_plan_data(made), indent=2) if output == "json" else experiment_plan_text(made))
 
 
@@ -131,6 +131,7 @@ def _run(
     from loadgen.snowflake.session import RetryPolicy
     from orchestrator.experiment.blocks import ExperimentLoop, ExperimentShell
     from orchestrator.experiment.state import ExperimentStore, find_experiment
+    from orchestrator.experiment.warehouse_settings import ArmWarehouseSettings
     from orchestrator.run_folder import make_run_folder, make_runs_folder, new_run_id
 
     clock = SystemClock()
@@ -145,11 +146,25 @@ def _run(
         store.create(loaded)
     lines = RunLines(clock, quiet=quiet)
     lines.say(f"experiment {store.experiment_id}")
+
+    def told(text: str) -> None:
+        lines.say(printable(f"experiment {store.experiment_id}: {text}", 500))
+
+    stop = threading.Event()
+    settings = ArmWarehouseSettings(loaded, scenarios, place, clock=clock, told=told, stop=stop)
+
+    def set_up(arm: str) -> None:
+        assert store.lease is not None
+        epoch = store.lease.epoch
+        run_in_thread(lambda: settings.apply(arm, store.experiment_id, epoch), name="settings")
+
     with noted_signals() as received, store.leading(place, clock=clock):
         shell = ExperimentShell(
             measure=_measure(loaded, output_dir, clock, wait=wait, quiet=quiet),
+            set_up=set_up,
+            restore=lambda: run_in_thread(settings.restore, name="settings"),
             pause=lambda seconds: _pause(clock, received, seconds),
-            told=lambda text: lines.say(printable(f"experiment {store.experiment_id}: {text}", 500)),
+            told=told,
             clock=clock,
         )
         result = ExperimentLoop(loaded, scenarios, store, shell).run()

@@ -27,6 +27,7 @@ from loadgen.log import printable
 if TYPE_CHECKING:
     from loadgen.control.session import ControlSession
     from loadgen.snowflake.session import RetryPolicy
+    from orchestrator.experiment.warehouse_settings import RestoredWarehouse
     from orchestrator.leadership import SkippedRun
     from orchestrator.recover import RecoveredRun
 
@@ -52,7 +53,11 @@ def recover(run: str | None, output_dir: Path, end_only: bool, output: str, **pl
     stops it. One command leads one run, and names the others. Only runs whose lease expired some seconds ago are
     touched; that of an orchestrator that has ended on this machine is expired at once, and the seconds are waited for.
     Safe to repeat, and by several at once. Exit code 75 when RUN is still led.
+
+    Without RUN it also restores the settings of warehouses that an experiment without a process has left changed. Exit
+    code 4 when one could not be restored.
     """
+    from orchestrator.experiment.warehouse_settings import restore_left_settings
     from orchestrator.recover import RecoveryWait, recover_runs
 
     def act(session: ControlSession, patience: RetryPolicy) -> tuple[list[RecoveredRun], list[SkippedRun]]:
@@ -64,7 +69,11 @@ def recover(run: str | None, output_dir: Path, end_only: bool, output: str, **pl
             wait=RecoveryWait(patience, _say).look_again,
         )
 
+    def restore(session: ControlSession, patience: RetryPolicy) -> tuple[RestoredWarehouse, ...]:
+        return restore_left_settings(session, patience, clock=SystemClock())
+
     done, left = with_control_session(act, name="recover", **location_arguments(place))
+    settings = with_control_session(restore, name="recover", **location_arguments(place)) if run is None else ()
     living = [] if end_only else [one for one in left if one.living]
     left = [one for one in left if one not in living]
     if run is not None and left and not left[0].has_ended:
@@ -77,11 +86,12 @@ def recover(run: str | None, output_dir: Path, end_only: bool, output: str, **pl
 
     def tell() -> None:
         if output == "json":
-            echo(json.dumps(_as_json(done, left, taken), indent=2))
+            echo(json.dumps(_as_json(done, left, taken, settings), indent=2))
         else:
-            _print(done, left, taken)
+            _print(done, left, taken, settings)
 
-    return print_verdict(int(taken[0]["exit_code"]) if run is not None and taken else 0, tell)
+    unrestored = any(not one.restored and not one.is_led for one in settings)
+    return print_verdict(int(taken[0]["exit_code"]) if run is not None and taken else 4 if unrestored else 0, tell)
 
 
 def _say(line: str) -> None:
@@ -112,26 +122,49 @@ def _id(session: ControlSession, patience: RetryPolicy, name: str | None) -> str
     return None if name is None else run_lookup.find_run(session, patience, name).run_id
 
 
-def _print(done: Sequence[RecoveredRun], left: Sequence[SkippedRun], taken: Sequence[Mapping[str, Any]]) -> None:
+def _print(
+    done: Sequence[RecoveredRun],
+    left: Sequence[SkippedRun],
+    taken: Sequence[Mapping[str, Any]],
+    settings: Sequence[RestoredWarehouse],
+) -> None:
     from loadgen.report.run_text import summary_lines
 
     lines = [f"run {one.run_id} is {one.status} now: {one.reason}" for one in done]
     lines += [f"run {one.run_id} was left alone: {one.why}" for one in left]
+    lines += [
+        f"warehouse {one.warehouse} has its settings from before experiment {one.experiment_id} again"
+        if one.restored
+        else f"warehouse {one.warehouse} keeps the settings of experiment {one.experiment_id}: {one.why}"
+        for one in settings
+    ]
     if not lines and not taken:
         lines = ["nothing to recover: every run has ended, or is led"]
     for line in lines:
-        echo(printable(line))
+        echo(printable(line, 1_000))
     for summary in taken:
         print_lines(summary_lines(summary, width=terminal_width()))
 
 
 def _as_json(
-    done: Sequence[RecoveredRun], left: Sequence[SkippedRun], taken: Sequence[Mapping[str, Any]]
+    done: Sequence[RecoveredRun],
+    left: Sequence[SkippedRun],
+    taken: Sequence[Mapping[str, Any]],
+    settings: Sequence[RestoredWarehouse],
 ) -> dict[str, Any]:
     return {
         "recovered": [{"run_id": one.run_id, "status": one.status.value, "reason": one.reason} for one in done],
         "left": [{"run_id": one.run_id, "why": one.why} for one in left],
         "led_on": list(taken),
+        "settings": [
+            {
+                "experiment_id": one.experiment_id,
+                "warehouse": one.warehouse,
+                "restored": one.restored,
+                "why": one.why,
+            }
+            for one in settings
+        ],
     }
 
 

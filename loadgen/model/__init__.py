@@ -9,5 +9,6 @@ counts      scheduled = skipped + succeeded + failed + cancelled + in flight; er
 nightly     states of a queued run, attempts, schedules
 credits     credits per hour of warehouses, in a dated table
 experiment  metrics, decisions and endings of experiments
+warehouse   settings of a warehouse: their SQL, and how SHOW tells them
 sql_text    first words, binds and number of statements of an SQL text
 """

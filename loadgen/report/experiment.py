@@ -237,8 +237,7 @@ def experiment_text(document: Mapping[str, Any]) -> str:
     head = f"{document['verdict'].upper()}  {printable(document['name'], 80)}  experiment {document['experiment_id']}"
     lines = [f"{head}: {printable(document['exit_reason'], 500)}", f"  {printable(document['answer'], 2_000)}", ""]
     price = f"price of 1,000 in {currency}"
-    arms = [(*_ARM_HEAD, price, "frontier")]
-    arms += [_arm_row(arm) for arm in document["arms"]]
+    arms: list[tuple[str, ...]] = [(*_ARM_HEAD, price, "frontier"), *map(_arm_row, document["arms"])]
     lines += formatting.aligned(arms, left=(0, len(arms[0]) - 1))
     lines.append("")
     pairs = [_PAIR_HEAD, *(_pair_row(one) for one in document["comparisons"])]
@@ -298,4 +297,5 @@ def progress_text(found: Sequence[ArmComparison]) -> str:
         for one in undecided[:3]
     )
     more = f" and {len(undecided) - 3} more" if len(undecided) > 3 else ""
-    return f"{done} of {len(found)} comparisons are decided" + (f"; open: {shown}{more}" if undecided else "")
+    open_ones = f"; open: {shown}{more}" if undecided and undecided[0].change is not None else ""
+    return f"{done} of {len(found)} comparisons are decided{open_ones}"

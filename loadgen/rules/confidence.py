@@ -56,7 +56,7 @@ def _mixture_width(blocks: int, effects: float, error: float) -> float:
 
 
 def confidence_sequence(
-    differences: FloatArray, error: float, *, last: int | None, resolution: float = 0.0
+    differences: FloatArray, error: float, *, last: int | None, resolution: FloatArray | float = 0.0
 ) -> tuple[FloatArray, FloatArray]:
     """Lower and upper bounds after each block; blocks are the last axis. The look after `last` of them is the planned
     last one; None: it has not come. `resolution` is the least half width: values are not known better."""

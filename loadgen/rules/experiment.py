@@ -16,6 +16,7 @@ import numpy as np
 
 from loadgen.model.experiment import Decision, ExperimentEnding, ExperimentMetric, ExperimentMetricKind
 from loadgen.rules.confidence import ABOVE, BELOW, WITHIN, confidence_sequence, judge
+from loadgen.scenario.experiment import ExperimentFile
 
 ERROR = 0.05  # of an experiment, over all pairs and metrics together
 PERCENTILE_RESOLUTION = math.log(1.01)  # a percentile is known to 1 %, the half of a bucket
@@ -52,6 +53,17 @@ class ExperimentDesign:
         return (price[0], latency[0]) if price and latency else None
 
 
+def design_of(file: ExperimentFile) -> ExperimentDesign:
+    return ExperimentDesign(
+        arms=tuple(file.arms),
+        reference=file.reference,
+        margins=file.margins,
+        blocks_min=file.blocks.minimum,
+        blocks_max=file.blocks.maximum,
+        seed=file.seed,
+    )
+
+
 def block_order(design: ExperimentDesign, block: int) -> tuple[str, ...]:
     """The arms of a block in the order in which they are measured: the same seed gives the same order everywhere."""
 
@@ -86,36 +98,37 @@ class ArmComparison:
 
 def compare_arms(design: ExperimentDesign, blocks: Sequence[BlockValues], *, final: bool) -> tuple[ArmComparison, ...]:
     """Every pair in every metric. `final`: all planned blocks are done, so this is the planned last look."""
-    return tuple(_comparison(design, blocks, pair, metric, final) for metric in design.margins for pair in design.pairs)
+    wanted = [(metric, a, b) for metric in design.margins for a, b in design.pairs]
+    logs = np.array(
+        [[math.log(block.values[b][metric] / block.values[a][metric]) for block in blocks] for metric, a, b in wanted]
+    )
+    resolution = np.array([PERCENTILE_RESOLUTION if metric.kind.is_percentile else 0.0 for metric, _, _ in wanted])
+    bounds = [(-math.inf, math.inf)] * len(wanted)
+    if blocks:
+        last = len(blocks) if final else None
+        lows, highs = confidence_sequence(logs, design.error_each, last=last, resolution=resolution)
+        bounds = list(zip(lows[:, -1].tolist(), highs[:, -1].tolist(), strict=True))
+    return tuple(
+        _comparison(design.margins[metric], metric, (a, b), logs[number].tolist(), bounds[number])
+        for number, (metric, a, b) in enumerate(wanted)
+    )
 
 
 def _comparison(
-    design: ExperimentDesign,
-    blocks: Sequence[BlockValues],
-    pair: tuple[str, str],
-    metric: ExperimentMetric,
-    final: bool,
+    margin: float, metric: ExperimentMetric, pair: tuple[str, str], logs: Sequence[float], bounds: tuple[float, float]
 ) -> ArmComparison:
-    a, b = pair
-    logs = np.array([math.log(block.values[b][metric] / block.values[a][metric]) for block in blocks])
-    low, high = -math.inf, math.inf
-    if len(logs):
-        resolution = PERCENTILE_RESOLUTION if metric.kind.is_percentile else 0.0
-        last = len(logs) if final else None
-        lows, highs = confidence_sequence(logs, design.error_each, last=last, resolution=resolution)
-        low, high = float(lows[-1]), float(highs[-1])
-    margin = design.margins[metric]
+    low, high = bounds
     verdict = int(judge(np.array(low), np.array(high), margin))
     return ArmComparison(
         metric=metric,
-        a=a,
-        b=b,
+        a=pair[0],
+        b=pair[1],
         margin=margin,
-        change=math.expm1(float(logs.mean())) if len(logs) else None,
+        change=math.expm1(math.fsum(logs) / len(logs)) if logs else None,
         low=math.expm1(low),
         high=math.expm1(high) if high < math.inf else math.inf,
         decision=_decision(verdict, metric),
-        by_block=tuple(np.expm1(logs).tolist()),
+        by_block=tuple(map(math.expm1, logs)),
     )
 
 

@@ -6,6 +6,7 @@ Every problem is shown at once, those of the scenario and of each arm's override
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -13,6 +14,7 @@ from loadgen.log import printable, redact
 from loadgen.model.credits import SIZES, Cloud, CreditRates, WarehouseKind, size_name, snowflake_rates
 from loadgen.model.experiment import ExperimentMetric, InvalidMetric
 from loadgen.model.threshold import ThresholdCheck
+from loadgen.model.warehouse import PROPERTIES, WarehouseValue
 from loadgen.scenario.document import (
     Document,
     KeyPath,
@@ -26,6 +28,7 @@ from loadgen.scenario.keys import key, section
 from loadgen.scenario.model import CheckText, LoadMode
 from loadgen.scenario.read import LoadedScenario, parse_scenario
 from loadgen.scenario.types import (
+    Boolean,
     Duration,
     FreeText,
     Integer,
@@ -61,12 +64,48 @@ class Margin(ValueType):
         return {"type": "string", "pattern": r"^[0-9][0-9.]*\s*%$|\$\{"}
 
 
+class WarehouseSize(ValueType):
+    """As SHOW WAREHOUSES writes it: X-Small."""
+
+    def parse(self, value: object) -> str:
+        found = size_name(value) if isinstance(value, str) else None
+        if found is None:
+            raise InvalidValue("is not a size of warehouses", f"sizes are {', '.join(SIZES)}")
+        return found
+
+    def schema(self) -> JsonSchema:
+        return {"type": "string"}
+
+
+class ScalingPolicy(StrEnum):
+    STANDARD = "standard"
+    ECONOMY = "economy"
+
+
+Clusters = Annotated[int | None, Integer(low=1, high=300, nullable=True)]
+
+
 @section
 class ArmWarehouse:
-    """The warehouse of an arm, or its name alone."""
+    """The warehouse of an arm, or its name alone. Settings are changed before each measurement, and restored."""
 
     shorthand: ClassVar[str] = "name"
-    name: Annotated[str, SqlName()] = key(description="Measure on this warehouse.")
+    name: Annotated[str | None, SqlName(nullable=True)] = key(
+        default=None, description="Measure on this warehouse; null: on the scenario's."
+    )
+    size: Annotated[str | None, WarehouseSize(nullable=True)] = key(default=None, description="X-Small, Small, …")
+    generation: Annotated[int | None, Integer(low=1, high=2, nullable=True)] = key(default=None)
+    min_clusters: Clusters = key(default=None)
+    max_clusters: Clusters = key(default=None)
+    scaling_policy: Annotated[ScalingPolicy | None, OneOf(words=ScalingPolicy, nullable=True)] = key(default=None)
+    max_concurrency_level: Annotated[int | None, Integer(low=1, high=10_000, nullable=True)] = key(default=None)
+    query_acceleration: Annotated[bool | None, Boolean(nullable=True)] = key(default=None)
+
+    @property
+    def settings(self) -> dict[str, WarehouseValue]:
+        """Those that are given, as `loadgen.model.warehouse` has them."""
+        given = {name: getattr(self, name) for name in PROPERTIES}
+        return {name: PROPERTIES[name].read(value) for name, value in given.items() if value is not None}
 
 
 @section
@@ -76,7 +115,14 @@ class ArmSection:
     set: Mapping[str, Annotated[Scalar, ScalarValue()]] = key(
         default={}, description="Values instead of the scenario's, as with --set: {load.connections: 64}."
     )
-    warehouse: ArmWarehouse | None = key(default=None, description="Another warehouse than the scenario's.")
+    warehouse: ArmWarehouse | None = key(
+        default=None, description="Another warehouse than the scenario's, or other settings of it."
+    )
+
+    @property
+    def settings(self) -> dict[str, WarehouseValue]:
+        """Of its warehouse."""
+        return {} if self.warehouse is None else self.warehouse.settings
 
 
 @section
@@ -271,7 +317,7 @@ def _arms(
         else:
             _check_arm(checked, file, name, arms[name])
     if len(arms) == len(file.arms):
-        _check_arms_together(checked, arms)
+        _check_arms_together(checked, file, arms)
     return arms
 
 
@@ -291,7 +337,7 @@ class _Change:
 def _changes(name: str, arm: ArmSection) -> Iterator[_Change]:
     for path, value in arm.set.items():
         yield _Change(path=("arms", name, "set", path), text=f"{path}={_written(value)}")
-    if arm.warehouse is not None:
+    if arm.warehouse is not None and arm.warehouse.name is not None:
         yield _Change(path=("arms", name, "warehouse"), text=f"target.warehouse={arm.warehouse.name}")
 
 
@@ -318,6 +364,13 @@ def _check_arm(checked: CheckedFile[Any], file: ExperimentFile, name: str, loade
     if any(threshold.abort for threshold in scenario.thresholds):
         what = "its scenario has a threshold that aborts the measurement"
         checked.problem(path, what, "use limits of the experiment instead", at_key=True)
+    arm = file.arms[name].warehouse
+    if arm is not None and arm.settings and scenario.target.warehouse is None:
+        what = "changes settings of a warehouse that is not named"
+        checked.problem((*path, "warehouse"), what, "add name, or target.warehouse of the scenario", at_key=True)
+    if arm is not None and arm.min_clusters and arm.max_clusters and arm.min_clusters > arm.max_clusters:
+        what = f"is above max_clusters, {arm.max_clusters}"
+        checked.problem((*path, "warehouse", "min_clusters"), what, "lower it, or raise the other")
     names = {statement.name for statement in scenario.workload.statements if statement.weight}
     for text in file.metrics:
         statement = text.strip().rpartition(".")[0]
@@ -330,7 +383,7 @@ def _check_arm(checked: CheckedFile[Any], file: ExperimentFile, name: str, loade
             checked.problem(("limits", number), what, f"statements are {', '.join(map(printable, sorted(names)))}")
 
 
-def _check_arms_together(checked: CheckedFile[Any], arms: Mapping[str, LoadedScenario]) -> None:
+def _check_arms_together(checked: CheckedFile[Any], file: ExperimentFile, arms: Mapping[str, LoadedScenario]) -> None:
     scenarios = [loaded.scenario for loaded in arms.values()]
     for number, (name, loaded) in enumerate(arms.items()):
         if loaded.scenario.control != scenarios[0].control:
@@ -340,5 +393,5 @@ def _check_arms_together(checked: CheckedFile[Any], arms: Mapping[str, LoadedSce
             what = "has another connection than the first arm"
             checked.problem(("arms", name), what, "change target.warehouse, or use two accounts apart", at_key=True)
         same = next((other for other in list(arms)[:number] if arms[other].scenario == loaded.scenario), None)
-        if same is not None:
+        if same is not None and file.arms[same].settings == file.arms[name].settings:
             checked.warn(("arms", name), f"is the same as arm {printable(same)}: an A/A comparison")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,7 @@ from loadgen.rules.experiment import (
     ExperimentProgress,
     block_order,
     compare_arms,
+    design_of,
     next_step,
 )
 from loadgen.rules.measurement import (
@@ -36,7 +38,7 @@ from loadgen.rules.scenario_plan import longest_s
 from loadgen.scenario.experiment import LoadedExperiment
 from loadgen.scenario.model import Scenario
 from loadgen.units import NS_PER_S, counted
-from orchestrator.experiment.state import ExperimentState, ExperimentStore, design_of
+from orchestrator.experiment.state import ExperimentState, ExperimentStore
 
 ATTEMPTS = 2  # of a measurement
 # A run that failed like this may work the next time: no connection, failed, INVALID. Others end the experiment.
@@ -64,6 +66,8 @@ class ExperimentShell:
     """What the loop needs of its surroundings."""
 
     measure: Callable[[str, Scenario], RunOfArm]  # of this arm: an ordinary run; raises LoadgenError
+    set_up: Callable[[str], None]  # the settings of the arm's warehouse; raises LoadgenError
+    restore: Callable[[], None]  # the settings of all warehouses; raises LoadgenError
     pause: Callable[[float], int | None]  # seconds; returns the signal that ended it
     told: Callable[[str], None]
     clock: Clock
@@ -89,24 +93,36 @@ class ExperimentLoop:
     ) -> None:
         """`scenarios` by arm, with their number of workers settled."""
         self._loaded, self._scenarios, self._store, self._shell = loaded, scenarios, store, shell
-        self._design: ExperimentDesign = design_of(loaded)
+        self._design: ExperimentDesign = design_of(loaded.file)
         budget = loaded.file.budget
         self._budget = ExperimentBudget(time_s=budget.time_s, credits=budget.credits)
         self._lost = 0  # blocks in a row
         self._last_failure = (4, "")  # exit code and reason
 
     def run(self) -> dict[str, Any]:
-        """The result, which is stored as well."""
+        """The result, which is stored as well. Settings of warehouses are restored, however it ends."""
+        try:
+            result = self._lead()
+        except BaseException:
+            with suppress(LoadgenError):  # it was told
+                self._shell.restore()
+            raise
+        try:
+            self._shell.restore()
+        except LoadgenError as error:
+            why = f"the settings of a warehouse are not restored: {error}"
+            result |= {"verdict": "failed", "exit_code": error.exit_code, "exit_reason": why}
+        self._store.finish(result)
+        return result
+
+    def _lead(self) -> dict[str, Any]:
         state = self._store.read()
         try:
             while (ending := self._next(state)) is None:
                 state = self._block(state)
         except Interrupted as signal:
-            result = self._result(self._store.read(), "cancelled", 128 + signal.number, "stopped by a signal")
-        else:
-            result = self._ended(state, ending)
-        self._store.finish(result)
-        return result
+            return self._result(self._store.read(), "cancelled", 128 + signal.number, "stopped by a signal")
+        return self._ended(state, ending)
 
     def _next(self, state: ExperimentState) -> ExperimentEnding | None:
         blocks = complete_blocks(self._design, state.measured)
@@ -172,6 +188,7 @@ class ExperimentLoop:
         self._shell.told(f"block {block}, arm {arm}{', again' if attempt > 1 else ''}")
         run: RunOfArm | None = None
         try:
+            self._shell.set_up(arm)
             run = self._shell.measure(arm, scenario)
             code, reason = int(run.summary["exit_code"]), str(run.summary["exit_reason"])
         except LoadgenError as error:

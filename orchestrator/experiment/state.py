@@ -21,7 +21,6 @@ from loadgen.control.session import ControlSession
 from loadgen.control.tables import experiments, run_leases
 from loadgen.control.tables.run_leases import Lease
 from loadgen.errors import Busy, RunFailed, UsageError
-from loadgen.rules.experiment import ExperimentDesign
 from loadgen.rules.measurement import Measurement
 from loadgen.scenario.experiment import LoadedExperiment
 from loadgen.scenario.frozen import template_id
@@ -40,18 +39,6 @@ class LeaseLost(RunFailed):
     """Another process may lead the experiment."""
 
     remedy = "`loadgen experiments list` shows it; `loadgen experiment FILE --resume ID` continues it."
-
-
-def design_of(loaded: LoadedExperiment) -> ExperimentDesign:
-    file = loaded.file
-    return ExperimentDesign(
-        arms=tuple(file.arms),
-        reference=file.reference,
-        margins=file.margins,
-        blocks_min=file.blocks.minimum,
-        blocks_max=file.blocks.maximum,
-        seed=file.seed,
-    )
 
 
 def config_of(loaded: LoadedExperiment) -> dict[str, Any]:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from loadgen.cli.experiment import experiment
 from loadgen.model.credits import RATES_DATE, WarehouseKind
 from loadgen.model.experiment import ExperimentMetric
 from loadgen.scenario.document import ScenarioProblems
 from loadgen.scenario.experiment import LoadedExperiment, read_experiment
 
+EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "examples" / "experiments").glob("*.yml"))
 SCENARIO = """\
 version: 1
 name: s
@@ -177,3 +181,17 @@ def test_equal_arms_are_an_a_a_comparison_and_worth_a_warning(tmp_path):
 def test_a_file_that_is_not_there_is_one_problem(tmp_path):
     with pytest.raises(ScenarioProblems, match="cannot be read"):
         read_experiment(tmp_path / "e.yaml", environ={})
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_examples_are_valid_and_can_be_planned(path):
+    loaded = read_experiment(path, environ={})
+
+    assert loaded.warnings == ()
+    result = CliRunner().invoke(experiment, [str(path), "--dry-run", "--format", "json"], standalone_mode=False)
+    assert result.exception is None
+    assert json.loads(result.output)["arms"] == list(loaded.arms)
+
+
+def test_all_examples_are_there():
+    assert {path.stem for path in EXAMPLES} == {"two_queries", "hybrid_or_standard", "warehouse_size", "gen2"}

@@ -14,7 +14,7 @@ from loadgen.model.experiment import ExperimentMetric
 from loadgen.model.threshold import parse_threshold
 from loadgen.report.experiment import ExperimentFacts, experiment_document, experiment_text
 from loadgen.results.run_record import kind_of
-from loadgen.rules.experiment import ExperimentDesign
+from loadgen.rules.experiment import ExperimentDesign, design_of
 from loadgen.rules.experiment_plan import experiment_plan_data, experiment_plan_text, plan_experiment
 from loadgen.rules.measurement import (
     Measurement,
@@ -64,6 +64,7 @@ def test_figures_are_those_of_the_measured_span():
     assert figures.values["a.p95"] == pytest.approx(19.5, rel=0.01)
     assert figures.values["avg"] == pytest.approx(14.995, rel=1e-6)
     assert figures.values["qps"] == pytest.approx(1_000 / merged.seconds)
+    assert figures.credits is not None
     assert figures.credits == pytest.approx(2 * 2 * merged.seconds / 3600)
     assert figures.values["price"] == pytest.approx(3.0 * figures.credits)
     assert (figures.inside, figures.error_rate, figures.statements) == (True, 0.0, 1_000)
@@ -271,9 +272,7 @@ def test_a_plan_tells_order_time_worst_case_credits_and_what_can_be_found(tmp_pa
     plans = {name: plan(arm, cores=2) for name, arm in loaded.arms.items()}
     made = plan_experiment(
         loaded.file,
-        ExperimentDesign(
-            arms=("a", "b"), reference="a", margins=loaded.file.margins, blocks_min=4, blocks_max=10, seed=1
-        ),
+        design_of(loaded.file),
         scenarios,
         plans,
     )

@@ -324,6 +324,29 @@ def test_the_connection_supplies_the_names_that_a_scenario_leaves_out(home):
     assert "p4ssw0rd" not in result.output
 
 
+def test_an_experiment_needs_the_warehouses_and_tables_of_all_its_arms(home):
+    (home / "s.yaml").write_text(
+        "version: 1\nname: s\ntarget: {warehouse: W, database: D, schema: S}\n"
+        "workload: {statements: [{name: a, sql: SELECT A FROM T}]}\n"
+    )
+    (home / "e.yaml").write_text(
+        "version: 1\nname: e\nscenario: s.yaml\nreference: a\nmetrics: {p95: 5%}\narms:\n"
+        "  a: {warehouse: {size: Small}}\n  b: {warehouse: V, set: {workload.statements.a.sql: SELECT A FROM U}}\n"
+    )
+
+    script = run("--experiment", home / "e.yaml").stdout
+
+    for statement in (
+        'GRANT USAGE, MONITOR ON WAREHOUSE "W" TO ROLE "LOADGEN_RUN";',
+        'GRANT MODIFY ON WAREHOUSE "W" TO ROLE "LOADGEN_RUN";',
+        'GRANT USAGE, MONITOR ON WAREHOUSE "V" TO ROLE "LOADGEN_RUN";',
+        'GRANT SELECT ON TABLE "D"."S"."T" TO ROLE "LOADGEN_RUN";',
+        'GRANT SELECT ON TABLE "D"."S"."U" TO ROLE "LOADGEN_RUN";',
+    ):
+        assert script.count(statement) == 1
+    assert 'MODIFY ON WAREHOUSE "V"' not in script
+
+
 def test_names_are_compared_as_snowflake_does():
     assert required_privileges('SELECT * FROM t JOIN "T" USING (x)') == {
         QualifiedName((Identifier("T"),)): frozenset({"SELECT"})

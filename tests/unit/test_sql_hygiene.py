@@ -202,10 +202,22 @@ SMALL = {
     "run_queue.depth": "one number",
     "run_queue.work": "two numbers",
     "pool_workers.count": "one number",
+    "experiment_warehouses.changed": "a row per warehouse whose settings an experiment changes",
     "pool_workers.page": "inside: runners that are gone are forgotten after a week",
     "pool_workers.totals": "one row; runners that are gone are forgotten after a week",
 }
-KEYS = {"RUN_ID", "EVENT_ID", "VERSION", "SCHEDULE_ID", "QUEUE_ID", "IDEMPOTENCY_KEY", "TARGET", "WORKER_ID", "ID"}
+KEYS = {
+    "RUN_ID",
+    "EXPERIMENT_ID",
+    "EVENT_ID",
+    "VERSION",
+    "SCHEDULE_ID",
+    "QUEUE_ID",
+    "IDEMPOTENCY_KEY",
+    "TARGET",
+    "WORKER_ID",
+    "ID",
+}
 
 
 @each_change
@@ -259,7 +271,9 @@ def test_hybrid_tables_have_an_enforceable_key():
     of_runs = ["RUN_CONTROL_EVENTS", "RUN_LEASES", "RUN_STATUS", "WORKER_HEARTBEATS"]
     of_nights = ["POOL_WORKERS", "RUN_ATTEMPTS", "RUN_QUEUE", "SCHEDULES", "SCHEDULE_FIRES"]
     of_nights += ["RUN_ATTEMPT_ENDS", "SCHEDULE_PROGRESS"]
-    assert sorted(HYBRID) == sorted([*of_runs, *of_nights, "STOP_REQUESTS"])
+    of_experiments = ["EXPERIMENTS", *(f"EXPERIMENT_{name}" for name in ("BLOCKS", "MEASUREMENTS", "ENDS"))]
+    of_experiments += ["EXPERIMENT_WAREHOUSES", "EXPERIMENT_WAREHOUSE_RESTORES"]
+    assert sorted(HYBRID) == sorted([*of_runs, *of_nights, *of_experiments, "STOP_REQUESTS"])
     for table in TABLES.values():
         assert table.key
         assert all("NOT NULL" in table.columns[column] for column in table.key)

@@ -47,6 +47,15 @@ class GrantTarget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ArmGrants:
+    """An arm of an experiment."""
+
+    scenario: Scenario
+    target: GrantTarget
+    modifies: bool  # settings of its warehouse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GrantSection:
     """Statements that belong together; `notes` are comments in the script."""
 
@@ -75,6 +84,7 @@ def grants(
     scenario: Scenario | None = None,
     target: GrantTarget | None = None,
     *,
+    arms: Sequence[ArmGrants] = (),
     users: Sequence[str] = (),
     admins: Sequence[str] = (),
     queue_users: Sequence[str] = (),
@@ -93,6 +103,13 @@ def grants(
         before += work.before()
         after += work.after()
         notes += work.notes()
+    for arm in arms:
+        work = _Work(arm.scenario, arm.target)
+        before += work.before()
+        after += work.after()
+        notes += work.notes()
+        if arm.modifies and arm.target.warehouse is not None:  # and MONITOR, which it has: to see whether it settled
+            before.append(_grant(["MODIFY"], "WAREHOUSE", Identifier.parse(arm.target.warehouse).sql, RUN))
     memberships = [f"GRANT ROLE {ADMIN.sql} TO USER {Identifier.parse(name).sql}" for name in admins]
     memberships += [f"GRANT ROLE {RUN.sql} TO USER {Identifier.parse(name).sql}" for name in users]
     memberships += [f"GRANT ROLE {QUEUE.sql} TO USER {Identifier.parse(name).sql}" for name in queue_users]
@@ -103,7 +120,7 @@ def grants(
     parts = (
         GrantSection(notes=tuple(_preface(place, scenario)), statements=("USE ROLE SECURITYADMIN", *roles)),
         GrantSection(notes=("Before loadgen setup and loadgen prepare.",), statements=tuple(dict.fromkeys(before))),
-        GrantSection(notes=(made, again, *notes), statements=tuple(dict.fromkeys(after))),
+        GrantSection(notes=(made, again, *dict.fromkeys(notes)), statements=tuple(dict.fromkeys(after))),
         GrantSection(notes=("Who may use the roles.",), statements=tuple(memberships)),
     )
     return tuple(part for part in parts if part.statements)

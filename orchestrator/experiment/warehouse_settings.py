@@ -1,0 +1,285 @@
+"""Settings of warehouses that arms change: recorded before the first change, verified by SHOW, restored at the end.
+
+A warehouse is altered only while this process holds its lease, so no run measures meanwhile. What a killed experiment
+left changed is restored by `loadgen runs recover`, and before another experiment changes the same warehouse.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from loadgen.clock import Clock
+from loadgen.control.lease import LeaseTimes
+from loadgen.control.location import ControlPlaneLocation
+from loadgen.control.session import ControlSession
+from loadgen.control.tables import experiment_warehouses, run_leases
+from loadgen.control.tables.experiment_warehouses import ChangedWarehouse
+from loadgen.errors import Busy, LoadgenError, RunFailed
+from loadgen.log import event, printable
+from loadgen.model.warehouse import CONCURRENCY, WarehouseValue, alter_sql, settings_from, unsettled
+from loadgen.prepare.session import PrepareSession, target_profile
+from loadgen.scenario.experiment import LoadedExperiment
+from loadgen.scenario.model import Scenario
+from loadgen.snowflake import driver
+from loadgen.snowflake.connect import connect
+from loadgen.snowflake.ident import Identifier
+from loadgen.snowflake.profile import ConnectionProfile
+from loadgen.snowflake.profile_lookup import find_profile
+from loadgen.snowflake.session import RetryPolicy
+from loadgen.snowflake.settings import control_settings
+from loadgen.units import NS_PER_S
+from orchestrator.warehouse_lease import TargetWarehouse, WarehouseWait, exclusive_warehouse
+
+log = logging.getLogger(__name__)
+
+SETTLE_MAX_S = 600.0  # large warehouses take minutes
+SETTLE_POLL_S = 1.0
+LEASE_TTL_S = 60.0
+GOES_ON = "the experiment goes on"
+TAG = '{"app":"loadgen"}'
+
+
+class NotSettled(RunFailed):
+    """A warehouse did not take its settings."""
+
+    remedy = "Look at it with SHOW WAREHOUSES; `loadgen runs recover` restores its settings."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Arm:
+    """An arm that is measured on a warehouse whose settings arms change."""
+
+    profile: ConnectionProfile
+    warehouse: Identifier
+    settings: Mapping[str, WarehouseValue]
+
+    @property
+    def target(self) -> TargetWarehouse:
+        return TargetWarehouse.of_profile(self.profile)
+
+
+class ArmWarehouseSettings:
+    """apply() before a measurement, restore() at the end; each calls the driver, so never on the main thread."""
+
+    def __init__(
+        self,
+        loaded: LoadedExperiment,
+        scenarios: Mapping[str, Scenario],
+        place: ControlPlaneLocation,
+        *,
+        clock: Clock,
+        told: Callable[[str], None],
+        stop: threading.Event,
+    ) -> None:
+        """`stop` ends waiting for the warehouse and for its settings."""
+        self._place, self._clock, self._told, self._stop = place, clock, told, stop
+        self._name = loaded.file.name
+        self._connection = next(iter(scenarios.values())).connection
+        self._arms: dict[str, _Arm] = {}
+        self._keys: dict[str, frozenset[str]] = {}  # by key of the warehouse: settings that any arm changes there
+        for name, scenario in scenarios.items():
+            settings = loaded.file.arms[name].settings
+            warehouse = scenario.target.warehouse
+            if warehouse is not None:
+                profile = target_profile(scenario, None)
+                arm = _Arm(profile=profile, warehouse=Identifier.parse(warehouse), settings=settings)
+                self._arms[name] = arm
+                key = arm.target.key
+                self._keys[key] = self._keys.get(key, frozenset()) | settings.keys()
+        self._arms = {name: arm for name, arm in self._arms.items() if self._keys[arm.target.key]}
+        self._before: dict[str, ChangedWarehouse] = {}
+
+    def apply(self, arm: str, experiment_id: str, epoch: int) -> None:
+        """Let the warehouse of the arm have its settings; those that only other arms change are as they were."""
+        wanted = self._arms.get(arm)
+        if wanted is None:
+            return
+        with self._altering(wanted.target, wait=True), closing(self._session(wanted.profile)) as session:
+            key = wanted.target.key
+            if key not in self._before:
+                self._before[key] = self._record(session, wanted, experiment_id, epoch)
+            settings = {**self._before[key].settings, **wanted.settings}
+            _alter(session, wanted.warehouse, settings, self._clock, self._stop)
+
+    def restore(self) -> None:
+        """Whatever was changed. LoadgenError: something could not be restored; the rest was."""
+        errors: list[LoadgenError] = []
+        for key, before in list(self._before.items()):
+            arm = next(arm for arm in self._arms.values() if arm.target.key == key)
+            try:
+                with self._altering(arm.target, wait=True):
+                    with closing(self._session(arm.profile)) as session:
+                        _alter(session, arm.warehouse, before.settings, self._clock, threading.Event())
+                    self._forget(before)
+            except LoadgenError as error:
+                errors.append(error)
+                self._told(f"the settings of warehouse {before.warehouse} are not restored: {error}")
+                self._told(f"restore them with: {alter_sql(before.warehouse, before.settings)}")
+            else:
+                del self._before[key]
+                self._told(f"the settings of warehouse {before.warehouse} are restored")
+        if errors:
+            raise errors[0]
+
+    def _record(self, session: PrepareSession, arm: _Arm, experiment_id: str, epoch: int) -> ChangedWarehouse:
+        """What the warehouse is set to, stored before anything is changed; what others left is restored first."""
+        target = arm.target
+        with closing(ControlSession(self._place, role="experiment")) as control:
+            patience = RetryPolicy(stop=self._stop, clock=self._clock)
+            for left in patience.call(lambda: experiment_warehouses.changed(control)):
+                if left.warehouse_key == target.key:
+                    self._restore_left(control, patience, session, left, own=left.experiment_id == experiment_id)
+            settings = _read(session, arm.warehouse, self._keys[target.key])
+            before = ChangedWarehouse(
+                experiment_id=experiment_id,
+                epoch=epoch,
+                warehouse_key=target.key,
+                warehouse=arm.warehouse.sql,
+                connection=self._connection,
+                settings=settings,
+            )
+            experiment_warehouses.record(control, patience, before)
+        return before
+
+    def _restore_left(
+        self,
+        control: ControlSession,
+        patience: RetryPolicy,
+        session: PrepareSession,
+        left: ChangedWarehouse,
+        *,
+        own: bool,
+    ) -> None:
+        """`own`: of an earlier process of this experiment, whose lease is ours now."""
+        lease = None
+        if not own:
+            lease = claim_left(control, patience, left)
+            if lease is None:
+                raise Busy(f"experiment {left.experiment_id} changes warehouse {left.warehouse}", remedy="Wait for it.")
+        _alter(session, Identifier.parse(left.warehouse), left.settings, self._clock, self._stop)
+        experiment_warehouses.restored(control, patience, left)
+        if lease is not None:
+            patience.call(lambda: run_leases.release(control, lease))
+        self._told(
+            f"the settings of warehouse {left.warehouse} are restored, which experiment {left.experiment_id} left"
+        )
+
+    def _forget(self, before: ChangedWarehouse) -> None:
+        with closing(ControlSession(self._place, role="experiment")) as control:
+            experiment_warehouses.restored(control, RetryPolicy(stop=threading.Event(), clock=self._clock), before)
+
+    @contextmanager
+    def _altering(self, target: TargetWarehouse, *, wait: bool) -> Iterator[None]:
+        queue = WarehouseWait(wait=wait, stop=self._stop, told=self._told)
+        with exclusive_warehouse(target, self._name, self._place, LeaseTimes(), queue, clock=self._clock):
+            yield
+
+    def _session(self, profile: ConnectionProfile) -> PrepareSession:
+        return open_session(profile, clock=self._clock, stop=threading.Event())
+
+
+def open_session(profile: ConnectionProfile, *, clock: Clock, stop: threading.Event) -> PrepareSession:
+    settings = control_settings(profile, major=driver.major(), tag=TAG)
+    return PrepareSession(partial(connect, profile, settings, environ=os.environ), stop=stop, clock=clock)
+
+
+def claim_left(control: ControlSession, patience: RetryPolicy, left: ChangedWarehouse) -> run_leases.Lease | None:
+    """The lease of an experiment whose process has ended; None: it is led."""
+    key = f"experiment:{left.experiment_id}"
+    holder = patience.call(lambda: run_leases.read(control, key))
+    if holder is not None and not holder.may_be_succeeded and run_leases.is_owner_dead(holder.owner):
+        patience.call(partial(run_leases.release_of_dead, control, key, holder))
+    return run_leases.claim(control, patience, key, run_leases.new_owner(), LEASE_TTL_S)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoredWarehouse:
+    """What `loadgen runs recover` did about a warehouse."""
+
+    experiment_id: str
+    warehouse: str
+    restored: bool
+    is_led: bool = False  # the experiment goes on
+    why: str = ""  # not
+
+
+def restore_left_settings(
+    control: ControlSession, patience: RetryPolicy, *, clock: Clock
+) -> tuple[RestoredWarehouse, ...]:
+    """Restore the settings that experiments without a process have left changed. Safe to repeat, and by several."""
+    done = []
+    for left in patience.call(lambda: experiment_warehouses.changed(control)):
+        why = ""
+        try:
+            lease = claim_left(control, patience, left)
+            if lease is None:
+                why = GOES_ON
+            else:
+                profile = find_profile(left.connection, environ=os.environ)
+                with closing(open_session(profile, clock=clock, stop=patience.stop)) as session:
+                    _alter(session, Identifier.parse(left.warehouse), left.settings, clock, patience.stop)
+                experiment_warehouses.restored(control, patience, left)
+                patience.call(partial(run_leases.release, control, lease))
+        except LoadgenError as error:
+            why = f"{error}; restore it with: {alter_sql(left.warehouse, left.settings)}"
+            event(log, logging.WARNING, "settings_not_restored", warehouse=left.warehouse, why=str(error))
+        done.append(
+            RestoredWarehouse(
+                experiment_id=left.experiment_id,
+                warehouse=left.warehouse,
+                restored=not why,
+                is_led=why == GOES_ON,
+                why=why,
+            )
+        )
+    return tuple(done)
+
+
+def _alter(
+    session: PrepareSession,
+    warehouse: Identifier,
+    settings: Mapping[str, WarehouseValue],
+    clock: Clock,
+    stop: threading.Event,
+) -> None:
+    """Change what is different, and wait until SHOW says that it is settled."""
+    shown = _look(session, warehouse, settings)
+    if unsettled(*shown, settings) is None:
+        return
+    session.change(alter_sql(warehouse.sql, settings))
+    until_ns = clock.monotonic_ns() + round(SETTLE_MAX_S * NS_PER_S)
+    while (missing := unsettled(*_look(session, warehouse, settings), settings)) is not None:
+        if clock.monotonic_ns() > until_ns or clock.wait(stop, SETTLE_POLL_S):
+            raise NotSettled(f"warehouse {printable(warehouse.name, 100)} has not settled: {missing}")
+
+
+def _read(session: PrepareSession, warehouse: Identifier, keys: frozenset[str]) -> dict[str, WarehouseValue]:
+    try:
+        return settings_from(*_look(session, warehouse, keys), keys)
+    except ValueError as error:
+        raise NotSettled(f"the settings of warehouse {printable(warehouse.name, 100)} are not known: {error}") from None
+
+
+def _look(
+    session: PrepareSession, warehouse: Identifier, keys: Mapping[str, Any] | frozenset[str]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The row of SHOW WAREHOUSES, and its parameters where they are needed."""
+    pattern = warehouse.name.replace("'", "''")
+    shown = f"SHOW WAREHOUSES LIKE '{pattern}'"
+    rows: Sequence[dict[str, Any]] = session.retried(lambda: session.named_rows(shown), shown)
+    row = next((row for row in rows if row.get("name") == warehouse.name), None)
+    if row is None:
+        what = f"this role does not see warehouse {printable(warehouse.name, 100)}"
+        raise NotSettled(what, remedy="Create it, or grant MODIFY and MONITOR on it: see `loadgen grants`.")
+    if "max_concurrency_level" not in keys:
+        return row, {}
+    asked = f"SHOW PARAMETERS LIKE '{CONCURRENCY}' IN WAREHOUSE {warehouse.sql}"
+    found = session.retried(lambda: session.named_rows(asked), asked)
+    return row, {str(one["key"]): one["value"] for one in found}

@@ -1,0 +1,21 @@
+-- Settings of warehouses as they were before an experiment changed them, written before the first change. SETTINGS is
+-- JSON. WAREHOUSE_KEY is that of the warehouse's lease; CONNECTION is the name by which it was reached.
+CREATE HYBRID TABLE IF NOT EXISTS EXPERIMENT_WAREHOUSES (
+    EXPERIMENT_ID  VARCHAR(36)   NOT NULL,
+    EPOCH          NUMBER(38,0)  NOT NULL,
+    WAREHOUSE_KEY  VARCHAR(100)  NOT NULL,
+    WAREHOUSE      VARCHAR(255)  NOT NULL,
+    CONNECTION     VARCHAR(255),
+    SETTINGS       VARCHAR       NOT NULL,
+    CREATED_AT     TIMESTAMP_NTZ NOT NULL,
+    PRIMARY KEY (EXPERIMENT_ID, EPOCH, WAREHOUSE_KEY)
+);
+
+-- Those that were restored, and seen to be.
+CREATE HYBRID TABLE IF NOT EXISTS EXPERIMENT_WAREHOUSE_RESTORES (
+    EXPERIMENT_ID  VARCHAR(36)   NOT NULL,
+    EPOCH          NUMBER(38,0)  NOT NULL,
+    WAREHOUSE_KEY  VARCHAR(100)  NOT NULL,
+    CREATED_AT     TIMESTAMP_NTZ NOT NULL,
+    PRIMARY KEY (EXPERIMENT_ID, EPOCH, WAREHOUSE_KEY)
+);

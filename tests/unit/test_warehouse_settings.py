@@ -1,0 +1,119 @@
+"""Settings of warehouses: their SQL, what SHOW says of them, and when they are settled."""
+
+from __future__ import annotations
+
+import pytest
+
+from loadgen.model.warehouse import alter_sql, settings_from, unsettled
+from tests.unit.test_experiment_file import MINIMAL, problems, read
+
+SHOWN = {
+    "name": "BENCH_WH",
+    "state": "STARTED",
+    "size": "X-Small",
+    "generation": "1",
+    "min_cluster_count": 1,
+    "max_cluster_count": 2,
+    "scaling_policy": "STANDARD",
+    "enable_query_acceleration": "false",
+    "available": "100",
+    "quiescing": "",
+}
+PARAMETERS = {"MAX_CONCURRENCY_LEVEL": "8"}
+ALL = frozenset(
+    (
+        "size",
+        "generation",
+        "min_clusters",
+        "max_clusters",
+        "scaling_policy",
+        "max_concurrency_level",
+        "query_acceleration",
+    )
+)
+FOUND = {
+    "size": "X-Small",
+    "generation": "1",
+    "min_clusters": 1,
+    "max_clusters": 2,
+    "scaling_policy": "STANDARD",
+    "max_concurrency_level": 8,
+    "query_acceleration": False,
+}
+
+
+def test_what_show_says_can_be_set_again():
+    found = settings_from(SHOWN, PARAMETERS, ALL)
+
+    assert found == FOUND
+    assert alter_sql('"BENCH_WH"', found) == (
+        "ALTER WAREHOUSE \"BENCH_WH\" SET GENERATION = '1' MAX_CLUSTER_COUNT = 2 MAX_CONCURRENCY_LEVEL = 8"
+        " MIN_CLUSTER_COUNT = 1 ENABLE_QUERY_ACCELERATION = FALSE SCALING_POLICY = 'STANDARD'"
+        " WAREHOUSE_SIZE = 'X-Small'"
+    )
+
+
+def test_texts_cannot_leave_their_literal():
+    assert alter_sql('"W"', {"scaling_policy": "x' Y = 'z"}).endswith("SCALING_POLICY = 'X'' Y = ''Z'")
+    with pytest.raises(ValueError, match="no size"):
+        alter_sql('"W"', {"size": "Small' COMMENT = 'x"})
+
+
+def test_what_is_not_shown_is_not_known():
+    with pytest.raises(ValueError, match="generation is not shown"):
+        settings_from({**SHOWN, "generation": None}, {}, frozenset({"generation"}))
+
+
+@pytest.mark.parametrize(
+    ("shown", "wanted", "told"),
+    [
+        ({}, FOUND, None),
+        ({}, {"size": "XSMALL"}, None),
+        ({}, {"size": "Small"}, "WAREHOUSE_SIZE is X-Small, and Small is wanted"),
+        ({"available": "50"}, {"size": "X-Small"}, "50 % of it is available, 0 % is being released"),
+        ({"quiescing": "25"}, {"size": "X-Small"}, "100 % of it is available, 25 % is being released"),
+        ({"state": "RESIZING"}, {"size": "X-Small"}, "it is RESIZING"),
+        ({"state": "SUSPENDED", "available": ""}, {"size": "X-Small"}, None),
+        ({}, {"max_concurrency_level": 4}, "MAX_CONCURRENCY_LEVEL is 8, and 4 is wanted"),
+    ],
+)
+def test_a_warehouse_is_settled_when_it_is_as_wanted_and_complete(shown, wanted, told):
+    assert unsettled({**SHOWN, **shown}, PARAMETERS, wanted) == told
+
+
+# --- in the file -----------------------------------------------------------------------------------------------------
+
+
+def with_warehouse(text):
+    return MINIMAL.replace("few: {}", f"few: {{warehouse: {text}}}")
+
+
+def test_an_arm_may_change_settings_of_its_warehouse(tmp_path):
+    written = "{name: W, size: s, generation: 2, min_clusters: 1, max_clusters: 3, scaling_policy: economy,"
+    written += " max_concurrency_level: 4, query_acceleration: true}"
+
+    arm = read(tmp_path, with_warehouse(written)).file.arms["few"]
+
+    assert arm.settings == {
+        "size": "Small",
+        "generation": "2",
+        "min_clusters": 1,
+        "max_clusters": 3,
+        "scaling_policy": "ECONOMY",
+        "max_concurrency_level": 4,
+        "query_acceleration": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        ("{size: huge, name: W}", "arms.few.warehouse.size: is not a size of warehouses, got 'huge'"),
+        ("{size: small}", "arms.few.warehouse: changes settings of a warehouse that is not named"),
+        ("{name: W, min_clusters: 3, max_clusters: 2}", "arms.few.warehouse.min_clusters: is above max_clusters, 2"),
+        ("{name: W, generation: 3}", "arms.few.warehouse.generation: must be from 1 to 2"),
+        ("{name: W, scaling_policy: fast}", "arms.few.warehouse.scaling_policy: must be standard or economy"),
+    ],
+)
+def test_settings_that_cannot_be_are_told(tmp_path, written, told):
+    assert any(told in one for one in problems(tmp_path, with_warehouse(written)))

@@ -14,6 +14,7 @@ stop              `loadgen stop`
 report            `loadgen report`, and the files of a run
 compare           `loadgen compare`
 experiment        `loadgen experiment`
+experiments       `loadgen experiments`
 trend             `loadgen trend`
 enrich            `loadgen enrich`
 upload            `loadgen upload`

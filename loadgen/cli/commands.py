@@ -88,6 +88,11 @@ COMMANDS = {
         "Compare arms of a scenario in random blocks: is B better?",
         "loadgen experiment examples/experiments/two_queries.yml --dry-run",
     ),
+    "experiments": CommandEntry(
+        "loadgen.cli.experiments:experiments",
+        "List experiments, and show the result of one.",
+        "loadgen experiments show latest",
+    ),
     "report": CommandEntry(
         "loadgen.cli.report:report",
         "Make the report of a run again, from its tables.",
@@ -147,7 +152,7 @@ COMMANDS = {
 
 SECTIONS = {
     "Scenarios and runs": ("init", "validate", "prepare", "run", "watch", "status", "stop", "schema", "completion"),
-    "Results": ("runs", "report", "compare", "experiment", "trend", "enrich", "upload"),
+    "Results": ("runs", "report", "compare", "experiment", "experiments", "trend", "enrich", "upload"),
     "Snowflake account": ("connections", "doctor", "grants", "setup", "embedded"),
     "Nightly benchmarks": ("schedule", "queue", "pool", "workers"),
     "Started by loadgen": ("worker",),

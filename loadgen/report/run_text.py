@@ -26,9 +26,12 @@ REASON_MAX = 500
 # Columns of a table of times that give way, in this order, when the terminal is too narrow for all of them.
 _GIVE_WAY = ("p999", "p90", "avg", "max")
 VERDICT_COLOURS = {
-    **dict.fromkeys(("passed", "better", "equivalent", "steady", "improved"), "green"),
+    **dict.fromkeys(("passed", "better", "equivalent", "steady", "improved", "decided"), "green"),
     **dict.fromkeys(("failed", "error", "worse", "regression"), "red"),
-    **dict.fromkeys(("invalid", "cancelled", "inconclusive", "undecided", "suspected", "learning"), "yellow"),
+    **dict.fromkeys(
+        ("invalid", "cancelled", "inconclusive", "undecided", "suspected", "learning", "running", "interrupted"),
+        "yellow",
+    ),
 }
 
 

@@ -87,7 +87,12 @@ class ExperimentStore:
         config = config_of(loaded)
 
         def act(session: ControlSession, patience: RetryPolicy) -> None:
-            texts = (self.experiment_id, loaded.file.name, json.dumps(config), fingerprint_of(config))
+            price = loaded.file.price
+            shown = {
+                "scenario": next(iter(loaded.arms.values())).scenario.name,
+                "price": {"credit": price.credit, "currency": price.currency, "rates_date": price.table.date},
+            }
+            texts = (self.experiment_id, loaded.file.name, json.dumps(config | shown), fingerprint_of(config))
             experiments.create(session, patience, *texts)
 
         self._control(act)
@@ -143,7 +148,7 @@ class ExperimentStore:
     def leading(self, place: ControlPlaneLocation, *, clock: Clock) -> Iterator[None]:
         """Hold the lease of the experiment. Busy: another process leads it."""
         times = LeaseTimes()
-        key = f"experiment:{self.experiment_id}"
+        key = f"{experiments.LEASE_PREFIX}{self.experiment_id}"
         claimed_ns = clock.boottime_ns()
 
         def act(session: ControlSession, patience: RetryPolicy) -> Lease:

@@ -21,6 +21,7 @@ from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlSession
 from loadgen.control.tables import experiment_warehouses, run_leases
 from loadgen.control.tables.experiment_warehouses import ChangedWarehouse
+from loadgen.control.tables.experiments import LEASE_PREFIX
 from loadgen.errors import Busy, LoadgenError, RunFailed
 from loadgen.log import event, printable
 from loadgen.model.warehouse import CONCURRENCY, WarehouseValue, alter_sql, settings_from, unsettled
@@ -192,7 +193,7 @@ def open_session(profile: ConnectionProfile, *, clock: Clock, stop: threading.Ev
 
 def claim_left(control: ControlSession, patience: RetryPolicy, left: ChangedWarehouse) -> run_leases.Lease | None:
     """The lease of an experiment whose process has ended; None: it is led."""
-    key = f"experiment:{left.experiment_id}"
+    key = f"{LEASE_PREFIX}{left.experiment_id}"
     holder = patience.call(lambda: run_leases.read(control, key))
     if holder is not None and not holder.may_be_succeeded and run_leases.is_owner_dead(holder.owner):
         patience.call(partial(run_leases.release_of_dead, control, key, holder))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -10,8 +11,9 @@ import pytest
 
 from loadgen.control.rows import RowUnreadable
 from loadgen.control.session import ControlSession
-from loadgen.control.tables import experiments
+from loadgen.control.tables import experiments, run_leases
 from loadgen.errors import UsageError
+from loadgen.results.experiments import read_experiment_result
 from loadgen.rules.measurement import Measurement, MeasurementFigures, MeasurementOutcome
 from tests.control_plane import ControlPlane, patience
 
@@ -100,6 +102,56 @@ def test_the_newest_end_counts(session: ControlSession) -> None:
     end = experiments.last_end(session, experiment_id)
     assert end is not None
     assert (end.epoch, end.verdict, end.exit_code) == (2, "decided", 0)
+
+
+CONFIG = {
+    "arms": {"small": "t1", "large": "t2"},
+    "reference": "small",
+    "metrics": {"p95": 0.05},
+    "limits": ["p95 < 50ms"],
+    "blocks": [2, 8],
+    "seed": 1,
+    "scenario": "s",
+    "price": {"credit": 3.0, "currency": "USD", "rates_date": "2026-09-16"},
+}
+
+
+def test_an_experiment_is_shown_while_it_goes_on_and_after_it_was_left(plane: ControlPlane) -> None:
+    session, experiment_id = plane.session, uuid.uuid4().hex
+    experiments.create(session, patience(), experiment_id, "e", json.dumps(CONFIG), "f" * 64)
+    lease = plane.claim(f"{experiments.LEASE_PREFIX}{experiment_id}")
+    experiments.begin_block(session, patience(), experiment_id, 1, 1)
+    for arm in ("small", "large"):
+        experiments.record(session, patience(), experiment_id, measurement(arm=arm, run_id=f"run-{arm}"))
+
+    running = read_experiment_result(session, patience(), experiment_id)
+    assert (running["verdict"], running["blocks"]["complete"]) == ("running", [1])
+    assert experiments.led(session) >= {experiment_id}
+    run_leases.release(session, lease)
+    assert read_experiment_result(session, patience(), experiment_id)["verdict"] == "interrupted"
+    result = {**running, "verdict": "cancelled", "exit_code": 130}
+    experiments.finish(session, patience(), experiment_id, lease.epoch, result)
+    assert read_experiment_result(session, patience(), experiment_id) == result
+    assert experiment_id not in experiments.led(session)
+    experiments.begin_block(session, patience(), experiment_id, 2, 2)  # resumed, and killed
+    assert read_experiment_result(session, patience(), experiment_id)["verdict"] == "interrupted"
+    (listed,) = [one for one in experiments.listed(session, 100) if one.experiment_id == experiment_id]
+    assert (listed.name, listed.verdict, listed.exit_code) == ("e", "cancelled", 130)
+
+
+def test_a_list_has_the_newest_end_of_each(session: ControlSession) -> None:
+    ended, fresh = new(session, "ended"), new(session, "fresh")
+    for epoch, verdict, code in ((1, "cancelled", 130), (2, "decided", 0)):
+        experiments.finish(session, patience(), ended, epoch, {"verdict": verdict, "exit_code": code})
+
+    found = experiments.listed(session, 2)
+
+    assert [(one.experiment_id, one.verdict) for one in found] == [(fresh, None), (ended, "decided")]
+
+
+def test_a_foreign_experiment_is_told(session: ControlSession) -> None:
+    with pytest.raises(RowUnreadable, match="CONFIG"):
+        read_experiment_result(session, patience(), new(session))
 
 
 @pytest.mark.parametrize("figures", ["{", "[]", "{}", '{"values": 1}'])

@@ -110,6 +110,14 @@ def test_the_faster_and_cheaper_arm_is_found(bench: Bench) -> None:
     again = experiment.start("--resume", experiment_id)
     assert again.ended() == 2
     assert f"experiment {experiment_id} is decided" in again.said
+    shown = bench.start("experiments", "show", experiment_id, "-c", "embedded", "--format", "json")
+    assert shown.ended() == 0, shown.said
+    assert shown.printed == result
+    listed = bench.start("experiments", "list", "-c", "embedded")
+    assert listed.ended() == 0, listed.said
+    assert any(
+        line.split()[:2] == [experiment_id, "which"] and line.endswith("decided") for line in listed.out.splitlines()
+    )
 
 
 def test_an_experiment_is_resumed_after_a_kill_and_after_a_signal(bench: Bench) -> None:

@@ -202,6 +202,7 @@ SMALL = {
     "run_queue.depth": "one number",
     "run_queue.work": "two numbers",
     "pool_workers.count": "one number",
+    "experiments.led": "experiments that are under way",
     "experiment_warehouses.changed": "a row per warehouse whose settings an experiment changes",
     "pool_workers.page": "inside: runners that are gone are forgotten after a week",
     "pool_workers.totals": "one row; runners that are gone are forgotten after a week",

@@ -27,6 +27,7 @@ from loadgen.snowflake.session import RetryPolicy
 
 REASON_MAX = 2_000  # characters
 LATEST = "latest"
+LEASE_PREFIX = "experiment:"  # of the key in RUN_LEASES, which the id follows
 FOUND_MAX = 1_000  # experiments among which a prefix is looked for
 
 _Q = load_queries("experiments")
@@ -52,6 +53,18 @@ class ExperimentEnd:
     exit_code: int
     result: str  # JSON
     ended_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedExperiment:
+    """An experiment, and how the last process that led it left it; None: none has."""
+
+    experiment_id: str
+    name: str
+    created_at: datetime
+    verdict: str | None
+    exit_code: int | None
+    ended_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +96,17 @@ def newest(session: ControlSession, limit: int) -> ParsedRows[ExperimentRow]:
     """The newest first."""
     found = session.fetch(_Q["newest"].limited(limit))
     return read_rows(found, lambda row: parse_row("EXPERIMENTS", ExperimentRow, row))
+
+
+def listed(session: ControlSession, limit: int) -> ParsedRows[ListedExperiment]:
+    """The newest first."""
+    found = session.fetch(_Q["listed"].limited(limit))
+    return read_rows(found, lambda row: parse_row("EXPERIMENTS", ListedExperiment, row))
+
+
+def led(session: ControlSession) -> frozenset[str]:
+    """The ids of those that a process leads now."""
+    return frozenset(str(key).removeprefix(LEASE_PREFIX) for (key,) in session.fetch(_Q["led"]))
 
 
 def find(session: ControlSession, patience: RetryPolicy, name: str) -> ExperimentRow:

@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from loadgen.control.session import ControlSession
+from loadgen.control.rows import ParsedRows
+from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.tables import (
     find_max_step_history,
     run_control_events,
@@ -45,7 +46,7 @@ from loadgen.rules.thresholds import check_thresholds
 from loadgen.rules.validity import Evidence, RunVerdict, invalid_reasons
 from loadgen.scenario.frozen import thaw
 from loadgen.scenario.model import LoadMode, Scenario
-from loadgen.snowflake.session import RetryPolicy
+from loadgen.snowflake.session import RetryPolicy, is_retryable_soon
 from loadgen.units import NS_PER_S
 from orchestrator.find_max_controller import FindMaxController, find_max_controller
 from orchestrator.leadership import (
@@ -116,7 +117,7 @@ def _recover_all(
 ) -> tuple[list[RecoveredRun], list[SkippedRun]]:
     done: list[RecoveredRun] = []
     left: list[SkippedRun] = []
-    unfinished = patience.call(lambda: run_status.unfinished(session))
+    unfinished = _unfinished(session, patience)
     for found in unfinished:
         if only is None or found.run_id == only:
             result = _recover(session, patience, found, by)
@@ -147,7 +148,14 @@ def unled_run_on(
 ) -> str | None:
     """Workers that still make load for one of these scenarios though their run, another than `besides`, is not led any
     more: a sentence; None: there are none."""
-    for found in patience.call(lambda: run_status.unfinished(session)):
+    try:
+        unfinished = _unfinished(session, patience)
+    except ControlFailed as error:
+        if not error.failure.is_timeout:
+            raise
+        event(log, logging.WARNING, "unled_runs_unknown", why=str(error))  # load of others is looked for later, too
+        return None
+    for found in unfinished:
         if found.run_id == besides or found.lease_over_ms is None:
             continue
         _, gone = expire_dead_holder(session, patience, found.run_id)
@@ -158,6 +166,11 @@ def unled_run_on(
         if heard := active_worker_of(beats, scenario, gone=gone):
             return f"run {found.run_id} is not led any more, and its workers still work there: {heard}"
     return None
+
+
+def _unfinished(session: ControlSession, patience: RetryPolicy) -> ParsedRows[UnfinishedRun]:
+    """Every run without an end. A look that takes too long is not repeated: a new run would wait for minutes."""
+    return replace(patience, retryable=is_retryable_soon).call(lambda: run_status.unfinished(session))
 
 
 # --- one run ---------------------------------------------------------------------------------------------------------

@@ -312,11 +312,14 @@ class OrchestratorService:
     def _enriched(self, facts: RunFacts, leader: Leader, scenario: Scenario) -> RunFacts:
         """With what the server's own history says of the statements; its trouble never costs the run its result."""
         patience = RetryPolicy(stop=self._hurried, clock=self._clock)
+        session = self._open_session("enrich")
         try:
-            found = enrich_run(leader.session, patience, facts.run_id, scenario, environ=self._environ)
+            found = enrich_run(session, patience, facts.run_id, scenario, environ=self._environ)
         except LoadgenError as error:
             event(log, logging.WARNING, "enrichment_failed", run=facts.run_id, why=str(error))
             return facts
+        finally:
+            session.close()
         return replace(facts, enrichment=enrichment_document(found), overhead_ms=found.overhead_ms)
 
     @contextmanager

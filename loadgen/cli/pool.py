@@ -87,7 +87,7 @@ def _runner_options(command: Command) -> Command:
     type=click.IntRange(1),
     default=5,
     show_default=True,
-    help="Start one more when N runs could begin.",
+    help="Start one more while N runs wait, and it could begin one of them.",
 )
 @click.option(
     "--idle-poll",
@@ -295,7 +295,15 @@ def run_pool(
             echo(f"{clock.utc_now():%Y-%m-%d %H:%M:%S} {printable(line, LINE_LIMIT)}", err=True)
 
     scheduler = threading.Thread(target=_tick, args=(place, stop, upkeep, allowed, tell), name="schedules", daemon=True)
-    manager = PoolManager(rules, start, upkeep.take_depth, clock=clock, idle_beat_s=upkeep.idle_beat_s, tell=tell)
+    manager = PoolManager(
+        rules,
+        start,
+        upkeep.take_depth,
+        clock=clock,
+        idle_beat_s=upkeep.idle_beat_s,
+        release=upkeep.release,
+        tell=tell,
+    )
     with noted_signals() as received:
         upkeep.start()
         scheduler.start()

@@ -282,6 +282,7 @@ def as_text(row: QueuedRun, judging: BaselineCheck, attempts: Sequence[AttemptRo
         "scenario": printable(row.name, 100),
         "status": row.status.value,
         "reason": None if row.reason is None else printable(row.reason, 500),
+        "lease": None if row.lease_expired_s is None else f"expired {row.lease_expired_s} s ago",
         "exit code": None if row.exit_code is None else str(row.exit_code),
         "run": row.run_id,
         "priority": str(row.priority),
@@ -316,6 +317,7 @@ def queued_as_json(row: QueuedRun) -> dict[str, Any]:
         "max_attempts": row.max_attempts,
         "epoch": row.epoch,
         "owner": row.owner,
+        "lease_expired_s": row.lease_expired_s,
         "run_id": row.run_id,
         "exit_code": row.exit_code,
         "reason": row.reason,
@@ -361,8 +363,9 @@ def _attempts(attempts: Sequence[AttemptRow]) -> str:
 
 def _what(row: QueuedRun) -> str:
     """What matters of it now."""
-    if row.status in (QueueStatus.RUNNING, QueueStatus.CANCEL_REQUESTED):
-        return printable(f"by {row.owner}" + (f", run {row.run_id}" if row.run_id else ""), 120)
+    if row.is_under_way:
+        stale = f"lease expired {row.lease_expired_s} s ago, " if row.lease_expired_s is not None else ""
+        return printable(f"{stale}by {row.owner}" + (f", run {row.run_id}" if row.run_id else ""), 160)
     if row.status is QueueStatus.QUEUED and row.available_in_ms > 0:
         return f"in {row.available_in_ms / 1000:.0f} s"
     return printable(row.run_id if row.status is QueueStatus.COMPLETED and row.run_id else row.reason or row.name, 120)

@@ -88,7 +88,7 @@ def prune(age: str, output_dir: Path, dry_run: bool, output: str, **place: str |
         if not dry_run:
             stuck = tuple(folder for folder in folders if not remove(folder))
             folders = tuple(folder for folder in folders if folder not in stuck)
-            deleted = delete(session, patience, found.before) if found.runs or found.queued else {}
+            deleted = delete(session, patience, found)
         return PruneResult(found=found, folders=folders, stuck=stuck, deleted=deleted, dry_run=dry_run)
 
     pruned = with_control_session(work, name="prune", **location_arguments(place))
@@ -119,7 +119,7 @@ def _unneeded(
 
 def _as_text(pruned: PruneResult) -> str:
     found = pruned.found
-    if not (found.runs or found.queued or pruned.folders):
+    if not (found.runs or found.queued or pruned.folders or any(pruned.deleted.values())):
         return "nothing else is that old" if pruned.stuck else "nothing is that old"
     lines = [*_lines("run", found.runs), *_lines("queued", found.queued)]
     lines += [f"folder  {printable(str(folder.path), 200)}" for folder in pruned.folders]

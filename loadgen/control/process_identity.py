@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 
 MARK_LENGTH = 18
-_PLACE_LENGTH = 8
+PLACE_LENGTH = 8
 _STATE, _START_TICKS = 0, 19  # fields of /proc/<pid>/stat after the name of the process
 
 
@@ -23,18 +23,18 @@ def process_mark(pid: int) -> str:
     place, start_ticks = _place(), _started(pid)
     if not place or start_ticks is None:
         return ""
-    return f"{place}{start_ticks:0{MARK_LENGTH - _PLACE_LENGTH}x}"
+    return f"{place}{start_ticks:0{MARK_LENGTH - PLACE_LENGTH}x}"
 
 
 def has_ended(pid: int, mark: str) -> bool:
     """Has the process with this mark run here, and ended? False whenever that is not certain."""
-    place, started = _place(), mark[_PLACE_LENGTH:]
-    if not place or len(mark) != MARK_LENGTH or mark[:_PLACE_LENGTH] != place:
+    place, started = _place(), mark[PLACE_LENGTH:]
+    if not place or len(mark) != MARK_LENGTH or mark[:PLACE_LENGTH] != place:
         return False
     if not is_running(pid):
         return True
     now_ticks = _started(pid)
-    return now_ticks is not None and f"{now_ticks:0{MARK_LENGTH - _PLACE_LENGTH}x}" != started  # another has its id
+    return now_ticks is not None and f"{now_ticks:0{MARK_LENGTH - PLACE_LENGTH}x}" != started  # another has its id
 
 
 def is_running(pid: int) -> bool:
@@ -65,7 +65,7 @@ def _place() -> str:
             parts.append(os.readlink(path) if path.is_symlink() else path.read_text("ascii").strip())
         except (OSError, ValueError):
             parts.append("")
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:_PLACE_LENGTH]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:PLACE_LENGTH]
 
 
 def _started(pid: int) -> int | None:

@@ -21,6 +21,10 @@ from loadgen.snowflake.failure import Failure, classify, describe
 from loadgen.snowflake.session import SnowflakeSession, StatementFailed, login_failure
 from loadgen.snowflake.settings import CONTROL_STATEMENT_S, control_settings
 
+# Roles whose statements read or delete much. They write nothing under a lease, whose takeover margin rests on the limit
+# of all other roles.
+LONG_STATEMENTS_S = {"enrich": 300, "prune": 300}
+
 
 class ControlFailed(StatementFailed):
     """A statement of the control plane failed."""
@@ -37,13 +41,14 @@ class ControlSession(SnowflakeSession):
         *,
         role: str,
         environ: Mapping[str, str] = os.environ,
-        statement_limit_s: int = CONTROL_STATEMENT_S,
+        statement_limit_s: int | None = None,
     ) -> None:
+        """`statement_limit_s`: None: that of the role."""
         super().__init__(self._connect)
         self.place = place
         self._tag = json.dumps({"app": "loadgen", "control": role}, separators=(",", ":"))
         self._environ = environ
-        self._statement_limit_s = statement_limit_s
+        self._statement_limit_s = statement_limit_s or LONG_STATEMENTS_S.get(role, CONTROL_STATEMENT_S)
 
     def fetch(self, query: NamedQuery, *binds: Any) -> list[tuple[Any, ...]]:
         """All rows of a SELECT."""

@@ -51,6 +51,11 @@ class Failure:
         return self.code in _NO_DATABASE
 
     @property
+    def is_timeout(self) -> bool:
+        """The server ended the statement at its time limit: the same statement would take as long again."""
+        return self.category is ErrorCategory.QUERY_TIMEOUT
+
+    @property
     def has_no_warehouse(self) -> bool:
         return self.code == _NO_WAREHOUSE
 

@@ -137,6 +137,11 @@ def is_retryable(error: BaseException) -> bool:
     return isinstance(error, StatementFailed) and error.failure.retryable
 
 
+def is_retryable_soon(error: BaseException) -> bool:
+    """For callers that rather do without the answer, or ask for less, than wait for minutes."""
+    return isinstance(error, StatementFailed) and error.failure.retryable and not error.failure.is_timeout
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
     """How often, and for how long, to retry. Pauses double; `stop` ends them early."""

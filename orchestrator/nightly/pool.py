@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from loadgen.clock import Clock
+from loadgen.control.tables.run_queue_claims import QueueDepth
 from loadgen.errors import LoadgenError
 from loadgen.log import event
 from loadgen.units import NS_PER_S, counted
@@ -39,10 +40,11 @@ class PoolManager:
         self,
         rules: PoolRules,
         start_runner: Callable[[str], RunnerProcess],
-        take_depth: Callable[[], int | None],
+        take_depth: Callable[[], QueueDepth | None],
         *,
         clock: Clock,
         idle_beat_s: Callable[[], float | None] = lambda: None,
+        release: Callable[[str], None] = lambda _: None,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._tell = tell  # one line per event, for the pool's user
@@ -50,6 +52,7 @@ class PoolManager:
         self._unstarted = 0  # starts in a row that failed
         self._rules, self._start_runner, self._take_depth, self._clock = rules, start_runner, take_depth, clock
         self._idle_beat_s = idle_beat_s  # None: there may be work
+        self._release = release  # what this runner, whose process has ended, holds
         self._children: dict[str, RunnerProcess] = {}
         self._numbers = itertools.count(1)
         self._failures = 0  # runners in a row that ended before they were registered
@@ -123,6 +126,8 @@ class PoolManager:
             self._step(child)  # its last words
             child.close()
             worked = child.state is not None and child.state.registered
+            if child.state is not None and child.exit_code != 0:  # else it has given back what it held
+                self._release(child.state.worker_id)
             level = logging.INFO if child.exit_code == 0 else logging.WARNING
             event(log, level, "runner_ended", runner=child.name, code=child.exit_code)
             self._tell(f"{child.name} ended, exit code {child.exit_code}")

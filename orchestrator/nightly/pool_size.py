@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from loadgen.control.tables.run_queue_claims import QueueDepth
 from loadgen.errors import UsageError
 from loadgen.model.credits import look_credits_per_day
 from loadgen.units import counted
@@ -13,6 +14,7 @@ PING_S = 2.0
 PING_TIMEOUT_S = 10.0
 MISSES_MAX = 3
 IDLE_LOOKS = 2  # in a row without work: one may fall between a fire of a schedule and its run
+SOONER_MAX = 4  # looks that failed in a row, after which the next one comes sooner
 START_PAUSE_MAX_S = 60.0
 
 
@@ -27,8 +29,10 @@ class PollPace:
         """After this number of looks in a row that found no work."""
         return self.idle_poll_s > self.poll_s and looks >= IDLE_LOOKS
 
-    def pause_s(self, looks: int) -> float:
-        return self.idle_poll_s if self.is_idle(looks) else self.poll_s
+    def pause_s(self, looks: int, failures: int = 0) -> float:
+        """Before the next look; sooner after some that failed in a row, but not for as long as an outage lasts."""
+        pause_s = self.idle_poll_s if self.is_idle(looks) else self.poll_s
+        return min(pause_s, self.poll_s * 2.0 ** (failures - 1)) if 0 < failures <= SOONER_MAX else pause_s
 
     def credits_per_day(self) -> float:
         """Of an X-Small warehouse that suspends itself after a minute, for a pool that has no work for a day."""
@@ -39,7 +43,7 @@ class PollPace:
 class PoolRules:
     min_runners: int = 1
     max_runners: int = 4
-    scale_up_at: int = 5  # runs that could begin
+    scale_up_at: int = 5  # runs that wait
     idle_s: float = 300.0
     max_age_s: float = 3600.0
     max_runs: int = 1000
@@ -65,6 +69,7 @@ class RunnerView:
     age_s: float
     runs: int  # that it has done
     idle_s: float | None  # None: it does one, or has not begun to look for any
+    busy: bool  # it does one
     draining: bool  # it takes nothing new
     misses: int  # pings in a row that it did not answer
 
@@ -79,10 +84,10 @@ class PoolDecision:
 
 
 def decide_pool_size(
-    rules: PoolRules, depth: int | None, runners: Sequence[RunnerView], size: int | None = None
+    rules: PoolRules, depth: QueueDepth | None, runners: Sequence[RunnerView], size: int | None = None
 ) -> PoolDecision:
-    """What to do now. `depth` is how many runs could begin; None: not looked at again since the last decision. `size`
-    is that of the last decision; None: as many as serve.
+    """What to do now. `depth` is what waits; None: not looked at again since the last decision. `size` is that of the
+    last decision; None: as many as serve.
 
     A runner that drains still needs the machine: together they are never more than the maximum.
     """
@@ -90,15 +95,23 @@ def decide_pool_size(
     living = [runner for runner in runners if runner.name not in kill]
     serving = [runner for runner in living if not runner.draining]
     size = min(max(rules.min_runners, len(serving) if size is None else size), rules.max_runners)
-    if depth and (depth >= rules.scale_up_at or not serving):
+    if depth is not None and _is_short(rules, depth, serving):
         size = max(size, min(len(serving) + 1, rules.max_runners))
     recycle = _recycled(rules, living, serving)
     serving = [runner for runner in serving if runner.name not in recycle]
-    drain = _surplus(rules, serving) if depth == 0 and not recycle else ()
+    drain = _surplus(rules, serving) if depth is not None and not depth.startable and not recycle else ()
     if drain:
         size = len(serving) - len(drain)
     start = min(size - len(serving), rules.max_runners - len(living))
     return PoolDecision(start=max(start, 0), drain=drain, recycle=recycle, kill=kill, size=size)
+
+
+def _is_short(rules: PoolRules, depth: QueueDepth, serving: Sequence[RunnerView]) -> bool:
+    """Enough runs wait, and one more runner would find one that can begin: free runners take the others."""
+    if not serving:
+        return depth.startable > 0
+    free = sum(not runner.busy for runner in serving)
+    return depth.waiting >= rules.scale_up_at and depth.startable > free
 
 
 def start_pause_s(failures: int) -> float:

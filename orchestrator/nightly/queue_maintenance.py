@@ -8,12 +8,15 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from loadgen.clock import Clock
 from loadgen.control.session import ControlSession
 from loadgen.control.tables import pool_workers, run_queue, run_queue_claims
+from loadgen.control.tables.run_queue_claims import QueueDepth
 from loadgen.errors import LoadgenError
 from loadgen.log import event
 from loadgen.model.nightly import unmet_requirements
@@ -37,16 +40,18 @@ class QueueMaintenance(Service):
         self._session, self._offers, self._share = session, offers, share
         self._pace, self._clock = pace, clock
         self._idle_looks = 0  # in a row that found no work
+        self._failures = 0  # looks in a row that failed
+        self._gone: deque[str] = deque()  # runners of this pool whose processes have ended
         self._news = threading.Event()  # not to be kept until the next look
         self.open_runs = 0  # queued for any pool, or under way
-        self._depth: int | None = None
+        self._depth: QueueDepth | None = None
         self._lock = threading.Lock()  # guards _depth
         super().__init__("queue", self._maintain)
         self._patience = RetryPolicy(stop=self.stopping, attempts=1, clock=clock)
         self._prune_ns = clock.monotonic_ns()
 
-    def take_depth(self) -> int | None:
-        """The number of waiting runs; None: not read since the last call."""
+    def take_depth(self) -> QueueDepth | None:
+        """What waits for a runner; None: not read since the last call."""
         self.check()  # a pool must not go on without it
         with self._lock:
             depth, self._depth = self._depth, None
@@ -61,6 +66,11 @@ class QueueMaintenance(Service):
         self._idle_looks = 0
         self._news.set()
 
+    def release(self, worker_id: str) -> None:
+        """The process of this runner has ended: others can take its run at once."""
+        self._gone.append(worker_id)
+        self.wake()
+
     def stop(self) -> None:
         super().stop()
         self._news.set()
@@ -68,6 +78,7 @@ class QueueMaintenance(Service):
     def step(self) -> None:
         """One look, and everything that is to be done."""
         session, patience = self._session, self._patience
+        self._release_gone()
         if self._clock.monotonic_ns() >= self._prune_ns:
             pool_workers.prune(session, patience)
             pool_workers.silent_offline(session, patience)
@@ -75,7 +86,7 @@ class QueueMaintenance(Service):
         work, self.open_runs = run_queue_claims.work(session, self._offers)
         if not work:
             self._idle_looks += 1
-            self._set_depth(0)
+            self._set_depth(QueueDepth())
             return
         self._idle_looks = 0
         self._set_depth(run_queue_claims.depth(session, self._offers, share=self._share))
@@ -86,27 +97,39 @@ class QueueMaintenance(Service):
         if ended:
             event(log, logging.INFO, "queue_tidied", runs=ended)
 
-    def _set_depth(self, depth: int) -> None:
+    def _release_gone(self) -> None:
+        while self._gone:
+            self._expire(self._gone[0])
+            self._gone.popleft()
+
+    def _set_depth(self, depth: QueueDepth) -> None:
         with self._lock:
             self._depth = depth
 
     def _expire_gone(self) -> None:
         """Runners whose process has ended on this machine keep no run, though their leases would last longer."""
         for owner in filter(pool_workers.is_gone, run_queue_claims.owners(self._session)):
-            run_queue_claims.expire(self._session, self._patience, owner)
-            pool_workers.offline(self._session, self._patience, owner)
-            event(log, logging.INFO, "claims_expired", runner=owner, why="its process has ended")
+            self._expire(owner)
+
+    def _expire(self, owner: str) -> None:
+        run_queue_claims.expire(self._session, self._patience, owner)
+        pool_workers.offline(self._session, self._patience, owner)
+        event(log, logging.INFO, "claims_expired", runner=owner, why="its process has ended")
 
     def _maintain(self) -> None:
         while not self.stopping.is_set():
+            self._failures += 1
             try:
                 self.step()
+                self._failures = 0
             except LoadgenError as error:
                 event(log, logging.WARNING, "queue_look_failed", why=str(error))
             except Exception as error:  # the top of a thread: an error must be visible in the log of the pool
                 event(log, logging.ERROR, "queue_look_failed", why=f"{type(error).__name__}: {error}")
-            self._clock.wait(self._news, self._pace.pause_s(self._idle_looks))
+            self._clock.wait(self._news, self._pace.pause_s(self._idle_looks, self._failures))
             self._news.clear()
+        with suppress(LoadgenError):  # then their leases expire
+            self._release_gone()
         self._session.close()
 
 

@@ -111,12 +111,9 @@ def _host(url: str) -> str:
         return ""
 
 
-CHARACTERS_MAX = 8_000_000  # of all texts together: a row of a hybrid table is not for more
-
-
 def pack_scenario(file: Path, connection: str | None, loaded: LoadedScenario) -> QueueRequest:
     """A scenario with the texts of its value files, for a host with other variables and another default connection."""
-    from loadgen.control.tables.run_queue import QueueRequest
+    from loadgen.control.tables.run_queue import TEXTS_BYTES_MAX, QueueRequest, texts_bytes
     from loadgen.scenario.model import FilePool
     from loadgen.scenario.read import portable_text
 
@@ -125,16 +122,16 @@ def pack_scenario(file: Path, connection: str | None, loaded: LoadedScenario) ->
         connection = _default_connection()
     names = sorted({pool.file for pool in scenario.pools if isinstance(pool, FilePool)})
     files = {name: _text(file.parent, name) for name in names}
-    size = len(text) + sum(len(content) for content in files.values())
-    if size > CHARACTERS_MAX:
-        raise ScenarioInvalid(
-            f"{printable(str(file), 200)} and its value files have {size:,} characters;"
-            f" the queue keeps {CHARACTERS_MAX:,}",
-            remedy="Let the scenario take the values from a query.",
-        )
     warehouse = scenario.target.warehouse or "its warehouse"
     target = f"{scenario.connection or connection}/{warehouse}"
-    return QueueRequest(name=scenario.name, scenario=text, files=files, connection=connection, target=target)
+    wanted = QueueRequest(name=scenario.name, scenario=text, files=files, connection=connection, target=target)
+    if (size := texts_bytes(wanted)) > TEXTS_BYTES_MAX:
+        raise ScenarioInvalid(
+            f"{printable(str(file), 200)} and its value files have {size:,} bytes as the queue stores them;"
+            f" its limit is {TEXTS_BYTES_MAX:,}",
+            remedy="Let the scenario take the values from a query: values: {NAME: {query: ...}}.",
+        )
+    return wanted
 
 
 def _default_connection() -> str:

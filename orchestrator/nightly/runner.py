@@ -72,6 +72,7 @@ class RunnerSettings:
 class RunnerState:
     """What its manager is told."""
 
+    worker_id: str  # in the registry
     registered: bool
     draining: bool
     queue_id: str | None  # of what it does
@@ -147,6 +148,7 @@ class Runner:
         held, since_ns = self._beats.held, self._idle_since_ns
         idle = held is None and since_ns is not None
         return RunnerState(
+            worker_id=self._me.worker_id,
             registered=self._beats.registered.is_set() and self._beats.error is None,
             draining=self._beats.draining.is_set(),
             queue_id=None if held is None else held.claim.queue_id,

@@ -127,6 +127,7 @@ class RunnerHeartbeat(Service):
             failed=self.counted.failed,
             lease_s=self._lease_s,
             idle_s=self._idle_s if held is None else None,
+            draining=self._drain_told,
         )
         if answer is None:
             event(log, logging.WARNING, "runner_was_forgotten", runner=self._me.worker_id)

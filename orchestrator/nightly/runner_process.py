@@ -129,6 +129,7 @@ class RunnerProcess:
             age_s=(self._clock.monotonic_ns() - self._started_ns) / NS_PER_S,
             runs=0 if state is None else state.runs,
             idle_s=None if state is None else state.idle_s,
+            busy=state is not None and state.queue_id is not None,
             draining=self._told_to_drain or (state is not None and state.draining),
             misses=self._misses,
         )

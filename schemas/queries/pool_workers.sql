@@ -12,12 +12,18 @@ SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, SYSDATE(), SYSDATE();
 UPDATE POOL_WORKERS SET STATUS = ?, DEREGISTERED_AT = NULL, LAST_BEAT_AT = SYSDATE() WHERE WORKER_ID = ?;
 
 -- name: retire
--- A process id is given to one process at a time: who had it before is gone.
+-- A process id is given to one process at a time: the runner that had it before has ended. Ids of runners begin with
+-- their host, process id, and where that is unique: containers of the same name and process id do not meet here.
 UPDATE POOL_WORKERS SET STATUS = 'OFFLINE', DEREGISTERED_AT = SYSDATE()
-WHERE HOSTNAME = ? AND PID = ? AND WORKER_ID <> ? AND STATUS IN ('ONLINE', 'DRAINING');
+WHERE STARTSWITH(WORKER_ID, ?) AND WORKER_ID <> ? AND STATUS IN ('ONLINE', 'DRAINING');
 
 -- name: beat
--- 0 rows: it was taken for dead, or pruned; it must register again.
+-- 0 rows: it was taken for dead or pruned, and must register again, or it is to drain: it looks which.
+UPDATE POOL_WORKERS SET LAST_BEAT_AT = SYSDATE(), STALE_SECONDS = ?, CURRENT_RUN = ?, TOTAL_COMPLETED = ?, TOTAL_FAILED = ?
+WHERE WORKER_ID = ? AND STATUS = 'ONLINE' AND NOT EXISTS (SELECT 1 FROM STOP_REQUESTS WHERE KIND = 'RUNNER' AND ID = ?);
+
+-- name: beat_draining
+-- Of a runner that knows that it is to drain.
 UPDATE POOL_WORKERS SET LAST_BEAT_AT = SYSDATE(), STALE_SECONDS = ?, CURRENT_RUN = ?, TOTAL_COMPLETED = ?, TOTAL_FAILED = ?
 WHERE WORKER_ID = ? AND STATUS IN ('ONLINE', 'DRAINING');
 

@@ -1,12 +1,13 @@
--- Deleting what old runs left. RUN_STATUS and RUN_QUEUE come after what hangs on them: what was interrupted is found
--- again. A queued run has an end once nobody will do it any more; the states say so once more.
+-- Deleting what old runs left, those that ended before a moment. RUN_STATUS and RUN_QUEUE come after what hangs on them:
+-- what was interrupted is found again. A queued run has an end once no runner will do it any more; the states say so
+-- once more.
 
 -- name: old
-SELECT RUN_ID, TEST_NAME, END_TIME FROM RUN_STATUS WHERE END_TIME < ? ORDER BY RUN_ID;
+SELECT RUN_ID, TEST_NAME, END_TIME FROM RUN_STATUS WHERE END_TIME < ? ORDER BY END_TIME, RUN_ID;
 
 -- name: old_queued
 SELECT QUEUE_ID, NAME, ENDED_AT FROM RUN_QUEUE
-WHERE ENDED_AT < ? AND STATUS <> 'QUEUED' AND STATUS <> 'RUNNING' AND STATUS <> 'CANCEL_REQUESTED' ORDER BY QUEUE_ID;
+WHERE ENDED_AT < ? AND STATUS <> 'QUEUED' AND STATUS <> 'RUNNING' AND STATUS <> 'CANCEL_REQUESTED' ORDER BY ENDED_AT, QUEUE_ID;
 
 -- name: worker_metrics_snapshots
 DELETE FROM WORKER_METRICS_SNAPSHOTS WHERE EXISTS (
@@ -55,6 +56,13 @@ DELETE FROM RUN_LEASES WHERE EXISTS (
 -- name: stop_requests
 -- Of runs and of runners: they have ended since.
 DELETE FROM STOP_REQUESTS WHERE REQUESTED_AT < ?;
+
+-- name: warehouse_leases
+-- One row per run on a warehouse. The newest stays: its number is the next one's.
+DELETE FROM RUN_LEASES USING (
+    SELECT RUN_ID, MAX(EPOCH) AS NEWEST FROM RUN_LEASES WHERE STARTSWITH(RUN_ID, 'warehouse:') GROUP BY RUN_ID
+) N
+WHERE RUN_LEASES.RUN_ID = N.RUN_ID AND RUN_LEASES.EPOCH < N.NEWEST AND RUN_LEASES.EXPIRES_AT < ?;
 
 -- name: run_status
 DELETE FROM RUN_STATUS WHERE END_TIME < ?;

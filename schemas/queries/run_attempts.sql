@@ -3,14 +3,18 @@
 -- RUN_ATTEMPT_ENDS, whose key decides between its owner and the process that finds its lease expired.
 
 -- name: claim
--- 200001: the turn is taken. 0 rows: the claimer is not ONLINE, or the target (empty: of no matter) is being measured.
--- The last condition does not keep two claims of one instant apart; the lease on the warehouse does, and the second run
+-- 200001: the turn is taken. 0 rows: the claimer is not ONLINE or does as many runs as its CAPACITY says, perhaps without
+-- knowing of them, or the target (empty: of no matter) is being measured. The last condition does not keep two claims of one instant apart; the lease on the warehouse does, and the second run
 -- gives its claim back.
 INSERT INTO RUN_ATTEMPTS (QUEUE_ID, EPOCH, OWNER, STATUS, ATTEMPTS, STARTED_AT, EXPIRES_AT)
 SELECT ?, ?, WORKER_ID, 'RUNNING', ?, SYSDATE(), DATEADD(millisecond, ?, SYSDATE())
 FROM POOL_WORKERS
 WHERE WORKER_ID = ? AND STATUS = 'ONLINE' AND LAST_BEAT_AT > DATEADD(second, -30, SYSDATE())
   AND NOT EXISTS (SELECT 1 FROM STOP_REQUESTS WHERE KIND = 'RUNNER' AND ID = ?)
+  AND CAPACITY > (
+      SELECT COUNT(*)
+      FROM RUN_ATTEMPTS H LEFT JOIN RUN_ATTEMPT_ENDS E ON E.QUEUE_ID = H.QUEUE_ID AND E.EPOCH = H.EPOCH
+      WHERE H.OWNER = ? AND H.EXPIRES_AT > SYSDATE() AND E.QUEUE_ID IS NULL)
   AND NOT EXISTS (
       SELECT 1 FROM RUN_QUEUE B JOIN RUN_ATTEMPTS L ON L.QUEUE_ID = B.QUEUE_ID AND L.EPOCH = B.EPOCH
       WHERE B.TARGET = ? AND B.TARGET > '' AND B.STATUS IN ('RUNNING', 'CANCEL_REQUESTED')

@@ -64,10 +64,11 @@ SELECT SCENARIO FROM RUN_QUEUE WHERE QUEUE_ID = ?;
 SELECT QUEUE_ID FROM RUN_QUEUE WHERE STARTSWITH(QUEUE_ID, ?) ORDER BY QUEUE_ID LIMIT {limit};
 
 -- name: candidates
--- What may be taken now by someone who offers these capabilities, the most urgent first, then the oldest. A run waits
--- while another one measures the same target: two at once would measure each other; the second bind is 1 for someone
--- who shares targets. A row whose REQUIRES makes no sense or is too long is never taken, and keeps nobody from the
--- others.
+-- What may be taken now by a runner with these capabilities, the most urgent first, then the oldest. A run waits while
+-- another one measures the same target: two at once would measure each other. It also waits while a run of its target is
+-- pushed back because a run outside of the queue has the target (SKIPPED): a runner would try one after the other, and
+-- runs on other targets would wait for that. The last two binds are 1 for a runner that shares targets. A row whose
+-- REQUIRES makes no sense or is too long is never taken, and does not delay others.
 SELECT Q.QUEUE_ID, Q.EPOCH, Q.STATUS, Q.ATTEMPTS, Q.TARGET
 FROM RUN_QUEUE Q LEFT JOIN RUN_ATTEMPTS A ON A.QUEUE_ID = Q.QUEUE_ID AND A.EPOCH = Q.EPOCH
 WHERE Q.STATUS IN ('QUEUED', 'RUNNING') AND Q.ATTEMPTS < Q.MAX_ATTEMPTS
@@ -78,6 +79,10 @@ WHERE Q.STATUS IN ('QUEUED', 'RUNNING') AND Q.ATTEMPTS < Q.MAX_ATTEMPTS
       SELECT 1 FROM RUN_QUEUE B JOIN RUN_ATTEMPTS L ON L.QUEUE_ID = B.QUEUE_ID AND L.EPOCH = B.EPOCH
       WHERE ? = 0 AND B.TARGET = Q.TARGET AND B.TARGET > '' AND B.STATUS IN ('RUNNING', 'CANCEL_REQUESTED')
         AND L.EXPIRES_AT > SYSDATE())
+  AND NOT EXISTS (
+      SELECT 1 FROM RUN_QUEUE B JOIN RUN_ATTEMPT_ENDS S ON S.QUEUE_ID = B.QUEUE_ID AND S.EPOCH = B.EPOCH
+      WHERE ? = 0 AND B.TARGET = Q.TARGET AND B.TARGET > '' AND B.STATUS = 'QUEUED' AND B.AVAILABLE_AT > SYSDATE()
+        AND S.STATUS = 'SKIPPED')
 ORDER BY Q.PRIORITY DESC, Q.CREATED_AT, Q.QUEUE_ID LIMIT {limit};
 
 -- name: work
@@ -90,18 +95,24 @@ SELECT SUM(IFF(
 FROM RUN_QUEUE WHERE STATUS IN ('QUEUED', 'RUNNING', 'CANCEL_REQUESTED');
 
 -- name: depth
--- How many runs could begin now, if there were runners with these capabilities: of those with one target only one,
--- unless targets are shared (1).
-SELECT COUNT(DISTINCT IFF(Q.TARGET = '' OR ? = 1, Q.QUEUE_ID, Q.TARGET))
+-- How many runs wait for a runner with these capabilities, and how many of them could begin now: of those with one
+-- target only one, and none while the target is measured or pushed back (see candidates), unless targets are shared (1).
+SELECT COUNT(*) AS WAITING,
+       COUNT(DISTINCT IFF(? = 1, Q.QUEUE_ID, IFF(B.TARGET IS NULL, IFF(Q.TARGET = '', Q.QUEUE_ID, Q.TARGET), NULL)))
+           AS STARTABLE
 FROM RUN_QUEUE Q LEFT JOIN RUN_ATTEMPTS A ON A.QUEUE_ID = Q.QUEUE_ID AND A.EPOCH = Q.EPOCH
+    LEFT JOIN (
+        SELECT DISTINCT H.TARGET
+        FROM RUN_QUEUE H LEFT JOIN RUN_ATTEMPTS L ON L.QUEUE_ID = H.QUEUE_ID AND L.EPOCH = H.EPOCH
+            LEFT JOIN RUN_ATTEMPT_ENDS S ON S.QUEUE_ID = H.QUEUE_ID AND S.EPOCH = H.EPOCH
+        WHERE H.TARGET > '' AND H.STATUS IN ('QUEUED', 'RUNNING', 'CANCEL_REQUESTED')
+          AND (H.STATUS IN ('RUNNING', 'CANCEL_REQUESTED') AND L.EXPIRES_AT > SYSDATE()
+               OR H.STATUS = 'QUEUED' AND H.AVAILABLE_AT > SYSDATE() AND S.STATUS = 'SKIPPED')
+    ) B ON B.TARGET = Q.TARGET
 WHERE Q.STATUS IN ('QUEUED', 'RUNNING') AND Q.ATTEMPTS < Q.MAX_ATTEMPTS
   AND (Q.STATUS = 'QUEUED' AND Q.AVAILABLE_AT <= SYSDATE()
        OR Q.STATUS = 'RUNNING' AND COALESCE(A.EXPIRES_AT, Q.AVAILABLE_AT) < DATEADD(second, -10, SYSDATE()))
-  AND ARRAY_SIZE(ARRAY_EXCEPT(TO_ARRAY(TRY_PARSE_JSON(IFF(LENGTH(Q.REQUIRES) <= 16000, Q.REQUIRES, NULL))), TO_ARRAY(PARSE_JSON(?)))) = 0
-  AND NOT EXISTS (
-      SELECT 1 FROM RUN_QUEUE B JOIN RUN_ATTEMPTS L ON L.QUEUE_ID = B.QUEUE_ID AND L.EPOCH = B.EPOCH
-      WHERE ? = 0 AND B.TARGET = Q.TARGET AND B.TARGET > '' AND B.STATUS IN ('RUNNING', 'CANCEL_REQUESTED')
-        AND L.EXPIRES_AT > SYSDATE());
+  AND ARRAY_SIZE(ARRAY_EXCEPT(TO_ARRAY(TRY_PARSE_JSON(IFF(LENGTH(Q.REQUIRES) <= 16000, Q.REQUIRES, NULL))), TO_ARRAY(PARSE_JSON(?)))) = 0;
 
 -- name: refuse
 -- One that no claim can succeed on: loadgen did not write it.

@@ -13,7 +13,7 @@ from loadgen.control.tables.pool_workers import PoolWorkerIdentity
 from loadgen.control.tables.run_leases import TAKEOVER_MARGIN_S
 from loadgen.control.tables.run_queue import QueueRequest
 from loadgen.control.tables.run_queue_claims import AttemptResult, QueueClaim
-from loadgen.model.nightly import QueueStatus
+from loadgen.model.nightly import AttemptStatus, QueueStatus
 from tests.control_plane import ControlPlane, patience
 
 LEASE_S = 600.0
@@ -59,6 +59,7 @@ class Queue:
         """A runner that is ONLINE. Its id."""
         name = f"host-{uuid.uuid4()}"
         fields: dict[str, Any] = {"hostname": name, "pid": 7, "version": "1", "task_queue": "Q", "labels": offers}
+        fields["capacity"] = 100  # few tests are about that
         me = PoolWorkerIdentity(**{"worker_id": name, "capabilities": offers, **fields, **more})
         register(self.plane, me)
         return me.worker_id
@@ -89,3 +90,15 @@ class Queue:
     def give_back(self, claim: QueueClaim, *, counts: bool = True, pause_s: float = 0.0) -> bool:
         failed = AttemptResult(exit_code=4, reason="no")
         return run_queue_claims.give_back(self.session, patience(), claim, failed, pause_s=pause_s, counts=counts)
+
+    def push_back(self, claim: QueueClaim, *, pause_s: float) -> bool:
+        """Its run ended with 75: another one, outside of the queue, has the warehouse."""
+        busy, status = AttemptResult(exit_code=75, reason="the warehouse is in use"), AttemptStatus.SKIPPED
+        return run_queue_claims.give_back(
+            self.session, patience(), claim, busy, pause_s=pause_s, counts=False, status=status
+        )
+
+    def depth(self, *offers: str, share: bool = False) -> tuple[int, int]:
+        """Runs that wait, and those of them that could begin."""
+        found = run_queue_claims.depth(self.session, offers, share=share)
+        return found.waiting, found.startable

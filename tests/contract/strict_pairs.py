@@ -114,7 +114,11 @@ ONE_LEADER = (
 ONE_USER = "users alone write to the row: of two wishes at once either may come last, and no row count is used"
 REGISTRY = "it says who lives: the next beat has the whole state, or must register again. Wishes are other rows"
 OVER = "the lease is over either way"
-LEASES, RUNS, RUNNERS = "renew|release|expire|bury", "move|publish|set_enrichment", "beat|offline|silent_offline|retire"
+LEASES, RUNS, RUNNERS = (
+    "renew|release|expire|bury",
+    "move|publish|set_enrichment",
+    "beat|beat_draining|offline|silent_offline|retire",
+)
 # statement: (what it may have waited for, why it does no harm that it acts on the version it saw)
 HARMLESS = {
     "run_leases.renew": (
@@ -143,6 +147,7 @@ HARMLESS = {
     "run_attempts.extend": ("extend|set_run", "its owner alone writes to the row, and each beat has lease and run"),
     "run_attempts.set_run": ("extend|set_run", "its owner alone writes to the row, and each beat has lease and run"),
     "pool_workers.beat": (f"{RUNNERS}|come_back", REGISTRY),
+    "pool_workers.beat_draining": (f"{RUNNERS}|come_back", REGISTRY),
     "pool_workers.come_back": (f"{RUNNERS}|come_back", REGISTRY),
     "pool_workers.offline": (f"{RUNNERS}|come_back", REGISTRY),
     "pool_workers.silent_offline": (f"{RUNNERS}|come_back", REGISTRY),
@@ -191,9 +196,9 @@ ROWS = [
         ("extend, with its run", "extend", (60_000, "run", "q", 1, "A", "q", 1)),
     ]),
     Row("POOL_WORKERS", "ONLINE, silent", RUNNER | {"WORKER_ID": "'A'", "LAST_BEAT_AT": PAST}, [
-        ("beat", "beat", ("run", 1, 0, "A")), ("offline", "offline", ("A",)),
-        ("silent_offline", "silent_offline", ()), ("come_back", "come_back", ("ONLINE", "A")),
-        ("retire", "retire", ("h", 1, "other")),
+        ("beat", "beat", (30, "run", 1, 0, "A", "A")), ("beat_draining", "beat_draining", (30, "run", 1, 0, "A")),
+        ("offline", "offline", ("A",)), ("silent_offline", "silent_offline", ()),
+        ("come_back", "come_back", ("ONLINE", "A")), ("retire", "retire", ("A", "other")),
     ]),
     Row("SCHEDULES", "enabled", SCHEDULE, [("disable", "disable", ("s",)), ("remove", "remove", ("s",))]),
     Row("SCHEDULES", "disabled", SCHEDULE | {"ENABLED": "FALSE"}, [

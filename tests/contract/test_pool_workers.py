@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
+from loadgen.control.process_identity import process_mark
 from loadgen.control.tables import pool_workers
 from loadgen.model.nightly import PoolWorkerStatus
 from tests.contract.queue_builders import LEASE_S
@@ -61,14 +64,31 @@ def test_a_request_to_drain_survives_a_runner_that_is_silent(queue):
     assert pool_workers.find(queue.session, patience(), runner).status is PoolWorkerStatus.DRAINING
 
 
-def test_who_had_the_same_host_and_process_id_is_gone(queue):
-    old = queue.runner(hostname="bench", pid=12)
-    beside = queue.runner(hostname="bench", pid=13)
-    new = queue.runner(hostname="bench", pid=12)
+def test_a_runner_that_had_the_same_process_id_is_gone_and_one_of_another_container_is_not(queue):
+    """An id is a host's name, a process id, where that is unique (8), when it started (10), and a random part (8)."""
+    here, elsewhere = "0123abcd", "9876fedc"
+    names = {
+        "before": f"bench-12-{here}{1:010x}{'a' * 8}",
+        "beside": f"bench-13-{here}{1:010x}{'b' * 8}",
+        "container": f"bench-12-{elsewhere}{1:010x}{'c' * 8}",
+        "unknown": f"bench-12-{'d' * 8}",
+        "now": f"bench-12-{here}{2:010x}{'e' * 8}",
+    }
+    for name in names.values():
+        queue.runner(worker_id=name, hostname="bench", pid=int(name.split("-")[1]))
 
-    seen = {name: pool_workers.find(queue.session, patience(), name).status for name in (old, beside, new)}
+    seen = {key: pool_workers.find(queue.session, patience(), name).status for key, name in names.items()}
 
-    assert seen == {old: "OFFLINE", beside: "ONLINE", new: "ONLINE"}
+    assert seen.pop("before") == "OFFLINE"
+    assert set(seen.values()) == {"ONLINE"}
+
+
+def test_ids_of_runners_say_where_their_process_id_is_unique():
+    mine, next_one = pool_workers.new_worker_id(), pool_workers.new_worker_id()
+
+    assert mine != next_one
+    assert mine[:-8] == next_one[:-8]
+    assert mine[:-8].endswith(f"-{os.getpid()}-{process_mark(os.getpid())}")
 
 
 def test_runners_that_have_been_gone_for_a_week_are_forgotten(queue):

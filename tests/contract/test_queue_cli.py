@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from loadgen.control.tables import run_queue, run_queue_claims
 from loadgen.control.tables.pool_workers import PoolWorkerIdentity
 from loadgen.control.tables.run_queue_claims import AttemptResult
 from loadgen.model.nightly import QueueStatus
-from tests.contract.queue_builders import LEASE_S, register
+from tests.contract.queue_builders import LEASE_S, let_pass, register
 from tests.control_plane import ControlPlane, patience
 
 pytestmark = pytest.mark.any_driver
@@ -66,8 +67,9 @@ def answer(asked: tuple[int, str, str]) -> dict[str, Any]:
 
 def add_runner(plane: ControlPlane, worker_id: str, *labels: str) -> None:
     me = PoolWorkerIdentity(
-        worker_id=worker_id, hostname=worker_id, pid=1, version="1", task_queue="Q", labels=labels, capabilities=labels
-    )
+        worker_id=worker_id, hostname=worker_id, pid=1, version="1", task_queue="Q", labels=labels, capabilities=labels,
+        capacity=10,
+    )  # fmt: skip
     register(plane, me)
 
 
@@ -84,6 +86,52 @@ def test_a_queued_run_holds_its_files_and_no_path(plane, ask, scenario):
     assert (shown["priority"], shown["requires"], shown["history"]) == (7, ["a=1", "b=2"], [])
     assert (shown["baseline"], shown["confirm"]) == ("trend", True)
     assert "judged by   --baseline=trend --confirm" in ask("queue", "show", added["queue_id"])[1]
+
+
+def test_a_run_whose_lease_has_expired_is_shown_as_such(plane, ask):
+    add_runner(plane, "bench-1")
+    living, stale = (
+        run_queue.add(plane.session, patience(), run_queue.QueueRequest(name=name, scenario="s", files={})).queue_id
+        for name in ("living", "stale")
+    )
+    for _ in range(2):
+        assert run_queue_claims.claim(plane.session, patience(), "bench-1", (), LEASE_S) is not None
+    let_pass(plane, LEASE_S + 90, stale)
+
+    rows = {row["queue_id"]: row for row in answer(ask("queue", "list", "--format=json"))["queue"]}
+    _, listed, _ = ask("queue", "list")
+    _, shown, _ = ask("queue", "show", stale)
+
+    assert rows[living]["lease_expired_s"] is None
+    assert 90 <= rows[stale]["lease_expired_s"] < 600
+    assert re.search(rf"{stale} +RUNNING .* lease expired \d+ s ago, by bench-1", listed)
+    assert re.search(rf"{living} +RUNNING .* by bench-1", listed)
+    assert listed.count("lease expired") == 1
+    assert re.search(r"lease +expired \d+ s ago", shown)
+
+
+@pytest.mark.parametrize("words", [("queue", "add"), ("schedule", "add", "nightly", "--cron=0 2 * * *")])
+def test_texts_that_are_too_long_for_a_statement_are_refused(plane, ask, scenario, words):
+    values = "K\n" + "é" * (run_queue.TEXTS_BYTES_MAX // 6 + 1)  # \u00e9 as the queue stores it
+    (scenario.parent / "data" / "keys.csv").write_text(values, "utf-8")
+
+    code, out, err = ask(*words, str(scenario))
+
+    assert (code, out) == (2, "")
+    error, hint = err.strip().splitlines()[-2:]
+    assert re.fullmatch(r"error: .*night.yaml and its value files have 90\d,\d{3} bytes .* its limit is 900,000", error)
+    assert hint == "hint: Let the scenario take the values from a query: values: {NAME: {query: ...}}."
+    assert plane.rows("SELECT COUNT(*) FROM RUN_QUEUE") == [(0,)]
+
+
+def test_texts_that_just_fit_are_queued_with_a_statement_below_a_megabyte(plane, ask, scenario):
+    (scenario.parent / "data" / "keys.csv").write_text("K\n" + "1\n" * 290_000, "utf-8")
+
+    added = answer(ask("queue", "add", str(scenario), "--format=json"))
+
+    ((files,),) = plane.rows("SELECT FILES FROM RUN_QUEUE WHERE QUEUE_ID = ?", added["queue_id"])
+    assert 800_000 < len(files) < run_queue.TEXTS_BYTES_MAX
+    assert json.loads(files)["data/keys.csv"].count("\n") == 290_001
 
 
 @pytest.mark.parametrize("words", [("queue", "add"), ("schedule", "add", "nightly", "--cron=0 2 * * *")])

@@ -9,9 +9,11 @@ from dataclasses import replace
 import pytest
 
 from loadgen.control.session import ControlFailed
-from loadgen.control.tables import run_attempts, run_queue, run_queue_claims
+from loadgen.control.tables import pool_workers, run_attempts, run_queue, run_queue_claims
 from loadgen.control.tables.run_queue_claims import QueueClaim
-from loadgen.model.nightly import ATTEMPTS_MAX, QueueStatus
+from loadgen.model.nightly import ATTEMPTS_MAX, PoolWorkerStatus, QueueStatus
+from orchestrator.nightly.pool_size import PollPace
+from orchestrator.nightly.queue_maintenance import QueueMaintenance
 from tests.contract.queue_builders import LEASE_S, Queue, each_fault
 from tests.control_plane import patience
 
@@ -84,6 +86,27 @@ def test_the_runs_of_a_runner_that_is_gone_are_to_be_had_at_once(queue):
     assert run_queue_claims.expire(queue.session, patience(), runner) == 1
 
     assert_powerless(queue, old)
+    assert queue.claimed(queue.runner()).queue_id == queue_id
+
+
+def test_the_run_of_a_child_that_has_ended_is_given_back_at_once(queue, clock):
+    """By the pool whose child it was, on any system: the id of this runner does not say where its process ran."""
+    queue_id, runner = queue.add(), queue.runner()
+    old = queue.claimed(runner)
+    upkeep = QueueMaintenance(queue.plane.open("queue"), (), share=False, pace=PollPace(), clock=clock)
+    upkeep.step()
+    before = queue.history(queue_id)
+    queue.plane.server.fault(match="^INSERT INTO RUN_ATTEMPT_ENDS", count=1, kind="http_status", status=503)
+
+    upkeep.release(runner)
+    with pytest.raises(ControlFailed):
+        upkeep.step()
+    upkeep.step()
+
+    assert before == [(1, "RUNNING")]
+    assert queue.history(queue_id) == [(1, "LOST")]
+    assert_powerless(queue, old)
+    assert pool_workers.find(queue.session, patience(), runner).status is PoolWorkerStatus.OFFLINE
     assert queue.claimed(queue.runner()).queue_id == queue_id
 
 

@@ -121,8 +121,8 @@ def test_a_runner_never_gets_what_it_cannot_do_and_what_it_can_is_not_held_up(qu
     assert (got and got.queue_id, nothing) == (plain, None)
     assert rich_got is not None
     assert rich_got.queue_id.startswith("needs")
-    assert run_queue_claims.depth(queue.session, ("zone=eu",)) == 0
-    assert run_queue_claims.depth(queue.session, ("zone=eu", "disk=ssd")) == run_queue_claims.CANDIDATES + 1
+    assert queue.depth("zone=eu") == (0, 0)
+    assert queue.depth("zone=eu", "disk=ssd") == (run_queue_claims.CANDIDATES + 1, run_queue_claims.CANDIDATES + 1)
 
 
 @pytest.mark.parametrize("requires", ["", "no JSON", "7", '{"zone":"eu"}', "null"])
@@ -141,16 +141,62 @@ def test_one_target_is_measured_by_one_run_at_a_time(queue):
     other = queue.add("c", target="prod/OTHER")
     runner = queue.runner()
 
-    depths = [run_queue_claims.depth(queue.session, ())]
+    depths = [queue.depth()]
     held = queue.claimed(runner)
-    depths.append(run_queue_claims.depth(queue.session, ()))
+    depths.append(queue.depth())
     beside = queue.claimed(runner)
-    depths.append(run_queue_claims.depth(queue.session, ()))
+    depths.append(queue.depth())
     nothing = queue.claim(runner)
     assert queue.finish(held)
 
     assert (held.queue_id, beside.queue_id, nothing) == (first, other, None)
-    assert depths == [2, 1, 0]  # that could begin
+    assert depths == [(3, 2), (2, 1), (1, 0)]
+    assert queue.claimed(runner).queue_id == second
+
+
+def test_a_target_that_a_run_outside_of_the_queue_uses_does_not_delay_runs_on_others(queue):
+    urgent = [queue.add(f"a{number}", target="prod/WH", priority=9) for number in range(3)]
+    other, unknown = queue.add("b", target="prod/OTHER"), queue.add("c")
+    runner = queue.runner()
+
+    refused = queue.claimed(runner)
+    assert queue.push_back(refused, pause_s=15.0)
+    depth = queue.depth()
+    meanwhile = [queue.claimed(runner).queue_id for _ in range(2)]
+    nothing = queue.claim(runner)
+    shared = run_queue_claims.claim(queue.session, patience(), runner, (), LEASE_S, share=True)
+    queue.pass_time(refused.queue_id, 16.0)
+
+    assert refused.queue_id == urgent[0]
+    assert depth == (4, 2)
+    assert (meanwhile, nothing) == ([other, unknown], None)
+    assert shared is not None
+    assert shared.queue_id == urgent[1]
+    assert queue.finish(shared)
+    assert queue.claimed(runner).queue_id == urgent[0]
+
+
+def test_a_run_that_failed_delays_no_other_on_its_target(queue):
+    first, second = queue.add("a", target="prod/WH"), queue.add("b", target="prod/WH")
+    runner = queue.runner()
+
+    failed = queue.claimed(runner)
+    assert queue.give_back(failed, pause_s=60.0)
+
+    assert failed.queue_id == first
+    assert queue.claimed(runner).queue_id == second
+
+
+def test_a_runner_does_as_many_runs_at_a_time_as_it_said(queue):
+    """Also when it does not know of one, because the answer to its claim was lost."""
+    queue.add("a")
+    second, runner = queue.add("b"), queue.runner(capacity=1)
+    held = queue.claimed(runner)
+
+    refused = queue.claim(runner)
+    assert queue.finish(held, exit_code=0)
+
+    assert refused is None
     assert queue.claimed(runner).queue_id == second
 
 
@@ -158,10 +204,10 @@ def test_who_shares_takes_runs_whose_target_is_being_measured(queue):
     first, second = queue.add("a", target="prod/WH"), queue.add("b", target="prod/WH")
     runner = queue.runner()
 
-    depth = run_queue_claims.depth(queue.session, (), share=True)
+    depth = queue.depth(share=True)
     claims = [run_queue_claims.claim(queue.session, patience(), runner, (), LEASE_S, share=True) for _ in range(3)]
 
-    assert depth == 2
+    assert depth == (2, 2)
     assert [claim and claim.queue_id for claim in claims] == [first, second, None]
 
 

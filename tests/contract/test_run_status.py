@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from loadgen.control.session import ControlFailed
-from loadgen.control.tables import prune, run_status, test_logs
+from loadgen.control.tables import run_status
 from loadgen.control.tables.run_status import ConnectionTarget, NewRun, RunExists, RunRollup, create, publish, read
-from tests.contract.control_builders import log_row
 from tests.contract.run_builders import HOSTILE, P, S, at_once
 from tests.control_plane import patience
 
@@ -234,26 +233,6 @@ def test_every_scenario_that_has_runs_is_named_once(plane):
 
     assert run_status.scenarios(plane.session, 1_000).count(name) == 1
     assert len(run_status.scenarios(plane.session, 1)) == 1
-
-
-def test_only_runs_that_ended_long_enough_ago_are_deleted_and_all_of_them(plane, led):
-    ended, living = led(S.COMPLETED), led(S.RUNNING)
-    session = plane.session
-    test_logs.append(session, patience(), [log_row(ended.run_id), log_row(living.run_id)])
-
-    assert prune.look(session, patience(), 3_600.0).runs == ()
-    found = prune.look(session, patience(), -60.0)
-    assert ended.run_id in {run.id for run in found.runs}
-    assert living.run_id not in {run.id for run in found.runs}
-    deleted = prune.delete(session, patience(), found.before)
-
-    assert deleted["RUN_STATUS"] >= 1
-    assert deleted["TEST_LOGS"] == 1
-    assert deleted["RUN_LEASES"] >= 1
-    assert read(session, ended.run_id) is None
-    assert read(session, living.run_id) is not None
-    assert len(test_logs.newest(session, living.run_id, 10)) == 1
-    assert set(prune.delete(session, patience(), found.before).values()) == {0}
 
 
 def test_enrichment_is_the_one_thing_that_changes_after_the_end(plane, led):

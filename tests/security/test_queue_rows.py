@@ -20,6 +20,7 @@ from loadgen.control.rows import RowUnreadable, parse_row
 from loadgen.control.tables import run_queue, run_status, schedules
 from loadgen.control.tables.pool_workers import PoolWorkerIdentity
 from loadgen.control.tables.run_queue import QueuedRun, QueueRequest
+from loadgen.control.tables.run_queue_claims import QueueDepth
 from loadgen.control.tables.schedules import NewSchedule
 from loadgen.model.nightly import Overlap, QueueStatus
 from orchestrator.nightly.pool_size import PollPace
@@ -254,7 +255,7 @@ def test_what_an_end_says_of_the_queue_need_not_be_known_to_settle_it(empty, clo
     upkeep.step()
     upkeep.step()
 
-    assert upkeep.take_depth() == 0
+    assert upkeep.take_depth() == QueueDepth()
     assert status_of(empty, "good")[0] == "NAPPING"
 
 

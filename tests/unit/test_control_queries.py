@@ -67,6 +67,7 @@ def test_each_statement_is_about_the_table_of_its_file(path):
             "run_status.server_time",
             "prune.old",
             "prune.old_queued",
+            "prune.warehouse_leases",
         )
 
 

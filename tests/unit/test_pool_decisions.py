@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
-from loadgen.control.tables.run_queue_claims import ClaimedRun, QueueClaim
+from loadgen.control.tables.run_queue_claims import ClaimedRun, QueueClaim, QueueDepth
 from loadgen.errors import UsageError
 from loadgen.model.nightly import AttemptStatus, ExitCodeMeaning, QueueStatus, exit_code_meaning, retry_pause_s
 from orchestrator.nightly.attempt import AttemptOutcome, InvalidQueueRow, judge_attempt, start_attempt
 from orchestrator.nightly.pool_size import (
     MISSES_MAX,
+    SOONER_MAX,
+    PollPace,
     PoolDecision,
     PoolRules,
     RunnerView,
@@ -27,7 +29,13 @@ NOTHING = PoolDecision()
 
 def runner(name: str = "a", **more: Any) -> RunnerView:
     fields: dict[str, Any] = {"age_s": 10.0, "runs": 0, "idle_s": None, "draining": False, "misses": 0}
+    fields["busy"] = more.get("idle_s") is None
     return RunnerView(name=name, **(fields | more))
+
+
+def depth_of(runs: int | None) -> QueueDepth | None:
+    """So many runs on as many targets."""
+    return None if runs is None else QueueDepth(waiting=runs, startable=runs)
 
 
 def runners(count: int, **more: Any) -> list[RunnerView]:
@@ -47,15 +55,46 @@ def test_a_pool_begins_with_the_minimum():
     ids=["few", "enough", "many: one at a time", "up to the maximum", "no more", "nobody has looked", "nothing"],
 )
 def test_it_grows_by_one_for_each_look_that_finds_enough(depth, there, starts):
-    assert decide_pool_size(RULES, depth, runners(there)) == PoolDecision(start=starts)
+    assert decide_pool_size(RULES, depth_of(depth), runners(there)) == PoolDecision(start=starts)
 
 
 def test_a_pool_that_may_be_empty_begins_with_the_first_run():
     rules = PoolRules(min_runners=0, max_runners=2)
 
-    assert [decide_pool_size(rules, depth, []).start for depth in (None, 0, 1)] == [0, 0, 1]
-    assert decide_pool_size(rules, 1, runners(1)) == NOTHING
-    assert decide_pool_size(rules, 0, runners(1, idle_s=300.0)) == PoolDecision(drain=("r0",))
+    assert [decide_pool_size(rules, depth_of(depth), []).start for depth in (None, 0, 1)] == [0, 0, 1]
+    assert decide_pool_size(rules, depth_of(1), runners(1)) == NOTHING
+    assert decide_pool_size(rules, depth_of(0), runners(1, idle_s=300.0)) == PoolDecision(drain=("r0",))
+
+
+@pytest.mark.parametrize(
+    ("waiting", "startable", "there", "starts"),
+    [
+        (100, 4, runners(1), 1),
+        (100, 1, runners(3), 1),
+        (4, 4, runners(1), 0),
+        (100, 0, runners(1), 0),
+        (100, 2, runners(2, idle_s=1.0), 0),
+        (100, 2, [runner("a"), runner("b", idle_s=1.0)], 1),
+        (100, 1, [runner("a"), runner("new", busy=False)], 0),
+    ],
+    ids=[
+        *("many on few targets", "one is free", "few wait", "all targets are in use", "runners are free"),
+        *("one is not enough", "one has just started"),
+    ],
+)
+def test_it_grows_by_the_work_that_waits_as_far_as_targets_are_free(waiting, startable, there, starts):
+    depth = QueueDepth(waiting=waiting, startable=startable)
+
+    assert decide_pool_size(RULES, depth, there) == PoolDecision(start=starts)
+
+
+@pytest.mark.parametrize(("idle_looks", "expected"), [(0, [5] * 6), (2, [600, 5, 10, 20, 40, 600])])
+def test_a_look_that_failed_is_repeated_sooner_but_not_for_ever(idle_looks, expected):
+    pace = PollPace(poll_s=5.0, idle_poll_s=600.0)
+
+    pauses = [pace.pause_s(idle_looks, failures) for failures in range(SOONER_MAX + 2)]
+
+    assert pauses == expected
 
 
 def test_the_dead_are_replaced_up_to_the_minimum():
@@ -73,7 +112,7 @@ def test_one_that_does_not_answer_is_killed_and_replaced():
 def test_it_shrinks_by_the_one_that_has_been_idle_longest():
     idle = [runner("a", idle_s=300.0), runner("b", idle_s=400.0), runner("busy")]
 
-    assert decide_pool_size(RULES, 0, idle) == PoolDecision(drain=("b",))
+    assert decide_pool_size(RULES, depth_of(0), idle) == PoolDecision(drain=("b",))
 
 
 @pytest.mark.parametrize(
@@ -88,19 +127,19 @@ def test_it_shrinks_by_the_one_that_has_been_idle_longest():
     ids=["something waits", "nobody has looked", "not for long", "the minimum", "all are at work"],
 )
 def test_it_does_not_shrink(depth, there):
-    assert decide_pool_size(RULES, depth, there) == NOTHING
+    assert decide_pool_size(RULES, depth_of(depth), there) == NOTHING
 
 
 def test_one_that_drains_is_no_help_but_still_needs_the_machine():
     draining = runner("old", draining=True)
 
-    assert decide_pool_size(PoolRules(min_runners=1, max_runners=1), 9, [draining]) == NOTHING
+    assert decide_pool_size(PoolRules(min_runners=1, max_runners=1), depth_of(9), [draining]) == NOTHING
     assert decide_pool_size(PoolRules(min_runners=1, max_runners=2), None, [draining]) == PoolDecision(start=1)
-    assert decide_pool_size(PoolRules(min_runners=1, max_runners=2), 9, [draining, runner()]) == NOTHING
+    assert decide_pool_size(PoolRules(min_runners=1, max_runners=2), depth_of(9), [draining, runner()]) == NOTHING
 
 
 def test_a_runner_that_has_done_nothing_is_not_replaced_for_its_age():
-    assert decide_pool_size(RULES, 0, [runner("a", age_s=90_000.0, idle_s=89_000.0)]) == NOTHING
+    assert decide_pool_size(RULES, depth_of(0), [runner("a", age_s=90_000.0, idle_s=89_000.0)]) == NOTHING
 
 
 @pytest.mark.parametrize("over", [{"age_s": 3600.0, "runs": 1}, {"runs": 1000}], ids=["age", "runs"])
@@ -117,7 +156,7 @@ def test_runners_are_recycled_one_after_the_other():
 
 
 def test_a_recycled_runner_is_replaced_also_above_the_minimum():
-    rules, depth = PoolRules(min_runners=1, max_runners=2), 1
+    rules, depth = PoolRules(min_runners=1, max_runners=2), depth_of(1)
     old, other = runner("old", age_s=3700.0, runs=1), runner("other")
 
     first = decide_pool_size(rules, depth, [old, other])
@@ -129,7 +168,7 @@ def test_a_recycled_runner_is_replaced_also_above_the_minimum():
 
 def test_a_pool_that_shrank_does_not_grow_back():
     rules = PoolRules(min_runners=1, max_runners=3)
-    shrunk = decide_pool_size(rules, 0, runners(2, idle_s=999.0), 2)
+    shrunk = decide_pool_size(rules, depth_of(0), runners(2, idle_s=999.0), 2)
 
     assert len(shrunk.drain) == 1
     assert decide_pool_size(rules, None, [runner("r0", idle_s=1.0)], shrunk.size) == NOTHING

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -29,7 +30,7 @@ from tests.processes import PATIENCE_S, alive, wait_until
 
 PYTHON = [sys.executable, "-I", "-S", "-c"]
 SILENT = [*PYTHON, "import sys; sys.stdin.read()"]
-STATE = '{"registered": true, "draining": false, "queue_id": null, "runs": 3, "idle_s": 1.5}'
+STATE = '{"worker_id": "w-1", "registered": true, "draining": false, "queue_id": null, "runs": 3, "idle_s": 1.5}'
 ANSWERS = [
     *PYTHON,
     f"import sys\nfor line in sys.stdin: print({STATE!r} if line == 'ping 0\\n' else 'what?', flush=True)",
@@ -58,7 +59,7 @@ def test_a_runner_that_answers_tells_its_state(clock, children):
 
     wait_until(answered, "it answers")
 
-    assert child.state == RunnerState(registered=True, draining=False, queue_id=None, runs=3, idle_s=1.5)
+    assert child.state == RunnerState(**json.loads(STATE))
     assert (child.view().misses, child.view().runs, child.view().idle_s) == (0, 3, 1.5)
 
 
@@ -353,7 +354,7 @@ class Heard:
         return []
 
     def state(self) -> RunnerState:
-        return RunnerState(registered=True, draining=False, queue_id="q", runs=1, idle_s=None)
+        return RunnerState(worker_id="w", registered=True, draining=False, queue_id="q", runs=1, idle_s=None)
 
 
 @pytest.mark.parametrize(
@@ -392,7 +393,7 @@ def test_a_ping_is_answered_with_the_state_and_pieces_of_lines_are_put_together(
     os.close(to_runner)
     thread.join()
 
-    assert json.loads(answer) == {"registered": True, "draining": False, "queue_id": "q", "runs": 1, "idle_s": None}
+    assert json.loads(answer) == dataclasses.asdict(heard.state())
     assert heard.guards > 0
     assert heard.idle_beats_s == [600.0]
     for descriptor in (reading, from_runner, writing):

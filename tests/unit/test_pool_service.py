@@ -20,6 +20,7 @@ from tests.processes import ROOT, wait_until
 
 PYTHON = [sys.executable, "-I", "-S", "-c"]
 SILENT = [*PYTHON, "import sys; sys.stdin.read()"]
+STATE = '{"worker_id": "w-1", "registered": true, "draining": false, "queue_id": "q", "runs": 3, "idle_s": null}'
 
 
 @pytest.fixture
@@ -74,6 +75,29 @@ def test_events_of_a_runner_are_told_with_its_name(clock, children):
     wait_until(heard, "the runner has said something")
 
     assert told == [f"runner-1 started, pid {children[0].pid}", "runner-1 claimed orders-1"]
+
+
+@pytest.mark.parametrize(("code", "released"), [(9, ["w-1"]), (0, [])], ids=["killed", "left"])
+def test_what_a_runner_held_that_ended_by_itself_is_released(clock, children, code, released):
+    """One that leaves gracefully has said how its run ended."""
+    says = f"import sys\nsys.stdin.readline(); print({STATE!r}, flush=True); sys.exit({code})"
+    gone: list[str] = []
+
+    def start(name: str) -> RunnerProcess:
+        child = RunnerProcess(name, [*PYTHON, says], os.environ, clock)
+        children.append(child)
+        return child
+
+    rules = PoolRules(min_runners=1, max_runners=1)
+    manager = PoolManager(rules, start, lambda: None, clock=clock, release=gone.append)
+
+    def replaced() -> bool:
+        manager.step()
+        return len(children) > 1
+
+    wait_until(replaced, "another takes its place")
+
+    assert gone[:1] == released
 
 
 def test_the_service_gives_a_pool_the_time_it_needs_to_end():

@@ -218,6 +218,7 @@ KEYS = {
     "TARGET",
     "WORKER_ID",
     "ID",
+    "OWNER",
 }
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from loadgen.control.process_identity import MARK_LENGTH, has_ended, process_mark
+from loadgen.control.process_identity import MARK_LENGTH, PLACE_LENGTH, has_ended, process_mark
 from loadgen.control.rows import ParsedRows, parse_row, read_rows, text_list
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.sql import load_queries
@@ -94,15 +94,23 @@ def is_gone(worker_id: str) -> bool:
     return pid.isdecimal() and len(token) == _TOKEN_LENGTH and has_ended(int(pid), token[:MARK_LENGTH])
 
 
+def _same_process_id(worker_id: str) -> str | None:
+    """With what the ids of runners begin that had this one's process id before it; None: it is not known."""
+    name, _, token = worker_id.rpartition("-")
+    return f"{name}-{token[:PLACE_LENGTH]}" if len(token) == _TOKEN_LENGTH else None
+
+
 def register(
     session: ControlSession, patience: RetryPolicy, me: PoolWorkerIdentity, *, draining: bool, lease_s: float
 ) -> RegistryReply:
-    """Be known, for the first time or again. Who had our host and process id before is gone."""
+    """Be known, for the first time or again. A runner that had our process id before has ended."""
     status = PoolWorkerStatus.DRAINING if draining else PoolWorkerStatus.ONLINE
+    before = _same_process_id(me.worker_id)
 
     def write() -> bool:
         """True: it was asked to drain before it was silent."""
-        session.execute(_Q["retire"], me.hostname, me.pid, me.worker_id)
+        if before is not None:
+            session.execute(_Q["retire"], before, me.worker_id)
         try:
             session.execute(
                 _Q["register"],
@@ -128,16 +136,23 @@ def beat(
     failed: int,
     lease_s: float,
     idle_s: float | None = None,
+    draining: bool = False,
 ) -> RegistryReply | None:
-    """One heartbeat, one attempt. None: it is not known any more, and must register again.
+    """One heartbeat, one attempt: one statement, until a user wants the runner to drain. None: it is not known any
+    more, and must register again.
 
-    `idle_s`: the next one comes after that time, because there is no work; two of them may be missed.
+    `draining`: it knows that wish. `idle_s`: the next one comes after that time, because there is no work; two of them
+    may be missed.
     """
     stale_s = STALE_S if idle_s is None else round(2 * idle_s) + STALE_S
-    if session.execute(_Q["beat"], stale_s, current_run, completed, failed, worker_id) == 0:
+    said = (stale_s, current_run, completed, failed, worker_id)
+    if not (draining or session.execute(_Q["beat"], *said, worker_id) == 1):
+        draining = _is_draining(session, worker_id)  # else it is not known any more
+        if not draining:
+            return None
+    if draining and session.execute(_Q["beat_draining"], *said) == 0:
         return None
-    beat_after_s = beat_s(lease_s) if idle_s is None else idle_s
-    return RegistryReply(beat_s=beat_after_s, should_drain=_is_draining(session, worker_id))
+    return RegistryReply(beat_s=beat_s(lease_s) if idle_s is None else idle_s, should_drain=draining)
 
 
 def _is_draining(session: ControlSession, worker_id: str) -> bool:

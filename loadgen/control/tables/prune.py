@@ -1,17 +1,28 @@
-"""Deleting what old runs and old wishes left in the tables: a few statements, whatever their number."""
+"""Deleting what old runs and old wishes left in the tables, in parts of bounded size.
+
+A part is the oldest runs that are still there. Their rows in RUN_STATUS or RUN_QUEUE go last, so a part that was
+interrupted is found again, and one that was deleted is never looked at again. A part that takes longer than the time
+limit of a statement is tried again with half as many runs.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from loadgen.control.session import ControlSession
+from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.sql import NamedQuery, load_queries
 from loadgen.control.tables.run_status import server_time
-from loadgen.snowflake.session import RetryPolicy
+from loadgen.snowflake.session import RetryPolicy, is_retryable_soon
+
+PART_RUNS = 200
 
 _Q = load_queries("prune")
 _LOOKS = ("old", "old_queued")
+_OF_QUEUED = ("run_attempts", "run_attempt_ends", "run_queue")
+_AT_ONCE = {"stop_requests": "STOP_REQUESTS", "warehouse_leases": "RUN_LEASES"}  # a few rows each, and their tables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +36,7 @@ class OldRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PruneCandidates:
-    """What ended before that moment."""
+    """What ended before that moment, the oldest first."""
 
     before: datetime  # naive UTC
     runs: tuple[OldRun, ...]
@@ -43,10 +54,37 @@ def look(session: ControlSession, patience: RetryPolicy, age_s: float) -> PruneC
     return PruneCandidates(before=before, runs=old(_Q["old"]), queued=old(_Q["old_queued"]))
 
 
-def delete(session: ControlSession, patience: RetryPolicy, before: datetime) -> dict[str, int]:
-    """Delete everything of what ended before that moment: rows by table. Safe to repeat."""
-    deleted = {}
-    for name, query in _Q.items():
-        if name not in _LOOKS:
-            deleted[name.upper()] = patience.call(lambda query=query: session.execute(query, before))  # type: ignore[misc]
-    return deleted
+def delete(
+    session: ControlSession, patience: RetryPolicy, found: PruneCandidates, *, part_runs: int = PART_RUNS
+) -> dict[str, int]:
+    """Delete everything of what was found: rows by table. Safe to repeat: what was deleted before a failure is gone."""
+    once = replace(patience, retryable=is_retryable_soon)
+    deleted: Counter[str] = Counter()
+
+    def execute(queries: Mapping[str, NamedQuery], before: datetime) -> None:
+        for name, query in queries.items():
+            rows = once.call(lambda query=query: session.execute(query, before))  # type: ignore[misc]
+            deleted[_AT_ONCE.get(name, name.upper())] += rows
+
+    of_queued = {name: _Q[name] for name in _OF_QUEUED}
+    of_runs = {name: query for name, query in _Q.items() if name not in {*_LOOKS, *_OF_QUEUED, *_AT_ONCE}}
+    _in_parts(found.runs, found.before, part_runs, lambda before: execute(of_runs, before))
+    _in_parts(found.queued, found.before, part_runs, lambda before: execute(of_queued, before))
+    execute({name: _Q[name] for name in _AT_ONCE}, found.before)
+    return dict(+deleted)  # without tables that had none
+
+
+def _in_parts(old: Sequence[OldRun], before: datetime, size: int, delete_until: Callable[[datetime], None]) -> None:
+    """Delete the oldest first; fewer at a time, down to one run, where a statement takes too long."""
+    ends = sorted(one.ended_at for one in old)
+    while ends:
+        newest = ends[min(size, len(ends)) - 1]
+        until = next((end for end in ends if end > newest), before)  # several may have ended at the same time
+        try:
+            delete_until(until)
+        except ControlFailed as error:
+            if not error.failure.is_timeout or size == 1:
+                raise
+            size = max(1, min(size, len(ends)) // 2)
+        else:
+            ends = [end for end in ends if end >= until]

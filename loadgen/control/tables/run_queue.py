@@ -28,6 +28,7 @@ NAME_MAX = 255
 TARGET_MAX = 200
 REQUIRES_MAX = 16_000  # of its JSON; written in the SQL too
 REASON_MAX = 2_000
+TEXTS_BYTES_MAX = 900_000  # Snowflake recommends 1 MB at most for a statement, binds included
 BASELINE_KEY = "/judging"  # among the files, and never one of them: those lie beside the scenario
 _SLUG_MAX = 19
 _SHOW_IDS = "`loadgen queue list` shows what there is."
@@ -83,7 +84,16 @@ class QueuedRun:
     created_at: datetime
     ended_at: datetime | None
     updated_at: datetime
-    available_in_ms: int  # negative: since when it may be taken
+    available_in_ms: int  # negative: since when it may be taken; of a run under way: since when its lease is over
+
+    @property
+    def is_under_way(self) -> bool:
+        return self.status in (QueueStatus.RUNNING, QueueStatus.CANCEL_REQUESTED)
+
+    @property
+    def lease_expired_s(self) -> int | None:
+        """For how long a run under way has not had a runner that renews its lease; None: it has one, or needs none."""
+        return -self.available_in_ms // 1000 if self.is_under_way and self.available_in_ms < 0 else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,6 +205,11 @@ def write_files(wanted: QueueRequest) -> str:
     if wanted.judging != BaselineCheck():
         files[BASELINE_KEY] = json.dumps(asdict(wanted.judging), separators=(",", ":"))
     return json.dumps(files, separators=(",", ":"))
+
+
+def texts_bytes(wanted: QueueRequest) -> int:
+    """How long the texts of a run are in the statement that adds it."""
+    return len(clean_text(wanted.scenario).encode()) + len(write_files(wanted))
 
 
 def read_files(table: str, key: str, written: object) -> tuple[dict[str, str], BaselineCheck]:

@@ -66,6 +66,14 @@ class AttemptResult:
     verdict: str | None = None  # of the run's summary; in no table of the queue
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueDepth:
+    """Runs that wait for a runner."""
+
+    waiting: int = 0
+    startable: int = 0  # if there were enough runners: one for each target that is free
+
+
 def claim(
     session: ControlSession,
     patience: RetryPolicy,
@@ -80,7 +88,7 @@ def claim(
     With `share` also one whose target is being measured by another.
     """
     candidates = _Q["candidates"].limited(CANDIDATES)
-    rows = patience.call(lambda: session.fetch(candidates, labels_json(offers), int(share)))
+    rows = patience.call(lambda: session.fetch(candidates, labels_json(offers), int(share), int(share)))
     for queue_id, epoch, status, attempts, target in rows:
         try:
             if status == QueueStatus.RUNNING and not _is_lost(session, patience, queue_id, int(epoch)):
@@ -122,7 +130,7 @@ def _take(
         return bool(rows[0][0] == turn.owner) if rows else None
 
     def write() -> bool | None:
-        binds = (*key, attempts, round(ttl_s * 1000), turn.owner, turn.owner, target)
+        binds = (*key, attempts, round(ttl_s * 1000), turn.owner, turn.owner, turn.owner, target)
         return True if session.execute(_TURNS["claim"], *binds) == 1 else None
 
     return _unless_taken(lambda: patience.settle(write, look))
@@ -239,9 +247,10 @@ def work(session: ControlSession, offers: tuple[str, ...]) -> tuple[int, int]:
     return int(here or 0), int(anywhere)
 
 
-def depth(session: ControlSession, offers: tuple[str, ...], *, share: bool = False) -> int:
-    """How many runs could begin now, if there were enough runners with these capabilities."""
-    return int(session.fetch(_Q["depth"], int(share), labels_json(offers), int(share))[0][0])
+def depth(session: ControlSession, offers: tuple[str, ...], *, share: bool = False) -> QueueDepth:
+    """What waits for runners with these capabilities."""
+    ((waiting, startable),) = session.fetch(_Q["depth"], int(share), labels_json(offers))
+    return QueueDepth(waiting=int(waiting), startable=int(startable))
 
 
 def end_abandoned(session: ControlSession, patience: RetryPolicy) -> int:

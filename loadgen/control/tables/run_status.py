@@ -27,6 +27,8 @@ REASON_MAX = 2_000  # characters
 WORKERS_MAX = 100_000  # more than any scenario may have
 EVERY_WORKER = "*"  # key of WORKER_TARGETS: a target for all workers together
 RAMP_MAX_S = 1e6
+_ANY_TEXT = ("", "\U0010ffff")  # the first and the last: a range that an index answers, where no value is given
+_EVER_S = 3_000_000_000
 
 _Q = load_queries("run_status")
 
@@ -187,10 +189,11 @@ def listed(
 ) -> ParsedRows[tuple[Run, RunFigures | None]]:
     """The latest runs, newest first, with the figures of their results; only those with a status, of a scenario, or
     made within some time, when given."""
-    wanted = (None if status is None else status.value, scenario, None if within_s is None else round(within_s))
-    return read_rows(
-        session.fetch(_Q["listed"].limited(limit), *wanted), lambda row: (_run(row[:-5]), _figures(row[0], *row[-5:]))
-    )
+    statuses = _ANY_TEXT if status is None else (status.value, status.value)
+    scenarios = _ANY_TEXT if scenario is None else (scenario, scenario)
+    since_s = -_EVER_S if within_s is None else -round(within_s)
+    rows = session.fetch(_Q["listed"].limited(limit), *statuses, *scenarios, since_s)
+    return read_rows(rows, lambda row: (_run(row[:-5]), _figures(row[0], *row[-5:])))
 
 
 def scenarios(session: ControlSession, limit: int) -> tuple[str, ...]:

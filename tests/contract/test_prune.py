@@ -1,0 +1,144 @@
+"""Deleting old runs, and what has a time limit of its own because it takes long. Both majors of the connector."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from loadgen.clock import FakeClock
+from loadgen.control.session import ControlFailed, ControlSession
+from loadgen.control.sql import NamedQuery
+from loadgen.control.tables import prune, test_logs
+from loadgen.control.tables.run_status import read
+from loadgen.snowflake.session import NOT_RETRYABLE, RetryPolicy
+from orchestrator.recover import recover_orphans, unled_run_on
+from tests.contract.control_builders import log_row
+from tests.contract.run_builders import Led, S
+from tests.control_plane import ControlPlane, patience
+
+pytestmark = pytest.mark.any_driver
+
+
+class InterruptedSession(ControlSession):
+    """Its second part of runs is not deleted from RUN_STATUS."""
+
+    parts = 0
+
+    def execute(self, query: NamedQuery, *binds: Any) -> int:
+        if query.name == "prune.run_status":
+            self.parts += 1
+            if self.parts == 2:
+                raise ControlFailed("interrupted", NOT_RETRYABLE)
+        return super().execute(query, *binds)
+
+
+def test_only_runs_that_ended_long_enough_ago_are_deleted_and_all_of_them(plane, led):
+    ended, living = led(S.COMPLETED), led(S.RUNNING)
+    session = plane.session
+    test_logs.append(session, patience(), [log_row(ended.run_id), log_row(living.run_id)])
+
+    assert prune.look(session, patience(), 3_600.0).runs == ()
+    found = prune.look(session, patience(), -60.0)
+    assert ended.run_id in {run.id for run in found.runs}
+    assert living.run_id not in {run.id for run in found.runs}
+    deleted = prune.delete(session, patience(), found)
+
+    assert deleted["RUN_STATUS"] >= 1
+    assert deleted["TEST_LOGS"] == 1
+    assert deleted["RUN_LEASES"] >= 1
+    assert read(session, ended.run_id) is None
+    assert read(session, living.run_id) is not None
+    assert len(test_logs.newest(session, living.run_id, 10)) == 1
+    assert prune.delete(session, patience(), found) == {}
+
+
+def made_old(plane: ControlPlane, run: Led, hours: int) -> None:
+    plane.change("UPDATE RUN_STATUS SET END_TIME = DATEADD(hour, ?, SYSDATE()) WHERE RUN_ID = ?", -hours, run.run_id)
+
+
+def remaining(plane: ControlPlane, runs: Sequence[Led]) -> list[bool]:
+    return [read(plane.session, run.run_id) is not None for run in runs]
+
+
+def test_runs_are_deleted_in_parts_the_oldest_first_and_a_repetition_goes_on_from_there(plane, led):
+    runs = [led(S.COMPLETED) for _ in range(5)]
+    for number, run in enumerate(runs):
+        made_old(plane, run, 100 - number)
+    found = prune.look(plane.session, patience(), 48 * 3600.0)
+    interrupted = InterruptedSession(plane.place, role="prune", environ=plane.environ)
+
+    with pytest.raises(ControlFailed):
+        prune.delete(interrupted, patience(), found, part_runs=2)
+    interrupted.close()
+    after_failure = remaining(plane, runs)
+    again = prune.look(plane.session, patience(), 48 * 3600.0)
+    prune.delete(plane.session, patience(), again, part_runs=2)
+
+    assert [run.id for run in found.runs] == [run.run_id for run in runs]
+    assert after_failure == [False, False, True, True, True]
+    assert len(again.runs) == 3
+    assert remaining(plane, runs) == [False] * 5
+
+
+def test_a_part_that_takes_too_long_is_made_smaller_and_not_repeated_as_it_is(plane, led):
+    runs = [led(S.COMPLETED) for _ in range(4)]
+    for number, run in enumerate(runs):
+        made_old(plane, run, 100 - number)
+    found, clock = prune.look(plane.session, patience(), 48 * 3600.0), FakeClock()
+    plane.server.fault(match="^DELETE FROM QUERY_EXECUTIONS", kind="error", errno=630, sqlstate="57014", count=2)
+
+    deleted = prune.delete(plane.session, patience(clock=clock), found, part_runs=4)
+    plane.server.fault(match="^DELETE FROM QUERY_EXECUTIONS", kind="error", errno=630, sqlstate="57014")
+    last = led(S.COMPLETED)
+    made_old(plane, last, 100)
+    with pytest.raises(ControlFailed, match=r"prune\.query_executions"):  # one run, and still too much
+        prune.delete(plane.session, patience(), prune.look(plane.session, patience(), 48 * 3600.0))
+    plane.server.clear_faults()
+
+    assert deleted["RUN_STATUS"] == 4
+    assert remaining(plane, runs) == [False] * 4
+    assert clock.monotonic_ns() == FakeClock().monotonic_ns()  # it did not wait between
+
+
+def test_of_the_leases_of_a_warehouse_the_newest_stays(plane):
+    key, other = f"warehouse:A/{uuid.uuid4()}", f"warehouse:A/{uuid.uuid4()}"
+    for one, number in ((key, 3), (other, 1)):
+        for _ in range(number):
+            plane.claim(one)
+            plane.expire(one, since_s=100 * 3600.0)
+    living = plane.new_run()
+    plane.claim(living)
+    plane.expire(living, since_s=100 * 3600.0)
+
+    prune.delete(plane.session, patience(), prune.look(plane.session, patience(), 48 * 3600.0))
+
+    assert [epoch for epoch, _, _ in plane.leases(key)] == [3]
+    assert [epoch for epoch, _, _ in plane.leases(other)] == [1]
+    assert [epoch for epoch, _, _ in plane.leases(living)] == [1]
+    assert plane.claim(key).epoch == 4
+
+
+@pytest.mark.parametrize(("role", "limit_s"), [("orchestrator", 8), ("prune", 300), ("enrich", 300)])
+def test_statements_that_take_long_have_a_time_limit_of_their_own(plane, role, limit_s):
+    session = plane.open(role)
+
+    (row,) = session.named_rows("SHOW PARAMETERS LIKE 'STATEMENT_TIMEOUT_IN_SECONDS' IN SESSION")
+
+    assert int(row["value"]) == limit_s
+
+
+def test_a_look_for_unfinished_runs_that_takes_too_long_does_not_delay_a_run(plane):
+    plane.server.fault(match="FROM RUN_STATUS S LEFT JOIN RUN_LEASES", kind="error", errno=630, sqlstate="57014")
+    clock = FakeClock()
+    waiting = RetryPolicy(stop=threading.Event(), clock=clock)
+
+    again = recover_orphans(plane.session, waiting, by="me")
+    working = unled_run_on(plane.session, waiting, lambda _: True)
+    plane.server.clear_faults()
+
+    assert (again, working) == (False, None)
+    assert clock.monotonic_ns() == FakeClock().monotonic_ns()

@@ -12,6 +12,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from loadgen.clock import Clock
@@ -61,7 +62,7 @@ from orchestrator.lifecycle import (
 )
 from orchestrator.spawn.spawner import ProcessEnd, Spawner
 from orchestrator.warehouse import WarehousePoller
-from orchestrator.worker_health import ReplacementTracker, WorkerView, assess_workers
+from orchestrator.worker_health import LiveMetricsReader, ReplacementTracker, WorkerView, assess_workers
 
 Result = TypeVar("Result")
 
@@ -107,6 +108,7 @@ class Leader:
         )
         self._publisher = EventPublisher(self.session, self.patience, self._leadership, timing, clock)
         self._liveness = LivenessTracker(longest_gap_s=2 * timing.tick_s)
+        self._assess = partial(assess_workers, self.worker_ids, reader=LiveMetricsReader())
         self.succession = ReplacementTracker()
         self._interrupts = 0
         self._published: tuple[RunRollup, float] | None = None  # and when
@@ -296,9 +298,7 @@ class Leader:
         timing, now_s = self._policy.timing, self._now_s()
         silent_s = self._liveness.observe({row.identity.worker_id: row.beat.count for row in rows}, now_s)
         self.succession.observe(rows)
-        self.workers = assess_workers(
-            self.worker_ids, rows, ends, silent_s, stale_s=timing.stale_s, dead_s=timing.dead_s
-        )
+        self.workers = self._assess(rows, ends, silent_s, stale_s=timing.stale_s, dead_s=timing.dead_s)
         return now_s
 
     def _limit(self, view: RunObservation, measured_s: float) -> RunEnding | None:

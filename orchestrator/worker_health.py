@@ -110,6 +110,23 @@ def _is_another(row: HeartbeatRow, before: HeartbeatRow) -> bool:
     return (new.hostname, new.pid) != (old.hostname, old.pid) or row.beat.count < before.beat.count
 
 
+class LiveMetricsReader:
+    """What heartbeats report. One that has not changed since the last look is not read again. One thread."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[str, LiveMetrics | None]] = {}  # by worker: the text, and what it says
+
+    def read(self, row: HeartbeatRow | None) -> LiveMetrics | None:
+        """None: it reports nothing, or nothing that can be read."""
+        if row is None or not row.beat.live_metrics:
+            return None
+        worker_id, text = row.identity.worker_id, row.beat.live_metrics
+        known = self._known.get(worker_id)
+        if known is None or known[0] != text:
+            known = self._known[worker_id] = text, _live(text)
+        return known[1]
+
+
 def assess_workers(
     expected: Sequence[str],
     rows: Sequence[HeartbeatRow],
@@ -118,13 +135,22 @@ def assess_workers(
     *,
     stale_s: float,
     dead_s: float,
+    reader: LiveMetricsReader | None = None,
 ) -> tuple[WorkerView, ...]:
-    """Every expected worker, in the order of their numbers."""
+    """Every expected worker, in the order of their numbers. `reader` remembers what earlier calls have read."""
+    reader = reader or LiveMetricsReader()
     by_id = {row.identity.worker_id: row for row in rows}
     ended = {end.worker_id: end for end in ends}
     return tuple(
         _view(
-            number, worker_id, by_id.get(worker_id), ended.get(worker_id), silent_s.get(worker_id, 0.0), stale_s, dead_s
+            number,
+            worker_id,
+            by_id.get(worker_id),
+            ended.get(worker_id),
+            silent_s.get(worker_id, 0.0),
+            stale_s,
+            dead_s,
+            reader.read(by_id.get(worker_id)),
         )
         for number, worker_id in enumerate(expected)
     )
@@ -138,6 +164,7 @@ def _view(
     silent_s: float,
     stale_s: float,
     dead_s: float,
+    live: LiveMetrics | None,
 ) -> WorkerView:
     health = worker_health(
         None if row is None else row.beat.status,
@@ -151,16 +178,14 @@ def _view(
         worker_group_id=number,
         health=health,
         row=row,
-        live=_live(row),
+        live=live,
         end=end,
         silent_s=silent_s,
     )
 
 
-def _live(row: HeartbeatRow | None) -> LiveMetrics | None:
-    if row is None or not row.beat.live_metrics:
-        return None
+def _live(text: str) -> LiveMetrics | None:
     try:
-        return read_live(row.beat.live_metrics)
+        return read_live(text)
     except LoadgenError:  # of another version, or damaged: counted as not there, never as zero
         return None

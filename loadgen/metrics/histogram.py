@@ -6,6 +6,7 @@ Histograms add, in any order and grouping; percentiles do not, and are made last
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -40,6 +41,14 @@ for _array in (EDGES_NS, LOWEST_NS, HIGHEST_NS):
 def buckets_of(times_ns: IntArray | int) -> IntArray:
     """The bucket of each time."""
     return np.asarray(np.searchsorted(EDGES_NS, times_ns, side="right"))
+
+
+_EDGES = EDGES_NS.tolist()
+
+
+def bucket_of(time_ns: int) -> int:
+    """The bucket of one time."""
+    return bisect_right(_EDGES, time_ns)
 
 
 def group_of(bucket: int, coarseness: int) -> int:

@@ -8,14 +8,16 @@ A heartbeat has at most LIMIT_BYTES. When it would be longer, it says less, in t
     4. the last seconds are left out, the newest at last      what thresholds over a span need of them is stored too
     5. the oldest windows are left out                        their ids are in "left_out"
 
-Counts and totals are always exact. Stored results (WINDOW_RESULTS) are never shortened.
+A run of many workers has a leader that reads all of them: their seconds are brief, counts of all statements together,
+unless thresholds over a span need more. Counts and totals are always exact. Stored results (WINDOW_RESULTS) are never
+shortened.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import reduce
 from operator import add
 from typing import Any
@@ -41,11 +43,17 @@ from loadgen.metrics.window_codec import (
     read_result,
 )
 from loadgen.model.counts import Counts, count_discrepancy
-from loadgen.model.run import Phase
+from loadgen.model.run import PHASES, Phase
 
 LIMIT_BYTES = 65_536
+_MICROSECOND = timedelta(microseconds=1)
+_YEARS = range(1970, 2200)
+# µs that it ended before the last one, µs that it lasted, phase, executing, skipped, succeeded, failed, cancelled
+_BRIEF_COLUMNS = 8
+_BRIEF_MAX = 10**15
 SECONDS_COARSENESS = 3  # of the times in LiveSecond: they are for charts
 SECONDS_STATEMENTS_MAX = 8
+FULL_SECONDS_WORKERS_MAX = 100  # of a run; with more of them seconds are brief
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +106,17 @@ class LiveSecond:
             times={ALL_STATEMENTS: reduce(add, self.times.values(), EMPTY)} if self.times else {},
         )
 
+    @property
+    def brief(self) -> LiveSecond:
+        """Counts of all statements together, without their times."""
+        return replace(self.folded, times={}, cut_off=EMPTY)
+
+    @property
+    def is_brief(self) -> bool:
+        return (
+            not self.times and not self.cut_off.count and self.judged is None and [*self.statements] == [ALL_STATEMENTS]
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveMetrics:
@@ -145,7 +164,7 @@ def read_live(text: str) -> LiveMetrics:
         left_out=tuple(left_out),
         logins=read_logins(fields.part("logins")) if fields.has("logins") else LoginCounts(),
         unstored=_read_unstored(fields.part("unstored")) if fields.has("unstored") else {},
-        seconds=tuple(map(_read_second, fields.parts("seconds"))) if fields.has("seconds") else (),
+        seconds=_read_seconds(fields),
         signal=fields.text("signal") if fields.has("signal") else None,
     )
 
@@ -171,9 +190,66 @@ def _live_data(live: LiveMetrics) -> dict[str, Any]:
         "left_out": live.left_out,
         "logins": logins_data(live.logins),
         **({"unstored": dict(live.unstored)} if live.unstored else {}),
-        **({"seconds": list(map(_second_data, live.seconds))} if live.seconds else {}),
+        **_seconds_data(live.seconds),
         **({} if live.signal is None else {"signal": live.signal}),
     }
+
+
+def _seconds_data(seconds: Sequence[LiveSecond]) -> dict[str, Any]:
+    if not seconds:
+        return {}
+    if not all(second.is_brief for second in seconds):
+        return {"seconds": list(map(_second_data, seconds))}
+    last = seconds[-1].ended_at
+    rows = [
+        [
+            round((last - second.ended_at) / _MICROSECOND),
+            round(second.seconds * 1e6),
+            PHASES.index(second.phase),
+            second.executing,
+            *ended_data(second.statements[ALL_STATEMENTS]).values(),
+        ]
+        for second in seconds
+    ]
+    return {"brief_seconds": {"ended_at": last.isoformat(), "rows": rows}}
+
+
+def _read_seconds(fields: JsonFields) -> tuple[LiveSecond, ...]:
+    if fields.has("brief_seconds"):
+        return _read_brief_seconds(fields.part("brief_seconds"))
+    return tuple(map(_read_second, fields.parts("seconds"))) if fields.has("seconds") else ()
+
+
+def _read_brief_seconds(fields: JsonFields) -> tuple[LiveSecond, ...]:
+    last, found = _read_moment(fields), []
+    for row in fields.items("rows"):
+        if not isinstance(row, list) or len(row) != _BRIEF_COLUMNS or not {int}.issuperset(map(type, row)):
+            fields.refuse(f"has a row that is not {_BRIEF_COLUMNS} whole numbers")
+        if min(row) < 0 or max(row) > _BRIEF_MAX or row[2] >= len(PHASES):
+            fields.refuse("has a number that cannot be")
+        before_us, length_us, phase, executing, skipped, succeeded, failed, cancelled = row
+        counts = Counts(skipped=skipped, succeeded=succeeded, failed=failed, cancelled=cancelled)
+        found.append(
+            LiveSecond(
+                ended_at=last - before_us * _MICROSECOND,
+                seconds=length_us / 1e6,
+                phase=PHASES[phase],
+                executing=executing,
+                statements={ALL_STATEMENTS: counts},
+                times={},
+            )
+        )
+    return tuple(found)
+
+
+def _read_moment(fields: JsonFields) -> datetime:
+    try:
+        moment = datetime.fromisoformat(fields.text("ended_at"))
+        if moment.tzinfo is None and moment.year in _YEARS:
+            return moment
+    except ValueError:
+        pass
+    fields.refuse("has a moment that cannot be read")
 
 
 def _second_data(second: LiveSecond) -> dict[str, Any]:
@@ -201,12 +277,8 @@ def _read_second(fields: JsonFields) -> LiveSecond:
     }
     if any(counts.succeeded != times.get(name, EMPTY).count for name, counts in statements.items()):
         written.refuse("has other times than were counted")
-    try:
-        ended_at = datetime.fromisoformat(fields.text("ended_at"))
-    except ValueError:
-        fields.refuse("has a moment that cannot be read")
     return LiveSecond(
-        ended_at=ended_at,
+        ended_at=_read_moment(fields),
         seconds=fields.number("seconds"),
         phase=fields.one_of("phase", Phase),
         executing=fields.whole("executing"),

@@ -30,12 +30,12 @@ from loadgen.metrics.histogram import (
     EMPTY,
     INNER_BUCKETS,
     Histogram,
-    buckets_of,
+    bucket_of,
     group_of,
     join,
     spread,
 )
-from loadgen.metrics.json_fields import COUNT_MAX, TIME_NS_MAX, JsonFields, is_whole, parse
+from loadgen.metrics.json_fields import COUNT_MAX, TIME_NS_MAX, JsonFields, parse
 from loadgen.metrics.outcome import Outcome
 from loadgen.metrics.recorder import WindowState
 from loadgen.metrics.stalls import read_stalls, stalls_data
@@ -276,39 +276,43 @@ def read_histogram(fields: JsonFields) -> Histogram:
     coarseness = fields.whole("coarseness") if fields.has("coarseness") else 1
     if coarseness not in COARSENESSES:
         fields.refuse(f"has a coarseness that is none of {COARSENESSES}")
-    groups = np.zeros(INNER_BUCKETS // coarseness + BUCKETS - INNER_BUCKETS, np.int64)
+    length = INNER_BUCKETS // coarseness + BUCKETS - INNER_BUCKETS
     items = fields.items("buckets")
-    if not all(is_whole(item) and -BUCKETS < item <= COUNT_MAX for item in items) or not items or items[0] < 0:
+    if not items or not {int}.issuperset(map(type, items)) or not -BUCKETS < min(items) <= max(items) <= COUNT_MAX:
         fields.refuse("has buckets that are not whole numbers, or none")
-    number, used = items[0], []
+    if items[0] < 0:
+        fields.refuse("has buckets that are not whole numbers, or none")
+    number, used, counts = items[0], [], []
     for item in items[1:]:
-        if item > 0 and number < len(groups):
-            groups[number] = item
+        if item > 0 and number < length:
             used.append(number)
+            counts.append(item)
             number += 1
         elif item < 0:
             number -= item
         else:
             fields.refuse("has an empty bucket, or too many")
+    groups = np.zeros(length, np.int64)
+    groups[used] = counts
     histogram = Histogram(
-        counts=spread(groups, coarseness),
+        counts=groups if coarseness == 1 else spread(groups, coarseness),
         count=fields.whole("count", low=1),
         sum_ns=fields.whole("sum_ns", high=COUNT_MAX * TIME_NS_MAX),
         min_ns=fields.whole("min_ns", high=TIME_NS_MAX),
         max_ns=fields.whole("max_ns", high=TIME_NS_MAX),
         coarseness=coarseness,
     )
-    _check(histogram, used, fields)
+    _check(histogram, used, sum(counts), fields)
     return histogram
 
 
-def _check(histogram: Histogram, used: list[int], fields: JsonFields) -> None:
+def _check(histogram: Histogram, used: list[int], counted: int, fields: JsonFields) -> None:
     """Its parts say some things twice; they must agree."""
     count, coarseness = histogram.count, histogram.coarseness
-    if int(histogram.counts.sum()) != count:
-        fields.refuse(f"has {int(histogram.counts.sum())} in its buckets, and a count of {count}")
-    ends = [group_of(int(buckets_of(time_ns)), coarseness) for time_ns in (histogram.min_ns, histogram.max_ns)]
-    if ends != [used[0], used[-1]]:
+    if counted != count:
+        fields.refuse(f"has {counted} in its buckets, and a count of {count}")
+    ends = [group_of(bucket_of(time_ns), coarseness) for time_ns in (histogram.min_ns, histogram.max_ns)]
+    if not used or ends != [used[0], used[-1]]:
         fields.refuse("has a minimum or maximum outside its first or last bucket")
     if not count * histogram.min_ns <= histogram.sum_ns <= count * histogram.max_ns:
         fields.refuse("has a sum that its minimum, maximum and count do not allow")

@@ -207,7 +207,8 @@ def thaw(text: str, environ: Environment) -> Scenario:
         raise InvalidStoredScenario(
             f"the stored scenario has version {version!r}, and this loadgen reads {FROZEN_VERSION}"
         )
-    return _scenario(config, environ)
+    scenario = _scenario(config, environ)
+    return dataclasses.replace(scenario, timing=scenario.timing.for_workers(scenario.load.workers or 1))
 
 
 def secrets_in(scenario: Scenario) -> tuple[str, ...]:

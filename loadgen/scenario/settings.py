@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from enum import StrEnum
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Self
 
 from loadgen.log import register_secret
 from loadgen.model.run import CONTROL_WAREHOUSE
@@ -215,13 +216,21 @@ def _start_help(what: str, default_s: float, attribute: str) -> str:
     return f"{what}; null: {format_duration_s(default_s)}, or {slow} with spcs, kubernetes and external."
 
 
+WORKERS_PER_SECOND = 100  # that send a heartbeat, and that poll
+
+
 @section
 class TimingSettings:
     """Intervals and time limits of loadgen itself, for tests and slow networks."""
 
     tick_s: Interval = key(default="1s", description="Interval of the orchestrator's decisions.")
-    heartbeat_s: Interval = key(default="1s", description="Interval of each worker's heartbeat.")
-    status_poll_s: Interval = key(default="1s", description="Interval in which workers read the run's status.")
+    heartbeat_s: Interval = key(
+        default="1s",
+        description="Interval of each worker's heartbeat; grows with the workers beyond 100, to 10s at 1,000.",
+    )
+    status_poll_s: Interval = key(
+        default="1s", description="Interval in which workers read the run's status; grows like heartbeat."
+    )
     events_poll_s: Interval = key(default="5s", description="Interval in which workers read events.")
     warehouse_poll_s: Interval = key(default="5s", description="Interval in which the warehouse is polled.")
     flush_s: Interval = key(default="5s", description="Interval in which snapshots and logs are written.")
@@ -252,6 +261,23 @@ class TimingSettings:
     lease_ttl_s: Interval = key(default="30s", description="The leader's lease expires after this time.")
     lease_renew_s: Interval = key(default="5s", description="Interval in which the lease is renewed.")
     lease_margin_s: Interval = key(default="5s", description="The leader stops acting this long before the expiry.")
+
+    def for_workers(self, workers: int) -> Self:
+        """With intervals that keep the statements per second of all workers together within bounds."""
+        period_s = workers / WORKERS_PER_SECOND
+        if period_s <= 1.0:
+            return self
+        heartbeat_s, status_poll_s = max(self.heartbeat_s, period_s), max(self.status_poll_s, period_s)
+        return replace(
+            self,
+            heartbeat_s=heartbeat_s,
+            status_poll_s=status_poll_s,
+            events_poll_s=max(self.events_poll_s, 2 * status_poll_s),
+            tick_s=max(self.tick_s, heartbeat_s / 5),
+            stale_s=max(self.stale_s, 6 * heartbeat_s),
+            dead_s=max(self.dead_s, 12 * heartbeat_s),
+            metrics_missing_s=max(self.metrics_missing_s, 6 * heartbeat_s),
+        )
 
 
 # --- the embedded server ---------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import replace
 from datetime import datetime
@@ -10,7 +11,7 @@ from pathlib import Path
 from loadgen.clock import Clock
 from loadgen.control.tables.test_results import ResultRow
 from loadgen.metrics.interval import Interval, ThresholdSecond, threshold_subjects
-from loadgen.metrics.live_metrics import LiveMetrics, LiveSecond, write_live
+from loadgen.metrics.live_metrics import FULL_SECONDS_WORKERS_MAX, LiveMetrics, LiveSecond, write_live
 from loadgen.metrics.recorder import WindowState
 from loadgen.metrics.window import WindowResult
 from loadgen.metrics.window_codec import WindowRow
@@ -28,9 +29,9 @@ from loadgen.worker.worker_state import WorkerSharedState, exit_reason_for
 TIMED_MAX = 20  # statements whose times are stored second by second; the counts of all are
 AWAKE_MAX_S = 2.0  # between two looks; beyond that this process was paused
 
-SECONDS_PER_HEARTBEAT = (
-    10  # in every heartbeat: a view that missed some heartbeats, or has just been opened, misses no second
-)
+# A view that missed some heartbeats, or has just been opened, misses no second.
+SECONDS_PER_HEARTBEAT = 10  # at least
+HEARTBEATS_PER_SECOND_SENT = 1.5  # in as many heartbeats is each second, on average
 
 
 class MetricsCollector:
@@ -54,8 +55,10 @@ class MetricsCollector:
         self._client = ClientResourceMeter()
         self._timed = frozenset(parts.scenario.workload.heaviest(TIMED_MAX))
         self._subjects = threshold_subjects(parts.scenario.thresholds)
+        self._is_brief = arguments.worker_group_count > FULL_SECONDS_WORKERS_MAX and not self._subjects
         self._disconnected = TargetWatchdog()
-        self._seconds: deque[LiveSecond] = deque(maxlen=SECONDS_PER_HEARTBEAT)
+        heartbeats_s = HEARTBEATS_PER_SECOND_SENT * parts.scenario.timing.heartbeat_s
+        self._seconds: deque[LiveSecond] = deque(maxlen=max(SECONDS_PER_HEARTBEAT, math.ceil(heartbeats_s)))
         self._closed = False  # the windows were, at the last look
         self._cooled = False  # the last snapshot was one of the cool-down; the last looks follow each other at once
 
@@ -70,7 +73,8 @@ class MetricsCollector:
             self._cooled = phase is Phase.COOLDOWN
             ended_at, executing = self._clock.utc_now().replace(tzinfo=None), parts.pool.executing
             judged = self._judged(interval, now_ns)
-            self._seconds.append(LiveSecond.of(interval, phase, ended_at=ended_at, executing=executing, judged=judged))
+            second = LiveSecond.of(interval, phase, ended_at=ended_at, executing=executing, judged=judged)
+            self._seconds.append(second.brief if self._is_brief else second)
             self._flush.put_snapshot(
                 snapshot_row(
                     interval,

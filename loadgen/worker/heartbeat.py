@@ -1,4 +1,4 @@
-"""The heartbeat thread: one UPDATE per second on a dedicated session. A failed one is followed by the next."""
+"""The heartbeat thread: one UPDATE per interval on a dedicated session. A failed one is followed by the next."""
 
 from __future__ import annotations
 
@@ -81,7 +81,9 @@ def _is_new_each_time(parameter: Parameter) -> bool:
 
 log = logging.getLogger(__name__)
 
-PREDECESSOR_DEAD_MS = 10_000  # a predecessor with the same id counts as dead after this silence
+# A predecessor with the same id counts as dead after this silence, and after some heartbeats that did not come.
+PREDECESSOR_DEAD_S = 10.0
+PREDECESSOR_HEARTBEATS = 6
 LAST_BEAT_S = 5.0
 
 
@@ -115,7 +117,8 @@ class Heartbeat:
 
     def _keep_beating(self, patience: RetryPolicy) -> None:
         try:
-            register(self._session, patience, self._me, silent_ms=PREDECESSOR_DEAD_MS, check=self._check(patience))
+            silent_s = max(PREDECESSOR_DEAD_S, PREDECESSOR_HEARTBEATS * self.period_s)
+            register(self._session, patience, self._me, silent_ms=round(silent_s * 1000), check=self._check(patience))
         except LoadgenError as error:
             self._shared.end(exit_reason_for(error))
             return

@@ -80,7 +80,7 @@ class Worker:
         self._spool = worker_spool_folder(arguments, self._test_id, environ)
         self._silence = ControlPlaneWatchdog()
         self._threads: list[Service] = []
-        self._timing = TimingSettings()
+        self._timing = TimingSettings().for_workers(arguments.worker_group_count)  # until the scenario is known
         self._parts: WorkerComponents | None = None
         self._measuring: MetricsCollector | None = None
         self._result: ResultRow | None = None

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from datetime import timedelta
 from functools import reduce
 from operator import add
 
@@ -20,7 +21,7 @@ from loadgen.metrics.interval import (
     stored_judged,
     write_custom_metrics,
 )
-from loadgen.metrics.json_fields import JsonFields
+from loadgen.metrics.json_fields import InvalidMetrics, JsonFields
 from loadgen.metrics.live_metrics import LIMIT_BYTES, LiveMetrics, LiveSecond, read_live, write_live
 from loadgen.metrics.outcome import FailedOutcome
 from loadgen.metrics.recorder import Sample, WindowState
@@ -231,6 +232,48 @@ def test_seconds_of_many_statements_are_told_of_all_together():
     assert len(told(8)[0].statements) == 8
     assert list(told(9)[0].statements) == [ALL_STATEMENTS]
     assert len(write_live(replace(live_of([]), seconds=told(9)))) < 6_000
+
+
+def test_brief_seconds_are_read_as_they_were_written_and_take_little_room():
+    brief = tuple(replace(second.brief, ended_at=MOMENT + timedelta(seconds=n)) for n, second in enumerate(told(6)))
+    live = replace(live_of(busy(6, 300), open_loop=True, names=list("abcdef")), seconds=brief)
+
+    text = write_live(live)
+
+    assert read_live(text) == live
+    assert "seconds" not in json.loads(text)
+    assert [second.statements[ALL_STATEMENTS].succeeded for second in brief] == [600] * 10
+    assert len(text) - len(write_live(replace(live, seconds=()))) < 500
+
+
+def test_one_second_that_says_more_keeps_all_as_they_are():
+    """Thresholds over a span need their times."""
+    live = replace(live_of([]), seconds=(*told(2)[:1], told(2)[0].brief))
+
+    assert len(json.loads(write_live(live))["seconds"]) == 2
+
+
+@pytest.mark.parametrize(
+    "row",
+    [[], [0] * 7, [0] * 9, "x", None, [0, 10**6, 99, 0, 0, 0, 0, 0], [0, 10**6, 2, 0, 0, -1, 0, 0],
+     [0, 10**6, 2, 0, 0, True, 0, 0], [0, 10**6, 2, 0, 0, 1.5, 0, 0], [0, 10**6, 2, 0, 0, 10**16, 0, 0]],
+    ids=str,
+)  # fmt: skip
+def test_brief_seconds_that_make_no_sense_are_refused(row):
+    data = json.loads(write_live(replace(live_of([]), seconds=(told(2)[0].brief,))))
+    data["brief_seconds"]["rows"].append(row)
+
+    with pytest.raises(InvalidMetrics, match="brief_seconds"):
+        read_live(json.dumps(data))
+
+
+@pytest.mark.parametrize("moment", ["", "yesterday", "9999-12-31T00:00:00", "2026-11-15T02:00:00+01:00", None])
+def test_a_moment_that_makes_no_sense_is_refused(moment):
+    data = json.loads(write_live(replace(live_of([]), seconds=(told(2)[0].brief,))))
+    data["brief_seconds"]["ended_at"] = moment
+
+    with pytest.raises(InvalidMetrics, match="brief_seconds"):
+        read_live(json.dumps(data))
 
 
 def test_a_beat_of_an_older_worker_has_no_seconds():

@@ -13,7 +13,7 @@ from loadgen.model.run import Phase
 from loadgen.model.worker import WorkerStatus
 from loadgen.rules.liveness import LivenessTracker, WorkerHealth
 from orchestrator.spawn.spawner import ProcessEnd
-from orchestrator.worker_health import ReplacementTracker, WorkerView, assess_workers
+from orchestrator.worker_health import LiveMetricsReader, ReplacementTracker, WorkerView, assess_workers
 from tests.unit.orchestrator_builders import end, live_text, row, view, window
 
 STALE_S, DEAD_S, GAP_S = 30.0, 60.0, 2.0
@@ -214,3 +214,20 @@ def test_a_beat_that_cannot_be_read_is_as_none_and_never_zero(text: str) -> None
     (worker,) = crew_of(row(live_metrics=text))
     assert worker.live is None
     assert worker.health is WorkerHealth.ALIVE
+
+
+def test_a_heartbeat_that_has_not_changed_is_read_once() -> None:
+    reader, text, later = LiveMetricsReader(), live_text(window(seconds=3.0)), live_text(window(seconds=4.0))
+
+    first, again = reader.read(row(live_metrics=text)), reader.read(row(live_metrics=text))
+    changed, damaged, none = (
+        reader.read(row(live_metrics=later)),
+        reader.read(row(live_metrics="{")),
+        reader.read(row(live_metrics=None)),
+    )
+
+    assert first is again is not None
+    assert changed is not None
+    assert changed != first
+    assert (damaged, none) == (None, None)
+    assert reader.read(row(live_metrics=text)) == first

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 
 import pytest
@@ -30,6 +31,7 @@ from loadgen.model.workload import (
     Uuid,
     Zipfian,
 )
+from loadgen.scenario.frozen import freeze, template_id, thaw
 from loadgen.scenario.model import (
     ColumnSpec,
     EnrichmentMode,
@@ -42,7 +44,7 @@ from loadgen.scenario.model import (
     TableSpec,
     TableType,
 )
-from loadgen.scenario.settings import ControlPlaneSettings, EmbeddedSettings
+from loadgen.scenario.settings import ControlPlaneSettings, EmbeddedSettings, TimingSettings
 from tests.unit.scenario_builders import MINIMAL, read
 
 EVERY_GENERATOR = """\
@@ -281,3 +283,32 @@ def test_thresholds_are_read(text, statement, metric, operator, limit):
 def test_what_is_no_threshold_is_refused(text):
     with pytest.raises(ValueError):
         parse_threshold(text)
+
+
+@pytest.mark.parametrize(
+    ("workers", "heartbeat_s", "events_s", "tick_s", "stale_s", "dead_s"),
+    [(1, 1, 5, 1, 30, 60), (100, 1, 5, 1, 30, 60), (500, 5, 10, 1, 30, 60), (1_000, 10, 20, 2, 60, 120)],
+)
+def test_intervals_grow_with_the_number_of_workers(workers, heartbeat_s, events_s, tick_s, stale_s, dead_s):
+    timing = TimingSettings().for_workers(workers)
+
+    assert (timing.heartbeat_s, timing.status_poll_s, timing.events_poll_s) == (heartbeat_s, heartbeat_s, events_s)
+    assert (timing.tick_s, timing.stale_s, timing.dead_s) == (tick_s, stale_s, dead_s)
+    assert timing.stale_s >= 6 * timing.heartbeat_s
+    assert timing.dead_s > timing.stale_s
+
+
+def test_longer_intervals_of_the_scenario_stay():
+    timing = replace(TimingSettings(), heartbeat_s=15.0, stale_s=300.0, dead_s=900.0).for_workers(1_000)
+
+    assert (timing.heartbeat_s, timing.status_poll_s, timing.stale_s, timing.dead_s) == (15.0, 10.0, 300.0, 900.0)
+
+
+def test_the_stored_scenario_is_as_written_and_all_who_read_it_use_the_same_intervals():
+    scenario = read(MINIMAL + "load: {connections: 2000, workers: 1000}\n")
+
+    stored = freeze(scenario)
+
+    assert scenario.timing.heartbeat_s == 1.0
+    assert thaw(stored, {}).timing.heartbeat_s == 10.0
+    assert template_id(scenario) == template_id(replace(thaw(stored, {}), timing=scenario.timing))

@@ -123,6 +123,7 @@ class ResultMemoryMeter(asyncio.Protocol):
     def end(self, *, failed: bool = False) -> Charge | None:
         """Memory of its result; None: a small one, which is not counted."""
         charge, self._charge, self._refuse = self._charge, None, None
+        self._received = 0  # what comes between two statements is no result
         if charge is not None and failed:
             charge.give_back()
         return charge

@@ -1,5 +1,6 @@
 """Environments for programs whose packages are not ours."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,19 @@ from pathlib import Path
 from tests.embedded_server import reachable_directory
 
 INSTALL_S = 500.0
+DIRECT = os.environ | {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1", "TZ": "UTC"}
+
+
+def output_of(place: Path, limit_s: float, *words: str) -> str:
+    """What a program printed that must succeed."""
+    done = subprocess.run(words, cwd=place, capture_output=True, text=True, timeout=limit_s, env=DIRECT)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+def checks_in(printed: str) -> dict[str, str]:
+    """Lines of a name, a tab and a value."""
+    return dict(line.split("\t", 1) for line in printed.splitlines() if "\t" in line)
 
 
 @contextmanager

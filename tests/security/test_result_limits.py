@@ -46,6 +46,14 @@ def test_a_result_that_is_too_large_is_refused_while_it_arrives(server: Embedded
     assert other.answers()
 
 
+def test_a_large_result_is_not_charged_to_the_next_statement(server: EmbeddedServer):
+    wire = Wire(server)
+
+    wire.sql(f"SELECT {MIB_TEXT} FROM {rows(3)}")
+
+    assert [wire.sql("SELECT SYSTEM$WAIT(0)") for _ in range(3)]  # its argument may be of a few bytes
+
+
 def test_a_result_that_is_too_large_does_not_end_its_transaction(server: EmbeddedServer):
     wire, other = Wire(server), Wire(server)
     name = f"LARGE_{uuid.uuid4().hex}.PUBLIC.T"

@@ -6,6 +6,7 @@ common            printing, signals, threads, and texts that several commands sh
 options           options of several commands, and the control plane that they name
 run               `loadgen run`: follows the job, passes on signals, writes the files
 run_screen        the display of `run` and `watch`: the live view, or lines
+capture           `loadgen capture`
 watch             `loadgen watch`
 recover           `loadgen runs recover`
 runs              `loadgen runs`

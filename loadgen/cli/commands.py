@@ -53,6 +53,11 @@ COMMANDS = {
         "Run a scenario: prepare, warm up, measure, report.",
         "loadgen run examples/quickstart.yaml",
     ),
+    "capture": CommandEntry(
+        "loadgen.cli.capture:capture",
+        "Record what a warehouse executed, with pseudonyms, to replay it.",
+        "loadgen capture -c prod --warehouse WH --from 2h --out captured",
+    ),
     "watch": CommandEntry(
         "loadgen.cli.watch:watch",
         "Show a run live, from anywhere, until it ends.",
@@ -153,7 +158,7 @@ COMMANDS = {
 SECTIONS = {
     "Scenarios and runs": ("init", "validate", "prepare", "run", "watch", "status", "stop", "schema", "completion"),
     "Results": ("runs", "report", "compare", "experiment", "experiments", "trend", "enrich", "upload"),
-    "Snowflake account": ("connections", "doctor", "grants", "setup", "embedded"),
+    "Snowflake account": ("connections", "doctor", "grants", "setup", "capture", "embedded"),
     "Nightly benchmarks": ("schedule", "queue", "pool", "workers"),
     "Started by loadgen": ("worker",),
 }

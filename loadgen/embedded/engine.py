@@ -75,6 +75,7 @@ class Engine(Executor):
         if tag:
             context = context._replace(query_tag=str(tag))
         statement = self.history.begin(context, request.text, self.now_ms())
+        statement.bindings = request.bindings
         task = asyncio.current_task()
         assert task is not None
         running = RunningStatement(statement, session, request, task)

@@ -19,7 +19,7 @@ import mmap
 import os
 import struct
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -34,6 +34,8 @@ RESULT_LIMIT_DEFAULT = 100
 SEARCHED_MAX = 10_000  # how far back a search by query id goes
 RESULT_LIMIT_MAX = 10_000
 ROWS_CHARACTERS_MAX = 50_000_000  # of the texts in one answer: long ones are repeated for each statement
+BIND_BYTES_MAX = 64 * 1024 * 1024  # of all bind values that are kept; those of older statements are NULL then
+BINDS_OF_ONE_MAX = 10_000  # bytes; Snowflake has such a limit too, and does not tell it
 HISTORY_MS = 7 * 24 * 3600 * 1000.0  # QUERY_HISTORY reaches back 7 days
 
 # A statement that touches only hybrid tables leaves no row in QUERY_HISTORY when it is one of these and shorter.
@@ -91,6 +93,8 @@ class StatementRecord:
     query_type: str = "UNKNOWN"
     hybrid_only: bool = False
     in_transaction: bool = False
+    bindings: Mapping[str, Mapping[str, Any]] | None = None  # as they came
+    binds: bytes | None = b""  # of one that has ended: JSON of its bind values, empty without; None: not kept
     status: str = "running"  # running, queued, blocked or resuming_warehouse
     cancel: Callable[[], None] | None = None  # set by its task; called to cancel the statement
 
@@ -109,6 +113,9 @@ class StatementHistory:
         self._first = 0  # position of the oldest record; a position's place in the ring is its remainder
         self._next = 0
         self._shown = -1  # position of the newest record that QUERY_HISTORY shows
+        self._binds: dict[int, bytes] = {}  # by position, oldest first
+        self._bind_bytes = 0
+        self._unbound = -1  # position of the newest record whose bind values were dropped
         self._texts: _Shared[str] = _Shared("", lambda text: 160 + len(text) * (1 if text.isascii() else 4))
         self._contexts: _Shared[StatementContext] = _Shared(
             StatementContext(0, ""), lambda context: 400 + len(context.query_tag)
@@ -152,8 +159,17 @@ class StatementHistory:
         self._next = position + 1
         if _is_shown(statement, total_ms):
             self._shown = position
+            if statement.bindings:
+                self._keep_binds(position, _bind_values(statement.bindings))
         while self._texts.size_bytes + self._contexts.size_bytes > self._text_bytes_max and self.kept > 1:
             self._forget_oldest()
+
+    def _keep_binds(self, position: int, binds: bytes) -> None:
+        self._binds[position] = binds
+        self._bind_bytes += 100 + len(binds)
+        while self._bind_bytes > BIND_BYTES_MAX:
+            self._unbound = next(iter(self._binds))
+            self._bind_bytes -= 100 + len(self._binds.pop(self._unbound))
 
     def drop(self, statement: StatementRecord) -> None:
         """Drop a statement that was described, not executed."""
@@ -234,6 +250,7 @@ class StatementHistory:
 
     def _forget_oldest(self) -> None:
         *_, context, query_type, sql_text, error_message, _ = self._unpack(self._first)
+        self._bind_bytes -= 100 + len(self._binds.pop(self._first)) if self._first in self._binds else 0
         self._first += 1
         self._contexts.drop(context)
         for text in (query_type, sql_text, error_message):
@@ -248,6 +265,7 @@ class StatementHistory:
             _id_text(query_id), self._contexts.values[context], self._texts.values[sql_text],
             start_ms, end_ms, queued_ms, execution_ms, compile_ms, blocked_ms, rows, result_bytes, error_code,
             self._texts.values[error_message], self._texts.values[query_type],
+            binds=self._binds.get(position, None if position <= self._unbound else b""),
             status="failed_with_error" if error_code else "success",
         )  # fmt: skip
 
@@ -365,5 +383,18 @@ def _row(statement: StatementRecord, now_ms: float) -> Row:
         round(statement.compile_ms), round(max(0.0, statement.execution_ms)),
         0, 0, round(statement.queued_ms), round(statement.blocked_ms), 0, 0,
         size_bytes, rows, rows if statement.query_type == "INSERT" else 0, 1 if is_dml else rows, size_bytes,
-        0.0, None, None, None, None,
+        0.0, None, None, None, None if statement.binds is None else statement.binds.decode() or "[]",
     )  # fmt: skip
+
+
+def _bind_values(bindings: Mapping[str, Mapping[str, Any]]) -> bytes:
+    """As QUERY_HISTORY has them; NULL for array binds, and for large ones."""
+    values = [one.get("value") for one in bindings.values()]
+    size = sum(len(value) for value in values if isinstance(value, (str, list)))
+    if size > BINDS_OF_ONE_MAX or any(isinstance(value, (list, dict)) for value in values):
+        return b"null"
+    try:
+        known = {name: {key: one.get(key) for key in ("type", "value")} for name, one in bindings.items()}
+        return orjson.dumps(known)
+    except TypeError:  # half a surrogate pair
+        return b"null"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -73,6 +74,28 @@ def test_times_are_instants_and_durations_whole_milliseconds(tagged, named):
     parts = ("COMPILATION_TIME", "EXECUTION_TIME", "QUEUED_OVERLOAD_TIME", "TRANSACTION_BLOCKED_TIME")
     assert all(type(row[name]) is int and row[name] >= 0 for name in parts)
     assert abs(sum(row[name] for name in parts) - row["TOTAL_ELAPSED_TIME"]) <= 4  # each is rounded
+
+
+def test_bind_values_are_kept_with_their_types(tagged, named):
+    tagged.execute("SELECT ?, ?, ?", (5, "five", None))
+    bound = tagged.sfqid
+    tagged.execute("SELECT 1")
+
+    rows = history(named, "RESULT_LIMIT => 1000", where=f"QUERY_ID IN ('{bound}', '{tagged.sfqid}')")
+
+    without, given = (json.loads(row["BIND_VALUES"]) for row in rows)
+    assert without == []
+    assert [given[name]["value"] for name in ("1", "2", "3")] == ["5", "five", None]
+    assert [given[name]["type"] for name in ("1", "2")] == ["FIXED", "TEXT"]
+
+
+def test_array_binds_are_null(tagged, named):
+    tagged.execute("CREATE OR REPLACE TABLE bound (a INT)")
+    tagged.executemany("INSERT INTO bound (a) VALUES (?)", [(1,), (2,)])
+
+    (row,) = history(named, "RESULT_LIMIT => 1000", where=f"QUERY_ID = '{tagged.sfqid}'")
+
+    assert row["BIND_VALUES"] is None
 
 
 def test_a_hundred_rows_are_given_unless_more_are_asked_for(tagged, named):

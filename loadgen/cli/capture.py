@@ -1,0 +1,204 @@
+"""`loadgen capture`: record what a warehouse executed, from Snowflake's query history or a CSV file of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from loadgen.cli.common import duration_s, echo, run_in_thread
+from loadgen.cli.options import embedded_server_if_needed, format_option
+from loadgen.errors import ConfigurationError, UsageError
+from loadgen.log import printable
+from loadgen.units import counted
+
+if TYPE_CHECKING:
+    from loadgen.capture.recorder import CaptureFilter, CaptureRecorder
+    from loadgen.model.capture import CaptureManifest
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+ATTEMPTS = 5  # of one page
+IMPORT_ROWS = 100_000  # between two lines of progress
+
+
+def recording_options(command: Command) -> Command:
+    """Options of a capture, whatever it reads from."""
+    options = (
+        click.option("--user", metavar="NAME", help="Only statements of this user."),
+        click.option("--role", metavar="NAME", help="Only statements that ran with this role."),
+        click.option("--database", metavar="NAME", help="Only statements that ran in this database."),
+        click.option("--tag", metavar="TEXT", help="Only statements whose QUERY_TAG contains this text."),
+        click.option("--kind", type=click.Choice(["read", "write"]), help="Only reads, or only writes."),
+        click.option("--min-duration", metavar="TIME", help="Only statements that took at least this time: 50ms."),
+        click.option("--max-duration", metavar="TIME", help="Only statements that took at most this time: 1m."),
+        click.option("--keep-values", is_flag=True, help="Keep literals and binds, except for those that look secret."),
+        click.option("--hide-names", is_flag=True, help="Replace names of tables and columns too; for sharing only."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return format_option(command)
+
+
+@click.group(
+    invoke_without_command=True,
+    epilog="\b\nExample:\n  loadgen capture -c prod --warehouse WH --from 2h --out captured\n"
+    "  loadgen capture -c prod --warehouse WH --from 2026-11-15T08:00 --to 2026-11-15T12:00 --out captured",
+)
+@click.option("-c", "--connection", metavar="NAME", help="Use this connection.")
+@click.option("--warehouse", metavar="NAME", help="The warehouse whose history is read.")
+@click.option("--from", "since", metavar="TIME", help="Begin of the span: 2026-11-15T08:00 (UTC), or 2h ago.")
+@click.option("--to", "until", metavar="TIME", help="End of the span.  [default: now]")
+@click.option("--out", metavar="DIR", type=click.Path(path_type=Path), help="A new folder for the capture.")
+@recording_options
+@click.pass_context
+def capture(context: click.Context, /, **given: Any) -> None:
+    """Record the statements that a warehouse executed, to replay them as a load test.
+
+    Reads Snowflake's query history: of the last seven days from INFORMATION_SCHEMA, before that from ACCOUNT_USAGE.
+    Literals and bind values are replaced by consistent pseudonyms of the same type, and comments are removed. What
+    cannot be parsed is left out, and counted. An interrupted capture goes on when the same command is given again.
+    `load: {mode: replay, capture: DIR}` in a scenario replays it.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    for name, option in (("warehouse", "--warehouse"), ("since", "--from"), ("out", "--out")):
+        if not given[name]:
+            raise UsageError(f"{option} is missing", remedy="`loadgen capture --help` shows an example.")
+    with embedded_server_if_needed(given["connection"]):
+        manifest = run_in_thread(lambda: _capture(given), name="capture")
+    _print(manifest, given["out"], given["output"])
+
+
+@capture.command("import", epilog="\b\nExample:\n  loadgen capture import history.csv --out captured")
+@click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
+@click.option("--out", metavar="DIR", type=click.Path(path_type=Path), required=True, help="A new folder.")
+@recording_options
+def import_csv(file: Path, out: Path, **given: Any) -> None:
+    """Make a capture of a CSV file with rows of QUERY_HISTORY.
+
+    The file has a header. It needs QUERY_TEXT, SESSION_ID, START_TIME, and TOTAL_ELAPSED_TIME or END_TIME. These are
+    used if they are there: DATABASE_NAME, SCHEMA_NAME, USER_NAME, ROLE_NAME, QUERY_TAG, EXECUTION_STATUS,
+    ROWS_PRODUCED, BIND_VALUES.
+    """
+    from loadgen.capture.history import read_csv
+
+    recorder = _recorder(out, "a CSV file", given, start=None, end=None)
+    held = []
+    for number, row in enumerate(read_csv(file), 1):
+        held.append(row)
+        if not number % IMPORT_ROWS:
+            recorder.add(held)
+            held.clear()
+            echo(f"read {counted(number, 'statement')}", err=True)
+    recorder.add(held)
+    _print(recorder.finish(), out, given["output"])
+
+
+def _capture(given: dict[str, Any]) -> CaptureManifest:
+    from loadgen.capture.history import WarehouseHistory
+    from loadgen.snowflake.profile_lookup import find_profile
+    from loadgen.snowflake.session import RetryPolicy
+
+    profile = find_profile(given["connection"], environ=os.environ, overrides={})
+    stop = threading.Event()
+    history = WarehouseHistory(profile, given["warehouse"], RetryPolicy(stop=stop, attempts=ATTEMPTS, note=_warn))
+    try:
+        now = history.now()
+        start, end = _moment(given["since"], "--from", now), _moment(given["until"] or "0s", "--to", now)
+        if start >= end:
+            raise UsageError("--from is not before --to", remedy="Write for example --from 4h --to 2h.")
+        source = f"the history of warehouse {printable(given['warehouse'], 100)}"
+        recorder = _recorder(given["out"], source, given, start=start, end=end)
+        start, end = recorder.options.start or start, recorder.options.end or end
+        if recorder.left_until is not None:
+            end = recorder.left_until
+            echo(f"going on at {_shown(end)}, with {counted(recorder.taken, 'statement')}", err=True)
+        for part in history.parts(start, end):
+            recorder.add(part.rows)
+            if part.left_until is None or part.left_until < end:
+                end = part.left_until or start
+                recorder.save(end)
+            echo(f"{counted(recorder.taken, 'statement')}, back to {_shown(end)}", err=True)
+        return recorder.finish()
+    finally:
+        stop.set()
+        history.close()
+
+
+def _recorder(
+    out: Path, source: str, given: dict[str, Any], *, start: datetime | None, end: datetime | None
+) -> CaptureRecorder:
+    try:
+        from loadgen.capture.recorder import CaptureOptions, CaptureRecorder
+    except ModuleNotFoundError as error:
+        remedy = "Install loadgen with its extra `capture`: pip install 'loadgen[capture]'."
+        raise ConfigurationError(f"the package {error.name} is not installed", remedy=remedy) from error
+
+    options = CaptureOptions(
+        source=source,
+        filters=_filter(given),
+        keep_values=given["keep_values"],
+        hide_names=given["hide_names"],
+        start=start,
+        end=end,
+    )
+    unrelated = ("output", "out", "connection")
+    arguments = {name: str(value) for name, value in given.items() if name not in unrelated and value is not None}
+    return CaptureRecorder(out, options, arguments)
+
+
+def _filter(given: dict[str, Any]) -> CaptureFilter:
+    from loadgen.capture.recorder import CaptureFilter
+    from loadgen.model.capture import StatementRole
+
+    least, most = (
+        None if given[name] is None else duration_s(given[name], f"--{name.replace('_', '-')}") * 1000
+        for name in ("min_duration", "max_duration")
+    )
+    return CaptureFilter(
+        user=given["user"],
+        role=given["role"],
+        database=given["database"],
+        tag=given["tag"],
+        kinds=frozenset([StatementRole(given["kind"])] if given["kind"] else []),
+        min_ms=least,
+        max_ms=most,
+    )
+
+
+def _moment(text: str, option: str, now: datetime) -> datetime:
+    """A time, or how long ago; naive UTC."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return now - timedelta(seconds=duration_s(text, option))
+    return moment if moment.tzinfo is None else moment.astimezone(UTC).replace(tzinfo=None)
+
+
+def _shown(moment: datetime) -> str:
+    return f"{moment.isoformat(sep=' ', timespec='seconds')} UTC"
+
+
+def _warn(error: BaseException) -> None:
+    echo(f"warning: {printable(str(error))}; trying again", err=True)
+
+
+def _print(manifest: CaptureManifest, out: Path, output: str) -> None:
+    if output == "json":
+        echo(json.dumps({"folder": str(out), **json.loads(manifest.text())}, indent=2))
+        return
+    from loadgen.model.capture import LeftOutReason
+
+    left = {LeftOutReason[name.upper()]: count for name, count in manifest.left_out.items() if count}
+    echo(f"captured {counted(manifest.statements, 'statement')} of {counted(manifest.sessions, 'session')} in {out}")
+    echo(f"  {manifest.span_from} to {manifest.span_to}, {counted(manifest.templates_total, 'template')}")
+    echo(f"  values: {'pseudonyms' if manifest.pseudonyms else 'real'}")
+    for reason, count in left.items():
+        echo(f"  left out: {count:,} because {reason.value}")

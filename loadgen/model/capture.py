@@ -1,0 +1,143 @@
+"""A capture: statements that a warehouse executed, in the order of their start, and what is known of all of them.
+
+DIR/statements.jsonl.gz   a header, then one RecordedStatement per line
+DIR/capture.json          CaptureManifest
+DIR/README.md             the same for people
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+CAPTURE_FORMAT, CAPTURE_VERSION = "loadgen-capture", 1
+STATEMENTS_FILE, MANIFEST_FILE = "statements.jsonl.gz", "capture.json"
+
+BindValue = tuple[str, str | int | float | bool | None]  # Snowflake's type, and the value
+
+
+class InvalidCapture(ValueError):
+    """A file is no capture, or one of another version."""
+
+
+class StatementRole(StrEnum):
+    READ = "read"
+    WRITE = "write"
+    CONTEXT = "context"  # USE, SET, ALTER SESSION: what later statements of the session depend on
+    TRANSACTION = "transaction"  # BEGIN, COMMIT, ROLLBACK
+
+
+class LeftOutReason(StrEnum):
+    """Why a statement of the history is not in the capture."""
+
+    UNPARSED = "the text cannot be parsed"
+    TRUNCATED = "the history has cut the text off"
+    NO_BINDS = "the history has no values for its binds"
+    NOT_REPLAYABLE = "it is no query, DML or session statement"
+    SYSTEM_FUNCTION = "it calls a SYSTEM$ function"
+    SEVERAL = "the text has several statements"
+    FAILED = "it failed"
+    EARLIER = "it began before the span"
+    FILTERED = "a filter excludes it"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedStatement:
+    """One executed statement. `session` is the number of its session, in the order of their first statements."""
+
+    session: int
+    at_ms: float  # its start, since that of the first statement
+    role: StatementRole
+    template: str
+    sql: str
+    binds: tuple[BindValue, ...] = ()
+    ms: float = 0.0
+    rows: int | None = None
+    database: str | None = None
+    schema: str | None = None
+    user: str | None = None  # always a pseudonym
+
+    def line(self) -> str:
+        """One line of the file; what is not known is left out."""
+        return json.dumps({name: value for name, value in asdict(self).items() if value not in (None, ())})
+
+    @classmethod
+    def of_line(cls, line: str) -> RecordedStatement:
+        try:
+            data = json.loads(line)
+            binds = tuple((str(kind), value) for kind, value in data.pop("binds", ()))
+            return cls(**data | {"binds": binds, "role": StatementRole(data["role"])})
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise InvalidCapture(f"not a line of a capture: {line[:60]!r}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapturedTemplate:
+    """A statement as it repeats: `sql` has a ? where values stood."""
+
+    id: str
+    name: str
+    role: StatementRole
+    count: int
+    total_ms: float
+    sql: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureManifest:
+    """capture.json."""
+
+    created_at: str
+    source: str
+    span_from: str  # start of the first statement
+    span_to: str  # end of the last
+    span_ms: float
+    filters: Mapping[str, str]
+    pseudonyms: bool  # values are not the real ones
+    names_hidden: bool
+    statements: int
+    sessions: int
+    session_overlap: int  # the most sessions between their first and last statement at one moment
+    roles: Mapping[str, int]
+    left_out: Mapping[str, int]
+    templates: tuple[CapturedTemplate, ...]  # the most frequent
+    templates_total: int
+    statements_sha256: str
+
+    def text(self) -> str:
+        return json.dumps({"format": CAPTURE_FORMAT, "version": CAPTURE_VERSION, **asdict(self)}, indent=2) + "\n"
+
+    @classmethod
+    def of_text(cls, text: str) -> CaptureManifest:
+        data = _checked_format(text)
+        try:
+            templates = tuple(
+                CapturedTemplate(**one | {"role": StatementRole(one["role"])}) for one in data.pop("templates")
+            )
+            return cls(**data, templates=templates)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise InvalidCapture(f"not the description of a capture: {error}") from error
+
+
+def header_line() -> str:
+    return json.dumps({"format": CAPTURE_FORMAT, "version": CAPTURE_VERSION})
+
+
+def check_header(line: str) -> None:
+    _checked_format(line)
+
+
+def _checked_format(text: str) -> dict[str, Any]:
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise InvalidCapture(f"not JSON: {error}") from error
+    if not isinstance(data, dict) or data.pop("format", None) != CAPTURE_FORMAT:
+        raise InvalidCapture("not a capture of loadgen")
+    version = data.pop("version", None)
+    if version != CAPTURE_VERSION:
+        raise InvalidCapture(f"it has version {version}, and this loadgen reads {CAPTURE_VERSION}")
+    return data

@@ -1,0 +1,120 @@
+"""A capture of statements that really ran, through the real driver and the embedded server's query history."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlglot
+
+from loadgen.capture import history as history_module
+from loadgen.cli.main import main
+from loadgen.model.capture import RecordedStatement, check_header
+from tests.embedded_server import EmbeddedServer
+
+Capture = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def warehouse(connect: Callable[..., Any], database: str) -> str:
+    """A warehouse that only this test uses."""
+    name = f"{database}_WH"
+    connect().cursor().execute(f"CREATE WAREHOUSE {name}")
+    return name
+
+
+@pytest.fixture
+def capture(
+    server: EmbeddedServer, warehouse: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> Capture:
+    """loadgen capture, of the test's warehouse; says what it printed."""
+    monkeypatch.setenv("LOADGEN_EMBEDDED_ADDRESS", server.address)
+
+    def run(*words: str, out: str = "captured", code: int = 0) -> dict[str, Any]:
+        place = ["-c", "embedded", "--warehouse", warehouse, "--from", "1h", "--out", str(tmp_path / out)]
+        assert main(["capture", *place, "--format", "json", *words]) == code
+        said = capsys.readouterr()
+        return json.loads(said.out) if code == 0 else {"error": said.err}
+
+    return run
+
+
+def statements_of(folder: Path) -> list[RecordedStatement]:
+    with gzip.open(folder / "statements.jsonl.gz", "rt", encoding="utf-8") as file:
+        check_header(file.readline())
+        return [RecordedStatement.of_line(line) for line in file]
+
+
+def workload(connect: Callable[..., Any], warehouse: str) -> int:
+    """Two sessions with binds, literals, comments and context. How many statements can be replayed."""
+    first, second = connect(warehouse=warehouse).cursor(), connect(warehouse=warehouse).cursor()
+    first.execute("CREATE OR REPLACE TABLE people (id INT, name VARCHAR, born DATE)")
+    first.execute("INSERT INTO people VALUES (1, 'Catherine Johnson', '1970-05-17') -- by Grace")
+    second.execute("ALTER SESSION SET TIMEZONE = 'UTC'")
+    second.execute("SELECT name FROM people WHERE id = ? AND name = ?", (4711, "Catherine Johnson"))
+    first.execute("SELECT /* Grace */ id FROM people WHERE born BETWEEN '1970-05-01' AND '1970-05-31' LIMIT 10")
+    second.execute("SELECT name FROM people WHERE id = ? AND name = ?", (4712, "Dorothy"))
+    with pytest.raises(Exception, match="does not exist"):
+        second.execute("SELECT * FROM missing_table")
+    return 5
+
+
+def test_statements_of_a_warehouse_are_captured(capture, connect, warehouse, tmp_path, cursor):
+    replayable = workload(connect, warehouse)
+
+    said = capture()
+
+    found = statements_of(tmp_path / "captured")
+    everything = "\n".join(one.line() for one in found)
+    assert said["statements"] == replayable == len(found)
+    assert (said["sessions"], said["templates_total"]) == (2, 4)
+    assert (said["left_out"]["failed"], said["left_out"]["not_replayable"]) == (1, 1)
+    assert [one.role for one in found] == ["write", "context", "read", "read", "read"]
+    assert not any(word in everything for word in ("Catherine", "Johnson", "Grace", "Dorothy", "4711", "1970-05"))
+    assert [kind for kind, _ in found[2].binds] == ["FIXED", "TEXT"]
+    assert found[0].sql.split("'")[1] == found[2].binds[1][1]  # one name, one pseudonym
+    for one in found:
+        assert sqlglot.parse_one(one.sql, dialect="snowflake").sql("snowflake")
+        cursor.execute(one.sql, [value for _, value in one.binds] or None)
+
+
+def test_full_pages_are_followed_by_more_pages(capture, connect, warehouse, tmp_path, monkeypatch):
+    monkeypatch.setattr(history_module, "PAGE_ROWS", 7)
+    cursor = connect(warehouse=warehouse).cursor()
+    for number in range(40):
+        cursor.execute("SELECT ?", (number,))
+
+    said = capture("--keep-values")
+
+    found = statements_of(tmp_path / "captured")
+    assert said["statements"] == 40
+    assert [one.binds[0][1] for one in found] == [str(number) for number in range(40)]
+
+
+def test_an_interrupted_capture_is_continued(capture, connect, warehouse, tmp_path, server, monkeypatch):
+    monkeypatch.setattr(history_module, "PAGE_ROWS", 7)
+    cursor = connect(warehouse=warehouse).cursor()
+    for number in range(40):
+        cursor.execute("SELECT ?", (number,))
+    server.fault(match="QUERY_HISTORY_BY_WAREHOUSE", kind="latency", ms=1, count=2)  # two pages are read
+    server.fault(match="QUERY_HISTORY_BY_WAREHOUSE", kind="error", errno=3001)
+
+    failed = capture("--keep-values", code=3)
+    server.clear_faults()
+    said = capture("--keep-values")
+
+    assert "hint: The role needs MONITOR" in failed["error"]
+    assert said["statements"] == 40
+    assert len({one.binds for one in statements_of(tmp_path / "captured")}) == 40
+
+
+def test_filters_and_bad_spans_are_told(capture, connect, warehouse):
+    workload(connect, warehouse)
+
+    assert capture("--kind", "write", out="writes")["roles"] == {"write": 1, "context": 1}
+    assert "error: --from is not before --to" in capture("--to", "2h", out="never", code=2)["error"]
+    assert "error: --to is 'soon'" in capture("--to", "soon", out="never", code=2)["error"]

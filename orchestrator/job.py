@@ -24,6 +24,7 @@ from loadgen.control.tables.test_results import ResultRow
 from loadgen.errors import LoadgenError, RunFailed, cannot_write
 from loadgen.log import logged_to
 from loadgen.prepare.prepare import PreparationProgress, PreparationStopped, prepare_scenario, read_pools
+from loadgen.prepare.replay import deal_replay
 from loadgen.prepare.session import PrepareSession, opener, server_version, target_profile
 from loadgen.report.records import RunRecord
 from loadgen.report.summary import with_unstored
@@ -173,7 +174,8 @@ class RunJob:
             prepare_scenario(
                 session, scenario, drop=False, force=False, progress=self._tell, stop=self.stop, clock=self.clock
             )
-            pools = read_pools(session, scenario, self.folder)
+            scenario, recorded = deal_replay(scenario, self.folder)
+            pools = read_pools(session, scenario, self.folder) | recorded
             circumstances = self._circumstances(session)
         finally:
             session.close()

@@ -45,7 +45,7 @@ from loadgen.rules.plan import plan_run
 from loadgen.rules.thresholds import check_thresholds
 from loadgen.rules.validity import Evidence, RunVerdict, invalid_reasons
 from loadgen.scenario.frozen import thaw
-from loadgen.scenario.model import LoadMode, Scenario
+from loadgen.scenario.model import Scenario
 from loadgen.snowflake.session import RetryPolicy, is_retryable_soon
 from loadgen.units import NS_PER_S
 from orchestrator.find_max_controller import FindMaxController, find_max_controller
@@ -315,7 +315,7 @@ def _make_result(
         checked=check_thresholds(scenario.judged_thresholds, merged),
         client=client.health,
         workers=worker_results(workers, gathered),
-        open_loop=scenario.load.mode is LoadMode.RATE,
+        open_loop=scenario.load.is_open_loop,
         stages=read_stages(session, patience, run, scenario, gathered),
         find_max=None if search is None else search.result(gathered.step, valid=False),
         sessions=session_counts(rows) if scenario.sessions.count else None,

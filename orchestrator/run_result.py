@@ -34,7 +34,7 @@ from loadgen.report.summary import RunFacts, StageResult, WorkerResult
 from loadgen.rules.client_health import ClientHealth, ClientPart
 from loadgen.rules.delivered_load import ArrivalScope, Delivered, Key, delivered_arrivals, delivered_connections
 from loadgen.rules.plan import RunPlan, planned_arrivals, planned_connection_ms
-from loadgen.scenario.model import LoadMode, LoadStage, Scenario, stage_name
+from loadgen.scenario.model import LoadStage, Scenario, stage_name
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.units import NS_PER_MS, counted
 from orchestrator.worker_health import WorkerView
@@ -195,12 +195,12 @@ def delivered_load(
     planned: dict[Key, int] = {}
     for number, worker_id in enumerate(worker_ids):
         place = (load, plan, number, len(worker_ids))
-        if load.mode is LoadMode.RATE:
+        if load.is_open_loop:
             steps = planned_arrivals(*place, seed=scenario.workload.seed, until_s=until_s)
         else:
             steps = planned_connection_ms(*place, until_s=until_s)
         planned |= {(worker_id, step_id): amount for step_id, amount in steps.items()}
-    if load.mode is LoadMode.RATE:
+    if load.is_open_loop:
         return Delivered(
             portions=delivered_arrivals(gathered.windows, planned, _limited_times(scenario)),
             open_loop=True,

@@ -28,7 +28,7 @@ from loadgen.rules.delivered_load import Delivered, login_warnings
 from loadgen.rules.liveness import WorkerHealth
 from loadgen.rules.validity import Evidence, invalid_reasons, surplus_warnings, undecided
 from loadgen.scenario.frozen import freeze, template_id, thaw
-from loadgen.scenario.model import LoadMode, Scenario
+from loadgen.scenario.model import Scenario
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.workload.pools import Pool
 from orchestrator.aggregation import RunSnapshot
@@ -253,7 +253,7 @@ class OrchestratorService:
         stored = patience.call(lambda: window_results.read(session, run.run_id))
         rows = [row for row, _ in patience.call(lambda: test_results.read(session, run.run_id))]
         gathered = gather_windows(leader.workers, stored)
-        open_loop = scenario.load.mode is LoadMode.RATE
+        open_loop = scenario.load.is_open_loop
         search, merged, gaps, deciding = leader.find_max, gathered.judged(scenario), gathered.gaps, None
         if search is not None:  # the steps that decide are what counts
             search.stop(ending.reason)

@@ -28,6 +28,7 @@ class ClientResourceUse:
     cores: int = 0  # of the machine
     gap_ms: int = 0  # in which the process was paused
     late: Histogram = EMPTY  # of each millisecond
+    sent_late: Histogram = EMPTY  # mode replay, of each statement: sent - max(due, when its connection became free)
     minute_cpu_ms: int = 0  # the most CPU of a minute; 0: it did not last for one, or that is not known
 
     def __add__(self, other: ClientResourceUse) -> ClientResourceUse:
@@ -38,6 +39,7 @@ class ClientResourceUse:
             cores=max(self.cores, other.cores),
             gap_ms=self.gap_ms + other.gap_ms,
             late=self.late + other.late,
+            sent_late=self.sent_late + other.sent_late,
             minute_cpu_ms=max(self.minute_cpu_ms, other.minute_cpu_ms),
         )
 
@@ -69,6 +71,11 @@ class ClientResourceUse:
     @property
     def late_max_ms(self) -> float | None:
         return self.late.max_ns / NS_PER_MS if self.late.count else None
+
+    @property
+    def sent_late_mean_ms(self) -> float | None:
+        mean_ns = self.sent_late.mean_ns
+        return None if mean_ns is None else mean_ns / NS_PER_MS
 
     @property
     def gap_percent(self) -> float | None:

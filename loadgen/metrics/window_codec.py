@@ -239,13 +239,17 @@ def _client_data(effect: ClientResourceUse) -> dict[str, Any]:
     data: dict[str, Any] = {name: getattr(effect, name) for name in _CLIENT}
     if effect.minute_cpu_ms:
         data["minute_cpu_ms"] = effect.minute_cpu_ms
-    return {**data, "late": histogram_data(effect.late)} if effect.late.count else data
+    found = {"late": effect.late, "sent_late": effect.sent_late}
+    return data | {name: histogram_data(histogram) for name, histogram in found.items() if histogram.count}
 
 
 def _read_client(fields: JsonFields) -> ClientResourceUse:
-    late = read_histogram(fields.part("late")) if fields.has("late") else EMPTY
+    late, sent_late = (
+        read_histogram(fields.part(name)) if fields.has(name) else EMPTY for name in ("late", "sent_late")
+    )
     minute_cpu_ms = fields.whole("minute_cpu_ms") if fields.has("minute_cpu_ms") else 0
-    return ClientResourceUse(late=late, minute_cpu_ms=minute_cpu_ms, **{name: fields.whole(name) for name in _CLIENT})
+    known = {name: fields.whole(name) for name in _CLIENT}
+    return ClientResourceUse(late=late, sent_late=sent_late, minute_cpu_ms=minute_cpu_ms, **known)
 
 
 # --- a histogram -----------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ session            the connection to the target, opened again when it is lost; r
 table_survey       which tables are missing, foreign, different, incomplete or ready
 fill               the missing rows of one table, in chunks
 prepare            all steps for one scenario: `prepare_scenario`, `check_scenario`; value pools
+replay             mode replay: a capture, read and dealt to the workers
 dry_run            what would be sent, without a connection
 
 How rows are counted. A table is filled from row 0 on, one statement per chunk, so the existing rows are always a prefix

@@ -117,6 +117,9 @@ def _load(load: Load) -> str:
         return f"search for the maximum, up to {counted(load.connections or 0, 'connection')}, {warmup}"
     length = "" if load.duration_s is None else f", {format_duration_s(load.duration_s)} measured"
     stages = f", {counted(len(load.stages), 'stage')}" if load.stages else ""
+    if load.replay is not None:
+        values = ", pseudonyms for values" if load.replay.pseudonyms else ""
+        return f"replay at speed {load.replay.speed:g}, sessions {load.replay.sessions.value}{values}{length}"
     if load.mode is LoadMode.RATE:
         rate = "" if load.rate_per_second is None else f" {format_rate_per_second(load.rate_per_second)}"
         return f"open loop{rate} ({load.arrival.value} arrivals){stages}, {warmup}{length}"
@@ -347,7 +350,9 @@ def _run_command(record: RunRecord) -> Iterator[str]:
     if scenario.connection is not None:
         words.append(f"-c {shlex.quote(scenario.connection)}")
     settings = {"load.warmup": format_duration_s(load.warmup_s), "load.workers": str(load.workers)}
-    if load.duration_s is not None and not load.stages:
+    if load.replay is not None:
+        settings = {"load.speed": f"{load.replay.speed:g}", "load.workers": str(load.workers)}
+    elif load.duration_s is not None and not load.stages:
         settings["load.duration"] = format_duration_s(load.duration_s)
     if load.mode is LoadMode.CONCURRENCY and not load.stages:
         settings["load.connections"] = str(load.connections)

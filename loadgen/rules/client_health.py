@@ -6,6 +6,8 @@
     lateness, p99 over time    what percentiles can be off by, at most. A threshold that is missed by less is
                                undecided: INVALID, not failed
     gaps                       lateness of 500 ms or more: the process was paused. Above 1 % of the time INVALID
+    client lag, mean           mode replay: how late the client sent what was due and whose connection was free; judged
+                               like the mean lateness
     pauses                     lateness of 100 ms or more, summed up. Above 1 % of the time p99 may be the client's: a
                                warning. Above 5 % p95 may be, whatever the service time: INVALID
 
@@ -57,6 +59,7 @@ class ClientHealth:
     wakeup_max_ms: float | None = None
     gap_percent: float | None = None
     paused_percent: float | None = None
+    sent_late_mean_ms: float | None = None  # mode replay: client lag
     others_cores: float | None = None  # used by other processes of the machine
     cores: int | None = None  # that it has
     saturated: bool = False  # it makes the result worthless
@@ -73,6 +76,7 @@ class ClientHealth:
             wakeup_max_ms=effect.late_max_ms,
             gap_percent=effect.gap_percent,
             paused_percent=effect.paused_percent,
+            sent_late_mean_ms=effect.sent_late_mean_ms,
             others_cores=effect.others_cores,
             cores=effect.cores or None,
         )
@@ -88,6 +92,11 @@ class ClientHealth:
         if (self.paused_percent or 0.0) > PAUSED_INVALID_PERCENT:
             most = f"at most {PAUSED_INVALID_PERCENT:.0f} %"
             return f"was paused again and again, for {self.paused_percent:.1f} % of the time ({most})"
+        sent_late_ms = self.sent_late_mean_ms or 0.0
+        if service_mean_ms and sent_late_ms > max(LATE_INVALID_MS, LATE_INVALID_FRACTION * service_mean_ms):
+            share = f"{100 * sent_late_ms / service_mean_ms:.0f} % of the mean service time"
+            most = f"at most {100 * LATE_INVALID_FRACTION:.0f} %"
+            return f"sent statements {sent_late_ms:.1f} ms late on average, {share} ({most})"
         fraction = self._late_fraction(service_mean_ms)
         if late_ms is not None and late_ms > LATE_INVALID_MS and fraction > LATE_INVALID_FRACTION:
             return (
@@ -204,6 +213,7 @@ def worst(healths: Iterable[ClientHealth]) -> ClientHealth:
         wakeup_max_ms=most("wakeup_max_ms"),
         gap_percent=most("gap_percent"),
         paused_percent=most("paused_percent"),
+        sent_late_mean_ms=most("sent_late_mean_ms"),
         others_cores=most("others_cores"),
         cores=None if cores is None else int(cores),
         saturated=any(health.saturated for health in known),

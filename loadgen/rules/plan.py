@@ -11,6 +11,7 @@ from loadgen.scenario.model import Load, LoadMode
 from loadgen.units import NS_PER_MS, NS_PER_S
 from loadgen.workload.arrivals import window_schedules
 from loadgen.workload.ramp import Ramp, connection_ns, follow, initial_connections
+from loadgen.workload.replay import planned_until
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +95,10 @@ def planned_arrivals(
     load: Load, plan: RunPlan, worker: int, workers: int, *, seed: int, until_s: float | None = None
 ) -> dict[int | None, int]:
     """Arrivals of the measured windows."""
+    if load.replay is not None:
+        (window,) = plan.windows
+        part = (_end_s(window, until_s) - window.starts_s) / window.duration_s
+        return {window.step_id: planned_until(load.replay, worker, part)}
     schedules = window_schedules(load, worker=worker, workers=workers, seed=seed)
     planned = {}
     for window in plan.windows:

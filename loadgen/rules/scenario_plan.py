@@ -161,6 +161,10 @@ def _summary(scenario: Scenario, cap: FindMaxCap | None) -> list[str]:
         levels = load.levels
         rate = _rate(levels[0]) if len(levels) == 1 else f"{len(levels)} stages of different rates"
         first = f"Sends {rate} on schedule ({load.arrival} arrivals) over at most {connections}, {measured}."
+    elif load.replay is not None:
+        due = counted(sum(one.weight for one in scenario.workload.statements), "recorded statement")
+        over = f"over {connections}, one for each session" if load.keeps_sessions else f"over at most {connections}"
+        first = f"Sends {due} at speed {load.replay.speed:g} {over}, {measured}."
     elif cap is not None:
         ladder = f"from {cap.levels[0]} to at most {counted(cap.levels[-1], 'connection')}"
         first = f"Searches for the most connections that hold, {ladder}, {measured}."
@@ -213,7 +217,7 @@ def _phases(load: Load, cap: FindMaxCap | None) -> list[PlannedPhase]:
 def _shares(scenario: Scenario) -> list[StatementShare]:
     load, statements = scenario.load, scenario.workload.statements
     total = sum(statement.weight for statement in statements)
-    due = 0
+    due = total if load.replay is not None else 0
     if load.mode is LoadMode.RATE:
         _, *measured = rate_windows(load)
         due = sum(map(planned_arrivals, measured))
@@ -223,7 +227,7 @@ def _shares(scenario: Scenario) -> list[StatementShare]:
             kind=statement.kind.value,
             fraction=statement.weight / total,
             queries=len(statement.queries),
-            expected=round(due * statement.weight / total) if load.mode is LoadMode.RATE else None,
+            expected=round(due * statement.weight / total) if load.is_open_loop else None,
         )
         for statement in statements
     ]
@@ -258,6 +262,8 @@ def _workers_reason(load: Load, cores: int) -> str:
 
 
 def _level(stage: LoadStage) -> str:
+    if stage.rate_per_second is None and stage.connections is None:
+        return "as recorded"
     return _rate(stage) if stage.connections is None else counted(stage.connections, "connection")
 
 

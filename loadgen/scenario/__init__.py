@@ -9,10 +9,11 @@ settings spawner  sections that the file and the typed Scenario share
 generators file   sections that only the file has
 schema           the JSON Schema for editors
 validation       keys and types, every problem at once
-checks check_workload check_data check_spawner   rules between keys
+checks check_workload check_data check_spawner check_replay   rules between keys
 model            the typed Scenario, with its load and thresholds
 build            from the file to the typed Scenario
 load             workers and rates that follow from a load
+replay           the statements and the length of a replay
 frozen           SCENARIO_CONFIG, written and read
 experiment       the experiment file: arms of a scenario, and what to compare
 as_written       a stored scenario in the keys of its file; the origin of each value

@@ -38,6 +38,7 @@ _MOVED = (  # what keys begin with as stored, and in the file
     ("scaling.", "load."),
     ("find_max.", "load.find_max."),
     ("workers.", "load.workers."),
+    ("replay.", "load."),
 )
 # Shown as one value each.
 ONE_VALUE = frozenset({"generate", "params", "transaction", "thresholds", "stages", "indexes", "key_range"})
@@ -55,6 +56,9 @@ def as_written(config: Mapping[str, Any]) -> dict[str, Any]:
         load["max_connections"] = load.pop("concurrent_connections", None)
     elif load.get("load_mode") == LOAD_MODES[LoadMode.FIND_MAX]:
         load.pop("concurrent_connections", None)  # find_max.maximum
+    replay = sections.pop("replay", None)
+    if replay is not None:
+        load |= {name: value for name, value in replay.items() if name != "planned"}
     workload["statements"] = [_statement(one) for one in workload.get("statements", ())]
     pools = [{key: pool[key] for key in pool if key != "type"} for pool in sections.get("values", ())]  # query or file
     sections |= {"values": pools, "seed": load.pop("seed", None), "workload": workload, "load": load}
@@ -206,7 +210,7 @@ def _matters(path: KeyPath, loaded: LoadedScenario) -> bool:
         case "workload":
             if path[-1] == "session":
                 return file.sessions.count > 0
-            return key != "think_time" or file.load.mode is not LoadMode.RATE
+            return key != "think_time" or file.load.mode not in (LoadMode.RATE, LoadMode.REPLAY)
         case "sharding":
             return file.sharding.enabled or key == "enabled"
         case "embedded":

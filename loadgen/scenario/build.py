@@ -7,11 +7,13 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from loadgen.model import workload as model
+from loadgen.model.capture import CaptureManifest
 from loadgen.model.sql_text import shape_of
 from loadgen.model.workload import StatementKind
 from loadgen.scenario import model as typed
 from loadgen.scenario.file import LoadSection, ScenarioFile, StatementSection, TableSection
 from loadgen.scenario.generators import Generator, RememberedGenerator, parameter
+from loadgen.scenario.replay import replay_s, replay_statements
 from loadgen.scenario.settings import SLOW_SPAWNERS, SLOW_TIMING
 
 # Sections that the file and the typed Scenario have alike.
@@ -21,14 +23,15 @@ _ALIKE = (
 )
 
 
-def build(file: ScenarioFile, given_timing: Collection[str]) -> typed.Scenario:
-    """The typed scenario; `given_timing` names the attributes of `timing` that the file sets."""
+def build(file: ScenarioFile, given_timing: Collection[str], capture: CaptureManifest | None = None) -> typed.Scenario:
+    """The typed scenario; `given_timing` names the attributes of `timing` that the file sets, `capture` is what mode
+    replay sends."""
     scenario = typed.Scenario(
         **{name: getattr(file, name) for name in _ALIKE},
         prepare=typed.Prepare(tables=tuple(map(_table, file.prepare.tables)), statements=file.prepare.statements),
         pools=tuple(_pools(file)),
-        workload=_workload(file),
-        load=load_of(file.load),
+        workload=_workload(file, capture),
+        load=load_of(file.load, capture),
         enrichment=file.enrichment.enabled,
     )
     if scenario.spawner.kind not in SLOW_SPAWNERS:
@@ -61,8 +64,10 @@ def _pools(file: ScenarioFile) -> list[typed.Pool]:
     return pools
 
 
-def load_of(load: LoadSection) -> typed.Load:
+def load_of(load: LoadSection, capture: CaptureManifest | None = None) -> typed.Load:
     """The typed form of the load, once its keys fit together."""
+    if capture is not None:
+        return _replayed(load, capture)
     is_search = load.mode is typed.LoadMode.FIND_MAX
     settled: dict[str, Any] = {
         "connections": load.ceiling,
@@ -73,12 +78,33 @@ def load_of(load: LoadSection) -> typed.Load:
     return typed.Load(**keys, max_lag_s=load.max_lag_s, find_max=load.find_max if is_search else None)
 
 
-def _workload(file: ScenarioFile) -> model.Workload:
+def _replayed(load: LoadSection, capture: CaptureManifest) -> typed.Load:
+    keeps = load.sessions is typed.SessionReplay.KEEP
+    settled: dict[str, Any] = {
+        "connections": capture.sessions if keeps else load.max_connections,
+        "duration_s": replay_s(capture, load.speed),
+        "warmup_s": 0.0,
+    }
+    keys = {field.name: getattr(load, field.name) for field in dataclasses.fields(typed.LoadKeys)} | settled
+    replay = typed.Replay(
+        capture=capture.statements_sha256,
+        speed=load.speed,
+        sessions=load.sessions,
+        writes=load.writes,
+        pseudonyms=capture.pseudonyms,
+        folder=load.capture or "",
+    )
+    return typed.Load(**keys, max_lag_s=load.max_lag_s, replay=replay)
+
+
+def _workload(file: ScenarioFile, capture: CaptureManifest | None) -> model.Workload:
     sharding = file.sharding
     first, last = sharding.key_range
     remembered = _remembered(file.workload.statements)
     return model.Workload(
-        statements=tuple(_statement(statement, remembered) for statement in file.workload.statements),
+        statements=replay_statements(capture, file.load.writes)
+        if capture is not None
+        else tuple(_statement(statement, remembered) for statement in file.workload.statements),
         seed=file.seed,
         think_time_s=file.workload.think_time_s,
         sharding=model.Sharding(

@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 
+from loadgen.model.capture import CaptureManifest
 from loadgen.model.sql_text import SqlShape, shape_of, workload_refusal
 from loadgen.model.threshold import ThresholdMetric
 from loadgen.model.workload import CYCLE_MAX, StatementKind
@@ -17,6 +18,7 @@ from loadgen.scenario.file import ScenarioFile, StatementSection
 from loadgen.scenario.generators import Generator, PoolGenerator, RememberedGenerator, SequenceGenerator, is_sharded
 from loadgen.scenario.keys import values_of
 from loadgen.scenario.model import LoadMode, stage_name
+from loadgen.scenario.replay import replay_statements
 from loadgen.scenario.settings import UserSessionSettings
 from loadgen.scenario.types import InvalidValue, Label
 from loadgen.scenario.validation import CheckedDocument
@@ -27,8 +29,15 @@ PARAMETERS_MAX = 1_000  # of one statement
 Text = tuple[KeyPath, str, list[Generator]]  # where its mapping is, the SQL, its parameters
 
 
-def check_workload(checked: CheckedDocument, file: ScenarioFile) -> None:
+def check_workload(checked: CheckedDocument, file: ScenarioFile, capture: CaptureManifest | None) -> None:
     statements = file.workload.statements
+    if file.load.mode is LoadMode.REPLAY:
+        if statements:
+            what = "belongs to other modes: a replay sends the statements of its capture"
+            checked.problem(_STATEMENTS, what, "remove it", at_key=True)
+        elif capture is not None:
+            _check_thresholds(checked, file, [one.name for one in replay_statements(capture, file.load.writes)])
+        return
     whole = checked.fine(_STATEMENTS)
     if not statements and whole:
         checked.problem(_STATEMENTS, "there is nothing to send", "add at least one statement under workload.statements")
@@ -47,7 +56,8 @@ def check_workload(checked: CheckedDocument, file: ScenarioFile) -> None:
         _check_statement(checked, (*_STATEMENTS, number), statement, around)
     _check_pools_are_used(checked, file)
     _check_sharding_is_used(checked, file)
-    _check_thresholds(checked, file)
+    names = [checked.written((*_STATEMENTS, number, "name")) for number in range(len(statements))]
+    _check_thresholds(checked, file, names)
 
 
 def _surroundings(checked: CheckedDocument, file: ScenarioFile) -> GeneratorContext:
@@ -190,10 +200,10 @@ def _check_sharding_is_used(checked: CheckedDocument, file: ScenarioFile) -> Non
         checked.problem(("sharding", "enabled"), "sharding is enabled, and no parameter uses it", hint)
 
 
-def _check_thresholds(checked: CheckedDocument, file: ScenarioFile) -> None:
-    names = [statement.name for statement in file.workload.statements]
+def _check_thresholds(checked: CheckedDocument, file: ScenarioFile, written: Sequence[str]) -> None:
+    """`written`: the names of statements as the file has them, to be shown."""
+    names = [statement.name for statement in file.workload.statements] or written
     never_sent = {statement.name for statement in file.workload.statements if statement.weight == 0}
-    written = [checked.written((*_STATEMENTS, number, "name")) for number in range(len(names))]
     stages = [stage.name or stage_name(number) for number, stage in enumerate(file.load.stages, 1)]
     for number, threshold in enumerate(file.thresholds):
         path: KeyPath = ("thresholds", number)
@@ -224,10 +234,10 @@ def _check_thresholds(checked: CheckedDocument, file: ScenarioFile) -> None:
                 )
         if (
             check.metric is ThresholdMetric.LAG_P99
-            and file.load.mode is not LoadMode.RATE
+            and file.load.mode not in (LoadMode.RATE, LoadMode.REPLAY)
             and checked.fine(("load", "mode"))
         ):
-            checked.problem(place, "lag exists in mode rate only", "use p99, or write load.mode: rate")
+            checked.problem(place, "lag exists in modes rate and replay only", "use p99, or write load.mode: rate")
 
 
 # --- user sessions -----------------------------------------------------------------------------------------------

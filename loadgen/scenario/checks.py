@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.identifiers import canonical, is_name
+from loadgen.model.capture import CaptureManifest
 from loadgen.model.workload import ARRIVALS_MAX
 from loadgen.scenario.build import load_of
 from loadgen.scenario.check_data import check_data
@@ -25,12 +26,18 @@ from loadgen.scenario.model import (
     WorkerProfile,
     stage_name,
 )
+from loadgen.scenario.replay import replay_s
 from loadgen.scenario.types import InvalidValue, Label
 from loadgen.scenario.validation import CheckedDocument
 from loadgen.units import format_duration_s
 
 _LOAD: KeyPath = ("load",)
-CEILING_KEY = {LoadMode.CONCURRENCY: "connections", LoadMode.RATE: "max_connections", LoadMode.FIND_MAX: "find_max"}
+CEILING_KEY = {
+    LoadMode.CONCURRENCY: "connections",
+    LoadMode.RATE: "max_connections",
+    LoadMode.FIND_MAX: "find_max",
+    LoadMode.REPLAY: "max_connections",
+}
 
 
 def check_load(checked: CheckedDocument, load: LoadSection) -> None:
@@ -48,13 +55,14 @@ def _check_rate_is_given(checked: CheckedDocument, load: LoadSection) -> None:
     if needs_rate and load.rate_per_second is None and checked.fine((*_LOAD, "rate")):
         checked.problem((*_LOAD, "rate"), "is missing: mode rate needs it", "add rate: 500/s")
     think_time: KeyPath = ("workload", "think_time")
-    if load.mode is LoadMode.RATE and checked.given(think_time) and checked.fine(think_time):
-        what = "belongs to closed loops, and mode rate sends on schedule"
-        checked.problem(think_time, what, "remove it; the rate determines the schedule", at_key=True)
+    on_schedule = load.mode in (LoadMode.RATE, LoadMode.REPLAY)
+    if on_schedule and checked.given(think_time) and checked.fine(think_time):
+        what = f"belongs to closed loops, and mode {load.mode} sends on schedule"
+        checked.problem(think_time, what, "remove it; the schedule says when", at_key=True)
 
 
 def _check_stages(checked: CheckedDocument, load: LoadSection) -> None:
-    if not load.stages or load.mode is LoadMode.FIND_MAX:
+    if not load.stages or load.mode in (LoadMode.FIND_MAX, LoadMode.REPLAY):
         return
     for key in ("connections", "duration", "rate"):
         if checked.given((*_LOAD, key)) and applies_to(load, declared_keys(LoadSection)[key]):
@@ -79,7 +87,7 @@ def _check_stages(checked: CheckedDocument, load: LoadSection) -> None:
 
 def _check_ramp(checked: CheckedDocument, load: LoadSection) -> None:
     parts = [(*_LOAD, key) for key in ("ramp", "warmup", "duration", "stages")]
-    if load.mode is LoadMode.FIND_MAX or not checked.fine(*parts):
+    if load.mode in (LoadMode.FIND_MAX, LoadMode.REPLAY) or not checked.fine(*parts):
         return
     first_s = load.stages[0].duration_s if load.stages else load.measured_s
     if load.ramp_s > load.warmup_s + first_s:
@@ -137,7 +145,7 @@ def _check_find_max(checked: CheckedDocument, load: LoadSection) -> None:
 def _check_workers(checked: CheckedDocument, load: LoadSection) -> None:
     top_key = "stages" if load.stages else CEILING_KEY[load.mode]
     keys = ("workers", "per_worker_connections", "profile", top_key)
-    if not checked.fine(*((*_LOAD, key) for key in keys)):
+    if load.mode is LoadMode.REPLAY or not checked.fine(*((*_LOAD, key) for key in keys)):
         return
     top, workers = load.ceiling, load.workers
     each = None if load.mode is LoadMode.FIND_MAX else load.per_worker_connections  # refused there already
@@ -184,14 +192,14 @@ _OWN_PARAMETERS = {
 }
 
 
-def check(checked: CheckedDocument, folder: Path | None) -> None:
-    """All checks between keys; problems and warnings are noted in the document."""
+def check(checked: CheckedDocument, folder: Path | None, capture: CaptureManifest | None = None) -> None:
+    """All checks between keys; problems and warnings are noted in the document. `capture` is what mode replay sends."""
     file = checked.file
     if file is None:
         return
     _check_applies(checked, file, ())
     check_load(checked, file.load)
-    check_workload(checked, file)
+    check_workload(checked, file, capture)
     check_data(checked, file, folder)
     check_sessions(checked, file)
     _check_names_of_user(checked, file)
@@ -200,7 +208,7 @@ def check(checked: CheckedDocument, folder: Path | None) -> None:
     _check_session(checked, file)
     _check_sharding(checked, file)
     _check_key_column(checked, file)
-    _check_threshold_times(checked, file)
+    _check_threshold_times(checked, file, capture)
     _check_features(checked, file)
     _check_notify(checked, file)
     _check_timing(checked, file)
@@ -304,14 +312,16 @@ def _check_key_column(checked: CheckedDocument, file: ScenarioFile) -> None:
         checked.problem(path, "is a column of no table of prepare", hint)
 
 
-def _check_threshold_times(checked: CheckedDocument, file: ScenarioFile) -> None:
+def _check_threshold_times(checked: CheckedDocument, file: ScenarioFile, capture: CaptureManifest | None) -> None:
     if not checked.fine(("load", "mode"), ("load", "duration"), ("load", "stages")):
         return
     if file.load.mode is LoadMode.FIND_MAX:
         for number in range(len(file.thresholds)):
             _check_threshold_of_steps(checked, ("thresholds", number))
         return
-    lasting_s = file.load.measured_s
+    if file.load.mode is LoadMode.REPLAY and capture is None:
+        return
+    lasting_s = file.load.measured_s if capture is None else replay_s(capture, file.load.speed)
     for number, threshold in enumerate(file.thresholds):
         path: KeyPath = ("thresholds", number)
         rules = (

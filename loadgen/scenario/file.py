@@ -9,6 +9,7 @@ from loadgen.scenario.generators import Generator
 from loadgen.scenario.keys import key, section
 from loadgen.scenario.model import (
     OPEN_LOOP,
+    REPLAYED,
     SEARCH,
     Connections,
     EnrichmentMode,
@@ -16,8 +17,10 @@ from loadgen.scenario.model import (
     LoadKeys,
     LoadMode,
     OnWorkerLoss,
+    SessionReplay,
     TableType,
     Threshold,
+    WriteReplay,
 )
 from loadgen.scenario.settings import (
     ConnectionPolicy,
@@ -40,6 +43,7 @@ from loadgen.scenario.types import (
     InvalidValue,
     JsonSchema,
     Label,
+    Number,
     OneOf,
     SqlName,
     ValueType,
@@ -50,26 +54,56 @@ NAME_LENGTH_MAX = 128
 ROWS_MAX = 10**10
 
 
+class FileName(ValueType):
+    """The name of a file. It is stored resolved, because the file is read before the run."""
+
+    def parse(self, value: object) -> str:
+        return str(FreeText(length_max=1_000).parse(value))
+
+    def schema(self) -> JsonSchema:
+        return {"type": "string"}
+
+
 @section
 class LoadSection(LoadKeys):
     """How much load, and for how long."""
 
     max_connections: Connections = key(
-        default=64, description="Mode rate: the largest number of statements in flight.", applies=OPEN_LOOP
+        default=64,
+        description="Mode rate, and replay with sessions spread: the largest number of statements in flight.",
+        applies=OPEN_LOOP,
     )
     max_lag_s: Annotated[float | None, Duration(low_s=0.001, nullable=True)] = key(
         default=None,
-        description="Mode rate: drop (and count) statements that are later than this; null: send them late.",
+        description="Modes rate and replay: drop (and count) statements that are later than this; null: send them "
+        "late.",
         applies=OPEN_LOOP,
     )
     find_max: FindMaxSettings = key(default=FindMaxSettings(), applies=SEARCH)
+    capture: Annotated[str | None, FileName(nullable=True)] = key(
+        default=None,
+        description="Mode replay: a folder that `loadgen capture` has written, in or below the scenario's folder.",
+        applies=REPLAYED,
+    )
+    speed: Annotated[float, Number(low=0.01, high=1_000)] = key(
+        default=1, description="Mode replay: 2 sends everything in half the recorded time.", applies=REPLAYED
+    )
+    sessions: Annotated[SessionReplay, OneOf(words=SessionReplay)] = key(
+        default="keep",
+        description="Mode replay: keep: each recorded session in order on a separate connection; spread: the next free "
+        "connection sends.",
+        applies=REPLAYED,
+    )
+    writes: Annotated[WriteReplay, OneOf(words=WriteReplay)] = key(
+        default="skip", description="Mode replay: skip sends reads only.", applies=REPLAYED
+    )
 
     @property
     def ceiling(self) -> int:
         """The largest number of connections of the run."""
         if self.mode is LoadMode.FIND_MAX:
             return self.find_max.maximum
-        if self.mode is LoadMode.RATE:
+        if self.mode in (LoadMode.RATE, LoadMode.REPLAY):  # of kept sessions the capture knows how many there are
             return self.max_connections
         return max((stage.connections for stage in self.stages if stage.connections), default=self.connections)
 
@@ -97,16 +131,6 @@ class ColumnType(ValueType):
             how = 'write for example "NUMBER(38,0)", VARCHAR or TIMESTAMP_NTZ'
             raise InvalidValue("is not a data type that loadgen knows", how)
         return value.strip()
-
-    def schema(self) -> JsonSchema:
-        return {"type": "string"}
-
-
-class FileName(ValueType):
-    """The name of a file. It is stored resolved, because the file is read before the run."""
-
-    def parse(self, value: object) -> str:
-        return str(FreeText(length_max=1_000).parse(value))
 
     def schema(self) -> JsonSchema:
         return {"type": "string"}
@@ -260,7 +284,7 @@ class ScenarioFile:
     target: TargetSettings = key(default=TargetSettings())
     prepare: PrepareSection = key(default=PrepareSection())
     values: dict[str, PoolSection] = key(default={}, description="Value pools, read once before the start.")
-    workload: WorkloadSection
+    workload: WorkloadSection = key(default=WorkloadSection())
     sharding: ShardingSection = key(default=ShardingSection())
     sessions: UserSessionSettings = key(default=UserSessionSettings())
     seed: Annotated[int, Integer(high=2**63 - 1)] = key(default=1, description="The same seed gives the same values.")

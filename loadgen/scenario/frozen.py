@@ -22,7 +22,7 @@ from typing import Any, get_type_hints
 from loadgen.errors import ConfigurationError
 from loadgen.model.workload import KeyRange, Parameter, Sharding, Statement, Workload
 from loadgen.scenario.document import resolve_template, template_of, variables_in
-from loadgen.scenario.model import FindMaxSettings, Load, LoadMode, LoadStage, Pool, Scenario
+from loadgen.scenario.model import FindMaxSettings, Load, LoadMode, LoadStage, Pool, Replay, Scenario
 from loadgen.scenario.settings import UserSessionSettings
 
 Environment = Mapping[str, str] | None  # None: variables stay `${NAME}`, for showing
@@ -36,7 +36,11 @@ _RENAMED: dict[type, dict[str, str]] = {
 }
 # Fields that are left out while they have their default, so that scenarios without them keep their stored form, and
 # with it what their runs are compared by.
-_OPTIONAL: dict[type, frozenset[str]] = {Statement: frozenset({"session"}), LoadStage: frozenset({"name"})}
+_OPTIONAL: dict[type, frozenset[str]] = {
+    Statement: frozenset({"session"}),
+    LoadStage: frozenset({"name"}),
+    Replay: frozenset({"folder"}),
+}
 
 
 class InvalidStoredScenario(ConfigurationError):
@@ -169,6 +173,7 @@ LOAD_MODES = {
     LoadMode.CONCURRENCY: "CONCURRENCY",
     LoadMode.RATE: "RATE",
     LoadMode.FIND_MAX: "FIND_MAX_CONCURRENCY",
+    LoadMode.REPLAY: "REPLAY",
 }
 # Keys that name a scenario and do not change what it measures.
 _NOT_MEASURED = ("name", "description", "labels")
@@ -243,6 +248,7 @@ def frozen_config(scenario: Scenario) -> dict[str, Any]:
         "sharding": _frozen_sharding(workload.sharding),
         "find_max": encode(load.find_max) if load.find_max is not None else None,
         **({"sessions": encode(scenario.sessions)} if scenario.sessions.count else {}),
+        **({"replay": encode(dataclasses.replace(load.replay, folder=""))} if load.replay is not None else {}),
     }
 
 
@@ -273,6 +279,7 @@ def _scenario(config: dict[str, Any], environ: Environment) -> Scenario:
         per_worker_connections=scaling.take("per_worker_connections", int | None),
         stages=workload.take("stages", tuple[LoadStage, ...]),
         find_max=parts.take("find_max", FindMaxSettings | None),
+        replay=parts.take("replay", Replay) if parts.has("replay") else None,
         **{name: workload.take(stored_name(name), load_hints[name]) for name in _LOAD_FIELDS},
     )
     scenario = Scenario(

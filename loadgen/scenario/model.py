@@ -44,6 +44,19 @@ class LoadMode(StrEnum):
     CONCURRENCY = "concurrency"  # closed loop: a number of connections, each sends when the last statement is done
     RATE = "rate"  # open loop: statements per second on schedule, whether or not the last have returned
     FIND_MAX = "find_max"  # closed loop in steps, until a step fails
+    REPLAY = "replay"  # open loop: recorded statements at their recorded moments
+
+
+class SessionReplay(StrEnum):
+    """Which connection sends a recorded statement."""
+
+    KEEP = "keep"  # that of its session, in order
+    SPREAD = "spread"  # the next that is free
+
+
+class WriteReplay(StrEnum):
+    SKIP = "skip"
+    REPLAY = "replay"
 
 
 class WorkerProfile(StrEnum):
@@ -132,9 +145,12 @@ Ramp = Annotated[float, Duration(high_s=86_400)]
 OptionalRate = Annotated[float | None, Rate(nullable=True)]
 
 CLOSED_LOOP = AppliesWhen("mode", (LoadMode.CONCURRENCY,))
-OPEN_LOOP = AppliesWhen("mode", (LoadMode.RATE,))
+RATED = AppliesWhen("mode", (LoadMode.RATE,))
+OPEN_LOOP = AppliesWhen("mode", (LoadMode.RATE, LoadMode.REPLAY))
+REPLAYED = AppliesWhen("mode", (LoadMode.REPLAY,))
 SEARCH = AppliesWhen("mode", (LoadMode.FIND_MAX,))
 TIMED = AppliesWhen("mode", (LoadMode.CONCURRENCY, LoadMode.RATE))
+WARMED_UP = AppliesWhen("mode", (LoadMode.CONCURRENCY, LoadMode.RATE, LoadMode.FIND_MAX))
 NO_SCHEDULE = AppliesWhen("mode", (LoadMode.CONCURRENCY, LoadMode.FIND_MAX))
 
 
@@ -210,7 +226,8 @@ class LoadKeys:
     mode: Annotated[LoadMode, OneOf(words=LoadMode)] = key(
         default="concurrency",
         description="concurrency: a fixed number of connections (closed loop); rate: statements per second on schedule "
-        "(open loop); find_max: search for the largest number of connections without a failed step.",
+        "(open loop); find_max: search for the largest number of connections without a failed step; replay: send the "
+        "statements of a capture at their recorded moments (open loop).",
     )
     connections: Connections = key(
         default=32, description="Mode concurrency: the number of connections over all workers.", applies=CLOSED_LOOP
@@ -234,7 +251,7 @@ class LoadKeys:
         default=None, description="Connections of each worker; null: an even split.", applies=TIMED
     )
     warmup_s: Annotated[float, Duration()] = key(
-        default="10s", description="Load before the measurement, which is not measured."
+        default="10s", description="Load before the measurement, which is not measured.", applies=WARMED_UP
     )
     duration_s: Annotated[float | None, Duration(low_s=0.1)] = key(
         default="60s", description="Length of the measurement.", applies=TIMED
@@ -245,12 +262,26 @@ class LoadKeys:
     stages: tuple[LoadStage, ...] = key(
         default=[], description="Parts of the measurement, each with its own level.", applies=TIMED
     )
-    rate_per_second: OptionalRate = key(default=None, description="Mode rate: 500/s.", applies=OPEN_LOOP)
+    rate_per_second: OptionalRate = key(default=None, description="Mode rate: 500/s.", applies=RATED)
     arrival: Annotated[ArrivalProcess, OneOf(words=ArrivalProcess)] = key(
         default="poisson",
         description="Mode rate: gaps between statements: poisson as of independent users, or uniform.",
-        applies=OPEN_LOOP,
+        applies=RATED,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """What is sent in mode replay. `planned`, set before a run is created: of each worker, how many statements are due
+    until each of equal parts of the measurement."""
+
+    capture: str  # the SHA-256 of its statements
+    speed: float
+    sessions: SessionReplay
+    writes: WriteReplay
+    pseudonyms: bool  # values are not the real ones
+    folder: str = ""  # relative to the scenario's folder; not stored
+    planned: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,12 +289,23 @@ class Load(LoadKeys):
     """How much load, and for how long.
 
     `connections` is the ceiling of the run in every mode: load.connections or the largest stage, load.max_connections,
-    find_max.maximum. `duration_s` is the measurement without warm-up: the sum of the stages; None with find_max, which
-    ends with its search. `workers` None: auto, see loadgen.scenario.load.
+    find_max.maximum, the recorded sessions. `duration_s` is the measurement without warm-up: the sum of the stages;
+    None with find_max, which ends with its search. `workers` None: auto, see loadgen.scenario.load.
     """
 
     max_lag_s: float | None = None
     find_max: FindMaxSettings | None = None
+    replay: Replay | None = None
+
+    @property
+    def is_open_loop(self) -> bool:
+        """Are statements sent on schedule, whether or not earlier ones have returned?"""
+        return self.mode in (LoadMode.RATE, LoadMode.REPLAY)
+
+    @property
+    def keeps_sessions(self) -> bool:
+        """Does each connection have statements that no other may send?"""
+        return self.replay is not None and self.replay.sessions is SessionReplay.KEEP
 
     @property
     def levels(self) -> tuple[LoadStage, ...]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from loadgen.log import printable, redact
 from loadgen.scenario.build import build
+from loadgen.scenario.check_replay import check_replay
 from loadgen.scenario.checks import check
 from loadgen.scenario.document import (
     Document,
@@ -171,11 +172,12 @@ def parse_scenario(
     substitute_variables(document, environ, variables)
     apply_overrides(document, overrides)
     checked = validate(document)
-    check(checked, folder)
+    capture = check_replay(checked, folder)
+    check(checked, folder, capture)
     if document.problems or checked.file is None:
         raise ScenarioProblems(source, sorted(document.problems, key=_position))
     return LoadedScenario(
-        scenario=build(checked.file, _given_timing(checked)),
+        scenario=build(checked.file, _given_timing(checked), capture),
         file=checked.file,
         document=document,
         text=text,

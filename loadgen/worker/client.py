@@ -13,6 +13,7 @@ import random
 import sys
 import threading
 from collections import deque
+from collections.abc import Sequence
 from time import monotonic, monotonic_ns
 
 from loadgen.errors import LoadgenError
@@ -29,6 +30,7 @@ from loadgen.worker.client_context import ClientContext, ClientSlot
 from loadgen.worker.sessions import login_pause_s
 from loadgen.worker.statements import CheckFailed, RollbackFailed, with_tag
 from loadgen.workload.draw import Row
+from loadgen.workload.replay import SessionArrivals
 
 log = logging.getLogger(__name__)
 
@@ -80,9 +82,12 @@ class Client:
 
     def run(self) -> None:
         """Connect, work, reconnect, until told to leave."""
+        recorded = self._context.recorded
         try:
             while not self._told_to_leave and self._connect():
                 self._turn.wait()
+                if recorded is not None:
+                    self._restore(self._cursor(), recorded.context_so_far(self.slot.number))
                 self._open_loop() if self._context.open_loop else self._closed_loop()
                 self._reopened = self._why_over()
                 self._disconnect()
@@ -169,11 +174,13 @@ class Client:
                 continue
             if window != tagged:
                 tagged, cursor = window, self._tag(cursor, window)
-            index = arrivals.take()
+            index = arrivals.take(slot.number)
             if index is None:
                 self._unbegin(window)
-                self._idle()
+                self._idle(session_over=isinstance(arrivals, SessionArrivals))
                 continue
+            if context.recorded is not None:
+                self._restore(cursor, context.recorded.context_of(index, slot.number))
             try:
                 number, row = draw(index)
             except Exception:
@@ -183,6 +190,8 @@ class Client:
             self._wait_until(due_ns / NS_PER_S)
             sent_ns = monotonic_ns()
             late_ns = sent_ns - due_ns
+            if context.recorded is not None and late_ns >= 0:
+                context.client_lags.append((window, sent_ns - max(due_ns, taken_ns)))
             if late_ns < 0 and context.windows.current != window:  # it closed before this was due: it never was in it
                 self._unbegin(window)
                 continue
@@ -281,9 +290,11 @@ class Client:
 
     # --- waiting -----------------------------------------------------------------------------------------------------
 
-    def _idle(self) -> None:
-        """No window is open, or it has no more arrivals."""
-        if self._context.windows.current is None:
+    def _idle(self, *, session_over: bool = False) -> None:
+        """No window is open, or it has no more arrivals. `session_over`: none will come for this client."""
+        if session_over:
+            self._leaving.wait()
+        elif self._context.windows.current is None:
             self._context.go.wait(IDLE_S)
         else:
             self._leaving.wait(EXHAUSTED_S)
@@ -293,6 +304,15 @@ class Client:
         left_s = deadline_s - monotonic()
         while left_s > 0 and not self._leaving.wait(left_s):
             left_s = deadline_s - monotonic()
+
+    def _restore(self, cursor: Cursor, texts: Sequence[str]) -> None:
+        """Mode replay: what the recorded session had set, before its next statement. Never measured."""
+        for text in texts:
+            try:
+                cursor.execute(text)
+            except Exception as error:  # statements that need it fail, and are counted then
+                failure, said = self._judged(error)
+                self._context.failed("session context", failure.category, failure.code, said)
 
     # --- the connection ----------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
@@ -20,11 +21,12 @@ from loadgen.units import NS_PER_S
 from loadgen.worker.arguments import WorkerArguments
 from loadgen.worker.query_log import ClientQueryLog, QueryLogWriter
 from loadgen.worker.sessions import LoadSessions
-from loadgen.worker.statements import StatementExecutor, compile_statement
+from loadgen.worker.statements import StatementExecutor, compile_recorded, compile_statement
 from loadgen.worker.users import LogicalUsers, SlotUsers, in_session
 from loadgen.workload.arrivals import ArrivalSchedule
 from loadgen.workload.draw import StatementStream
 from loadgen.workload.pools import Pool
+from loadgen.workload.replay import RecordedStream, SessionArrivals
 
 
 class ArrivalQueue:
@@ -36,7 +38,7 @@ class ArrivalQueue:
     def __init__(
         self,
         window_id: int,
-        schedule: ArrivalSchedule,
+        schedule: ArrivalSchedule | RecordedStream,
         opened_ns: int,
         *,
         since_ns: int | None = None,
@@ -51,7 +53,7 @@ class ArrivalQueue:
         first = schedule.first if since_ns is None or since_ns <= opened_ns else self._due_by(since_ns - 1)
         self._next = count(first).__next__  # atomic
 
-    def take(self) -> int | None:
+    def take(self, slot: int = 0) -> int | None:
         """The number of the next arrival, which is the caller's now; None: there are no more in this window."""
         number = self._next()
         return number if number < self._end else None
@@ -82,7 +84,7 @@ class ClientSlot:
     """The place of one client. It outlives the client: who comes next goes on with the draws, and with the records."""
 
     number: int
-    drawer: StatementStream | SlotUsers
+    drawer: StatementStream | SlotUsers | RecordedStream
     recorder: Recorder
     log: ClientQueryLog | None
     k: int = 0  # draws so far; in an open loop, statements
@@ -108,14 +110,16 @@ class ClientContext:
     opening: threading.Semaphore  # limits how many connections are opened at the same time
     failed: Callable[[str, ErrorCategory, int | None, str], None]  # (statement, …, code, text): for log and heartbeats
     go: threading.Event = field(default_factory=threading.Event)  # set while a window is open
-    arrivals: ArrivalQueue | None = None  # open loop: those of the window that is open
+    arrivals: ArrivalQueue | SessionArrivals | None = None  # open loop: those of the window that is open
+    recorded: RecordedStream | None = None  # mode replay: what is sent
+    client_lags: deque[tuple[int, int]] = field(default_factory=deque)  # and how late by its client: window, ns
     tags: dict[int | None, str] = field(default_factory=dict)  # QUERY_TAG by window
     connections: ConnectionMeter = field(default_factory=ConnectionMeter)
     clock: Clock = field(default_factory=SystemClock)
 
     @property
     def open_loop(self) -> bool:
-        return self.scenario.load.mode is LoadMode.RATE
+        return self.scenario.load.is_open_loop
 
     def tag(self, window: int | None) -> str:
         """QUERY_TAG of a session in this window; None: in none."""
@@ -133,8 +137,9 @@ class ClientSlots:
         harvester: SampleCollector,
         query_log: QueryLogWriter | None,
         users: LogicalUsers | None = None,
+        recorded: RecordedStream | None = None,
     ) -> None:
-        self._scenario, self._arguments, self._users = scenario, arguments, users
+        self._scenario, self._arguments, self._users, self._recorded = scenario, arguments, users, recorded
         self._pools, self._harvester, self._query_log = pools, harvester, query_log
         self._made: dict[int, ClientSlot] = {}
         self._shared: StatementStream | None = None
@@ -144,7 +149,7 @@ class ClientSlots:
     def most(self) -> int:
         """How many there may be. Beyond the ceiling of the run sequences would draw the same numbers twice, and there
         are no users left."""
-        if self._users is not None:
+        if self._users is not None or self._recorded is not None:
             return self.ceiling
         parameters = (
             parameter
@@ -158,11 +163,14 @@ class ClientSlots:
         if number not in self._made:
             self._made[number] = ClientSlot(
                 number=number,
-                drawer=self._drawer(number) if self._users is None else self._users.seat(number, self._drawer(number)),
+                drawer=self._recorded or self._seat(number),
                 recorder=self._harvester.recorder(),
                 log=None if self._query_log is None else self._query_log.slot(number),
             )
         return self._made[number]
+
+    def _seat(self, number: int) -> StatementStream | SlotUsers:
+        return self._drawer(number) if self._users is None else self._users.seat(number, self._drawer(number))
 
     def sweep(self) -> None:
         """Let user sessions expire whose time is over. Call it now and then."""
@@ -182,7 +190,8 @@ class ClientSlots:
 
     def spare(self) -> ClientSlot:
         """A slot without a client: it draws as the first one does, into a separate recorder."""
-        return ClientSlot(number=-1, drawer=self._drawer(0), recorder=self._harvester.recorder(), log=None)
+        drawer = self._recorded or self._drawer(0)
+        return ClientSlot(number=-1, drawer=drawer, recorder=self._harvester.recorder(), log=None)
 
     def _drawer(self, number: int) -> StatementStream:
         workload, arguments = self._scenario.workload, self._arguments
@@ -207,4 +216,6 @@ def max_clients(scenario: Scenario, arguments: WorkerArguments) -> int:
 
 def compile_statements(scenario: Scenario) -> tuple[StatementExecutor, ...]:
     statements = scenario.workload.statements
+    if scenario.load.mode is LoadMode.REPLAY:
+        return tuple(compile_recorded(one.kind) for one in statements)
     return tuple(in_session(compile_statement(one)) if one.session else compile_statement(one) for one in statements)

@@ -66,6 +66,7 @@ class MetricsCollector:
         parts, now_ns = self._parts, self._clock.monotonic_ns()
         self._forget()
         self._client.add(resources, parts.windows.held())
+        self._client.add_lags(parts.context.client_lags)
         interval = parts.harvester.harvest(now_ns, parts.pool.flights, resources.paused)
         self._keep_log()
         phase = self._phase(interval)

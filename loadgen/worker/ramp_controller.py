@@ -29,6 +29,7 @@ from loadgen.worker.client_pool import ClientPool
 from loadgen.worker.commands import CommandQueue
 from loadgen.workload.arrivals import ArrivalSchedule, window_schedules
 from loadgen.workload.ramp import Ramp, follow
+from loadgen.workload.replay import RecordedStream, SessionArrivals
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +46,7 @@ _WINDOWS = (Phase.WARMUP, Phase.MEASUREMENT)
 class _Leftovers:
     """The arrivals of a closed window that no client took."""
 
-    arrivals: ArrivalQueue
+    arrivals: ArrivalQueue | SessionArrivals
     numbers: Iterator[int]
     given_up_ns: int | None  # None: it is not that every connection was executing
 
@@ -75,10 +76,12 @@ class RampController:
         self._spare = spare
         load = context.scenario.load
         self._find_max = load.find_max if load.mode is LoadMode.FIND_MAX else None
-        self._schedules: tuple[ArrivalSchedule, ...] = ()
+        self._schedules: tuple[ArrivalSchedule | RecordedStream, ...] = ()
         if load.mode is LoadMode.RATE:
             place = {"worker": arguments.worker_group_id, "workers": arguments.worker_group_count}
             self._schedules = window_schedules(load, **place, seed=context.scenario.workload.seed)
+        if context.recorded is not None:
+            self._schedules = (context.recorded, context.recorded)  # there is no warm-up
         self._ramp = Ramp(origin=0, target=0)
         self._window_id = first_window - 1
         self._started_ns: int | None = None  # when START was heard
@@ -240,33 +243,38 @@ class RampController:
 
     # --- arrivals ----------------------------------------------------------------------------------------------------
 
-    def _arrivals(self, phase: Phase, step_id: int | None, at_ns: int, closes_ns: int | None) -> ArrivalQueue | None:
+    def _arrivals(
+        self, phase: Phase, step_id: int | None, at_ns: int, closes_ns: int | None
+    ) -> ArrivalQueue | SessionArrivals | None:
         """Of a window that is about to open: due as planned, from the moment it was meant for. A worker that joined
         late leaves out what was due before it came; one that was held up sends it late, or it is skipped."""
         schedule = self._schedule(phase, step_id)
         if schedule is None:
             return None
+        since_ns = self._joined_ns
+        if isinstance(schedule, RecordedStream):
+            since_ns = self._started_ns  # its first statement is due at once, and a window opens a moment later
+            if self._context.scenario.load.keeps_sessions:
+                return SessionArrivals(self._window_id, schedule, at_ns, since_ns=since_ns)
         ahead_ns, _ = self._command_queue.next_phase() or (None, None)
         ends_ns = [moment_ns for moment_ns in (closes_ns, ahead_ns) if moment_ns is not None]
-        return ArrivalQueue(
-            self._window_id, schedule, at_ns, since_ns=self._joined_ns, until_ns=min(ends_ns, default=None)
-        )
+        return ArrivalQueue(self._window_id, schedule, at_ns, since_ns=since_ns, until_ns=min(ends_ns, default=None))
 
-    def _schedule(self, phase: Phase, step_id: int | None) -> ArrivalSchedule | None:
+    def _schedule(self, phase: Phase, step_id: int | None) -> ArrivalSchedule | RecordedStream | None:
         """The arrivals of a window: those of the warm-up, or of the stage with this number, from 1."""
         if not self._schedules:
             return None
         number = 0 if phase is Phase.WARMUP else step_id or 1
         return self._schedules[number] if 0 <= number < len(self._schedules) else None
 
-    def _hold(self) -> ArrivalQueue | None:
+    def _hold(self) -> ArrivalQueue | SessionArrivals | None:
         """Keep the open window from becoming final until its leftovers are counted: one statement begun in it."""
         arrivals = self._context.arrivals
         if arrivals is None or self._spare is None or self._spare.recorder.begin() is None:
             return None
         return arrivals
 
-    def _let_go(self, held: ArrivalQueue | None, now_ns: int) -> None:
+    def _let_go(self, held: ArrivalQueue | SessionArrivals | None, now_ns: int) -> None:
         if held is not None:
             # A client that is free takes the next arrival: where none was missing, all were executing.
             busy = self._context.connections.is_complete(now_ns)

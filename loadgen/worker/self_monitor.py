@@ -148,6 +148,16 @@ class ClientResourceMeter:
             self._accounts[window.window_id].add(resources, window)
         self._gaps.extend(wait for wait in resources.waits if wait.late_ns >= GAP_NS)
 
+    def add_lags(self, lags: deque[tuple[int, int]]) -> None:
+        """Client lag of statements since the last time: window and nanoseconds, which are taken out."""
+        by_window: dict[int, list[int]] = {}
+        for _ in range(len(lags)):
+            window_id, late_ns = lags.popleft()
+            by_window.setdefault(window_id, []).append(late_ns)
+        for window_id, found in by_window.items():
+            if window_id in self._accounts:
+                self._accounts[window_id].sent_late += Histogram.of(np.array(found, np.int64))
+
     def effect(self, window_id: int) -> ClientResourceUse | None:
         """Of a window so far; None: it is none of the measurement, or has not been watched yet."""
         account = self._accounts.get(window_id)
@@ -167,6 +177,7 @@ class _Account:
     gap_ns: int = 0
     cores: int = 0
     late: Histogram = EMPTY
+    sent_late: Histogram = EMPTY
     minute_ns: int = 0  # of the minute under way: how much of it has passed
     minute_cpu_ns: int = 0
     worst_cpu_ms: int = 0  # of a minute that has passed
@@ -210,6 +221,7 @@ class _Account:
             cores=self.cores,
             gap_ms=self.gap_ns // NS_PER_MS,
             late=self.late,
+            sent_late=self.sent_late,
             minute_cpu_ms=self.worst_cpu_ms,
         )
 

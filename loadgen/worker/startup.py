@@ -15,14 +15,14 @@ from typing import Protocol
 
 from loadgen.clock import Clock
 from loadgen.control.tables.worker_heartbeats import WorkerHeartbeat
-from loadgen.errors import ConfigurationError
+from loadgen.errors import ConfigurationError, RunFailed
 from loadgen.log import event
 from loadgen.metrics.connections import ConnectionMeter
 from loadgen.metrics.recorder import WindowRegistry
 from loadgen.metrics.sample_collector import SampleCollector
 from loadgen.model.counts import ErrorCategory
 from loadgen.model.worker import worker_share
-from loadgen.scenario.model import LoadMode, Scenario
+from loadgen.scenario.model import Load, LoadMode, Scenario
 from loadgen.scenario.settings import QueryLogMode
 from loadgen.snowflake.failure import classify, describe
 from loadgen.units import counted
@@ -38,6 +38,7 @@ from loadgen.worker.users import LogicalUsers
 from loadgen.worker.worker_state import WorkerSharedState
 from loadgen.workload.pools import Pool
 from loadgen.workload.ramp import initial_connections
+from loadgen.workload.replay import POOL_NAME, RecordedStream
 
 
 class SpoolUnusable(ConfigurationError):
@@ -79,11 +80,12 @@ def assemble(
     harvester = SampleCollector(
         windows,
         statements,
-        open_loop=load.mode is LoadMode.RATE,
+        open_loop=load.is_open_loop,
         started_ns=clock.monotonic_ns(),
         connections=connections,
     )
     query_log = _query_log(scenario, arguments, test_id, spool, clock)
+    recorded = _recorded(load, arguments, pools)
     context = ClientContext(
         scenario=scenario,
         windows=windows,
@@ -92,10 +94,11 @@ def assemble(
         opening=threading.Semaphore(scenario.connections.open_parallel),
         failed=shared.failed,
         connections=connections,
+        recorded=recorded,
         clock=clock,
     )
     users = _users(scenario, arguments, pools, clock)
-    slots = ClientSlots(scenario, arguments, pools, harvester, query_log, users)
+    slots = ClientSlots(scenario, arguments, pools, harvester, query_log, users, recorded)
     pool = ClientPool(context, slots, warn=lambda text: shared.say("WARNING", text))
     command_queue = CommandQueue(
         arguments.worker_id,
@@ -120,6 +123,16 @@ def assemble(
         query_log=query_log,
         users=users,
     )
+
+
+def _recorded(load: Load, arguments: WorkerArguments, pools: Mapping[str, Pool]) -> RecordedStream | None:
+    """What this worker sends in mode replay."""
+    if load.mode is not LoadMode.REPLAY:
+        return None
+    pool = pools.get(f"{POOL_NAME}{arguments.worker_group_id}")
+    if pool is None:
+        raise RunFailed("the statements to replay were not stored", remedy="Run the scenario again.")
+    return RecordedStream(pool, load.duration_s or 0.0)
 
 
 def compose(shared: WorkerSharedState, parts: WorkerComponents | None, count: int) -> WorkerHeartbeat:
@@ -203,7 +216,9 @@ def _describe(parts: WorkerComponents, loop: ControlLoop, shared: WorkerSharedSt
     """Until it has worked once: a server that is away for a moment is no reason to give a run up."""
     while True:
         try:
-            parts.context.sessions.describe(parts.scenario.workload.statements)
+            # Recorded statements were executed before, and what stands for them has no values to compile with.
+            statements = () if parts.context.recorded is not None else parts.scenario.workload.statements
+            parts.context.sessions.describe(statements)
             return True
         except Exception as error:  # the driver leaks exceptions of its libraries
             cause = error.__cause__ or error

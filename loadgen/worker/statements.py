@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from loadgen.model.sql_text import shape_of
-from loadgen.model.workload import Query, Statement
+from loadgen.model.workload import Query, Statement, StatementKind
 from loadgen.snowflake.driver import Cursor
 from loadgen.workload.draw import Row
 
@@ -23,6 +23,17 @@ def compile_statement(statement: Statement) -> StatementExecutor:
     """A function that executes a statement, or all of a transaction, with drawn parameters."""
     run = _transaction(statement.queries) if statement.transaction else _single(statement.queries[0])
     return run if statement.expected_rows is None else _checked(run, statement.expected_rows)
+
+
+def compile_recorded(kind: StatementKind) -> StatementExecutor:
+    """A function that executes a recorded statement: its row is its text, and its bind values."""
+
+    def run(cursor: Any, row: Row) -> int:
+        (sql,), binds = row
+        cursor.execute(sql, binds)
+        return _fetch_all(cursor) if kind is StatementKind.READ else _touched(cursor)
+
+    return run
 
 
 def _single(query: Query) -> StatementExecutor:

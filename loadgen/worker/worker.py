@@ -316,7 +316,7 @@ class Worker:
         parts = assemble(
             scenario,
             me,
-            value_pools.load(session, patience, me.run_id),
+            value_pools.load(session, patience, me.run_id, me.worker_group_id),
             test_id=self._test_id,
             spool=self._spool,
             shared=self._shared,

@@ -10,6 +10,7 @@ draw         the mix (smooth weighted round-robin) and the bound parameters of d
 users        logical users: which session a statement belongs to, what a session remembers
 ramp         closed loop: think time, and the number of connections at time t
 arrivals     open loop: when the i-th statement of a worker is due, window by window
+replay       recorded statements: dealt to workers by session, and when each is due
 
 Everything is a function of the scenario's seed and of a number, so a run can be repeated, and any part of it computed
 without what came before. Closed loop: the number is k, counted in each lane. Open loop: it is the index i of the

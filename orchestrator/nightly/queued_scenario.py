@@ -118,6 +118,11 @@ def pack_scenario(file: Path, connection: str | None, loaded: LoadedScenario) ->
     from loadgen.scenario.read import portable_text
 
     scenario, text = loaded.scenario, portable_text(loaded)
+    if scenario.load.replay is not None:
+        raise ScenarioInvalid(
+            f"{printable(str(file), 200)} replays a capture, and the queue keeps no captures",
+            remedy="Run it with `loadgen run`, from cron for example.",
+        )
     if scenario.connection is None:
         connection = _default_connection()
     names = sorted({pool.file for pool in scenario.pools if isinstance(pool, FilePool)})

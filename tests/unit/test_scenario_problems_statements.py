@@ -99,7 +99,7 @@ def test_weights_of_zero_send_nothing():
 
 
 def test_a_scenario_without_statements_has_nothing_to_send():
-    assert problems("version: 1\nname: x\n") == ["f.yaml:1:1 workload: is missing; add workload: …"]
+    assert "there is nothing to send" in problems("version: 1\nname: x\n")[0]
     assert "there is nothing to send" in problems("version: 1\nname: x\nworkload: {}\n")[0]
 
 

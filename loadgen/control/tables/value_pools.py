@@ -7,6 +7,7 @@ from loadgen.control.session import ControlSession
 from loadgen.control.sql import load_queries
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.workload.pools import Pool, from_chunks, to_chunks
+from loadgen.workload.replay import POOL_NAME
 
 _Q = load_queries("value_pools")
 
@@ -18,9 +19,10 @@ def store(session: ControlSession, patience: RetryPolicy, run_id: str, pool: Poo
         append_row(session, patience, _Q, (*key, chunk), *key)
 
 
-def load(session: ControlSession, patience: RetryPolicy, run_id: str) -> dict[str, Pool]:
-    """All pools of a run, by name."""
-    names = patience.call(lambda: [row[0] for row in session.fetch(_Q["pools"], run_id)])
+def load(session: ControlSession, patience: RetryPolicy, run_id: str, worker: int | None = None) -> dict[str, Pool]:
+    """The pools of a run, by name; of statements to replay those of one worker only."""
+    found = patience.call(lambda: [row[0] for row in session.fetch(_Q["pools"], run_id)])
+    names = [name for name in found if not name.startswith(POOL_NAME) or name == f"{POOL_NAME}{worker}"]
     return {name: from_chunks(name, _chunks(session, patience, run_id, name)) for name in names}
 
 

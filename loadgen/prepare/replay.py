@@ -1,0 +1,51 @@
+"""Mode replay: a capture is read once, before the run, and dealt to the workers as value pools."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from loadgen.model.capture import STATEMENTS_FILE, InvalidCapture, RecordedStatement, check_header
+from loadgen.scenario.check_replay import read_manifest
+from loadgen.scenario.model import Scenario
+from loadgen.workload.pools import Pool
+from loadgen.workload.replay import CaptureUnusable, replay_pools
+
+
+def deal_replay(scenario: Scenario, folder: Path) -> tuple[Scenario, dict[str, Pool]]:
+    """Mode replay: the scenario with the plan of each worker, and what each is to send. The number of workers must be
+    settled."""
+    replay = scenario.load.replay
+    if replay is None:
+        return scenario, {}
+    try:
+        manifest = read_manifest(folder, replay.folder)
+    except (OSError, ValueError) as error:
+        raise CaptureUnusable(f"{replay.folder} is no capture: {error}") from error
+    if manifest.statements_sha256 != replay.capture:
+        raise CaptureUnusable(f"{replay.folder} has changed since the scenario was read", remedy="Run it again.")
+    dealt = replay_pools(
+        read_statements(folder / replay.folder),
+        manifest,
+        scenario.workload.statements,
+        scenario.load,
+        own_database=scenario.target.database is not None,
+    )
+    load = dataclasses.replace(scenario.load, replay=dataclasses.replace(replay, planned=dealt.planned))
+    return dataclasses.replace(scenario, load=load), {pool.name: pool for pool in dealt.pools}
+
+
+def read_statements(folder: Path) -> Iterator[RecordedStatement]:
+    """The statements of a capture, in order."""
+    path = folder / STATEMENTS_FILE
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            check_header(file.readline())
+            for line in file:
+                yield RecordedStatement.of_line(line)
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError, InvalidCapture) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise CaptureUnusable(f"{path} cannot be read: {reason}") from error

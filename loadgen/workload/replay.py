@@ -1,0 +1,296 @@
+"""Replay: the statements of a capture, dealt to workers by session, with the moments they are due at.
+
+    leader    replay_pools(): of each worker one value pool, so that workers need no file. A value is the JSON of
+              [slot, due, statement, text, binds, context]; a text that was there before is its number
+    worker    RecordedStream: draw(i) is statement i, in the order of due times; context_of(i) is what the session needs
+              before it. SessionArrivals: each slot takes the statements of its session, in order
+
+Session n belongs to worker n modulo workers, where it has slot n divided by workers.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal, InvalidOperation
+from itertools import count
+from typing import Any
+
+from loadgen.errors import RunFailed, ScenarioInvalid
+from loadgen.model.capture import (
+    BindValue,
+    CaptureManifest,
+    RecordedStatement,
+    StatementRole,
+)
+from loadgen.model.workload import Statement
+from loadgen.scenario.model import Load, Replay, SessionReplay
+from loadgen.scenario.replay import OTHERS, replayed_roles, statement_numbers
+from loadgen.workload.draw import Row
+from loadgen.workload.generator import Value
+from loadgen.workload.pools import POOL_BYTES_MAX, POOL_VALUES_MAX, Pool
+
+POOL_NAME = "~replay "  # and the number of the worker; no pool of a scenario can have this name
+PLAN_PARTS = 100  # of the measurement, for the plan of a run that is aborted
+_MS_DIGITS, _NS_DIGITS = 12, 16  # digits of an epoch from which on it counts milliseconds, nanoseconds
+
+
+class CaptureUnusable(ScenarioInvalid):
+    remedy = "Capture again, or take the folder from where it is complete."
+
+
+# --- the leader's part -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DealtReplay:
+    """What each worker is to send: its pool, and how many statements are due until each part of the measurement."""
+
+    pools: tuple[Pool, ...]
+    planned: tuple[tuple[int, ...], ...]
+
+
+def replay_pools(
+    recorded: Iterable[RecordedStatement],
+    manifest: CaptureManifest,
+    statements: tuple[Statement, ...],
+    load: Load,
+    *,
+    own_database: bool,
+) -> DealtReplay:
+    """`own_database`: the scenario names a database, so that those of the capture do not matter."""
+    replay, workers = load.replay, load.workers
+    assert replay is not None
+    assert workers is not None
+    assert load.duration_s is not None
+    numbers = statement_numbers(manifest, statements)
+    dealers = [_Dealer(replay, numbers, own_database=own_database) for _ in range(workers)]
+    for number, one in enumerate(_sent(recorded, replay)):
+        turn = one.session if replay.sessions is SessionReplay.KEEP else number
+        dealers[turn % workers].deal(one, turn // workers)
+    ends = [load.duration_s * 1e6 * part / PLAN_PARTS for part in range(1, PLAN_PARTS)]
+    return DealtReplay(
+        pools=tuple(
+            Pool(f"{POOL_NAME}{worker}", tuple(dealer.values) or ("[]",)) for worker, dealer in enumerate(dealers)
+        ),
+        planned=tuple(
+            (*(bisect_right(dealer.dues_us, end_us) for end_us in ends), len(dealer.dues_us)) for dealer in dealers
+        ),
+    )
+
+
+def _sent(recorded: Iterable[RecordedStatement], replay: Replay) -> Iterator[RecordedStatement]:
+    """Statements that are measured, and those that sessions need before them."""
+    roles = replayed_roles(replay.writes)
+    keeps = replay.sessions is SessionReplay.KEEP
+    for one in recorded:
+        if one.role in roles or (keeps and one.role is StatementRole.CONTEXT and not _is_use(one.sql)):
+            yield one
+
+
+def _is_use(sql: str) -> bool:
+    """USE is left out: warehouse and role are the scenario's, and each statement says where it ran."""
+    return sql.lstrip()[:4].upper().rstrip() == "USE"
+
+
+class _Dealer:
+    """The part of one worker."""
+
+    def __init__(self, replay: Replay, numbers: Mapping[str, int], *, own_database: bool) -> None:
+        self.values: list[str] = []
+        self.dues_us: list[int] = []
+        self._replay, self._numbers, self._own_database = replay, numbers, own_database
+        self._texts: dict[str, int] = {}
+        self._waiting: dict[int, list[str]] = {}  # by slot: session statements before the next one that is measured
+        self._places: dict[int, tuple[str | None, str | None]] = {}
+        self._bytes = 0
+
+    def deal(self, one: RecordedStatement, slot: int) -> None:
+        if one.role is StatementRole.CONTEXT:
+            self._waiting.setdefault(slot, []).append(one.sql)
+            return
+        due_us = round(one.at_ms * 1000 / self._replay.speed)
+        number = self._numbers.get(one.template)
+        number = self._numbers[OTHERS[one.role]] if number is None else number
+        context = self._waiting.pop(slot, [])
+        place = (one.database, one.schema)
+        if not self._own_database and one.database is not None and self._places.get(slot) != place:
+            context.append(_use(*place))
+            self._places[slot] = place
+        self._add([slot, due_us, number, self._text(one.sql), one.binds, context], due_us)
+
+    def _text(self, sql: str) -> str | int:
+        known = self._texts.get(sql)
+        if known is not None:
+            return known
+        self._texts[sql] = len(self._texts)
+        return sql
+
+    def _add(self, value: list[Any], due_us: int) -> None:
+        text = json.dumps(value, separators=(",", ":"))
+        self._bytes += len(text) + text.count('"') + 3  # as JSON inside of JSON
+        if len(self.values) >= POOL_VALUES_MAX or self._bytes > POOL_BYTES_MAX:
+            most = f"{POOL_VALUES_MAX:,} statements or {POOL_BYTES_MAX >> 20} MB"
+            raise CaptureUnusable(
+                f"the capture has more than {most} for one worker",
+                remedy="Use more workers, or capture a shorter span.",
+            )
+        self.values.append(text)
+        self.dues_us.append(due_us)
+
+
+def _use(database: str | None, schema: str | None) -> str:
+    quoted = ['"' + name.replace('"', '""') + '"' for name in (database, schema) if name is not None]
+    return f"USE {'SCHEMA' if len(quoted) == 2 else 'DATABASE'} {'.'.join(quoted)}"
+
+
+def planned_until(replay: Replay, worker: int, part: float) -> int:
+    """How many statements of a worker are due in this part (0 to 1) of the measurement."""
+    counts = replay.planned[worker]
+    if part >= 1.0:
+        return counts[-1]
+    whole = int(part * PLAN_PARTS)
+    before = counts[whole - 1] if whole else 0
+    return before + round((counts[whole] - before) * (part * PLAN_PARTS - whole))
+
+
+# --- the worker's part -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Recorded:
+    slot: int
+    due_us: int
+    number: int
+    row: Row  # ((text,), binds)
+    context: tuple[str, ...]
+
+
+class RecordedStream:
+    """All statements of a worker. Any thread; the context of a slot belongs to its client."""
+
+    first = 0
+
+    def __init__(self, pool: Pool, duration_s: float) -> None:
+        texts: list[str] = []
+        self.duration_s = duration_s
+        self._statements: list[_Recorded] = []
+        for value in pool.values:
+            found = json.loads(str(value))
+            if found:
+                self._statements.append(_recorded(found, texts))
+        self.end = len(self._statements)
+        self._set: dict[int, list[str]] = {}  # by slot: the session statements that its session has had
+
+    def draw(self, k: int) -> tuple[int, Row]:
+        one = self._statements[k]
+        return one.number, one.row
+
+    def ahead(self, k: int) -> list[tuple[int, Row]]:
+        """Of a closed loop, which a replay is not."""
+        raise RunFailed("a replay has no closed loop")
+
+    def due_us(self, k: int) -> int:
+        return self._statements[k].due_us
+
+    def due_s(self, k: int) -> float:
+        return self._statements[k].due_us / 1e6
+
+    def slot_of(self, k: int) -> int:
+        return self._statements[k].slot
+
+    def context_of(self, k: int, slot: int) -> tuple[str, ...]:
+        """What the session of this slot needs before statement `k`; it is remembered for the next connection."""
+        context = self._statements[k].context
+        if context:
+            self._set.setdefault(slot, []).extend(context)
+        return context
+
+    def context_so_far(self, slot: int) -> tuple[str, ...]:
+        """What a new connection of this slot needs."""
+        return tuple(self._set.get(slot, ()))
+
+
+def _recorded(found: list[Any], texts: list[str]) -> _Recorded:
+    slot, due_us, number, text, binds, context = found
+    if isinstance(text, str):
+        texts.append(text)
+    sql = text if isinstance(text, str) else texts[text]
+    row: Row = ((sql,), tuple(bound_value((kind, value)) for kind, value in binds))
+    return _Recorded(slot, due_us, number, row, tuple(context))
+
+
+def bound_value(bind: BindValue) -> Value:
+    """What the driver binds for a recorded value of this Snowflake type."""
+    kind, value = bind[0].upper(), bind[1]
+    if not isinstance(value, str):
+        return value
+    try:
+        if kind in ("FIXED", "NUMBER", "DECIMAL"):
+            return int(value) if value.lstrip("+-").isdigit() else Decimal(value)
+        if kind in ("REAL", "FLOAT", "DOUBLE"):
+            return float(value)
+        if kind == "BOOLEAN":
+            return value.lower() in ("true", "1")
+        if kind == "BINARY":
+            return bytes.fromhex(value)
+        if kind.startswith(("DATE", "TIME")) and value.lstrip("-").replace(".", "", 1).isdigit():
+            return _moment(kind, value)
+    except (ValueError, InvalidOperation, OverflowError):
+        return value
+    return value
+
+
+def _moment(kind: str, value: str) -> Value:
+    """Of an epoch in seconds, milliseconds or nanoseconds; a time of day counts nanoseconds."""
+    digits = len(value.lstrip("-").partition(".")[0])
+    unit = 10**9 if digits >= _NS_DIGITS or kind == "TIME" else 10**3 if digits >= _MS_DIGITS else 1
+    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=float(Decimal(value) * 10**6 / unit))
+    if kind == "DATE":
+        return moment.date()
+    return moment.time() if kind == "TIME" else moment.replace(tzinfo=None)
+
+
+class SessionArrivals:
+    """The statements of a window, each for the slot of its session; with one window there is nothing to leave over to.
+
+    take(): any client, without a lock. close(): the ramp controller. A number is dealt once.
+    """
+
+    def __init__(self, window_id: int, stream: RecordedStream, opened_ns: int, since_ns: int | None = None) -> None:
+        """Due times count from `opened_ns`. `since_ns`: what was due before it is left out."""
+        self.window_id = window_id
+        self._stream, self._opened_ns = stream, opened_ns
+        self._numbers: dict[int, list[int]] = {}
+        first_us = 0 if since_ns is None else (since_ns - opened_ns) // 1000
+        for number in range(stream.end):
+            if stream.due_us(number) >= first_us:
+                self._numbers.setdefault(stream.slot_of(number), []).append(number)
+        self._next = {slot: count().__next__ for slot in self._numbers}  # atomic
+        self._closed_ns: int | None = None
+
+    def take(self, slot: int = 0) -> int | None:
+        """The number of the next statement of this slot, which is the caller's now; None: its session is over."""
+        numbers = self._numbers.get(slot)
+        if numbers is None:
+            return None
+        at = self._next[slot]()
+        if at >= len(numbers) or (self._closed_ns is not None and self.due_ns(numbers[at]) > self._closed_ns):
+            return None
+        return numbers[at]
+
+    def due_ns(self, number: int) -> int:
+        return self._opened_ns + self._stream.due_us(number) * 1000
+
+    def close(self, closed_ns: int) -> Iterator[int]:
+        """The window has closed: the statements that were due in it and that no client took."""
+        self._closed_ns = closed_ns
+        return self._left()
+
+    def _left(self) -> Iterator[int]:
+        for slot in self._numbers:
+            while (number := self.take(slot)) is not None:
+                yield number

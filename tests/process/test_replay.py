@@ -1,0 +1,154 @@
+"""Captured and replayed: statements that really ran are sent again, and the server's history says what arrived."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.embedded_server import EmbeddedServer
+from tests.process.run_bench import TIMING, Bench, benched
+from tests.processes import ROOT
+
+SESSIONS, STATEMENTS = 3, 12
+TOTAL = SESSIONS * STATEMENTS + 1  # with the one that fills the table, which is due at once
+SERVICE_TIME = "150ms"  # in the recording and in the replay: long beside what a busy machine adds
+SPEED = 0.5  # leaves each session time before its next statement
+EXAMPLE = ROOT / "examples" / "replay"
+SCENARIO = {
+    "version": 1,
+    "name": "again",
+    "connection": "embedded",
+    "embedded": {"service_time": SERVICE_TIME},
+    "thresholds": ["error_rate <= 0%"],
+    "timing": TIMING,
+}
+
+
+@pytest.fixture
+def bench(server: EmbeddedServer, tmp_path: Path) -> Iterator[Bench]:
+    with benched(server, tmp_path) as made:
+        yield made
+
+
+def execute_sessions(server: EmbeddedServer, database: str, warehouse: str) -> None:
+    """A few sessions at the same time, each with reads by number, so that order can be seen, and some writes."""
+    with server.connect(database=database, schema="PUBLIC") as connection:
+        cursor = connection.cursor()
+        cursor.execute(f"CREATE WAREHOUSE {warehouse}")
+        server.model(warehouse, service_time=SERVICE_TIME)
+        cursor.execute("CREATE OR REPLACE TABLE numbers (id INT, name VARCHAR)")
+        cursor.execute("INSERT INTO numbers VALUES (1, 'one'), (2, 'two')")
+
+    def session(number: int) -> None:
+        with server.connect(database=database, schema="PUBLIC", warehouse=warehouse) as connection:
+            cursor = connection.cursor()
+            cursor.execute("ALTER SESSION SET TIMEZONE = 'Europe/Berlin'")
+            for step in range(STATEMENTS):
+                if step % 4 == 3:
+                    cursor.execute("INSERT INTO numbers VALUES (?, 'new')", (step,))
+                elif step % 2:
+                    cursor.execute(f"SELECT 'session {number}', id FROM numbers WHERE id < {1000 + step}")
+                else:
+                    cursor.execute("SELECT name FROM numbers WHERE id = ? LIMIT 5", (step,))
+                server.let_pass(40)
+
+    threads = [threading.Thread(target=session, args=(number,), name=f"s{number}") for number in range(SESSIONS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def capture(bench: Bench, warehouse: str, *words: str) -> dict[str, Any]:
+    place = ("-c", "embedded", "--warehouse", warehouse, "--from", "1h", "--out", bench.home / "captured")
+    program = bench.start("capture", *place, "--format", "json", *words)
+    assert program.ended() == 0, program.said
+    found: dict[str, Any] = program.printed
+    return found
+
+
+def replay(bench: Bench, warehouse: str, **load: Any) -> dict[str, Any]:
+    document = SCENARIO | {
+        "target": {"warehouse": f"{warehouse}_AGAIN"},
+        "load": {"mode": "replay", "capture": "captured", "workers": 2} | load,
+    }
+    path = bench.home / "again.yaml"
+    path.write_text(json.dumps(document), "utf-8")
+    program = bench.start("run", path, "--format", "json")
+    program.ended()
+    return program.summary
+
+
+def arrived(server: EmbeddedServer, run_id: str) -> list[dict[str, Any]]:
+    lines = server.ask(f"/__loadgen/history?tag={run_id}")
+    measured = [line for line in lines if json.loads(line["query_tag"])["phase"] == "MEASUREMENT"]
+    sent = [line for line in measured if not line["sql_text"].startswith(("USE", "ALTER"))]
+    return sorted(sent, key=lambda line: float(line["start_ms"]))
+
+
+def test_a_captured_workload_is_replayed_in_order(bench: Bench, server, database):
+    warehouse = f"{database}_WH"
+    execute_sessions(server, database, warehouse)
+    manifest = capture(bench, warehouse, "--keep-values")
+
+    summary = replay(bench, warehouse, speed=SPEED, writes="replay")
+
+    sent = arrived(server, summary["run_id"])
+    sent_roles = ("read", "write")
+    by_template = {one["name"]: one["count"] for one in manifest["templates"] if one["role"] in sent_roles}
+    assert summary["totals"]["failed"] == 0, summary["errors"]
+    assert summary["totals"]["scheduled"] == summary["totals"]["succeeded"] == TOTAL == len(sent)
+    assert {name: one["succeeded"] for name, one in summary["statements"].items()} == by_template
+    assert summary["connections"] == SESSIONS + 1
+    assert summary["lag_ms"]
+    sessions = defaultdict(list)
+    for line in sent:
+        sessions[line["session_id"]].append(line["sql_text"])
+    assert len(sessions) == SESSIONS + 1
+    for texts in [found for found in sessions.values() if len(found) > 1]:  # each with its literals, in order
+        numbers = [int(text.split()[-1]) for text in texts if "session" in text]
+        assert numbers == [1000 + step for step in range(STATEMENTS) if step % 4 == 1]
+        assert len({text.split(",")[0] for text in texts if "session" in text}) == 1
+
+
+@pytest.mark.slow
+def test_a_stopped_client_makes_a_replay_invalid(bench: Bench, server, database):
+    warehouse = f"{database}_WH"
+    execute_sessions(server, database, warehouse)
+    capture(bench, warehouse)
+    document = SCENARIO | {
+        "target": {"warehouse": f"{warehouse}_AGAIN"},
+        "load": {"mode": "replay", "capture": "captured", "workers": 1, "speed": 0.2},
+    }
+    path = bench.home / "again.yaml"
+    path.write_text(json.dumps(document), "utf-8")
+    program = bench.start("run", path, "--format", "json")
+    program.wait_for("RUNNING MEASUREMENT")
+
+    worker = program.worker("worker-0")
+    os.kill(worker.pid, signal.SIGSTOP)
+    server.let_pass(4_000)
+    os.kill(worker.pid, signal.SIGCONT)
+
+    assert program.ended() == 5
+    assert any("the client was the limit" in reason for reason in program.summary["validity"]["reasons"])
+
+
+def test_the_example_runs_as_it_is(bench: Bench):
+    program = bench.start("run", EXAMPLE / "replay.yml", "--format", "json")
+
+    program.ended()
+
+    summary = program.summary
+    counts = Counter({name: one["succeeded"] for name, one in summary["statements"].items()})
+    manifest = json.loads((EXAMPLE / "captured" / "capture.json").read_text("utf-8"))
+    assert summary["totals"]["failed"] == 0, summary["errors"]
+    assert counts.total() == manifest["roles"]["read"]

@@ -185,8 +185,7 @@ def test_transactions_and_expectations(stage: Stage) -> None:
     worker = run.started()
     run.wait_ended(40, worker)
     stage.sql("ALTER SESSION SET HYBRID_TABLE_LOCK_TIMEOUT = 10")
-    # The row's lock is held for no longer than a transaction. Not V = V: after waiting that may write back an older V.
-    stage.sql("UPDATE ACCOUNT SET SEEN = 1 WHERE ID = 1")
+    stage.sql("UPDATE ACCOUNT SET SEEN = 1 WHERE ID = 1")  # its lock is free between transactions; V = V might lose one
     run.stopped(worker)
 
     window = run.seen().of(Phase.MEASUREMENT)

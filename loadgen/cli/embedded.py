@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from loadgen.cli.common import echo, raise_priority
 from loadgen.errors import EmbeddedServerError, UsageError
+from loadgen.log import printable
+
+if TYPE_CHECKING:
+    from loadgen.embedded.performance_model import PerformanceModel
 
 PASSWORD_IN = "passwords are checked; the password is in "
 DATA_IN = "the data directory is "
@@ -37,6 +42,14 @@ def embedded() -> None:
 @click.option("--slots", type=click.IntRange(0, 10_000), default=0, show_default=True,
               help="Statements at once per warehouse, unless a scenario says; 0: MAX_CONCURRENCY_LEVEL.")  # fmt: skip
 @click.option(
+    "--model",
+    "model_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="How fast warehouses are by size and generation, how long they take to resume, to warm up and to scale out:"
+    " a JSON file. It is a model, and not Snowflake's performance.",
+)
+@click.option(
     "--strict-hybrid",
     is_flag=True,
     help="Hybrid tables as the worst reading of Snowflake's documentation has them: an UPDATE or DELETE that"
@@ -57,7 +70,7 @@ def embedded() -> None:
 @click.option("--until-eof", is_flag=True, hidden=True,
               help="Also end when stdin has ended and no client is left: for commands that start one.")  # fmt: skip
 def serve(
-    port: int, data_dir: Path | None, engine: str, service_time: str | None, slots: int,
+    port: int, data_dir: Path | None, engine: str, service_time: str | None, slots: int, model_file: Path | None,
     strict_hybrid: bool, control_latency: str | None, control_schemas: tuple[str, ...], auth: bool, seed: int,
     until_eof: bool,
 ) -> None:  # fmt: skip
@@ -85,6 +98,7 @@ def serve(
         engine=engine,
         service_time=service_time,
         slots=slots,
+        performance=_performance(model_file),
         strict_hybrid=strict_hybrid,
         control_latency=control_latency,
         control_schemas=tuple(schema.upper() for schema in control_schemas),
@@ -102,6 +116,20 @@ def serve(
         server.serve(options, ready)
     except ModuleNotFoundError as error:
         raise _not_installed(error) from error
+
+
+def _performance(file: Path | None) -> PerformanceModel | None:
+    from loadgen.embedded.performance_model import read_performance_model
+
+    if file is None:
+        return None
+    remedy = "docs/embedded.md describes the file."
+    try:
+        return read_performance_model(file)
+    except ValueError as error:
+        raise UsageError(f"--model {printable(str(file))} {printable(str(error))}", remedy=remedy) from None
+    except OSError as error:
+        raise UsageError(f"--model {printable(str(file))} cannot be read: {error.strerror}", remedy=remedy) from None
 
 
 def _check_options(

@@ -236,7 +236,7 @@ class Engine(Executor):
             if warehouse.service_time is not None:
                 # PostgreSQL's time is part of the service time, so that the model's rate is exact.
                 used_s = time.monotonic() - granted_s
-                await ticket.serve(max(0.0, warehouse.service_time.sample_s() - used_s))
+                await ticket.serve(max(0.0, warehouse.service_s() - used_s))
             return result
         finally:
             ticket.release()

@@ -41,8 +41,9 @@ from loadgen.embedded.session import ServerSession, ServerSessions
 from loadgen.embedded.sql_types import NUMBER
 from loadgen.embedded.statement_history import StatementHistory, StatementRecord
 from loadgen.embedded.transactions import Executor, QueryRequest
-from loadgen.embedded.warehouse import QueuedTooLong, VirtualWarehouses, WarehouseModel, WarehouseSettings
+from loadgen.embedded.warehouse import QueuedTooLong, VirtualWarehouses
 from loadgen.embedded.warehouse_models import WarehouseModels
+from loadgen.embedded.warehouse_properties import WarehouseModel, WarehouseSettings
 from loadgen.errors import EmbeddedServerError
 
 _ROW = table([("1", NUMBER)], [["1"]], 0x1000)
@@ -68,7 +69,7 @@ class NullEngine(Executor):
             try:
                 statement.queued_ms = ticket.queued_s * 1000
                 if warehouse.service_time is not None:
-                    await ticket.serve(warehouse.service_time.sample_s())
+                    await ticket.serve(warehouse.service_s())
             finally:
                 ticket.release()
             statement.rows = 1
@@ -147,7 +148,12 @@ def _parts(options: ServerOptions, alarm: WakeupTimer) -> dict[str, Any]:
     default = WarehouseModel.of(options.slots, options.service_time)
     return {
         "warehouses": VirtualWarehouses(
-            monotonic_s=time.monotonic, now_ms=_now_ms, sleeper=alarm, default=default, seed=options.seed
+            monotonic_s=time.monotonic,
+            now_ms=_now_ms,
+            sleeper=alarm,
+            default=default,
+            seed=options.seed,
+            performance=options.performance,
         ),
         "history": StatementHistory(now_ms=_now_ms),
         "sessions": ServerSessions(),

@@ -18,6 +18,7 @@ from typing import Any
 import uvloop
 
 from loadgen.embedded.datadir import DataDir, ListenAddress
+from loadgen.embedded.performance_model import PerformanceModel
 from loadgen.embedded.postgres import PostgresServer
 from loadgen.errors import EmbeddedServerError
 
@@ -43,6 +44,7 @@ class ServerOptions:
     strict_hybrid: bool = False  # hybrid tables as the worst reading of Snowflake's documentation has them
     control_latency: str | None = None  # a SPEC: how much later statements on the control plane's tables are answered
     control_schemas: tuple[str, ...] = ()  # DATABASE.SCHEMA, *.SCHEMA
+    performance: PerformanceModel | None = None  # of warehouses, by size and generation
     auth: bool = False  # check a password, kept in a file of the data directory
     until_eof: bool = False  # started by a command: see loadgen.embedded.admin.ServerUsage
 

@@ -1,13 +1,13 @@
 """Warehouses: how many statements run at once, and the queue in front of them.
 
-A warehouse has slots: those of its model, or MAX_CONCURRENCY_LEVEL × started clusters (MIN_CLUSTER_COUNT of them;
-adding clusters under load is not modelled). A statement takes a slot, runs, sleeps its service time, gives the slot
-back; without a free slot it queues, first come, first served. Which model a warehouse has: `warehouse_models`.
+A warehouse has slots: those of its model, or MAX_CONCURRENCY_LEVEL × started clusters (MIN_CLUSTER_COUNT of them,
+unless the performance model starts more). A statement takes a slot, runs, sleeps its service time, gives the slot back;
+without a free slot it queues, first come, first served. Which model a warehouse has: `warehouse_models`.
 
     ticket = warehouse.try_admit() or await warehouse.admit(queued_timeout_s=session_limit_s)
     try:
         ...                                  # real execution; ticket.release() early when it starts to wait for a lock
-        await ticket.serve(service_s)
+        await ticket.serve(warehouse.service_s())
     finally:
         ticket.release()
 
@@ -23,32 +23,18 @@ Only the event loop's thread touches these objects.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
-from loadgen.embedded.service_time import ServiceTimeSampler, ServiceTimeSpec, Sleeper, parse_service_time
+from loadgen.embedded.performance_model import PerformanceModel
+from loadgen.embedded.service_time import ServiceTimeSampler, Sleeper
+from loadgen.embedded.warehouse_properties import WarehouseModel, WarehouseSettings, require
 
-SIZES = (
-    "X-Small", "Small", "Medium", "Large", "X-Large", "2X-Large", "3X-Large", "4X-Large", "5X-Large", "6X-Large",
-)  # fmt: skip
 CONTROL_WAREHOUSE = "LOADGEN_CONTROL_WH"  # measured statements do not run there
-TYPES = ("STANDARD", "SNOWPARK-OPTIMIZED", "INTERACTIVE", "ADAPTIVE")
-SCALING_POLICIES = ("STANDARD", "ECONOMY")
-CLUSTERS_MAX = 300
-CONCURRENCY_MAX = 10_000
-
-_SIZE_OF = {size.upper().replace("-", ""): size for size in SIZES} | {
-    "XXLARGE": "2X-Large",
-    "XXXLARGE": "3X-Large",
-    "X2LARGE": "2X-Large",
-    "X3LARGE": "3X-Large",
-    "X4LARGE": "4X-Large",
-    "X5LARGE": "5X-Large",
-    "X6LARGE": "6X-Large",
-}
 
 
 class QueuedTooLong(Exception):
@@ -65,71 +51,6 @@ class WarehouseSuspended(Exception):
 
 class WarehouseDropped(Exception):
     """The warehouse was dropped while the statement was queued for it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WarehouseSettings:
-    """What CREATE and ALTER WAREHOUSE set, with Snowflake's defaults."""
-
-    name: str
-    size: str = "X-Small"
-    type: str = "STANDARD"
-    generation: str = "2"
-    min_cluster_count: int = 1
-    max_cluster_count: int = 1
-    scaling_policy: str = "STANDARD"
-    auto_suspend_s: int = 600  # 0: never
-    auto_resume: bool = True
-    max_concurrency_level: int = 8
-    statement_timeout_s: int = 172_800
-    statement_queued_timeout_s: int = 0  # 0: no limit
-    enable_query_acceleration: bool = True  # on for a new warehouse of generation 2
-    query_acceleration_max_scale_factor: int = 2
-    enable_use_stable_path: bool = False
-    resource_monitor: str | None = None
-    comment: str = ""
-    owner: str = "ACCOUNTADMIN"
-    created_on_ms: float = 0.0
-    updated_on_ms: float = 0.0
-
-    def __post_init__(self) -> None:
-        _require(bool(self.name), "a warehouse needs a name")
-        _require(self.size in SIZES, f"size {self.size!r} is not one of {', '.join(SIZES)}")
-        _require(self.type in TYPES, f"type {self.type!r} is not one of {', '.join(TYPES)}")
-        _require(self.generation in ("1", "2"), f"generation {self.generation!r} is neither '1' nor '2'")
-        _require(self.scaling_policy in SCALING_POLICIES, f"scaling policy {self.scaling_policy!r} is not known")
-        _require(
-            1 <= self.min_cluster_count <= self.max_cluster_count <= CLUSTERS_MAX,
-            f"cluster counts {self.min_cluster_count} to {self.max_cluster_count} are not within 1 to {CLUSTERS_MAX}",
-        )
-        _require(
-            1 <= self.max_concurrency_level <= CONCURRENCY_MAX,
-            f"MAX_CONCURRENCY_LEVEL {self.max_concurrency_level} is not within 1 to {CONCURRENCY_MAX}",
-        )
-        for seconds in (self.auto_suspend_s, self.statement_timeout_s, self.statement_queued_timeout_s):
-            _require(seconds >= 0, f"{seconds} s is below 0")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WarehouseModel:
-    """How many statements run at once, and how long each takes. Equal when they do the same: 20ms and 0.02s."""
-
-    slots: int = 0  # 0: as many as the warehouse's settings say
-    spec: ServiceTimeSpec | None = None
-    service_time: str | None = field(default=None, compare=False)  # the text of `spec`
-
-    @classmethod
-    def of(cls, slots: int, service_time: str | None) -> Self:
-        """Raises ValueError with a message for the user."""
-        _require(0 <= slots <= CONCURRENCY_MAX, f"slots {slots} is not within 0 to {CONCURRENCY_MAX}")
-        return cls(slots=slots, spec=parse_service_time(service_time), service_time=service_time)
-
-
-def size_name(text: str) -> str:
-    """XSMALL, 'x-small', XXLARGE, X4LARGE … as SHOW WAREHOUSES writes them."""
-    size = _SIZE_OF.get(text.upper().replace("-", ""))
-    _require(size is not None, f"size {text!r} is not one of {', '.join(SIZES)}")
-    return str(size)
 
 
 def shortest_s(*limits_s: float) -> float:
@@ -180,8 +101,10 @@ class VirtualWarehouse:
         sleeper: Sleeper,
         seed: int = 1,
         suspended: bool = False,
+        performance: PerformanceModel | None = None,
     ) -> None:
         self.settings = settings
+        self.performance = performance or PerformanceModel()
         self.model = WarehouseModel()
         self.service_time: ServiceTimeSampler | None = None
         self.running = 0  # statements that hold a slot
@@ -193,6 +116,10 @@ class VirtualWarehouse:
         self._suspended = suspended
         self._idle_since_s = monotonic_s()
         self._waiters: OrderedDict[WarehouseSlot, float] = OrderedDict()  # to when they arrived
+        self._cold_since_s = -math.inf  # since a resume or a change; a warehouse of a server that starts is warm
+        self._provisioning: asyncio.TimerHandle | None = None  # until a resumed warehouse serves
+        self._scaling: asyncio.TimerHandle | None = None  # until a further cluster is started
+        self._clusters = settings.min_cluster_count
         self.limit = self._slots_now()
 
     @property
@@ -205,7 +132,15 @@ class VirtualWarehouse:
 
     @property
     def started_clusters(self) -> int:
-        return 0 if self.state == "SUSPENDED" else self.settings.min_cluster_count
+        return 0 if self.state == "SUSPENDED" else self._clusters
+
+    def service_s(self) -> float:
+        """How long the next statement takes; 0.0 without a service time."""
+        if self.service_time is None:
+            return 0.0
+        warm_s = self._monotonic_s() - self._cold_since_s
+        settings = self.settings
+        return self.service_time.sample_s() * self.performance.time_factor(settings.size, settings.generation, warm_s)
 
     def now(self) -> dict[str, Any]:
         """Its entry in `GET /__loadgen/stats`."""
@@ -218,6 +153,8 @@ class VirtualWarehouse:
             return None
         if not self.running or self._suspended:
             self._wake()
+            if not self.limit:  # it resumes, and serves later
+                return None
         self.running += 1
         return WarehouseSlot(self)
 
@@ -236,7 +173,13 @@ class VirtualWarehouse:
 
     def alter(self, **changes: Any) -> None:
         """Change settings while statements run. Raises ValueError and changes nothing when they do not fit."""
+        before = self.settings
         self.settings = replace(self.settings, **changes, updated_on_ms=self._now_ms())
+        if (before.size, before.generation) != (self.settings.size, self.settings.generation):
+            self._cold_since_s = self._monotonic_s()  # new nodes have an empty cache
+        self._clusters = min(max(self._clusters, self.settings.min_cluster_count), self.settings.max_cluster_count)
+        if self.performance.scale_out_s is None:
+            self._clusters = self.settings.min_cluster_count
         self.limit = self._slots_now()
         self._fill()
 
@@ -254,8 +197,35 @@ class VirtualWarehouse:
     def resume(self) -> None:
         if self._asleep(self._monotonic_s()):
             self._suspended = False
-            self._idle_since_s = self._monotonic_s()
+            self._idle_since_s = self._cold_since_s = self._monotonic_s()
             self.resumed_on_ms = self._now_ms()
+            self._clusters = self.settings.min_cluster_count
+            if self.performance.resume_s:
+                loop = asyncio.get_running_loop()
+                self._provisioning = loop.call_later(self.performance.resume_s, self._provisioned)
+            self.limit = self._slots_now()
+
+    def _provisioned(self) -> None:
+        """A resumed warehouse serves from now on."""
+        self._provisioning = None
+        self._idle_since_s = self._monotonic_s()
+        self.limit = self._slots_now()
+        self._fill()
+
+    def _scale_out(self) -> None:
+        """Statements have queued for some time: start a cluster, and look again after the same time."""
+        self._scaling = None
+        if self._waiters and not self._suspended:
+            self._clusters = min(self._clusters + 1, self.settings.max_cluster_count)
+            self.limit = self._slots_now()
+            self._fill()
+            self._watch_queue()
+
+    def _watch_queue(self) -> None:
+        may_grow = self._clusters < self.settings.max_cluster_count and self._provisioning is None
+        if self.performance.scale_out_s is not None and self._waiters and may_grow and self._scaling is None:
+            loop = asyncio.get_running_loop()
+            self._scaling = loop.call_later(self.performance.scale_out_s, self._scale_out)
 
     def drop(self) -> None:
         """Reject queued statements. Running ones keep their slots to the end."""
@@ -270,6 +240,7 @@ class VirtualWarehouse:
         ticket._turn = turn
         arrived_s = self._monotonic_s()
         self._waiters[ticket] = arrived_s
+        self._watch_queue()
         timer = loop.call_later(timeout_s, self._expire, ticket, timeout_s) if timeout_s else None
         try:
             granted_s = await turn
@@ -308,7 +279,9 @@ class VirtualWarehouse:
             turn.set_result(max(freed_s, arrived_s))
 
     def _slots_now(self) -> int:
-        return self.model.slots or self.settings.max_concurrency_level * self.settings.min_cluster_count
+        if self._provisioning is not None:
+            return 0
+        return self.model.slots or self.settings.max_concurrency_level * self._clusters
 
     def _asleep(self, now_s: float) -> bool:
         """Suspended by a statement, or after AUTO_SUSPEND seconds without one."""
@@ -337,8 +310,11 @@ class VirtualWarehouses:
         sleeper: Sleeper,
         default: WarehouseModel,
         seed: int = 1,
+        performance: PerformanceModel | None = None,
     ) -> None:
+        """`performance` is that of all of them, except for the control plane's."""
         self._make = partial(VirtualWarehouse, monotonic_s=monotonic_s, now_ms=now_ms, sleeper=sleeper, seed=seed)
+        self._performance = performance
         self._by_name: dict[str, VirtualWarehouse] = {}
         self._default = default
         self._models: dict[str, WarehouseModel] = {}
@@ -354,8 +330,10 @@ class VirtualWarehouses:
 
     def add(self, settings: WarehouseSettings, *, suspended: bool = False) -> VirtualWarehouse:
         """Raises ValueError when the name is taken."""
-        _require(settings.name not in self._by_name, f"warehouse {settings.name} exists already")
-        warehouse = self._by_name[settings.name] = self._make(settings, suspended=suspended)
+        require(settings.name not in self._by_name, f"warehouse {settings.name} exists already")
+        performance = None if settings.name == CONTROL_WAREHOUSE else self._performance
+        warehouse = self._make(settings, suspended=suspended, performance=performance)
+        self._by_name[settings.name] = warehouse
         warehouse.follow(self.model_of(settings.name))
         return warehouse
 
@@ -373,7 +351,7 @@ class VirtualWarehouses:
             self._by_name[name].follow(self.model_of(name))
 
     def rename(self, old: str, new: str) -> None:
-        _require(new not in self._by_name, f"warehouse {new} exists already")
+        require(new not in self._by_name, f"warehouse {new} exists already")
         warehouse = self._by_name.pop(old)
         warehouse.alter(name=new)
         warehouse.follow(self.model_of(new))
@@ -381,8 +359,3 @@ class VirtualWarehouses:
 
     def drop(self, name: str) -> None:
         self._by_name.pop(name).drop()
-
-
-def _require(condition: bool, otherwise: str) -> None:
-    if not condition:
-        raise ValueError(otherwise)

@@ -31,7 +31,8 @@ from loadgen.embedded.http_exchange import HttpExchange
 from loadgen.embedded.login import DEFAULT_WAREHOUSE, read_private, stored_name, write_private
 from loadgen.embedded.postgres_names import SNOWFLAKE_NAME_LENGTH
 from loadgen.embedded.sql_errors import SqlError
-from loadgen.embedded.warehouse import VirtualWarehouses, WarehouseModel
+from loadgen.embedded.warehouse import VirtualWarehouses
+from loadgen.embedded.warehouse_properties import WarehouseModel
 from loadgen.errors import EmbeddedServerError
 
 MODELS_FILE = "warehouse_models.json"

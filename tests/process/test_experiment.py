@@ -23,6 +23,7 @@ ARMS = {
     "slow": {"set": {"embedded.service_time": "600ms"}},
     "fast": {"set": {"embedded.service_time": "150ms"}},
 }
+MODEL = {"speed": {"X-Small": 1, "Small": 4}}
 KILLED_AT = ("block 1 of at most", "STARTING PREPARING", "RUNNING MEASUREMENT", "PASSED, exit code 0", "block 2, arm")
 
 
@@ -35,11 +36,15 @@ def bench(server: EmbeddedServer, tmp_path: Path) -> Iterator[Bench]:
 class Experiment:
     """A file with its scenario, on a warehouse for each test."""
 
-    def __init__(self, bench: Bench, name: str, **sections: Any) -> None:
+    def __init__(
+        self, bench: Bench, name: str, *, scenario_parts: dict[str, Any] | None = None, **sections: Any
+    ) -> None:
+        """`scenario_parts`: further sections of the scenario."""
         self.bench, self.name = bench, name
         load = {"connections": 8, "workers": 1, "warmup": "500ms", "duration": "2500ms"}
         target = {"warehouse": f"{name.upper()}_WH", "database": "BENCH", "schema": "PUBLIC"}
-        made = scenario(0, name=name, load=load, target=target, timing={**TIMING, "warehouse_poll": "500ms"})
+        timing = {**TIMING, "warehouse_poll": "500ms"}
+        made = scenario(0, name=name, load=load, target=target, timing=timing, **(scenario_parts or {}))
         (bench.home / "s.yaml").write_text(json.dumps(made))
         usual: dict[str, Any] = {
             "version": 1,
@@ -82,8 +87,19 @@ def check_counted_once(experiment: Experiment, result: dict[str, Any]) -> None:
     assert sorted(stored) == told
 
 
-def test_the_faster_and_cheaper_arm_is_found(bench: Bench) -> None:
-    experiment = Experiment(bench, "which")
+@pytest.fixture
+def modelled(tmp_path: Path) -> Iterator[Bench]:
+    """On a server whose warehouses have a known speed by size."""
+    file = tmp_path / "model.json"
+    file.write_text(json.dumps(MODEL))
+    with EmbeddedServer("--model", str(file)) as server, benched(server, tmp_path) as made:
+        yield made
+
+
+def test_the_faster_and_cheaper_arm_is_found(modelled: Bench) -> None:
+    """Twice the credits for four times the speed: half the price."""
+    bench, arms = modelled, {"slow": {"warehouse": {"size": "X-Small"}}, "fast": {"warehouse": {"size": "Small"}}}
+    experiment = Experiment(bench, "which", arms=arms, scenario_parts={"embedded": {"service_time": "600ms"}})
     run = experiment.start()
     assert experiment.ended(run) == 0, run.said
     result = run.printed
@@ -91,7 +107,8 @@ def test_the_faster_and_cheaper_arm_is_found(bench: Bench) -> None:
     p50, price = result["comparisons"]
     assert (p50["b"], p50["decision"], price["decision"]) == ("fast", "better", "better")
     assert p50["change"] < -0.5
-    assert price["change"] < -0.5
+    assert price["change"] == pytest.approx(-0.5, abs=0.2)
+    assert settings_of(bench, "WHICH_WH") == ("X-Small", "2")
     slow, fast = result["arms"]
     assert (slow["dominated_by"], fast["on_frontier"]) == (["fast"], True)
     assert result["answer"].startswith("fast is the best choice")

@@ -16,8 +16,9 @@ import psutil
 import pytest
 
 from loadgen.embedded.service_time import WakeupTimer
-from loadgen.embedded.warehouse import VirtualWarehouses, WarehouseModel
+from loadgen.embedded.warehouse import VirtualWarehouses
 from loadgen.embedded.warehouse_models import MODELS_FILE, WarehouseModels
+from loadgen.embedded.warehouse_properties import WarehouseModel
 from loadgen.errors import EmbeddedServerError
 from tests.process.served import refused, serving
 from tests.processes import reachable_directory

@@ -7,7 +7,9 @@ import selectors
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from loadgen.embedded.warehouse import VirtualWarehouse, WarehouseModel, WarehouseSettings
+from loadgen.embedded.performance_model import PerformanceModel
+from loadgen.embedded.warehouse import VirtualWarehouse
+from loadgen.embedded.warehouse_properties import WarehouseModel, WarehouseSettings
 
 
 class JumpingSelector(selectors.DefaultSelector):
@@ -56,7 +58,14 @@ def run(scenario: Callable[[], Coroutine[Any, Any, Any]], lateness_s: Callable[[
         loop.close()
 
 
-def a_warehouse(*, slots: int = 0, suspended: bool = False, **changes: Any) -> VirtualWarehouse:
+def a_warehouse(
+    *,
+    slots: int = 0,
+    suspended: bool = False,
+    performance: PerformanceModel | None = None,
+    service_time: str | None = None,
+    **changes: Any,
+) -> VirtualWarehouse:
     loop = asyncio.get_running_loop()
     warehouse = VirtualWarehouse(
         WarehouseSettings(**{"name": "WH", **changes}),
@@ -64,8 +73,9 @@ def a_warehouse(*, slots: int = 0, suspended: bool = False, **changes: Any) -> V
         now_ms=lambda: loop.time() * 1000,
         sleeper=LoopSleeper(loop),
         suspended=suspended,
+        performance=performance,
     )
-    warehouse.follow(WarehouseModel(slots=slots))
+    warehouse.follow(WarehouseModel.of(slots, service_time))
     return warehouse
 
 

@@ -1,0 +1,104 @@
+"""How warehouses of the embedded server perform: a model with these parameters, and not Snowflake's performance.
+
+    {"speed": {"X-Small": 1, "Small": 1.9, "Medium": 3.5}, "generation": {"1": 1, "2": 1.4},
+     "resume": "2s", "cold": {"factor": 3, "decay": "10s"}, "scale_out": "5s"}
+
+speed, generation   the service time of a statement is divided by both; what is not named has speed 1
+resume              a suspended warehouse serves its first statement after this time; statements queue meanwhile
+cold                after a resume, and after a change of size or generation, service times are `factor` times as long;
+                    the excess falls to a third with every `decay`
+scale_out           a further cluster starts when statements have queued for this time, up to MAX_CLUSTER_COUNT; without
+                    it, MIN_CLUSTER_COUNT clusters run
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from loadgen.units import parse_duration_s
+
+SIZES = (
+    "X-Small", "Small", "Medium", "Large", "X-Large", "2X-Large", "3X-Large", "4X-Large", "5X-Large", "6X-Large",
+)  # fmt: skip
+FILE_BYTES_MAX = 100_000
+FACTOR_MIN, FACTOR_MAX = 0.001, 1_000.0
+TIME_MAX_S = 3_600.0
+_KEYS = ("speed", "generation", "resume", "cold", "scale_out")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PerformanceModel:
+    """The default makes all warehouses equally fast, at once."""
+
+    speed: Mapping[str, float] = field(default_factory=dict)  # by size
+    generation: Mapping[str, float] = field(default_factory=dict)
+    resume_s: float = 0.0
+    cold_factor: float = 1.0
+    cold_decay_s: float = 1.0
+    scale_out_s: float | None = None
+
+    def time_factor(self, size: str, generation: str, warm_s: float) -> float:
+        """How many times as long statements take, this long after a resume or a change."""
+        cold = 1.0 + (self.cold_factor - 1.0) * math.exp(-max(0.0, warm_s) / self.cold_decay_s)
+        return cold / (self.speed.get(size, 1.0) * self.generation.get(generation, 1.0))
+
+
+def read_performance_model(path: Path) -> PerformanceModel:
+    """Raises ValueError with a message for the user; OSError."""
+    with path.open("rb") as file:
+        content = file.read(FILE_BYTES_MAX + 1)
+    if len(content) > FILE_BYTES_MAX:
+        raise ValueError(f"is larger than {FILE_BYTES_MAX:,} bytes")
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"is not JSON: {error}") from None
+    return parse_performance_model(found)
+
+
+def parse_performance_model(found: Any) -> PerformanceModel:
+    """Raises ValueError with a message for the user."""
+    if not isinstance(found, dict):
+        raise ValueError("is not a JSON object")
+    if unknown := sorted(found.keys() - set(_KEYS)):
+        raise ValueError(f"has the key {unknown[0]!r}; known are {', '.join(_KEYS)}")
+    cold = found.get("cold", {})
+    if not isinstance(cold, dict) or cold.keys() - {"factor", "decay"}:
+        raise ValueError('cold is not like {"factor": 3, "decay": "10s"}')
+    return PerformanceModel(
+        speed=_factors("speed", found.get("speed", {}), SIZES),
+        generation=_factors("generation", found.get("generation", {}), ("1", "2")),
+        resume_s=_time_s("resume", found.get("resume", "0s")),
+        cold_factor=_factor("cold.factor", cold.get("factor", 1)),
+        cold_decay_s=max(_time_s("cold.decay", cold.get("decay", "1s")), 0.001),
+        scale_out_s=None if found.get("scale_out") is None else _time_s("scale_out", found["scale_out"]),
+    )
+
+
+def _factors(key: str, given: Any, names: tuple[str, ...]) -> dict[str, float]:
+    if not isinstance(given, dict):
+        raise ValueError(f"{key} is not a JSON object")
+    if unknown := sorted(given.keys() - set(names)):
+        raise ValueError(f"{key} has the key {unknown[0]!r}; known are {', '.join(names)}")
+    return {name: _factor(f"{key}.{name}", value) for name, value in given.items()}
+
+
+def _factor(key: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not FACTOR_MIN <= value <= FACTOR_MAX:
+        raise ValueError(f"{key} is not a number from {FACTOR_MIN:g} to {FACTOR_MAX:g}")
+    return float(value)
+
+
+def _time_s(key: str, value: Any) -> float:
+    try:
+        time_s = parse_duration_s(value) if isinstance(value, str) else math.nan
+    except ValueError:
+        time_s = math.nan
+    if not 0.0 <= time_s <= TIME_MAX_S:
+        raise ValueError(f'{key} is not a time up to an hour, such as "2s" or "500ms"')
+    return time_s

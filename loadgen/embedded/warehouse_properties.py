@@ -1,0 +1,94 @@
+"""Settings of a warehouse, as CREATE and ALTER WAREHOUSE set them, and its queueing model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Self
+
+from loadgen.embedded.performance_model import SIZES
+from loadgen.embedded.service_time import ServiceTimeSpec, parse_service_time
+
+TYPES = ("STANDARD", "SNOWPARK-OPTIMIZED", "INTERACTIVE", "ADAPTIVE")
+SCALING_POLICIES = ("STANDARD", "ECONOMY")
+CLUSTERS_MAX = 300
+CONCURRENCY_MAX = 10_000
+_SIZE_OF = {size.upper().replace("-", ""): size for size in SIZES} | {
+    "XXLARGE": "2X-Large",
+    "XXXLARGE": "3X-Large",
+    "X2LARGE": "2X-Large",
+    "X3LARGE": "3X-Large",
+    "X4LARGE": "4X-Large",
+    "X5LARGE": "5X-Large",
+    "X6LARGE": "6X-Large",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarehouseSettings:
+    """What CREATE and ALTER WAREHOUSE set, with Snowflake's defaults."""
+
+    name: str
+    size: str = "X-Small"
+    type: str = "STANDARD"
+    generation: str = "2"
+    min_cluster_count: int = 1
+    max_cluster_count: int = 1
+    scaling_policy: str = "STANDARD"
+    auto_suspend_s: int = 600  # 0: never
+    auto_resume: bool = True
+    max_concurrency_level: int = 8
+    statement_timeout_s: int = 172_800
+    statement_queued_timeout_s: int = 0  # 0: no limit
+    enable_query_acceleration: bool = True  # on for a new warehouse of generation 2
+    query_acceleration_max_scale_factor: int = 2
+    enable_use_stable_path: bool = False
+    resource_monitor: str | None = None
+    comment: str = ""
+    owner: str = "ACCOUNTADMIN"
+    created_on_ms: float = 0.0
+    updated_on_ms: float = 0.0
+
+    def __post_init__(self) -> None:
+        require(bool(self.name), "a warehouse needs a name")
+        require(self.size in SIZES, f"size {self.size!r} is not one of {', '.join(SIZES)}")
+        require(self.type in TYPES, f"type {self.type!r} is not one of {', '.join(TYPES)}")
+        require(self.generation in ("1", "2"), f"generation {self.generation!r} is neither '1' nor '2'")
+        require(self.scaling_policy in SCALING_POLICIES, f"scaling policy {self.scaling_policy!r} is not known")
+        require(
+            1 <= self.min_cluster_count <= self.max_cluster_count <= CLUSTERS_MAX,
+            f"cluster counts {self.min_cluster_count} to {self.max_cluster_count} are not within 1 to {CLUSTERS_MAX}",
+        )
+        require(
+            1 <= self.max_concurrency_level <= CONCURRENCY_MAX,
+            f"MAX_CONCURRENCY_LEVEL {self.max_concurrency_level} is not within 1 to {CONCURRENCY_MAX}",
+        )
+        for seconds in (self.auto_suspend_s, self.statement_timeout_s, self.statement_queued_timeout_s):
+            require(seconds >= 0, f"{seconds} s is below 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarehouseModel:
+    """How many statements run at once, and how long each takes. Equal when they do the same: 20ms and 0.02s."""
+
+    slots: int = 0  # 0: as many as the warehouse's settings say
+    spec: ServiceTimeSpec | None = None
+    service_time: str | None = field(default=None, compare=False)  # the text of `spec`
+
+    @classmethod
+    def of(cls, slots: int, service_time: str | None) -> Self:
+        """Raises ValueError with a message for the user."""
+        require(0 <= slots <= CONCURRENCY_MAX, f"slots {slots} is not within 0 to {CONCURRENCY_MAX}")
+        return cls(slots=slots, spec=parse_service_time(service_time), service_time=service_time)
+
+
+def size_name(text: str) -> str:
+    """XSMALL, 'x-small', XXLARGE, X4LARGE … as SHOW WAREHOUSES writes them."""
+    size = _SIZE_OF.get(text.upper().replace("-", ""))
+    require(size is not None, f"size {text!r} is not one of {', '.join(SIZES)}")
+    return str(size)
+
+
+def require(condition: bool, otherwise: str) -> None:
+    """Raises ValueError with that text unless the condition holds."""
+    if not condition:
+        raise ValueError(otherwise)

@@ -24,7 +24,7 @@ loopback HTTP only. Only this package uses asyncio.
     engine               runs a statement from its text to its result
     transactions         running statements, transactions, locks
     warehouse            slots and queues of warehouses
-    warehouse_properties settings of warehouses
+    warehouse_properties  settings of warehouses
     performance_model    speed, resume, cold cache and scale-out of warehouses
     warehouse_models     models that runs set for their warehouse
     service_time         distributions of time, and a precise timer

@@ -15,6 +15,7 @@ import click
 from loadgen.cli.common import echo, noted_signals, print_lines, print_verdict, raise_priority, terminal_width
 from loadgen.cli.options import control_reader, format_option
 from loadgen.cli.run import follow_run, job_roles, server_for
+from loadgen.errors import LoadgenError
 from loadgen.log import printable
 
 if TYPE_CHECKING:
@@ -205,14 +206,27 @@ def _pause(clock: Clock, received: list[int], seconds: float) -> int | None:
 
 
 def _write(folder: Path, result: Mapping[str, Any]) -> None:
+    """The files of an experiment. The result is stored and will be printed: what cannot be written is a warning."""
     from loadgen.cli.report import write_file
+    from loadgen.report.experiment_exports import experiment_junit, experiment_markdown
+    from loadgen.report.experiment_page import experiment_html
 
-    write_file(folder / RESULT, json.dumps(result, indent=2) + "\n")
+    writers: dict[str, Callable[[], str]] = {
+        RESULT: lambda: json.dumps(result, indent=2) + "\n",
+        "report.html": lambda: experiment_html(result),
+        "report.md": lambda: experiment_markdown(result),
+        "junit.xml": lambda: experiment_junit(result),
+    }
+    for name, make in writers.items():
+        try:
+            write_file(folder / name, make())
+        except LoadgenError as error:
+            echo(f"warning: {printable(str(error))}. {printable(error.remedy)}", err=True)
 
 
 def _print(result: Mapping[str, Any], folder: Path) -> None:
     from loadgen.report.experiment import experiment_text
     from loadgen.report.run_text import verdict_lines
 
-    text = f"{experiment_text(result)}\nfiles: {folder}"
+    text = f"{experiment_text(result)}\nreport: {folder / 'report.html'}"
     print_lines(verdict_lines(text, str(result["verdict"]), terminal_width()))

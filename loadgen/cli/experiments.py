@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -76,11 +77,14 @@ def _row(one: ListedExperiment, *, is_led: bool) -> dict[str, Any]:
     }
 
 
-@experiments.command("show", epilog="\b\nExample:\n  loadgen experiments show latest --format json")
+@experiments.command("show", epilog="\b\nExample:\n  loadgen experiments show latest --html experiment.html")
 @click.argument("experiment", metavar="EXPERIMENT")
+@click.option(
+    "--html", "html_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the report page to this file."
+)
 @control_options
 @format_option
-def show(experiment: str, output: str, **place: str | None) -> None:
+def show(experiment: str, html_file: Path | None, output: str, **place: str | None) -> None:
     """Show the result of an experiment, or what is known so far. EXPERIMENT is an id, its beginning, or `latest`."""
 
     def look(session: ControlSession, patience: RetryPolicy) -> dict[str, Any]:
@@ -89,6 +93,11 @@ def show(experiment: str, output: str, **place: str | None) -> None:
         return read_experiment_result(session, patience, experiment)
 
     result = with_control_session(look, name="experiments", **location_arguments(place))
+    if html_file is not None:
+        from loadgen.cli.report import write_file
+        from loadgen.report.experiment_page import experiment_html
+
+        write_file(html_file, experiment_html(result))
     if output == "json":
         echo(json.dumps(result, indent=2))
         return

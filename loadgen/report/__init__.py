@@ -17,6 +17,8 @@ run_exports        junit.xml and intervals.csv
 compare            a comparison as text and JSON
 compare_page       a comparison as HTML
 experiment         experiment.json, and an experiment as text
+experiment_page    an experiment as HTML
+experiment_exports  an experiment as Markdown and JUnit
 trend              a trend as text and JSON
 trend_page         a trend as HTML
 """

@@ -114,7 +114,11 @@ def test_the_faster_and_cheaper_arm_is_found(modelled: Bench) -> None:
     assert result["answer"].startswith("fast is the best choice")
     check_counted_once(experiment, result)
     experiment_id = result["experiment_id"]
-    assert json.loads((run.folder / "runs" / experiment_id / "experiment.json").read_text()) == result
+    files = run.folder / "runs" / experiment_id
+    assert json.loads((files / "experiment.json").read_text()) == result
+    assert result["answer"] in (files / "report.html").read_text("utf-8")
+    assert result["answer"] in (files / "report.md").read_text("utf-8")
+    assert 'failures="0" errors="0"' in (files / "junit.xml").read_text("utf-8")
     labels = [
         json.loads(bench.rows("SELECT SCENARIO_CONFIG FROM RUN_STATUS WHERE RUN_ID = ?", one["run_id"])[0][0])["labels"]
         for one in result["measurements"]

@@ -152,18 +152,15 @@ def _run(
         lines.say(printable(f"experiment {store.experiment_id}: {text}", 500))
 
     stop = threading.Event()
-    settings = ArmWarehouseSettings(loaded, scenarios, place, clock=clock, told=told, stop=stop)
-
-    def set_up(arm: str) -> None:
-        assert store.lease is not None
-        epoch = store.lease.epoch
-        run_in_thread(lambda: settings.apply(arm, store.experiment_id, epoch), name="settings")
+    settings = ArmWarehouseSettings(loaded, scenarios, place, clock=clock, told=told, stop=stop, wait=wait)
 
     with noted_signals() as received, store.leading(place, clock=clock):
+        assert store.lease is not None
+        epoch = store.lease.epoch
         shell = ExperimentShell(
             measure=_measure(loaded, output_dir, clock, wait=wait, quiet=quiet),
-            set_up=set_up,
-            restore=lambda: run_in_thread(settings.restore, name="settings"),
+            set_up=lambda arm: _watched(lambda: settings.apply(arm, store.experiment_id, epoch), received, stop),
+            restore=lambda: _watched(settings.restore, received, stop),
             pause=lambda seconds: _pause(clock, received, seconds),
             told=told,
             clock=clock,
@@ -182,6 +179,8 @@ def _measure(
     from orchestrator.experiment.blocks import RunOfArm
     from orchestrator.job import RunJob
 
+    begun = [False]  # once it has, the experiment waits for a warehouse that another run has taken
+
     def measure(arm: str, scenario: Scenario) -> RunOfArm:
         job = RunJob(
             scenario=scenario,
@@ -190,11 +189,34 @@ def _measure(
             clock=clock,
             roles=job_roles(),
             text=portable_text(loaded.arms[arm]),
-            wait=wait,
+            wait=wait or begun[0],
         )
+        begun[0] = True
         return RunOfArm(summary=follow_run(job, quiet=quiet), record=job.record)
 
     return measure
+
+
+def _watched(action: Callable[[], None], received: list[int], stop: threading.Event) -> None:
+    """Run it in a thread; a signal that comes meanwhile sets `stop`, and is the exit code of what it ends."""
+    from loadgen.cli.common import run_in_thread
+
+    before, done = len(received), threading.Event()
+
+    def watch() -> None:
+        while not done.wait(TICK_S):
+            if len(received) > before:
+                stop.set()
+
+    threading.Thread(target=watch, name="signals", daemon=True).start()
+    try:
+        run_in_thread(action, name="settings")
+    except LoadgenError as error:
+        if len(received) > before:
+            error.exit_code = 128 + received[before]
+        raise
+    finally:
+        done.set()
 
 
 def _pause(clock: Clock, received: list[int], seconds: float) -> int | None:

@@ -16,6 +16,7 @@ from loadgen.rules.experiment import (
     BlockValues,
     ExperimentDesign,
     block_order,
+    blocks_to_decide,
     compare_arms,
     dominated_arms,
 )
@@ -227,7 +228,7 @@ def value_text(metric: ExperimentMetric, value: float | None, currency: str) -> 
 
 
 _ARM_HEAD = ("arm", "blocks", "qps", "p50 ms", "p95 ms", "p99 ms", "errors", "inside", "credits")
-_PAIR_HEAD = ("metric", "arm", "beside", "change", "interval", "margin", "decision")
+_PAIR_HEAD = ("metric", "arm", "compared with", "change", "interval", "margin", "decision")
 
 
 def experiment_text(document: Mapping[str, Any]) -> str:
@@ -286,16 +287,19 @@ def _pair_row(one: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def progress_text(found: Sequence[ArmComparison]) -> str:
-    """After a block: what is decided, and what is not."""
-    undecided = [one for one in found if one.decision is Decision.UNDECIDED]
-    done = len(found) - len(undecided)
-    shown = ", ".join(
-        f"{one.metric.text} of {one.b} beside {one.a} {change_text(one.change)}"
-        f" ({change_text(one.low if one.low > -1 else None)} to"
-        f" {change_text(one.high if math.isfinite(one.high) else None)})"
-        for one in undecided[:3]
-    )
-    more = f" and {len(undecided) - 3} more" if len(undecided) > 3 else ""
-    open_ones = f"; open: {shown}{more}" if undecided and undecided[0].change is not None else ""
-    return f"{done} of {len(found)} comparisons are decided{open_ones}"
+def progress_text(design: ExperimentDesign, found: Sequence[ArmComparison]) -> str:
+    """After a block: what is decided, what is not, and what would decide it."""
+    undecided = [one for one in found if one.decision is Decision.UNDECIDED and one.change is not None]
+    done = sum(one.decision is not Decision.UNDECIDED for one in found)
+    shown = "; ".join(_open_text(design, one) for one in undecided[:3])
+    more = f"; and {len(undecided) - 3} more" if len(undecided) > 3 else ""
+    return f"{done} of {len(found)} comparisons are decided{f'; open: {shown}{more}' if shown else ''}"
+
+
+def _open_text(design: ExperimentDesign, one: ArmComparison) -> str:
+    low, high = one.low if one.low > -1 else None, one.high if math.isfinite(one.high) else None
+    interval = f"{change_text(low)} to {change_text(high)}" if low is not None and high is not None else NO_BOUND
+    needed = blocks_to_decide(design, one)
+    many = "" if len(one.by_block) < 2 else f", not by {design.blocks_max} blocks" if needed is None else ""
+    likely = f", decided after about {needed} blocks" if needed is not None else many
+    return f"{one.metric.text} of {one.b} compared with {one.a} {change_text(one.change)} ({interval}){likely}"

@@ -15,7 +15,7 @@ from itertools import combinations
 import numpy as np
 
 from loadgen.model.experiment import Decision, ExperimentEnding, ExperimentMetric, ExperimentMetricKind
-from loadgen.rules.confidence import ABOVE, BELOW, WITHIN, confidence_sequence, judge
+from loadgen.rules.confidence import ABOVE, BELOW, WITHIN, confidence_sequence, half_width, judge
 from loadgen.scenario.experiment import ExperimentFile
 
 ERROR = 0.05  # of an experiment, over all pairs and metrics together
@@ -130,6 +130,20 @@ def _comparison(
         decision=_decision(verdict, metric),
         by_block=tuple(map(math.expm1, logs)),
     )
+
+
+def blocks_to_decide(design: ExperimentDesign, one: ArmComparison) -> int | None:
+    """About how many complete blocks decide a pair in all, if those to come are like those so far; None: more than
+    there may be, or nothing is known yet."""
+    logs = np.log1p(np.array(one.by_block))
+    if len(logs) < 2:
+        return None
+    mean, deviation, edge = abs(float(logs.mean())), float(logs.std(ddof=1)), math.log1p(one.margin)
+    for blocks in range(len(logs) + 1, design.blocks_max + 1):
+        reach = half_width(blocks, design.error_each, last=blocks == design.blocks_max) * deviation
+        if reach < mean or mean + reach < edge:
+            return blocks
+    return None
 
 
 def _decision(verdict: int, metric: ExperimentMetric) -> Decision:

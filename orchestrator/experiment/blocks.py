@@ -112,7 +112,10 @@ class ExperimentLoop:
         except LoadgenError as error:
             why = f"the settings of a warehouse are not restored: {error}"
             result |= {"verdict": "failed", "exit_code": error.exit_code, "exit_reason": why}
-        self._store.finish(result)
+        try:
+            self._store.finish(result)
+        except LoadgenError as error:  # measurements are stored, and the result is printed
+            self._shell.told(f"the result could not be stored: {error}")
         return result
 
     def _lead(self) -> dict[str, Any]:
@@ -128,7 +131,7 @@ class ExperimentLoop:
         blocks = complete_blocks(self._design, state.measured)
         found = compare_arms(self._design, blocks, final=state.begun >= self._design.blocks_max)
         if state.begun:
-            self._shell.told(f"{counted(len(blocks), 'block')} complete: {progress_text(found)}")
+            self._shell.told(f"{counted(len(blocks), 'block')} complete: {progress_text(self._design, found)}")
         return next_step(self._design, blocks, found, self._progress(state), self._budget)
 
     def _progress(self, state: ExperimentState) -> ExperimentProgress:

@@ -78,9 +78,11 @@ class ArmWarehouseSettings:
         clock: Clock,
         told: Callable[[str], None],
         stop: threading.Event,
+        wait: bool,
     ) -> None:
-        """`stop` ends waiting for the warehouse and for its settings."""
-        self._place, self._clock, self._told, self._stop = place, clock, told, stop
+        """`stop` ends waiting for the warehouse and for its settings; `wait`: for a warehouse that another run has
+        when the experiment begins."""
+        self._place, self._clock, self._told, self._stop, self._wait = place, clock, told, stop, wait
         self._name = loaded.file.name
         self._connection = next(iter(scenarios.values())).connection
         self._arms: dict[str, _Arm] = {}
@@ -102,7 +104,8 @@ class ArmWarehouseSettings:
         wanted = self._arms.get(arm)
         if wanted is None:
             return
-        with self._altering(wanted.target, wait=True), closing(self._session(wanted.profile)) as session:
+        wait = self._wait or bool(self._before)
+        with self._altering(wanted.target, wait=wait), closing(self._session(wanted.profile)) as session:
             key = wanted.target.key
             if key not in self._before:
                 self._before[key] = self._record(session, wanted, experiment_id, epoch)
@@ -215,8 +218,12 @@ def restore_left_settings(
     control: ControlSession, patience: RetryPolicy, *, clock: Clock
 ) -> tuple[RestoredWarehouse, ...]:
     """Restore the settings that experiments without a process have left changed. Safe to repeat, and by several."""
-    done = []
-    for left in patience.call(lambda: experiment_warehouses.changed(control)):
+    rows = patience.call(lambda: experiment_warehouses.changed(control))
+    done = [
+        RestoredWarehouse(experiment_id=str(error.key), warehouse="?", restored=False, why=str(error))
+        for error in rows.unreadable
+    ]
+    for left in rows:
         why = ""
         try:
             lease = claim_left(control, patience, left)

@@ -12,9 +12,9 @@ from loadgen.metrics.window import MergedWindows, merge
 from loadgen.model.credits import Cloud, WarehouseKind, snowflake_rates
 from loadgen.model.experiment import ExperimentMetric
 from loadgen.model.threshold import parse_threshold
-from loadgen.report.experiment import ExperimentFacts, experiment_document, experiment_text
+from loadgen.report.experiment import ExperimentFacts, experiment_document, experiment_text, progress_text
 from loadgen.results.run_record import kind_of
-from loadgen.rules.experiment import ExperimentDesign, design_of
+from loadgen.rules.experiment import ExperimentDesign, compare_arms, design_of
 from loadgen.rules.experiment_plan import experiment_plan_data, experiment_plan_text, plan_experiment
 from loadgen.rules.measurement import (
     Measurement,
@@ -253,6 +253,16 @@ def test_the_text_has_verdict_answer_arms_and_pairs():
     assert any(re.match(r"a\s+8\s+100\.0\s+5\.00\s+10\.00\s+–\s+0 %\s+8 of 8", line) for line in lines)
     assert any(re.match(r"p95\s+b\s+a\s+-50\.0 %", line) for line in lines)
     assert "estimated" in lines[-1]
+
+
+def test_what_is_open_is_told_after_a_block_with_what_would_decide_it():
+    rows = [one for one in eight_blocks(p95=10.5, price=1.04) if one.block <= 4]
+    found = compare_arms(design(), complete_blocks(design(), rows), final=False)
+
+    text = progress_text(design(), found)
+
+    assert text.startswith("0 of 2 comparisons are decided; open: p95 of b compared with a +5.3 %")
+    assert re.search(r"\(.* %\), decided after about \d+ blocks; price of b", text)
 
 
 # --- the plan --------------------------------------------------------------------------------------------------------

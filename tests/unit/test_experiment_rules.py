@@ -16,6 +16,7 @@ from loadgen.rules.experiment import (
     ExperimentDesign,
     ExperimentProgress,
     block_order,
+    blocks_to_decide,
     compare_arms,
     decision_between,
     dominated_arms,
@@ -149,6 +150,22 @@ def test_a_decision_can_be_asked_for_in_both_directions():
     assert decision_between(found, P95, "a", "b") is Decision.BETTER
     with pytest.raises(KeyError):
         decision_between(found, QPS, "a", "b")
+
+
+def test_how_many_blocks_decide_is_told_from_those_so_far():
+    plan = design(maximum=20)
+    blocks = blocks_of({"a": {P95: 10.0}, "b": {P95: 10.6}}, 20, seed=5)
+    (early,) = compare_arms(plan, blocks[:3], final=False)
+    (none,) = compare_arms(plan, blocks[:1], final=False)
+
+    needed = blocks_to_decide(plan, early)
+
+    assert early.decision is Decision.UNDECIDED
+    assert needed is not None
+    assert 4 <= needed <= 20
+    assert blocks_to_decide(plan, none) is None
+    (hopeless,) = compare_arms(plan, blocks_of({"a": {P95: 10.0}, "b": {P95: 10.4}}, 6, noise=0.3), final=False)
+    assert blocks_to_decide(plan, hopeless) is None
 
 
 # --- when to stop ----------------------------------------------------------------------------------------------------

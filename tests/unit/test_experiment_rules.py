@@ -164,7 +164,11 @@ def test_how_many_blocks_decide_is_told_from_those_so_far():
     assert needed is not None
     assert 4 <= needed <= 20
     assert blocks_to_decide(plan, none) is None
-    (hopeless,) = compare_arms(plan, blocks_of({"a": {P95: 10.0}, "b": {P95: 10.4}}, 6, noise=0.3), final=False)
+    to_and_fro = [
+        BlockValues(number=number, values={"a": {P95: 10.0}, "b": {P95: 10.0 * factor}})
+        for number, factor in enumerate((1.3, 0.77, 1.3, 0.77), 1)
+    ]
+    (hopeless,) = compare_arms(plan, to_and_fro, final=False)
     assert blocks_to_decide(plan, hopeless) is None
 
 

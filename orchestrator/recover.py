@@ -320,6 +320,7 @@ def _make_result(
         find_max=None if search is None else search.result(gathered.step, valid=False),
         sessions=session_counts(rows) if scenario.sessions.count else None,
         delivered=delivered,
+        replay=scenario.load.replay,
         logins=connections,
     )
     summary = summarize(facts)

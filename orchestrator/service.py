@@ -305,6 +305,7 @@ class OrchestratorService:
             signal=self._signal,
             sessions=session_counts(rows) if scenario.sessions.count else None,
             delivered=delivered,
+            replay=scenario.load.replay,
             logins=connections,
             unstored={worker.worker_id: worker.left_rows for worker in leader.workers if worker.left_rows},
         )

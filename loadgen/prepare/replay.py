@@ -34,7 +34,9 @@ def deal_replay(scenario: Scenario, folder: Path) -> tuple[Scenario, dict[str, P
         scenario.load,
         own_database=scenario.target.database is not None,
     )
-    load = dataclasses.replace(scenario.load, replay=dataclasses.replace(replay, planned=dealt.planned))
+    load = dataclasses.replace(
+        scenario.load, replay=dataclasses.replace(replay, planned=dealt.planned, recorded=dealt.recorded)
+    )
     return dataclasses.replace(scenario, load=load), {pool.name: pool for pool in dealt.pools}
 
 

@@ -79,6 +79,8 @@ def _sections(record: RunRecord, hover: HoverData) -> Iterator[tuple[str, str, s
     yield "timeline", "Over time", _over_time(timeline)
     yield "times", "Response times", tables.times(record) + _spread(record)
     yield "statements", "Statements", statements(record, timeline)
+    if summary.get("replay"):
+        yield "replay", "Recorded and replayed", tables.replayed(summary["replay"])
     yield "errors", "Errors", tables.errors(summary)
     if "sessions" in summary:
         yield "sessions", "User sessions", sessions(record)

@@ -175,6 +175,28 @@ def _bounds(record: RunRecord, name: str) -> str:
     return f"{formatting.ms(low)} … {formatting.ms(high)}"
 
 
+def replayed(replay: Mapping[str, Any]) -> str:
+    """Statement by statement, the largest differences first."""
+    times = ("count", "avg", "p50", "p95")
+    rows = (
+        (
+            named(one["statement"]),
+            *(
+                number(part[key], formatting.count(part[key]) if key == "count" else formatting.ms(part[key]))
+                for part in (one["recorded"], one["replayed"])
+                for key in times
+            ),
+            number(one["slower_ms"], formatting.ms(one["slower_ms"])),
+        )
+        for one in replay["compared"]
+    )
+    head = ("statement", *(f"{when} {key}" for when in ("recorded", "replayed") for key in times), "slower by")
+    said = table("Milliseconds: recorded on the server, and service times of the replay", head, rows)
+    if replay["pseudonyms"]:
+        said += note("Values were pseudonyms: rows, and with them times, may differ from those of the recording.")
+    return said + note("Statements that failed in the recording are not in a capture: every error here is a new one.")
+
+
 def errors(summary: Mapping[str, Any]) -> str:
     found = summary["errors"]
     if not found:

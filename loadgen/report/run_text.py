@@ -15,6 +15,7 @@ from loadgen.units import counted
 
 STATEMENTS_MAX = 50
 STAGES_MAX = 50
+REPLAYED_MAX = 10
 STAGE_TIMES = ("p50", "p95", "p99")
 ERRORS_MAX = 10
 NAME_MAX = 30  # characters of a name in a table
@@ -62,6 +63,7 @@ def summary_lines(
         [*_totals(summary), *_delivered(summary), *_connections(summary), *_sessions(summary)],
         [*_latencies(summary, width)],
         [*_stages(summary.get("stages") or ())],
+        [*_replay(summary.get("replay"), width)],
         [*_find_max(summary)],
         [*_errors(summary["errors"])],
         [*_client(summary["client"]), *files],
@@ -209,6 +211,28 @@ def _latencies(summary: Mapping[str, Any], width: int) -> Iterator[TextLine | st
         yield formatting.CUT_OFF_NOTE
     if len(statements) > STATEMENTS_MAX:
         yield f"{counted(len(statements) - STATEMENTS_MAX, 'more statement')}: see the report"
+
+
+def _replay(replay: Mapping[str, Any] | None, width: int) -> Iterator[TextLine | str]:
+    """Recorded against replayed."""
+    if not replay or not replay["compared"]:
+        return
+    head = ("recorded against replayed, ms", "recorded", "avg", "p95", "replayed", "avg", "p95", "slower by")
+    cells = [
+        (
+            printable(one["statement"], NAME_MAX),
+            *(
+                cell
+                for part in (one["recorded"], one["replayed"])
+                for cell in (formatting.count(part["count"]), formatting.ms(part["avg"]), formatting.ms(part["p95"]))
+            ),
+            formatting.ms(one["slower_ms"]),
+        )
+        for one in replay["compared"][:REPLAYED_MAX]
+    ]
+    yield from _table(head, cells, width)
+    if replay["pseudonyms"]:
+        yield "values were pseudonyms: rows, and with them times, may differ from those of the recording"
 
 
 def _stages(stages: Sequence[Mapping[str, Any]]) -> Iterator[str]:

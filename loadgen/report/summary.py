@@ -24,6 +24,7 @@ from loadgen.rules.enrichment import (
 )
 from loadgen.rules.thresholds import Checked
 from loadgen.rules.validity import verdict_of
+from loadgen.scenario.model import Replay, SessionReplay, WriteReplay
 from loadgen.units import NS_PER_MS
 
 SCHEMA_VERSION = 1
@@ -50,6 +51,8 @@ _ORDER = (
     *("others_cores", "overhead_ms", "saturated", "client"),
     *("opened", "reopened", "refused", "last_refused", "at", "second", "text"),
     *("created", "expired", "current", "sessions"),
+    *("capture", "speed", "kept_sessions", "pseudonyms", "client_lag_avg_ms", "recorded", "replayed", "slower_ms"),
+    *("compared", "replay"),
     *("confidence", "low_confidence", "decisive_step", "steps", "environment", "enrichment"),
 )
 _PLACES = {key: place for place, key in enumerate(_ORDER)}
@@ -58,7 +61,7 @@ _FRACTIONS = {
     *("rate", "starts_s"),
     *(*_CLIENT, "others_cores", "overhead_ms"),
     *("planned_connection_seconds", "delivered_connection_seconds", "logging_in_connection_seconds", "fraction"),
-    *("second", "longest_ms", "total_ms"),
+    *("second", "longest_ms", "total_ms", "speed", "slower_ms", "client_lag_avg_ms"),
 }
 
 
@@ -114,6 +117,7 @@ class RunFacts:
     delivered: Delivered | None = None  # None: what was planned is not known
     logins: Mapping[str, Any] | None = None  # of load connections; None: not reported
     unstored: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # rows in spools, by worker and kind
+    replay: Replay | None = None  # None: another mode
 
 
 def summarize(facts: RunFacts) -> dict[str, Any]:
@@ -157,6 +161,7 @@ def summarize(facts: RunFacts) -> dict[str, Any]:
         "stalls": stalls_document(merged.stalls),
         "client": _client(facts),
         **({} if facts.sessions is None else {"sessions": facts.sessions.document()}),
+        **({} if facts.replay is None else {"replay": _replay(facts, facts.replay)}),
         "environment": dict(facts.environment),
         "enrichment": dict(facts.enrichment),
     }
@@ -234,6 +239,33 @@ def _statements(merged: MergedWindows) -> dict[str, Any]:
             "latency_ms": latency_ms(tally),
         }
         for name, tally in merged.tally.statements.items()
+    }
+
+
+def _replay(facts: RunFacts, replay: Replay) -> dict[str, Any]:
+    """Recorded times on the server beside service times of the replay, the largest differences of averages first."""
+    compared = []
+    for statement, times in zip(facts.statements, replay.recorded, strict=False):
+        tally = facts.merged.tally.statements.get(statement.name)
+        service = {} if tally is None else _times_ms(*tally.services)
+        replayed = {name: service.get(name) for name in ("avg", "p50", "p95")}
+        slower_ms = None if replayed["avg"] is None else round(replayed["avg"] - times.avg_ms, 3)
+        compared.append(
+            {
+                "statement": statement.name,
+                "recorded": {"count": times.count, "avg": times.avg_ms, "p50": times.p50_ms, "p95": times.p95_ms},
+                "replayed": {"count": 0 if tally is None else tally.ended.succeeded, **replayed},
+                "slower_ms": slower_ms,
+            }
+        )
+    return {
+        "capture": replay.capture,
+        "speed": replay.speed,
+        "kept_sessions": replay.sessions is SessionReplay.KEEP,
+        "writes": replay.writes is WriteReplay.REPLAY,
+        "pseudonyms": replay.pseudonyms,
+        "client_lag_avg_ms": _rounded(facts.client.sent_late_mean_ms),
+        "compared": sorted(compared, key=lambda one: -abs(one["slower_ms"] or 0.0)),
     }
 
 

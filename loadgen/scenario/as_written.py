@@ -58,7 +58,7 @@ def as_written(config: Mapping[str, Any]) -> dict[str, Any]:
         load.pop("concurrent_connections", None)  # find_max.maximum
     replay = sections.pop("replay", None)
     if replay is not None:
-        load |= {name: value for name, value in replay.items() if name != "planned"}
+        load |= {name: value for name, value in replay.items() if name not in ("planned", "recorded")}
     workload["statements"] = [_statement(one) for one in workload.get("statements", ())]
     pools = [{key: pool[key] for key in pool if key != "type"} for pool in sections.get("values", ())]  # query or file
     sections |= {"values": pools, "seed": load.pop("seed", None), "workload": workload, "load": load}

@@ -271,9 +271,19 @@ class LoadKeys:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedTimes:
+    """What the history says of the statements with one name: their times on the server."""
+
+    count: int
+    avg_ms: float
+    p50_ms: float
+    p95_ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """What is sent in mode replay. `planned`, set before a run is created: of each worker, how many statements are due
-    until each of equal parts of the measurement."""
+    """What is sent in mode replay. Set before a run is created: `planned`, of each worker, how many statements are due
+    until each of equal parts of the measurement; `recorded`, of each statement, how long it took."""
 
     capture: str  # the SHA-256 of its statements
     speed: float
@@ -282,6 +292,7 @@ class Replay:
     pseudonyms: bool  # values are not the real ones
     folder: str = ""  # relative to the scenario's folder; not stored
     planned: tuple[tuple[int, ...], ...] = ()
+    recorded: tuple[RecordedTimes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

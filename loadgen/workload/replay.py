@@ -11,6 +11,7 @@ Session n belongs to worker n modulo workers, where it has slot n divided by wor
 from __future__ import annotations
 
 import json
+import math
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from itertools import count
 from typing import Any
+
+import numpy as np
 
 from loadgen.errors import RunFailed, ScenarioInvalid
 from loadgen.model.capture import (
@@ -27,7 +30,7 @@ from loadgen.model.capture import (
     StatementRole,
 )
 from loadgen.model.workload import Statement
-from loadgen.scenario.model import Load, Replay, SessionReplay
+from loadgen.scenario.model import Load, RecordedTimes, Replay, SessionReplay
 from loadgen.scenario.replay import OTHERS, replayed_roles, statement_numbers
 from loadgen.workload.draw import Row
 from loadgen.workload.generator import Value
@@ -47,10 +50,12 @@ class CaptureUnusable(ScenarioInvalid):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DealtReplay:
-    """What each worker is to send: its pool, and how many statements are due until each part of the measurement."""
+    """What each worker is to send: its pool, and how many statements are due until each part of the measurement; and
+    how long the statements with each name took when they were recorded."""
 
     pools: tuple[Pool, ...]
     planned: tuple[tuple[int, ...], ...]
+    recorded: tuple[RecordedTimes, ...]
 
 
 def replay_pools(
@@ -79,6 +84,18 @@ def replay_pools(
         planned=tuple(
             (*(bisect_right(dealer.dues_us, end_us) for end_us in ends), len(dealer.dues_us)) for dealer in dealers
         ),
+        recorded=tuple(
+            _recorded_times([ms for dealer in dealers for ms in dealer.recorded_ms.get(number, ())])
+            for number in range(len(statements))
+        ),
+    )
+
+
+def _recorded_times(found_ms: list[float]) -> RecordedTimes:
+    ranked = np.sort(np.array(found_ms or [0.0]))
+    p50_ms, p95_ms = (float(ranked[math.ceil(len(ranked) * part) - 1]) for part in (0.5, 0.95))
+    return RecordedTimes(
+        count=len(found_ms), avg_ms=round(float(ranked.mean()), 3), p50_ms=round(p50_ms, 3), p95_ms=round(p95_ms, 3)
     )
 
 
@@ -102,6 +119,7 @@ class _Dealer:
     def __init__(self, replay: Replay, numbers: Mapping[str, int], *, own_database: bool) -> None:
         self.values: list[str] = []
         self.dues_us: list[int] = []
+        self.recorded_ms: dict[int, list[float]] = {}
         self._replay, self._numbers, self._own_database = replay, numbers, own_database
         self._texts: dict[str, int] = {}
         self._waiting: dict[int, list[str]] = {}  # by slot: session statements before the next one that is measured
@@ -115,6 +133,7 @@ class _Dealer:
         due_us = round(one.at_ms * 1000 / self._replay.speed)
         number = self._numbers.get(one.template)
         number = self._numbers[OTHERS[one.role]] if number is None else number
+        self.recorded_ms.setdefault(number, []).append(one.ms)
         context = self._waiting.pop(slot, [])
         place = (one.database, one.schema)
         if not self._own_database and one.database is not None and self._places.get(slot) != place:

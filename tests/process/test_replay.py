@@ -109,6 +109,10 @@ def test_a_captured_workload_is_replayed_in_order(bench: Bench, server, database
     assert {name: one["succeeded"] for name, one in summary["statements"].items()} == by_template
     assert summary["connections"] == SESSIONS + 1
     assert summary["lag_ms"]
+    compared = {one["statement"]: one for one in summary["replay"]["compared"]}
+    assert {name: one["recorded"]["count"] for name, one in compared.items()} == by_template
+    assert all(one["recorded"]["avg"] >= 150.0 <= one["replayed"]["avg"] for one in compared.values())
+    assert "Recorded and replayed" in next(bench.home.glob("*/runs/*/report.html")).read_text("utf-8")
     sessions = defaultdict(list)
     for line in sent:
         sessions[line["session_id"]].append(line["sql_text"])

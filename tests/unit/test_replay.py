@@ -228,6 +228,16 @@ def test_every_session_is_kept_in_order_by_one_slot(tmp_path_factory, moments, w
     assert last_us == round((last_ms - first_ms) * 1000 / float(speed))
 
 
+def test_recorded_times_are_kept_for_each_statement(tmp_path):
+    recorded(tmp_path, [row(f"SELECT a FROM t WHERE b = {ms}", ms, ms=float(ms)) for ms in range(1, 101)])
+
+    scenario, _ = dealt(tmp_path)
+
+    assert scenario.load.replay is not None
+    (times,) = scenario.load.replay.recorded
+    assert (times.count, times.avg_ms, times.p50_ms, times.p95_ms) == (100, 50.5, 50.0, 95.0)
+
+
 def test_the_plan_of_an_aborted_run_ends_with_it(tmp_path):
     recorded(tmp_path)
     scenario, _ = dealt(tmp_path, workers=1)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 ATTEMPTS = 5  # of one page
-IMPORT_ROWS = 100_000  # between two lines of progress
+IMPORT_ROWS, PROGRESS_ROWS = 10_000, 100_000  # at a time, and between two lines of progress
 
 
 def recording_options(command: Command) -> Command:
@@ -96,6 +96,7 @@ def import_csv(file: Path, out: Path, **given: Any) -> None:
         if not number % IMPORT_ROWS:
             recorder.add(held)
             held.clear()
+        if not number % PROGRESS_ROWS:
             echo(f"read {counted(number, 'statement')}", err=True)
     recorder.add(held)
     _print(recorder.finish(), out, given["output"])

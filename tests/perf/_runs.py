@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import pty
+import shutil
 import signal
 import struct
 import subprocess
@@ -14,6 +15,7 @@ import termios
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -50,13 +52,15 @@ def document(stage: Stage, load: Mapping[str, Any], **more: Any) -> dict[str, An
 class LoadgenRun:
     """One run. Leaving the block kills what is left of it."""
 
-    def __init__(self, stage: Stage, scenario: Mapping[str, Any], cores: Cores) -> None:
-        """It, its workers and its display have the cores of the clients."""
+    def __init__(self, stage: Stage, scenario: Mapping[str, Any], cores: Cores, beside: Path | None = None) -> None:
+        """It, its workers and its display have the cores of the clients. `beside`: a folder that the scenario names."""
         self._stage, self._name = stage, scenario["name"]
         self._folder = stage.folder / self._name
         self._folder.mkdir()
         file = self._folder / "scenario.yaml"
         file.write_text(json.dumps(scenario), "utf-8")
+        if beside is not None:
+            shutil.copytree(beside, self._folder / beside.name)
         self._said = b""
         self.drawn_bytes = 0
         terminal, ours = pty.openpty()
@@ -137,7 +141,9 @@ class LoadgenRun:
         return found
 
 
-def ran(stage: Stage, scenario: Mapping[str, Any], cores: Cores, seconds: float) -> dict[str, Any]:
+def ran(
+    stage: Stage, scenario: Mapping[str, Any], cores: Cores, seconds: float, beside: Path | None = None
+) -> dict[str, Any]:
     """The summary of a whole run, which may take so long."""
-    with LoadgenRun(stage, scenario, cores) as run:
+    with LoadgenRun(stage, scenario, cores, beside) as run:
         return run.result(seconds)

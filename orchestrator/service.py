@@ -253,7 +253,6 @@ class OrchestratorService:
         stored = patience.call(lambda: window_results.read(session, run.run_id))
         rows = [row for row, _ in patience.call(lambda: test_results.read(session, run.run_id))]
         gathered = gather_windows(leader.workers, stored)
-        open_loop = scenario.load.is_open_loop
         search, merged, gaps, deciding = leader.find_max, gathered.judged(scenario), gathered.gaps, None
         if search is not None:  # the steps that decide are what counts
             search.stop(ending.reason)
@@ -280,10 +279,9 @@ class OrchestratorService:
             disturbances=(*self._disturbances(), *foreign.disturbances),
             delivered=delivered,
         )
-        invalid = [
-            *invalid_reasons(evidence),
-            *undecided(scenario.judged_thresholds, checked, client.health, merged, open_loop=open_loop),
-        ]
+        open_loop, limits = scenario.load.is_open_loop, scenario.judged_thresholds
+        unclear = undecided(limits, checked, client.health, merged, open_loop=open_loop)
+        invalid = [*invalid_reasons(evidence), *unclear]
         return RunFacts(
             run_id=run.run_id,
             scenario=scenario.name,

@@ -4,7 +4,7 @@ run         states and phases of a run, and the transitions between them
 worker      states of a worker process; how a total is divided among workers
 event       commands of the leader, and their JSON in RUN_CONTROL_EVENTS
 workload    statements, parameters, pools and sharding of a scenario
-capture     statements that were recorded, and the description of a capture
+capture     statements that were recorded, the description of a capture, what a replay sends
 threshold   `p95 < 50ms`: parsed, and compared with a value
 counts      scheduled = skipped + succeeded + failed + cancelled + in flight; error categories
 nightly     states of a queued run, attempts, schedules

@@ -141,3 +141,40 @@ def _checked_format(text: str) -> dict[str, Any]:
     if version != CAPTURE_VERSION:
         raise InvalidCapture(f"it has version {version}, and this loadgen reads {CAPTURE_VERSION}")
     return data
+
+
+class SessionReplay(StrEnum):
+    """Which connection sends a recorded statement."""
+
+    KEEP = "keep"  # that of its session, in order
+    SPREAD = "spread"  # the next that is free
+
+
+class WriteReplay(StrEnum):
+    SKIP = "skip"
+    REPLAY = "replay"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedTimes:
+    """What the history says of the statements with one name: their times on the server."""
+
+    count: int
+    avg_ms: float
+    p50_ms: float
+    p95_ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """What is sent in mode replay. Set before a run is created: `planned`, of each worker, how many statements are due
+    until each of equal parts of the measurement; `recorded`, of each statement, how long it took."""
+
+    capture: str  # the SHA-256 of its statements
+    speed: float
+    sessions: SessionReplay
+    writes: WriteReplay
+    pseudonyms: bool  # values are not the real ones
+    folder: str = ""  # relative to the scenario's folder; not stored
+    planned: tuple[tuple[int, ...], ...] = ()
+    recorded: tuple[RecordedTimes, ...] = ()

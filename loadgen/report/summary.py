@@ -11,6 +11,7 @@ from loadgen.metrics.percentile import PERCENTILES, Quantile, is_supported, maxi
 from loadgen.metrics.stalls import stalls_document
 from loadgen.metrics.tally import StatementTally
 from loadgen.metrics.window import MergedWindows
+from loadgen.model.capture import Replay, SessionReplay, WriteReplay
 from loadgen.model.counts import UserSessionCounts
 from loadgen.model.run import RowEnrichment
 from loadgen.model.workload import Statement, StatementKind
@@ -24,7 +25,6 @@ from loadgen.rules.enrichment import (
 )
 from loadgen.rules.thresholds import Checked
 from loadgen.rules.validity import verdict_of
-from loadgen.scenario.model import Replay, SessionReplay, WriteReplay
 from loadgen.units import NS_PER_MS
 
 SCHEMA_VERSION = 1

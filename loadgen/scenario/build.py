@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from loadgen.model import workload as model
-from loadgen.model.capture import CaptureManifest
+from loadgen.model.capture import CaptureManifest, Replay, SessionReplay
 from loadgen.model.sql_text import shape_of
 from loadgen.model.workload import StatementKind
 from loadgen.scenario import model as typed
@@ -79,14 +79,14 @@ def load_of(load: LoadSection, capture: CaptureManifest | None = None) -> typed.
 
 
 def _replayed(load: LoadSection, capture: CaptureManifest) -> typed.Load:
-    keeps = load.sessions is typed.SessionReplay.KEEP
+    keeps = load.sessions is SessionReplay.KEEP
     settled: dict[str, Any] = {
         "connections": capture.sessions if keeps else load.max_connections,
         "duration_s": replay_s(capture, load.speed),
         "warmup_s": 0.0,
     }
     keys = {field.name: getattr(load, field.name) for field in dataclasses.fields(typed.LoadKeys)} | settled
-    replay = typed.Replay(
+    replay = Replay(
         capture=capture.statements_sha256,
         speed=load.speed,
         sessions=load.sessions,

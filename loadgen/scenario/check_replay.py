@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
-from loadgen.model.capture import MANIFEST_FILE, CaptureManifest, InvalidCapture, StatementRole
+from loadgen.model.capture import (
+    MANIFEST_FILE,
+    CaptureManifest,
+    InvalidCapture,
+    SessionReplay,
+    StatementRole,
+    WriteReplay,
+)
 from loadgen.scenario.check_data import require_inside
 from loadgen.scenario.document import KeyPath
-from loadgen.scenario.model import CONNECTIONS_MAX, LoadMode, SessionReplay, WriteReplay
+from loadgen.scenario.model import CONNECTIONS_MAX, LoadMode
 from loadgen.scenario.replay import replayed_roles
 from loadgen.scenario.validation import CheckedDocument
 

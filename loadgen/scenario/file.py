@@ -3,6 +3,7 @@
 import re
 from typing import Annotated
 
+from loadgen.model.capture import SessionReplay, WriteReplay
 from loadgen.model.sql_text import LENGTH_MAX as SQL_LENGTH_MAX
 from loadgen.model.workload import StatementKind
 from loadgen.scenario.generators import Generator
@@ -17,10 +18,8 @@ from loadgen.scenario.model import (
     LoadKeys,
     LoadMode,
     OnWorkerLoss,
-    SessionReplay,
     TableType,
     Threshold,
-    WriteReplay,
 )
 from loadgen.scenario.settings import (
     ConnectionPolicy,

@@ -20,9 +20,10 @@ from functools import cache
 from typing import Any, get_type_hints
 
 from loadgen.errors import ConfigurationError
+from loadgen.model.capture import Replay
 from loadgen.model.workload import KeyRange, Parameter, Sharding, Statement, Workload
 from loadgen.scenario.document import resolve_template, template_of, variables_in
-from loadgen.scenario.model import FindMaxSettings, Load, LoadMode, LoadStage, Pool, Replay, Scenario
+from loadgen.scenario.model import FindMaxSettings, Load, LoadMode, LoadStage, Pool, Scenario
 from loadgen.scenario.settings import UserSessionSettings
 
 Environment = Mapping[str, str] | None  # None: variables stay `${NAME}`, for showing

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, ClassVar
 
+from loadgen.model.capture import Replay, SessionReplay
 from loadgen.model.threshold import (
     InvalidThreshold,
     ThresholdCheck,
@@ -45,18 +46,6 @@ class LoadMode(StrEnum):
     RATE = "rate"  # open loop: statements per second on schedule, whether or not the last have returned
     FIND_MAX = "find_max"  # closed loop in steps, until a step fails
     REPLAY = "replay"  # open loop: recorded statements at their recorded moments
-
-
-class SessionReplay(StrEnum):
-    """Which connection sends a recorded statement."""
-
-    KEEP = "keep"  # that of its session, in order
-    SPREAD = "spread"  # the next that is free
-
-
-class WriteReplay(StrEnum):
-    SKIP = "skip"
-    REPLAY = "replay"
 
 
 class WorkerProfile(StrEnum):
@@ -268,31 +257,6 @@ class LoadKeys:
         description="Mode rate: gaps between statements: poisson as of independent users, or uniform.",
         applies=RATED,
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedTimes:
-    """What the history says of the statements with one name: their times on the server."""
-
-    count: int
-    avg_ms: float
-    p50_ms: float
-    p95_ms: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replay:
-    """What is sent in mode replay. Set before a run is created: `planned`, of each worker, how many statements are due
-    until each of equal parts of the measurement; `recorded`, of each statement, how long it took."""
-
-    capture: str  # the SHA-256 of its statements
-    speed: float
-    sessions: SessionReplay
-    writes: WriteReplay
-    pseudonyms: bool  # values are not the real ones
-    folder: str = ""  # relative to the scenario's folder; not stored
-    planned: tuple[tuple[int, ...], ...] = ()
-    recorded: tuple[RecordedTimes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from loadgen.model.capture import CaptureManifest, StatementRole
+from loadgen.model.capture import CaptureManifest, StatementRole, WriteReplay
 from loadgen.model.workload import Query, Statement, StatementKind
-from loadgen.scenario.model import WriteReplay
 
 TEMPLATES_MAX = 40  # that are measured separately; the others are measured together
 OTHERS = {

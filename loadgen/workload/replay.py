@@ -27,10 +27,13 @@ from loadgen.model.capture import (
     BindValue,
     CaptureManifest,
     RecordedStatement,
+    RecordedTimes,
+    Replay,
+    SessionReplay,
     StatementRole,
 )
 from loadgen.model.workload import Statement
-from loadgen.scenario.model import Load, RecordedTimes, Replay, SessionReplay
+from loadgen.scenario.model import Load
 from loadgen.scenario.replay import OTHERS, replayed_roles, statement_numbers
 from loadgen.workload.draw import Row
 from loadgen.workload.generator import Value

@@ -26,6 +26,7 @@ loopback HTTP only. Only this package uses asyncio.
     warehouse            slots and queues of warehouses
     warehouse_properties  settings of warehouses
     performance_model    speed, resume, cold cache and scale-out of warehouses
+    metering             credits of warehouses, WAREHOUSE_METERING_HISTORY
     warehouse_models     models that runs set for their warehouse
     service_time         distributions of time, and a precise timer
     statement_history    the record of every statement, QUERY_HISTORY

@@ -9,6 +9,8 @@ cold                after a resume, and after a change of size or generation, se
                     the excess falls to a third with every `decay`
 scale_out           a further cluster starts when statements have queued for this time, up to MAX_CLUSTER_COUNT; without
                     it, MIN_CLUSTER_COUNT clusters run
+credits             {"X-Small": 1, "Small": 2}: per hour and cluster; what is not named costs twice the size before it
+generation_credits  {"2": 1.35}: times this
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ SIZES = (
 FILE_BYTES_MAX = 100_000
 FACTOR_MIN, FACTOR_MAX = 0.001, 1_000.0
 TIME_MAX_S = 3_600.0
-_KEYS = ("speed", "generation", "resume", "cold", "scale_out")
+_KEYS = ("speed", "generation", "resume", "cold", "scale_out", "credits", "generation_credits")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +43,13 @@ class PerformanceModel:
     cold_factor: float = 1.0
     cold_decay_s: float = 1.0
     scale_out_s: float | None = None
+    credits: Mapping[str, float] = field(default_factory=dict)  # by size, per hour and cluster
+    generation_credits: Mapping[str, float] = field(default_factory=lambda: {"2": 1.35})
+
+    def credits_per_hour(self, size: str, generation: str) -> float:
+        """Of one cluster."""
+        rate = self.credits.get(size, float(2 ** SIZES.index(size)))
+        return rate * self.generation_credits.get(generation, 1.0)
 
     def time_factor(self, size: str, generation: str, warm_s: float) -> float:
         """How many times as long statements take, this long after a resume or a change."""
@@ -77,6 +86,8 @@ def parse_performance_model(found: Any) -> PerformanceModel:
         cold_factor=_factor("cold.factor", cold.get("factor", 1)),
         cold_decay_s=max(_time_s("cold.decay", cold.get("decay", "1s")), 0.001),
         scale_out_s=None if found.get("scale_out") is None else _time_s("scale_out", found["scale_out"]),
+        credits=_factors("credits", found.get("credits", {}), SIZES),
+        generation_credits=_factors("generation_credits", found.get("generation_credits", {"2": 1.35}), ("1", "2")),
     )
 
 

@@ -30,6 +30,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from loadgen.embedded.metering import WarehouseMeter
 from loadgen.embedded.performance_model import PerformanceModel
 from loadgen.embedded.service_time import ServiceTimeSampler, Sleeper
 from loadgen.embedded.warehouse_properties import WarehouseModel, WarehouseSettings, require
@@ -120,6 +121,8 @@ class VirtualWarehouse:
         self._provisioning: asyncio.TimerHandle | None = None  # until a resumed warehouse serves
         self._scaling: asyncio.TimerHandle | None = None  # until a further cluster is started
         self._clusters = settings.min_cluster_count
+        self.meter = WarehouseMeter(now_ms())
+        self._meter(now_ms())
         self.limit = self._slots_now()
 
     @property
@@ -180,6 +183,7 @@ class VirtualWarehouse:
         self._clusters = min(max(self._clusters, self.settings.min_cluster_count), self.settings.max_cluster_count)
         if self.performance.scale_out_s is None:
             self._clusters = self.settings.min_cluster_count
+        self._meter(self._now_ms())
         self.limit = self._slots_now()
         self._fill()
 
@@ -193,6 +197,7 @@ class VirtualWarehouse:
     def suspend(self) -> None:
         """New statements resume it or are refused. Those that run or queue already are served."""
         self._suspended = True
+        self._meter(self._now_ms())
 
     def resume(self) -> None:
         if self._asleep(self._monotonic_s()):
@@ -204,6 +209,17 @@ class VirtualWarehouse:
                 loop = asyncio.get_running_loop()
                 self._provisioning = loop.call_later(self.performance.resume_s, self._provisioned)
             self.limit = self._slots_now()
+            self._meter(self._now_ms())
+
+    def _meter(self, at_ms: float) -> None:
+        """What it costs from this moment on."""
+        rate = self.performance.credits_per_hour(self.settings.size, self.settings.generation)
+        self.meter.change(at_ms, 0.0 if self._suspended else rate * self._clusters)
+
+    def credits_by_hour(self, begin_ms: float, end_ms: float) -> list[tuple[float, float]]:
+        """(begin of the hour, credits)."""
+        self._asleep(self._monotonic_s())  # it may have suspended itself
+        return self.meter.hours(begin_ms, end_ms, self._now_ms())
 
     def _provisioned(self) -> None:
         """A resumed warehouse serves from now on."""
@@ -217,6 +233,7 @@ class VirtualWarehouse:
         self._scaling = None
         if self._waiters and not self._suspended:
             self._clusters = min(self._clusters + 1, self.settings.max_cluster_count)
+            self._meter(self._now_ms())
             self.limit = self._slots_now()
             self._fill()
             self._watch_queue()
@@ -287,6 +304,9 @@ class VirtualWarehouse:
         """Suspended by a statement, or after AUTO_SUSPEND seconds without one."""
         if not self._suspended and not self.running and not self._waiters and self.settings.auto_suspend_s:
             self._suspended = now_s - self._idle_since_s >= self.settings.auto_suspend_s
+            if self._suspended:  # some time ago: it is noticed when it is looked at
+                late_s = now_s - self._idle_since_s - self.settings.auto_suspend_s
+                self._meter(self._now_ms() - late_s * 1000)
         return self._suspended
 
     def _wake(self) -> None:

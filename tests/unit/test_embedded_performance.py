@@ -9,6 +9,7 @@ import math
 import pytest
 
 from loadgen.cli.embedded import _performance
+from loadgen.embedded.metering import HOUR_MS, WarehouseMeter
 from loadgen.embedded.performance_model import PerformanceModel, parse_performance_model, read_performance_model
 from loadgen.errors import UsageError
 from tests.unit.warehouse_builders import a_warehouse, run
@@ -39,7 +40,10 @@ def test_a_model_is_read_from_its_file(tmp_path):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"sped": {}}, "has the key 'sped'; known are speed, generation, resume, cold, scale_out"),
+        (
+            {"sped": {}},
+            "has the key 'sped'; known are speed, generation, resume, cold, scale_out, credits, generation_credits",
+        ),
         ({"speed": {"Tiny": 1}}, "speed has the key 'Tiny'"),
         ({"speed": {"Small": 0}}, "speed.Small is not a number from 0.001 to 1000"),
         ({"speed": {"Small": True}}, "speed.Small is not a number"),
@@ -145,5 +149,63 @@ def test_without_scale_out_in_the_model_the_minimum_of_clusters_runs():
         await asyncio.sleep(1_000)
         assert (warehouse.started_clusters, warehouse.queued) == (1, 1)
         waiting.cancel()
+
+    run(scenario)
+
+
+# --- metering --------------------------------------------------------------------------------------------------------
+
+MINUTE_MS = 60_000.0
+
+
+def total(meter: WarehouseMeter, now_ms: float) -> float:
+    return sum(credits for _, credits in meter.hours(0.0, now_ms + HOUR_MS, now_ms))
+
+
+def test_credits_are_rate_by_time_in_each_hour():
+    meter = WarehouseMeter(0.0)
+    meter.change(0.5 * HOUR_MS, 2.0)
+    meter.change(1.25 * HOUR_MS, 4.0)
+    meter.change(2.0 * HOUR_MS, 0.0)
+
+    (first, first_credits), (second, second_credits) = meter.hours(0.0, 9 * HOUR_MS, 5 * HOUR_MS)
+    assert (first, second) == (0.0, HOUR_MS)
+    assert first_credits == pytest.approx(1.0)
+    assert second_credits == pytest.approx(0.25 * 2 + 0.75 * 4)
+    assert [hour for hour, _ in meter.hours(HOUR_MS, 9 * HOUR_MS, 5 * HOUR_MS)] == [HOUR_MS]
+
+
+def test_each_start_is_billed_for_at_least_a_minute():
+    meter = WarehouseMeter(0.0)
+    meter.change(0.0, 60.0)  # a credit a minute
+    meter.change(10_000.0, 0.0)
+    meter.change(20_000.0, 60.0)
+    meter.change(30_000.0, 0.0)
+    assert total(meter, 40_000.0) == pytest.approx(2.0)
+    meter.change(1_000_000.0, 60.0)
+    meter.change(1_000_000.0 + 2 * MINUTE_MS, 120.0)  # a further cluster
+    meter.change(1_000_000.0 + 2.5 * MINUTE_MS, 60.0)
+    assert total(meter, 1_000_000.0 + 2.5 * MINUTE_MS) == pytest.approx(2.0 + 2.5 + 0.5 + 0.5)
+
+
+def test_a_warehouse_is_metered_while_it_runs():
+    async def scenario():
+        model = parse_performance_model({"credits": {"Small": 3}, "generation_credits": {"2": 2}})
+        warehouse = a_warehouse(performance=model, generation="1", auto_suspend_s=600)
+
+        def spent() -> float:
+            return sum(credits for _, credits in warehouse.credits_by_hour(0.0, math.inf)) * 3600
+
+        await asyncio.sleep(100)
+        assert spent() == pytest.approx(100)
+        warehouse.alter(size="Small", generation="2")
+        await asyncio.sleep(100)
+        assert spent() == pytest.approx(100 + 100 * 6)
+        await asyncio.sleep(10_000)  # it suspends itself after ten minutes
+        assert warehouse.state == "SUSPENDED"
+        assert spent() == pytest.approx(100 + 500 * 6)
+        warehouse.resume()
+        warehouse.suspend()
+        assert spent() == pytest.approx(100 + 500 * 6 + 60 * 6)
 
     run(scenario)

@@ -15,6 +15,7 @@ from loadgen.embedded import sql_errors
 from loadgen.embedded.backend_pool import Backend
 from loadgen.embedded.commands import CommandCall, command
 from loadgen.embedded.commands.services import service_logs
+from loadgen.embedded.metering import HOUR_MS
 from loadgen.embedded.result import UNCOUNTED_BYTES, StatementResult, table
 from loadgen.embedded.session import ServerSession
 from loadgen.embedded.sql_types import TEXT, is_number
@@ -22,6 +23,7 @@ from loadgen.embedded.statement_history import COLUMNS, RESULT_LIMIT_DEFAULT
 from loadgen.embedded.transactions import RunningStatement
 from loadgen.embedded.translate import dialect, planner
 from loadgen.embedded.translate.emitter import BindTypes, Emitter, ServerTableFunction
+from loadgen.embedded.translate.sources import METERING_FUNCTION
 from loadgen.embedded.warehouse import WarehouseSlot
 
 if TYPE_CHECKING:
@@ -85,6 +87,8 @@ async def demanded(engine: Engine, backend: Backend, running: RunningStatement, 
         ]
         row = await _evaluated(backend, running, parts, [])
         values = dict(zip(demand.arguments, row, strict=True))
+    if demand.function == METERING_FUNCTION:
+        return json.dumps(_metered(engine, values))
     limit = values.get("RESULT_LIMIT")
     own = demand.function.rsplit("_", 1)[-1]
     start, end = values.get("END_TIME_RANGE_START"), values.get("END_TIME_RANGE_END")
@@ -102,6 +106,26 @@ async def demanded(engine: Engine, backend: Backend, running: RunningStatement, 
     except ValueError as error:
         raise sql_errors.compilation(1008, "22023", str(error)) from None
     return json.dumps([_history_row(row) for row in rows])
+
+
+def _metered(engine: Engine, values: dict[str, str | None]) -> list[dict[str, Any]]:
+    """Credits by warehouse and hour, the newest first."""
+    begin, end, only = (values.get(name) for name in ("DATE_RANGE_START", "DATE_RANGE_END", "WAREHOUSE_NAME"))
+    begin_ms, end_ms = float(begin or 0.0), float(end) if end else engine.now_ms()
+    rows = [
+        {
+            "START_TIME": _instant(hour_ms),
+            "END_TIME": _instant(hour_ms + HOUR_MS),
+            "WAREHOUSE_NAME": warehouse.settings.name,
+            "CREDITS_USED": credits,
+            "CREDITS_USED_COMPUTE": credits,
+            "CREDITS_USED_CLOUD_SERVICES": 0.0,
+        }
+        for warehouse in engine.warehouses
+        if only is None or warehouse.settings.name == only.upper()
+        for hour_ms, credits in warehouse.credits_by_hour(begin_ms, end_ms)
+    ]
+    return sorted(rows, key=lambda row: str(row["START_TIME"]), reverse=True)
 
 
 def _whole(name: str, text: str) -> int:

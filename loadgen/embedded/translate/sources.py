@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sqlglot import exp
 
-from loadgen.embedded import postgres_names, statement_history
+from loadgen.embedded import metering, postgres_names, statement_history
 from loadgen.embedded.catalog import INFORMATION_SCHEMA, CatalogTable
 from loadgen.embedded.sql_errors import (
     compilation,
@@ -82,6 +84,9 @@ QUERY_HISTORY_FUNCTIONS: dict[str, set[str]] = {
     "QUERY_HISTORY_BY_WAREHOUSE": _RANGE | {"WAREHOUSE_NAME"},
 }
 
+METERING_FUNCTION = "WAREHOUSE_METERING_HISTORY"
+_METERING = ("DATE_RANGE_START", "DATE_RANGE_END", "WAREHOUSE_NAME")  # also by position, in this order
+
 _HISTORY_TYPES = {
     "VARCHAR": "text",
     "NUMBER": "numeric",
@@ -91,9 +96,9 @@ _HISTORY_TYPES = {
 }
 
 
-def history_record() -> str:
-    """The column definitions of a query-history function's rows."""
-    return "(" + ", ".join(f'"{name}" {_HISTORY_TYPES[kind]}' for name, kind in statement_history.COLUMNS) + ")"
+def history_record(columns: Sequence[tuple[str, str]] = statement_history.COLUMNS) -> str:
+    """The column definitions of the rows of a query-history function, or of another one."""
+    return "(" + ", ".join(f'"{name}" {_HISTORY_TYPES[kind]}' for name, kind in columns) + ")"
 
 
 def from_clause(self: Emitter, node: exp.Select) -> str:
@@ -322,9 +327,12 @@ def _table_function(self: Emitter, node: exp.Expr, call: exp.Expr) -> str:
         return _flatten(self, node, arguments)
     if name == "GENERATOR" and not path:
         return _generator(self, node, arguments)
-    if name in QUERY_HISTORY_FUNCTIONS and (path[-1:] == [INFORMATION_SCHEMA] or self.schema == INFORMATION_SCHEMA):
+    in_schema = path[-1:] == [INFORMATION_SCHEMA] or self.schema == INFORMATION_SCHEMA
+    if (name in QUERY_HISTORY_FUNCTIONS or name == METERING_FUNCTION) and in_schema:
         if len(path) < 2 and self.database is None:
             raise no_current_database("SELECT")
+        if name == METERING_FUNCTION:
+            return _metering(self, node, arguments)
         return _history(self, node, name, arguments)
     raise unknown_table_function(name)
 
@@ -364,15 +372,29 @@ def _generator(self: Emitter, node: exp.Expr, arguments: dict[str, exp.Expr]) ->
     return f'generate_series(1, ({self.emit(rows)})::bigint) AS "~generator{self.scope.generators}"("i")'
 
 
-def _history(self: Emitter, node: exp.Expr, name: str, arguments: dict[str, exp.Expr]) -> str:
-    allowed = QUERY_HISTORY_FUNCTIONS[name]
-    unknown = [key for key in arguments if key not in allowed]
-    if unknown:
-        raise compilation(2144, "42601", f"Invalid argument name '{unknown[0]}' for table function {name}.")
+def _metering(self: Emitter, node: exp.Expr, arguments: dict[str, exp.Expr]) -> str:
+    given = {_METERING[int(key)] if key in ("0", "1", "2") else key: value for key, value in arguments.items()}
+    unknown = [key for key in given if key not in _METERING]
+    if unknown or "DATE_RANGE_START" not in given:
+        what = f"Invalid argument name '{unknown[0]}'" if unknown else "Missing argument 'DATE_RANGE_START'"
+        raise compilation(2144, "42601", f"{what} for table function {METERING_FUNCTION}.")
+    return _served(self, node, METERING_FUNCTION, given, history_record(metering.COLUMNS))
+
+
+def _served(self: Emitter, node: exp.Expr, name: str, arguments: dict[str, exp.Expr], record: str) -> str:
+    """A function that the server answers with rows of this record."""
     demand = ServerTableFunction(
         f"demand {len(self.demands)}", name, {key: self.emit(value) for key, value in arguments.items()}
     )
     self.demands.append(demand)
     self.system_tables = True
     rows = self.context_value(demand.parameter)
-    return f"jsonb_to_recordset({rows}::jsonb){_alias(node, default='~h')}{history_record()}"
+    return f"jsonb_to_recordset({rows}::jsonb){_alias(node, default='~h')}{record}"
+
+
+def _history(self: Emitter, node: exp.Expr, name: str, arguments: dict[str, exp.Expr]) -> str:
+    allowed = QUERY_HISTORY_FUNCTIONS[name]
+    unknown = [key for key in arguments if key not in allowed]
+    if unknown:
+        raise compilation(2144, "42601", f"Invalid argument name '{unknown[0]}' for table function {name}.")
+    return _served(self, node, name, arguments, history_record())

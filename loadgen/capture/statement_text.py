@@ -78,10 +78,23 @@ class StatementCleaner:
             return name
         return self._hidden_name(name)
 
-    def _cleaned(self, text: str) -> CleanText | LeftOutReason:
-        if len(text) > TEXT_CHARACTERS_MAX:
-            return LeftOutReason.TRUNCATED
+    def values(self, text: str, binds: Sequence[Scalar]) -> list[Scalar]:
+        """What stands for each ? of the template of a text that was cleaned, in order."""
         pieces = pieces_of(text)
+        shape = self._shape(pieces)
+        if isinstance(shape, LeftOutReason):
+            raise StatementLeftOut(shape)
+        treatments, bound, found = iter(shape.treatments), iter(binds), []
+        for piece in pieces:
+            if piece.kind in LITERALS:
+                value = value_of(piece)
+                if not stays(next(treatments), value):
+                    found.append(_number(value) if piece.kind == "number" else value)
+            elif piece.kind == "bind":
+                found.append(next(bound))
+        return found
+
+    def _shape(self, pieces: Sequence[SqlPiece]) -> StatementShape | LeftOutReason:
         key = shape_key(pieces)
         shape = self._shapes.get(key)
         if shape is None or (isinstance(shape, StatementShape) and not fits(shape, pieces)):
@@ -89,6 +102,13 @@ class StatementCleaner:
             if len(self._shapes) >= SHAPES_MAX:
                 self._shapes.clear()
             self._shapes[key] = shape
+        return shape
+
+    def _cleaned(self, text: str) -> CleanText | LeftOutReason:
+        if len(text) > TEXT_CHARACTERS_MAX:
+            return LeftOutReason.TRUNCATED
+        pieces = pieces_of(text)
+        shape = self._shape(pieces)
         if isinstance(shape, LeftOutReason):
             return shape
         template = "".join(self._written(pieces, shape, template=True)).strip()
@@ -149,3 +169,7 @@ class StatementCleaner:
         """Unquoted and quoted spellings of one name stay one name."""
         hidden = self._pseudonyms.name(name, "N_").upper()
         return hidden if PLAIN_NAME.fullmatch(name) else f'"{hidden.lower()}"'
+
+
+def _number(text: str) -> int | float:
+    return int(text) if text.isdigit() else float(text)

@@ -48,8 +48,7 @@ def recording_options(command: Command) -> Command:
 
 @click.group(
     invoke_without_command=True,
-    epilog="\b\nExample:\n  loadgen capture -c prod --warehouse WH --from 2h --out captured\n"
-    "  loadgen capture -c prod --warehouse WH --from 2026-11-15T08:00 --to 2026-11-15T12:00 --out captured",
+    epilog="\b\nExample:\n  loadgen capture -c prod --warehouse WH --from 4h --to 2h --out captured",
 )
 @click.option("-c", "--connection", metavar="NAME", help="Use this connection.")
 @click.option("--warehouse", metavar="NAME", help="The warehouse whose history is read.")

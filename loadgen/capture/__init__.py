@@ -6,5 +6,6 @@ sql_pieces       an SQL text in literals, names, binds and the rest
 syntax_tree      what the tree of a statement says: its role, and what each literal is
 statement_text   one SQL text → the same text without comments and real values
 recorder         rows → files, in bounded memory, resumable
+derive           a scenario with weights, rates and fitted parameters
 manifest         counts, templates, and the README of a capture
 """

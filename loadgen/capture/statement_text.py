@@ -84,7 +84,8 @@ class StatementCleaner:
         shape = self._shape(pieces)
         if isinstance(shape, LeftOutReason):
             raise StatementLeftOut(shape)
-        treatments, bound, found = iter(shape.treatments), iter(binds), []
+        treatments, bound = iter(shape.treatments), iter(binds)
+        found: list[Scalar] = []
         for piece in pieces:
             if piece.kind in LITERALS:
                 value = value_of(piece)

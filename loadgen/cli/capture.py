@@ -14,7 +14,7 @@ import click
 
 from loadgen.cli.common import duration_s, echo, run_in_thread
 from loadgen.cli.options import embedded_server_if_needed, format_option
-from loadgen.errors import ConfigurationError, UsageError
+from loadgen.errors import ConfigurationError, UsageError, cannot_write
 from loadgen.log import printable
 from loadgen.units import counted
 
@@ -55,6 +55,12 @@ def recording_options(command: Command) -> Command:
 @click.option("--from", "since", metavar="TIME", help="Begin of the span: 2026-11-15T08:00 (UTC), or 2h ago.")
 @click.option("--to", "until", metavar="TIME", help="End of the span.  [default: now]")
 @click.option("--out", metavar="DIR", type=click.Path(path_type=Path), help="A new folder for the capture.")
+@click.option(
+    "--scenario",
+    metavar="CAPTURE",
+    type=click.Path(path_type=Path),
+    help="Derive a scenario from this capture into --out, instead of recording.",
+)
 @recording_options
 @click.pass_context
 def capture(context: click.Context, /, **given: Any) -> None:
@@ -63,11 +69,15 @@ def capture(context: click.Context, /, **given: Any) -> None:
     Reads Snowflake's query history: of the last seven days from INFORMATION_SCHEMA, before that from ACCOUNT_USAGE.
     Literals and bind values are replaced by consistent pseudonyms of the same type, and comments are removed. What
     cannot be parsed is left out, and counted. An interrupted capture goes on when the same command is given again.
-    `load: {mode: replay, capture: DIR}` in a scenario replays it.
+    `load: {mode: replay, capture: DIR}` in a scenario replays it; --scenario derives a mix with rates from it.
     """
     if context.invoked_subcommand is not None:
         return
-    for name, option in (("warehouse", "--warehouse"), ("since", "--from"), ("out", "--out")):
+    if given["scenario"] is not None and given["out"] is not None:
+        _derive(given["scenario"], given["out"])
+        return
+    needed = (("warehouse", "--warehouse"), ("since", "--from"), ("out", "--out"))
+    for name, option in needed if given["scenario"] is None else needed[2:]:
         if not given[name]:
             raise UsageError(f"{option} is missing", remedy="`loadgen capture --help` shows an example.")
     with embedded_server_if_needed(given["connection"]):
@@ -99,6 +109,30 @@ def import_csv(file: Path, out: Path, **given: Any) -> None:
             echo(f"read {counted(number, 'statement')}", err=True)
     recorder.add(held)
     _print(recorder.finish(), out, given["output"])
+
+
+def _derive(capture: Path, out: Path) -> None:
+    """Write scenario.yaml and its value files."""
+    from loadgen.capture.derive import derive
+    from loadgen.model.capture import MANIFEST_FILE, CaptureManifest
+    from loadgen.prepare.replay import read_statements
+
+    shown = printable(str(capture), 200)
+    try:
+        manifest = CaptureManifest.of_text((capture / MANIFEST_FILE).read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{shown} is no capture: {error}", remedy="Name a folder of `loadgen capture`.") from error
+    derived = derive(manifest, read_statements(capture), capture.resolve().name)
+    path = out / "scenario.yaml"
+    if path.exists():
+        raise UsageError(f"{printable(str(path), 200)} exists already", remedy="Name another folder with --out.")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for name, text in (*derived.files.items(), (path.name, derived.text)):
+            (out / name).write_text(text, "utf-8")
+    except OSError as error:
+        raise cannot_write(printable(str(out), 200), error, "Name another folder with --out.") from error
+    echo(f"wrote {path}: complete its target, then `loadgen validate {path} --plan`")
 
 
 def _capture(given: dict[str, Any]) -> CaptureManifest:

@@ -179,8 +179,8 @@ class Client:
                 self._unbegin(window)
                 self._idle(session_over=isinstance(arrivals, SessionArrivals))
                 continue
-            if context.recorded is not None:
-                self._restore(cursor, context.recorded.context_of(index, slot.number))
+            if context.recorded is not None and (texts := context.recorded.context_of(index, slot.number)):
+                self._restore(self._cursor(), texts)  # without the tag of the window: it is no part of the measurement
             try:
                 number, row = draw(index)
             except Exception:

@@ -6,18 +6,29 @@ import csv
 import gzip
 import json
 import random
-from collections.abc import Sequence
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlglot
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.capture import recorder as recorder_module
-from loadgen.capture.history import HistoryRow, HistoryUnreadable, backwards, bind_values
+from loadgen.capture.history import (
+    _DAY,
+    HistoryPart,
+    HistoryRow,
+    HistoryUnreadable,
+    WarehouseHistory,
+    backwards,
+    bind_values,
+)
 from loadgen.capture.recorder import CaptureFilter, CaptureOptions, CaptureRecorder
 from loadgen.cli.main import main
 from loadgen.errors import ConfigurationError, UsageError
@@ -29,6 +40,8 @@ from loadgen.model.capture import (
     StatementRole,
     check_header,
 )
+from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS, find_profile
+from loadgen.snowflake.session import RetryPolicy
 from tests.unit.test_pseudonyms import TEMPLATES, planted
 
 START = datetime(2026, 11, 15, 8)  # noqa: DTZ001  naive UTC
@@ -80,6 +93,49 @@ def test_every_row_of_a_span_is_read_once(ends_ms, limit, inclusive):
     *before, last_left = [part.left_until for part in parts]
     assert before == sorted(before, key=str, reverse=True)
     assert last_left is None
+
+
+class LongHistory(WarehouseHistory):
+    """A history of ten days with a statement every hour; says where each row was read from."""
+
+    def __init__(self) -> None:
+        profile = find_profile("embedded", environ={EMBEDDED_ADDRESS: "127.0.0.1:9"}, overrides={"database": "D"})
+        super().__init__(profile, "WH'S", RetryPolicy(stop=threading.Event()))
+        self.sql: list[str] = []
+        self.all = [row(f"SELECT {hour}", hour * 3600.0, rows=hour) for hour in range(240)]
+
+    def now(self) -> datetime:
+        return START + timedelta(days=10)
+
+    def _page(self, start: datetime, end: datetime) -> list[HistoryRow]:
+        assert start > self.now() - timedelta(days=7)  # the table function reaches no further
+        return self._between("page", start, end)
+
+    def _day(self, start: datetime, end: datetime, *, last: bool) -> Iterator[HistoryPart]:
+        self.sql.append(self._sql(_DAY, start, end))
+        found = [one for one in self._between("day", start, end) if one.end < end]
+        yield HistoryPart(rows=found[:5], left_until=end)
+        yield HistoryPart(rows=found[5:], left_until=None if last else start)
+
+    def _between(self, source: str, start: datetime, end: datetime) -> list[HistoryRow]:
+        return [replace(one, tag=source) for one in self.all if start <= one.end <= end]
+
+
+def test_what_the_table_function_does_not_reach_comes_from_account_usage():
+    history = LongHistory()
+
+    parts = list(history.parts(START + timedelta(hours=12), START + timedelta(days=9)))
+
+    rows = [one for part in parts for one in part.rows]
+    sources = Counter(one.tag for one in rows)
+    assert sorted(one.rows or 0 for one in rows) == list(range(12, 216))
+    assert sources["day"] == pytest.approx(60, abs=2)
+    assert sources["page"] == 204 - sources["day"]
+    left = [part.left_until for part in parts]
+    assert left[-1] is None
+    assert left[:-1] == sorted((moment for moment in left[:-1] if moment is not None), reverse=True)
+    assert all(sqlglot.parse_one(sql, dialect="snowflake").key == "select" for sql in history.sql)
+    assert "WAREHOUSE_NAME = 'WH''S'" in history.sql[0]
 
 
 def test_a_moment_with_more_rows_than_a_page_is_refused():

@@ -13,6 +13,7 @@ from loadgen.report.page import code, data, details, facts, figure, named, note,
 from loadgen.report.records import RunRecord
 from loadgen.report.run_charts import ChartSeries, Timeline, checks_of, limit_of
 from loadgen.report.svg import Axis, Chart, ChartDot, ChartLimit, ChartLine, Point, linear_axis
+from loadgen.rules.scaling import fit_scaling, scaling_text
 from loadgen.units import counted, format_duration_s
 
 ROWS_MAX = 200
@@ -151,6 +152,7 @@ def sessions(record: RunRecord) -> str:
 STEPS_WIDTH = 420
 SIGNS = '<span class="s3">● held</span><span class="s2">✕ did not</span>'
 LIMITED = '<span class="s5">○ limited by the client</span>'
+CURVE_POINTS = 60  # of the scaling curve
 HELD, CLIENT_LIMIT = "STABLE", "CLIENT_LIMIT"  # outcomes; every other one is a failure of the level
 
 
@@ -253,6 +255,7 @@ def _charts(record: RunRecord) -> str:
         )
         return figure(drawn, [], signs=signs)
 
+    curve, law = _scaling(record)
     numbers = linear_axis(steps[-1].number + 0.5, ticks=6)
     climb = tuple((float(step.number), float(step.target)) for step in steps)
     line = ChartLine(name="", css="s1", points=climb, stepped=True)
@@ -263,6 +266,7 @@ def _charts(record: RunRecord) -> str:
             "Throughput by connections, per second",
             connections,
             [(float(step.target), step.qps) for step in steps],
+            lines=curve,
             x_title="connections",
         ),
         chart(
@@ -273,4 +277,20 @@ def _charts(record: RunRecord) -> str:
             x_title="connections",
         ),
     ]
-    return f'<div class="pair three">{"".join(parts)}</div>'
+    return f'<div class="pair three">{"".join(parts)}</div>{law}'
+
+
+def _scaling(record: RunRecord) -> tuple[tuple[ChartLine, ...], str]:
+    """The scaling curve of a search, as a line and in words. Steps that the client limited say nothing about it."""
+    points = [
+        (float(step.target), step.qps)
+        for step in record.steps
+        if step.qps is not None and step.outcome != CLIENT_LIMIT and not step.error_rate
+    ]
+    found = fit_scaling(points)
+    if isinstance(found, str):
+        return (), note(html(f"No scaling curve: {found}."))
+    highest = max(target for target, _ in points)
+    at = [1.0 + (highest - 1.0) * part / CURVE_POINTS for part in range(CURVE_POINTS + 1)]
+    places = tuple((connections, found.throughput(connections)) for connections in at)
+    return (ChartLine(name="", css="s4", points=places),), note(html(scaling_text(found)))

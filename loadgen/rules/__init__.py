@@ -18,6 +18,7 @@ confidence       intervals that may be looked at after every block, with the var
 experiment       blocks, decisions about arms, when to stop, frontier
 experiment_plan  what `experiment --dry-run` shows
 measurement      what one measurement of an experiment found
+scaling          throughput over connections: the Universal Scalability Law
 price            credits of a warehouse, and the price of 1,000 statements
 trend            the runs of a scenario over time: steady, suspected, regression, improved
 """

@@ -1,0 +1,131 @@
+"""Throughput over connections by the Universal Scalability Law: X(N) = γ N / (1 + α (N - 1) + β N (N - 1)). Pure.
+
+α is contention, β coherence; both are at least 0. In the form N / X = (1 + α (N - 1) + β N (N - 1)) / γ it is linear,
+so the fit of relative errors is a small system of equations. Intervals come from a parametric bootstrap with a fixed
+seed. The law holds for a fixed configuration: it is drawn, and decides nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen.units import counted
+
+FloatArray = NDArray[np.float64]
+LEVELS_MIN = 6  # below and above the knee
+SCATTER_MAX = 0.10  # relative deviation of the measured throughput from the law
+RESAMPLES = 300
+REACH = 2.0  # a peak beyond this multiple of the highest level was not seen
+_SEED = 20261117
+_TAILS = (2.5, 97.5)  # percent
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """With its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingCurve:
+    per_connection: Estimate  # γ: throughput of one connection
+    contention: Estimate  # α
+    coherence: Estimate  # β
+    peak: Estimate | None  # connections; None: no peak was seen
+    scatter: float  # relative deviation of the points
+
+    def throughput(self, connections: float) -> float:
+        slowed = 1 + self.contention.value * (connections - 1)
+        return (
+            self.per_connection.value * connections / (slowed + self.coherence.value * connections * (connections - 1))
+        )
+
+
+def fit_scaling(points: Sequence[tuple[float, float]]) -> ScalingCurve | str:
+    """From (connections, throughput); a text: why there is no curve."""
+    known = [(float(n), float(x)) for n, x in points if n >= 1 and x > 0]
+    levels = len({n for n, _ in known})
+    if levels < LEVELS_MIN:
+        return f"{counted(levels, 'level')} of connections, and a scaling curve needs {LEVELS_MIN}"
+    n, x = (np.array(column) for column in zip(*known, strict=True))
+    fitted = _fit(n, n / x)
+    scatter = _scatter(n, n / x, fitted)
+    if scatter > SCATTER_MAX:
+        return f"throughput deviates from the law by {scatter:.0%}"
+    drawn = np.array([_fit(n, resampled) for resampled in _resampled(n, fitted, scatter)])
+    return ScalingCurve(
+        per_connection=_estimate(1 / fitted[0], 1 / drawn[:, 0]),
+        contention=_estimate(fitted[1] / fitted[0], drawn[:, 1] / drawn[:, 0]),
+        coherence=_estimate(fitted[2] / fitted[0], drawn[:, 2] / drawn[:, 0]),
+        peak=_peak(fitted, drawn, float(n.max())),
+        scatter=scatter,
+    )
+
+
+def _terms(n: FloatArray) -> FloatArray:
+    return np.column_stack((np.ones_like(n), n - 1, n * (n - 1)))
+
+
+def _fit(n: FloatArray, y: FloatArray) -> FloatArray:
+    """The coefficients (1, α, β) / γ with the least relative errors, none of the last two below 0."""
+    weighted, best, least = _terms(n) / y[:, None], np.array([float(y.mean()), 0.0, 0.0]), math.inf
+    for kept in ((0, 1, 2), (0, 1), (0, 2), (0,)):
+        solved, *_ = np.linalg.lstsq(weighted[:, kept], np.ones_like(y), rcond=None)
+        found = np.zeros(3)
+        found[list(kept)] = solved
+        error = float(((weighted @ found - 1) ** 2).sum())
+        if found[0] > 0 and (found[1:] >= 0).all() and error < least:
+            best, least = found, error
+    return best
+
+
+def _scatter(n: FloatArray, y: FloatArray, fitted: FloatArray) -> float:
+    residuals = (_terms(n) @ fitted) / y - 1
+    return math.sqrt(float((residuals**2).sum()) / max(len(y) - 3, 1))
+
+
+def _resampled(n: FloatArray, fitted: FloatArray, scatter: float) -> FloatArray:
+    noise = np.random.default_rng(_SEED).normal(0.0, scatter, (RESAMPLES, len(n)))
+    return np.asarray((_terms(n) @ fitted)[None, :] * np.exp(noise))
+
+
+def _estimate(value: float, drawn: FloatArray) -> Estimate:
+    low, high = np.percentile(drawn, _TAILS).tolist()
+    return Estimate(float(value), min(low, float(value)), max(high, float(value)))
+
+
+def _peak(fitted: FloatArray, drawn: FloatArray, highest: float) -> Estimate | None:
+    """Where throughput is highest; None when it lies far above what was measured, or may lie anywhere."""
+    peaks = _peaks(np.vstack((fitted, drawn)))
+    found = _estimate(float(peaks[0]), peaks[1:])
+    return found if found.value <= REACH * highest and found.high <= REACH * highest else None
+
+
+def _peaks(coefficients: FloatArray) -> FloatArray:
+    alpha = coefficients[:, 1] / coefficients[:, 0]
+    beta = np.maximum(coefficients[:, 2] / coefficients[:, 0], 1e-12)
+    return np.asarray(np.sqrt(np.maximum(1 - alpha, 0.0) / beta))
+
+
+def scaling_text(curve: ScalingCurve) -> str:
+    """One sentence or two for people."""
+    parts = (
+        f"contention {_percent(curve.contention)}, coherence {_percent(curve.coherence)}, scatter of the points"
+        f" {curve.scatter:.1%}"
+    )
+    if curve.peak is None:
+        return f"Universal Scalability Law: {parts}; no peak was seen. A model of these points, and no verdict."
+    peak = f"peak at {curve.peak.value:.0f} connections ({curve.peak.low:.0f} to {curve.peak.high:.0f})"
+    return f"Universal Scalability Law: {parts}; {peak}. A model of these points, and no verdict."
+
+
+def _percent(one: Estimate) -> str:
+    return f"{100 * one.value:.3g} % ({100 * one.low:.2g} to {100 * one.high:.2g})"

@@ -359,8 +359,9 @@ def _placed(problem: Problem, changes: Sequence[_Change], document: Document) ->
 
 def _check_arm(checked: CheckedFile[Any], file: ExperimentFile, name: str, loaded: LoadedScenario) -> None:
     scenario, path = loaded.scenario, ("arms", name)
-    if scenario.load.mode is LoadMode.FIND_MAX:
-        checked.problem(path, "its scenario searches for a maximum, and does not measure one load", at_key=True)
+    if scenario.load.mode not in (LoadMode.CONCURRENCY, LoadMode.RATE):
+        what = f"its load.mode is {scenario.load.mode}, and experiments measure one load"
+        checked.problem(path, what, "use mode concurrency or rate", at_key=True)
     if any(threshold.abort for threshold in scenario.thresholds):
         what = "its scenario has a threshold that aborts the measurement"
         checked.problem(path, what, "use limits of the experiment instead", at_key=True)

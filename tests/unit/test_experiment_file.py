@@ -163,7 +163,7 @@ def test_a_search_is_no_measurement_of_one_load(tmp_path):
 
     found = problems(tmp_path, MINIMAL.replace("{load.connections: 8}", "{load.warmup: 1s}"), searching)
 
-    assert [one for one in found if "few: its scenario searches for a maximum" in one]
+    assert [one for one in found if "few: its load.mode is find_max, and experiments measure one load" in one]
 
 
 def test_a_threshold_that_aborts_would_cut_a_measurement(tmp_path):

@@ -42,6 +42,7 @@ LARGE_ANSWERS_KEPT = 1  # of those that count in the memory for results
 GONE = SqlError(390111, "08001", "Session no longer exists. New login required to access the service.")
 NOT_EXECUTING = SqlError(605, "57014", "Identified SQL statement is not currently executing.")
 GONE_GRACE_S = 5.0  # for a driver to repeat a request whose connection was lost
+POLL_GRACE_S = 60.0  # for one that was told to poll
 TOO_MANY_SESSIONS = 390193
 REQUEST_ID_CHARACTERS_MAX = 200  # drivers send a UUID; kept with the session's answers
 CHALLENGE = (b"www-authenticate", b'Basic realm="loadgen"')
@@ -54,7 +55,8 @@ class Waited:
     task: asyncio.Task[bytes]
     key: RequestKey
     clients: set[int] = field(default_factory=set)  # requests whose connection is open
-    postponed: bool = False  # the client polls: it need not be connected meanwhile
+    detached: bool = False  # executed asynchronously: no client need be connected
+    left_s: float = 0.0  # when the last of them left, by the monotonic clock
     charge: Charge | None = None  # memory of a large answer
 
 
@@ -211,28 +213,34 @@ class App:
             task = asyncio.get_running_loop().create_task(self._execute(session, request, exchange))
             waited = self._under_way[key] = Waited(task, key)
             task.add_done_callback(lambda _: self._under_way.pop(key, None))
-        if message.get("asyncExec"):
-            return await self._postponed(waited, asynchronous=True)
+        asynchronous = bool(message.get("asyncExec"))
+        if not asynchronous and await self._has_answer(waited, exchange):
+            return waited.task.result()
+        return await self._postponed(waited, asynchronous=asynchronous)
+
+    async def _has_answer(self, waited: Waited, exchange: HttpExchange) -> bool:
+        """Wait for the statement, as one of its clients. False: the client shall poll, and is expected back."""
         waited.clients.add(id(exchange))
-        exchange.on_gone(lambda: self._client_gone(waited, exchange))
+        exchange.on_gone(lambda: self._client_left(waited, exchange, GONE_GRACE_S))
         try:
-            if await within(waited.task, ANSWER_WITHIN_S):
-                exchange.charge = waited.charge
-                return waited.task.result()
+            answered = await within(waited.task, ANSWER_WITHIN_S)
         finally:
             exchange.on_gone(None)
-            waited.clients.discard(id(exchange))
-        return await self._postponed(waited, asynchronous=False)
+            self._client_left(waited, exchange, POLL_GRACE_S)
+        exchange.charge = waited.charge if answered else None
+        return answered
 
-    def _client_gone(self, waited: Waited, exchange: HttpExchange) -> None:
-        """Its connection has ended. Drivers repeat such a request, so the statement is cancelled some seconds later."""
+    def _client_left(self, waited: Waited, exchange: HttpExchange, grace_s: float) -> None:
+        """Its connection has ended, or it was told to poll. Drivers come back, so the statement is cancelled later."""
+        if id(exchange) in waited.clients and not self.usage.leaving and not waited.task.done():
+            waited.left_s = time.monotonic()
+            asyncio.get_running_loop().call_later(grace_s, self._cancel_unwaited, waited, waited.left_s)
         waited.clients.discard(id(exchange))
-        if not self.usage.leaving:
-            asyncio.get_running_loop().call_later(GONE_GRACE_S, self._cancel_unwaited, waited)
 
-    def _cancel_unwaited(self, waited: Waited) -> None:
+    def _cancel_unwaited(self, waited: Waited, left_s: float) -> None:
+        """Unless a client came back since, be it to leave again."""
         running = self.executor.by_request.get(waited.key)
-        if running is not None and not waited.clients and not waited.postponed and not waited.task.done():
+        if running is not None and not waited.clients and not waited.detached and waited.left_s == left_s:
             running.cancel(SqlError(604, "57014", "SQL execution canceled: the client's connection ended."))
 
     async def _execute(self, session: ServerSession, request: QueryRequest, exchange: HttpExchange) -> bytes:
@@ -265,7 +273,7 @@ class App:
 
     async def _postponed(self, waited: Waited, *, asynchronous: bool) -> bytes:
         """Answer that the client shall poll for the result by the statement's query id."""
-        waited.postponed = True
+        waited.detached = waited.detached or asynchronous
         await asyncio.sleep(0)
         running = self.executor.by_request.get(waited.key)
         if running is not None:
@@ -294,10 +302,7 @@ class App:
         waited = self._answers.get(query_id)
         if waited is None or waited.key[0] != session.user:
             return wire.answered(session, query_id, self.executor.results.get(query_id, session.user), None)
-        if not await within(waited.task, ANSWER_WITHIN_S):
-            return wire.in_progress(query_id, False)
-        exchange.charge = waited.charge
-        return waited.task.result()
+        return waited.task.result() if await self._has_answer(waited, exchange) else wire.in_progress(query_id, False)
 
     async def _monitor(self, exchange: HttpExchange) -> bytes:
         session = self._authorised(exchange)

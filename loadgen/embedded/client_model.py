@@ -2,7 +2,8 @@
 
 A run measures by one model. The server keeps it over restarts; but it may be restarted with another data directory or
 other options, and any client may delete a model. So the answer to the first request, which carries the id of the model,
-is compared with the model in force at the end of the measurement.
+is compared with the model in force at the end of the measurement. So is the moment of the last change of the
+warehouse's settings, from which slots and speed may follow.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -32,6 +33,7 @@ class InForce:
     id: str | None  # None: no model was set
     slots: int
     service_time: str | None
+    altered_ms: float  # when the warehouse's settings were last set; 0: never
 
     def __str__(self) -> str:
         slots = self.slots or "as the warehouse's settings say"
@@ -68,6 +70,8 @@ def _changed(address: str, warehouse: str | None, first: InForce) -> str | None:
         return f"the model of warehouse {printable(first.name, 100)} could not be checked: {error}"
     if now == first and first.id is not None:
         return None
+    if now == replace(first, altered_ms=now.altered_ms) and first.id is not None:
+        return f"the settings of warehouse {printable(first.name, 100)} were changed while the run measured"
     return (
         f"the model of warehouse {printable(first.name, 100)} was changed or lost while the run measured:"
         f" {first} at the beginning, {now} at the end"
@@ -96,7 +100,13 @@ def _ask(address: str, method: str, path: str, message: Mapping[str, Any] | None
 
 def _read(answer: dict[str, Any]) -> InForce:
     """Raises KeyError or TypeError when it is not what the server says."""
-    kinds: dict[str, Any] = {"name": str, "id": str | None, "slots": int, "service_time": str | None}
+    kinds: dict[str, Any] = {
+        "name": str,
+        "id": str | None,
+        "slots": int,
+        "service_time": str | None,
+        "altered_ms": float,
+    }
     if not all(isinstance(answer[name], kind) for name, kind in kinds.items()):
         raise TypeError("a field is of another type")
     return InForce(**{name: answer[name] for name in kinds})

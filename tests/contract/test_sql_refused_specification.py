@@ -25,6 +25,9 @@ class Refused:
 
 VALUES_CLAUSE = r"Invalid expression \[PARSE_JSON\(.*\)\] in VALUES clause"
 REJECTED = [
+    Refused("a call of nothing", "CALL::", 2, "0A000", r"Unsupported feature 'CALL'"),
+    Refused("a wait into the past", "SELECT SYSTEM$WAIT(-1)", 1008, "22023", r"invalid value \[-1\] for SYSTEM\$WAIT"),
+    Refused("a wait without end", "SELECT SYSTEM$WAIT(1e300)", 1008, "22023", r"for SYSTEM\$WAIT"),
     Refused(
         "qualify without a window function",
         "SELECT A FROM T QUALIFY A = 1",

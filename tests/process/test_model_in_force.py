@@ -100,6 +100,19 @@ def test_a_run_whose_server_came_back_with_another_data_directory_is_invalid(fol
     assert IN_FORCE in reasons(run)
 
 
+def test_a_run_whose_warehouse_was_altered_is_invalid(server: EmbeddedServer, tmp_path: Path) -> None:
+    """Without slots of its model the warehouse has those of its settings."""
+    with benched(server, tmp_path, embedded={"service_time": MODEL["service_time"]}) as bench:
+        run = bench.run(load=LOAD | {"duration": "5s"})
+        measured(server, run, 20)
+        with server.connect() as connection:
+            connection.cursor().execute(f"ALTER WAREHOUSE {warehouse(run)} SET MAX_CONCURRENCY_LEVEL = 2")
+
+        assert run.ended() == 5, run.said
+
+    assert f"the settings of warehouse {warehouse(run)} were changed while the run measured" in reasons(run)
+
+
 @pytest.mark.slow
 def test_a_run_whose_model_was_deleted_is_invalid(server: EmbeddedServer, tmp_path: Path) -> None:
     with benched(server, tmp_path, embedded=MODEL) as bench:

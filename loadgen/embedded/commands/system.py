@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 SELECT_TYPE = 0x1000
 _CONSTANT = (exp.Literal, exp.Placeholder, exp.Parameter, exp.Null, exp.Boolean)
 WAIT_UNITS = {"DAYS": 86_400.0, "HOURS": 3600.0, "MINUTES": 60.0, "SECONDS": 1.0, "MILLISECONDS": 0.001}
+WAIT_S_MAX = 172_800.0  # two days, as a statement may last by default
 
 
 def context_value(session: ServerSession, name: str, query_id: str) -> str | None:
@@ -281,11 +282,14 @@ async def _wait(call: CommandCall, arguments: list[str | None]) -> str:
     if unit not in WAIT_UNITS:
         raise sql_errors.compilation(1008, "22023", f"invalid value [{unit[:40]}] for unit of SYSTEM$WAIT")
     try:
-        seconds = max(0.0, float(arguments[0] or 0)) * WAIT_UNITS[unit]
+        amount = float(arguments[0] or 0)
     except ValueError:
         raise sql_errors.SqlError(
             100038, "22018", f"Numeric value '{str(arguments[0])[:40]}' is not recognized"
         ) from None
+    seconds = amount * WAIT_UNITS[unit]
+    if not 0 <= seconds <= WAIT_S_MAX:
+        raise sql_errors.compilation(1008, "22023", f"invalid value [{str(arguments[0])[:40]}] for SYSTEM$WAIT")
     ticket = await _admitted(call)
     try:
         await asyncio.sleep(seconds)
@@ -307,5 +311,5 @@ async def result_scan(call: CommandCall) -> StatementResult:
 @command("CALL", "CALL")
 async def call_procedure(call: CommandCall) -> StatementResult:
     """There are no stored procedures."""
-    name = call.request.text.split(None, 1)[1].partition("(")[0].strip().upper() if len(call.tokens) > 1 else ""
+    name = call.tokens[1].text.upper() if len(call.tokens) > 1 else ""
     raise sql_errors.unknown_function(name[:100]) if name.startswith("SYSTEM$") else sql_errors.unsupported("CALL")

@@ -113,6 +113,9 @@ BEGIN
     IF a IS NULL OR b IS NULL THEN
         RETURN NULL;
     END IF;
+    IF length(a)::bigint * length(b) > 1000000 THEN -- its time grows with this, and it cannot be interrupted by limits
+        PERFORM sf.fail(1008, '22023', 'EDITDISTANCE takes texts of up to 1,000 by 1,000 characters here');
+    END IF;
     above := ARRAY(SELECT generate_series(0, length(b)));
     FOR i IN 1..length(a) LOOP
         here := ARRAY[i];

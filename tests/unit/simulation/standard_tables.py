@@ -139,11 +139,17 @@ class StandardTables:
     def _test_logs_find(self, *key: Any) -> Rows:
         return [(sum(row[:2] == key for row in self.logs),)]
 
+    def _test_logs_ids(self, run_id: str) -> Rows:
+        return [row[:1] for row in self.logs if row[1] == run_id]
+
     def _worker_metrics_snapshots_append(self, *row: Any) -> Commit:
         return self._appends(self.snapshots, row)
 
     def _worker_metrics_snapshots_find(self, *key: Any) -> Rows:
         return [(sum(row[:2] == key for row in self.snapshots),)]
+
+    def _worker_metrics_snapshots_ids(self, run_id: str) -> Rows:
+        return [row[:1] for row in self.snapshots if row[1] == run_id]
 
     def _value_pools_pools(self, _: str) -> Rows:
         return []

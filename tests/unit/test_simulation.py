@@ -156,8 +156,8 @@ OF_OTHERS = {
     "run_status": {"newest", "listed", "scenarios", "beginning_with"},
     "worker_heartbeats": {"last_beats"},
     "test_results": {"amend", "of_scenario"},
-    "test_logs": {"newest", "ids"},
-    "worker_metrics_snapshots": {"read", "ids", "newest"},
+    "test_logs": {"newest"},
+    "worker_metrics_snapshots": {"read", "newest"},
     "value_pools": {"append", "find", "read"},  # scenarios of the simulation have no pools
     "run_control_events": set(),
     "window_results": set(),

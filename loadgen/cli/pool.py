@@ -154,9 +154,9 @@ def run(
     allowed = HostPermissions.of_options(runner, place.connection or default_connection())
     words = runner_command(runner, allowed)
     share, poll_s = runner["share_warehouse"], duration_s(runner["poll"], "--poll")
-    idle_poll_s = poll_s if place.profile().is_embedded else duration_s(idle_poll, "--idle-poll")
-    pace = PollPace(poll_s=poll_s, idle_poll_s=idle_poll_s)
-    with embedded_server_if_needed(place.connection):
+    idle_poll_s = duration_s(idle_poll, "--idle-poll")
+    with embedded_server_if_needed(place.connection):  # only then an embedded connection has an address
+        pace = PollPace(poll_s=poll_s, idle_poll_s=poll_s if place.profile().is_embedded else idle_poll_s)
         return run_pool(place, rules, labels, words, allowed, share=share, pace=pace, grace_s=grace_s)
 
 

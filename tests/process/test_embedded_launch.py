@@ -257,6 +257,18 @@ def test_a_command_leaves_no_process_behind(home, environ, words):
     assert postgres_processes_in(home) == []
 
 
+def test_a_pool_starts_a_server_and_ends_it(home, environ, tmp_path):
+    said_by(environ, "setup", "-c", "embedded")
+    log = tmp_path / "stderr.txt"
+    words = [*PROGRAM, "pool", "run", "-c", "embedded", "--max", "1", "--output-dir", str(tmp_path / "runs")]
+    with log.open("wb") as errors, subprocess.Popen(words, env=environ, stderr=errors) as pool:
+        wait_until(lambda: "runner-1 started" in log.read_text(), "its runner works", unless=pool.poll)
+        pool.send_signal(signal.SIGTERM)
+
+    assert pool.returncode == 0, log.read_text()
+    assert postgres_processes_in(home) == []
+
+
 def test_connections_list_shows_the_server_of_the_data_directory(home, environ):
     def listed() -> dict[str, Any]:
         rows = json.loads(said_by(environ, "connections", "list", "--format", "json"))["connections"]

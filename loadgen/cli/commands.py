@@ -91,7 +91,7 @@ COMMANDS = {
     "experiment": CommandEntry(
         "loadgen.cli.experiment:experiment",
         "Compare arms of a scenario in random blocks: is B better?",
-        "loadgen experiment examples/experiments/two_queries.yml --dry-run",
+        "loadgen experiment examples/experiments/two_queries.yaml --dry-run",
     ),
     "experiments": CommandEntry(
         "loadgen.cli.experiments:experiments",

@@ -29,7 +29,7 @@ TICK_S = 0.1
 
 
 @click.command(
-    epilog="\b\nExample:\n  loadgen experiment examples/experiments/two_queries.yml --dry-run\n"
+    epilog="\b\nExample:\n  loadgen experiment examples/experiments/two_queries.yaml --dry-run\n"
     "  loadgen experiment which.yaml -c prod\n  loadgen experiment which.yaml --resume latest"
 )
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path))

@@ -14,12 +14,13 @@ import pytest
 
 from loadgen.scenario.read import read_scenario
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
+from tests import SCENARIO_EXAMPLES
 from tests.embedded_server import EmbeddedServer
 from tests.process.run_bench import history
 from tests.processes import ROOT, reachable_directory
 
 PROGRAM = [sys.executable, "-P", "-c", "import sys; from loadgen.cli.main import main; sys.exit(main())"]
-EXAMPLES = [path.relative_to(ROOT) for path in sorted((ROOT / "examples").rglob("*.yaml"))]
+EXAMPLES = [path.relative_to(ROOT) for path in SCENARIO_EXAMPLES]
 FIND_MAX, QUICKSTART = Path("examples/find_max.yaml"), Path("examples/quickstart.yaml")
 TIMING = (
     "{tick: 200ms, heartbeat: 200ms, status_poll: 200ms, flush: 500ms, events_poll: 500ms, announce: 1s,"

@@ -19,11 +19,11 @@ from typing import Any
 import pytest
 
 from loadgen.cli.main import main
+from tests import SCENARIO_EXAMPLES
 from tests.embedded_server import EmbeddedServer, reachable_directory
 from tests.processes import PATIENCE_S, PROGRAM, ROOT, wait_until
 
 PREPARE = [*PROGRAM, "prepare"]
-EXAMPLES = sorted((ROOT / "examples").rglob("*.yaml"))
 TABLE = "BENCH.PUBLIC.BULK"
 ROWS = 100_000
 SCENARIO = f"""
@@ -107,7 +107,7 @@ def slowly(server: EmbeddedServer, ms: int = 1_200) -> None:
 # --- examples --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", SCENARIO_EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_is_prepared_and_a_second_time_nothing_is_done(server, path, monkeypatch, capsys):
     """In one process; long texts by the ten thousand would only take longer. YCSB's six files share one table."""
     monkeypatch.setenv("LOADGEN_EMBEDDED_ADDRESS", server.address)

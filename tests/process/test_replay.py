@@ -146,7 +146,7 @@ def test_a_stopped_client_makes_a_replay_invalid(bench: Bench, server, database)
 
 
 def test_the_example_runs_as_it_is(bench: Bench):
-    program = bench.start("run", EXAMPLE / "replay.yml", "--format", "json")
+    program = bench.start("run", EXAMPLE / "replay.yaml", "--format", "json")
 
     program.ended()
 

@@ -16,6 +16,7 @@ from sqlglot.dialects.snowflake import Snowflake
 
 from loadgen.embedded.functions import FUNCTIONS
 from loadgen.embedded.translate import dialect
+from tests import SCENARIO_EXAMPLES
 from tests.processes import ROOT
 from tests.security.emitted_sql import CALLS, CLAUSES, filled
 
@@ -90,7 +91,7 @@ def corpus(rng: random.Random) -> list[str]:
                 found[node.value] = None
     for path in sorted(ROOT.glob("schemas/**/*.sql")):
         found.update(dict.fromkeys(part.strip() for part in path.read_text("utf-8").split(";\n") if part.strip()))
-    for path in sorted(ROOT.glob("examples/**/*.yaml")):
+    for path in SCENARIO_EXAMPLES:
         found.update(dict.fromkeys(re.findall(r"sql: ([^{|>\n]+)", path.read_text("utf-8"))))
     rows = (ROOT / "tests/process/function_rows.txt").read_text("utf-8").splitlines()
     expressions = [re.split(r" [=!]> ?", row)[0] for row in rows if row and row[0] != "#" and "pg:" not in row]

@@ -14,7 +14,7 @@ from loadgen.model.experiment import ExperimentMetric
 from loadgen.scenario.document import ScenarioProblems
 from loadgen.scenario.experiment import LoadedExperiment, read_experiment
 
-EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "examples" / "experiments").glob("*.yml"))
+EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "examples" / "experiments").glob("*.yaml"))
 SCENARIO = """\
 version: 1
 name: s

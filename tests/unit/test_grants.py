@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 import sqlglot
@@ -18,15 +17,15 @@ from loadgen.control.sql import load_queries, query_files
 from loadgen.errors import ConfigurationError
 from loadgen.scenario.read import parse_scenario, read_scenario
 from loadgen.snowflake.ident import Identifier, InvalidIdentifier, QualifiedName
+from tests import SCENARIO_EXAMPLES
 
-EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "examples").rglob("*.yaml"))
 CONTROL = [
     query for table in query_files() for query in load_queries(table).values() if not query.sql.startswith("CREATE")
 ]
 WORKLOADS = sorted(
     {
         query.sql
-        for path in EXAMPLES
+        for path in SCENARIO_EXAMPLES
         for statement in read_scenario(path, environ={}).scenario.workload.statements
         for query in statement.queries
     }
@@ -214,7 +213,7 @@ def test_the_control_plane_is_granted_table_by_table():
     assert len(found) == len(set(found))
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", SCENARIO_EXAMPLES, ids=lambda path: path.name)
 def test_every_script_is_valid_and_grants_neither_everything_nor_ownership(path):
     scenario = read_scenario(path, environ={}).scenario
     target = GrantTarget(warehouse="W", database=scenario.target.database or "D", schema=scenario.target.schema or "S")
@@ -302,7 +301,7 @@ def test_the_command_prints_the_script_and_connects_to_nothing(home):
 
 
 def test_the_command_as_json(home):
-    parts = json.loads(run("--format", "json", EXAMPLES[0]).stdout)["parts"]
+    parts = json.loads(run("--format", "json", SCENARIO_EXAMPLES[0]).stdout)["parts"]
 
     assert parts[0]["statements"][0] == "USE ROLE SECURITYADMIN"
 

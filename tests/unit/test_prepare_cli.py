@@ -14,9 +14,9 @@ from loadgen.cli.main import main
 from loadgen.cli.prepare_progress import LINE_S, ProgressLines, progress_line
 from loadgen.clock import FakeClock
 from loadgen.prepare.prepare import PreparationProgress, PreparationStep
+from tests import SCENARIO_EXAMPLES
 
 ROOT = Path(__file__).resolve().parents[2]
-EXAMPLES = sorted((ROOT / "examples").rglob("*.yaml"))
 QUICKSTART = str(ROOT / "examples" / "quickstart.yaml")
 
 
@@ -26,7 +26,7 @@ def no_server(monkeypatch):
     monkeypatch.setenv("LOADGEN_EMBEDDED_ADDRESS", "127.0.0.1:1")
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", SCENARIO_EXAMPLES, ids=lambda path: path.stem)
 def test_a_dry_run_shows_every_statement_and_connects_to_nothing(path, capsys):
     code = main(["prepare", str(path), "--dry-run"])
 

@@ -15,16 +15,16 @@ from loadgen.scenario.read import parse_scenario, read_scenario
 from loadgen.scenario.schema import scenario_schema, schema_text
 from loadgen.scenario.validation import _plain
 from loadgen.scenario.yaml_reader import compose
+from tests import SCENARIO_EXAMPLES
 
 ROOT = Path(__file__).resolve().parents[2]
-EXAMPLES = sorted((ROOT / "examples").rglob("*.yaml"))
 STARTER = ROOT / "loadgen" / "scenario" / "starter.yaml"
 SCHEMA = scenario_schema()
 MODELINE = re.compile(r"# yaml-language-server: \$schema=(\S+)\n")
 
 
 def test_all_examples_are_there():
-    names = {path.relative_to(ROOT / "examples").with_suffix("").as_posix() for path in EXAMPLES}
+    names = {path.relative_to(ROOT / "examples").with_suffix("").as_posix() for path in SCENARIO_EXAMPLES}
 
     assert names >= {
         *(
@@ -43,7 +43,7 @@ def test_all_examples_are_there():
     }
 
 
-@pytest.mark.parametrize("path", [*EXAMPLES, STARTER], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [*SCENARIO_EXAMPLES, STARTER], ids=lambda path: path.stem)
 def test_every_example_validates_without_a_warning(path):
     loaded = read_scenario(path, environ={})
 
@@ -52,7 +52,7 @@ def test_every_example_validates_without_a_warning(path):
     assert wrong_by_schema(SCHEMA, _plain(loaded.document.root)) == []  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", SCENARIO_EXAMPLES, ids=lambda path: path.stem)
 def test_every_example_names_the_schema_in_its_first_line(path):
     modeline = MODELINE.match(path.read_text("utf-8"))
 

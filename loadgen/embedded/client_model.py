@@ -33,7 +33,7 @@ class InForce:
     id: str | None  # None: no model was set
     slots: int
     service_time: str | None
-    altered_ms: float  # when the warehouse's settings were last set; 0: never
+    altered_ms: float  # when the warehouse's settings were last changed; 0: never since it was made
 
     def __str__(self) -> str:
         slots = self.slots or "as the warehouse's settings say"

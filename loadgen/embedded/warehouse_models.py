@@ -5,10 +5,10 @@
     GET /__loadgen/warehouses?name=BENCH_WH
 
 Each answers with the model that is in force now: {"name", "id", "slots", "service_time"}, and with `altered_ms`, when
-CREATE or ALTER WAREHOUSE last set something (0: never), from which slots may follow. A warehouse without a posted model
-has the server's options (`--slots`, `--service-time`) and no id. A post with neither `slots` nor `service_time` asks
-for these. Without a name it is the warehouse of sessions that name none. A name is read as in SQL: upper-cased unless
-it is quoted.
+ALTER WAREHOUSE last set something (0: never since it was made), from which slots may follow. A warehouse without a
+posted model has the server's options (`--slots`, `--service-time`) and no id. A post with neither `slots` nor
+`service_time` asks for these. Without a name it is the warehouse of sessions that name none. A name is read as in SQL:
+upper-cased unless it is quoted.
 
 `pid` is the process that measures there. While it runs, a different model for that warehouse is refused with 409: it
 would change what that process measures. A run deletes its model at its end. The model of a process that was killed
@@ -121,7 +121,9 @@ class WarehouseModels:
     def _in_force(self, name: str) -> bytes:
         model, posted = self._warehouses.model_of(name), self._posted.get(name)
         warehouse = self._warehouses.get(name)
-        altered_ms = warehouse.settings.updated_on_ms if warehouse is not None else 0.0
+        settings = warehouse.settings if warehouse is not None else None
+        is_altered = settings is not None and settings.updated_on_ms > settings.created_on_ms
+        altered_ms = settings.updated_on_ms if settings is not None and is_altered else 0.0
         shown = {"slots": model.slots, "service_time": model.service_time, "altered_ms": altered_ms}
         return wire.dumps({"name": name, "id": posted.id if posted is not None else None} | shown)
 

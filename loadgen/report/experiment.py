@@ -235,7 +235,8 @@ def experiment_text(document: Mapping[str, Any]) -> str:
     """Verdict first, then the answer, then the numbers."""
     blocks, currency = document["blocks"], printable(document["price"]["currency"], 10)
     complete = counted(len(blocks["complete"]), "complete block")
-    head = f"{document['verdict'].upper()}  {printable(document['name'], 80)}  experiment {document['experiment_id']}"
+    name, experiment_id = printable(document["name"], 80), printable(document["experiment_id"], 60)
+    head = f"{document['verdict'].upper()}  {name}  experiment {experiment_id}"
     lines = [f"{head}: {printable(document['exit_reason'], 500)}", f"  {printable(document['answer'], 2_000)}", ""]
     price = f"price of 1,000 in {currency}"
     arms: list[tuple[str, ...]] = [(*_ARM_HEAD, price, "frontier"), *map(_arm_row, document["arms"])]

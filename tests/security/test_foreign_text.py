@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,13 @@ import pytest
 
 from loadgen.cli.main import main
 from loadgen.cli.report import RENDERERS
-from loadgen.control.tables import schedules
+from loadgen.control.tables import experiments, schedules
 from loadgen.control.tables.run_queue import QueueRequest
 from loadgen.control.tables.schedules import NewSchedule
 from loadgen.model.nightly import Overlap
+from loadgen.results.experiments import read_experiment_result
 from tests.contract.queue_builders import Queue
+from tests.contract.test_experiments import CONFIG, measurement
 from tests.contract.test_report import finished_run
 from tests.control_plane import ControlPlane, patience
 from tests.unit.report_builders import hostile, record
@@ -46,6 +49,13 @@ SERIES = ("trend orders-mix", "compare latest~1 latest", "compare latest~1 lates
 QUEUE = ("queue list", "queue list --format json", "queue show {queue_id}", "queue show {queue_id} --format json")
 POOL = ("workers list", "workers list --format json", "workers show host-1", "pool stats")
 SCHEDULE = ("schedule list", "schedule list --format json", "schedule show {schedule}", "schedule next")
+EXPERIMENT = (
+    "experiments list",
+    "experiments list --format json",
+    "experiments show latest",
+    "experiments show latest --format json",
+    "experiments show {experiment}",
+)
 COMMANDS = {
     "RUN_STATUS": (*RUN, *SERIES),
     "RUN_LEASES": ("status latest", "runs show latest"),
@@ -68,6 +78,12 @@ COMMANDS = {
     "SCHEDULES": SCHEDULE,
     "SCHEDULE_FIRES": SCHEDULE[2:3],
     "SCHEMA_VERSION": ("runs list",),
+    "EXPERIMENTS": EXPERIMENT,
+    "EXPERIMENT_BLOCKS": EXPERIMENT[2:],
+    "EXPERIMENT_MEASUREMENTS": EXPERIMENT[2:],
+    "EXPERIMENT_ENDS": EXPERIMENT,
+    "EXPERIMENT_WAREHOUSES": EXPERIMENT[:1],  # read by `runs recover` alone, which acts
+    "EXPERIMENT_WAREHOUSE_RESTORES": EXPERIMENT[:1],
 }
 
 
@@ -89,8 +105,21 @@ class Tables:
             name=self.schedule, cron="0 2 * * *", timezone="UTC", max_catchup=1, overlap=Overlap.QUEUE, wanted=wanted
         )
         schedules.add(plane.session, patience(), made)
+        self.experiment = self._experiment()
+        result = read_experiment_result(plane.session, patience(), self.experiment)
+        experiments.finish(plane.session, patience(), self.experiment, 1, result | {"verdict": "decided"})
+        self._experiment()
         for table in self.names():
             plane.change(f"CREATE TABLE KEPT_{table} AS SELECT * FROM {table}")
+
+    def _experiment(self) -> str:
+        """One with a complete block, that nobody leads."""
+        session, made = self.plane.session, uuid.uuid4().hex
+        experiments.create(session, patience(), made, "which", json.dumps(CONFIG), "f" * 64)
+        experiments.begin_block(session, patience(), made, 1, 1)
+        for arm in ("small", "large"):
+            experiments.record(session, patience(), made, measurement(arm=arm, run_id=f"run-{arm}"))
+        return made
 
     def names(self) -> list[str]:
         return [table for (table,) in self._described("TABLE_NAME", "TABLES", "TABLE_NAME") if "KEPT" not in table]
@@ -130,7 +159,9 @@ def ask(tables: Tables, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         monkeypatch.setenv(key, value)
 
     def run(words: str) -> tuple[int, str, str]:
-        arguments = words.format(queue_id=tables.queue_id, schedule=tables.schedule).split()
+        arguments = words.format(
+            queue_id=tables.queue_id, schedule=tables.schedule, experiment=tables.experiment
+        ).split()
         code = main([*arguments, "-c", "embedded", "--database", tables.plane.place.database])
         said = capsys.readouterr()
         return code, said.out, said.err

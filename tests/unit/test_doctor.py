@@ -214,7 +214,7 @@ def test_tables_that_are_missing_stop_a_run_on_an_account():
     assert control_plane.tables(none, is_embedded=False).mark is FindingLevel.FAILED
     assert control_plane.tables(none, is_embedded=True).mark is FindingLevel.WARNING
     assert control_plane.tables(all_there, is_embedded=False).mark is FindingLevel.OK
-    assert (control_plane.hybrid_count(none), control_plane.hybrid_count(all_there)) == (0, 12)
+    assert (control_plane.hybrid_count(none), control_plane.hybrid_count(all_there)) == (0, 18)
 
 
 # --- the warehouse ---------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ count once; a process that resumes an experiment begins the next block.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -31,6 +32,7 @@ LEASE_PREFIX = "experiment:"  # of the key in RUN_LEASES, which the id follows
 FOUND_MAX = 1_000  # experiments among which a prefix is looked for
 
 _Q = load_queries("experiments")
+_ID = re.compile(r"[a-z0-9-]{1,100}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,13 +91,20 @@ def create(
 
 def read(session: ControlSession, experiment_id: str) -> ExperimentRow | None:
     rows = session.fetch(_Q["read"], experiment_id)
-    return parse_row("EXPERIMENTS", ExperimentRow, rows[0]) if rows else None
+    return _experiment(rows[0]) if rows else None
 
 
 def newest(session: ControlSession, limit: int) -> ParsedRows[ExperimentRow]:
     """The newest first."""
     found = session.fetch(_Q["newest"].limited(limit))
-    return read_rows(found, lambda row: parse_row("EXPERIMENTS", ExperimentRow, row))
+    return read_rows(found, _experiment)
+
+
+def _experiment(row: tuple[Any, ...]) -> ExperimentRow:
+    found = parse_row("EXPERIMENTS", ExperimentRow, row)
+    if _ID.fullmatch(found.experiment_id) is None:  # it becomes the name of a folder
+        raise RowUnreadable("EXPERIMENTS", found.experiment_id, "it is no id of an experiment")
+    return found
 
 
 def listed(session: ControlSession, limit: int) -> ParsedRows[ListedExperiment]:

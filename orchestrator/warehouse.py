@@ -255,8 +255,7 @@ def _target_session(profile: ConnectionProfile, environ: Mapping[str, str]) -> S
 
 def _shown(session: SnowflakeSession, warehouse: Identifier) -> tuple[WarehouseStatus, str] | None:
     """What SHOW WAREHOUSES says of it, also as it came; None: this role does not see it."""
-    pattern = warehouse.name.replace("'", "''")
-    rows = session.named_rows(f"SHOW WAREHOUSES LIKE '{pattern}'")
+    rows = session.named_rows(f"SHOW WAREHOUSES{warehouse.like}")
     row = next((row for row in rows if row.get("name") == warehouse.name), None)
     if row is None:
         return None

@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
 from loadgen.clock import FakeClock
@@ -30,13 +31,17 @@ from tests.embedded_server import EmbeddedServer
 
 # A deadline, or a look at how long examples take, would measure the machine. The same examples every time, unless
 # others are asked for: what fails then fails again.
+DERANDOMIZED = os.environ.get("LOADGEN_HYPOTHESIS") != "random"
 settings.register_profile(
     "loadgen",
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
-    derandomize=os.environ.get("LOADGEN_HYPOTHESIS") != "random",
+    derandomize=DERANDOMIZED,
 )
 settings.load_profile("loadgen")
+if DERANDOMIZED:
+    # Hypothesis also draws constants of the modules that happen to be imported, which differ by pytest process.
+    providers.is_local_module_file = lambda _: False
 
 # Tests of these folders wait for other processes more than they compute.
 WAITING = {"process", "browser"}

@@ -21,7 +21,7 @@ from loadgen.cli.options import (
 )
 from loadgen.cli.run import follow_run, job_roles
 from loadgen.clock import SystemClock
-from loadgen.errors import Busy, RunFailed
+from loadgen.errors import Busy, LoadgenError, RunFailed
 from loadgen.log import printable
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def recover(run: str | None, output_dir: Path, end_only: bool, output: str, **pl
     Without RUN it also restores the settings of warehouses that an experiment without a process has left changed. Exit
     code 4 when one could not be restored.
     """
-    from orchestrator.experiment.warehouse_settings import restore_left_settings
+    from orchestrator.experiment.warehouse_settings import RestoredWarehouse, restore_left_settings
     from orchestrator.recover import RecoveryWait, recover_runs
 
     def act(session: ControlSession, patience: RetryPolicy) -> tuple[list[RecoveredRun], list[SkippedRun]]:
@@ -73,7 +73,12 @@ def recover(run: str | None, output_dir: Path, end_only: bool, output: str, **pl
         return restore_left_settings(session, patience, clock=SystemClock())
 
     done, left = with_control_session(act, name="recover", **location_arguments(place))
-    settings = with_control_session(restore, name="recover", **location_arguments(place)) if run is None else ()
+    settings: tuple[RestoredWarehouse, ...] = ()
+    if run is None:
+        try:
+            settings = with_control_session(restore, name="recover", **location_arguments(place))
+        except LoadgenError as error:  # what was done about runs is told all the same
+            settings = (RestoredWarehouse(experiment_id="?", warehouse="?", restored=False, why=str(error)),)
     living = [] if end_only else [one for one in left if one.living]
     left = [one for one in left if one not in living]
     if run is not None and left and not left[0].has_ended:

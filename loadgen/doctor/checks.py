@@ -202,7 +202,7 @@ def _target(subject: DoctorTarget) -> Iterator[DoctorCheck]:
         name = Identifier.parse(written) if written else Identifier(who.warehouse) if who.warehouse else None
         if name is None:
             return [failed("no warehouse is named", "Set target.warehouse, or warehouse for the connection.")]
-        row = next((row for row in sessions.rows(warehouse.pattern(name)) if row.get("name") == name.name), None)
+        row = next((row for row in sessions.rows(f"SHOW WAREHOUSES{name.like}") if row.get("name") == name.name), None)
         if row is None:
             return [warehouse.absent(name, who.role or "PUBLIC")]
         told = sessions.rows(f"SHOW PARAMETERS LIKE 'MAX_CONCURRENCY_LEVEL' IN WAREHOUSE {name.sql}")

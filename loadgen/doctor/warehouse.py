@@ -55,12 +55,6 @@ class WarehouseDescription:
         return None if rate is None else rate * self.clusters_max
 
 
-def pattern(name: Identifier) -> str:
-    """SHOW … LIKE for names that need no escaping; other names are searched in the full list."""
-    is_simple = all(character.isalnum() or character in "_$" for character in name.name) and name.name.isascii()
-    return f"SHOW WAREHOUSES LIKE '{name.name}'" if is_simple else "SHOW WAREHOUSES"
-
-
 def absent(name: Identifier, role: str) -> Finding:
     return failed(
         f"{name} is not there, or not for role {role}",

@@ -20,6 +20,18 @@ def _size(value: Any) -> str:
     return found
 
 
+def _one_of(*allowed: str) -> Callable[[Any], str]:
+    """Values become part of a statement, and rows of tables are input: no other text is read."""
+
+    def read(value: Any) -> str:
+        text = str(value).upper()
+        if text not in allowed:
+            raise ValueError(f"{text[:40]!r} is not one of {', '.join(allowed)}")
+        return text
+
+    return read
+
+
 def _truth(value: Any) -> bool:
     return value if isinstance(value, bool) else str(value).strip().lower() in ("true", "y", "yes")
 
@@ -31,17 +43,16 @@ class WarehouseProperty:
     sql: str  # its name in ALTER WAREHOUSE
     column: str  # of SHOW WAREHOUSES, or the key of SHOW PARAMETERS
     read: Callable[[Any], WarehouseValue]  # one spelling for what SHOW says and for what a file says
-    quoted: bool = False  # in ALTER WAREHOUSE
 
 
 # The keys of `warehouse` in an experiment file. Cluster counts are set together, in one statement.
 PROPERTIES: Mapping[str, WarehouseProperty] = {
-    "size": WarehouseProperty(sql="WAREHOUSE_SIZE", column="size", read=_size, quoted=True),
-    "generation": WarehouseProperty(sql="GENERATION", column="generation", read=str, quoted=True),
+    "size": WarehouseProperty(sql="WAREHOUSE_SIZE", column="size", read=_size),
+    "generation": WarehouseProperty(sql="GENERATION", column="generation", read=_one_of("1", "2")),
     "min_clusters": WarehouseProperty(sql="MIN_CLUSTER_COUNT", column="min_cluster_count", read=int),
     "max_clusters": WarehouseProperty(sql="MAX_CLUSTER_COUNT", column="max_cluster_count", read=int),
     "scaling_policy": WarehouseProperty(
-        sql="SCALING_POLICY", column="scaling_policy", read=lambda value: str(value).upper(), quoted=True
+        sql="SCALING_POLICY", column="scaling_policy", read=_one_of("STANDARD", "ECONOMY")
     ),
     "max_concurrency_level": WarehouseProperty(sql=CONCURRENCY, column=CONCURRENCY, read=int),
     "query_acceleration": WarehouseProperty(
@@ -62,7 +73,7 @@ def _literal(one: WarehouseProperty, value: WarehouseValue) -> str:
         return str(checked).upper()
     if isinstance(checked, int):
         return str(checked)
-    return "'{}'".format(checked.replace("'", "''"))
+    return f"'{checked}'"  # one of a closed list
 
 
 def settings_from(

@@ -65,6 +65,12 @@ class Identifier:
         """The name in double quotes: one token, whatever is in it."""
         return '"' + self.name.replace('"', '""') + '"'
 
+    @property
+    def like(self) -> str:
+        """` LIKE '…'` for SHOW, where the name needs no escaping; else nothing, and the reader looks for it in all."""
+        is_simple = self.name.isascii() and all(one.isalnum() or one in "_$" for one in self.name)
+        return f" LIKE '{self.name}'" if is_simple else ""
+
     def __str__(self) -> str:
         return self.sql
 

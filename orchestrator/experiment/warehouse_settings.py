@@ -230,10 +230,7 @@ def restore_left_settings(
             if lease is None:
                 why = GOES_ON
             else:
-                profile = find_profile(left.connection, environ=os.environ)
-                with closing(open_session(profile, clock=clock, stop=patience.stop)) as session:
-                    _alter(session, Identifier.parse(left.warehouse), left.settings, clock, patience.stop)
-                experiment_warehouses.restored(control, patience, left)
+                _restore_alone(control, patience, left, clock)
                 patience.call(partial(run_leases.release, control, lease))
         except LoadgenError as error:
             why = f"{error}; restore it with: {alter_sql(left.warehouse, left.settings)}"
@@ -248,6 +245,20 @@ def restore_left_settings(
             )
         )
     return tuple(done)
+
+
+def _restore_alone(control: ControlSession, patience: RetryPolicy, left: ChangedWarehouse, clock: Clock) -> None:
+    """While no run measures there. A connection is a name of this machine, and may be another account here."""
+    warehouse = Identifier.parse(left.warehouse)
+    profile = find_profile(left.connection, environ=os.environ).with_fields("the experiment", warehouse=warehouse.sql)
+    target = TargetWarehouse.of_profile(profile)
+    if target.key != left.warehouse_key:
+        raise NotSettled(f"connection {printable(profile.name, 60)} of this machine does not lead to it")
+    queue = WarehouseWait(wait=False, stop=patience.stop)
+    with exclusive_warehouse(target, "recover", control.place, LeaseTimes(), queue, clock=clock):
+        with closing(open_session(profile, clock=clock, stop=patience.stop)) as session:
+            _alter(session, warehouse, left.settings, clock, patience.stop)
+        experiment_warehouses.restored(control, patience, left)
 
 
 def _alter(
@@ -279,8 +290,7 @@ def _look(
     session: PrepareSession, warehouse: Identifier, keys: Mapping[str, Any] | frozenset[str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The row of SHOW WAREHOUSES, and its parameters where they are needed."""
-    pattern = warehouse.name.replace("'", "''")
-    shown = f"SHOW WAREHOUSES LIKE '{pattern}'"
+    shown = f"SHOW WAREHOUSES{warehouse.like}"
     rows: Sequence[dict[str, Any]] = session.retried(lambda: session.named_rows(shown), shown)
     row = next((row for row in rows if row.get("name") == warehouse.name), None)
     if row is None:

@@ -56,3 +56,12 @@ def test_a_literal_survives_a_default(cursor, text):
     cursor.execute("INSERT INTO D (X) VALUES (1)")
 
     assert cursor.execute("SELECT L FROM D").fetchall() == [(text,)]
+
+
+@pytest.mark.parametrize("text", ["SYSTEM$X", "FROM", "ALL"])
+def test_a_word_in_quotes_is_no_word_of_the_statement(cursor, text):
+    cursor.execute(f"SELECT '{text}', CURRENT_TIMESTAMP, 1+1, PARSE_JSON('[7]') AS \"ARRAY\", \"ARRAY\"[0]")
+
+    assert [column.name for column in cursor.description][1:4] == ["CURRENT_TIMESTAMP", "1+1", "ARRAY"]
+    ((first, _, two, _, element),) = cursor.fetchall()
+    assert (first, two, element) == (text, 2, "7")

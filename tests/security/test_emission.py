@@ -36,6 +36,8 @@ from tests.security.emitted_sql import (
 SYNTAX_ERROR = "42601"  # also of several statements in one text
 BATCH = 200
 HOSTILE = (" NULLS x", "'); --", "::text", "NULL", "{0}%s", "\\'")
+WORDS = ("FROM", "except", "GROUP BY", "ALL", "SYSTEM$X", "MINUS")  # which mean something outside of quotes
+NAMED_WORDS = ("DISTINCT", "FOR", "ARRAY", "LIMIT", "ARRAY[1]", "list")
 HOSTILE_NAMES = ('a"; --', "' OR", "NULL", "{0}", "$1", "\\")
 
 # Short ones: a name of more than 63 bytes is stored as a digest. A unit of time means something in TRUNC.
@@ -77,6 +79,7 @@ def check(template: str, values: tuple[str, ...], columns: tuple[str, ...]) -> l
 @settings(max_examples=25)
 @given(literals, identifiers)
 @example(HOSTILE, HOSTILE_NAMES)
+@example(WORDS, NAMED_WORDS)
 def test_texts_survive_every_clause(postgres, values, columns):
     for template in CLAUSES:
         for sql in check(template, values, tuple(columns)):
@@ -86,6 +89,7 @@ def test_texts_survive_every_clause(postgres, values, columns):
 @settings(max_examples=3)
 @given(literals, identifiers)
 @example(HOSTILE, HOSTILE_NAMES)
+@example(WORDS, NAMED_WORDS)
 def test_texts_survive_every_function(postgres, values, columns):
     found = [sql for template in CALLS for sql in check(template, values, tuple(columns))]
 

@@ -35,6 +35,7 @@ TOO_MANY = {
     + "".join(f", A{n} AS (SELECT X FROM A{n - 1})" for n in range(1, statement_limits.SUBQUERIES_MAX + 1))
     + f" SELECT X FROM A{statement_limits.SUBQUERIES_MAX}",
     "select items": "SELECT 1" + ", 1" * statement_limits.SELECT_ITEMS_MAX,
+    "select items after a word in quotes": """SELECT 'FROM', "LIMIT" """ + ", 1" * statement_limits.SELECT_ITEMS_MAX,
     "inner select items": "SELECT * FROM (SELECT 1" + ", 1" * statement_limits.SELECT_ITEMS_MAX + ") T",
     "tokens": "SELECT 1 WHERE 1 IN (1" + ",1" * FEW_TOKENS + ")",
 }

@@ -274,7 +274,7 @@ def test_the_warehouse_is_described():
     ],
 )
 def test_only_harmless_names_become_part_of_a_literal(name, sql):
-    assert warehouse.pattern(Identifier(name)) == sql
+    assert f"SHOW WAREHOUSES{Identifier(name).like}" == sql
 
 
 def test_the_cost_counts_every_cluster_for_as_long_as_the_run_can_last():

@@ -11,6 +11,7 @@ from loadgen.control.rows import ParsedRows, RowUnreadable, json_object, parse_r
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.sql import load_queries
 from loadgen.model.warehouse import PROPERTIES, WarehouseValue
+from loadgen.snowflake.ident import Identifier, InvalidIdentifier
 from loadgen.snowflake.session import RetryPolicy
 
 _Q = load_queries("experiment_warehouses")
@@ -77,8 +78,11 @@ def _changed(row: tuple[Any, ...]) -> ChangedWarehouse:
     settings = json_object("EXPERIMENT_WAREHOUSES", found.experiment_id, "SETTINGS", found.settings)
     try:
         known = {key: PROPERTIES[key].read(value) for key, value in settings.items()}
+        Identifier.parse(found.warehouse)
     except (KeyError, ValueError, TypeError) as error:
         raise RowUnreadable("EXPERIMENT_WAREHOUSES", found.experiment_id, f"SETTINGS: {error}") from None
+    except InvalidIdentifier as error:  # a statement with it is executed, or shown to be executed
+        raise RowUnreadable("EXPERIMENT_WAREHOUSES", found.experiment_id, f"WAREHOUSE: {error}") from None
     return ChangedWarehouse(
         experiment_id=found.experiment_id,
         epoch=found.epoch,

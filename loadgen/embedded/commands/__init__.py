@@ -21,7 +21,7 @@ from sqlglot.tokenizer_core import Token
 
 from loadgen.embedded.result import StatementResult, status
 from loadgen.embedded.sql_errors import syntax_error, unsupported
-from loadgen.embedded.translate.token_reader import TokenReader
+from loadgen.embedded.translate.token_reader import TokenReader, word_of
 
 if TYPE_CHECKING:
     from loadgen.embedded.engine import Engine
@@ -92,12 +92,12 @@ def command(query_type: str, *words: str) -> Callable[[Answer], Answer]:
 
 def find(tokens: list[Token]) -> Command | None:
     """The command these tokens are, None for a query; raises for other texts."""
-    words = tuple(token.text.upper() for token in tokens[:3])
+    words = tuple(word_of(token) for token in tokens[:3])
     if words == ("CREATE", "OR", "REPLACE"):
-        words = ("CREATE", *(token.text.upper() for token in tokens[3:5]))
+        words = ("CREATE", *(word_of(token) for token in tokens[3:5]))
     if words[0] == "SELECT" and len(words) > 1 and words[1].startswith("SYSTEM$"):
         return COMMANDS[("SELECT", "SYSTEM$")]
-    if tuple(token.text.upper() for token in tokens[1:7]) == ("*", "FROM", "TABLE", "(", "RESULT_SCAN", "("):
+    if tuple(word_of(token) for token in tokens[1:7]) == ("*", "FROM", "TABLE", "(", "RESULT_SCAN", "("):
         return COMMANDS[("RESULT_SCAN",)]
     if _is_service_call(tokens):
         return COMMANDS[("!",)]
@@ -117,7 +117,7 @@ def find(tokens: list[Token]) -> Command | None:
 def _is_service_call(tokens: list[Token]) -> bool:
     """`name!SPCS_…()`: the exclamation mark occurs nowhere else before a name."""
     return any(
-        token.text == "!" and index + 1 < len(tokens) and tokens[index + 1].text.upper().startswith("SPCS_")
+        token.text == "!" and index + 1 < len(tokens) and word_of(tokens[index + 1]).startswith("SPCS_")
         for index, token in enumerate(tokens[:12])
     )
 

@@ -19,7 +19,7 @@ from loadgen.embedded.sql_types import REFUSED, SnowflakeType, declared
 from loadgen.embedded.translate import dialect
 from loadgen.embedded.translate.emitter import BindTypes, Emitter
 from loadgen.embedded.translate.planner import StatementPlan, describe
-from loadgen.embedded.translate.token_reader import TokenReader
+from loadgen.embedded.translate.token_reader import TokenReader, word_of
 
 _TYPE_SUFFIXES = (("DOUBLE", "PRECISION"), ("CHAR", "VARYING"), ("NCHAR", "VARYING"))
 
@@ -96,7 +96,7 @@ def _constraint_properties(cursor: TokenReader) -> None:
 
 
 def read_type(cursor: TokenReader) -> SnowflakeType:
-    word = cursor.take().text.upper()
+    word = word_of(cursor.take())
     for first, second in _TYPE_SUFFIXES:
         if word == first and cursor.accept(second):
             word = f"{first} {second}"

@@ -7,7 +7,7 @@ from loadgen.embedded.commands import CommandCall, command
 from loadgen.embedded.postgres_names import shown
 from loadgen.embedded.result import StatementResult, status
 from loadgen.embedded.session import DEFAULTS, PARAMETERS, checked
-from loadgen.embedded.translate.token_reader import TokenReader
+from loadgen.embedded.translate.token_reader import TokenReader, word_of
 
 SUCCESS = "Statement executed successfully."
 USE, ALTER_SESSION, BEGIN, COMMIT, ROLLBACK = 0x4300, 0x4100, 0x5000 + 0x100, 0x5000 + 0x200, 0x5000 + 0x300
@@ -108,7 +108,7 @@ async def begin(call: CommandCall) -> StatementResult:
     if not cursor.done:
         raise (
             sql_errors.unsupported("Snowflake Scripting block")
-            if call.tokens[0].text.upper() == "BEGIN"
+            if word_of(call.tokens[0]) == "BEGIN"
             else cursor.unexpected()
         )
     await call.engine.transactions.begin(call.session, name)

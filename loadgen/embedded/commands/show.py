@@ -14,7 +14,7 @@ from loadgen.embedded.like_pattern import like
 from loadgen.embedded.result import StatementResult, table, text_of
 from loadgen.embedded.result import columns as columns_of
 from loadgen.embedded.session import PARAMETERS
-from loadgen.embedded.translate.token_reader import TokenReader
+from loadgen.embedded.translate.token_reader import TokenReader, word_of
 
 SHOW_TYPE, DESCRIBE_TYPE = 0x4400, 0x4500
 OWNER = "ACCOUNTADMIN"
@@ -110,7 +110,7 @@ async def databases(call: CommandCall) -> StatementResult:
 
 
 def _after(call: CommandCall, word: str) -> TokenReader:
-    index = next(i for i, token in enumerate(call.tokens) if token.text.upper() == word)
+    index = next(i for i, token in enumerate(call.tokens) if word_of(token) == word)
     return call.cursor(index + 1)
 
 
@@ -153,7 +153,7 @@ def _listed(call: CommandCall, found: ShowFilter) -> list[CatalogTable]:
 async def tables(call: CommandCall) -> StatementResult:
     cursor = _after(call, "TABLES")
     found = read_filter(call, cursor)
-    hybrid_only = any(token.text.upper() == "HYBRID" for token in call.tokens[:3])
+    hybrid_only = any(word_of(token) == "HYBRID" for token in call.tokens[:3])
     listed = [t for t in _listed(call, found) if t.kind == "TABLE" and (t.hybrid or not hybrid_only)]
     listed = listed[: found.limit] if found.limit is not None else listed
     counts = await _row_counts(call, listed)

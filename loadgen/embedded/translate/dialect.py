@@ -28,6 +28,7 @@ from loadgen.embedded.translate.statement_limits import (
     current_budget,
     too_deep,
 )
+from loadgen.embedded.translate.token_reader import word_of
 
 SHOWN_NODES_MAX = 40  # sqlglot writes nested queries in cubic time, and longer names are useless
 _SPECIAL_SYNTAX = ("CAST", "TRY_CAST", "EXTRACT", "POSITION")
@@ -41,6 +42,7 @@ class _Parser(SnowflakeParser):
         self.budget = current_budget()  # sqlglot makes parsers too, for types
 
     FUNCTIONS: ClassVar = {}
+    ARRAY_CONSTRUCTORS: ClassVar = {}  # ARRAY[1] is PostgreSQL; "ARRAY"[1] is an element of a column
     FUNCTION_PARSERS: ClassVar = {name: SnowflakeParser.FUNCTION_PARSERS[name] for name in _SPECIAL_SYNTAX}
     # A `?` is a bind and nothing else.
     COLUMN_OPERATORS: ClassVar = {
@@ -108,7 +110,7 @@ def _require_one_statement(tokens: list[Token]) -> None:
     statements = sum(token.token_type is TokenType.SEMICOLON for token in tokens)
     if not statements:
         return
-    first, second = tokens[0].text.upper(), tokens[1].text.upper() if len(tokens) > 1 else ""
+    first, second = word_of(tokens[0]), word_of(tokens[1]) if len(tokens) > 1 else ""
     if first == "DECLARE" or (first == "BEGIN" and second not in (";", "TRANSACTION", "WORK", "NAME")):
         raise unsupported("Snowflake Scripting block")
     raise statement_count(statements + 1, 1)
@@ -120,7 +122,7 @@ def parse(text: str, tokens: list[Token]) -> exp.Expr:
         if token.token_type not in _QUOTED and _FOREIGN.search(token.text):
             raise syntax_error(token.line, max(0, token.col - len(token.text)), token.text)
     for token, following in pairwise(tokens):
-        if token.text.upper() == "ARRAY" and following.token_type is TokenType.L_BRACKET:  # PostgreSQL's own literal
+        if word_of(token) == "ARRAY" and following.token_type is TokenType.L_BRACKET:  # PostgreSQL's own literal
             raise syntax_error(token.line, max(0, token.col - len(token.text)), token.text)
         missing = token.token_type in _BEFORE_ITEM and following.token_type in _NO_ITEM
         if missing or (token.token_type in _OPENING and following.token_type is TokenType.COMMA):
@@ -198,13 +200,13 @@ _LIST_ENDS = frozenset(
 def select_list(text: str, tokens: list[Token]) -> list[str]:
     """The source texts of the first outermost select list; unnamed columns are called by them."""
     index = next((i for i, token in _outermost(tokens) if token.token_type is TokenType.SELECT), None)
-    if index is None or index + 1 >= len(tokens) or tokens[index + 1].text.upper() in ("DISTINCT", "ALL", "TOP"):
+    if index is None or index + 1 >= len(tokens) or word_of(tokens[index + 1]) in ("DISTINCT", "ALL", "TOP"):
         index = index + 1 if index is not None else len(tokens)
     first, found = index + 1, []
     for i, token in _outermost(tokens):
         if i <= index:
             continue
-        if token.token_type is TokenType.COMMA or token.text.upper() in _LIST_ENDS:
+        if token.token_type is TokenType.COMMA or word_of(token) in _LIST_ENDS:
             found.append((first, i - 1))
             first = i + 1
             if token.token_type is not TokenType.COMMA:

@@ -30,6 +30,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from loadgen.embedded.sql_errors import SqlError
 from loadgen.embedded.threads import in_thread
+from loadgen.embedded.translate.token_reader import word_of
 
 STATEMENT_BYTES_MAX = 1_048_576
 TOKENS_MAX = 250_000
@@ -101,7 +102,7 @@ def check_shape(tokens: list[Token]) -> None:
             joins += 1
             if joins > JOINS_MAX:
                 raise too_complex(f"it has more than {JOINS_MAX} joins")
-        elif items[-1] and token.text.upper() in _LIST_ENDS:
+        elif items[-1] and word_of(token) in _LIST_ENDS:
             items[-1] = 0
 
 

@@ -27,6 +27,11 @@ def split_compound_tokens(text: str, tokens: list[Token]) -> list[Token]:
     return words
 
 
+def word_of(token: Token) -> str:
+    """A token's text in upper case; empty for a string or a quoted name, which are no words of SQL."""
+    return "" if token.token_type in (*_STRINGS, TokenType.IDENTIFIER) else token.text.upper()
+
+
 class TokenReader:
     """Walks the tokens of one statement; every error names line and position as Snowflake's do."""
 
@@ -42,10 +47,7 @@ class TokenReader:
     def word(self, ahead: int = 0) -> str:
         """The next token's text in upper case; an empty string at the end, or for a quoted name or a string."""
         index = self.index + ahead
-        if index >= len(self.tokens):
-            return ""
-        token = self.tokens[index]
-        return "" if token.token_type in (TokenType.STRING, TokenType.IDENTIFIER) else token.text.upper()
+        return word_of(self.tokens[index]) if index < len(self.tokens) else ""
 
     def accept(self, *words: str) -> bool:
         """Consume the words if all of them come next."""

@@ -12,6 +12,7 @@ import pytest
 from loadgen.clock import SystemClock
 from loadgen.control.tables import experiment_warehouses
 from loadgen.control.tables.experiment_warehouses import ChangedWarehouse
+from loadgen.model.warehouse import WarehouseValue
 from loadgen.snowflake.profile_lookup import find_profile
 from orchestrator.experiment.warehouse_settings import RestoredWarehouse, restore_left_settings
 from orchestrator.warehouse_lease import TargetWarehouse
@@ -20,16 +21,22 @@ from tests.embedded_server import EmbeddedServer
 
 pytestmark = pytest.mark.any_driver
 
-SETTINGS = {"size": "X-Small", "scaling_policy": "STANDARD", "max_clusters": 1, "min_clusters": 1}
+SETTINGS: dict[str, WarehouseValue] = {
+    "size": "X-Small",
+    "scaling_policy": "STANDARD",
+    "max_clusters": 1,
+    "min_clusters": 1,
+}
 ALTERS = re.compile(
     r'ALTER WAREHOUSE "[A-Z0-9_]+" SET'
     r"(?: (?:WAREHOUSE_SIZE = '[A-Za-z0-9-]+'|SCALING_POLICY = '[A-Z]+'|M(?:IN|AX)_CLUSTER_COUNT = -?\d+))+"
 )
 QUOTES = ("x' COMMENT = 'y", "\\' COMMENT = \\'y", "x'; DROP TABLE RUN_STATUS; --", '"', "", "\x00\x1b[2J", "A" * 200)
+OTHERS: tuple[Any, ...] = (None, [], {}, -1, 1e300)
 BAD: dict[str, tuple[Any, ...]] = {
     "SETTINGS": (
         *(json.dumps(SETTINGS | {key: text}) for key in SETTINGS for text in QUOTES if "\x00" not in text),
-        *(json.dumps(SETTINGS | {key: other}) for key in SETTINGS for other in (None, [], {}, -1, 1e300)),
+        *(json.dumps(SETTINGS | {key: other}) for key in SETTINGS for other in OTHERS),
         json.dumps({"COMMENT": "x"}),
         "[]",
         "{}",

@@ -32,7 +32,7 @@ from loadgen.snowflake.failure import classify, describe
 from loadgen.snowflake.profile import ConnectionProfile
 from loadgen.snowflake.profile_lookup import find_profile
 from loadgen.snowflake.session import NOT_RETRYABLE, RetryInterrupted, RetryPolicy, SnowflakeSession, login_failure
-from loadgen.snowflake.settings import APPLICATION, control_settings
+from loadgen.snowflake.settings import APPLICATION, CONTROL_TAG, control_settings, control_tag
 from loadgen.units import NS_PER_S
 from orchestrator.enrichment_rules import (
     HISTORY_LATENCY_S,
@@ -60,12 +60,33 @@ FROM TABLE(INFORMATION_SCHEMA.QUERY_HISTORY(
     RESULT_LIMIT => {limit}))
 QUALIFY STARTSWITH(QUERY_TAG, ?) OR ROW_NUMBER() OVER (ORDER BY END_TIME, QUERY_ID) = 1
 """
+# Control statements are left out, load of another run is not. Of more rows than the limit the newest count.
+_USE = """
+SELECT COALESCE(SUM(IFF(IS_OWN, EXECUTION_TIME, 0)), 0), COUNT_IF(NOT IS_OWN),
+       COALESCE(SUM(IFF(IS_OWN, 0, EXECUTION_TIME)), 0)
+FROM (
+    SELECT EXECUTION_TIME, STARTSWITH(COALESCE(QUERY_TAG, ''), ?) AS IS_OWN
+    FROM TABLE(INFORMATION_SCHEMA.QUERY_HISTORY_BY_WAREHOUSE(
+        WAREHOUSE_NAME => '{warehouse}', END_TIME_RANGE_START => TO_TIMESTAMP_LTZ('{start}'),
+        END_TIME_RANGE_END => TO_TIMESTAMP_LTZ('{end}'), RESULT_LIMIT => {limit}))
+    WHERE EXECUTION_TIME > 0 AND NOT STARTSWITH(COALESCE(QUERY_TAG, ''), ?)
+)
+"""
 
 
 class HistoryFailed(ControlFailed):
     """Snowflake's query history could not be read; the run itself is not affected."""
 
     remedy = "Try again with `loadgen enrich RUN`."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarehouseUse:
+    """What statements executed on a warehouse in a span of time."""
+
+    own_ms: float
+    others: int
+    others_ms: float
 
 
 class QueryHistory(SnowflakeSession):
@@ -98,6 +119,12 @@ class QueryHistory(SnowflakeSession):
         except (ValueError, TypeError, IndexError) as error:
             raise HistoryFailed("the query history came back in a form that is not known", NOT_RETRYABLE) from error
 
+    def use(self, warehouse: str, span: HistorySlice) -> WarehouseUse:
+        """By the run and by others; a role without MONITOR on the warehouse sees only statements of its own user."""
+        sql = _USE.format(warehouse=warehouse, start=_literal(span.start), end=_literal(span.end), limit=ROWS_MAX)
+        ((own_ms, others, others_ms),) = self._fetch(sql, self._tag, CONTROL_TAG)
+        return WarehouseUse(own_ms=float(own_ms), others=int(others), others_ms=float(others_ms))
+
     def _fetch(self, sql: str, *binds: Any) -> list[tuple[Any, ...]]:
         try:
             return self.rows(sql, binds)
@@ -110,7 +137,7 @@ class QueryHistory(SnowflakeSession):
             raise HistoryFailed(what, failure, remedy=remedy) from error
 
     def _connect(self) -> Connection:
-        tag = json.dumps({"app": APPLICATION, "control": "enrich"}, separators=(",", ":"))
+        tag = control_tag("enrich")
         settings = control_settings(self._profile, major=driver.major(), tag=tag, statement_limit_s=STATEMENT_S)
         try:
             return connect(self._profile, settings, environ=self._environ)

@@ -1,20 +1,23 @@
 """The environment of a run: machine, versions, warnings, and statements of other users on the target warehouse.
 
-Those statements are seen in the polls of the warehouse.
+Those statements are seen in the polls of the warehouse while there are more than the run can have at once, and at its
+end in the query history: a run with pauses, or at a rate, has room for others below that number.
 
-On the embedded server `running` and `queued` are exact at the moment of the poll: what is more than this run can have
-makes it INVALID. Snowflake does not document how current these columns are: there it is a warning. The same holds for
-polls that are missing: then load of others is not ruled out.
+On the embedded server polls and history are exact: load of others makes the run INVALID. Snowflake does not document
+how current they are, and shows a role without MONITOR only statements of its own user: there it is a warning. The same
+holds for polls that are missing: then load of others is not ruled out.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import platform
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -24,17 +27,22 @@ from loadgen.control.tables.find_max_step_history import StepRecord
 from loadgen.control.tables.run_status import Run
 from loadgen.control.tables.test_results import ResultRow
 from loadgen.control.tables.warehouse_poll_snapshots import WarehousePoll
-from loadgen.log import printable
+from loadgen.errors import LoadgenError
+from loadgen.log import event, printable
 from loadgen.scenario.model import EMBEDDED, LoadMode, Scenario
 from loadgen.snowflake import driver
 from loadgen.snowflake.ident import Identifier
+from loadgen.units import MS_PER_S
+from orchestrator.enrich import QueryHistory, WarehouseUse, history_profile
+from orchestrator.enrichment_rules import HistorySlice
 from orchestrator.leader import Leader
-from orchestrator.run_result import (
-    MeasuredWindows,
-)
+from orchestrator.run_result import MeasuredWindows
 from orchestrator.warehouse import target_warehouse
 
+log = logging.getLogger(__name__)
+
 MARGIN = 1  # a statement that has ended for its client, and not yet for the server
+FOREIGN_MAX_PERCENT = 2  # of the time that statements executed
 UNOBSERVED_MAX_PERIODS = 3  # poll periods of the measurement without a poll
 UNOBSERVED_MAX_PERCENT = 10  # of the measurement, where that is more
 
@@ -77,8 +85,9 @@ def read_foreign_load(
         end = begin + timedelta(seconds=gathered.merged.seconds)
         own = [OwnLoad(begin=begin, end=end, statements=scenario.load.connections + again)]
     polls = leader.watch.observed
+    name = Identifier.parse(warehouse)
     told = (
-        foreign_statements(Identifier.parse(warehouse).name, polls, own),
+        foreign_statements(name.name, polls, own) or _foreign_use(leader, run, scenario, name, own, environ),
         unobserved_load([poll.timestamp for poll in polls], own, scenario.timing.warehouse_poll_s),
     )
     found = tuple(one for one in told if one is not None)
@@ -110,6 +119,39 @@ def foreign_statements(warehouse: str, polls: Sequence[WarehousePoll], own: Sequ
     return (
         f"other statements ran on warehouse {printable(warehouse, 100)}: up to {at_once} at once, this run has at most"
         f" {most}"
+    )
+
+
+def _foreign_use(
+    leader: Leader,
+    run: Run,
+    scenario: Scenario,
+    warehouse: Identifier,
+    own: Sequence[OwnLoad],
+    environ: Mapping[str, str],
+) -> str | None:
+    """The same by the query history. What cannot be read there is no reason against a run."""
+    if not own or not warehouse.like:  # a name that needs escaping
+        return None
+    bounds = (min(span.begin for span in own), max(span.end for span in own))
+    start_ms, end_ms = (round(moment.replace(tzinfo=UTC).timestamp() * MS_PER_S) for moment in bounds)
+    try:
+        profile = history_profile(scenario, leader.session.place, environ)
+        with closing(QueryHistory(profile, run.run_id, environ)) as history:
+            use = history.use(warehouse.name, HistorySlice(start_ms=start_ms, end_ms=end_ms))
+    except LoadgenError as error:
+        event(log, logging.WARNING, "history_not_read", run=run.run_id, why=str(error))
+        return None
+    return foreign_use(warehouse.name, use)
+
+
+def foreign_use(warehouse: str, use: WarehouseUse) -> str | None:
+    """A sentence, when others used more of the warehouse than can be neglected; None: they did not. Pure."""
+    if use.others_ms * 100 <= FOREIGN_MAX_PERCENT * (use.own_ms + use.others_ms):
+        return None
+    return (
+        f"other statements ran on warehouse {printable(warehouse, 100)}: {use.others:,} of them executed for"
+        f" {use.others_ms / MS_PER_S:.1f} s, those of this run for {use.own_ms / MS_PER_S:.1f} s"
     )
 
 

@@ -31,7 +31,7 @@ from loadgen.snowflake.ident import Identifier
 from loadgen.snowflake.profile import ConnectionProfile
 from loadgen.snowflake.profile_lookup import find_profile
 from loadgen.snowflake.session import RetryPolicy, SnowflakeSession
-from loadgen.snowflake.settings import control_settings
+from loadgen.snowflake.settings import control_settings, control_tag
 from loadgen.threads import Service
 from loadgen.units import NS_PER_S
 
@@ -247,7 +247,7 @@ class CostUnknown(ConfigurationError):
 
 def _target_session(profile: ConnectionProfile, environ: Mapping[str, str]) -> SnowflakeSession:
     def open_connection() -> Connection:
-        settings = control_settings(profile, major=driver.major(), tag='{"app":"loadgen"}')
+        settings = control_settings(profile, major=driver.major(), tag=control_tag("warehouse-poll"))
         return connect(profile, settings, environ=environ)
 
     return SnowflakeSession(open_connection)

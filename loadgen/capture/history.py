@@ -31,7 +31,7 @@ from loadgen.snowflake.session import (
     StatementFailed,
     login_failure,
 )
-from loadgen.snowflake.settings import APPLICATION, control_settings
+from loadgen.snowflake.settings import control_settings, control_tag
 
 PAGE_ROWS = 10_000  # the most that the table function returns
 REACH = timedelta(days=7)  # of the table function
@@ -191,7 +191,7 @@ class WarehouseHistory(SnowflakeSession):
             raise HistoryUnreadable(what, failure) from error
 
     def _connect(self) -> Connection:
-        tag = json.dumps({"app": APPLICATION, "control": "capture"}, separators=(",", ":"))
+        tag = control_tag("capture")
         settings = control_settings(self._profile, major=driver.major(), tag=tag, statement_limit_s=STATEMENT_S)
         try:
             return connect(self._profile, settings, environ=self._environ)

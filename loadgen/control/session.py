@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from loadgen.snowflake.connect import connect
 from loadgen.snowflake.driver import Connection, Cursor
 from loadgen.snowflake.failure import Failure, classify, describe
 from loadgen.snowflake.session import SnowflakeSession, StatementFailed, login_failure
-from loadgen.snowflake.settings import CONTROL_STATEMENT_S, control_settings
+from loadgen.snowflake.settings import CONTROL_STATEMENT_S, control_settings, control_tag
 
 # Roles whose statements read or delete much. They write nothing under a lease, whose takeover margin rests on the limit
 # of all other roles.
@@ -46,7 +45,7 @@ class ControlSession(SnowflakeSession):
         """`statement_limit_s`: None: that of the role."""
         super().__init__(self._connect)
         self.place = place
-        self._tag = json.dumps({"app": "loadgen", "control": role}, separators=(",", ":"))
+        self._tag = control_tag(role)
         self._environ = environ
         self._statement_limit_s = statement_limit_s or LONG_STATEMENTS_S.get(role, CONTROL_STATEMENT_S)
 

@@ -28,6 +28,7 @@ from loadgen.snowflake.failure import NotRetried
 from loadgen.snowflake.profile import ConnectionProfile, Value
 
 APPLICATION = "loadgen"
+CONTROL_TAG = f'{{"app":"{APPLICATION}","control":'  # how it begins
 QUERY_TAG_MAX = 2_000  # characters; Snowflake's limit
 
 LOGIN_S = 15
@@ -60,6 +61,11 @@ def query_tag(*, run: str, worker: str, phase: str | None = None, step: int | No
     )
     assert len(tag) <= QUERY_TAG_MAX, f"query tag of {len(tag)} characters"
     return tag
+
+
+def control_tag(role: str) -> str:
+    """The QUERY_TAG of loadgen's own sessions, which are no load."""
+    return f"{CONTROL_TAG}{json.dumps(role)}}}"
 
 
 def session_tag(session: int, metadata: Mapping[str, str]) -> str:

@@ -34,7 +34,7 @@ from loadgen.snowflake.ident import Identifier
 from loadgen.snowflake.profile import ConnectionProfile
 from loadgen.snowflake.profile_lookup import find_profile
 from loadgen.snowflake.session import RetryPolicy
-from loadgen.snowflake.settings import control_settings
+from loadgen.snowflake.settings import control_settings, control_tag
 from loadgen.units import NS_PER_S
 from orchestrator.warehouse_lease import TargetWarehouse, WarehouseWait, exclusive_warehouse
 
@@ -44,7 +44,6 @@ SETTLE_MAX_S = 600.0  # large warehouses take minutes
 SETTLE_POLL_S = 1.0
 LEASE_TTL_S = 60.0
 GOES_ON = "the experiment goes on"
-TAG = '{"app":"loadgen"}'
 
 
 class NotSettled(RunFailed):
@@ -190,7 +189,7 @@ class ArmWarehouseSettings:
 
 
 def open_session(profile: ConnectionProfile, *, clock: Clock, stop: threading.Event) -> PrepareSession:
-    settings = control_settings(profile, major=driver.major(), tag=TAG)
+    settings = control_settings(profile, major=driver.major(), tag=control_tag("experiment"))
     return PrepareSession(partial(connect, profile, settings, environ=os.environ), stop=stop, clock=clock)
 
 

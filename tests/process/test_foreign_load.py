@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,26 @@ def test_two_control_planes_on_one_warehouse_make_a_run_invalid(
     else:
         assert code == 5, run.said
         assert [reason.rpartition(",")[2] for reason in found] == [" this run has at most 8"]
+
+
+def test_load_of_others_is_seen_below_the_number_of_connections(
+    server: EmbeddedServer, connect: Callable[..., Any], tmp_path: Path
+) -> None:
+    """At a rate, a run has fewer statements at once than connections: no poll shows that some are not its own."""
+    load = {"mode": "rate", "rate": "10/s", "connections": None, "max_connections": 8, "warmup": "0s", "duration": "8s"}
+    target = {"warehouse": "FOREIGN_RATE", "database": "BENCH", "schema": "PUBLIC"}
+    with benched(server, tmp_path, embedded={"service_time": "200ms"}, target=target) as bench:
+        run = bench.run(load=load)
+        run.wait_for(MEASURES)
+        cursors = [connect(warehouse=target["warehouse"]).cursor() for _ in range(2)]
+        while run.process.poll() is None and "STOPPING" not in run.said:
+            for cursor in cursors:
+                cursor.execute("SELECT 1")
+        code = run.ended()
+
+    assert code == 5, run.said
+    (found,) = [reason for reason in run.summary["validity"]["reasons"] if reason.startswith("other statements ran")]
+    assert re.search(r": \d+ of them executed for \d+\.\d s, those of this run for \d+\.\d s$", found)
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,12 @@ import pytest
 
 from loadgen.control.tables.find_max_step_history import StepRecord
 from loadgen.control.tables.warehouse_poll_snapshots import WarehousePoll
+from orchestrator.enrich import WarehouseUse
 from orchestrator.run_environment import (
     OwnLoad,
     dropped_warnings,
     foreign_statements,
+    foreign_use,
     own_load_of_steps,
     unobserved_load,
 )
@@ -139,3 +141,18 @@ def test_rows_that_workers_dropped_are_reported_by_worker_and_kind():
         "worker-0 dropped 1,234 rows of its query log (query_log.max_rows)",
         "worker-1 dropped 7 lines of its log, while the control plane did not accept them",
     ]
+
+
+@pytest.mark.parametrize(
+    ("own_ms", "others_ms", "told"),
+    [
+        (0, 0, None),
+        (9_800, 200, None),
+        (9_799, 201, "3 of them executed for 0.2 s, those of this run for 9.8 s"),
+        (0, 1, "3 of them executed for 0.0 s, those of this run for 0.0 s"),
+    ],
+)
+def test_others_may_use_two_percent_of_the_time_that_statements_executed(own_ms, others_ms, told):
+    found = foreign_use("W\x1bH", WarehouseUse(own_ms=own_ms, others=3, others_ms=others_ms))
+
+    assert found == (None if told is None else f"other statements ran on warehouse W␛H: {told}")

@@ -43,9 +43,10 @@ if DERANDOMIZED:
     # Hypothesis also draws constants of the modules that happen to be imported, which differ by pytest process.
     setattr(providers, "is_local_module_file", lambda _: False)  # noqa: B010  (private)
 
-# Tests of these folders wait for other processes more than they compute.
-WAITING = {"process", "browser"}
-WAITING_ENDS = 0.8  # of the way through the other files: the tail of a run is then made of short tests
+# Tests of these folders start programs that measure, and wait for them: they get the processor when they want it. The
+# pytest processes of the other folders take what is left, at a low priority.
+MEASURING = {"process", "browser"}
+NICENESS = 15
 LONG_FILES = {"tests/process/test_examples.py"}  # whose tests share nothing but a server
 GC_THRESHOLD = 20_000  # ten thousand tests are collected once and stay
 _numbers = itertools.count(1)
@@ -53,6 +54,8 @@ _numbers = itertools.count(1)
 
 def pytest_configure() -> None:
     gc.set_threshold(GC_THRESHOLD)
+    if os.environ.get("PYTEST_XDIST_WORKER") and not _is_measuring(os.environ["PYTEST_XDIST_WORKER"]):
+        os.nice(NICENESS)
     restore_signals()
     spare_lsb_release(os.environ)  # a test run has thousands of logins
 
@@ -78,23 +81,20 @@ class Groups(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types fo
         file = nodeid.split("::")[0]
         return f"{file} {zlib.crc32(nodeid.encode()) % 4}" if file in LONG_FILES else file
 
+    def _assign_work_unit(self, node: Any) -> None:
+        """The first file for this process. One that measures takes the others' files when it has none left."""
+        measures = _is_measuring(node.gateway.id)
+        found = next((scope for scope in self.workqueue if _starts_programs(scope) is measures), None)
+        if found is None and not measures:
+            node.shutdown()
+            return
+        if found is not None:
+            self.workqueue.move_to_end(found, last=False)
+        super()._assign_work_unit(node)
+
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:
     return Groups(config, log)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that wait and files that compute alternate, so that the processor has work all the time."""
-    files: dict[bool, dict[str, int]] = {True: {}, False: {}}
-    for item in items:
-        waiting = files[_is_waiting(item)]
-        waiting.setdefault(_file(item), len(waiting))
-
-    def place(item: pytest.Item) -> float:
-        waits = _is_waiting(item)
-        return files[waits][_file(item)] / len(files[waits]) * (WAITING_ENDS if waits else 1.0)
-
-    items.sort(key=place)
 
 
 def pytest_collection_finish() -> None:
@@ -102,12 +102,13 @@ def pytest_collection_finish() -> None:
     gc.freeze()  # what is there now stays until the end
 
 
-def _file(item: pytest.Item) -> str:
-    return item.nodeid.split("::")[0]
+def _starts_programs(nodeid: str) -> bool:
+    return nodeid.split("/")[1] in MEASURING
 
 
-def _is_waiting(item: pytest.Item) -> bool:
-    return item.nodeid.split("/")[1] in WAITING
+def _is_measuring(worker: str) -> bool:
+    """Of the pytest processes gw0, gw1, … every other one."""
+    return int(worker.removeprefix("gw")) % 2 == 0
 
 
 @pytest.fixture(scope="session")

@@ -29,7 +29,7 @@ PR_SET_CHILD_SUBREAPER = 36
 # pytest ends its workers within 10 s of an interrupt, and they end what they started.
 INTERRUPT_S = 30.0
 LEFT_BEHIND_S = 10.0
-# A test with processes of its own waits half of its time. More jobs than this only starve each other's servers.
+# Half of them start programs, the others compute with what is left of the processor: tests/conftest.py.
 JOBS = 2 * len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4
 NARROWING = ("-k", "-m")
 TAKES_A_VALUE = (

@@ -34,6 +34,7 @@ def warm_ups(bench: Bench, run: Program) -> dict[str, float]:
     return {worker_id: float(seconds) for worker_id, seconds in rows}
 
 
+@pytest.mark.slow
 def test_a_slow_announcement_cuts_neither_the_warm_up_nor_the_first_stage(bench: Bench) -> None:
     stages = [{"duration": "2s", "connections": 3}, {"duration": "2s", "connections": 6}]
     load = {"connections": None, "duration": None, "stages": stages, "workers": 3, "warmup": f"{WARMUP_S:g}s"}

@@ -137,6 +137,7 @@ def test_connections_of_a_higher_stage_are_open_before_it_begins(bench: Bench) -
     assert "load" not in reasons(run)
 
 
+@pytest.mark.slow
 def test_an_overloaded_server_is_judged_by_thresholds_and_an_aborted_plan_ends_at_the_abort(bench: Bench) -> None:
     rate = {"mode": "rate", "rate": "300/s", "max_connections": 2, "connections": None, "duration": "4s"}
     judged = bench.run(load=rate, thresholds=["p95 < 200ms"])

@@ -40,7 +40,7 @@ LENGTHS = {
         *("load.ramp=0s", "load.stages.1.ramp=1s"),
     ],
 }
-LIKE_OTHERS = {"ycsb_b", "ycsb_c", "ycsb_d", "ycsb_f", "standard", "payments", "point_reads"}
+LIKE_OTHERS = {"quickstart", "ycsb_b", "ycsb_c", "ycsb_d", "ycsb_f", "standard", "payments", "point_reads"}
 END_S = 250  # only a hang takes longer
 
 
@@ -82,7 +82,7 @@ def run(example: Path, home: Path, **variables: str) -> dict[str, Any]:
 
 
 def marked(example: Path) -> Any:
-    """Of examples that differ in their mix alone, one runs every time."""
+    """Of examples that differ in their mix alone, one runs every time; test_readme.py runs the quickstart."""
     is_like_another = example.stem in LIKE_OTHERS
     return pytest.param(example, id=str(example), marks=[pytest.mark.slow] if is_like_another else [])
 

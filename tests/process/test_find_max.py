@@ -74,6 +74,7 @@ def test_a_search_that_may_go_on_without_a_worker_ends_with_what_it_knows(bench:
     assert "said nothing" not in run.said
 
 
+@pytest.mark.slow
 def test_a_search_whose_orchestrator_is_killed_is_recovered_with_the_steps_it_judged(bench: Bench) -> None:
     run = searching(bench)
     run.kill()

@@ -274,6 +274,7 @@ def test_a_result_that_the_control_plane_does_not_take_is_told_and_uploaded_late
     assert [one["rows"]["result"] for one in upload(bench, run)] == [1, 1]
 
 
+@pytest.mark.slow
 def test_a_query_log_is_uploaded_to_its_end(bench: Bench) -> None:
     """However long that takes after the drain: each statement of the upload waits longer than the drain may take."""
     run = bench.run(

@@ -124,6 +124,7 @@ def test_a_run_that_was_ended_at_once_does_not_keep_its_warehouse(bench: Bench) 
     assert held == [(1,)] or "ended at once" not in run.said
 
 
+@pytest.mark.slow
 def test_the_workers_of_a_dead_orchestrator_are_not_measured_beside(bench: Bench) -> None:
     """Their statements are long, and they wait for them."""
     run = bench.run(workload=SLOW, timing={"drain_interrupt": "60s"}, **on("KILLED_WH", statement_timeout="2m"))

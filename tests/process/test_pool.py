@@ -197,6 +197,7 @@ IDLE_POLL_S = 3.0
 LOOKS_AN_HOUR = 6  # with --idle-poll 10m, the default
 
 
+@pytest.mark.slow
 def test_an_idle_pool_lets_the_warehouse_sleep_and_wakes_up_for_work(bench):
     server = bench.plane.server
     write_connections(bench.folder, {"account": server})

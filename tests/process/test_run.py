@@ -148,6 +148,7 @@ def test_one_signal_ends_a_run_in_good_order(bench: Bench) -> None:
     check_left_in_order(bench, run, "CANCELLED", 1)
 
 
+@pytest.mark.slow
 def test_the_second_signal_cancels_what_is_under_way(bench: Bench, tmp_path: Path) -> None:
     """The statements sleep for a minute, and the drain would wait for them for twenty seconds."""
     path = tmp_path / "slow.yaml"

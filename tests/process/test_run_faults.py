@@ -187,6 +187,7 @@ def test_interrupted_while_statements_are_under_way(bench: Bench) -> None:
     wait_until(lambda: under_way(bench.server) == 0, "nothing runs on the server")
 
 
+@pytest.mark.slow
 def test_interrupted_while_it_ends(bench: Bench) -> None:
     """What was measured is kept, and the exit code says that somebody did not want to wait."""
     draining = bench.run(workload=SLOW, target=PATIENT, load=ENDS_SOON)

@@ -173,6 +173,7 @@ def test_a_worker_started_by_hand_with_the_command_that_was_printed(bench):
     assert code == 0
 
 
+@pytest.mark.slow
 def test_a_killed_orchestrator_leaves_no_worker_and_its_run_is_recovered_once(bench):
     before = bench.newest()
     process = bench.run("--set", "spawner.kind=subprocess", warehouse="KILLED_WH")

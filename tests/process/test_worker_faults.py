@@ -86,6 +86,7 @@ def test_every_fault_of_the_target_is_one_failed_sample(stage: Stage, server: Em
     assert all(len(line) < 4_100 for line in run.logs())
 
 
+@pytest.mark.slow
 def test_sessions_that_end_are_replaced(stage: Stage, server: EmbeddedServer) -> None:
     expired = stage.run({"connections": 3}, statements=[GET])
     worn = stage.run({"connections": 2}, connections={"max_statements": 10})
@@ -126,6 +127,7 @@ def test_sessions_that_end_are_replaced(stage: Stage, server: EmbeddedServer) ->
         assert 0 < time.logging_in_ms < time.delivered_ms <= time.planned_ms
 
 
+@pytest.mark.slow
 def test_logins_that_fail_now_and_then_or_for_good(
     stage: Stage, server: EmbeddedServer, control: EmbeddedServer
 ) -> None:
@@ -229,6 +231,7 @@ def test_without_the_control_plane_the_measurement_goes_on(stage: Stage, control
     assert run.beat().status == "COMPLETED"
 
 
+@pytest.mark.slow
 def test_a_control_plane_that_stays_away_ends_the_worker_and_nothing_is_lost(
     stage: Stage, control: EmbeddedServer
 ) -> None:
@@ -302,6 +305,7 @@ def test_lost_answers_of_the_control_plane_store_nothing_twice(stage: Stage, con
 # --- the process itself ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_worker_that_was_stopped_for_a_while_says_so_in_its_times(stage: Stage) -> None:
     run = stage.run({"mode": "rate", "rate": "40/s", "max_connections": 4, "arrival": "uniform"})
     worker = run.started()

@@ -28,10 +28,11 @@ class Shown(Warehouse):
     def connect(self, *_: object, **__: object) -> Warehouse:
         return self
 
-    def execute(self, _: str) -> None:
+    def execute(self, sql: str, _: object = None) -> Warehouse:
         if self.queued[0] is None:
             self.queued.pop(0)
             raise OperationalError("no answer", errno=250003)
+        return self
 
     def fetchall(self) -> list[tuple[object, ...]]:
         return [("WH", 1, self.queued.pop(0), 1, 1, "X-Small")]

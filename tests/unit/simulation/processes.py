@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, cast
 
-from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlSession
 from loadgen.control.sql import NamedQuery
 from loadgen.errors import LoadgenError
@@ -24,12 +23,11 @@ from tests.unit.simulation.rules import Broken
 from tests.unit.simulation.scheduler import Killed
 from tests.unit.simulation.standard_tables import ZERO
 from tests.unit.simulation.target import BUSY_FACTOR
-from tests.unit.simulation.wires import Fate, Wire
+from tests.unit.simulation.wires import PLACE, Fate, Wire
 
 if TYPE_CHECKING:
     from tests.unit.simulation.world import World
 
-PLACE = ControlPlaneLocation(connection="embedded")
 RECOVER_S = 5.0  # whoever stands by looks for orphans so often
 _PROBE_NS = round(PROBE_S * NS_PER_S)
 

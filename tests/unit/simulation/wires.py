@@ -7,6 +7,7 @@ from contextlib import suppress
 from enum import Enum
 from typing import Any, Protocol
 
+from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlFailed
 from loadgen.control.sql import NamedQuery
 from loadgen.model.counts import ErrorCategory
@@ -47,8 +48,13 @@ class Weather(Protocol):
     def sleep(self, seconds: float) -> None: ...
 
 
+PLACE = ControlPlaneLocation(connection="embedded")
+
+
 class Wire:
     """Stands where a process has a ControlSession."""
+
+    place = PLACE
 
     def __init__(self, tables: Tables, weather: Weather) -> None:
         self._tables, self._weather = tables, weather

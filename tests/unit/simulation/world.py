@@ -27,7 +27,7 @@ from loadgen.threads import ThreadDied
 from loadgen.worker import client, client_pool, collector, flush, sessions, startup, worker
 from loadgen.worker.heartbeat import identity_of
 from loadgen.worker.spool import SPOOL_VARIABLE
-from orchestrator import warehouse, worker_health
+from orchestrator import enrich, warehouse, worker_health
 from orchestrator.aggregation import RunSnapshot
 from orchestrator.recover import RecoveredRun
 from orchestrator.spawn.spawner import WorkerOrder
@@ -303,6 +303,7 @@ class World:
                 (client_pool, "ThreadPoolExecutor", Executor),
                 (sessions, "connect", self.target.connect),
                 (warehouse, "connect", self.watched.connect),
+                (enrich, "connect", self.watched.connect),
                 (startup, "gc", Mock()),
                 (worker.Worker, "_died", died),  # a bug that ends one of its threads ends the simulation
                 (worker, "SelfMonitor", SimulatedGauges),

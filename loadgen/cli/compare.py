@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from loadgen.cli.common import echo, print_lines, print_verdict, terminal_width
-from loadgen.cli.options import control_options, format_option, with_control_session
+from loadgen.cli.options import control_options, format_option, html_option, with_control_session
 from loadgen.errors import LoadgenError
 
 if TYPE_CHECKING:
@@ -45,13 +45,7 @@ class NotComparable(LoadgenError):
     help="This setting of the scenario, with all below it, is what the comparison is about; else a difference forbids"
     " it. Such as target.warehouse or load.",
 )
-@click.option(
-    "--html",
-    "html_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Write both runs over each other into one file that needs no network.",
-)
+@html_option("Write both runs over each other into one file that needs no network.")
 @control_options
 @format_option
 def compare(
@@ -61,10 +55,7 @@ def compare(
     varied: tuple[str, ...],
     html_file: Path | None,
     output: str,
-    connection: str | None,
-    database: str | None,
-    schema: str | None,
-    warehouse: str | None,
+    **place: str | None,
 ) -> int:
     """Compare run B with run A, the baseline: what changed, how sure that is, and whether it is worse.
 
@@ -87,10 +78,7 @@ def compare(
     pair = with_control_session(
         lambda session, patience: read_pair(session, patience, (a, b), varied),
         name="compare",
-        connection=connection,
-        database=database,
-        schema=schema,
-        warehouse=warehouse,
+        **place,
     )
     if isinstance(pair, ComparisonRefusal):
         return _refuse(pair, output)

@@ -8,17 +8,13 @@ from typing import Any
 import click
 
 from loadgen.cli.common import echo, run_in_thread
-from loadgen.cli.options import embedded_server_if_needed
+from loadgen.cli.options import embedded_server_if_needed, format_option
 from loadgen.errors import LoadgenError
 from loadgen.log import printable
 from loadgen.snowflake import driver
 from loadgen.snowflake.probe import ROUND_TRIPS, ConnectionProbe, probe
 from loadgen.snowflake.profile import ConnectionProfile
 from loadgen.snowflake.profile_lookup import find_profile, known_profiles
-
-_format = click.option(
-    "--format", "output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="How to print."
-)
 
 
 @click.group()
@@ -30,7 +26,7 @@ def connections() -> None:
 
 
 @connections.command("list", epilog="\b\nExample:\n  loadgen connections list --format json")
-@_format
+@format_option
 def list_connections(output: str) -> None:
     """Show every connection, and where it comes from. Secrets are never shown."""
     address, where = _running_server()
@@ -48,7 +44,7 @@ def list_connections(output: str) -> None:
 
 @connections.command("test", epilog="\b\nExample:\n  loadgen connections test -c prod")
 @click.option("-c", "--connection", "name", metavar="NAME", help="Which connection.  [default: the default one]")
-@_format
+@format_option
 def test_connection(name: str | None, output: str) -> None:
     """Connect once, show who we are there, and time the round trip."""
     with embedded_server_if_needed(name):

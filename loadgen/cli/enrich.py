@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from loadgen.cli.common import echo
-from loadgen.cli.options import control_options, format_option, with_control_session
+from loadgen.cli.options import control_options, format_option, output_dir_option, with_control_session
 from loadgen.errors import Busy, RunFailed
 from loadgen.log import printable
 from loadgen.units import counted
@@ -29,14 +29,7 @@ if TYPE_CHECKING:
 @click.argument("run", metavar="RUN")
 @click.option("--wait", is_flag=True, help="Wait for statements that the history may not show yet: a few minutes.")
 @click.option("--hybrid", is_flag=True, help="Look also for statements that touch only hybrid tables.")
-@click.option(
-    "--output-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("runs"),
-    show_default=True,
-    metavar="DIR",
-    help="Where the folder of the run is; its files are written again if it is there.",
-)
+@output_dir_option("Where the folder of the run is; its files are written again if it is there.")
 @control_options
 @format_option
 def enrich(
@@ -44,11 +37,8 @@ def enrich(
     wait: bool,
     hybrid: bool,
     output_dir: Path,
-    connection: str | None,
-    database: str | None,
-    schema: str | None,
-    warehouse: str | None,
     output: str,
+    **place: str | None,
 ) -> None:
     """Join Snowflake's own times, from its query history, to the statements that RUN has logged.
 
@@ -62,10 +52,7 @@ def enrich(
     result, record = with_control_session(
         lambda session, patience: _enrich(session, patience, run, wait=wait, hybrid=hybrid),
         name="enrich",
-        connection=connection,
-        database=database,
-        schema=schema,
-        warehouse=warehouse,
+        **place,
     )
     if result.error is not None:
         raise result.error

@@ -16,7 +16,7 @@ from loadgen.cli.common import (
     unreadable_as_json,
     warn_unreadable,
 )
-from loadgen.cli.options import control_options, format_option, location_arguments, with_control_session
+from loadgen.cli.options import control_options, count_option, format_option, html_option, with_control_session
 
 if TYPE_CHECKING:
     from loadgen.control.rows import ParsedRows
@@ -33,14 +33,8 @@ def experiments() -> None:
 
 
 @experiments.command("list", epilog="\b\nExample:\n  loadgen experiments list -c prod -n 50")
-@click.option(
-    "-n",
-    "--limit",
-    type=click.IntRange(1, LIMIT_MAX),
-    default=20,
-    show_default=True,
-    metavar="N",
-    help="Maximum number of experiments, the newest first.",
+@count_option(
+    "-n", "--limit", default=20, maximum=LIMIT_MAX, help_text="Maximum number of experiments, the newest first."
 )
 @control_options
 @format_option
@@ -52,7 +46,7 @@ def list_experiments(limit: int, output: str, **place: str | None) -> None:
 
         return patience.call(lambda: table.listed(session, limit)), patience.call(lambda: table.led(session))
 
-    found, led = with_control_session(look, name="experiments", **location_arguments(place))
+    found, led = with_control_session(look, name="experiments", **place)
     rows = [_row(one, is_led=one.experiment_id in led) for one in found]
     if output == "json":
         echo(json.dumps({"experiments": rows, "unreadable": unreadable_as_json(found)}, indent=2))
@@ -79,9 +73,7 @@ def _row(one: ListedExperiment, *, is_led: bool) -> dict[str, Any]:
 
 @experiments.command("show", epilog="\b\nExample:\n  loadgen experiments show latest --html experiment.html")
 @click.argument("experiment", metavar="EXPERIMENT")
-@click.option(
-    "--html", "html_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the report page to this file."
-)
+@html_option("Write the report page to this file.")
 @control_options
 @format_option
 def show(experiment: str, html_file: Path | None, output: str, **place: str | None) -> None:
@@ -92,7 +84,7 @@ def show(experiment: str, html_file: Path | None, output: str, **place: str | No
 
         return read_experiment_result(session, patience, experiment)
 
-    result = with_control_session(look, name="experiments", **location_arguments(place))
+    result = with_control_session(look, name="experiments", **place)
     if html_file is not None:
         from loadgen.cli.report import write_file
         from loadgen.report.experiment_page import experiment_html

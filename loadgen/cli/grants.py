@@ -44,15 +44,13 @@ if TYPE_CHECKING:
 def grants(
     file: Path | None,
     connection: str | None,
-    database: str | None,
-    schema: str | None,
-    warehouse: str | None,
     users: Sequence[str],
     admins: Sequence[str],
     queue_users: Sequence[str],
     experiment_file: Path | None,
     kubernetes: bool,
     output: str,
+    **location: str | None,
 ) -> None:
     """Print the GRANT statements that loadgen needs, and no more.
 
@@ -67,7 +65,7 @@ def grants(
     """
     from loadgen.control.setup import grants as rights
 
-    aim = resolve_target(file, connection, database=database, schema=schema, warehouse=warehouse)
+    aim = resolve_target(file, connection, **location)
     print_scenario_warnings(aim.loaded)
     scenario = aim.loaded.scenario if aim.loaded is not None else None
     if kubernetes:

@@ -51,6 +51,41 @@ def format_option(command: Command) -> Command:
     )
 
 
+def connection_option(command: Command) -> Command:
+    """-c, for commands that read a scenario."""
+    return click.option("-c", "--connection", metavar="NAME", help="Use this connection instead of the scenario's.")(
+        command
+    )
+
+
+def count_option(
+    *names: str, default: int, maximum: int, help_text: str, minimum: int = 1
+) -> Callable[[Command], Command]:
+    """A whole number between two limits, such as -n."""
+    limits = click.IntRange(minimum, maximum)
+    return click.option(*names, type=limits, default=default, show_default=True, metavar="N", help=help_text)
+
+
+def override_option(example: str) -> Callable[[Command], Command]:
+    """--set."""
+    help_text = f"Use this value instead of the file's: --set {example}. May be repeated."
+    return click.option("--set", "overrides", metavar="PATH=VALUE", multiple=True, help=help_text)
+
+
+def output_dir_option(help_text: str) -> Callable[[Command], Command]:
+    """--output-dir, the folder of the runs on this machine."""
+    folder = click.Path(path_type=Path, file_okay=False)
+    return click.option(
+        "--output-dir", type=folder, default=Path("runs"), show_default=True, metavar="DIR", help=help_text
+    )
+
+
+def html_option(help_text: str) -> Callable[[Command], Command]:
+    """--html, a file for the report page."""
+    file = click.Path(path_type=Path, dir_okay=False)
+    return click.option("--html", "html_file", type=file, metavar="FILE", help=help_text)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandTarget:
     """What a command line is about."""
@@ -200,6 +235,17 @@ def location_arguments(options: Mapping[str, str | None]) -> dict[str, str | Non
     return {name: options[name] for name in ("connection", "database", "schema", "warehouse")}
 
 
+def interactive_retries(stop: threading.Event) -> RetryPolicy:
+    """Retries for a command that a person waits for; each failed attempt is a warning."""
+    from loadgen.snowflake.session import RetryPolicy
+
+    def note(error: BaseException) -> None:
+        if not stop.is_set():
+            echo(f"warning: {printable(str(error))}; trying again", err=True)
+
+    return RetryPolicy(stop=stop, attempts=INTERACTIVE_ATTEMPTS, note=note)
+
+
 def with_control_session(
     action: Callable[[ControlSession, RetryPolicy], Result],
     *,
@@ -217,12 +263,8 @@ def with_control_session(
         from loadgen.control.session import ControlFailed, ControlSession
         from loadgen.control.setup.installer import ensure_tables
         from loadgen.snowflake.profile import EMBEDDED
-        from loadgen.snowflake.session import RetryPolicy
 
-        session, patience = (
-            ControlSession(aim.place, role=name),
-            RetryPolicy(stop=stop, attempts=INTERACTIVE_ATTEMPTS, note=note),
-        )
+        session, patience = ControlSession(aim.place, role=name), interactive_retries(stop)
         try:
             return action(session, patience)
         except ControlFailed as error:
@@ -232,10 +274,6 @@ def with_control_session(
             return action(session, patience)
         finally:
             session.close()
-
-    def note(error: BaseException) -> None:
-        if not stop.is_set():
-            echo(f"warning: {printable(str(error))}; trying again", err=True)
 
     try:
         with embedded_server_if_needed(aim.place.connection):

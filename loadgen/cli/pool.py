@@ -15,7 +15,14 @@ import click
 
 from loadgen.cli.common import duration_s, echo, noted_signals, parse_labels, run_in_thread, unreadable_as_json
 from loadgen.cli.main import GlobalOptions
-from loadgen.cli.options import Command, allow_options, control_options, format_option, with_control_session
+from loadgen.cli.options import (
+    Command,
+    allow_options,
+    control_options,
+    format_option,
+    output_dir_option,
+    with_control_session,
+)
 from loadgen.clock import SystemClock
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlSession
@@ -55,13 +62,7 @@ def _runner_options(command: Command) -> Command:
         click.option(
             "--grace", default="300s", show_default=True, metavar="TIME", help="For runs under way, at the end."
         ),
-        click.option(
-            "--output-dir",
-            type=click.Path(path_type=Path, file_okay=False),
-            default=Path("runs"),
-            show_default=True,
-            help="Files of a run go to DIR/<run id>.",
-        ),
+        output_dir_option("Files of a run go to DIR/<run id>."),
         click.option(
             "--share-warehouse",
             is_flag=True,

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loadgen.cli.common import echo, noted_signals
+from loadgen.cli.options import connection_option, format_option, override_option
 from loadgen.clock import Clock, SystemClock
 from loadgen.errors import UsageError
 from loadgen.log import printable
@@ -39,21 +40,13 @@ CANCEL_GRACE_S = 10.0  # then for cancelling it
 
 @click.command()
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
-@click.option("-c", "--connection", metavar="NAME", help="Use this connection instead of the scenario's.")
-@click.option(
-    "--set",
-    "overrides",
-    metavar="PATH=VALUE",
-    multiple=True,
-    help="Use this value instead of the file's: --set prepare.tables.0.rows=1m. May be repeated.",
-)
+@connection_option
+@override_option("prepare.tables.0.rows=1m")
 @click.option("--drop", is_flag=True, help="Drop the scenario's tables that loadgen has made, and make them anew.")
 @click.option("--force", is_flag=True, help="With --drop: also drop tables of these names that loadgen has NOT made.")
 @click.option("--dry-run", is_flag=True, help="Print the SQL that would be sent, and connect to nothing.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
-@click.option(
-    "--format", "output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="How to print."
-)
+@format_option
 def prepare(
     file: Path,
     connection: str | None,

@@ -15,7 +15,9 @@ from loadgen.cli.common import echo, parse_labels, text_table, unreadable_as_jso
 from loadgen.cli.options import (
     baseline_check_of,
     baseline_options,
+    connection_option,
     control_options,
+    count_option,
     format_option,
     location_options,
     print_scenario_warnings,
@@ -47,7 +49,7 @@ def queue() -> None:
 
 @queue.command("add", epilog="\b\nExample:\n  loadgen queue add nightly.yaml -c prod --requires zone=eu --priority 5")
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
-@click.option("-c", "--connection", metavar="NAME", help="Use this connection instead of the scenario's.")
+@connection_option
 @click.option("--priority", type=click.IntRange(-1000, 1000), default=0, show_default=True, help="Higher comes first.")
 @click.option(
     "--requires",
@@ -111,14 +113,8 @@ def add(
 
 
 @queue.command("list", epilog="\b\nExample:\n  loadgen queue list -c prod --status EXHAUSTED")
-@click.option(
-    "-n",
-    "--limit",
-    type=click.IntRange(1, LIMIT_MAX),
-    default=20,
-    show_default=True,
-    metavar="N",
-    help="Maximum number of queued runs, the newest first.",
+@count_option(
+    "-n", "--limit", default=20, maximum=LIMIT_MAX, help_text="Maximum number of queued runs, the newest first."
 )
 @click.option("--status", metavar="STATUS", help="Only those, for instance QUEUED.")
 @control_options

@@ -15,7 +15,7 @@ from loadgen.cli.options import (
     control_options,
     embedded_server_if_needed,
     format_option,
-    location_arguments,
+    output_dir_option,
     resolve_target,
     with_control_session,
 )
@@ -34,14 +34,7 @@ if TYPE_CHECKING:
 
 @click.command("recover", epilog="\b\nExample:\n  loadgen runs recover -c prod")
 @click.argument("run", metavar="[RUN]", required=False)
-@click.option(
-    "--output-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("runs"),
-    show_default=True,
-    metavar="DIR",
-    help="Where the result of a run that is led on goes.",
-)
+@output_dir_option("Where the result of a run that is led on goes.")
 @click.option("--end-only", is_flag=True, help="Lead no run on whose workers still work: leave it alone.")
 @control_options
 @format_option
@@ -72,11 +65,11 @@ def recover(run: str | None, output_dir: Path, end_only: bool, output: str, **pl
     def restore(session: ControlSession, patience: RetryPolicy) -> tuple[RestoredWarehouse, ...]:
         return restore_left_settings(session, patience, clock=SystemClock())
 
-    done, left = with_control_session(act, name="recover", **location_arguments(place))
+    done, left = with_control_session(act, name="recover", **place)
     settings: tuple[RestoredWarehouse, ...] = ()
     if run is None:
         try:
-            settings = with_control_session(restore, name="recover", **location_arguments(place))
+            settings = with_control_session(restore, name="recover", **place)
         except LoadgenError as error:  # what was done about runs is told all the same
             settings = (RestoredWarehouse(experiment_id="?", warehouse="?", restored=False, why=str(error)),)
     living = [] if end_only else [one for one in left if one.living]
@@ -86,7 +79,7 @@ def recover(run: str | None, output_dir: Path, end_only: bool, output: str, **pl
             f"run {left[0].run_id} was left alone: {left[0].why}",
             remedy="`loadgen status` shows what it does; `loadgen stop` asks it to end.",
         )
-    taken, too_many = _lead_on(living, location_arguments(place), output_dir)
+    taken, too_many = _lead_on(living, place, output_dir)
     left += too_many
 
     def tell() -> None:

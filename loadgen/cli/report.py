@@ -65,10 +65,7 @@ def report(
     run: str,
     output: str | None,
     out: Path | None,
-    connection: str | None,
-    database: str | None,
-    schema: str | None,
-    warehouse: str | None,
+    **place: str | None,
 ) -> None:
     """Make a report of RUN from the tables of its control plane, on any machine, as often as you like.
 
@@ -80,10 +77,7 @@ def report(
     record = with_control_session(
         lambda session, patience: read_record(session, patience, run),
         name="report",
-        connection=connection,
-        database=database,
-        schema=schema,
-        warehouse=warehouse,
+        **place,
     )
 
     for problem in left_out(record.unreadable):

@@ -30,7 +30,16 @@ from loadgen.cli.common import (
     terminal_width,
     user_and_host,
 )
-from loadgen.cli.options import allow_options, baseline_options, check_confirm, control_reader
+from loadgen.cli.options import (
+    allow_options,
+    baseline_options,
+    check_confirm,
+    connection_option,
+    control_reader,
+    format_option,
+    output_dir_option,
+    override_option,
+)
 from loadgen.errors import LoadgenError, UsageError
 from loadgen.log import LINE_LIMIT, printable
 from loadgen.units import NS_PER_S
@@ -51,22 +60,10 @@ FORCED_STOP_S = 10.0  # after a second signal the run must be over within this t
     epilog="\b\nExample:\n  loadgen run examples/quickstart.yaml\n  loadgen run nightly.yaml -c prod --quiet"
 )
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
-@click.option("-c", "--connection", metavar="NAME", help="Use this connection instead of the scenario's.")
-@click.option(
-    "--set",
-    "overrides",
-    metavar="PATH=VALUE",
-    multiple=True,
-    help="Use this value instead of the file's: --set load.connections=64. May be repeated.",
-)
+@connection_option
+@override_option("load.connections=64")
 @click.option("--label", "labels", metavar="KEY=VALUE", multiple=True, help="Add a label to the run. May be repeated.")
-@click.option(
-    "--output-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("runs"),
-    show_default=True,
-    help="Files of a run go to DIR/<run id>.",
-)
+@output_dir_option("Files of a run go to DIR/<run id>.")
 @click.option("--wait", is_flag=True, help="Wait while another run uses the warehouse, instead of ending with 75.")
 @click.option(
     "--share-warehouse",
@@ -76,9 +73,7 @@ FORCED_STOP_S = 10.0  # after a second signal the run must be over within this t
 @baseline_options
 @click.option("--dry-run", is_flag=True, help="Show what would be done, and connect to nothing.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress; the result is still printed.")
-@click.option(
-    "--format", "output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="How to print."
-)
+@format_option
 @click.option("--from-queue", is_flag=True, hidden=True, help="The scenario is a queue's: use what is allowed only.")
 @allow_options(hidden=True)
 def run(

@@ -20,7 +20,13 @@ from loadgen.cli.common import (
     unreadable_as_json,
     warn_unreadable,
 )
-from loadgen.cli.options import control_options, format_option, location_arguments, with_control_session
+from loadgen.cli.options import (
+    control_options,
+    count_option,
+    format_option,
+    output_dir_option,
+    with_control_session,
+)
 from loadgen.cli.recover import recover
 from loadgen.errors import UsageError
 from loadgen.log import printable
@@ -56,13 +62,7 @@ class PruneResult:
 @click.option(
     "--older-than", "age", metavar="TIME", required=True, help="Minimum time since the end of a run: 90d, 12h."
 )
-@click.option(
-    "--output-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("runs"),
-    show_default=True,
-    help="Where a pool on this machine has its runs: what its failed attempts left there is deleted.",
-)
+@output_dir_option("Where a pool on this machine has its runs: what its failed attempts left there is deleted.")
 @click.option("--dry-run", is_flag=True, help="Say which, and delete nothing.")
 @control_options
 @format_option
@@ -91,7 +91,7 @@ def prune(age: str, output_dir: Path, dry_run: bool, output: str, **place: str |
             deleted = delete(session, patience, found)
         return PruneResult(found=found, folders=folders, stuck=stuck, deleted=deleted, dry_run=dry_run)
 
-    pruned = with_control_session(work, name="prune", **location_arguments(place))
+    pruned = with_control_session(work, name="prune", **place)
     for folder in pruned.stuck:
         echo(f"warning: could not delete {printable(str(folder.path), 200)}: may you write to it?", err=True)
     echo(json.dumps(_as_json(pruned), indent=2) if output == "json" else _as_text(pruned))
@@ -167,15 +167,7 @@ def runs() -> None:
 
 
 @runs.command("list", epilog="\b\nExample:\n  loadgen runs list -c prod -n 50 --status FAILED --within 7d")
-@click.option(
-    "-n",
-    "--limit",
-    type=click.IntRange(1, LIMIT_MAX),
-    default=20,
-    show_default=True,
-    metavar="N",
-    help="Maximum number of runs, the newest first.",
-)
+@count_option("-n", "--limit", default=20, maximum=LIMIT_MAX, help_text="Maximum number of runs, the newest first.")
 @click.option("--status", metavar="STATUS", help="Only those, for instance FAILED.")
 @click.option("--scenario", metavar="NAME", help="Only runs of this scenario.")
 @click.option("--within", metavar="TIME", help="Only runs made within this time, for instance 12h.")
@@ -199,7 +191,7 @@ def list_runs(
         )
         return found, patience.call(lambda: run_status.server_time(session))
 
-    found, now = with_control_session(look, name="runs", **location_arguments(place))
+    found, now = with_control_session(look, name="runs", **place)
     if output == "json":
         from loadgen.cli.status import run_as_json
 
@@ -228,7 +220,7 @@ def show(run: str, output: str, **place: str | None) -> None:
 
         return look(session, patience, run)
 
-    seen = with_control_session(look, name="runs", **location_arguments(place))
+    seen = with_control_session(look, name="runs", **place)
     warn_unreadable(seen.workers)
     if seen.summary_problem:
         echo(f"warning: {printable(seen.summary_problem, 500)}", err=True)
@@ -242,15 +234,7 @@ def show(run: str, output: str, **place: str | None) -> None:
 
 @runs.command("logs", epilog="\b\nExample:\n  loadgen runs logs latest -c prod -n 20")
 @click.argument("run", metavar="RUN")
-@click.option(
-    "-n",
-    "--limit",
-    type=click.IntRange(1, LIMIT_MAX),
-    default=100,
-    show_default=True,
-    metavar="N",
-    help="Maximum number of lines, the last ones.",
-)
+@count_option("-n", "--limit", default=100, maximum=LIMIT_MAX, help_text="Maximum number of lines, the last ones.")
 @control_options
 @format_option
 def logs(run: str, limit: int, output: str, **place: str | None) -> None:
@@ -266,7 +250,7 @@ def logs(run: str, limit: int, output: str, **place: str | None) -> None:
         run_id = run_lookup.find_run(session, patience, run).run_id
         return run_id, patience.call(lambda: test_logs.newest(session, run_id, limit))
 
-    run_id, lines = with_control_session(look, name="runs", **location_arguments(place))
+    run_id, lines = with_control_session(look, name="runs", **place)
     if output == "json":
         told = {"run_id": run_id, "lines": [_line_as_json(line) for line in lines]}
         echo(json.dumps({**told, "unreadable": unreadable_as_json(lines)}, indent=2))

@@ -17,7 +17,9 @@ from loadgen.cli.options import (
     allow_options,
     baseline_check_of,
     baseline_options,
+    connection_option,
     control_options,
+    count_option,
     format_option,
     location_arguments,
     location_options,
@@ -69,13 +71,12 @@ def schedule() -> None:
     "--cron", "expression", metavar="TEXT", required=True, help='"0 2 * * *"; with six fields, seconds first.'
 )
 @click.option("--tz", "timezone", metavar="ZONE", default="UTC", show_default=True, help="Such as Europe/Berlin.")
-@click.option(
+@count_option(
     "--max-catchup",
-    type=click.IntRange(0, 500),
     default=1,
-    show_default=True,
-    metavar="N",
-    help="After a downtime, fire the newest N that were missed; above 1 with --overlap queue.",
+    minimum=0,
+    maximum=500,
+    help_text="After a downtime, fire the newest N that were missed; above 1 with --overlap queue.",
 )
 @click.option(
     "--overlap",
@@ -88,7 +89,7 @@ def schedule() -> None:
 @click.option(
     "--requires", metavar="KEY=VALUE", multiple=True, help="Only runners that offer this take it. May be repeated."
 )
-@click.option("-c", "--connection", metavar="NAME", help="Use this connection instead of the scenario's.")
+@connection_option
 @baseline_options
 @location_options
 @format_option
@@ -194,15 +195,7 @@ def show(name: str, output: str, **place: str | None) -> None:
 
 @schedule.command("next", epilog="\b\nExample:\n  loadgen schedule next nightly -n 10")
 @click.argument("name", metavar="[NAME]", required=False)
-@click.option(
-    "-n",
-    "number",
-    type=click.IntRange(1, NEXT_MAX),
-    default=5,
-    show_default=True,
-    metavar="N",
-    help="Number of fires of each schedule.",
-)
+@count_option("-n", "number", default=5, maximum=NEXT_MAX, help_text="Number of fires of each schedule.")
 @control_options
 @format_option
 def show_next(name: str | None, number: int, output: str, **place: str | None) -> None:

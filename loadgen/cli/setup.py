@@ -13,6 +13,7 @@ from loadgen.cli.common import echo, run_in_thread
 from loadgen.cli.options import (
     embedded_server_if_needed,
     format_option,
+    interactive_retries,
     location_options,
     print_scenario_warnings,
     resolve_target,
@@ -23,9 +24,6 @@ from loadgen.log import printable
 if TYPE_CHECKING:
     from loadgen.control.location import ControlPlaneLocation
     from loadgen.control.setup.installer import SetupState
-    from loadgen.snowflake.session import RetryPolicy
-
-ATTEMPTS = 5  # half a minute of pauses; a person waits
 
 
 @click.command()
@@ -36,11 +34,9 @@ ATTEMPTS = 5  # half a minute of pauses; a person waits
 def setup(
     file: Path | None,
     connection: str | None,
-    database: str | None,
-    schema: str | None,
-    warehouse: str | None,
     dry_run: bool,
     output: str,
+    **location: str | None,
 ) -> None:
     """Create or update the tables in which loadgen keeps its runs.
 
@@ -49,7 +45,7 @@ def setup(
     administrator must run are shown. Safe to repeat, at any time and by several at once: what is there is left alone.
     Tables of a newer loadgen are not touched (exit code 2).
     """
-    aim = resolve_target(file, connection, database=database, schema=schema, warehouse=warehouse)
+    aim = resolve_target(file, connection, **location)
     print_scenario_warnings(aim.loaded)
     stop = threading.Event()
     try:
@@ -74,7 +70,7 @@ def _run(
 ) -> tuple[SetupState, list[str]]:
     from loadgen.control.setup.installer import apply_setup, inspect_setup
 
-    patience = _patience(stop)
+    patience = interactive_retries(stop)
     found = inspect_setup(place, patience)
     steps: list[str] = []
 
@@ -86,16 +82,6 @@ def _run(
     if not dry_run and not found.is_current:
         apply_setup(found, patience, told)
     return found, steps
-
-
-def _patience(stop: threading.Event) -> RetryPolicy:
-    from loadgen.snowflake.session import RetryPolicy
-
-    def note(error: BaseException) -> None:
-        if not stop.is_set():
-            echo(f"warning: {printable(str(error))}; trying again", err=True)
-
-    return RetryPolicy(stop=stop, attempts=ATTEMPTS, note=note)
 
 
 def _script(found: SetupState) -> str:

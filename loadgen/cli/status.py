@@ -32,9 +32,7 @@ from loadgen.units import counted
 @click.argument("run", metavar="[RUN]", default="latest")
 @control_options
 @format_option
-def status(
-    run: str, connection: str | None, database: str | None, schema: str | None, warehouse: str | None, output: str
-) -> None:
+def status(run: str, output: str, **place: str | None) -> None:
     """Show what RUN is doing: its state, who leads it, what its workers say. Without RUN: the latest.
 
     RUN is the id of a run, a beginning that no other run has, latest, or latest~1 for the one before. Exit code 0
@@ -45,10 +43,7 @@ def status(
     seen = with_control_session(
         lambda session, patience: look(session, patience, run),
         name="status",
-        connection=connection,
-        database=database,
-        schema=schema,
-        warehouse=warehouse,
+        **place,
     )
     warn_unreadable(seen.workers)
     if seen.summary_problem:

@@ -25,11 +25,8 @@ if TYPE_CHECKING:
 def stop(
     run: str,
     reason: str | None,
-    connection: str | None,
-    database: str | None,
-    schema: str | None,
-    warehouse: str | None,
     output: str,
+    **place: str | None,
 ) -> None:
     """Ask RUN to end gracefully: statements under way may finish, and what was measured is kept.
 
@@ -41,10 +38,7 @@ def stop(
     asked = with_control_session(
         lambda session, patience: _ask(session, patience, run, reason),
         name="stop",
-        connection=connection,
-        database=database,
-        schema=schema,
-        warehouse=warehouse,
+        **place,
     )
     echo(json.dumps(_as_json(asked), indent=2) if output == "json" else _as_text(asked))
 

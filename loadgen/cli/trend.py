@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from loadgen.cli.common import echo, print_lines, print_verdict, terminal_width
-from loadgen.cli.options import control_options, format_option, with_control_session
+from loadgen.cli.options import control_options, count_option, format_option, html_option, with_control_session
 
 LAST_MAX = 300
 
@@ -18,21 +18,8 @@ LAST_MAX = 300
     "  loadgen run nightly.yaml --baseline trend"
 )
 @click.argument("scenario", metavar="SCENARIO")
-@click.option(
-    "--last",
-    type=click.IntRange(1, LAST_MAX),
-    default=30,
-    show_default=True,
-    metavar="N",
-    help="Number of runs to show; all are judged.",
-)
-@click.option(
-    "--html",
-    "html_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Write the trend into one file that needs no network.",
-)
+@count_option("--last", default=30, maximum=LAST_MAX, help_text="Number of runs to show; all are judged.")
+@html_option("Write the trend into one file that needs no network.")
 @control_options
 @format_option
 def trend(
@@ -40,10 +27,7 @@ def trend(
     last: int,
     html_file: Path | None,
     output: str,
-    connection: str | None,
-    database: str | None,
-    schema: str | None,
-    warehouse: str | None,
+    **place: str | None,
 ) -> int:
     """Look at the runs of SCENARIO over time: is the newest worse than before, since when, and what else changed?
 
@@ -63,10 +47,7 @@ def trend(
     found = with_control_session(
         lambda session, patience: read_trend(session, patience, scenario),
         name="trend",
-        connection=connection,
-        database=database,
-        schema=schema,
-        warehouse=warehouse,
+        **place,
     )
     if html_file is not None:
         write_file(html_file, trend_html(found, last))

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING
 import click
 
 from loadgen.cli.common import echo, run_in_thread
-from loadgen.cli.options import embedded_server_if_needed, format_option, location_options, resolve_target
+from loadgen.cli.options import (
+    control_options,
+    embedded_server_if_needed,
+    format_option,
+    output_dir_option,
+    resolve_target,
+)
 from loadgen.errors import Busy, UsageError
 from loadgen.log import printable
 from orchestrator.run_folder import SPOOL, remove_if_empty
@@ -34,24 +40,14 @@ class UploadedFolder:
 
 @click.command(epilog="\b\nExample:\n  loadgen upload 20261115-0200-orders-7f3a")
 @click.argument("run", metavar="RUN")
-@click.option("-c", "--connection", metavar="NAME", help="The control plane's connection.")
-@location_options
-@click.option(
-    "--output-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("runs"),
-    show_default=True,
-    help="Where the folders of runs are: workers of this machine keep what is unsent in DIR/<run id>/spool.",
-)
+@control_options
+@output_dir_option("Where the folders of runs are: workers of this machine keep what is unsent in DIR/<run id>/spool.")
 @format_option
 def upload(
     run: str,
-    connection: str | None,
-    database: str | None,
-    schema: str | None,
-    warehouse: str | None,
     output_dir: Path,
     output: str,
+    **place: str | None,
 ) -> None:
     """Store what the processes of RUN left on this machine, when the control plane did not take it.
 
@@ -60,7 +56,7 @@ def upload(
     Safe to repeat: nothing is stored twice. RUN may be the beginning of a run's id, or latest. Exit code 0
     also when nothing is left, 3 when the control plane cannot be reached, 75 when a worker still runs.
     """
-    aim = resolve_target(None, connection, database=database, schema=schema, warehouse=warehouse)
+    aim = resolve_target(None, **place)
     run = _named(aim.place, run)
     run_id, folders = _found(run, _spools(output_dir))
     uploaded: list[UploadedFolder] = []

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loadgen.cli.common import echo
+from loadgen.cli.options import override_option
 from loadgen.log import printable
 from loadgen.units import counted
 
@@ -36,13 +37,7 @@ class FileValidation:
 @click.command()
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--plan", "with_plan", is_flag=True, help="Show what a run would do, and every value with its origin.")
-@click.option(
-    "--set",
-    "overrides",
-    metavar="PATH=VALUE",
-    multiple=True,
-    help="Use this value instead of the file's: --set load.connections=64. May be repeated.",
-)
+@override_option("load.connections=64")
 @click.option(
     "--format",
     "output",

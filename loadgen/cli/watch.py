@@ -34,11 +34,8 @@ TICK_S = 0.1
 def watch(
     run: str,
     quiet: bool,
-    connection: str | None,
-    database: str | None,
-    schema: str | None,
-    warehouse: str | None,
     output: str,
+    **place: str | None,
 ) -> int:
     """Show RUN live until it ends, then its verdict in one line. Without RUN: the latest.
 
@@ -52,7 +49,7 @@ def watch(
     from loadgen.tui.history import KEPT_S, coarsen_second
     from orchestrator.watch import DisplayHistory, WatchJob
 
-    aim = resolve_target(None, connection, database=database, schema=schema, warehouse=warehouse)
+    aim = resolve_target(None, **place)
     with embedded_server_if_needed(aim.place.connection), noted_signals() as received:
         history = DisplayHistory(kept_s=KEPT_S, coarsen=coarsen_second)
         job = WatchJob(place=aim.place, name=run, clock=SystemClock(), history=history, warn=_warn)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loadgen.cli.common import echo, parse_labels, text_table, unreadable_as_json, warn_unreadable
-from loadgen.cli.options import control_options, format_option, with_control_session
+from loadgen.cli.options import control_options, count_option, format_option, with_control_session
 from loadgen.errors import UsageError
 from loadgen.log import printable
 
@@ -31,14 +31,7 @@ def workers() -> None:
 @workers.command("list", epilog="\b\nExample:\n  loadgen workers list -c prod --status ONLINE --label zone=eu")
 @click.option("--status", metavar="STATUS", help="Only those: ONLINE, DRAINING or OFFLINE.")
 @click.option("--label", "labels", metavar="KEY=VALUE", multiple=True, help="Only with this label. May be repeated.")
-@click.option(
-    "--page-size",
-    type=click.IntRange(1, 100),
-    default=50,
-    show_default=True,
-    metavar="N",
-    help="Maximum number of workers.",
-)
+@count_option("--page-size", default=50, maximum=100, help_text="Maximum number of workers.")
 @click.option("--page-token", metavar="TOKEN", help="Go on where the page ended that gave this token.")
 @control_options
 @format_option

@@ -120,7 +120,7 @@ class QueryHistory(SnowflakeSession):
             raise HistoryFailed("the query history came back in a form that is not known", NOT_RETRYABLE) from error
 
     def use(self, warehouse: str, span: HistorySlice) -> WarehouseUse:
-        """By the run and by others; a role without MONITOR on the warehouse sees only statements of its own user."""
+        """By the run and by others; without MONITOR on the warehouse, a role sees only the statements of its user."""
         sql = _USE.format(warehouse=warehouse, start=_literal(span.start), end=_literal(span.end), limit=ROWS_MAX)
         ((own_ms, others, others_ms),) = self._fetch(sql, self._tag, CONTROL_TAG)
         return WarehouseUse(own_ms=float(own_ms), others=int(others), others_ms=float(others_ms))

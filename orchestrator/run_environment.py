@@ -4,7 +4,7 @@ Those statements are seen in the polls of the warehouse while there are more tha
 end in the query history: a run with pauses, or at a rate, has room for others below that number.
 
 On the embedded server polls and history are exact: load of others makes the run INVALID. Snowflake does not document
-how current they are, and shows a role without MONITOR only statements of its own user: there it is a warning. The same
+how current they are, and shows a role without MONITOR only the statements of its user: there it is a warning. The same
 holds for polls that are missing: then load of others is not ruled out.
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections.abc import Sequence
@@ -57,7 +58,8 @@ def grants(
     For three roles: LOADGEN_ADMIN makes tables (setup, prepare), LOADGEN_RUN runs, LOADGEN_QUEUE also uses the queue:
     for pools, and for those who may queue runs on their hosts. With a scenario FILE its target is included: its
     warehouse, and each of its tables with what the statements do to it. Review it, and have it run by SECURITYADMIN.
-    With --experiment its arms are, too, with MODIFY on warehouses whose settings they change.
+    With --experiment its arms are, too, with MODIFY on warehouses whose settings they change, and CREATE WAREHOUSE for
+    those that they make.
     Connects to nothing; -c only supplies names that the scenario leaves out.
 
     --kubernetes prints the Role that `loadgen run` needs in the namespace of its workers, and binds it to each --user
@@ -88,14 +90,20 @@ def _arms(file: Path | None, connection: str | None) -> list[ArmGrants]:
     if file is None:
         return []
     loaded = read_experiment(file, environ=os.environ)
-    return [
-        ArmGrants(
-            scenario=arm.scenario,
-            target=_target_of(arm.scenario, connection or arm.scenario.connection),
-            modifies=bool(loaded.file.arms[name].settings),
+    arms = []
+    for name, arm in loaded.arms.items():
+        target = _target_of(arm.scenario, connection or arm.scenario.connection)
+        warehouse = loaded.file.arms[name].warehouse
+        makes = warehouse is not None and warehouse.create
+        arms.append(
+            ArmGrants(
+                scenario=arm.scenario,
+                target=dataclasses.replace(target, warehouse=None) if makes else target,
+                modifies=bool(loaded.file.arms[name].settings),
+                makes=makes,
+            )
         )
-        for name, arm in loaded.arms.items()
-    ]
+    return arms
 
 
 def _print_role(namespace: str | None, users: Sequence[str], output: str) -> None:

@@ -63,8 +63,29 @@ PROPERTIES: Mapping[str, WarehouseProperty] = {
 
 def alter_sql(warehouse_sql: str, settings: Mapping[str, WarehouseValue]) -> str:
     """One statement for all of them; `warehouse_sql` is a quoted name."""
+    return f"ALTER WAREHOUSE {warehouse_sql} SET {_assignments(settings)}"
+
+
+def create_sql(warehouse_sql: str, settings: Mapping[str, WarehouseValue], experiment_id: str) -> str:
+    """A warehouse that costs nothing before it is used, and says who made it."""
+    given = f" {_assignments(settings)}" if settings else ""
+    usual = f"INITIALLY_SUSPENDED = TRUE AUTO_RESUME = TRUE AUTO_SUSPEND = 60 COMMENT = '{made_by(experiment_id)}'"
+    return f"CREATE WAREHOUSE {warehouse_sql} WITH{given} {usual}"
+
+
+def made_by(experiment_id: str) -> str:
+    """The comment of a warehouse that an experiment has made; no other one is dropped."""
+    return f"made by loadgen experiment {experiment_id}"
+
+
+def undo_sql(warehouse_sql: str, settings: Mapping[str, WarehouseValue]) -> str:
+    """What a warehouse was set to before; without any setting it was not there."""
+    return alter_sql(warehouse_sql, settings) if settings else f"DROP WAREHOUSE IF EXISTS {warehouse_sql}"
+
+
+def _assignments(settings: Mapping[str, WarehouseValue]) -> str:
     parts = [f"{PROPERTIES[key].sql} = {_literal(PROPERTIES[key], value)}" for key, value in sorted(settings.items())]
-    return f"ALTER WAREHOUSE {warehouse_sql} SET {' '.join(parts)}"
+    return " ".join(parts)
 
 
 def _literal(one: WarehouseProperty, value: WarehouseValue) -> str:

@@ -77,11 +77,7 @@ class WarehouseSize(ValueType):
         return {"type": "string"}
 
 
-class ScalingPolicy(StrEnum):
-    STANDARD = "standard"
-    ECONOMY = "economy"
-
-
+ScalingPolicy = StrEnum("ScalingPolicy", ["STANDARD", "ECONOMY"])
 Clusters = Annotated[int | None, Integer(low=1, high=300, nullable=True)]
 
 
@@ -92,6 +88,9 @@ class ArmWarehouse:
     shorthand: ClassVar[str] = "name"
     name: Annotated[str | None, SqlName(nullable=True)] = key(
         default=None, description="Measure on this warehouse; null: on the scenario's."
+    )
+    create: Annotated[bool, Boolean()] = key(
+        default=False, description="Make this warehouse for the experiment, and drop it at the end."
     )
     size: Annotated[str | None, WarehouseSize(nullable=True)] = key(default=None, description="X-Small, Small, …")
     generation: Annotated[int | None, Integer(low=1, high=2, nullable=True)] = key(default=None)
@@ -184,7 +183,7 @@ class PriceSection:
 
 @section
 class ExperimentFile:
-    """An experiment of loadgen."""
+    """An experiment."""
 
     version: Annotated[int, Version()] = key(description="Version of the file format: 1.")
     name: Annotated[str, Label(length_max=NAME_LENGTH_MAX)] = key(description="The name in reports.")
@@ -262,8 +261,7 @@ def _check(checked: CheckedFile[Any], file: ExperimentFile) -> None:
     if checked.fine(("arms",), ("reference",)) and file.reference not in file.arms:
         checked.problem(("reference",), "is not an arm", f"arms are {', '.join(map(printable, file.arms))}")
     if checked.fine(("blocks",)) and file.blocks.minimum > file.blocks.maximum:
-        what = f"is above maximum, {file.blocks.maximum}"
-        checked.problem(("blocks", "minimum"), what, "lower it, or raise maximum")
+        checked.problem(("blocks", "minimum"), f"is above maximum, {file.blocks.maximum}", "lower it, or raise maximum")
     if checked.fine(("metrics",)) and not file.metrics:
         checked.problem(("metrics",), "names nothing to compare", "write for example {p95: 5%}", at_key=True)
     for text in file.metrics:
@@ -372,27 +370,31 @@ def _check_arm(checked: CheckedFile[Any], file: ExperimentFile, name: str, loade
     if arm is not None and arm.min_clusters and arm.max_clusters and arm.min_clusters > arm.max_clusters:
         what = f"is above max_clusters, {arm.max_clusters}"
         checked.problem((*path, "warehouse", "min_clusters"), what, "lower it, or raise the other")
+    if arm is not None and arm.create and arm.name is None:
+        checked.problem((*path, "warehouse", "create"), "has no name", "add the name of a warehouse to be made")
     names = {statement.name for statement in scenario.workload.statements if statement.weight}
-    for text in file.metrics:
-        statement = text.strip().rpartition(".")[0]
-        if statement and statement not in names and checked.fine(("metrics", text)):
+    asked: list[tuple[KeyPath, str | None]] = [(("limits", n), check.statement) for n, check in enumerate(file.limits)]
+    asked += [(("metrics", text), text.strip().rpartition(".")[0]) for text in file.metrics]
+    for place, statement in asked:
+        if statement and statement not in names and checked.fine(place):
             what = f"arm {printable(name)} sends no such statement"
-            checked.problem(("metrics", text), what, f"statements are {', '.join(map(printable, sorted(names)))}")
-    for number, check in enumerate(file.limits):
-        if check.statement is not None and check.statement not in names:
-            what = f"arm {printable(name)} sends no such statement"
-            checked.problem(("limits", number), what, f"statements are {', '.join(map(printable, sorted(names)))}")
+            checked.problem(place, what, f"statements are {', '.join(map(printable, sorted(names)))}")
 
 
 def _check_arms_together(checked: CheckedFile[Any], file: ExperimentFile, arms: Mapping[str, LoadedScenario]) -> None:
     scenarios = [loaded.scenario for loaded in arms.values()]
     for number, (name, loaded) in enumerate(arms.items()):
         if loaded.scenario.control != scenarios[0].control:
-            what = "has another control plane than the first arm"
-            checked.problem(("arms", name), what, "one experiment has one control plane", at_key=True)
+            hint = "one experiment has one control plane"
+            checked.problem(("arms", name), "has another control plane than the first arm", hint, at_key=True)
         if loaded.scenario.connection != scenarios[0].connection:
             what = "has another connection than the first arm"
             checked.problem(("arms", name), what, "change target.warehouse, or use two accounts apart", at_key=True)
+        arm, used = file.arms[name].warehouse, loaded.scenario.target.warehouse
+        also = next((o for o in arms if o != name and arms[o].scenario.target.warehouse == used), None)
+        if arm is not None and arm.create and also is not None:
+            what = f"makes a warehouse that arm {printable(also)} uses too"
+            checked.problem(("arms", name, "warehouse", "create"), what, "give each of them a name of its own")
         same = next((other for other in list(arms)[:number] if arms[other].scenario == loaded.scenario), None)
         if same is not None and file.arms[same].settings == file.arms[name].settings:
             checked.warn(("arms", name), f"is the same as arm {printable(same)}: an A/A comparison")

@@ -1,7 +1,8 @@
-"""Settings of warehouses that arms change: recorded before the first change, verified by SHOW, restored at the end.
+"""Warehouses that arms change or make: recorded before the first change, verified by SHOW, undone at the end.
 
 A warehouse is altered only while this process holds its lease, so no run measures meanwhile. What a killed experiment
-left changed is restored by `loadgen runs recover`, and before another experiment changes the same warehouse.
+left is undone by `loadgen runs recover`, and before another experiment changes the same warehouse. A warehouse is
+dropped only if its comment says that this experiment has made it: rows of tables are input.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from loadgen.clock import Clock
@@ -22,9 +24,18 @@ from loadgen.control.session import ControlSession
 from loadgen.control.tables import experiment_warehouses, run_leases
 from loadgen.control.tables.experiment_warehouses import ChangedWarehouse
 from loadgen.control.tables.experiments import LEASE_PREFIX
-from loadgen.errors import Busy, LoadgenError, RunFailed
+from loadgen.errors import Busy, ConfigurationError, LoadgenError, RunFailed
 from loadgen.log import event, printable
-from loadgen.model.warehouse import CONCURRENCY, WarehouseValue, alter_sql, settings_from, unsettled
+from loadgen.model.warehouse import (
+    CONCURRENCY,
+    WarehouseValue,
+    alter_sql,
+    create_sql,
+    made_by,
+    settings_from,
+    undo_sql,
+    unsettled,
+)
 from loadgen.prepare.session import PrepareSession, target_profile
 from loadgen.scenario.experiment import LoadedExperiment
 from loadgen.scenario.model import Scenario
@@ -54,11 +65,12 @@ class NotSettled(RunFailed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Arm:
-    """An arm that is measured on a warehouse whose settings arms change."""
+    """An arm that is measured on a warehouse that arms change or make."""
 
     profile: ConnectionProfile
     warehouse: Identifier
     settings: Mapping[str, WarehouseValue]
+    is_made: bool  # for the experiment
 
     @property
     def target(self) -> TargetWarehouse:
@@ -87,15 +99,16 @@ class ArmWarehouseSettings:
         self._arms: dict[str, _Arm] = {}
         self._keys: dict[str, frozenset[str]] = {}  # by key of the warehouse: settings that any arm changes there
         for name, scenario in scenarios.items():
-            settings = loaded.file.arms[name].settings
+            given = loaded.file.arms[name]
+            settings, is_made = given.settings, given.warehouse is not None and given.warehouse.create
             warehouse = scenario.target.warehouse
             if warehouse is not None:
                 profile = target_profile(scenario, None)
-                arm = _Arm(profile=profile, warehouse=Identifier.parse(warehouse), settings=settings)
-                self._arms[name] = arm
+                wanted = Identifier.parse(warehouse)
+                self._arms[name] = arm = _Arm(profile=profile, warehouse=wanted, settings=settings, is_made=is_made)
                 key = arm.target.key
                 self._keys[key] = self._keys.get(key, frozenset()) | settings.keys()
-        self._arms = {name: arm for name, arm in self._arms.items() if self._keys[arm.target.key]}
+        self._arms = {name: arm for name, arm in self._arms.items() if arm.is_made or self._keys[arm.target.key]}
         self._before: dict[str, ChangedWarehouse] = {}
 
     def apply(self, arm: str, experiment_id: str, epoch: int) -> None:
@@ -108,6 +121,9 @@ class ArmWarehouseSettings:
             key = wanted.target.key
             if key not in self._before:
                 self._before[key] = self._record(session, wanted, experiment_id, epoch)
+                if wanted.is_made:
+                    _create(session, wanted.warehouse, wanted.settings, experiment_id)
+                    self._told(f"warehouse {wanted.warehouse.sql} is made")
             settings = {**self._before[key].settings, **wanted.settings}
             _alter(session, wanted.warehouse, settings, self._clock, self._stop)
 
@@ -119,15 +135,15 @@ class ArmWarehouseSettings:
             try:
                 with self._altering(arm.target, wait=True):
                     with closing(self._session(arm.profile)) as session:
-                        _alter(session, arm.warehouse, before.settings, self._clock, threading.Event())
+                        _undo(session, before, self._clock, threading.Event())
                     self._forget(before)
             except LoadgenError as error:
                 errors.append(error)
-                self._told(f"the settings of warehouse {before.warehouse} are not restored: {error}")
-                self._told(f"restore them with: {alter_sql(before.warehouse, before.settings)}")
+                self._told(f"warehouse {before.warehouse} is not as it was before: {error}")
+                self._told(f"undo it with: {undo_sql(before.warehouse, before.settings)}")
             else:
                 del self._before[key]
-                self._told(f"the settings of warehouse {before.warehouse} are restored")
+                self._told(_undone(before))
         if errors:
             raise errors[0]
 
@@ -139,7 +155,9 @@ class ArmWarehouseSettings:
             for left in patience.call(lambda: experiment_warehouses.changed(control)):
                 if left.warehouse_key == target.key:
                     self._restore_left(control, patience, session, left, own=left.experiment_id == experiment_id)
-            settings = _read(session, arm.warehouse, self._keys[target.key])
+            if arm.is_made:
+                _require_absent(session, arm.warehouse)
+            settings = {} if arm.is_made else _read(session, arm.warehouse, self._keys[target.key])
             before = ChangedWarehouse(
                 experiment_id=experiment_id,
                 epoch=epoch,
@@ -166,13 +184,11 @@ class ArmWarehouseSettings:
             lease = claim_left(control, patience, left)
             if lease is None:
                 raise Busy(f"experiment {left.experiment_id} changes warehouse {left.warehouse}", remedy="Wait for it.")
-        _alter(session, Identifier.parse(left.warehouse), left.settings, self._clock, self._stop)
+        _undo(session, left, self._clock, self._stop)
         experiment_warehouses.restored(control, patience, left)
         if lease is not None:
             patience.call(lambda: run_leases.release(control, lease))
-        self._told(
-            f"the settings of warehouse {left.warehouse} are restored, which experiment {left.experiment_id} left"
-        )
+        self._told(f"{_undone(left)}, which experiment {left.experiment_id} left")
 
     def _forget(self, before: ChangedWarehouse) -> None:
         with closing(ControlSession(self._place, role="experiment")) as control:
@@ -189,6 +205,9 @@ class ArmWarehouseSettings:
 
 
 def open_session(profile: ConnectionProfile, *, clock: Clock, stop: threading.Event) -> PrepareSession:
+    """Without a warehouse: the one of the arm may not be there yet, and these statements need none."""
+    fields = {name: field for name, field in profile.fields.items() if name != "warehouse"}
+    profile = replace(profile, fields=MappingProxyType(fields))
     settings = control_settings(profile, major=driver.major(), tag=control_tag("experiment"))
     return PrepareSession(partial(connect, profile, settings, environ=os.environ), stop=stop, clock=clock)
 
@@ -232,7 +251,7 @@ def restore_left_settings(
                 _restore_alone(control, patience, left, clock)
                 patience.call(partial(run_leases.release, control, lease))
         except LoadgenError as error:
-            why = f"{error}; restore it with: {alter_sql(left.warehouse, left.settings)}"
+            why = f"{error}; undo it with: {undo_sql(left.warehouse, left.settings)}"
             event(log, logging.WARNING, "settings_not_restored", warehouse=left.warehouse, why=str(error))
         done.append(
             RestoredWarehouse(
@@ -256,8 +275,42 @@ def _restore_alone(control: ControlSession, patience: RetryPolicy, left: Changed
     queue = WarehouseWait(wait=False, stop=patience.stop)
     with exclusive_warehouse(target, "recover", control.place, LeaseTimes(), queue, clock=clock):
         with closing(open_session(profile, clock=clock, stop=patience.stop)) as session:
-            _alter(session, warehouse, left.settings, clock, patience.stop)
+            _undo(session, left, clock, patience.stop)
         experiment_warehouses.restored(control, patience, left)
+
+
+def _undo(session: PrepareSession, before: ChangedWarehouse, clock: Clock, stop: threading.Event) -> None:
+    """Let a warehouse be as it was before the experiment."""
+    warehouse = Identifier.parse(before.warehouse)
+    if before.settings:
+        _alter(session, warehouse, before.settings, clock, stop)
+    elif (row := _found(session, warehouse)) is not None:
+        if row.get("comment") != made_by(before.experiment_id):
+            raise NotSettled(f"warehouse {printable(warehouse.name, 100)} was not made by {before.experiment_id}")
+        session.change(undo_sql(warehouse.sql, {}))
+
+
+def _undone(before: ChangedWarehouse) -> str:
+    if before.settings:
+        return f"the settings of warehouse {before.warehouse} are restored"
+    return f"warehouse {before.warehouse} is dropped"
+
+
+def _create(
+    session: PrepareSession, warehouse: Identifier, settings: Mapping[str, WarehouseValue], experiment_id: str
+) -> None:
+    try:
+        session.change(create_sql(warehouse.sql, settings, experiment_id))
+    except LoadgenError:
+        row = _found(session, warehouse)
+        if row is None or row.get("comment") != made_by(experiment_id):
+            raise  # else the answer was lost
+
+
+def _require_absent(session: PrepareSession, warehouse: Identifier) -> None:
+    if _found(session, warehouse) is not None:
+        what = f"warehouse {printable(warehouse.name, 100)} is there already, and create: true makes a new one"
+        raise ConfigurationError(what, remedy="Choose another name, or remove create.")
 
 
 def _alter(
@@ -289,9 +342,7 @@ def _look(
     session: PrepareSession, warehouse: Identifier, keys: Mapping[str, Any] | frozenset[str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The row of SHOW WAREHOUSES, and its parameters where they are needed."""
-    shown = f"SHOW WAREHOUSES{warehouse.like}"
-    rows: Sequence[dict[str, Any]] = session.retried(lambda: session.named_rows(shown), shown)
-    row = next((row for row in rows if row.get("name") == warehouse.name), None)
+    row = _found(session, warehouse)
     if row is None:
         what = f"this role does not see warehouse {printable(warehouse.name, 100)}"
         raise NotSettled(what, remedy="Create it, or grant MODIFY and MONITOR on it: see `loadgen grants`.")
@@ -300,3 +351,10 @@ def _look(
     asked = f"SHOW PARAMETERS LIKE '{CONCURRENCY}' IN WAREHOUSE {warehouse.sql}"
     found = session.retried(lambda: session.named_rows(asked), asked)
     return row, {str(one["key"]): one["value"] for one in found}
+
+
+def _found(session: PrepareSession, warehouse: Identifier) -> dict[str, Any] | None:
+    """Its row of SHOW WAREHOUSES, if this role sees it."""
+    shown = f"SHOW WAREHOUSES{warehouse.like}"
+    rows: Sequence[dict[str, Any]] = session.retried(lambda: session.named_rows(shown), shown)
+    return next((row for row in rows if row.get("name") == warehouse.name), None)

@@ -86,7 +86,6 @@ def test_every_fault_of_the_target_is_one_failed_sample(stage: Stage, server: Em
     assert all(len(line) < 4_100 for line in run.logs())
 
 
-@pytest.mark.slow
 def test_sessions_that_end_are_replaced(stage: Stage, server: EmbeddedServer) -> None:
     expired = stage.run({"connections": 3}, statements=[GET])
     worn = stage.run({"connections": 2}, connections={"max_statements": 10})
@@ -305,7 +304,6 @@ def test_lost_answers_of_the_control_plane_store_nothing_twice(stage: Stage, con
 # --- the process itself ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_a_worker_that_was_stopped_for_a_while_says_so_in_its_times(stage: Stage) -> None:
     run = stage.run({"mode": "rate", "rate": "40/s", "max_connections": 4, "arrival": "uniform"})
     worker = run.started()
@@ -320,12 +318,10 @@ def test_a_worker_that_was_stopped_for_a_while_says_so_in_its_times(stage: Stage
     run.stopped(worker)
 
     window = run.seen().of(Phase.MEASUREMENT)
-    assert adds_up(window)
-    assert window.counts.failed == 0
-    whole = window.tally.whole
+    assert (adds_up(window), window.counts.failed) == (True, 0)
     assert window.counts.succeeded == len(run.history(Phase.MEASUREMENT))
-    # Whoever should have been served in those five seconds waited: 200 arrivals, evenly from 5 s down to 0.
-    late = whole.succeeded.response
+    # Arrivals of those five seconds waited: 200 of them, evenly from 5 s down to 0.
+    whole, late = window.tally.whole, window.tally.whole.succeeded.response
     assert late.max_ns >= 4.5e9
     assert whole.lag.count == window.counts.succeeded
     assert late.sum_ns - whole.succeeded.service.sum_ns > 100 * 2e9

@@ -74,6 +74,20 @@ def test_an_arm_may_have_another_warehouse(tmp_path, written):
     assert loaded.arms["many"].scenario.target.warehouse == "OTHER_WH"
 
 
+def test_a_warehouse_is_made_for_one_arm_and_has_a_name(tmp_path):
+    arms = "few: {warehouse: A}\n  many: {warehouse: {name: A, create: true}, set: {load.connections: 8}}\n"
+    shared = MINIMAL.replace("few: {}\n  many: {set: {load.connections: 8}}\n", arms)
+
+    assert problems(tmp_path, shared) == [
+        "e.yaml:6:39 arms.many.warehouse.create: makes a warehouse that arm few uses too, got 'true'; give each of them"
+        " a name of its own"
+    ]
+    assert problems(tmp_path, shared.replace("name: A, ", "")) == [
+        "e.yaml:6:30 arms.many.warehouse.create: has no name, got 'true'; add the name of a warehouse to be made"
+    ]
+    assert read(tmp_path, shared.replace("few: {warehouse: A}", "few: {}")).file.arms["many"].settings == {}
+
+
 def test_rates_may_be_replaced(tmp_path):
     prices = "price: {credit: 3, currency: USD, rates: {date: '2027-01-01', gen1: {XS: 1.5}}}\n"
 

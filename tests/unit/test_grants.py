@@ -330,7 +330,8 @@ def test_an_experiment_needs_the_warehouses_and_tables_of_all_its_arms(home):
     )
     (home / "e.yaml").write_text(
         "version: 1\nname: e\nscenario: s.yaml\nreference: a\nmetrics: {p95: 5%}\narms:\n"
-        "  a: {warehouse: {size: Small}}\n  b: {warehouse: V, set: {workload.statements.a.sql: SELECT A FROM U}}\n"
+        "  a: {warehouse: {size: Small}}\n  c: {warehouse: {name: N, create: true, size: Small}}\n"
+        "  b: {warehouse: V, set: {workload.statements.a.sql: SELECT A FROM U}}\n"
     )
 
     script = run("--experiment", home / "e.yaml").stdout
@@ -344,6 +345,8 @@ def test_an_experiment_needs_the_warehouses_and_tables_of_all_its_arms(home):
     ):
         assert script.count(statement) == 1
     assert 'MODIFY ON WAREHOUSE "V"' not in script
+    assert script.count('GRANT CREATE WAREHOUSE ON ACCOUNT TO ROLE "LOADGEN_RUN";') == 1
+    assert '"N"' not in script
 
 
 def test_names_are_compared_as_snowflake_does():

@@ -53,6 +53,7 @@ class ArmGrants:
     scenario: Scenario
     target: GrantTarget
     modifies: bool  # settings of its warehouse
+    makes: bool = False  # its warehouse, which the role then owns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +109,9 @@ def grants(
         before += work.before()
         after += work.after()
         notes += work.notes()
-        if arm.modifies and arm.target.warehouse is not None:  # and MONITOR, which it has: to see whether it settled
+        if arm.makes:
+            before.append(f"GRANT CREATE WAREHOUSE ON ACCOUNT TO ROLE {RUN.sql}")
+        elif arm.modifies and arm.target.warehouse is not None:  # and MONITOR, which it has: to see whether it settled
             before.append(_grant(["MODIFY"], "WAREHOUSE", Identifier.parse(arm.target.warehouse).sql, RUN))
     memberships = [f"GRANT ROLE {ADMIN.sql} TO USER {Identifier.parse(name).sql}" for name in admins]
     memberships += [f"GRANT ROLE {RUN.sql} TO USER {Identifier.parse(name).sql}" for name in users]

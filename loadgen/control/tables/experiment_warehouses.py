@@ -1,4 +1,4 @@
-"""EXPERIMENT_WAREHOUSES, EXPERIMENT_WAREHOUSE_RESTORES: what warehouses were set to before experiments changed them."""
+"""EXPERIMENT_WAREHOUSES, EXPERIMENT_WAREHOUSE_RESTORES: warehouses as they were before experiments."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Q = load_queries("experiment_warehouses")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedWarehouse:
-    """A warehouse, and the settings to restore."""
+    """A warehouse, and the settings to restore; none: the experiment has made it, and it is dropped."""
 
     experiment_id: str
     epoch: int

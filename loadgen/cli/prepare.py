@@ -264,7 +264,7 @@ def _as_json(done: PreparationResult) -> str:
 
 
 def _print_plan(scenario: Scenario, drop: bool, output: str) -> None:
-    from loadgen.prepare.dry_run import dry_run
+    from loadgen.prepare.prepare import dry_run
 
     planned = dry_run(scenario, drop=drop)
     if output == "json":

@@ -6,9 +6,8 @@ statements         every SQL text that is sent
 session            the connection to the target, opened again when it is lost; retries
 table_survey       which tables are missing, foreign, different, incomplete or ready
 fill               the missing rows of one table, in chunks
-prepare            all steps for one scenario: `prepare_scenario`, `check_scenario`; value pools
+prepare            all steps for one scenario: `prepare_scenario`, `check_scenario`, `dry_run`; value pools
 replay             mode replay: a capture, read and dealt to the workers
-dry_run            what would be sent, without a connection
 
 How rows are counted. A table is filled from row 0 on, one statement per chunk, so the existing rows are always a prefix
 without gaps. Where a column is a sequence, only rows with a number in the prepared range count; rows that a run has

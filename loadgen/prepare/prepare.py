@@ -12,13 +12,14 @@ from pathlib import Path
 from loadgen.clock import Clock
 from loadgen.errors import ConfigurationError, LoadgenError, RunFailed, ScenarioInvalid
 from loadgen.prepare import statements
-from loadgen.prepare.fill import TableFiller
+from loadgen.prepare.fill import ROWS_FIRST, ROWS_MAX, TableFiller, rows_per_statement_max
 from loadgen.prepare.session import PrepareSession
 from loadgen.prepare.table_definition import TableDefinition, shown
-from loadgen.prepare.table_survey import TableState, TableStatus, look, survey
+from loadgen.prepare.table_survey import TableState, TableStatus, look, survey, tables_of
 from loadgen.scenario.check_data import require_inside
 from loadgen.scenario.model import FilePool, QueryPool, Scenario, TableType
 from loadgen.snowflake.failure import classify, describe
+from loadgen.snowflake.ident import Identifier
 from loadgen.units import NS_PER_S
 from loadgen.workload.pools import Pool, pool_from_rows, read_csv_column
 
@@ -281,3 +282,59 @@ def _from_file(pool: FilePool, folder: Path) -> Pool:
             f"value pool {pool.name}: {pool.file} cannot be read: {error.strerror}",
             remedy="It is looked for beside the scenario.",
         ) from error
+
+
+# --- dry run: nothing is known of what is already there --------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedStatement:
+    """One SQL text, and what there is to say about it."""
+
+    note: str
+    sql: str
+
+
+def dry_run(scenario: Scenario, *, drop: bool) -> list[PlannedStatement]:
+    """What a preparation would send to a server where nothing is there yet, in order; without a connection."""
+    target = scenario.target
+    outer = [None if part is None else Identifier.parse(part) for part in (target.database, target.schema)]
+    planned: list[PlannedStatement] = []
+    tables = tables_of(scenario, *outer)
+    if drop:
+        planned += [
+            PlannedStatement(note=f"drop {shown(name)} if loadgen has made it", sql=statements.drop_table(name))
+            for name, definition in tables
+            if definition is not None
+        ]
+    for name, definition in tables:
+        if definition is None:
+            planned.append(PlannedStatement(note=f"{shown(name)} must be there", sql=statements.read_one_row(name)))
+            continue
+        planned.append(
+            PlannedStatement(note=f"make {shown(name)} unless it is there", sql=statements.create_table(definition))
+        )
+        if definition.rows:
+            planned += [_planned_insert(definition), _planned_count(definition)]
+    for number, sql in enumerate(scenario.prepare.statements):
+        planned.append(PlannedStatement(note=f"prepare.statements[{number}], each time", sql=sql))
+    return planned
+
+
+def _planned_insert(definition: TableDefinition) -> PlannedStatement:
+    made_here = definition.values is None
+    most = min(ROWS_MAX, rows_per_statement_max(definition) if made_here else ROWS_MAX)
+    count = min(ROWS_FIRST, most, definition.rows)
+    fewest = max(1, -(-definition.rows // most))
+    where = "made here and bound" if made_here else "made by the server"
+    number = "1 statement" if definition.rows <= count else f"statements of up to {most:,}, {fewest:,} or more"
+    note = f"{definition.rows:,} rows, {where}, in {number}, each of a second or two; the first has {count:,}"
+    if made_here:
+        return PlannedStatement(note=note, sql=statements.insert_bound(definition))
+    return PlannedStatement(note=note, sql=statements.insert_generated(definition, 0, count))
+
+
+def _planned_count(definition: TableDefinition) -> PlannedStatement:
+    sql, binds = statements.count_rows(definition)
+    values = f" with {' and '.join(map(str, binds))}" if binds else ""
+    return PlannedStatement(note=f"before and after: how many rows are there{values}", sql=sql)

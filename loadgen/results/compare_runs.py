@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from loadgen.control import run_lookup
 from loadgen.control.session import ControlSession
@@ -17,12 +19,16 @@ from loadgen.control.tables import (
     worker_metrics_snapshots,
 )
 from loadgen.control.tables.run_status import Run
+from loadgen.control.tables.worker_metrics_snapshots import MetricsSnapshot
 from loadgen.errors import RunFailed, UsageError
 from loadgen.log import printable
-from loadgen.metrics.window import merge
+from loadgen.metrics.histogram import BUCKETS
+from loadgen.metrics.interval import CustomMetrics, read_custom_metrics
+from loadgen.metrics.window import WindowResult, merge
+from loadgen.model.run import Phase
 from loadgen.results.run_record import stored_windows
-from loadgen.results.seconds import measured_seconds
 from loadgen.results.stored_summary import parse_config, read_summary
+from loadgen.rules.bootstrap import SecondSeries
 from loadgen.rules.comparability import (
     RunConditions,
     SettingDifference,
@@ -166,4 +172,70 @@ def _measured(session: ControlSession, patience: RetryPolicy, known: _Known) -> 
         merged=merged,
         series=measured_seconds(seconds, windows),
         find_max=summary.get("find_max"),
+    )
+
+
+# --- seconds of the measurement --------------------------------------------------------------------------------------
+# A row of WORKER_METRICS_SNAPSHOTS holds what ended since the worker's last row, so the first row of the measurement
+# began before it, and the last rows end after it. Only rows that lie inside are used. The rows of several workers are
+# added up by their position; they differ by less than a second, which does not matter for blocks of several seconds.
+
+
+@dataclass(frozen=True, slots=True)
+class _Second:
+    ended_s: float  # since the measurement began; up to one row too early
+    metrics: CustomMetrics
+
+
+def measured_seconds(
+    snapshots: Iterable[MetricsSnapshot], windows: Mapping[str, Sequence[WindowResult]]
+) -> SecondSeries:
+    """All workers together. Empty when one of them has left no rows."""
+    rows: dict[str, list[MetricsSnapshot]] = {worker_id: [] for worker_id in windows}
+    for row in snapshots:
+        if row.phase == Phase.MEASUREMENT and row.worker_id in rows:
+            rows[row.worker_id].append(row)
+    workers = [
+        _rows_inside(rows[worker_id], sum(window.seconds for window in own)) for worker_id, own in windows.items()
+    ]
+    length = min(map(len, workers), default=0)
+    stages = np.zeros(length, np.int64)
+    if length:
+        ends_s = np.cumsum([window.seconds for window in next(iter(windows.values()))])
+        stages = np.searchsorted(ends_s[:-1], [second.ended_s for second in workers[0][:length]]).astype(np.int64)
+    return _sum_over_workers([[second.metrics for second in seconds[:length]] for seconds in workers], stages)
+
+
+def _rows_inside(rows: list[MetricsSnapshot], measured_s: float) -> list[_Second]:
+    rows.sort(key=lambda row: row.elapsed_seconds)
+    if not rows:
+        return []
+    first = _metrics_of(rows[0])
+    ended = [row.elapsed_seconds - rows[0].elapsed_seconds for row in rows[1:]]
+    inside = [(row, end_s) for row, end_s in zip(rows[1:], ended, strict=True) if end_s <= measured_s - first.seconds]
+    return [_Second(end_s, _metrics_of(row)) for row, end_s in inside]
+
+
+def _metrics_of(row: MetricsSnapshot) -> CustomMetrics:
+    return read_custom_metrics(row.custom_metrics or "")
+
+
+def _sum_over_workers(
+    workers: Sequence[Sequence[CustomMetrics]], stages: np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+) -> SecondSeries:
+    length = len(stages)
+    names = dict.fromkeys(name for seconds in workers for second in seconds for name in second.statements)
+    seconds_s, sums_ns = np.zeros(length), np.zeros(length)
+    buckets = np.zeros((length, BUCKETS), np.int64)
+    succeeded, failed = ({name: np.zeros(length, np.int64) for name in names} for _ in range(2))
+    for seconds in workers:
+        for at, second in enumerate(seconds):
+            seconds_s[at] += second.seconds / len(workers)
+            sums_ns[at] += second.response.sum_ns
+            buckets[at] += second.response.counts
+            for name, counts in second.statements.items():
+                succeeded[name][at] += counts.succeeded
+                failed[name][at] += counts.failed
+    return SecondSeries(
+        seconds=seconds_s, buckets=buckets, sums_ns=sums_ns, succeeded=succeeded, failed=failed, stages=stages
     )

@@ -16,7 +16,7 @@ from loadgen.metrics.tally import Tally
 from loadgen.model.run import Phase
 from loadgen.report.compare import comparison_data, comparison_text
 from loadgen.report.compare_page import comparison_html
-from loadgen.results.seconds import measured_seconds
+from loadgen.results.compare_runs import measured_seconds
 from loadgen.rules.bootstrap import (
     ConfidenceInterval,
     SecondSeries,

@@ -256,24 +256,31 @@ def experiment_text(document: Mapping[str, Any]) -> str:
 
 
 def _arm_row(arm: Mapping[str, Any]) -> tuple[str, ...]:
+    return (printable(arm["arm"], 40), *arm_numbers(arm), frontier_text(arm))
+
+
+def arm_numbers(arm: Mapping[str, Any], *, unit: str = "") -> tuple[str, ...]:
+    """From the number of blocks to the price of 1,000 statements; `unit` follows each latency."""
+    times = [formatting.ms(arm["latency_ms"][name]) for name in ("p50", "p95", "p99")]
     price, credits = arm["price_per_1000"], arm["credits"]
-    if arm["on_frontier"] is None:
-        frontier = ""
-    elif arm["dominated_by"]:
-        frontier = f"dominated by {', '.join(map(printable, arm['dominated_by']))}"
-    else:
-        frontier = "on it" if arm["on_frontier"] else "outside the limits"
     return (
-        printable(arm["arm"], 40),
         str(arm["measurements"]),
         formatting.rate(arm["qps"]),
-        *(formatting.ms(arm["latency_ms"][name]) for name in ("p50", "p95", "p99")),
+        *(time if time == formatting.NONE else f"{time}{unit}" for time in times),
         formatting.percent(arm["error_rate"]),
         f"{arm['limits_held']} of {arm['measurements']}",
         formatting.NONE if credits is None else f"{credits:.4f}",
         formatting.NONE if price is None else f"{price:.3g}",
-        frontier,
     )
+
+
+def frontier_text(arm: Mapping[str, Any]) -> str:
+    """Where an arm lies in price and latency; empty without a price."""
+    if arm["on_frontier"] is None:
+        return ""
+    if arm["dominated_by"]:
+        return f"dominated by {', '.join(map(printable, arm['dominated_by']))}"
+    return "on it" if arm["on_frontier"] else "outside the limits"
 
 
 def _pair_row(one: Mapping[str, Any]) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from loadgen.model.experiment import ExperimentMetric, ExperimentMetricKind
 from loadgen.report import formatting
-from loadgen.report.experiment import change_text, comparison_sentence, value_text
+from loadgen.report.experiment import arm_numbers, change_text, comparison_sentence, frontier_text, value_text
 from loadgen.report.formatting import html
 from loadgen.report.page import note, section, short, table, text, verdict_page
 from loadgen.report.svg import Axis, Chart, ChartBand, ChartDot, ChartLine, linear_axis, svg
@@ -67,25 +67,9 @@ def _arms(document: Mapping[str, Any]) -> str:
 
 
 def _arm(arm: Mapping[str, Any], *, is_reference: bool) -> Sequence[str]:
-    times = [formatting.ms(arm["latency_ms"][name]) for name in ("p50", "p95", "p99")]
-    credits, price = arm["credits"], arm["price_per_1000"]
-    numbers = (
-        str(arm["measurements"]),
-        formatting.rate(arm["qps"]),
-        *(f"{time} ms" if time != formatting.NONE else time for time in times),
-        formatting.percent(arm["error_rate"]),
-        f"{arm['limits_held']} of {arm['measurements']}",
-        formatting.NONE if credits is None else f"{credits:.4f}",
-        formatting.NONE if price is None else f"{price:.3g}",
-    )
-    if arm["on_frontier"] is None:
-        frontier = ""
-    elif arm["dominated_by"]:
-        frontier = f"dominated by {', '.join(arm['dominated_by'])}"
-    else:
-        frontier = "on it" if arm["on_frontier"] else "outside the limits"
     name = f"{arm['arm']} (reference)" if is_reference else arm["arm"]
-    return (short(name), *(f'<td class="n">{number}</td>' for number in numbers), short(frontier, 200))
+    numbers = (f'<td class="n">{number}</td>' for number in arm_numbers(arm, unit=" ms"))
+    return (short(name), *numbers, short(frontier_text(arm), 200))
 
 
 def _pairs(document: Mapping[str, Any]) -> str:

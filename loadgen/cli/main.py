@@ -71,34 +71,23 @@ def _global_options(*, hidden: bool) -> list[click.Parameter]:
     """Shown on the program itself; on sub-commands hidden, but accepted: people add --debug at the end."""
     levels = click.Choice(["debug", "info", "warning", "error"], case_sensitive=False)
     writable = click.Path(dir_okay=False, path_type=Path)
+
+    def option(name: str, help_text: str, **kind: Any) -> click.Option:
+        variable = None if hidden else f"LOADGEN_{name.upper().replace('-', '_')}"
+        return click.Option(
+            [f"--{name}"],
+            envvar=variable,
+            help=help_text,
+            expose_value=False,
+            callback=_remember,
+            hidden=hidden,
+            **kind,
+        )
+
     return [
-        click.Option(
-            ["--debug"],
-            is_flag=True,
-            envvar=None if hidden else "LOADGEN_DEBUG",
-            help="Log everything, and show tracebacks of errors.",
-            expose_value=False,
-            callback=_remember,
-            hidden=hidden,
-        ),
-        click.Option(
-            ["--log-level"],
-            type=levels,
-            envvar=None if hidden else "LOADGEN_LOG_LEVEL",
-            help="Least important level to log on stderr.  [default: warning]",
-            expose_value=False,
-            callback=_remember,
-            hidden=hidden,
-        ),
-        click.Option(
-            ["--log-file"],
-            type=writable,
-            envvar=None if hidden else "LOADGEN_LOG_FILE",
-            help="Append the log to this file too, as JSON lines.",
-            expose_value=False,
-            callback=_remember,
-            hidden=hidden,
-        ),
+        option("debug", "Log everything, and show tracebacks of errors.", is_flag=True),
+        option("log-level", "Least important level to log on stderr.  [default: warning]", type=levels),
+        option("log-file", "Append the log to this file too, as JSON lines.", type=writable),
     ]
 
 

@@ -17,6 +17,7 @@ from loadgen.control.setup.migrations import (
     Migration,
     SchemaState,
     apply_migrations,
+    can_use,
     migration_statements,
     read_schema_state,
     require_current,
@@ -70,12 +71,12 @@ def partial_location(place: ControlPlaneLocation, ground: Prerequisites) -> Part
 
 
 def check_prerequisites(session: ControlSession, patience: RetryPolicy) -> Prerequisites:
-    """Try to use each; asked in this way, it needs no right that using them does not need."""
+    """Which of them can be used."""
     place = session.place
-    schema = _usable(session, patience, f"USE SCHEMA {place.schema_name.sql}")
+    schema = can_use(session, patience, f"USE SCHEMA {place.schema_name.sql}")
     return Prerequisites(
-        warehouse=_usable(session, patience, f"USE WAREHOUSE {Identifier.parse(place.warehouse).sql}"),
-        database=schema or _usable(session, patience, f"USE DATABASE {Identifier.parse(place.database).sql}"),
+        warehouse=can_use(session, patience, f"USE WAREHOUSE {Identifier.parse(place.warehouse).sql}"),
+        database=schema or can_use(session, patience, f"USE DATABASE {Identifier.parse(place.database).sql}"),
         schema=schema,
     )
 
@@ -92,17 +93,6 @@ def missing_prerequisites(place: ControlPlaneLocation, ground: Prerequisites) ->
         yield _query(f"CREATE DATABASE IF NOT EXISTS {Identifier.parse(place.database).sql}")
     if not ground.schema:
         yield _query(f"CREATE SCHEMA IF NOT EXISTS {place.schema_name.sql}")
-
-
-def _usable(session: ControlSession, patience: RetryPolicy, sql: str) -> bool:
-    query = _query(sql)
-    try:
-        patience.call(lambda: session.execute(query))
-    except ControlFailed as error:
-        if error.failure.is_missing_object:
-            return False
-        raise
-    return True
 
 
 def _query(sql: str) -> NamedQuery:

@@ -89,7 +89,8 @@ def read_schema_state(session: ControlSession, patience: RetryPolicy) -> SchemaS
     except ControlFailed as error:
         if not error.failure.is_missing_object:
             raise
-        return SchemaState(schema_exists=_schema_exists(session, patience), applied=())
+        use = f"USE SCHEMA {session.place.schema_name.sql}"
+        return SchemaState(schema_exists=can_use(session, patience, use), applied=())
     known = {migration.version: migration for migration in migrations()}
     for version, name, digest in rows:
         _check(int(version), name, digest, known, session.place)
@@ -148,9 +149,9 @@ def _check(version: int, name: str, digest: str, known: dict[int, Migration], pl
         )
 
 
-def _schema_exists(session: ControlSession, patience: RetryPolicy) -> bool:
-    """Can it be used? Asked in this way, it needs no right that using it does not need."""
-    use = NamedQuery(name="setup.use", sql=f"USE SCHEMA {session.place.schema_name.sql}", binds=0)
+def can_use(session: ControlSession, patience: RetryPolicy, sql: str) -> bool:
+    """Whether USE succeeds; False: there is no such object. It needs no right that using the object does not need."""
+    use = NamedQuery(name="setup.use", sql=sql, binds=0)
     try:
         patience.call(lambda: session.execute(use))
     except ControlFailed as error:

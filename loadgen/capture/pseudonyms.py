@@ -44,14 +44,15 @@ Scalar = str | int | float | bool | None
 class Pseudonyms:
     """The mapping of one capture. Without its key it can be neither repeated nor undone."""
 
-    def __init__(self, key: bytes) -> None:
+    def __init__(self, key: bytes, *, keep_moments: bool = False, remembered: int = REMEMBERED_WORDS) -> None:
+        """`keep_moments`: dates, moments and times of day stay as they are."""
         if len(key) != KEY_BYTES:
             raise ValueError(f"the key must have {KEY_BYTES} bytes")
-        self._key = key
+        self._key, self._keep_moments = key, keep_moments
         self._shift = timedelta(weeks=1 + self._number_below("shift", "", WEEKS_MAX))
         self._hours = 1 + self._number_below("hour", "", 22)
-        self._word = lru_cache(REMEMBERED_WORDS)(self._word_uncached)
-        self.number = lru_cache(REMEMBERED_WORDS)(self._number_uncached)
+        self._word = lru_cache(remembered)(self._word_uncached)
+        self.number = lru_cache(remembered)(self._number_uncached)
 
     # --- values ------------------------------------------------------------------------------------------------------
 
@@ -85,6 +86,8 @@ class Pseudonyms:
         """A bind value of this Snowflake type."""
         kind = type_name.upper()
         if value is None or isinstance(value, bool) or kind == "BOOLEAN":
+            return value
+        if self._keep_moments and kind.startswith(("DATE", "TIME")):
             return value
         if isinstance(value, (int, float)):
             return type(value)(self.number(repr(value)))
@@ -179,6 +182,10 @@ class Pseudonyms:
 
     def _moved(self, value: str) -> str | None:
         """A date, moment or time of day; None: it is none."""
+        moved = self._moved_moment(value)
+        return value if moved is not None and self._keep_moments else moved
+
+    def _moved_moment(self, value: str) -> str | None:
         found = _DATE.fullmatch(value)
         if found is not None and not _WORD.search(re.sub(r"[\dTZ]", "", found[4])):
             year, month, day, rest = found.groups()

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from loadgen.capture.pseudonyms import SECRET, Pseudonyms, Scalar
+from loadgen.capture.pseudonyms import KEY_BYTES, REMEMBERED_WORDS, SECRET, Pseudonyms, Scalar
 from loadgen.capture.sql_pieces import LITERALS, SqlPiece, pieces_of, quoted, shape_key, value_of
 from loadgen.capture.syntax_tree import (
     KEPT_NAMES,
@@ -27,7 +27,7 @@ from loadgen.capture.syntax_tree import (
     shape_of_statement,
     stays,
 )
-from loadgen.model.capture import LeftOutReason, StatementRole
+from loadgen.model.capture import LeftOutReason, RecordedStatement, StatementRole
 
 SHAPES_MAX = 20_000  # that are remembered
 TEXTS_MAX, REMEMBERED_CHARACTERS = 5_000, 4_000
@@ -54,10 +54,19 @@ class CleanText:
 class StatementCleaner:
     """clean() for every text of one capture. `keep_values`: but for those that look like a secret."""
 
-    def __init__(self, secret: Pseudonyms, *, keep_values: bool = False, hide_names: bool = False) -> None:
+    def __init__(
+        self,
+        secret: Pseudonyms,
+        *,
+        keep_values: bool = False,
+        hide_names: bool = False,
+        shapes: dict[bytes, StatementShape | LeftOutReason] | None = None,
+        remembered: int = TEXTS_MAX,
+    ) -> None:
+        """`shapes`: those that several cleaners learn together."""
         self._pseudonyms, self._keep_values, self._hide_names = secret, keep_values, hide_names
-        self._shapes: dict[bytes, StatementShape | LeftOutReason] = {}
-        self._clean = lru_cache(TEXTS_MAX)(self._cleaned)
+        self._shapes = {} if shapes is None else shapes
+        self._clean = lru_cache(remembered)(self._cleaned)
 
     def clean(self, text: str) -> CleanText:
         """Raises StatementLeftOut."""
@@ -170,6 +179,42 @@ class StatementCleaner:
         """Unquoted and quoted spellings of one name stay one name."""
         hidden = self._pseudonyms.name(name, "N_").upper()
         return hidden if PLAIN_NAME.fullmatch(name) else f'"{hidden.lower()}"'
+
+
+class FreshValues:
+    """The statements of a capture for further users, each with values that are only theirs.
+
+    The key of a user comes from the capture and the user's number, so each run sends the same. Dates, moments and times
+    of day stay: they decide how much a statement reads.
+    """
+
+    def __init__(self, capture: str, users: int) -> None:
+        """`capture`: the SHA-256 of its statements."""
+        shapes: dict[bytes, StatementShape | LeftOutReason] = {}
+        words, texts = REMEMBERED_WORDS // users, TEXTS_MAX // users
+        self._cleaners = [
+            StatementCleaner(
+                Pseudonyms(_user_key(capture, user), keep_moments=True, remembered=words),
+                shapes=shapes,
+                remembered=texts,
+            )
+            for user in range(users)
+        ]
+
+    def of_user(self, user: int, one: RecordedStatement) -> RecordedStatement:
+        """User 0 sends what was recorded. A text that cannot be parsed any more stays as it is."""
+        if user == 0:
+            return one
+        cleaner = self._cleaners[user]
+        try:
+            sql = cleaner.clean(one.sql).text
+        except StatementLeftOut:
+            sql = one.sql
+        return replace(one, sql=sql, binds=tuple((kind, cleaner.bound(value, kind)) for kind, value in one.binds))
+
+
+def _user_key(capture: str, user: int) -> bytes:
+    return hashlib.blake2b(f"{capture} user {user}".encode(), digest_size=KEY_BYTES).digest()
 
 
 def _number(text: str) -> int | float:

@@ -175,6 +175,7 @@ class Replay:
     sessions: SessionReplay
     writes: WriteReplay
     pseudonyms: bool  # values are not the real ones
+    users: int = 1  # that send each recorded session
     folder: str = ""  # relative to the scenario's folder; not stored
     planned: tuple[tuple[int, ...], ...] = ()
     recorded: tuple[RecordedTimes, ...] = ()

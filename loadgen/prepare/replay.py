@@ -8,11 +8,11 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from loadgen.model.capture import STATEMENTS_FILE, InvalidCapture, RecordedStatement, check_header
+from loadgen.model.capture import STATEMENTS_FILE, InvalidCapture, RecordedStatement, Replay, check_header
 from loadgen.scenario.check_replay import read_manifest
 from loadgen.scenario.model import Scenario
 from loadgen.workload.pools import Pool
-from loadgen.workload.replay import CaptureUnusable, replay_pools
+from loadgen.workload.replay import CaptureUnusable, UserStatement, as_recorded, replay_pools
 
 
 def deal_replay(scenario: Scenario, folder: Path) -> tuple[Scenario, dict[str, Pool]]:
@@ -33,11 +33,24 @@ def deal_replay(scenario: Scenario, folder: Path) -> tuple[Scenario, dict[str, P
         scenario.workload.statements,
         scenario.load,
         own_database=scenario.target.database is not None,
+        of_user=_fresh_values(replay) if replay.users > 1 and replay.pseudonyms else as_recorded,
     )
     load = dataclasses.replace(
         scenario.load, replay=dataclasses.replace(replay, planned=dealt.planned, recorded=dealt.recorded)
     )
     return dataclasses.replace(scenario, load=load), {pool.name: pool for pool in dealt.pools}
+
+
+def _fresh_values(replay: Replay) -> UserStatement:
+    """Values of each user in place of the recorded pseudonyms. The parser is slow to import, and seldom needed."""
+    try:
+        from loadgen.capture.statement_text import FreshValues
+    except ModuleNotFoundError as error:
+        raise CaptureUnusable(
+            f"load.users needs a package that is not installed: {error.name}",
+            remedy="Install loadgen with its extra `capture`: pip install 'loadgen[capture]'.",
+        ) from error
+    return FreshValues(replay.capture, replay.users).of_user
 
 
 def read_statements(folder: Path) -> Iterator[RecordedStatement]:

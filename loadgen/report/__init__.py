@@ -10,6 +10,7 @@ run_page           report.html
 run_charts         charts over time
 run_statements     statements, stages, find-max steps, user sessions
 run_distribution   histogram, percentile curve, ranges
+run_replay         a replay beside its recording
 run_tables         the other tables of report.html
 run_text           the result as text for a terminal
 run_markdown       report.md

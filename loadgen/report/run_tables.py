@@ -119,7 +119,8 @@ def _load(load: Load) -> str:
     stages = f", {counted(len(load.stages), 'stage')}" if load.stages else ""
     if load.replay is not None:
         values = ", pseudonyms for values" if load.replay.pseudonyms else ""
-        return f"replay at speed {load.replay.speed:g}, sessions {load.replay.sessions.value}{values}{length}"
+        users = f", {counted(load.replay.users, 'user')}" if load.replay.users > 1 else ""
+        return f"replay at speed {load.replay.speed:g}{users}, sessions {load.replay.sessions.value}{values}{length}"
     if load.mode is LoadMode.RATE:
         rate = "" if load.rate_per_second is None else f" {format_rate_per_second(load.rate_per_second)}"
         return f"open loop{rate} ({load.arrival.value} arrivals){stages}, {warmup}{length}"
@@ -173,28 +174,6 @@ def _bounds(record: RunRecord, name: str) -> str:
     bounds = record.merged.tally.whole.response_bounds(PERCENTILES[name])
     low, high = (None if end_ns is None else end_ns / NS_PER_MS for end_ns in (bounds.low_ns, bounds.high_ns))
     return f"{formatting.ms(low)} … {formatting.ms(high)}"
-
-
-def replayed(replay: Mapping[str, Any]) -> str:
-    """Statement by statement, the largest differences first."""
-    times = ("count", "avg", "p50", "p95")
-    rows = (
-        (
-            named(one["statement"]),
-            *(
-                number(part[key], formatting.count(part[key]) if key == "count" else formatting.ms(part[key]))
-                for part in (one["recorded"], one["replayed"])
-                for key in times
-            ),
-            number(one["slower_ms"], formatting.ms(one["slower_ms"])),
-        )
-        for one in replay["compared"]
-    )
-    head = ("statement", *(f"{when} {key}" for when in ("recorded", "replayed") for key in times), "slower by")
-    said = table("Milliseconds: recorded on the server, and service times of the replay", head, rows)
-    if replay["pseudonyms"]:
-        said += note("Values were pseudonyms: rows, and with them times, may differ from those of the recording.")
-    return said + note("Statements that failed in the recording are not in a capture: every error here is a new one.")
 
 
 def errors(summary: Mapping[str, Any]) -> str:
@@ -373,7 +352,11 @@ def _run_command(record: RunRecord) -> Iterator[str]:
         words.append(f"-c {shlex.quote(scenario.connection)}")
     settings = {"load.warmup": format_duration_s(load.warmup_s), "load.workers": str(load.workers)}
     if load.replay is not None:
-        settings = {"load.speed": f"{load.replay.speed:g}", "load.workers": str(load.workers)}
+        settings = {
+            "load.speed": f"{load.replay.speed:g}",
+            "load.users": str(load.replay.users),
+            "load.workers": str(load.workers),
+        }
     elif load.duration_s is not None and not load.stages:
         settings["load.duration"] = format_duration_s(load.duration_s)
     if load.mode is LoadMode.CONCURRENCY and not load.stages:

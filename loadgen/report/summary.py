@@ -11,10 +11,11 @@ from loadgen.metrics.percentile import PERCENTILES, Quantile, is_supported, maxi
 from loadgen.metrics.stalls import stalls_document
 from loadgen.metrics.tally import StatementTally
 from loadgen.metrics.window import MergedWindows
-from loadgen.model.capture import Replay, SessionReplay, WriteReplay
+from loadgen.model.capture import Replay
 from loadgen.model.counts import UserSessionCounts
 from loadgen.model.run import RowEnrichment
 from loadgen.model.workload import Statement, StatementKind
+from loadgen.report.run_replay import replay_document
 from loadgen.rules.client_health import ClientHealth
 from loadgen.rules.delivered_load import Delivered
 from loadgen.rules.enrichment import (
@@ -51,7 +52,8 @@ _ORDER = (
     *("others_cores", "overhead_ms", "saturated", "client"),
     *("opened", "reopened", "refused", "last_refused", "at", "second", "text"),
     *("created", "expired", "current", "sessions"),
-    *("capture", "speed", "kept_sessions", "pseudonyms", "client_lag_avg_ms", "recorded", "replayed", "slower_ms"),
+    *("capture", "speed", "users", "kept_sessions", "pseudonyms", "client_lag_avg_ms"),
+    *("recorded", "replayed", "slower_ms"),
     *("compared", "replay"),
     *("confidence", "low_confidence", "decisive_step", "steps", "environment", "enrichment"),
 )
@@ -243,30 +245,9 @@ def _statements(merged: MergedWindows) -> dict[str, Any]:
 
 
 def _replay(facts: RunFacts, replay: Replay) -> dict[str, Any]:
-    """Recorded times on the server beside service times of the replay, the largest differences of averages first."""
-    compared = []
-    for statement, times in zip(facts.statements, replay.recorded, strict=False):
-        tally = facts.merged.tally.statements.get(statement.name)
-        service = {} if tally is None else _times_ms(*tally.services)
-        replayed = {name: service.get(name) for name in ("avg", "p50", "p95")}
-        slower_ms = None if replayed["avg"] is None else round(replayed["avg"] - times.avg_ms, 3)
-        compared.append(
-            {
-                "statement": statement.name,
-                "recorded": {"count": times.count, "avg": times.avg_ms, "p50": times.p50_ms, "p95": times.p95_ms},
-                "replayed": {"count": 0 if tally is None else tally.ended.succeeded, **replayed},
-                "slower_ms": slower_ms,
-            }
-        )
-    return {
-        "capture": replay.capture,
-        "speed": replay.speed,
-        "kept_sessions": replay.sessions is SessionReplay.KEEP,
-        "writes": replay.writes is WriteReplay.REPLAY,
-        "pseudonyms": replay.pseudonyms,
-        "client_lag_avg_ms": _rounded(facts.client.sent_late_mean_ms),
-        "compared": sorted(compared, key=lambda one: -abs(one["slower_ms"] or 0.0)),
-    }
+    service_ms = {name: _times_ms(*tally.services) for name, tally in facts.merged.tally.statements.items()}
+    document = replay_document(replay, [one.name for one in facts.statements], facts.merged, service_ms)
+    return document | {"client_lag_avg_ms": _rounded(facts.client.sent_late_mean_ms)}
 
 
 def _errors(merged: MergedWindows) -> list[dict[str, Any]]:

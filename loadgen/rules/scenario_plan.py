@@ -162,8 +162,11 @@ def _summary(scenario: Scenario, cap: FindMaxCap | None) -> list[str]:
         rate = _rate(levels[0]) if len(levels) == 1 else f"{len(levels)} stages of different rates"
         first = f"Sends {rate} on schedule ({load.arrival} arrivals) over at most {connections}, {measured}."
     elif load.replay is not None:
+        users = load.replay.users
         due = counted(sum(one.weight for one in scenario.workload.statements), "recorded statement")
-        over = f"over {connections}, one for each session" if load.keeps_sessions else f"over at most {connections}"
+        due += "" if users == 1 else f" for each of {users:,} users"
+        each = "session" if users == 1 else "session of each user"
+        over = f"over {connections}, one for each {each}" if load.keeps_sessions else f"over at most {connections}"
         first = f"Sends {due} at speed {load.replay.speed:g} {over}, {measured}."
     elif cap is not None:
         ladder = f"from {cap.levels[0]} to at most {counted(cap.levels[-1], 'connection')}"
@@ -217,7 +220,7 @@ def _phases(load: Load, cap: FindMaxCap | None) -> list[PlannedPhase]:
 def _shares(scenario: Scenario) -> list[StatementShare]:
     load, statements = scenario.load, scenario.workload.statements
     total = sum(statement.weight for statement in statements)
-    due = total if load.replay is not None else 0
+    due = total * load.replay.users if load.replay is not None else 0
     if load.mode is LoadMode.RATE:
         _, *measured = rate_windows(load)
         due = sum(map(planned_arrivals, measured))

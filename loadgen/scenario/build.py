@@ -81,7 +81,7 @@ def load_of(load: LoadSection, capture: CaptureManifest | None = None) -> typed.
 def _replayed(load: LoadSection, capture: CaptureManifest) -> typed.Load:
     keeps = load.sessions is SessionReplay.KEEP
     settled: dict[str, Any] = {
-        "connections": capture.sessions if keeps else load.max_connections,
+        "connections": capture.sessions * load.users if keeps else load.max_connections,
         "duration_s": replay_s(capture, load.speed),
         "warmup_s": 0.0,
     }
@@ -92,6 +92,7 @@ def _replayed(load: LoadSection, capture: CaptureManifest) -> typed.Load:
         sessions=load.sessions,
         writes=load.writes,
         pseudonyms=capture.pseudonyms,
+        users=load.users,
         folder=load.capture or "",
     )
     return typed.Load(**keys, max_lag_s=load.max_lag_s, replay=replay)

@@ -10,10 +10,10 @@ from loadgen.model.capture import (
     InvalidCapture,
     SessionReplay,
     StatementRole,
-    WriteReplay,
 )
 from loadgen.scenario.check_data import require_inside
 from loadgen.scenario.document import KeyPath
+from loadgen.scenario.file import LoadSection
 from loadgen.scenario.model import CONNECTIONS_MAX, LoadMode
 from loadgen.scenario.replay import replayed_roles
 from loadgen.scenario.validation import CheckedDocument
@@ -48,21 +48,30 @@ def check_replay(checked: CheckedDocument, folder: Path | None) -> CaptureManife
         what = f"is no capture: {reason}" if isinstance(error, InvalidCapture) else f"cannot be read: {reason}"
         checked.problem(_CAPTURE, what, "name a folder that `loadgen capture` has written, beside the scenario")
         return None
-    return capture if _fits(checked, capture, file.load.sessions, file.load.writes) else None
+    return capture if _fits(checked, capture, file.load) else None
 
 
-def _fits(checked: CheckedDocument, capture: CaptureManifest, sessions: SessionReplay, writes: WriteReplay) -> bool:
+def _fits(checked: CheckedDocument, capture: CaptureManifest, load: LoadSection) -> bool:
+    keeps = load.sessions is SessionReplay.KEEP
     if capture.names_hidden:
         what = "has hidden names (--hide-names), so it cannot be executed"
         checked.problem(_CAPTURE, what, "capture again without --hide-names")
-    elif not any(capture.roles.get(role.value) for role in replayed_roles(writes)):
+    elif not any(capture.roles.get(role.value) for role in replayed_roles(load.writes)):
         hint = "write writes: replay" if capture.roles.get(StatementRole.WRITE.value) else "capture another span"
         checked.problem(_CAPTURE, "has no statement to send", hint)
-    elif sessions is SessionReplay.KEEP and capture.sessions > CONNECTIONS_MAX:
+    elif keeps and capture.sessions > CONNECTIONS_MAX:
         what = f"has {capture.sessions:,} sessions, and a run has at most {CONNECTIONS_MAX:,} connections"
         checked.problem(_CAPTURE, what, "write sessions: spread, or capture a shorter span")
+    elif keeps and capture.sessions * load.users > CONNECTIONS_MAX:
+        asked = f"{capture.sessions:,} recorded sessions × {load.users:,} users"
+        most = CONNECTIONS_MAX // capture.sessions
+        checked.problem(
+            ("load", "users"),
+            f"needs {capture.sessions * load.users:,} connections ({asked}), and a run has at most {CONNECTIONS_MAX:,}",
+            f"write at most {most:,}, or sessions: spread",
+        )
     else:
-        if sessions is SessionReplay.KEEP and checked.given(("load", "max_connections")):
+        if keeps and checked.given(("load", "max_connections")):
             what = "belongs to sessions: spread; here every recorded session has a connection"
             checked.problem(("load", "max_connections"), what, "remove it", at_key=True)
         return True

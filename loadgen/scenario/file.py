@@ -96,6 +96,12 @@ class LoadSection(LoadKeys):
     writes: Annotated[WriteReplay, OneOf(words=WriteReplay)] = key(
         default="skip", description="Mode replay: skip sends reads only.", applies=REPLAYED
     )
+    users: Connections = key(
+        default=1,
+        description="Mode replay: each recorded session is sent this number of times at the same moments, over "
+        "separate connections; where values are pseudonyms, each time with other ones.",
+        applies=REPLAYED,
+    )
 
     @property
     def ceiling(self) -> int:

@@ -40,7 +40,7 @@ _RENAMED: dict[type, dict[str, str]] = {
 _OPTIONAL: dict[type, frozenset[str]] = {
     Statement: frozenset({"session"}),
     LoadStage: frozenset({"name"}),
-    Replay: frozenset({"folder"}),
+    Replay: frozenset({"folder", "users"}),
 }
 
 

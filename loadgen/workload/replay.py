@@ -5,7 +5,8 @@
     worker    RecordedStream: draw(i) is statement i, in the order of due times; context_of(i) is what the session needs
               before it. SessionArrivals: each slot takes the statements of its session, in order
 
-Session n belongs to worker n modulo workers, where it has slot n divided by workers.
+Session n of user u is connection n x users + u. It belongs to worker (connection modulo workers), where it has slot
+(connection divided by workers), so that the users of a busy session are dealt to all workers.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import json
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
@@ -44,8 +45,19 @@ PLAN_PARTS = 100  # of the measurement, for the plan of a run that is aborted
 _MS_DIGITS, _NS_DIGITS = 12, 16  # digits of an epoch from which on it counts milliseconds, nanoseconds
 
 
+UserStatement = Callable[[int, RecordedStatement], RecordedStatement]  # of the user's number, from 0
+
+
 class CaptureUnusable(ScenarioInvalid):
     remedy = "Capture again, or take the folder from where it is complete."
+
+
+_LESS = "Use more workers or fewer users, or capture a shorter span."
+
+
+def as_recorded(user: int, one: RecordedStatement) -> RecordedStatement:
+    """Every user sends the recorded values."""
+    return one
 
 
 # --- the leader's part -----------------------------------------------------------------------------------------------
@@ -68,17 +80,25 @@ def replay_pools(
     load: Load,
     *,
     own_database: bool,
+    of_user: UserStatement = as_recorded,
 ) -> DealtReplay:
-    """`own_database`: the scenario names a database, so that those of the capture do not matter."""
+    """`own_database`: the scenario names a database, so that those of the capture do not matter. `of_user`: what a user
+    sends for a recorded statement."""
     replay, workers = load.replay, load.workers
     assert replay is not None
     assert workers is not None
     assert load.duration_s is not None
+    _require_room(sum(one.weight for one in statements) * replay.users, workers)
     numbers = statement_numbers(manifest, statements)
     dealers = [_Dealer(replay, numbers, own_database=own_database) for _ in range(workers)]
+    times_ms: dict[int, list[float]] = {}
     for number, one in enumerate(_sent(recorded, replay)):
-        turn = one.session if replay.sessions is SessionReplay.KEEP else number
-        dealers[turn % workers].deal(one, turn // workers)
+        first = (one.session if replay.sessions is SessionReplay.KEEP else number) * replay.users
+        for user in range(replay.users):
+            worker, slot = (first + user) % workers, (first + user) // workers
+            dealers[worker].deal(of_user(user, one), slot)
+        if one.role is not StatementRole.CONTEXT:
+            times_ms.setdefault(number_of(one, numbers), []).append(one.ms)
     ends = [load.duration_s * 1e6 * part / PLAN_PARTS for part in range(1, PLAN_PARTS)]
     return DealtReplay(
         pools=tuple(
@@ -87,11 +107,21 @@ def replay_pools(
         planned=tuple(
             (*(bisect_right(dealer.dues_us, end_us) for end_us in ends), len(dealer.dues_us)) for dealer in dealers
         ),
-        recorded=tuple(
-            _recorded_times([ms for dealer in dealers for ms in dealer.recorded_ms.get(number, ())])
-            for number in range(len(statements))
-        ),
+        recorded=tuple(_recorded_times(times_ms.get(number, [])) for number in range(len(statements))),
     )
+
+
+def _require_room(statements: int, workers: int) -> None:
+    """Before anything is read: a worker would have more than fits."""
+    if statements > POOL_VALUES_MAX * workers:
+        most = f"{POOL_VALUES_MAX:,} for each of {workers:,} workers are the most"
+        raise CaptureUnusable(f"the replay has {statements:,} statements, and {most}", remedy=_LESS)
+
+
+def number_of(one: RecordedStatement, numbers: Mapping[str, int]) -> int:
+    """Of the statement of the results that it is measured as."""
+    number = numbers.get(one.template)
+    return numbers[OTHERS[one.role]] if number is None else number
 
 
 def _recorded_times(found_ms: list[float]) -> RecordedTimes:
@@ -122,7 +152,6 @@ class _Dealer:
     def __init__(self, replay: Replay, numbers: Mapping[str, int], *, own_database: bool) -> None:
         self.values: list[str] = []
         self.dues_us: list[int] = []
-        self.recorded_ms: dict[int, list[float]] = {}
         self._replay, self._numbers, self._own_database = replay, numbers, own_database
         self._texts: dict[str, int] = {}
         self._waiting: dict[int, list[str]] = {}  # by slot: session statements before the next one that is measured
@@ -134,9 +163,7 @@ class _Dealer:
             self._waiting.setdefault(slot, []).append(one.sql)
             return
         due_us = round(one.at_ms * 1000 / self._replay.speed)
-        number = self._numbers.get(one.template)
-        number = self._numbers[OTHERS[one.role]] if number is None else number
-        self.recorded_ms.setdefault(number, []).append(one.ms)
+        number = number_of(one, self._numbers)
         context = self._waiting.pop(slot, [])
         place = (one.database, one.schema)
         if not self._own_database and one.database is not None and self._places.get(slot) != place:
@@ -156,10 +183,7 @@ class _Dealer:
         self._bytes += len(text) + text.count('"') + 3  # as JSON inside of JSON
         if len(self.values) >= POOL_VALUES_MAX or self._bytes > POOL_BYTES_MAX:
             most = f"{POOL_VALUES_MAX:,} statements or {POOL_BYTES_MAX >> 20} MB"
-            raise CaptureUnusable(
-                f"the capture has more than {most} for one worker",
-                remedy="Use more workers, or capture a shorter span.",
-            )
+            raise CaptureUnusable(f"the replay has more than {most} for one worker", remedy=_LESS)
         self.values.append(text)
         self.dues_us.append(due_us)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import threading
 from collections import Counter, defaultdict
@@ -143,6 +144,27 @@ def test_a_stopped_client_makes_a_replay_invalid(bench: Bench, server, database)
 
     assert program.ended() == 5
     assert any("the client was the limit" in reason for reason in program.summary["validity"]["reasons"])
+
+
+def test_users_repeat_every_session_with_other_values(bench: Bench, server):
+    users = ("--set", "load.users=3", "--set", "load.workers=2", "--set", "embedded.service_time=10ms")
+    program = bench.start("run", EXAMPLE / "replay.yaml", "--format", "json", *users)
+
+    program.ended()
+
+    summary, manifest = program.summary, json.loads((EXAMPLE / "captured" / "capture.json").read_text("utf-8"))
+    assert summary["totals"]["failed"] == 0, summary["errors"]
+    counts = {one["name"]: 3 * one["count"] for one in manifest["templates"] if one["role"] == "read"}
+    assert {name: one["succeeded"] for name, one in summary["statements"].items()} == counts
+    assert summary["replay"]["users"] == 3
+    assert summary["connections"] == 3 * manifest["sessions"]
+    sessions = defaultdict(list)
+    for line in arrived(server, summary["run_id"]):
+        sessions[line["session_id"]].append(line["sql_text"])
+    assert len(sessions) == 3 * manifest["sessions"]
+    shapes = Counter(tuple(re.sub(r"'[^']*'|\d+", "?", text) for text in texts) for texts in sessions.values())
+    assert all(count % 3 == 0 for count in shapes.values())  # the same templates in the same order
+    assert len({tuple(texts) for texts in sessions.values()}) > len(shapes)  # and other values
 
 
 def test_the_example_runs_as_it_is(bench: Bench):

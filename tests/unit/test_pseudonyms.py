@@ -21,8 +21,8 @@ pseudonyms = Pseudonyms(KEY)
 texts = st.text(max_size=80)
 
 
-def cleaner(**options: bool) -> StatementCleaner:
-    return StatementCleaner(Pseudonyms(KEY), **options)
+def cleaner(*, keep_values: bool = False, hide_names: bool = False) -> StatementCleaner:
+    return StatementCleaner(Pseudonyms(KEY), keep_values=keep_values, hide_names=hide_names)
 
 
 def cleaned(sql: str, **options: bool) -> str:

@@ -30,7 +30,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     **dict.fromkeys(FLOOR, FLOOR),
     **{part: FLOOR | set(STACK[:depth]) for depth, part in enumerate(STACK)},
     "loadgen.report": FLOOR | set(STACK[: STACK.index("loadgen.rules") + 1]),  # it only formats
-    "loadgen.prepare": FLOOR | {f"loadgen.{name}" for name in ("model", "scenario", "workload", "snowflake")},
+    "loadgen.prepare": FLOOR
+    | {f"loadgen.{name}" for name in ("model", "scenario", "workload", "snowflake", "capture")},
     "loadgen.capture": FLOOR | {"loadgen.model", "loadgen.snowflake"},
     "loadgen.doctor": FLOOR | {f"loadgen.{name}" for name in ("model", "rules", "scenario", "snowflake", "control")},
     "loadgen.worker": UP_TO_CONTROL,

@@ -46,7 +46,7 @@ if DERANDOMIZED:
 # Tests of these folders start programs that measure, and wait for them: they get the processor when they want it. The
 # pytest processes of the other folders take what is left, at a low priority.
 MEASURING = {"process", "browser"}
-NICENESS = 15
+NICENESS = 5  # a third of the weight: beside a busy machine they go on
 LONG_FILES = {"tests/process/test_examples.py"}  # whose tests share nothing but a server
 GC_THRESHOLD = 20_000  # ten thousand tests are collected once and stay
 _numbers = itertools.count(1)

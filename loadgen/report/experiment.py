@@ -26,6 +26,7 @@ from loadgen.units import counted
 
 SCHEMA_VERSION = 1
 NO_BOUND = "no bound yet"
+BLOCKS_SHOWN = 6  # while an experiment goes on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +45,7 @@ class ExperimentFacts:
     ended_at: str
     begun: int  # blocks
     measured: Sequence[Measurement]
+    connections: Mapping[str, int]  # of arms with a closed loop
     verdict: str  # decided undecided cancelled failed invalid
     exit_code: int
     reason: str
@@ -117,6 +119,7 @@ def _arms(facts: ExperimentFacts, blocks: Sequence[BlockValues]) -> list[dict[st
         arms.append(
             {
                 "arm": name,
+                "connections": facts.connections.get(name),
                 "measurements": len(usable),
                 "qps": _mean([one.qps for one in usable]),
                 "latency_ms": {
@@ -293,6 +296,20 @@ def _pair_row(one: Mapping[str, Any]) -> tuple[str, ...]:
         f"{one['margin']:.1%}",
         one["decision"],
     )
+
+
+def block_lines(design: ExperimentDesign, blocks: Sequence[BlockValues], currency: str) -> list[str]:
+    """What every arm measured in the newest blocks, a line for each arm and metric."""
+    shown = blocks[-BLOCKS_SHOWN:]
+    if not shown:
+        return []
+    titles = {(metric, arm): f"{metric.text} of {arm}" for metric in design.margins for arm in design.arms}
+    width = max(map(len, titles.values()))
+    numbers = ", ".join(str(block.number) for block in shown)
+    return [f"measured in {'block' if len(shown) == 1 else 'blocks'} {numbers}:"] + [
+        f"  {title:<{width}}  " + "  ".join(value_text(metric, block.values[arm][metric], currency) for block in shown)
+        for (metric, arm), title in titles.items()
+    ]
 
 
 def progress_text(design: ExperimentDesign, found: Sequence[ArmComparison]) -> str:

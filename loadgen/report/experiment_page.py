@@ -15,6 +15,7 @@ from loadgen.report.experiment import arm_numbers, change_text, comparison_sente
 from loadgen.report.formatting import html
 from loadgen.report.page import note, section, short, table, text, verdict_page
 from loadgen.report.svg import Axis, Chart, ChartBand, ChartDot, ChartLine, linear_axis, svg
+from loadgen.rules.scaling import fit_scaling, scaling_text
 from loadgen.units import counted
 
 _CLASSES = {"decided": "passed", "failed": "failed", "cancelled": "cancelled"}
@@ -45,6 +46,7 @@ def experiment_html(document: Mapping[str, Any]) -> str:
         _pictures("differences", "Differences, with their margins", list(_forests(document))),
         _pictures("frontier", "Price and latency", list(_frontier(document))),
         _pictures("blocks", "Every block", list(_blocks(document))),
+        _scaling(document),
         _measurements(document),
         css=_CLASSES.get(str(document["verdict"]), "invalid"),
         about=about,
@@ -292,6 +294,36 @@ def _blocks(document: Mapping[str, Any]) -> Iterator[Picture]:
             height=240,
         )
         yield chart, ()
+
+
+def _scaling(document: Mapping[str, Any]) -> str:
+    """Throughput over connections, where every arm has another number of them."""
+    levels = {arm["arm"]: arm.get("connections") for arm in document["arms"]}
+    if not all(isinstance(level, int) for level in levels.values()) or len(set(levels.values())) < len(levels):
+        return ""
+    points = [
+        (float(levels[one["arm"]]), float(one["figures"]["qps"]))
+        for one in document["measurements"]
+        if one["outcome"] == "OK" and one["figures"] is not None and one["figures"]["qps"]
+    ]
+    if not points:
+        return ""
+    found = fit_scaling(points)
+    highest, most = max(x for x, _ in points), max(y for _, y in points)
+    drawn = () if isinstance(found, str) else (ChartLine(name="", css="s4", points=found.points(highest)),)
+    chart = Chart(
+        chart_id="scaling",
+        title="Throughput by connections, per second",
+        description="Each dot is a measurement.",
+        x=linear_axis(1.05 * highest),
+        y=linear_axis(1.1 * most),
+        lines=drawn,
+        dots=tuple(ChartDot(x=x, y=y, css="s1", label=html(f"{x:,.0f} connections: {y:,.1f}/s")) for x, y in points),
+        x_title="connections",
+        height=260,
+    )
+    said = f"No scaling curve: {found}." if isinstance(found, str) else scaling_text(found)
+    return section("scaling", "Scaling", _picture(chart, []), note(html(said)))
 
 
 def _measurements(document: Mapping[str, Any]) -> str:

@@ -152,7 +152,6 @@ def sessions(record: RunRecord) -> str:
 STEPS_WIDTH = 420
 SIGNS = '<span class="s3">● held</span><span class="s2">✕ did not</span>'
 LIMITED = '<span class="s5">○ limited by the client</span>'
-CURVE_POINTS = 60  # of the scaling curve
 HELD, CLIENT_LIMIT = "STABLE", "CLIENT_LIMIT"  # outcomes; every other one is a failure of the level
 
 
@@ -291,6 +290,4 @@ def _scaling(record: RunRecord) -> tuple[tuple[ChartLine, ...], str]:
     if isinstance(found, str):
         return (), note(html(f"No scaling curve: {found}."))
     highest = max(target for target, _ in points)
-    at = [1.0 + (highest - 1.0) * part / CURVE_POINTS for part in range(CURVE_POINTS + 1)]
-    places = tuple((connections, found.throughput(connections)) for connections in at)
-    return (ChartLine(name="", css="s4", points=places),), note(html(scaling_text(found)))
+    return (ChartLine(name="", css="s4", points=found.points(highest)),), note(html(scaling_text(found)))

@@ -58,6 +58,7 @@ def _facts(
             ended_at="",
             begun=begun,
             measured=tuple(measured),
+            connections={str(arm): int(number) for arm, number in config.get("connections", {}).items()},
             verdict=RUNNING if is_led else INTERRUPTED,
             exit_code=12,
             reason="a process leads it"

@@ -20,6 +20,7 @@ FloatArray = NDArray[np.float64]
 LEVELS_MIN = 6  # below and above the knee
 SCATTER_MAX = 0.10  # relative deviation of the measured throughput from the law
 RESAMPLES = 300
+CURVE_POINTS = 60  # that are drawn
 REACH = 2.0  # a peak beyond this multiple of the highest level was not seen
 _SEED = 20261117
 _TAILS = (2.5, 97.5)  # percent
@@ -47,6 +48,11 @@ class ScalingCurve:
         return (
             self.per_connection.value * connections / (slowed + self.coherence.value * connections * (connections - 1))
         )
+
+    def points(self, highest: float) -> tuple[tuple[float, float], ...]:
+        """To draw it, from one connection to so many."""
+        at = [1.0 + (highest - 1.0) * part / CURVE_POINTS for part in range(CURVE_POINTS + 1)]
+        return tuple((connections, self.throughput(connections)) for connections in at)
 
 
 def fit_scaling(points: Sequence[tuple[float, float]]) -> ScalingCurve | str:

@@ -14,7 +14,7 @@ from typing import Any
 from loadgen.clock import Clock
 from loadgen.errors import LoadgenError
 from loadgen.model.experiment import ExperimentEnding
-from loadgen.report.experiment import ExperimentFacts, experiment_document, progress_text
+from loadgen.report.experiment import ExperimentFacts, block_lines, experiment_document, progress_text
 from loadgen.report.records import RunRecord
 from loadgen.rules.experiment import (
     ExperimentBudget,
@@ -38,7 +38,7 @@ from loadgen.rules.scenario_plan import longest_s
 from loadgen.scenario.experiment import LoadedExperiment
 from loadgen.scenario.model import Scenario
 from loadgen.units import NS_PER_S, counted
-from orchestrator.experiment.state import ExperimentState, ExperimentStore
+from orchestrator.experiment.state import ExperimentState, ExperimentStore, arm_connections
 
 ATTEMPTS = 2  # of a measurement
 # A run that failed like this may work the next time: no connection, failed, INVALID. Others end the experiment.
@@ -131,6 +131,8 @@ class ExperimentLoop:
         blocks = complete_blocks(self._design, state.measured)
         found = compare_arms(self._design, blocks, final=state.begun >= self._design.blocks_max)
         if state.begun:
+            for line in block_lines(self._design, blocks, self._loaded.file.price.currency):
+                self._shell.told(line)
             self._shell.told(f"{counted(len(blocks), 'block')} complete: {progress_text(self._design, found)}")
         return next_step(self._design, blocks, found, self._progress(state), self._budget)
 
@@ -257,6 +259,7 @@ class ExperimentLoop:
                 ended_at=f"{self._shell.clock.utc_now():%Y-%m-%dT%H:%M:%S}Z",
                 begun=state.begun,
                 measured=state.measured,
+                connections=arm_connections(self._loaded),
                 verdict=verdict,
                 exit_code=exit_code,
                 reason=reason,

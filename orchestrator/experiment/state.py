@@ -24,6 +24,7 @@ from loadgen.errors import Busy, RunFailed, UsageError
 from loadgen.rules.measurement import Measurement
 from loadgen.scenario.experiment import LoadedExperiment
 from loadgen.scenario.frozen import template_id
+from loadgen.scenario.model import LoadMode
 from loadgen.snowflake.session import RetryPolicy
 
 Result = TypeVar("Result")
@@ -53,6 +54,12 @@ def config_of(loaded: LoadedExperiment) -> dict[str, Any]:
         "washout_s": file.washout_s,
         "seed": file.seed,
     }
+
+
+def arm_connections(loaded: LoadedExperiment) -> dict[str, int]:
+    """Of arms with a closed loop: for the scaling curve."""
+    loads = {name: arm.scenario.load for name, arm in loaded.arms.items()}
+    return {name: load.connections for name, load in loads.items() if load.mode is LoadMode.CONCURRENCY}
 
 
 def fingerprint_of(config: dict[str, Any]) -> str:
@@ -90,6 +97,7 @@ class ExperimentStore:
             price = loaded.file.price
             shown = {
                 "scenario": next(iter(loaded.arms.values())).scenario.name,
+                "connections": arm_connections(loaded),
                 "price": {"credit": price.credit, "currency": price.currency, "rates_date": price.table.date},
             }
             texts = (self.experiment_id, loaded.file.name, json.dumps(config | shown), fingerprint_of(config))

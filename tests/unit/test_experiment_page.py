@@ -53,6 +53,22 @@ def test_the_dominated_arm_is_grey_and_one_outside_the_limits_is_a_cross(documen
     assert re.search(r'class="cross limit"[^>]*/><title>b: p95', outside)
 
 
+def test_arms_that_differ_in_connections_have_a_scaling_curve():
+    """Throughput as the law has it: 10 per connection, contention 5 %."""
+    levels = {f"c{n}": n for n in (1, 2, 4, 8, 16, 32)}
+    rows = [measurement(block, arm, qps=10 * n / (1 + 0.05 * (n - 1))) for block in (1, 2) for arm, n in levels.items()]
+    known = facts(rows, arms=tuple(levels), connections=levels)
+
+    page = experiment_html(experiment_document(known))
+
+    assert '<svg id="scaling"' in page
+    assert "Universal Scalability Law: contention 5 %" in page
+    few = experiment_html(experiment_document(facts(eight_blocks(p95=5.0), connections={"a": 4, "b": 8})))
+    assert "No scaling curve: 2 levels of connections, and a scaling curve needs 6." in few
+    for other in ({}, {"a": 4}, {"a": 4, "b": 4}, {"a": "x", "b": 4}):
+        assert 'id="scaling"' not in experiment_html(experiment_document(facts(eight_blocks(), connections=other)))
+
+
 def test_a_page_without_a_complete_block_has_no_pictures():
     page = experiment_html(experiment_document(facts([measurement(1, "a")], verdict="cancelled", exit_code=130)))
 

@@ -12,7 +12,7 @@ from loadgen.metrics.window import MergedWindows, merge
 from loadgen.model.credits import Cloud, WarehouseKind, snowflake_rates
 from loadgen.model.experiment import ExperimentMetric
 from loadgen.model.threshold import parse_threshold
-from loadgen.report.experiment import ExperimentFacts, experiment_document, experiment_text, progress_text
+from loadgen.report.experiment import ExperimentFacts, block_lines, experiment_document, experiment_text, progress_text
 from loadgen.results.run_record import kind_of
 from loadgen.rules.experiment import ExperimentDesign, compare_arms, design_of
 from loadgen.rules.experiment_plan import experiment_plan_data, experiment_plan_text, plan_experiment
@@ -122,11 +122,13 @@ def design(arms=("a", "b"), maximum=20):
     )
 
 
-def measurement(block, arm, *, p95=10.0, price=1.0, attempt=1, outcome=MeasurementOutcome.OK, inside=True, **changes):
+def measurement(
+    block, arm, *, p95=10.0, price=1.0, qps=100.0, attempt=1, outcome=MeasurementOutcome.OK, inside=True, **changes
+):
     figures = MeasurementFigures(
         values={"p95": p95, "price": price},
         latency_ms={"p50": p95 / 2, "p95": p95, "p99": None},
-        qps=100.0,
+        qps=qps,
         error_rate=0.0,
         statements=1_000,
         credits=price,
@@ -183,6 +185,7 @@ def facts(rows, *, arms=("a", "b"), begun=None, **changes):
         "ended_at": "2026-11-17T18:00:00Z",
         "begun": begun if begun is not None else max((row.block for row in rows), default=0),
         "measured": rows,
+        "connections": {},
         "verdict": "decided",
         "exit_code": 0,
         "reason": "every pair is decided in every metric",
@@ -263,6 +266,19 @@ def test_what_is_open_is_told_after_a_block_with_what_would_decide_it():
 
     assert text.startswith("0 of 2 comparisons are decided; open: p95 of b compared with a +5.3 %")
     assert re.search(r"\(.* %\), decided after about \d+ blocks; price of b", text)
+
+
+def test_what_was_measured_is_told_block_by_block():
+    blocks = complete_blocks(design(), [one for one in eight_blocks(p95=5.0, price=0.5) if one.block <= 2])
+
+    assert block_lines(design(), blocks, "USD") == [
+        "measured in blocks 1, 2:",
+        "  p95 of a    10.00 ms  10.00 ms",
+        "  p95 of b    5.00 ms  5.10 ms",
+        "  price of a  1 USD  1 USD",
+        "  price of b  0.5 USD  0.51 USD",
+    ]
+    assert block_lines(design(), [], "USD") == []
 
 
 # --- the plan --------------------------------------------------------------------------------------------------------

@@ -1,23 +1,24 @@
-"""Intervals that may be looked at after every block, with the variance unknown. Closed form. Pure.
+"""Confidence sequences: intervals that hold at every look, for differences of unknown variance. Closed form. Pure.
 
-A difference is the logarithm of a ratio within a block. Differences of blocks are taken as independent and normal, with
-an unknown mean and an unknown variance; the interval covers the mean at all looks together with probability
-1 - `error`. It is the intersection of three, each of which has a part of the error:
+A difference is the logarithm of a ratio within a block. Differences of blocks are assumed to be independent and normal,
+with unknown mean and variance. With probability 1 - `error` the intervals of all looks cover the mean. Each interval is
+the intersection of three, among which the error is divided:
 
 mixture   For a mean m and effects of variance g (in units of the unknown variance) the likelihood ratio
 
               E_n(m) = (1 + n g)^(-1/2) · ((1 + u) / (1 + u / (1 + n g)))^(n/2),   u = n (mean - m)² / ((n - 1) s²)
 
-          does not depend on the unknown variance (right Haar prior on it), and is a martingale with mean 1 under m. So
-          by Ville's inequality E_n(m) ever reaches 1 / error with probability at most `error` (Lai 1976; Wang and
-          Ramdas 2024). Means with E_n(m) below that are an interval around the mean. One with g = 1 is for differences
-          about as large as their deviation, one with g = 100 decides larger ones after three or four blocks.
-last      Student's t at the planned last block: that look is fixed beforehand, so it needs no correction. Martingales
-          pay for looks that are not planned; without this part, six comparisons would miss every fifth difference of
-          5 % at 3 % noise, with it every twentieth.
+          does not depend on the unknown variance (right Haar prior on it), and is a martingale with mean 1 under m. By
+          Ville's inequality the probability that E_n(m) ever reaches 1 / error is at most `error` (Lai 1976; Wang and
+          Ramdas 2024). The means with E_n(m) below that are an interval around the observed mean. The mixture with
+          g = 1 suits differences about as large as their standard deviation; the one with g = 100 decides larger
+          differences after three or four blocks.
+last      Student's t at the planned last block: that look is fixed beforehand, so it needs no correction. A martingale
+          is valid at looks that are not planned, and its interval is wider for that: without this part, six
+          comparisons would miss every fifth difference of 5 % at 3 % noise, with it every twentieth.
 
-An interval may be intersected with those of earlier looks. Where they have nothing in common, a difference that is not
-steady is more likely than a look that failed, and the newest interval counts.
+Each interval is intersected with those of earlier looks. If they are disjoint, the difference has most likely changed
+over time, and the newest interval counts.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ ABOVE, BELOW, WITHIN, OPEN = 1, -1, 2, 0  # what an interval says of a differenc
 
 @lru_cache(maxsize=4_096)
 def half_width(blocks: int, error: float, *, last: bool) -> float:
-    """Of the interval after this many blocks, in standard deviations of the differences; inf: nothing is known yet."""
+    """Half the width of the interval after this many blocks, in standard deviations of the differences; inf: none."""
     if blocks < 2:
         return math.inf
     widths = [_mixture_width(blocks, effects, error * part) for effects, part in MIXTURES]
@@ -59,7 +60,7 @@ def confidence_sequence(
     differences: FloatArray, error: float, *, last: int | None, resolution: FloatArray | float = 0.0
 ) -> tuple[FloatArray, FloatArray]:
     """Lower and upper bounds after each block; blocks are the last axis. The look after `last` of them is the planned
-    last one; None: it has not come. `resolution` is the least half width: values are not known better."""
+    last one; None: it has not come. `resolution` is the minimum half width: values are not measured more exactly."""
     shape = differences.shape
     lows, highs = np.full(shape, -np.inf), np.full(shape, np.inf)
     low, high = np.full(shape[:-1], -np.inf), np.full(shape[:-1], np.inf)
@@ -80,24 +81,24 @@ def judge(low: FloatArray, high: FloatArray, margin: float) -> NDArray[np.int64]
     """ABOVE or BELOW when 0 is excluded, WITHIN when the interval lies inside the margin, else OPEN. Bounds are
     logarithms.
 
-    WITHIN comes first: a difference that is certain and smaller than the margin does not matter.
+    WITHIN comes first: a difference that is significant and smaller than the margin does not matter.
     """
     edge = math.log1p(margin)
     within = (low > -edge) & (high < edge)
     return np.where(within, WITHIN, np.where(low > 0, ABOVE, np.where(high < 0, BELOW, OPEN)))
 
 
-def smallest_found(blocks: int, error: float, deviation: float) -> float:
-    """About which difference (a fraction) nine of ten experiments find in this many blocks, when the logarithms of
-    single measurements deviate by this much."""
+def minimum_detectable_difference(blocks: int, error: float, deviation: float) -> float:
+    """The difference, a fraction, that about nine of ten experiments detect in this many blocks. `deviation` is the
+    standard deviation of the logarithm of one measurement."""
     needed = student_quantile(error * LAST_PART, blocks - 1)
-    spread = math.sqrt(1.0 + needed * needed / (2.0 * (blocks - 1)))  # of a t value that is about as large
+    spread = math.sqrt(1.0 + needed * needed / (2.0 * (blocks - 1)))  # standard deviation of a t value of that size
     return math.expm1((needed + 1.2816 * spread) * deviation * math.sqrt(2.0 / blocks))
 
 
 @lru_cache(maxsize=4_096)
 def student_quantile(error: float, freedom: int) -> float:
-    """The t value that is exceeded, on either side, with this probability."""
+    """The t value whose absolute value is exceeded with this probability."""
     low, high = 0.0, 1.0
     while _student_tails(high, freedom) > error:
         high *= 2.0

@@ -1,7 +1,7 @@
-"""Experiments: the order of measurements, what the blocks say about every pair of arms, and when to stop. Pure.
+"""Experiments: the order of measurements, the comparison of every pair of arms, and when to stop. Pure.
 
-Each block measures every arm once, in random order. Differences are logarithms of ratios within a block, so whatever
-changes all arms of a block alike cancels. The error of an experiment is divided among all pairs and metrics.
+Each block measures every arm once, in random order. Differences are logarithms of ratios within a block, so an effect
+that all arms of a block share cancels. The error of an experiment is divided among all pairs and metrics (Bonferroni).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from loadgen.model.experiment import Decision, ExperimentEnding, ExperimentMetri
 from loadgen.rules.confidence import ABOVE, BELOW, WITHIN, confidence_sequence, half_width, judge
 from loadgen.scenario.experiment import ExperimentFile
 
-ERROR = 0.05  # of an experiment, over all pairs and metrics together
-PERCENTILE_RESOLUTION = math.log(1.01)  # a percentile is known to 1 %, the half of a bucket
+ERROR = 0.05  # probability of any wrong decision in an experiment, over all pairs and metrics
+PERCENTILE_RESOLUTION = math.log(1.01)  # a percentile is exact to 1 %, half of a bucket
 LOST_BLOCKS_MAX = 2  # in a row
 
 
@@ -42,7 +42,7 @@ class ExperimentDesign:
 
     @property
     def error_each(self) -> float:
-        """Of one pair in one metric."""
+        """The error of one pair in one metric."""
         return ERROR / (len(self.pairs) * len(self.margins))
 
     @property
@@ -67,10 +67,10 @@ def design_of(file: ExperimentFile) -> ExperimentDesign:
 def block_order(design: ExperimentDesign, block: int) -> tuple[str, ...]:
     """The arms of a block in the order in which they are measured: the same seed gives the same order everywhere."""
 
-    def place(arm: str) -> bytes:
+    def rank(arm: str) -> bytes:
         return hashlib.sha256(f"{design.seed}\0{block}\0{arm}".encode()).digest()
 
-    return tuple(sorted(design.arms, key=place))
+    return tuple(sorted(design.arms, key=rank))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,7 @@ class BlockValues:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmComparison:
-    """Arm b beside arm a in one metric. Changes are fractions: 0.05 means that b is 5 % above a."""
+    """Arm b compared with arm a in one metric. Changes are fractions: 0.05 means that b is 5 % above a."""
 
     metric: ExperimentMetric
     a: str
@@ -133,8 +133,8 @@ def _comparison(
 
 
 def blocks_to_decide(design: ExperimentDesign, one: ArmComparison) -> int | None:
-    """About how many complete blocks decide a pair in all, if those to come are like those so far; None: more than
-    there may be, or nothing is known yet."""
+    """The estimated number of complete blocks that decides this pair, if later blocks resemble those so far; None: more
+    than the maximum, or fewer than two blocks so far."""
     logs = np.log1p(np.array(one.by_block))
     if len(logs) < 2:
         return None
@@ -155,21 +155,21 @@ def _decision(verdict: int, metric: ExperimentMetric) -> Decision:
 
 
 def decision_between(found: Sequence[ArmComparison], metric: ExperimentMetric, arm: str, other: str) -> Decision:
-    """About `arm` compared with `other`, in whichever order the pair is."""
+    """The decision about `arm` compared with `other`, whichever of them is `a`."""
     for one in found:
         if one.metric == metric and (one.a, one.b) == (other, arm):
             return one.decision
         if one.metric == metric and (one.a, one.b) == (arm, other):
-            turned = {Decision.BETTER: Decision.WORSE, Decision.WORSE: Decision.BETTER}
-            return turned.get(one.decision, one.decision)
+            reversed_decision = {Decision.BETTER: Decision.WORSE, Decision.WORSE: Decision.BETTER}
+            return reversed_decision.get(one.decision, one.decision)
     raise KeyError((metric, arm, other))
 
 
 def dominated_arms(
     design: ExperimentDesign, found: Sequence[ArmComparison], serving: Sequence[str]
 ) -> dict[str, tuple[str, ...]] | None:
-    """Arms off the frontier of price and latency, and those that dominate each: better in one of the two, and better
-    or equivalent in the other. What is undecided dominates nothing. None: the two are not compared."""
+    """Arms that are not on the frontier of price and latency, each with the arms that dominate it: better in one of the
+    two, and better or equivalent in the other; never undecided. None: price and latency are not both compared."""
     metrics = design.frontier_metrics
     if metrics is None:
         return None
@@ -191,12 +191,12 @@ def _dominates(found: Sequence[ArmComparison], metrics: Sequence[ExperimentMetri
 class ExperimentProgress:
     """How far an experiment is, after a block or before the first one."""
 
-    begun: int  # blocks, those that do not count included
+    begun: int  # blocks, also those that do not count
     lost_in_a_row: int
     elapsed_s: float
     credits: float | None  # None: not known
     longest_block_s: float  # so far, or by the plan
-    dearest_block_credits: float  # so far
+    costliest_block_credits: float  # so far
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,7 +214,7 @@ def next_step(
     progress: ExperimentProgress,
     budget: ExperimentBudget,
 ) -> ExperimentEnding | None:
-    """None: another block. A block is begun only if one as long, and as dear, as the largest so far fits the budget."""
+    """None: another block. It begins only if the budget has room for the longest and costliest block so far."""
     if len(blocks) >= design.blocks_min and all(one.decision is not Decision.UNDECIDED for one in found):
         return ExperimentEnding.DECIDED
     if progress.begun >= design.blocks_max:
@@ -224,6 +224,6 @@ def next_step(
     if budget.time_s is not None and progress.elapsed_s + progress.longest_block_s > budget.time_s:
         return ExperimentEnding.TIME
     spent = progress.credits or 0.0
-    if budget.credits is not None and spent + progress.dearest_block_credits > budget.credits:
+    if budget.credits is not None and spent + progress.costliest_block_credits > budget.credits:
         return ExperimentEnding.CREDITS
     return None

@@ -1,4 +1,4 @@
-"""What `loadgen experiment --dry-run` shows: order, time, worst-case credits, and what can be found. Pure."""
+"""What `loadgen experiment --dry-run` shows: order, time, worst-case credits, detectable difference. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadgen.log import printable
-from loadgen.rules.confidence import smallest_found
+from loadgen.rules.confidence import minimum_detectable_difference
 from loadgen.rules.experiment import ExperimentDesign, block_order
 from loadgen.rules.scenario_plan import CostEstimate, ScenarioPlan, format_span
 from loadgen.scenario.experiment import ExperimentFile
@@ -16,7 +16,7 @@ from loadgen.units import counted
 
 SHOWN_BLOCKS = 5
 REPEATS = 2  # a measurement that cannot be used is repeated once
-NOISE = 0.03  # of a measurement, for what can be found
+NOISE = 0.03  # assumed deviation of a measurement, for the detectable difference
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,10 +29,10 @@ class ExperimentPlan:
     orders: tuple[tuple[str, ...], ...]  # of the first blocks
     blocks_min: int
     blocks_max: int
-    block_s: float  # wash-out, warm-up and measurement of all arms; without preparing and starting
-    longest_s: float  # all blocks, every measurement repeated, statements slow to end
+    block_s: float  # wash-out, warm-up and measurement of all arms, without preparation and start
+    longest_s: float  # all blocks, with every measurement repeated and the full drain time
     credits_max: tuple[tuple[str, float], ...] | None  # by size; None: nothing is billed
-    found: float  # the difference that nine of ten experiments find, with noise of 3 %
+    detectable: float  # the difference that nine of ten experiments detect, with noise of 3 %
 
 
 def plan_experiment(
@@ -41,8 +41,7 @@ def plan_experiment(
     loads = [one.load for one in scenarios.values()]
     block_s = sum(file.washout_s + load.warmup_s + (load.duration_s or 0.0) for load in loads)
     measurements = design.blocks_max * REPEATS
-    slow_s = sum(file.washout_s + one.load.warmup_s + (one.load.duration_s or 0.0) + one.timing.drain_s
-                 for one in scenarios.values())  # fmt: skip
+    drains_s = sum(one.timing.drain_s for one in scenarios.values())
     costs = [plan.cost for plan in plans.values()]
     known = [cost for cost in costs if cost is not None]
     return ExperimentPlan(
@@ -53,9 +52,9 @@ def plan_experiment(
         blocks_min=design.blocks_min,
         blocks_max=design.blocks_max,
         block_s=block_s,
-        longest_s=slow_s * measurements,
+        longest_s=(block_s + drains_s) * measurements,
         credits_max=_credits(known, measurements) if known else None,
-        found=smallest_found(design.blocks_max, design.error_each, NOISE),
+        detectable=minimum_detectable_difference(design.blocks_max, design.error_each, NOISE),
     )
 
 
@@ -65,7 +64,7 @@ def _credits(costs: list[CostEstimate], measurements: int) -> tuple[tuple[str, f
 
 
 def experiment_plan_text(plan: ExperimentPlan) -> str:
-    """For people."""
+    """As text."""
     lines = [
         f"{printable(plan.name)}: {counted(len(plan.arms), 'arm')}, {counted(plan.comparisons, 'comparison')}",
         "",
@@ -75,10 +74,10 @@ def experiment_plan_text(plan: ExperimentPlan) -> str:
     lines += [
         "",
         "Time",
-        f"  A block takes about {format_span(round(plan.block_s))}, and the start of a run for each arm.",
+        f"  A block takes about {format_span(round(plan.block_s))}, plus the start of one run for each arm.",
         f"  {counted(plan.blocks_min, 'block')} at least, about {format_span(round(plan.block_s * plan.blocks_min))};"
         f" all {plan.blocks_max}, about {format_span(round(plan.block_s * plan.blocks_max))}.",
-        f"  Never more than {format_span(round(plan.longest_s))}: every measurement repeated, statements slow to end.",
+        f"  At most {format_span(round(plan.longest_s))}: every measurement repeated, each with the full drain time.",
         "",
         "Credits",
     ]
@@ -89,15 +88,15 @@ def experiment_plan_text(plan: ExperimentPlan) -> str:
         lines.append(f"  In the worst case, if every arm had a warehouse of this size: {sizes}.")
     lines += [
         "",
-        "What can be found",
-        f"  If measurements vary by {NOISE:.0%}, nine of ten experiments find a difference of {plan.found:.1%} within"
-        f" {counted(plan.blocks_max, 'block')}; larger ones sooner.",
+        "Detectable difference",
+        f"  If measurements vary by {NOISE:.0%}, nine of ten experiments detect a difference of {plan.detectable:.1%}"
+        f" within {counted(plan.blocks_max, 'block')}; larger ones sooner.",
     ]
     return "\n".join(lines)
 
 
 def experiment_plan_data(plan: ExperimentPlan) -> dict[str, Any]:
-    """For machines."""
+    """As JSON."""
     return {
         "name": plan.name,
         "arms": list(plan.arms),
@@ -107,5 +106,5 @@ def experiment_plan_data(plan: ExperimentPlan) -> dict[str, Any]:
         "block_seconds": plan.block_s,
         "longest_seconds": plan.longest_s,
         "credits_max": None if plan.credits_max is None else dict(plan.credits_max),
-        "found_at_3_percent_noise": plan.found,
+        "found_at_3_percent_noise": plan.detectable,
     }

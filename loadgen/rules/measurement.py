@@ -1,4 +1,4 @@
-"""One measurement of an experiment: what it found, from the result of its run. Pure.
+"""One measurement of an experiment: its figures, from the result of its run. Pure.
 
 Percentiles are interpolated within their bucket, so that differences below its width of 2 % can be seen when blocks are
 averaged.
@@ -20,22 +20,22 @@ from loadgen.model.experiment import ExperimentMetric, ExperimentMetricKind
 from loadgen.model.threshold import ThresholdCheck
 from loadgen.rules.bootstrap import log_quantile
 from loadgen.rules.experiment import BlockValues, ExperimentDesign
-from loadgen.rules.price import ServedStatements, WarehouseLook, billed_credits, credits_between
+from loadgen.rules.price import ServedStatements, WarehouseSample, billed_credits, credits_between
 from loadgen.rules.thresholds import check_threshold
 from loadgen.units import NS_PER_MS
 
-_TOLD = ("p50", "p90", "p95", "p99", "avg")  # of every arm, compared or not
+_REPORTED = ("p50", "p90", "p95", "p99", "avg")  # of every arm, compared or not
 
 
 class MeasurementOutcome(StrEnum):
     OK = "OK"
-    INVALID = "INVALID"  # the run ended, and cannot be used
+    INVALID = "INVALID"  # the run ended, and its figures cannot be used
     FAILED = "FAILED"  # it did not end as planned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasurementFigures:
-    """What a valid run found. Times are milliseconds."""
+    """The figures of a valid run. Times are milliseconds."""
 
     values: Mapping[str, float]  # by metric, of those that are compared
     latency_ms: Mapping[str, float | None]
@@ -63,7 +63,7 @@ class Measurement:
 
     block: int
     arm: str
-    attempt: int  # 1, or 2 after one that cannot be used
+    attempt: int  # 1, or 2 after an unusable one
     run_id: str | None
     outcome: MeasurementOutcome
     seconds: float  # with the wash-out before it
@@ -77,9 +77,9 @@ class MeasurementSource:
     """What a measurement is made of."""
 
     merged: MergedWindows
-    looks: Sequence[WarehouseLook]
-    measures_s: float  # when the measurement began, since the start of the run
-    ended_s: float  # when the run ended
+    samples: Sequence[WarehouseSample]
+    measures_s: float  # from the start of the run to the start of the measurement
+    ended_s: float  # from the start of the run to its end
 
 
 def figures_of(
@@ -92,7 +92,7 @@ def figures_of(
     """The figures, and which metrics have no value and why."""
     whole = run.merged.tally.whole
     ended_s = run.measures_s + run.merged.seconds
-    credits = credits_between(run.looks, run.measures_s, ended_s, rates)
+    credits = credits_between(run.samples, run.measures_s, ended_s, rates)
     succeeded = whole.ended.succeeded
     values: dict[str, float] = {}
     missing: list[str] = []
@@ -110,7 +110,7 @@ def figures_of(
     tried = succeeded + whole.ended.failed
     figures = MeasurementFigures(
         values=values,
-        latency_ms={name: latency_ms(ExperimentMetricKind(name), whole) for name in _TOLD},
+        latency_ms={name: latency_ms(ExperimentMetricKind(name), whole) for name in _REPORTED},
         qps=run.merged.qps,
         error_rate=whole.ended.failed / tried if tried else 0.0,
         statements=succeeded,
@@ -122,7 +122,7 @@ def figures_of(
 
 def billed_of(run: MeasurementSource, rates: CreditRates) -> float | None:
     """Credits of the whole run; None: not known."""
-    return billed_credits(run.looks, run.ended_s, rates)
+    return billed_credits(run.samples, run.ended_s, rates)
 
 
 def _tally(metric: ExperimentMetric, merged: MergedWindows) -> StatementTally:
@@ -133,14 +133,14 @@ def _tally(metric: ExperimentMetric, merged: MergedWindows) -> StatementTally:
 
 def _why_missing(metric: ExperimentMetric) -> str:
     if metric.kind is ExperimentMetricKind.PRICE:
-        return "is not known: the warehouse could not be looked at, or the rate table has no rate for it"
+        return "is not known: the warehouse could not be polled, or the rate table has no rate for it"
     if metric.kind is ExperimentMetricKind.QPS:
         return "is 0"
     return "is not known: too few statements ended, or too many were cut off"
 
 
 def latency_ms(kind: ExperimentMetricKind, tally: StatementTally) -> float | None:
-    """A percentile, interpolated, or the mean; None: the samples do not support it, or only a lower bound."""
+    """A percentile, interpolated, or the mean; None: too few samples, or only a lower bound is known."""
     known, cut_off = tally.responses
     if kind is ExperimentMetricKind.AVG:
         found = mean(known, cut_off)
@@ -169,7 +169,7 @@ def complete_blocks(design: ExperimentDesign, measured: Sequence[Measurement]) -
 
 
 def figures_document(figures: MeasurementFigures) -> dict[str, Any]:
-    """As it is stored, and shown as JSON."""
+    """As stored, and as shown in JSON."""
     return {
         "values": dict(figures.values),
         "latency_ms": dict(figures.latency_ms),
@@ -182,7 +182,7 @@ def figures_document(figures: MeasurementFigures) -> dict[str, Any]:
 
 
 def read_figures(document: Mapping[str, Any]) -> MeasurementFigures:
-    """ValueError, TypeError, KeyError: it is not what figures_document writes."""
+    """Raises ValueError, TypeError or KeyError if figures_document did not write it."""
     credits = document["credits"]
     return MeasurementFigures(
         values={str(name): float(value) for name, value in document["values"].items()},

@@ -33,7 +33,7 @@ from loadgen.rules.measurement import (
     complete_blocks,
     figures_of,
 )
-from loadgen.rules.price import WarehouseLook
+from loadgen.rules.price import WarehouseSample
 from loadgen.rules.scenario_plan import longest_s
 from loadgen.scenario.experiment import LoadedExperiment
 from loadgen.scenario.model import Scenario
@@ -152,7 +152,7 @@ class ExperimentLoop:
             elapsed_s=sum(seconds.values()),
             credits=sum(credits.values()),
             longest_block_s=max([planned_s, *seconds.values()]),
-            dearest_block_credits=max(credits.values(), default=0.0),
+            costliest_block_credits=max(credits.values(), default=0.0),
         )
 
     def _block(self, state: ExperimentState) -> ExperimentState:
@@ -271,12 +271,12 @@ def _source(run: RunOfArm) -> MeasurementSource | None:
     record = run.record
     if record is None or record.merged is None or record.scenario is None:
         return None
-    looks = [
-        WarehouseLook(at_s=poll.at_s, size=poll.size, kind=poll.kind, clusters=poll.started_clusters or 0)
+    samples = [
+        WarehouseSample(at_s=poll.at_s, size=poll.size, kind=poll.kind, clusters=poll.started_clusters or 0)
         for poll in record.polls
     ]
     measures_s = record.scenario.load.warmup_s
     ended_s = measures_s + record.merged.seconds
     if record.ended is not None and record.started is not None:
         ended_s = max(ended_s, (record.ended - record.started).total_seconds())
-    return MeasurementSource(merged=record.merged, looks=looks, measures_s=measures_s, ended_s=ended_s)
+    return MeasurementSource(merged=record.merged, samples=samples, measures_s=measures_s, ended_s=ended_s)

@@ -27,7 +27,7 @@ from loadgen.rules.measurement import (
     figures_of,
     read_figures,
 )
-from loadgen.rules.price import WarehouseLook
+from loadgen.rules.price import WarehouseSample
 from loadgen.rules.scenario_plan import plan
 from loadgen.scenario.experiment import read_experiment
 from tests.unit.metrics_builders import MS, S, sample, worker
@@ -47,11 +47,11 @@ def measured(times_ms) -> MergedWindows:
     return merge([windows])
 
 
-def source(merged: MergedWindows, *looks: WarehouseLook) -> MeasurementSource:
-    return MeasurementSource(merged=merged, looks=looks, measures_s=10.0, ended_s=10.0 + merged.seconds + 20.0)
+def source(merged: MergedWindows, *samples: WarehouseSample) -> MeasurementSource:
+    return MeasurementSource(merged=merged, samples=samples, measures_s=10.0, ended_s=10.0 + merged.seconds + 20.0)
 
 
-SMALL = WarehouseLook(at_s=0.0, size="Small", kind=WarehouseKind.GEN1, clusters=2)
+SMALL = WarehouseSample(at_s=0.0, size="Small", kind=WarehouseKind.GEN1, clusters=2)
 
 
 def test_figures_are_those_of_the_measured_span():
@@ -284,7 +284,7 @@ def test_what_was_measured_is_told_block_by_block():
 # --- the plan --------------------------------------------------------------------------------------------------------
 
 
-def test_a_plan_tells_order_time_worst_case_credits_and_what_can_be_found(tmp_path):
+def test_a_plan_tells_order_time_worst_case_credits_and_the_detectable_difference(tmp_path):
     (tmp_path / "s.yaml").write_text(
         "version: 1\nname: s\nconnection: prod\nworkload: {statements: [{name: a, sql: SELECT 1}]}\n"
         "load: {connections: 4, warmup: 10s, duration: 50s}\n"
@@ -307,7 +307,7 @@ def test_a_plan_tells_order_time_worst_case_credits_and_what_can_be_found(tmp_pa
     assert made.longest_s == 10 * 2 * 2 * (5 + 10 + 50 + 120)
     assert made.credits_max is not None
     assert dict(made.credits_max)["X-Small"] == pytest.approx(10 * 2 * 2 * 180 / 3600)
-    assert 0.04 < made.found < 0.08
+    assert 0.04 < made.detectable < 0.08
     text = experiment_plan_text(made)
     assert "block 1: " in text
     assert "4 blocks at least, about 8m 40s; all 10, about 21m 40s." in text

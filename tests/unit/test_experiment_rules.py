@@ -24,7 +24,7 @@ from loadgen.rules.experiment import (
 )
 from loadgen.rules.price import (
     ServedStatements,
-    WarehouseLook,
+    WarehouseSample,
     billed_credits,
     credits_between,
     price_per_thousand,
@@ -63,7 +63,7 @@ def blocks_of(truth, count, *, seed=1, noise=0.03):
 
 def progress(**changes):
     usual = {"begun": 0, "lost_in_a_row": 0, "elapsed_s": 0.0, "credits": None, "longest_block_s": 60.0}
-    return ExperimentProgress(**{**usual, "dearest_block_credits": 0.0, **changes})
+    return ExperimentProgress(**{**usual, "costliest_block_credits": 0.0, **changes})
 
 
 # --- order -----------------------------------------------------------------------------------------------------------
@@ -208,8 +208,8 @@ def test_no_block_is_begun_that_may_exceed_the_budget():
     assert step(budget=hour, elapsed_s=HOUR - 60) is None
     assert step(budget=hour, elapsed_s=HOUR - 59) is ExperimentEnding.TIME
     two = ExperimentBudget(credits=2.0)
-    assert step(budget=two, credits=1.5, dearest_block_credits=0.5) is None
-    assert step(budget=two, credits=1.6, dearest_block_credits=0.5) is ExperimentEnding.CREDITS
+    assert step(budget=two, credits=1.5, costliest_block_credits=0.5) is None
+    assert step(budget=two, credits=1.6, costliest_block_credits=0.5) is ExperimentEnding.CREDITS
 
 
 # --- frontier --------------------------------------------------------------------------------------------------------
@@ -259,8 +259,8 @@ def test_without_price_or_latency_there_is_no_frontier():
 # --- price -----------------------------------------------------------------------------------------------------------
 
 
-def look(at_s, size="X-Small", clusters=1, kind=WarehouseKind.GEN1):
-    return WarehouseLook(at_s=at_s, size=size, kind=kind, clusters=clusters)
+def sample(at_s, size="X-Small", clusters=1, kind=WarehouseKind.GEN1):
+    return WarehouseSample(at_s=at_s, size=size, kind=kind, clusters=clusters)
 
 
 @pytest.mark.parametrize(
@@ -291,27 +291,29 @@ def test_sizes_have_several_spellings(text):
 
 
 def test_credits_are_rate_by_clusters_by_time():
-    looks = [look(-5), look(HOUR / 2, clusters=2), look(HOUR, size="Small", clusters=1)]
+    samples = [sample(-5), sample(HOUR / 2, clusters=2), sample(HOUR, size="Small", clusters=1)]
 
-    assert credits_between(looks, 0, HOUR / 2, RATES) == pytest.approx(0.5)
-    assert credits_between(looks, 0, HOUR, RATES) == pytest.approx(0.5 + 1.0)
-    assert credits_between(looks, 0, 2 * HOUR, RATES) == pytest.approx(0.5 + 1.0 + 2.0)
+    assert credits_between(samples, 0, HOUR / 2, RATES) == pytest.approx(0.5)
+    assert credits_between(samples, 0, HOUR, RATES) == pytest.approx(0.5 + 1.0)
+    assert credits_between(samples, 0, 2 * HOUR, RATES) == pytest.approx(0.5 + 1.0 + 2.0)
 
 
 def test_a_span_before_the_first_look_is_as_that_shows():
-    assert credits_between([look(10)], 0, HOUR, RATES) == pytest.approx(1.0)
+    assert credits_between([sample(10)], 0, HOUR, RATES) == pytest.approx(1.0)
 
 
 def test_what_was_not_seen_or_has_no_rate_has_no_price():
     assert credits_between([], 0, 10, RATES) is None
-    assert credits_between([look(0, size="ADAPTIVE")], 0, 10, RATES) is None
+    assert credits_between([sample(0, size="ADAPTIVE")], 0, 10, RATES) is None
 
 
 def test_a_cluster_that_starts_is_billed_for_at_least_a_minute():
-    looks = [look(0), look(10, clusters=2), look(20), look(100)]
+    samples = [sample(0), sample(10, clusters=2), sample(20), sample(100)]
 
-    assert billed_credits(looks, 100, RATES) == pytest.approx((100 + 10 + 50) / HOUR)
-    assert billed_credits([look(0), look(10, clusters=2), look(90)], 100, RATES) == pytest.approx((100 + 80) / HOUR)
+    assert billed_credits(samples, 100, RATES) == pytest.approx((100 + 10 + 50) / HOUR)
+    assert billed_credits([sample(0), sample(10, clusters=2), sample(90)], 100, RATES) == pytest.approx(
+        (100 + 80) / HOUR
+    )
 
 
 def test_measurements_outside_the_limits_cost_and_serve_nothing():

@@ -21,7 +21,7 @@ from loadgen.rules.confidence import (
     confidence_sequence,
     half_width,
     judge,
-    smallest_found,
+    minimum_detectable_difference,
     student_quantile,
 )
 from loadgen.rules.experiment import ERROR
@@ -197,7 +197,7 @@ def test_an_interval_inside_the_margin_is_equivalence_also_when_it_excludes_noug
 
 
 def test_what_a_plan_promises_is_found_in_about_nine_of_ten():
-    effect = smallest_found(BLOCKS, ERROR / 6, NOISE)
+    effect = minimum_detectable_difference(BLOCKS, ERROR / 6, NOISE)
 
     found = simulate(20269, arms=3, metrics=2, effect=effect, margin=0.01)
 

@@ -22,13 +22,13 @@ from loadgen.capture.statement_text import StatementCleaner
 from loadgen.model.capture import CapturedTemplate, CaptureManifest, RecordedStatement, StatementRole
 
 STATEMENTS_MAX = 30
-VALUES_MAX = 10_000  # of one template that are looked at
+VALUES_MAX = 10_000  # maximum number of recorded values read per template
 CHOICES_MAX = 20
-SAMPLES_MIN = 30  # fewer say nothing about a distribution
+SAMPLES_MIN = 30  # fewer samples do not support a distribution
 STAGES_MAX, STAGE_MIN_S = 12, 10.0
 THETAS = tuple(round(0.3 + 0.05 * step, 2) for step in range(14))  # up to 0.95
-RATE_MIN = 0.01  # of a stage in which nothing was recorded
-DISTANCE_LIMIT = 1.36  # over the root of the number of samples
+RATE_MIN = 0.01  # for a stage in which nothing was recorded
+DISTANCE_LIMIT = 1.36  # divided by the square root of the number of samples: Kolmogorov-Smirnov at 5 %
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,7 +33,7 @@ from loadgen.snowflake.session import (
 )
 from loadgen.snowflake.settings import control_settings, control_tag
 
-PAGE_ROWS = 10_000  # the most that the table function returns
+PAGE_ROWS = 10_000  # maximum that the table function returns
 REACH = timedelta(days=7)  # of the table function
 REACH_MARGIN = timedelta(minutes=10)  # a page near its end may have left it when it is read
 DAY = timedelta(days=1)
@@ -85,7 +85,7 @@ class HistoryRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryPart:
-    """Rows that ended in one piece of the span, and the end of what is still to be read; None: nothing is left."""
+    """Rows that ended in one part of the span. What ended before `left_until` is still to be read; None: nothing is."""
 
     rows: Sequence[HistoryRow]
     left_until: datetime | None
@@ -97,7 +97,7 @@ ReadPage = Callable[[datetime, datetime], Sequence[HistoryRow]]
 def backwards(read: ReadPage, start: datetime, end: datetime, limit: int) -> Iterator[HistoryPart]:
     """Pages from the end of a span to its start; `read` returns at most `limit` rows, those that ended last."""
     while True:
-        # Whether the end of a range belongs to it is not documented: a moment more is read, and cut off here.
+        # Whether a range includes its end is not documented: a millisecond more is read, and filtered here.
         page = read(start, end + timedelta(milliseconds=1))
         inside = [row for row in page if start <= row.end <= end]
         if len(page) < limit:
@@ -120,7 +120,7 @@ class WarehouseHistory(SnowflakeSession):
         super().__init__(self._connect)
         self._profile, self._environ, self._patience = profile, environ, patience
         self._warehouse = warehouse.replace("\\", "\\\\").replace("'", "''")
-        self._database: str | None = None  # what the function's name is qualified with; None: not looked for yet
+        self._database: str | None = None  # qualifies the function's name; None: not looked up yet
 
     def now(self) -> datetime:
         """Naive UTC, by the server's clock."""
@@ -155,7 +155,7 @@ class WarehouseHistory(SnowflakeSession):
         return self._patience.call(lambda: [_row(row) for row in self._fetched(self._sql(_PAGE, start, end))])
 
     def _day(self, start: datetime, end: datetime, *, last: bool) -> Iterator[HistoryPart]:
-        """A day of ACCOUNT_USAGE in batches. A day that is interrupted is read again: its rows have no order."""
+        """A day of ACCOUNT_USAGE in batches. An interrupted day is read again: its rows are not ordered."""
         batch: list[HistoryRow] = []
         with self.cursor() as cursor:
             self._checked(lambda: cursor.execute(self._sql(_DAY, start, end)))
@@ -183,7 +183,7 @@ class WarehouseHistory(SnowflakeSession):
     def _checked(self, action: Callable[[], Any]) -> Any:
         try:
             return action()
-        except LoadgenError:  # from opening: it says already what to do
+        except LoadgenError:  # raised while connecting, with a remedy
             raise
         except Exception as error:  # the driver leaks exceptions of its libraries
             failure = classify(error)

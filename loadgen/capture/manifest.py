@@ -1,4 +1,4 @@
-"""What is said of a capture as a whole: counts, templates, and the README for people."""
+"""The totals of a capture: counts, templates, and its README.md."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ def template_name(sql: str, template_id: str) -> str:
 
 
 class CaptureTotals:
-    """Numbers sessions in the order of their first statements, and counts what passes, in order of start."""
+    """Numbers sessions by their first statements, and counts statements, which must come in order of start."""
 
     def __init__(self) -> None:
-        self.start_ms: float | None = None  # of the first statement; everything counts from there
+        self.start_ms: float | None = None  # of the first statement; later times are relative to it
         self.end_ms = 0.0
         self.statements = 0
-        self.sessions: list[tuple[float, float]] = []  # first and last moment of each
+        self.sessions: list[tuple[float, float]] = []  # start of the first and end of the last statement of each
         self.roles: Counter[str] = Counter()
-        self.templates: dict[str, tuple[StatementRole, int, float]] = {}  # count, milliseconds
+        self.templates: dict[str, tuple[StatementRole, int, float]] = {}  # role, count, total milliseconds
         self._numbers: dict[int, int] = {}  # by the id that the history has
 
     def counted(self, one: RecordedStatement) -> RecordedStatement:
-        """The same statement with the number of its session, and counted from the first one."""
+        """The same statement with the number of its session, and its time since the first statement."""
         ends_ms = one.at_ms + one.ms
         self.start_ms = one.at_ms if self.start_ms is None else self.start_ms
         self.end_ms = max(self.end_ms, ends_ms)

@@ -1,6 +1,6 @@
 """From rows of the history to the files of a capture, in bounded memory, and resumable.
 
-    DIR/unfinished/state.json      options, key, counts and parts: from here an interrupted capture goes on
+    DIR/unfinished/state.json      options, key, counts and parts: an interrupted capture is continued from it
     DIR/unfinished/part-N.jsonl.gz statements, sorted by start; merged at the end, a few files at a time
 
 The key of the pseudonyms lies in state.json until the capture is complete, and is deleted then.
@@ -40,9 +40,9 @@ from loadgen.model.capture import (
     header_line,
 )
 
-PART_ROWS, PART_CHARACTERS = 20_000, 64_000_000  # that are held before they are written
+PART_ROWS, PART_CHARACTERS = 20_000, 64_000_000  # held in memory before a part is written
 MERGED_AT_ONCE = 50  # files
-TEMPLATES_MAX, TEMPLATE_CHARACTERS = 10_000, 2_000  # whose texts are known; the rest is counted only
+TEMPLATES_MAX, TEMPLATE_CHARACTERS = 10_000, 2_000  # whose texts are kept; further templates are only counted
 ACCOUNT_USAGE_TEXT_MAX = 100_000  # characters; longer texts are cut off there
 UNFINISHED, TEMPLATES_FILE = "unfinished", "templates.jsonl"
 COMPRESSION = 6
@@ -98,16 +98,16 @@ class CaptureExists(UsageError):
 
 
 class CaptureRecorder:
-    """add() rows, save() whenever they are complete down to a moment, finish() once."""
+    """add() rows, save() when all rows that ended after a moment were added, finish() once."""
 
     def __init__(self, folder: Path, options: CaptureOptions, arguments: Mapping[str, str]) -> None:
-        """Goes on with an unfinished capture of the same arguments. Raises ConfigurationError."""
+        """Continues an unfinished capture with the same arguments. Raises ConfigurationError."""
         self._folder, self._unfinished = folder, folder / UNFINISHED
         if (folder / MANIFEST_FILE).exists():
             raise CaptureExists(f"{printable(str(folder), 200)} holds a capture already")
         self._state = self._begun(options, arguments)
         self.options = replace(options, start=_moment(self._state["start"]), end=_moment(self._state["end"]))
-        self.left_until = _moment(self._state["left_until"])  # None at first: of nothing
+        self.left_until = _moment(self._state["left_until"])  # rows that ended later are stored; None: none are
         self._cleaner = StatementCleaner(
             Pseudonyms(bytes.fromhex(self._state["key"])),
             keep_values=options.keep_values,
@@ -135,10 +135,10 @@ class CaptureRecorder:
                 if state["arguments"] != dict(arguments):
                     raise ConfigurationError(
                         f"{printable(str(self._folder), 200)} holds an unfinished capture with other options",
-                        remedy="Use the same options to go on with it, or name another folder with --out.",
+                        remedy="Use the same options to continue it, or name another folder with --out.",
                     )
                 for part in self._unfinished.glob("part-*"):
-                    if part.name not in state["parts"]:  # written, but what it belongs to was not complete
+                    if part.name not in state["parts"]:  # written after the last save(): its rows are read again
                         part.unlink()
                 return state
         except (OSError, ValueError, KeyError) as error:
@@ -188,7 +188,7 @@ class CaptureRecorder:
         self._write_state(self._state)
 
     def _recorded(self, row: HistoryRow) -> RecordedStatement | LeftOutReason:
-        """With the session id and the moment as the history has them: finish() counts from the beginning."""
+        """With session id and time as in the history: finish() numbers sessions, and makes times relative."""
         filters = self.options.filters
         if not filters.wants(row):
             return LeftOutReason.FILTERED
@@ -233,7 +233,7 @@ class CaptureRecorder:
         return kind, self._cleaner.bound(value, kind)
 
     def _known_templates(self) -> dict[str, str]:
-        """What an interrupted capture has learned; the last line may be cut off."""
+        """The templates that an interrupted capture has stored; the last line may be incomplete."""
         path = self._unfinished / TEMPLATES_FILE
         lines = path.read_text("utf-8").splitlines() if path.exists() else []
         return dict(json.loads(line) for line in lines if line.endswith("]"))
@@ -277,7 +277,7 @@ class CaptureRecorder:
             manifest = self._manifest(totals, _sha256(path))
             (self._unfinished / "README.md").write_text(readme_text(manifest), "utf-8")
             (self._unfinished / MANIFEST_FILE).write_text(manifest.text(), "utf-8")
-            for name in (STATEMENTS_FILE, "README.md", MANIFEST_FILE):  # the last one makes it a capture
+            for name in (STATEMENTS_FILE, "README.md", MANIFEST_FILE):  # with the last file the capture is complete
                 os.replace(self._unfinished / name, self._folder / name)
             shutil.rmtree(self._unfinished)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""An SQL text in pieces: literals, names, binds and the rest. Comments are dropped here, and nowhere kept."""
+"""An SQL text in pieces: literals, names, binds and the rest. Comments are removed here."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LITERALS = ("string", "raw", "number")
 
 
 def pieces_of(text: str) -> list[SqlPiece]:
-    """The text in pieces, comments left out: what they say is for people."""
+    """The text in pieces, without its comments."""
     pieces: list[SqlPiece] = []
     end = 0
     for match in _PIECES.finditer(text):

@@ -1,4 +1,4 @@
-"""What the syntax tree of a statement says: its role, and what each literal in it is."""
+"""The syntax tree of a statement: its role, and how each literal is treated."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from sqlglot.tokenizer_core import TokenType
 from loadgen.capture.sql_pieces import LITERALS, SqlPiece, value_of
 from loadgen.model.capture import LeftOutReason, StatementRole
 
-logging.getLogger("sqlglot").setLevel(logging.CRITICAL)  # it warns of texts that it cannot parse, with the text
+logging.getLogger("sqlglot").setLevel(logging.CRITICAL)  # its warnings contain the texts that it cannot parse
 
 
 class LiteralTreatment(StrEnum):
     KEEP = "keep"
     VALUE = "value"
-    SMALL = "small"  # a number that stays unless it is large
+    SMALL = "small"  # a number, kept unless it is large
     PATTERN = "pattern"  # a regular expression
-    FORMAT = "format"  # stays if it looks like one
-    KEY = "key"  # of an object: stays if it looks like a name
+    FORMAT = "format"  # kept if it is a format
+    KEY = "key"  # of an object: kept if it is written like a name
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class StatementShape:
 _LITERAL_TOKENS = {TokenType.STRING: "string", TokenType.RAW_STRING: "raw", TokenType.NUMBER: "number"}
 _UNKNOWN_LITERALS = {
     token for token in TokenType if token.name.endswith("_STRING") and token not in _LITERAL_TOKENS
-}  # x'AB', b'01': rare, and not written the same everywhere
+}  # x'AB', b'01': rare, with several notations
 _UNIT_WORD = (
     r"(?:nano|micro|milli)?sec(?:ond)?s?|[smhdwy]|min(?:ute)?s?|h(?:ou)?rs?|days?|dayofweek\w*|dayofyear|dow|doy"
     r"|weeks?|week_?iso|weekofyear|wk|mon(?:th)?s?|mm|q(?:uarte)?rs?|y(?:ea)?rs?|yyyy|dd|epoch\w*|[nm]s|us|start|end"
@@ -118,7 +118,7 @@ def shape_of_statement(pieces: Sequence[SqlPiece], read: ParsedStatement) -> Sta
 def _literal_spans(
     read: ParsedStatement, pieces: Sequence[SqlPiece], starts: dict[int, int]
 ) -> Iterator[tuple[int, int]]:
-    """Where the parser saw literals. It takes .5 for a point and a number, and so it does :1 and $1."""
+    """Where the parser saw literals. It reads .5 as a point and a number, likewise :1 and $1."""
     for token in read.tokens:
         if token.token_type in _LITERAL_TOKENS:
             before = starts.get(token.start - 1)
@@ -145,7 +145,7 @@ def _role_of(tree: Any) -> StatementRole | LeftOutReason:
 
 
 def _sets_session(tree: Any) -> bool:
-    """Is it ALTER SESSION, of parameters that a replay may have?"""
+    """Is it ALTER SESSION with parameters that a replay may set?"""
     if str(tree.args.get("kind")).upper() != "SESSION":
         return False
     items = [item for action in tree.args.get("actions") or () for item in action.find_all(exp.SetItem)]
@@ -155,7 +155,7 @@ def _sets_session(tree: Any) -> bool:
 
 def _treatment(node: Any, pieces: Sequence[SqlPiece], number: int) -> LiteralTreatment:
     piece = pieces[number]
-    if node is None:  # the parser took it as a part of the structure, or made another value of it
+    if node is None:  # the parser made it a part of the structure, or another value
         before = next((other.text for other in reversed(pieces[:number]) if other.kind != "space"), "")
         if before.endswith("["):
             return LiteralTreatment.KEY if piece.kind == "string" else LiteralTreatment.KEEP
@@ -191,7 +191,7 @@ def stays(treatment: LiteralTreatment, value: str) -> bool:
 
 
 def fits(shape: StatementShape, pieces: Sequence[SqlPiece]) -> bool:
-    """May this text be treated like the others of its shape? What stands for a format must be one."""
+    """May this text be treated like others of its shape? A literal that is kept as a format must be one."""
     literals = (piece for piece in pieces if piece.kind in LITERALS)
     return all(
         treatment is not LiteralTreatment.FORMAT or stays(treatment, value_of(piece))

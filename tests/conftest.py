@@ -11,10 +11,12 @@ import gc
 import itertools
 import logging
 import os
+import re
 import shlex
 import signal
 import zlib
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from loadgen.snowflake.driver import spare_lsb_release
 from tests.command_line import Shell
 from tests.control_plane import ControlPlane
 from tests.embedded_server import EmbeddedServer
+from tests.processes import ROOT
 
 # A deadline, or a look at how long examples take, would measure the machine. The same examples every time, unless
 # others are asked for: what fails then fails again.
@@ -43,9 +46,11 @@ if DERANDOMIZED:
     # Hypothesis also draws constants of the modules that happen to be imported, which differ by pytest process.
     setattr(providers, "is_local_module_file", lambda _: False)  # noqa: B010  (private)
 
-# Tests of these folders start programs that measure, and wait for them: they get the processor when they want it. The
-# pytest processes of the other folders take what is left, at a low priority.
-MEASURING = {"process", "browser"}
+# Files that import one of these, and the test of the README, make runs: INVALID ones without a core for their client.
+# The other files take what is left of the processor, at a low priority.
+MAKES_RUNS = re.compile(
+    r"tests\.process\.(?:run_bench|run_commands|container_bench|pool_bench|worker_driver)\b|^README = ", re.MULTILINE
+)
 NICENESS = 5  # a third of the weight: beside a busy machine they go on
 LONG_FILES = {"tests/process/test_examples.py"}  # whose tests share nothing but a server
 GC_THRESHOLD = 20_000  # ten thousand tests are collected once and stay
@@ -84,7 +89,7 @@ class Groups(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types fo
     def _assign_work_unit(self, node: Any) -> None:
         """The first file for this process. One that measures takes the others' files when it has none left."""
         measures = _is_measuring(node.gateway.id)
-        found = next((scope for scope in self.workqueue if _starts_programs(scope) is measures), None)
+        found = next((scope for scope in self.workqueue if _makes_runs(scope.split()[0]) is measures), None)
         if found is None and not measures:
             node.shutdown()
             return
@@ -102,8 +107,9 @@ def pytest_collection_finish() -> None:
     gc.freeze()  # what is there now stays until the end
 
 
-def _starts_programs(nodeid: str) -> bool:
-    return nodeid.split("/")[1] in MEASURING
+@cache
+def _makes_runs(file: str) -> bool:
+    return MAKES_RUNS.search((ROOT / file).read_text("utf-8")) is not None
 
 
 def _is_measuring(worker: str) -> bool:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loadgen.cli.common import echo, noted_signals, print_lines, print_verdict, raise_priority, terminal_width
-from loadgen.cli.options import control_reader, format_option
+from loadgen.cli.options import control_access, format_option
 from loadgen.cli.run import follow_run, job_roles, server_for
 from loadgen.errors import LoadgenError
 from loadgen.log import printable
@@ -137,7 +137,7 @@ def _run(
 
     clock = SystemClock()
     place = ControlPlaneLocation.of_scenario(next(iter(scenarios.values())))
-    control = control_reader(place, "experiment")
+    control = control_access(place, "experiment")
     make_runs_folder(output_dir)
     run_in_thread(lambda: ensure_tables(place, RetryPolicy(stop=threading.Event(), clock=clock)), name="setup")
     if resume is not None:

@@ -190,7 +190,7 @@ def baseline_check_of(baseline: str | None, confirm: bool, place: ControlPlaneLo
 
     check_confirm(baseline, confirm)
     return BaselineCheck(
-        baseline=None if baseline is None else check_baseline(baseline, control_reader(place, "baseline")),
+        baseline=None if baseline is None else check_baseline(baseline, control_access(place, "baseline")),
         confirm=confirm,
     )
 
@@ -282,10 +282,10 @@ def with_control_session(
         stop.set()  # after Ctrl-C the thread is left behind, and has nothing to say any more
 
 
-def control_reader(
+def control_access(
     place: ControlPlaneLocation, name: str
 ) -> Callable[[Callable[[ControlSession, RetryPolicy], Result]], Result]:
-    """with_control_session for this control plane, for code that has to look at it later."""
+    """with_control_session for this control plane, for code that uses it later."""
     return lambda action: with_control_session(
         action,
         name=name,

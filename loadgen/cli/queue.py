@@ -16,6 +16,7 @@ from loadgen.cli.options import (
     baseline_check_of,
     baseline_options,
     connection_option,
+    control_access,
     control_options,
     count_option,
     format_option,
@@ -213,14 +214,7 @@ def _added(place: ControlPlaneLocation, wanted: QueueRequest) -> EnqueueResult:
         ensure_tables(session.place, patience)
         return run_queue.add(session, patience, wanted)
 
-    return with_control_session(
-        put,
-        name="queue",
-        connection=place.connection,
-        database=place.database,
-        schema=place.schema,
-        warehouse=place.warehouse,
-    )
+    return control_access(place, "queue")(put)
 
 
 def _print_asked(row: QueuedRun, reason: str, output: str) -> None:

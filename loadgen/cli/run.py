@@ -35,7 +35,7 @@ from loadgen.cli.options import (
     baseline_options,
     check_confirm,
     connection_option,
-    control_reader,
+    control_access,
     format_option,
     output_dir_option,
     override_option,
@@ -130,7 +130,7 @@ def run(
         share=share_warehouse,
     )
     with notify_when_done(scenario, _warn) as told, server_for(scenario, quiet=quiet):
-        judge = baseline_judge(baseline, control_reader(place, "baseline"))
+        judge = baseline_judge(baseline, control_access(place, "baseline"))
         told.summary = _run(make_job(), judge, quiet=quiet, output=output, again=confirm)
         if confirm and wants_second_run(told.summary):
             echo("a regression is suspected: one more run will tell", err=True)

@@ -18,6 +18,7 @@ from loadgen.cli.options import (
     baseline_check_of,
     baseline_options,
     connection_option,
+    control_access,
     control_options,
     count_option,
     format_option,
@@ -337,14 +338,7 @@ def _added(place: ControlPlaneLocation, new: NewSchedule) -> ScheduleRow:
         schedules.add(session, patience, new)
         return schedules.find(session, patience, new.name)
 
-    return with_control_session(
-        put,
-        name="schedule",
-        connection=place.connection,
-        database=place.database,
-        schema=place.schema,
-        warehouse=place.warehouse,
-    )
+    return control_access(place, "schedule")(put)
 
 
 def _now(session: ControlSession, patience: RetryPolicy) -> datetime:

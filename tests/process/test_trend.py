@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from loadgen.cli.main import main
-from loadgen.cli.options import control_reader
+from loadgen.cli.options import control_access
 from loadgen.control.tables import run_status, test_results, warehouse_poll_snapshots
 from loadgen.control.tables.run_status import NewRun, Run
 from loadgen.control.tables.test_results import ResultRow
@@ -210,7 +210,7 @@ def store_usual_nights(nights: Nights) -> None:
 
 def check_suspected(nights: Nights) -> dict[str, Any]:
     """The first of three nights, and what --baseline trend says of it."""
-    look = control_reader(nights.plane.place, "baseline")
+    look = control_access(nights.plane.place, "baseline")
     first = nights.run(52.0, driver="5.3.0", generation="2", server="10.2.0")
     code, data = nights.json("orders")
     assert (code, data["verdict"], data["runs_in_series"]) == (0, "suspected", NIGHTS + 1)
@@ -224,7 +224,7 @@ def check_suspected(nights: Nights) -> dict[str, Any]:
 
 
 def check_confirmed(nights: Nights, first: dict[str, Any], page: Path) -> dict[str, Any]:
-    look = control_reader(nights.plane.place, "baseline")
+    look = control_access(nights.plane.place, "baseline")
     second = nights.run(52.0, driver="5.3.0", generation="2", server="10.2.0")
     code, data = nights.json("orders", "--last", "5")
     assert (code, data["verdict"], data["exit_code"]) == (11, "regression", 11)
@@ -255,7 +255,7 @@ def check_confirmed(nights: Nights, first: dict[str, Any], page: Path) -> dict[s
 
 
 def check_known(nights: Nights, second: dict[str, Any]) -> None:
-    look = control_reader(nights.plane.place, "baseline")
+    look = control_access(nights.plane.place, "baseline")
     nights.run(52.0, driver="5.3.0", generation="2", server="10.2.0")
     code, data = nights.json("orders")
     assert (code, data["verdict"]) == (0, "steady")
@@ -272,7 +272,7 @@ def check_new_series(nights: Nights) -> None:
 
 def check_lower_bounds(nights: Nights) -> None:
     """A p95 of which only a lower bound is known."""
-    look = control_reader(nights.plane.place, "baseline")
+    look = control_access(nights.plane.place, "baseline")
     for _ in range(5):
         nights.run(52.0, driver="6.0.0")
     low = nights.run(30.0, driver="6.0.0", at_least=True)
@@ -288,7 +288,7 @@ def check_lower_bounds(nights: Nights) -> None:
 
 def check_refused_baselines(nights: Nights) -> None:
     """What cannot be a baseline is told before the run."""
-    look = control_reader(nights.plane.place, "baseline")
+    look = control_access(nights.plane.place, "baseline")
     assert check_baseline("trend", look) == "trend"
     for name, why in (
         ("nosuchrun", "there is no run nosuchrun"),
@@ -314,7 +314,7 @@ def test_an_unknown_name_is_answered_with_every_scenario_that_has_runs(nights: N
 
 
 def test_a_run_is_set_beside_the_one_that_was_named(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
-    look, store = control_reader(nights.plane.place, "baseline"), Store(nights.plane, capsys)
+    look, store = control_access(nights.plane.place, "baseline"), Store(nights.plane, capsys)
     first, slow = store.run("20261114-0200-orders-aaaa"), store.run("20261115-0200-orders-bbbb", slower=1.2)
     elsewhere = store.run("20261116-0200-orders-cccc", warehouse="BIG_WH")
 

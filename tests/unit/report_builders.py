@@ -172,6 +172,17 @@ def record(
 
 
 LONG_NAME = "point_lookup_of_an_order_by_its_primary_key"
+FIND_MAX_STEPS = tuple(
+    FindMaxStepResult(number=number, target=4 * number, succeeded=100, failed=0, qps=100.0 * number,
+         latency_ms={"p50": 5.0, "p95": 9.0, "p99": None},
+         error_rate=0.0, queue_seen=False, reason="p95 40.3 ms is more than 20 % above 29.4 ms",
+         outcome="STABLE" if number < 3 else "DEGRADED")
+    for number in (1, 2, 3)
+)  # fmt: skip
+FIND_MAX = {
+    "max_concurrency": 8, "result": "TRUE_MAX", "reason": "12 did not hold", "failed_at": 12,
+    "failed_outcome": "DEGRADED", "qps": 200.0, "p95_ms": 9.0, "confidence": "high", "steps": [],
+}  # fmt: skip
 
 
 def full(**more: Any) -> RunRecord:
@@ -187,18 +198,8 @@ def full(**more: Any) -> RunRecord:
             Checked(check="pay.p95 < 24ms", value=29.0, passed=False),
         ),
         "environment": {"loadgen": "0.1.0", "shared_warehouse": False, "platform": "Linux-6.18-x86_64-with-glibc2.36"},
-        "find_max": {
-            "max_concurrency": 8, "result": "TRUE_MAX", "reason": "12 did not hold", "failed_at": 12,
-            "failed_outcome": "DEGRADED", "qps": 200.0, "p95_ms": 9.0, "confidence": "high", "steps": [],
-        },
-    }  # fmt: skip
-    steps = tuple(
-        FindMaxStepResult(number=number, target=4 * number, succeeded=100, failed=0, qps=100.0 * number,
-             latency_ms={"p50": 5.0, "p95": 9.0, "p99": None},
-             error_rate=0.0, queue_seen=False, reason="p95 40.3 ms is more than 20 % above 29.4 ms",
-             outcome="STABLE" if number < 3 else "DEGRADED")
-        for number in (1, 2, 3)
-    )  # fmt: skip
+        "find_max": FIND_MAX,
+    }
     events = (
         RunEvent(at_s=0.0, label="START", text="START: 2 workers", kind=EventKind.START),
         RunEvent(at_s=0.1, label="8 conn.", text="target 8 connections"),
@@ -208,7 +209,7 @@ def full(**more: Any) -> RunRecord:
         RunEvent(at_s=8.0, label="worker-1 lost", text="worker-1 was lost", kind=EventKind.LOST),
         RunEvent(at_s=12.4, label="STOP", text="STOP: duration", kind=EventKind.STOP),
     )
-    return record(names, facts=found, **({"steps": steps, "events": events} | more))
+    return record(names, facts=found, **({"steps": FIND_MAX_STEPS, "events": events} | more))
 
 
 def hostile(**more: Any) -> RunRecord:

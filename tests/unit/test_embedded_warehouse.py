@@ -103,7 +103,8 @@ def test_a_cancelled_statement_leaves_the_queue_at_once():
     run(scenario)
 
 
-def test_a_statement_cancelled_in_the_moment_of_its_turn_passes_the_slot_on():
+@pytest.mark.parametrize("cancelled_first", [True, False], ids=["before its turn", "at its turn"])
+def test_the_slot_of_a_cancelled_statement_goes_to_the_next_one(cancelled_first):
     async def scenario():
         warehouse = a_warehouse(slots=1)
         holder = await warehouse.admit()
@@ -111,29 +112,11 @@ def test_a_statement_cancelled_in_the_moment_of_its_turn_passes_the_slot_on():
         lucky = asyncio.create_task(warehouse.admit())
         await settle()
 
-        holder.release()
-        unlucky.cancel()
+        for act in (unlucky.cancel, holder.release) if cancelled_first else (holder.release, unlucky.cancel):
+            act()
         await settle()
 
         assert unlucky.cancelled()
-        assert lucky.done()
-        assert (warehouse.running, warehouse.queued) == (1, 0)
-
-    run(scenario)
-
-
-def test_a_statement_cancelled_just_before_its_turn_is_skipped():
-    async def scenario():
-        warehouse = a_warehouse(slots=1)
-        holder = await warehouse.admit()
-        unlucky = asyncio.create_task(warehouse.admit())
-        lucky = asyncio.create_task(warehouse.admit())
-        await settle()
-
-        unlucky.cancel()
-        holder.release()
-        await settle()
-
         assert lucky.done()
         assert (warehouse.running, warehouse.queued) == (1, 0)
 

@@ -6,12 +6,13 @@ import configparser
 import os
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from loadgen.cli.common import duration_s
 from loadgen.cli.pool import run as pool_run
+from loadgen.clock import Clock
 from orchestrator.nightly.attempt import STOP_S
 from orchestrator.nightly.pool import LEAVE_MARGIN_S, PoolManager
 from orchestrator.nightly.pool_size import PoolRules
@@ -20,6 +21,7 @@ from tests.processes import ROOT, wait_until
 
 PYTHON = [sys.executable, "-I", "-S", "-c"]
 SILENT = [*PYTHON, "import sys; sys.stdin.read()"]
+ONE = PoolRules(min_runners=1, max_runners=1)
 STATE = '{"worker_id": "w-1", "registered": true, "draining": false, "queue_id": "q", "runs": 3, "idle_s": null}'
 
 
@@ -31,18 +33,23 @@ def children() -> Iterator[list[RunnerProcess]]:
         child.close()
 
 
+def starter(children: list[RunnerProcess], clock: Clock, command: list[str]) -> Callable[[str], RunnerProcess]:
+    def start(name: str) -> RunnerProcess:
+        children.append(RunnerProcess(name, command, os.environ, clock))
+        return children[-1]
+
+    return start
+
+
 def test_a_start_that_fails_ends_no_pool_and_is_tried_less_and_less_often(clock, children):
     left, told = [OSError(11, "Resource temporarily unavailable")] * 20, list[str]()
 
     def start(name: str) -> RunnerProcess:
         if left:
             raise left.pop()
-        child = RunnerProcess(name, SILENT, os.environ, clock)
-        children.append(child)
-        return child
+        return starter(children, clock, SILENT)(name)
 
-    rules = PoolRules(min_runners=1, max_runners=1)
-    manager = PoolManager(rules, start, lambda: None, clock=clock, tell=told.append)
+    manager = PoolManager(ONE, start, lambda: None, clock=clock, tell=told.append)
     manager.step()
     manager.step()
     tried_at_once = 20 - len(left)
@@ -60,13 +67,7 @@ def test_events_of_a_runner_are_told_with_its_name(clock, children):
     says = [*PYTHON, """print('{"told": "claimed orders-1"}', flush=True); import sys; sys.stdin.read()"""]
     told: list[str] = []
 
-    def start(name: str) -> RunnerProcess:
-        child = RunnerProcess(name, says, os.environ, clock)
-        children.append(child)
-        return child
-
-    rules = PoolRules(min_runners=1, max_runners=1)
-    manager = PoolManager(rules, start, lambda: None, clock=clock, tell=told.append)
+    manager = PoolManager(ONE, starter(children, clock, says), lambda: None, clock=clock, tell=told.append)
 
     def heard() -> bool:
         manager.step()
@@ -83,13 +84,9 @@ def test_what_a_runner_held_that_ended_by_itself_is_released(clock, children, co
     says = f"import sys\nsys.stdin.readline(); print({STATE!r}, flush=True); sys.exit({code})"
     gone: list[str] = []
 
-    def start(name: str) -> RunnerProcess:
-        child = RunnerProcess(name, [*PYTHON, says], os.environ, clock)
-        children.append(child)
-        return child
-
-    rules = PoolRules(min_runners=1, max_runners=1)
-    manager = PoolManager(rules, start, lambda: None, clock=clock, release=gone.append)
+    manager = PoolManager(
+        ONE, starter(children, clock, [*PYTHON, says]), lambda: None, clock=clock, release=gone.append
+    )
 
     def replaced() -> bool:
         manager.step()

@@ -15,13 +15,23 @@ from hypothesis import strategies as st
 
 from loadgen.log import printable
 from loadgen.report import formatting
-from loadgen.report.records import FindMaxStepResult
 from loadgen.report.run_distribution import RANGES_MAX, range_counts, range_edges_ms
 from loadgen.report.run_page import report_html
 from loadgen.rules.thresholds import Checked
 from loadgen.scenario.model import Load, LoadMode
 from tests.unit.metrics_builders import histogram
-from tests.unit.report_builders import HOSTILE_NAME, HOSTILE_TEXT, full, hostile, page, record, scenario, timeline
+from tests.unit.report_builders import (
+    FIND_MAX,
+    FIND_MAX_STEPS,
+    HOSTILE_NAME,
+    HOSTILE_TEXT,
+    full,
+    hostile,
+    page,
+    record,
+    scenario,
+    timeline,
+)
 
 
 def _whole(value: float) -> float:
@@ -120,22 +130,14 @@ def test_the_servers_times_are_shown_with_their_coverage() -> None:
 
 
 def test_a_search_shows_its_answer_and_every_step() -> None:
-    steps = tuple(
-        FindMaxStepResult(number=number, target=4 * number, succeeded=100, failed=0, qps=100.0 * number,
-             latency_ms={"p50": 5.0, "p95": 9.0, "p99": None},
-             error_rate=0.0, queue_seen=False, reason="why",
-             outcome="STABLE" if number < 3 else "DEGRADED")
-        for number in (1, 2, 3)
-    )  # fmt: skip
-    found = {"max_concurrency": 8, "result": "TRUE_MAX", "reason": "12 did not hold", "failed_at": 12,
-             "failed_outcome": "DEGRADED", "qps": 200.0, "p95_ms": 9.0, "confidence": "high", "steps": []}  # fmt: skip
-    read = page(record(facts={"find_max": found}, steps=steps))
+    read = page(record(facts={"find_max": FIND_MAX}, steps=FIND_MAX_STEPS))
     assert {"steps", "steps-qps", "steps-p95"} <= read.charts
     assert "the limit itself was found" in read.words
     assert read.words.count("DEGRADED") >= 2
     assert "limited by the client" not in read.words
 
-    limited = page(record(facts={"find_max": found}, steps=(*steps[:2], replace(steps[2], outcome="CLIENT_LIMIT"))))
+    limit = replace(FIND_MAX_STEPS[2], outcome="CLIENT_LIMIT")
+    limited = page(record(facts={"find_max": FIND_MAX}, steps=(*FIND_MAX_STEPS[:2], limit)))
     assert "○ limited by the client" in limited.words
     assert limited.words.count("✕ did not") == 3  # the legend of each chart
 

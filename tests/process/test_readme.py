@@ -37,7 +37,7 @@ SERVE = "./bin/loadgen embedded serve"
 # Which test runs a command, by the longest beginning that fits.
 OFFLINE, OWN_SERVER, RUN, SERVED, AFTER_RUNS, CONNECTED, HELP, WRITES = range(8)
 TRIED_BY = {
-    **dict.fromkeys(("validate", "schema", "grants", "schedule print"), OFFLINE),
+    **dict.fromkeys(("validate", "schema", "grants", "schedule print", "experiment"), OFFLINE),
     **dict.fromkeys(
         ("runs", "watch", "report", "compare", "schedule", "queue", "trend", "workers", "pool"), AFTER_RUNS
     ),

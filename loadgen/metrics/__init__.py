@@ -11,6 +11,7 @@ tally             outcome → times, per statement; errors; tallies add
 connections       connection time against its plan; logins
 client_resources  CPU and lateness of the worker itself, in a window
 stalls            spans in which everything in flight was overdue
+replayed          mode replay: when statements were sent, and their rows
 interval          one second of a worker: percentiles, and tallies for sliding thresholds
 
 window_codec      JSON of histograms, tallies and windows: the columns of WINDOW_RESULTS

@@ -11,6 +11,7 @@ from operator import add
 from loadgen.metrics.client_resources import ClientResourceUse
 from loadgen.metrics.connections import ConnectionTime
 from loadgen.metrics.recorder import WindowState
+from loadgen.metrics.replayed import ReplayTally, all_replayed
 from loadgen.metrics.stalls import Span, WindowStalls, run_stalls
 from loadgen.metrics.tally import StatementTally, Tally
 from loadgen.model.counts import Counts, count_discrepancy
@@ -35,6 +36,7 @@ class WindowResult:
     client: ClientResourceUse | None = None  # None: not measured
     stalls: WindowStalls | None = None  # None: not measured
     surplus: int = 0  # succeeded statements answered after the window, less those of others answered inside it
+    replayed: ReplayTally | None = None  # None: another mode, or the window is not final
 
     @property
     def folded(self) -> bool:
@@ -54,6 +56,7 @@ class MergedWindows:
     stalls: tuple[Span, ...] | None = None  # None: not measured
     stages: Mapping[str, MergedWindows] = field(default_factory=dict)  # those that thresholds are about, by name
     surplus: int = 0
+    replayed: ReplayTally | None = None  # None: not of all workers
 
     @property
     def surplus_fraction(self) -> float:
@@ -102,6 +105,7 @@ def merge(workers: Iterable[Sequence[WindowResult]], *, live: bool = False) -> M
         statement_qps=statement_qps,
         stalls=run_stalls([window.stalls for window in windows] for windows in known),
         surplus=sum(window.surplus for windows in known for window in windows),
+        replayed=all_replayed(window.replayed for windows in known for window in windows),
     )
 
 

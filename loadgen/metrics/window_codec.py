@@ -6,7 +6,8 @@ are those of groups of 3 (`edges`). A service time that equals the response time
 out.
 
     COUNTS    {"version", scheduled … in_flight, "statements": {name: {skipped … cancelled}}, "errors": [{…}],
-               "connections": {planned_ms, delivered_ms, logging_in_ms}, "client": {…}, "stalls": {…}, "surplus": n}
+               "connections": {planned_ms, delivered_ms, logging_in_ms}, "client": {…}, "stalls": {…}, "surplus": n,
+               "replayed": {sent, rows}}
     BUCKETS   {"version", "statements": {name: {OUTCOME: {"response": h, "service": h}, "lag": h, "unsent": h}}}
 
 Counts could be had from buckets; they are written for people, and so that a reader can tell when one of the two has
@@ -38,6 +39,7 @@ from loadgen.metrics.histogram import (
 from loadgen.metrics.json_fields import COUNT_MAX, TIME_NS_MAX, JsonFields, parse
 from loadgen.metrics.outcome import Outcome
 from loadgen.metrics.recorder import WindowState
+from loadgen.metrics.replayed import read_replayed, replayed_data
 from loadgen.metrics.stalls import read_stalls, stalls_data
 from loadgen.metrics.tally import ErrorKey, ErrorTally, StatementTally, Tally, Times
 from loadgen.metrics.window import WindowResult, window_discrepancy
@@ -128,6 +130,7 @@ def counts_data(result: WindowResult) -> dict[str, Any]:
         **({} if result.client is None else {"client": _client_data(result.client)}),
         **({} if result.stalls is None else {"stalls": stalls_data(result.stalls)}),
         **({} if not result.surplus else {"surplus": result.surplus}),
+        **({} if result.replayed is None else {"replayed": replayed_data(result.replayed)}),
     }
 
 
@@ -174,6 +177,7 @@ def read_result(counts: JsonFields, buckets: JsonFields, **window: Any) -> Windo
         client=client,
         stalls=stalls,
         surplus=surplus,
+        replayed=read_replayed(counts.part("replayed")) if counts.has("replayed") else None,
         **window,
     )
     problem = window_discrepancy(result)

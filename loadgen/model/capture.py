@@ -157,12 +157,14 @@ class WriteReplay(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedTimes:
-    """What the history says of the statements with one name: their times on the server."""
+    """What the history says of the statements with one name: their times on the server, and their rows."""
 
     count: int
     avg_ms: float
     p50_ms: float
     p95_ms: float
+    rows: int = 0  # of the statements whose number of rows is known
+    rows_known: int = 0  # how many these are
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

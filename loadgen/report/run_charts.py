@@ -214,9 +214,9 @@ class Timeline:
         chart = Chart(
             chart_id=name,
             title=title,
-            description=_described(tracks),
+            description=described(tracks),
             x=self._axis,
-            y=_value_axis([value for track in tracks for value in track.values], limits),
+            y=value_axis([value for track in tracks for value in track.values], limits),
             lines=tuple(
                 ChartLine(
                     name=html(track.name) if track.label else "",
@@ -334,7 +334,8 @@ def _phase(phase: str, again: bool) -> str:
     return names.get(phase, phase.lower())
 
 
-def _described(tracks: Sequence[ChartSeries]) -> str:
+def described(tracks: Sequence[ChartSeries]) -> str:
+    """The lines in words, for screen readers."""
     said = []
     for track in tracks:
         known = sorted(value for value in track.values if value is not None)
@@ -346,7 +347,7 @@ def _described(tracks: Sequence[ChartSeries]) -> str:
     return html("; ".join(said) or "nothing was measured", 1_000)
 
 
-def _value_axis(values: Values, limits: Sequence[ChartLimit] = ()) -> Axis:
+def value_axis(values: Values, limits: Sequence[ChartLimit] = ()) -> Axis:
     """For these values, and for limits that are not far above them."""
     known = sorted(value for value in values if value is not None)
     highest = known[-1] if known else 1.0
@@ -377,9 +378,9 @@ def warehouse_chart(record: RunRecord, hover: HoverData) -> str:
     chart = Chart(
         chart_id="polls",
         title="Statements in the warehouse",
-        description=_described(tracks),
+        description=described(tracks),
         x=time_axis(end_s),
-        y=_value_axis([value for one in tracks for value in one.values]),
+        y=value_axis([value for one in tracks for value in one.values]),
         lines=tuple(ChartLine(name=one.name, css=one.css, points=one.drawn, filled=one.filled) for one in tracks),
         height=150,
     )

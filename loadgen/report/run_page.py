@@ -15,7 +15,7 @@ from loadgen.report.page import SCRIPT, html_page, note, section
 from loadgen.report.records import RunRecord
 from loadgen.report.run_charts import HoverData, Timeline, warehouse_chart
 from loadgen.report.run_distribution import histogram_chart, percentile_curve, ranges
-from loadgen.report.run_replay import replayed
+from loadgen.report.run_replay import arrivals_chart, replayed
 from loadgen.report.run_statements import find_max, sessions, stages, statements
 
 REASONS_MAX = 20
@@ -81,7 +81,7 @@ def _sections(record: RunRecord, hover: HoverData) -> Iterator[tuple[str, str, s
     yield "times", "Response times", tables.times(record) + _spread(record)
     yield "statements", "Statements", statements(record, timeline)
     if summary.get("replay"):
-        yield "replay", "Recorded and replayed", replayed(summary["replay"])
+        yield "replay", "Recorded and replayed", arrivals_chart(record, hover) + replayed(summary["replay"])
     yield "errors", "Errors", tables.errors(summary)
     if "sessions" in summary:
         yield "sessions", "User sessions", sessions(record)

@@ -10,6 +10,7 @@ from typing import Any
 from loadgen.log import printable
 from loadgen.report import formatting
 from loadgen.report.formatting import login_words
+from loadgen.report.run_replay import has_rows, rows_text
 from loadgen.rules.delivered_load import percent
 from loadgen.units import counted
 
@@ -64,6 +65,7 @@ def summary_lines(
         [*_latencies(summary, width)],
         [*_stages(summary.get("stages") or ())],
         [*_replay(summary.get("replay"), width)],
+        [*_replayed_rows(summary.get("replay"), width)],
         [*_find_max(summary)],
         [*_errors(summary["errors"])],
         [*_client(summary["client"]), *files],
@@ -235,6 +237,19 @@ def _replay(replay: Mapping[str, Any] | None, width: int) -> Iterator[TextLine |
         yield f"each statement was sent once for each of {formatting.count(replay['users'])} users"
     if replay["pseudonyms"]:
         yield "values were pseudonyms: rows, and with them times, may differ from those of the recording"
+
+
+def _replayed_rows(replay: Mapping[str, Any] | None, width: int) -> Iterator[TextLine | str]:
+    if not replay or not has_rows(replay):
+        return
+    cells = [
+        (
+            printable(one["statement"], NAME_MAX),
+            *(rows_text(part.get("rows_avg")) for part in (one["recorded"], one["replayed"])),
+        )
+        for one in replay["compared"][:REPLAYED_MAX]
+    ]
+    yield from _table(("rows of each statement, on average", "recorded", "replayed"), cells, width)
 
 
 def _stages(stages: Sequence[Mapping[str, Any]]) -> Iterator[str]:

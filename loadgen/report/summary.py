@@ -45,7 +45,18 @@ _ORDER = (
     *("limited_at", "seconds"),
     *("scheduled", "skipped", "succeeded", "failed", "cancelled", "reads", "writes", "qps", "error_rate"),
     *(*PERCENTILES, "avg", "min", "max", "at_least", "cut_off"),
-    *("p95_ms", "latency_ms", "service_ms", "lag_ms", "statements", "stages", "errors", "thresholds", "find_max"),
+    *(
+        "rows_avg",
+        "p95_ms",
+        "latency_ms",
+        "service_ms",
+        "lag_ms",
+        "statements",
+        "stages",
+        "errors",
+        "thresholds",
+        "find_max",
+    ),
     *("planned_connection_seconds", "delivered_connection_seconds", "logging_in_connection_seconds"),
     *("planned_arrivals", "sent_arrivals", "overload_arrivals", "fraction", "by_worker", "by_window", "step_id"),
     *("worker_results", "delivered", "stalls", "longest_ms", "total_ms", "spans_s", *_CLIENT),
@@ -63,7 +74,7 @@ _FRACTIONS = {
     *("rate", "starts_s"),
     *(*_CLIENT, "others_cores", "overhead_ms"),
     *("planned_connection_seconds", "delivered_connection_seconds", "logging_in_connection_seconds", "fraction"),
-    *("second", "longest_ms", "total_ms", "speed", "slower_ms", "client_lag_avg_ms"),
+    *("second", "longest_ms", "total_ms", "speed", "slower_ms", "client_lag_avg_ms", "rows_avg"),
 }
 
 

@@ -20,7 +20,7 @@ from functools import cache
 from typing import Any, get_type_hints
 
 from loadgen.errors import ConfigurationError
-from loadgen.model.capture import Replay
+from loadgen.model.capture import RecordedTimes, Replay
 from loadgen.model.workload import KeyRange, Parameter, Sharding, Statement, Workload
 from loadgen.scenario.document import resolve_template, template_of, variables_in
 from loadgen.scenario.model import FindMaxSettings, Load, LoadMode, LoadStage, Pool, Scenario
@@ -41,6 +41,7 @@ _OPTIONAL: dict[type, frozenset[str]] = {
     Statement: frozenset({"session"}),
     LoadStage: frozenset({"name"}),
     Replay: frozenset({"folder", "users"}),
+    RecordedTimes: frozenset({"rows", "rows_known"}),
 }
 
 

@@ -27,6 +27,7 @@ from loadgen.snowflake.driver import Connection, Cursor
 from loadgen.snowflake.failure import Failure, classify, describe
 from loadgen.units import NS_PER_S
 from loadgen.worker.client_context import ClientContext, ClientSlot
+from loadgen.worker.query_log import query_id_of
 from loadgen.worker.sessions import login_pause_s
 from loadgen.worker.statements import CheckFailed, RollbackFailed, with_tag
 from loadgen.workload.draw import Row
@@ -203,6 +204,8 @@ class Client:
             slot.k += 1
             left -= 1
             self.flight.append((number, window, due_ns, sent_ns))
+            if context.recorded is not None:
+                context.replayed.append((window, number, context.recorded.due_us(index) * 1000 + late_ns, None))
             if not self._execute(cursor, number, row) or not left or monotonic_ns() >= self._expires_ns:
                 return
 
@@ -221,10 +224,12 @@ class Client:
             number, window, due_ns, sent_ns = self.flight.pop()
         except IndexError:
             return False
+        if rows is not None and self._context.recorded is not None:
+            self._context.replayed.append((window, number, None, rows))
         self.slot.recorder.append((number, window, due_ns, sent_ns, done_ns, outcome))
         kept = self.slot.log
         if kept is not None and kept.wants(outcome):
-            kept.entries.append((_query_id(cursor, outcome), number, window, due_ns, sent_ns, done_ns, rows, outcome))
+            kept.entries.append((query_id_of(cursor, outcome), number, window, due_ns, sent_ns, done_ns, rows, outcome))
         return True
 
     def _unbegin(self, window: int | None) -> None:
@@ -393,8 +398,3 @@ class Client:
         self._most = sys.maxsize if limits.max_statements is None else limits.max_statements
         self._first_k = self.slot.k
         self._expires_ns = sys.maxsize if math.isinf(age_s) else monotonic_ns() + round(age_s * NS_PER_S)
-
-
-def _query_id(cursor: Cursor, outcome: Outcome | FailedOutcome) -> str | None:
-    """None when the answer did not come: the cursor still has the id of the statement before."""
-    return None if isinstance(outcome, FailedOutcome) and not outcome.answered else cursor.sfqid

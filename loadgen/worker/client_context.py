@@ -12,6 +12,7 @@ from itertools import count
 from loadgen.clock import Clock, SystemClock
 from loadgen.metrics.connections import ConnectionMeter
 from loadgen.metrics.recorder import Recorder, WindowRegistry
+from loadgen.metrics.replayed import ReplayedEntry
 from loadgen.metrics.sample_collector import SampleCollector
 from loadgen.model.counts import ErrorCategory
 from loadgen.model.worker import worker_share
@@ -113,6 +114,7 @@ class ClientContext:
     arrivals: ArrivalQueue | SessionArrivals | None = None  # open loop: those of the window that is open
     recorded: RecordedStream | None = None  # mode replay: what is sent
     client_lags: deque[tuple[int, int]] = field(default_factory=deque)  # and how late by its client: window, ns
+    replayed: deque[ReplayedEntry] = field(default_factory=deque)  # and what became of it
     tags: dict[int | None, str] = field(default_factory=dict)  # QUERY_TAG by window
     connections: ConnectionMeter = field(default_factory=ConnectionMeter)
     clock: Clock = field(default_factory=SystemClock)

@@ -13,6 +13,7 @@ from loadgen.control.tables.test_results import ResultRow
 from loadgen.metrics.interval import Interval, ThresholdSecond, threshold_subjects
 from loadgen.metrics.live_metrics import FULL_SECONDS_WORKERS_MAX, LiveMetrics, LiveSecond, write_live
 from loadgen.metrics.recorder import WindowState
+from loadgen.metrics.replayed import ReplayMeter
 from loadgen.metrics.window import WindowResult
 from loadgen.metrics.window_codec import WindowRow
 from loadgen.model.counts import UserSessionCounts
@@ -53,6 +54,8 @@ class MetricsCollector:
         self._handed: set[int] = set()
         self._log_failed = False
         self._client = ClientResourceMeter()
+        statements, duration_s = parts.scenario.workload.statements, parts.scenario.load.duration_s
+        self._replayed = ReplayMeter((one.name for one in statements), duration_s or 0.0)
         self._timed = frozenset(parts.scenario.workload.heaviest(TIMED_MAX))
         self._subjects = threshold_subjects(parts.scenario.thresholds)
         self._is_brief = arguments.worker_group_count > FULL_SECONDS_WORKERS_MAX and not self._subjects
@@ -68,6 +71,7 @@ class MetricsCollector:
         self._client.add(resources, parts.windows.held())
         self._client.add_lags(parts.context.client_lags)
         interval = parts.harvester.harvest(now_ns, parts.pool.flights, resources.paused)
+        self._replayed.add(parts.context.replayed)  # after it: rows are told before a statement is recorded
         self._keep_log()
         phase = self._phase(interval)
         if phase is not None and not (phase is Phase.COOLDOWN and self._cooled and resources.is_short):
@@ -178,7 +182,7 @@ class MetricsCollector:
             if result.window_id in self._handed or not (everything or result.state is WindowState.FINAL):
                 continue
             self._handed.add(result.window_id)
-            result = self._with_client(result)
+            result = self._with_replayed(self._with_client(result))
             self._final.append(result)
             final = result.state is WindowState.FINAL
             row = WindowRow.of(result, worker_id=self._arguments.worker_id, epoch=self._parts.command_queue.epoch)
@@ -192,6 +196,11 @@ class MetricsCollector:
         if client is not None and connections is not None:
             connections = connections.while_running(client.gap_ms, client.elapsed_ms)
         return replace(result, client=client, connections=connections, stalls=stalls)
+
+    def _with_replayed(self, result: WindowResult) -> WindowResult:
+        """Only where a window is stored: heartbeats have no room for it."""
+        is_replay = self._parts.context.recorded is not None
+        return replace(result, replayed=self._replayed.tally(result.window_id)) if is_replay else result
 
     def _sessions(self) -> UserSessionCounts | None:
         return None if self._parts.users is None else self._parts.users.counts

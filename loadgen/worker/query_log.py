@@ -28,6 +28,7 @@ from loadgen.metrics.recorder import Window
 from loadgen.model.workload import StatementKind
 from loadgen.scenario.settings import QueryLogMode
 from loadgen.scenario.settings import QueryLogSettings as Policy
+from loadgen.snowflake.driver import Cursor
 
 VERSION = 1
 RECORDS, METADATA = "executions.bin", "executions.jsonl"
@@ -45,6 +46,11 @@ RECORD_BYTES = _RECORD.size + _SUM.size
 
 # (query id, statement, window, due_ns, sent_ns, done_ns, rows, outcome)
 QueryLogEntry = tuple[str | None, int, int, int, int, int, int | None, Outcome | FailedOutcome]
+
+
+def query_id_of(cursor: Cursor, outcome: Outcome | FailedOutcome) -> str | None:
+    """None when the answer did not come: the cursor still has the id of the statement before."""
+    return None if isinstance(outcome, FailedOutcome) and not outcome.answered else cursor.sfqid
 
 
 class ClientQueryLog:

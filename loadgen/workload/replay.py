@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
@@ -91,14 +91,15 @@ def replay_pools(
     _require_room(sum(one.weight for one in statements) * replay.users, workers)
     numbers = statement_numbers(manifest, statements)
     dealers = [_Dealer(replay, numbers, own_database=own_database) for _ in range(workers)]
-    times_ms: dict[int, list[float]] = {}
+    found: dict[int, list[tuple[float, int | None]]] = {}  # milliseconds and rows
     for number, one in enumerate(_sent(recorded, replay)):
         first = (one.session if replay.sessions is SessionReplay.KEEP else number) * replay.users
         for user in range(replay.users):
             worker, slot = (first + user) % workers, (first + user) // workers
             dealers[worker].deal(of_user(user, one), slot)
         if one.role is not StatementRole.CONTEXT:
-            times_ms.setdefault(number_of(one, numbers), []).append(one.ms)
+            rows = None if one.role is StatementRole.TRANSACTION else one.rows
+            found.setdefault(number_of(one, numbers), []).append((one.ms, rows))
     ends = [load.duration_s * 1e6 * part / PLAN_PARTS for part in range(1, PLAN_PARTS)]
     return DealtReplay(
         pools=tuple(
@@ -107,7 +108,7 @@ def replay_pools(
         planned=tuple(
             (*(bisect_right(dealer.dues_us, end_us) for end_us in ends), len(dealer.dues_us)) for dealer in dealers
         ),
-        recorded=tuple(_recorded_times(times_ms.get(number, [])) for number in range(len(statements))),
+        recorded=tuple(_recorded_times(found.get(number, [])) for number in range(len(statements))),
     )
 
 
@@ -124,11 +125,17 @@ def number_of(one: RecordedStatement, numbers: Mapping[str, int]) -> int:
     return numbers[OTHERS[one.role]] if number is None else number
 
 
-def _recorded_times(found_ms: list[float]) -> RecordedTimes:
-    ranked = np.sort(np.array(found_ms or [0.0]))
+def _recorded_times(found: Sequence[tuple[float, int | None]]) -> RecordedTimes:
+    ranked = np.sort(np.array([ms for ms, _ in found] or [0.0]))
+    known = [rows for _, rows in found if rows is not None]
     p50_ms, p95_ms = (float(ranked[math.ceil(len(ranked) * part) - 1]) for part in (0.5, 0.95))
     return RecordedTimes(
-        count=len(found_ms), avg_ms=round(float(ranked.mean()), 3), p50_ms=round(p50_ms, 3), p95_ms=round(p95_ms, 3)
+        count=len(found),
+        avg_ms=round(float(ranked.mean()), 3),
+        p50_ms=round(p50_ms, 3),
+        p95_ms=round(p95_ms, 3),
+        rows=sum(known),
+        rows_known=len(known),
     )
 
 

@@ -112,7 +112,12 @@ def test_a_captured_workload_is_replayed_in_order(bench: Bench, server, database
     compared = {one["statement"]: one for one in summary["replay"]["compared"]}
     assert {name: one["recorded"]["count"] for name, one in compared.items()} == by_template
     assert all(one["recorded"]["avg"] >= 150.0 <= one["replayed"]["avg"] for one in compared.values())
-    assert "Recorded and replayed" in next(bench.home.glob("*/runs/*/report.html")).read_text("utf-8")
+    inserted = next(one for name, one in compared.items() if "insert" in name and one["recorded"]["count"] > 1)
+    assert inserted["recorded"]["rows_avg"] == inserted["replayed"]["rows_avg"] == 1.0
+    assert all(one["replayed"]["rows_avg"] is not None for one in compared.values())
+    page = next(bench.home.glob("*/runs/*/report.html")).read_text("utf-8")
+    assert "Recorded and replayed" in page
+    assert 'id="arrivals"' in page
     sessions = defaultdict(list)
     for line in sent:
         sessions[line["session_id"]].append(line["sql_text"])

@@ -50,7 +50,7 @@ class ScalingCurve:
         )
 
     def points(self, highest: float) -> tuple[tuple[float, float], ...]:
-        """To draw it, from one connection to so many."""
+        """Points to draw, from one connection to `highest`."""
         at = [1.0 + (highest - 1.0) * part / CURVE_POINTS for part in range(CURVE_POINTS + 1)]
         return tuple((connections, self.throughput(connections)) for connections in at)
 

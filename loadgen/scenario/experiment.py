@@ -394,7 +394,7 @@ def _check_arms_together(checked: CheckedFile[Any], file: ExperimentFile, arms: 
         also = next((o for o in arms if o != name and arms[o].scenario.target.warehouse == used), None)
         if arm is not None and arm.create and also is not None:
             what = f"makes a warehouse that arm {printable(also)} uses too"
-            checked.problem(("arms", name, "warehouse", "create"), what, "give each of them a name of its own")
+            checked.problem(("arms", name, "warehouse", "create"), what, "give each of them a different name")
         same = next((other for other in list(arms)[:number] if arms[other].scenario == loaded.scenario), None)
         if same is not None and file.arms[same].settings == file.arms[name].settings:
             checked.warn(("arms", name), f"is the same as arm {printable(same)}: an A/A comparison")

@@ -1,4 +1,4 @@
-"""The result of an experiment: experiment.json, and the same for people. Pure."""
+"""The result of an experiment as experiment.json and as text. Pure."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from loadgen.units import counted
 
 SCHEMA_VERSION = 1
 NO_BOUND = "no bound yet"
-BLOCKS_SHOWN = 6  # while an experiment goes on
+BLOCKS_SHOWN = 6  # newest blocks in the progress output
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentFacts:
-    """Everything a result is made of."""
+    """The input of a result."""
 
     experiment_id: str
     name: str
@@ -45,8 +45,8 @@ class ExperimentFacts:
     ended_at: str
     begun: int  # blocks
     measured: Sequence[Measurement]
-    connections: Mapping[str, int]  # of arms with a closed loop
-    verdict: str  # decided undecided cancelled failed invalid
+    connections: Mapping[str, int]  # of arms with a closed loop, by arm
+    verdict: str  # decided, undecided, cancelled, failed or invalid
     exit_code: int
     reason: str
 
@@ -138,7 +138,7 @@ def _arms(facts: ExperimentFacts, blocks: Sequence[BlockValues]) -> list[dict[st
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    """Geometric, as ratios are compared; None: one is not known, or there is none."""
+    """The geometric mean, because ratios are compared; None: a value is unknown, or there is none."""
     known = [value for value in values if value]
     return math.exp(math.fsum(map(math.log, known)) / len(known)) if known and len(known) == len(values) else None
 
@@ -176,11 +176,11 @@ def _measurement(one: Measurement) -> dict[str, Any]:
     }
 
 
-# --- words -----------------------------------------------------------------------------------------------------------
+# --- text ------------------------------------------------------------------------------------------------------------
 
 
 def answer(document: Mapping[str, Any]) -> str:
-    """The question answered in a sentence or two."""
+    """The answer of the experiment in a few sentences."""
     if not document["blocks"]["complete"]:
         return "No block is complete: nothing can be said about the arms."
     frontier = [arm["arm"] for arm in document["arms"] if arm["on_frontier"]]
@@ -204,7 +204,7 @@ def answer(document: Mapping[str, Any]) -> str:
 
 
 def comparison_sentence(one: Mapping[str, Any]) -> str:
-    """b compared with a in one metric."""
+    """One sentence on b compared with a in one metric."""
     metric = ExperimentMetric.parse(one["metric"])
     name, a, b = metric.text, one["a"], one["b"]
     interval = f"{change_text(one['low'])} to {change_text(one['high'])}"
@@ -222,7 +222,7 @@ def change_text(value: float | None) -> str:
 
 
 def value_text(metric: ExperimentMetric, value: float | None, currency: str) -> str:
-    """With its unit."""
+    """The value with its unit."""
     if value is None:
         return formatting.NONE
     if metric.kind is ExperimentMetricKind.PRICE:
@@ -249,8 +249,8 @@ def experiment_text(document: Mapping[str, Any]) -> str:
     lines += formatting.aligned(pairs, left=(0, 1, 2, 6))
     lines.append("")
     lines.append(
-        f"{complete} of {blocks['begun']} begun, at most {blocks['maximum']}. Intervals hold together, at every look,"
-        f" with {1 - document['error']:.0%} probability."
+        f"{complete} of {blocks['begun']} begun, at most {blocks['maximum']}. Intervals hold simultaneously,"
+        f" at every look, with {1 - document['error']:.0%} probability."
     )
     if document["credits"] is not None:
         rates = f"rates of {printable(document['price']['rates_date'], 40)}"
@@ -299,7 +299,7 @@ def _pair_row(one: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def block_lines(design: ExperimentDesign, blocks: Sequence[BlockValues], currency: str) -> list[str]:
-    """What every arm measured in the newest blocks, a line for each arm and metric."""
+    """The values of the newest blocks, one line for each metric and arm."""
     shown = blocks[-BLOCKS_SHOWN:]
     if not shown:
         return []

@@ -30,7 +30,7 @@ def experiment_markdown(document: Mapping[str, Any]) -> str:
     blocks = document["blocks"]
     parts.append(
         f"{len(blocks['complete'])} complete blocks of {blocks['begun']} begun, at most {blocks['maximum']}. Intervals"
-        f" hold together, at every look, with {1 - document['error']:.0%} probability. Experiment"
+        f" hold simultaneously, at every look, with {1 - document['error']:.0%} probability. Experiment"
         f" {markdown(document['experiment_id'])}."
     )
     if document["credits"] is not None:
@@ -41,7 +41,7 @@ def experiment_markdown(document: Mapping[str, Any]) -> str:
 
 
 def _plain(text: str) -> str:
-    """Our own words as they are; what may be more than words as code."""
+    """Text of loadgen as it is; text with other characters as code."""
     return text if _WORDS.fullmatch(text) else markdown(text, 2_000)
 
 

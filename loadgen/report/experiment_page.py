@@ -22,9 +22,9 @@ _CLASSES = {"decided": "passed", "failed": "failed", "cancelled": "cancelled"}
 _CELLS = {"better": "ok", "worse": "miss", "equivalent": "ok"}
 _COLOURS = {"better": "s3", "worse": "s2", "equivalent": "s1", "undecided": "limit"}
 _ROW_HEIGHT = 26
-_NAME_MAX = 9  # characters beside an axis
-_REACH_MAX = 10.0  # of the axis of changes
-_LINES_MAX = 200  # blocks in a picture
+_NAME_MAX = 9  # characters of a label beside an axis
+_REACH_MAX = 10.0  # highest change that the axis shows
+_LINES_MAX = 200  # blocks in a chart
 _ARM_HEAD = ("arm", "blocks", "statements/s", "p50", "p95", "p99", "errors", "limits held", "credits")
 _PAIR_HEAD = ("metric", "arm", "compared with", "decision", "change", "interval", "margin")
 
@@ -61,7 +61,7 @@ def _arms(document: Mapping[str, Any]) -> str:
     said = []
     if document["limits"]:
         limits = ", ".join(html(limit, 100) for limit in document["limits"])
-        said.append(note(f"Limits: {limits}. A measurement that breaks one costs, and serves nothing."))
+        said.append(note(f"Limits: {limits}. A measurement that breaks one adds cost and no served statements."))
     if document["credits"] is not None:
         date = html(document["price"]["rates_date"], 40)
         said.append(note(f"Credits and prices are estimated from polls of the warehouse, with the rates of {date}."))
@@ -88,15 +88,15 @@ def _pairs(document: Mapping[str, Any]) -> str:
         for one in document["comparisons"]
     ]
     rule = note(
-        f"All intervals hold together, at every look, with {1 - document['error']:.0%} probability. Equivalent: the"
-        " interval lies inside the margin. Undecided is not the same as equal."
+        f"All intervals hold simultaneously, at every look, with {1 - document['error']:.0%} probability. Equivalent:"
+        " the interval lies inside the margin. Undecided is not the same as equal."
     )
     sentences = "".join(f"<li>{html(comparison_sentence(one), 500)}</li>" for one in document["comparisons"])
     listed = f"<details><summary>In words</summary><ul>{sentences}</ul></details>"
     return section("pairs", "Every pair", table("pairs", _PAIR_HEAD, rows, words=4), rule, listed)
 
 
-Picture = tuple[Chart, Sequence[str]]  # with the words of its legend
+Picture = tuple[Chart, Sequence[str]]  # a chart and the texts of its legend
 
 
 def _pictures(name: str, title: str, charts: Sequence[Picture]) -> str:
@@ -123,7 +123,7 @@ def _forests(document: Mapping[str, Any]) -> Iterator[Picture]:
         if found:
             names = [html(f"{one['b']} / {one['a']}", 100) for one in reversed(found)]
             keys: list[str] = []
-            if any(len(name) > _NAME_MAX for name in names):  # beside an axis there is little room
+            if any(len(name) > _NAME_MAX for name in names):  # labels beside an axis must be short
                 keys = [f"{row}: {name}" for row, name in enumerate(names, 1)][::-1]
                 names = [str(row) for row in range(1, len(names) + 1)]
             yield _forest(f"forest{number}", metric, float(margin), found, names), keys
@@ -163,7 +163,7 @@ def _forest(
 
 
 def _change_axis(low: float, high: float) -> Axis:
-    """From a round number below to one above 0; nothing falls by more than 100 %."""
+    """From a round number below 0 to one above; a change is never below -100 %."""
     low, high = max(low, -1.0), min(high, _REACH_MAX)
     step = linear_axis(100 * (high - low), ticks=6).ticks[1][0] / 100
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
@@ -173,7 +173,7 @@ def _change_axis(low: float, high: float) -> Axis:
 
 
 def _frontier(document: Mapping[str, Any]) -> Iterator[Picture]:
-    """Price against latency; dominated arms are grey, those outside the limits are crosses."""
+    """Price against latency: dominated arms are grey, arms outside the limits are crosses."""
     latency = next((text for text in document["metrics"] if ExperimentMetric.parse(text).kind.is_latency), None)
     price = ExperimentMetricKind.PRICE.value
     places = {} if latency is None else _places(document, latency, price)
@@ -209,7 +209,7 @@ Span = tuple[float, float, float]  # low, estimate, high
 
 
 def _places(document: Mapping[str, Any], latency: str, price: str) -> dict[str, tuple[Span, Span]]:
-    """Of every arm, by its ratio to the reference; the reference has no interval."""
+    """The position of every arm with its interval compared with the reference, which has none."""
     values = {metric: _means(document, metric) for metric in (latency, price)}
     reference = document["reference"]
     places = {}
@@ -286,7 +286,7 @@ def _blocks(document: Mapping[str, Any]) -> Iterator[Picture]:
         chart = Chart(
             chart_id=f"blocks{number}",
             title=f"{html(metric, 100)}: each line is a block",
-            description="Lines that go the same way show a difference that holds within every block.",
+            description="Parallel lines show a difference that holds within every block.",
             x=Axis(low=-0.2, high=len(arms) - 0.8, ticks=ticks),
             y=linear_axis(highest, unit=unit),
             lines=tuple(lines),
@@ -297,7 +297,7 @@ def _blocks(document: Mapping[str, Any]) -> Iterator[Picture]:
 
 
 def _scaling(document: Mapping[str, Any]) -> str:
-    """Throughput over connections, where every arm has another number of them."""
+    """Throughput over connections, when every arm has a different number of them."""
     levels = {arm["arm"]: arm.get("connections") for arm in document["arms"]}
     if not all(isinstance(level, int) for level in levels.values()) or len(set(levels.values())) < len(levels):
         return ""
@@ -327,7 +327,7 @@ def _scaling(document: Mapping[str, Any]) -> str:
 
 
 def _measurements(document: Mapping[str, Any]) -> str:
-    head = ("block", "arm", "attempt", "run", "outcome", "seconds", *document["metrics"], "why not")
+    head = ("block", "arm", "attempt", "run", "outcome", "seconds", *document["metrics"], "reason")
     rows = []
     for one in document["measurements"]:
         values = (one["figures"] or {"values": {}})["values"]

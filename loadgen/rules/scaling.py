@@ -1,8 +1,8 @@
 """Throughput over connections by the Universal Scalability Law: X(N) = γ N / (1 + α (N - 1) + β N (N - 1)). Pure.
 
-α is contention, β coherence; both are at least 0. In the form N / X = (1 + α (N - 1) + β N (N - 1)) / γ it is linear,
-so the fit of relative errors is a small system of equations. Intervals come from a parametric bootstrap with a fixed
-seed. The law holds for a fixed configuration: it is drawn, and decides nothing.
+α is contention, β coherence; both are at least 0. In the form N / X = (1 + α (N - 1) + β N (N - 1)) / γ the law is
+linear, so it is fitted by least squares of relative errors. Intervals come from a parametric bootstrap with a fixed
+seed. The law holds for a fixed configuration: the curve is shown, and no decision uses it.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from numpy.typing import NDArray
 from loadgen.units import counted
 
 FloatArray = NDArray[np.float64]
-LEVELS_MIN = 6  # below and above the knee
+LEVELS_MIN = 6  # enough for points on both sides of the knee
 SCATTER_MAX = 0.10  # relative deviation of the measured throughput from the law
 RESAMPLES = 300
-CURVE_POINTS = 60  # that are drawn
-REACH = 2.0  # a peak beyond this multiple of the highest level was not seen
+CURVE_POINTS = 60  # drawn points of the curve
+REACH = 2.0  # a peak above this multiple of the highest level counts as not observed
 _SEED = 20261117
 _TAILS = (2.5, 97.5)  # percent
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """With its 95 % interval."""
+    """A value with its 95 % interval."""
 
     value: float
     low: float
@@ -40,8 +40,8 @@ class ScalingCurve:
     per_connection: Estimate  # γ: throughput of one connection
     contention: Estimate  # α
     coherence: Estimate  # β
-    peak: Estimate | None  # connections; None: no peak was seen
-    scatter: float  # relative deviation of the points
+    peak: Estimate | None  # connections; None: no peak was observed
+    scatter: float  # relative deviation of the points from the curve
 
     def throughput(self, connections: float) -> float:
         slowed = 1 + self.contention.value * (connections - 1)
@@ -56,7 +56,7 @@ class ScalingCurve:
 
 
 def fit_scaling(points: Sequence[tuple[float, float]]) -> ScalingCurve | str:
-    """From (connections, throughput); a text: why there is no curve."""
+    """The curve for points of (connections, throughput), or a text: why there is none."""
     known = [(float(n), float(x)) for n, x in points if n >= 1 and x > 0]
     levels = len({n for n, _ in known})
     if levels < LEVELS_MIN:
@@ -81,7 +81,7 @@ def _terms(n: FloatArray) -> FloatArray:
 
 
 def _fit(n: FloatArray, y: FloatArray) -> FloatArray:
-    """The coefficients (1, α, β) / γ with the least relative errors, none of the last two below 0."""
+    """The coefficients (1, α, β) / γ with the smallest sum of squared relative errors, α and β at least 0."""
     weighted, best, least = _terms(n) / y[:, None], np.array([float(y.mean()), 0.0, 0.0]), math.inf
     for kept in ((0, 1, 2), (0, 1), (0, 2), (0,)):
         solved, *_ = np.linalg.lstsq(weighted[:, kept], np.ones_like(y), rcond=None)
@@ -109,7 +109,7 @@ def _estimate(value: float, drawn: FloatArray) -> Estimate:
 
 
 def _peak(fitted: FloatArray, drawn: FloatArray, highest: float) -> Estimate | None:
-    """Where throughput is highest; None when it lies far above what was measured, or may lie anywhere."""
+    """Where throughput is highest; None: it, or its interval, reaches far above the measured levels."""
     peaks = _peaks(np.vstack((fitted, drawn)))
     found = _estimate(float(peaks[0]), peaks[1:])
     return found if found.value <= REACH * highest and found.high <= REACH * highest else None
@@ -122,15 +122,15 @@ def _peaks(coefficients: FloatArray) -> FloatArray:
 
 
 def scaling_text(curve: ScalingCurve) -> str:
-    """One sentence or two for people."""
+    """The curve in one sentence, with a note on what it is."""
     parts = (
         f"contention {_percent(curve.contention)}, coherence {_percent(curve.coherence)}, scatter of the points"
         f" {curve.scatter:.1%}"
     )
     if curve.peak is None:
-        return f"Universal Scalability Law: {parts}; no peak was seen. A model of these points, and no verdict."
+        return f"Universal Scalability Law: {parts}; no peak was observed. A model of these points, not a verdict."
     peak = f"peak at {curve.peak.value:.0f} connections ({curve.peak.low:.0f} to {curve.peak.high:.0f})"
-    return f"Universal Scalability Law: {parts}; {peak}. A model of these points, and no verdict."
+    return f"Universal Scalability Law: {parts}; {peak}. A model of these points, not a verdict."
 
 
 def _percent(one: Estimate) -> str:

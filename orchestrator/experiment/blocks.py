@@ -1,6 +1,6 @@
-"""Measures the arms of an experiment, block by block, until the rules say that it is over.
+"""Measures the arms of an experiment, block by block, until the rules end it.
 
-Called by the main thread: runs and statements are done in threads by what the caller passes in.
+It runs in the main thread; the callables that it is given execute runs and statements in other threads.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from loadgen.scenario.model import Scenario
 from loadgen.units import NS_PER_S, counted
 from orchestrator.experiment.state import ExperimentState, ExperimentStore, arm_connections
 
-ATTEMPTS = 2  # of a measurement
-# A run that failed like this may work the next time: no connection, failed, INVALID. Others end the experiment.
+ATTEMPTS = 2  # to measure an arm in a block
+# Exit codes after which a measurement is repeated: no connection, failed, INVALID. Others end the experiment.
 REPEATABLE = (3, 4, 5)
-FIRST_SIGNAL = 128  # exit codes above it: stopped by a signal
+FIRST_SIGNAL = 128  # higher exit codes: stopped by a signal
 _UNDECIDED = 12
 _ENDINGS = {
     ExperimentEnding.DECIDED: "every pair is decided in every metric",
@@ -63,18 +63,18 @@ class RunOfArm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentShell:
-    """What the loop needs of its surroundings."""
+    """What the loop calls: runs, warehouse settings, pauses, output, clock."""
 
-    measure: Callable[[str, Scenario], RunOfArm]  # of this arm: an ordinary run; raises LoadgenError
-    set_up: Callable[[str], None]  # the settings of the arm's warehouse; raises LoadgenError
-    restore: Callable[[], None]  # the settings of all warehouses; raises LoadgenError
-    pause: Callable[[float], int | None]  # seconds; returns the signal that ended it
+    measure: Callable[[str, Scenario], RunOfArm]  # an ordinary run of this arm; raises LoadgenError
+    set_up: Callable[[str], None]  # applies the settings of the arm's warehouse; raises LoadgenError
+    restore: Callable[[], None]  # restores the settings of all warehouses; raises LoadgenError
+    pause: Callable[[float], int | None]  # waits these seconds; returns the signal that ended the wait
     told: Callable[[str], None]
     clock: Clock
 
 
 class Interrupted(Exception):
-    """The user wants the experiment to end."""
+    """A signal asks the experiment to end."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"signal {number}")
@@ -82,7 +82,7 @@ class Interrupted(Exception):
 
 
 class ExperimentLoop:
-    """run() once."""
+    """Measures one experiment: call run() once."""
 
     def __init__(
         self,
@@ -91,20 +91,20 @@ class ExperimentLoop:
         store: ExperimentStore,
         shell: ExperimentShell,
     ) -> None:
-        """`scenarios` by arm, with their number of workers settled."""
+        """`scenarios` by arm, with their number of workers resolved."""
         self._loaded, self._scenarios, self._store, self._shell = loaded, scenarios, store, shell
         self._design: ExperimentDesign = design_of(loaded.file)
         budget = loaded.file.budget
         self._budget = ExperimentBudget(time_s=budget.time_s, credits=budget.credits)
-        self._lost = 0  # blocks in a row
+        self._lost = 0  # consecutive blocks without a usable measurement of every arm
         self._last_failure = (4, "")  # exit code and reason
 
     def run(self) -> dict[str, Any]:
-        """The result, which is stored as well. Settings of warehouses are restored, however it ends."""
+        """The result, which is also stored. Settings of warehouses are restored in every case."""
         try:
             result = self._lead()
         except BaseException:
-            with suppress(LoadgenError):  # it was told
+            with suppress(LoadgenError):  # restore() has reported it
                 self._shell.restore()
             raise
         try:
@@ -114,7 +114,7 @@ class ExperimentLoop:
             result |= {"verdict": "failed", "exit_code": error.exit_code, "exit_reason": why}
         try:
             self._store.finish(result)
-        except LoadgenError as error:  # measurements are stored, and the result is printed
+        except LoadgenError as error:  # the measurements are stored, and the caller prints the result
             self._shell.told(f"the result could not be stored: {error}")
         return result
 
@@ -156,7 +156,7 @@ class ExperimentLoop:
         )
 
     def _block(self, state: ExperimentState) -> ExperimentState:
-        """Measure every arm once. Without a usable measurement of one of them, the block ends and does not count."""
+        """Measure every arm once. The block ends and does not count when an arm has no usable measurement."""
         number = state.begun + 1
         self._store.begin_block(number)
         state = state.with_block(number)
@@ -169,7 +169,7 @@ class ExperimentLoop:
                 state = state.with_measurement(one)
                 if one.outcome is MeasurementOutcome.OK:
                     break
-                self._shell.told(f"block {number}, arm {arm}, attempt {attempt} cannot be used: {one.reason}")
+                self._shell.told(f"block {number}, arm {arm}, attempt {attempt} is not usable: {one.reason}")
             else:
                 self._lost += 1
                 self._shell.told(f"block {number} does not count")
@@ -215,7 +215,7 @@ class ExperimentLoop:
         return self._judged(one, run, code)
 
     def _judged(self, one: Measurement, run: RunOfArm | None, code: int) -> Measurement:
-        """With its figures, if it can be used."""
+        """The measurement with its outcome, and with figures if it is usable."""
         source = None if run is None else _source(run)
         file, rates = self._loaded.file, self._loaded.file.price.table
         if source is not None:

@@ -1,7 +1,7 @@
-"""What the control plane knows of an experiment, and the lease of the process that leads it.
+"""The stored state of an experiment, and the lease of the process that leads it.
 
-The lease has the key `experiment:<id>` in RUN_LEASES. It keeps a second process from resuming an experiment that goes
-on; that a measurement counts once does not rest on it, but on the keys of the tables.
+The lease has the key `experiment:<id>` in RUN_LEASES. It prevents a second process from resuming an experiment that is
+still led. That a measurement counts once is ensured by the keys of the tables, not by the lease.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Result = TypeVar("Result")
 
 
 class ControlAccess(Protocol):
-    """Calls an action in a thread, with a session of the control plane, and returns its result."""
+    """Calls an action in a thread with a session of the control plane, and returns the result."""
 
     def __call__(self, action: Callable[[ControlSession, RetryPolicy], Result], /) -> Result: ...
 
@@ -43,7 +43,7 @@ class LeaseLost(RunFailed):
 
 
 def config_of(loaded: LoadedExperiment) -> dict[str, Any]:
-    """What makes it this experiment. The budget and prices of credits are not part of it: they may be changed."""
+    """What identifies the experiment. Budget and credit prices are not part of it: they may be changed."""
     file = loaded.file
     return {
         "arms": {name: template_id(arm.scenario) for name, arm in loaded.arms.items()},
@@ -68,11 +68,11 @@ def fingerprint_of(config: dict[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentState:
-    """How far an experiment is."""
+    """The progress of an experiment."""
 
     experiment_id: str
     created_at: str
-    begun: int  # the number of the last block that was begun
+    begun: int  # number of the last block that was begun
     measured: tuple[Measurement, ...]
 
     def with_block(self, number: int) -> ExperimentState:
@@ -112,7 +112,7 @@ class ExperimentStore:
             begun = patience.call(lambda: experiments.blocks(session, self.experiment_id))
             measured = patience.call(lambda: experiments.measurements(session, self.experiment_id))
             if measured.unreadable:
-                raise measured.unreadable[0]  # a block without it would be incomplete, or wrong
+                raise measured.unreadable[0]  # without it a block would be incomplete, or compare wrong values
             return ExperimentState(
                 experiment_id=self.experiment_id,
                 created_at=f"{row.created_at.isoformat(timespec='milliseconds')}Z",
@@ -181,7 +181,7 @@ class ExperimentStore:
 
 
 def find_experiment(control: ControlAccess, name: str, loaded: LoadedExperiment) -> str:
-    """The id of an experiment to resume: it must be what the file describes."""
+    """The id of the experiment to resume, which must be the one that the file describes."""
 
     def act(session: ControlSession, patience: RetryPolicy) -> str:
         row = experiments.find(session, patience, name)

@@ -50,7 +50,7 @@ def test_without_coherence_no_peak_is_claimed():
 
     assert found.coherence.value == pytest.approx(0.0, abs=1e-9)
     assert found.peak is None
-    assert "no peak was seen" in scaling_text(found)
+    assert "no peak was observed" in scaling_text(found)
 
 
 def test_linear_scaling_has_neither_contention_nor_coherence():

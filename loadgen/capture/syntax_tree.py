@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar
 
 from sqlglot import exp
 from sqlglot.dialects.snowflake import Snowflake
@@ -76,8 +76,14 @@ class ParsedStatement:
     tokens: Any
 
 
+class _Dialect(Snowflake):
+    class Tokenizer(Snowflake.Tokenizer):
+        # `?::` is a bind and a cast here, not another dialect's operator.
+        KEYWORDS: ClassVar = {word: kind for word, kind in Snowflake.Tokenizer.KEYWORDS.items() if "?" not in word}
+
+
 def parse_statement(text: str) -> ParsedStatement | LeftOutReason:
-    dialect = Snowflake()
+    dialect = _Dialect()
     try:
         tokens = dialect.tokenize(text)
         trees = dialect.parser().parse(list(tokens), text)

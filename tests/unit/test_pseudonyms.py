@@ -218,7 +218,9 @@ def test_statements_have_a_role(sql, role):
         assert made.text == sql
 
 
-@pytest.mark.parametrize(("sql", "binds"), [("SELECT ?, ?", 2), ("SELECT :1, a:b FROM t", 1), ("SELECT '?'", 0)])
+@pytest.mark.parametrize(
+    ("sql", "binds"), [("SELECT ?, ?", 2), ("SELECT :1, a:b FROM t", 1), ("SELECT '?'", 0), ("SELECT ?::DATE, ?", 2)]
+)
 def test_binds_are_counted(sql, binds):
     assert cleaner().clean(sql).binds == binds
 

@@ -57,8 +57,8 @@ def left_open(server: EmbeddedServer, since_ms: float) -> set[int]:
 
 
 def test_an_orchestrator_killed_in_any_phase_leaves_nothing_and_its_run_is_ended(bench: Bench) -> None:
-    """However slow the machine: no phase ends before its run is killed, and no run is recovered by one begun later.
-    Runs begin before results are slow to read: what others have left is ended first, and that reads results."""
+    """However slow the machine: no phase ends before its run is killed. Runs begin before results are slow to read: a
+    run that begins ends what others have left, and reads their results."""
     server, since_ms = bench.server, bench.server.ask("/__loadgen/stats")["now_ms"]
     led = {"timing": {"lease_ttl": "1h"}}
     runs = {
@@ -91,8 +91,7 @@ def test_an_orchestrator_killed_in_any_phase_leaves_nothing_and_its_run_is_ended
     recovery = bench.recover()
     assert recovery.ended() == 0, recovery.said
 
-    recovered = {one["run_id"]: one["status"] for one in recovery.printed["recovered"]}
-    assert [recovered.get(run.run_id) for run in every] == ["FAILED"] * len(every)
+    assert {one["status"] for one in recovery.printed["recovered"]} == {"FAILED"}
     for run in every:
         status, phase, reason = bench.state(run.run_id)
         assert (status, phase) == ("FAILED", "PROCESSING")

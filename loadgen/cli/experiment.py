@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from loadgen.clock import Clock
     from loadgen.scenario.experiment import LoadedExperiment
     from loadgen.scenario.model import Scenario
-    from orchestrator.experiment.blocks import RunOfArm
+    from orchestrator.experiment.blocks import ArmRun
 
 RESULT = "experiment.json"
 TICK_S = 0.1
@@ -130,7 +130,7 @@ def _run(
     from loadgen.control.location import ControlPlaneLocation
     from loadgen.control.setup.installer import ensure_tables
     from loadgen.snowflake.session import RetryPolicy
-    from orchestrator.experiment.blocks import ExperimentLoop, ExperimentShell
+    from orchestrator.experiment.blocks import ExperimentActions, ExperimentLoop
     from orchestrator.experiment.state import ExperimentStore, find_experiment
     from orchestrator.experiment.warehouse_settings import ArmWarehouseSettings
     from orchestrator.run_folder import make_run_folder, make_runs_folder, new_run_id
@@ -157,15 +157,15 @@ def _run(
     with noted_signals() as received, store.leading(place, clock=clock):
         assert store.lease is not None
         epoch = store.lease.epoch
-        shell = ExperimentShell(
+        actions = ExperimentActions(
             measure=_measure(loaded, output_dir, clock, wait=wait, quiet=quiet),
             set_up=lambda arm: _watched(lambda: settings.apply(arm, store.experiment_id, epoch), received, stop),
             restore=lambda: _watched(settings.restore, received, stop),
             pause=lambda seconds: _pause(clock, received, seconds),
-            told=told,
+            print_line=told,
             clock=clock,
         )
-        result = ExperimentLoop(loaded, scenarios, store, shell).run()
+        result = ExperimentLoop(loaded, scenarios, store, actions).run()
         folder = output_dir / store.experiment_id
         make_run_folder(folder)
         _write(folder, result)
@@ -174,14 +174,14 @@ def _run(
 
 def _measure(
     loaded: LoadedExperiment, output_dir: Path, clock: Clock, *, wait: bool, quiet: bool
-) -> Callable[[str, Scenario], RunOfArm]:
+) -> Callable[[str, Scenario], ArmRun]:
     from loadgen.scenario.read import portable_text
-    from orchestrator.experiment.blocks import RunOfArm
+    from orchestrator.experiment.blocks import ArmRun
     from orchestrator.job import RunJob
 
     begun = [False]  # once it has, the experiment waits for a warehouse that another run has taken
 
-    def measure(arm: str, scenario: Scenario) -> RunOfArm:
+    def measure(arm: str, scenario: Scenario) -> ArmRun:
         job = RunJob(
             scenario=scenario,
             folder=loaded.folder,
@@ -192,7 +192,7 @@ def _measure(
             wait=wait or begun[0],
         )
         begun[0] = True
-        return RunOfArm(summary=follow_run(job, quiet=quiet), record=job.record)
+        return ArmRun(summary=follow_run(job, quiet=quiet), record=job.record)
 
     return measure
 

@@ -54,7 +54,7 @@ _ENDINGS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunOfArm:
+class ArmRun:
     """A run that has ended."""
 
     summary: Mapping[str, Any]
@@ -62,14 +62,14 @@ class RunOfArm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExperimentShell:
+class ExperimentActions:
     """What the loop calls: runs, warehouse settings, pauses, output, clock."""
 
-    measure: Callable[[str, Scenario], RunOfArm]  # an ordinary run of this arm; raises LoadgenError
+    measure: Callable[[str, Scenario], ArmRun]  # an ordinary run of this arm; raises LoadgenError
     set_up: Callable[[str], None]  # applies the settings of the arm's warehouse; raises LoadgenError
     restore: Callable[[], None]  # restores the settings of all warehouses; raises LoadgenError
     pause: Callable[[float], int | None]  # waits these seconds; returns the signal that ended the wait
-    told: Callable[[str], None]
+    print_line: Callable[[str], None]  # progress
     clock: Clock
 
 
@@ -89,10 +89,10 @@ class ExperimentLoop:
         loaded: LoadedExperiment,
         scenarios: Mapping[str, Scenario],
         store: ExperimentStore,
-        shell: ExperimentShell,
+        actions: ExperimentActions,
     ) -> None:
         """`scenarios` by arm, with their number of workers resolved."""
-        self._loaded, self._scenarios, self._store, self._shell = loaded, scenarios, store, shell
+        self._loaded, self._scenarios, self._store, self._actions = loaded, scenarios, store, actions
         self._design: ExperimentDesign = design_of(loaded.file)
         budget = loaded.file.budget
         self._budget = ExperimentBudget(time_s=budget.time_s, credits=budget.credits)
@@ -105,17 +105,17 @@ class ExperimentLoop:
             result = self._lead()
         except BaseException:
             with suppress(LoadgenError):  # restore() has reported it
-                self._shell.restore()
+                self._actions.restore()
             raise
         try:
-            self._shell.restore()
+            self._actions.restore()
         except LoadgenError as error:
             why = f"the settings of a warehouse are not restored: {error}"
             result |= {"verdict": "failed", "exit_code": error.exit_code, "exit_reason": why}
         try:
             self._store.finish(result)
         except LoadgenError as error:  # the measurements are stored, and the caller prints the result
-            self._shell.told(f"the result could not be stored: {error}")
+            self._actions.print_line(f"the result could not be stored: {error}")
         return result
 
     def _lead(self) -> dict[str, Any]:
@@ -132,8 +132,8 @@ class ExperimentLoop:
         found = compare_arms(self._design, blocks, final=state.begun >= self._design.blocks_max)
         if state.begun:
             for line in block_lines(self._design, blocks, self._loaded.file.price.currency):
-                self._shell.told(line)
-            self._shell.told(f"{counted(len(blocks), 'block')} complete: {progress_text(self._design, found)}")
+                self._actions.print_line(line)
+            self._actions.print_line(f"{counted(len(blocks), 'block')} complete: {progress_text(self._design, found)}")
         return next_step(self._design, blocks, found, self._progress(state), self._budget)
 
     def _progress(self, state: ExperimentState) -> ExperimentProgress:
@@ -161,7 +161,7 @@ class ExperimentLoop:
         self._store.begin_block(number)
         state = state.with_block(number)
         order = block_order(self._design, number)
-        self._shell.told(f"block {number} of at most {self._design.blocks_max}: {', '.join(order)}")
+        self._actions.print_line(f"block {number} of at most {self._design.blocks_max}: {', '.join(order)}")
         for arm in order:
             for attempt in range(1, ATTEMPTS + 1):
                 one = self._measure(number, arm, attempt)
@@ -169,17 +169,17 @@ class ExperimentLoop:
                 state = state.with_measurement(one)
                 if one.outcome is MeasurementOutcome.OK:
                     break
-                self._shell.told(f"block {number}, arm {arm}, attempt {attempt} is not usable: {one.reason}")
+                self._actions.print_line(f"block {number}, arm {arm}, attempt {attempt} is not usable: {one.reason}")
             else:
                 self._lost += 1
-                self._shell.told(f"block {number} does not count")
+                self._actions.print_line(f"block {number} does not count")
                 return state
         self._lost = 0
         return state
 
     def _measure(self, block: int, arm: str, attempt: int) -> Measurement:
-        clock, begun_ns = self._shell.clock, self._shell.clock.monotonic_ns()
-        signal = self._shell.pause(self._loaded.file.washout_s)
+        clock, begun_ns = self._actions.clock, self._actions.clock.monotonic_ns()
+        signal = self._actions.pause(self._loaded.file.washout_s)
         if signal is not None:
             raise Interrupted(signal)
         labels = {
@@ -190,11 +190,11 @@ class ExperimentLoop:
         }
         scenario = self._scenarios[arm]
         scenario = dataclasses.replace(scenario, labels={**scenario.labels, **labels})
-        self._shell.told(f"block {block}, arm {arm}{', again' if attempt > 1 else ''}")
-        run: RunOfArm | None = None
+        self._actions.print_line(f"block {block}, arm {arm}{', again' if attempt > 1 else ''}")
+        run: ArmRun | None = None
         try:
-            self._shell.set_up(arm)
-            run = self._shell.measure(arm, scenario)
+            self._actions.set_up(arm)
+            run = self._actions.measure(arm, scenario)
             code, reason = int(run.summary["exit_code"]), str(run.summary["exit_reason"])
         except LoadgenError as error:
             code, reason = error.exit_code, str(error)
@@ -214,7 +214,7 @@ class ExperimentLoop:
         )
         return self._judged(one, run, code)
 
-    def _judged(self, one: Measurement, run: RunOfArm | None, code: int) -> Measurement:
+    def _judged(self, one: Measurement, run: ArmRun | None, code: int) -> Measurement:
         """The measurement with its outcome, and with figures if it is usable."""
         source = None if run is None else _source(run)
         file, rates = self._loaded.file, self._loaded.file.price.table
@@ -256,7 +256,7 @@ class ExperimentLoop:
                 currency=file.price.currency,
                 rates_date=file.price.table.date,
                 started_at=state.created_at,
-                ended_at=f"{self._shell.clock.utc_now():%Y-%m-%dT%H:%M:%S}Z",
+                ended_at=f"{self._actions.clock.utc_now():%Y-%m-%dT%H:%M:%S}Z",
                 begun=state.begun,
                 measured=state.measured,
                 connections=arm_connections(self._loaded),
@@ -267,7 +267,7 @@ class ExperimentLoop:
         )
 
 
-def _source(run: RunOfArm) -> MeasurementSource | None:
+def _source(run: ArmRun) -> MeasurementSource | None:
     record = run.record
     if record is None or record.merged is None or record.scenario is None:
         return None

@@ -286,6 +286,8 @@ def _row_of_csv(row: Mapping[str, str | None], where: str) -> HistoryRow:
         if not elapsed and not end:
             raise ValueError("neither TOTAL_ELAPSED_TIME nor END_TIME has a value")
         elapsed_ms = float(elapsed) if elapsed else (_moment(end or "") - start).total_seconds() * 1000
+        if elapsed_ms < 0:
+            raise ValueError("the statement ends before it starts")
         produced = row.get("ROWS_PRODUCED")
         return HistoryRow(
             text=row["QUERY_TEXT"] or "",

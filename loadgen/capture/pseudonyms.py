@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import date, timedelta
 from functools import lru_cache
 from typing import Any
@@ -90,7 +91,7 @@ class Pseudonyms:
         if self._keep_moments and kind.startswith(("DATE", "TIME")):
             return value
         if isinstance(value, (int, float)):
-            return type(value)(self.number(repr(value)))
+            return type(value)(self.number(repr(value))) if math.isfinite(value) else value
         if kind == "TIME" and value.isdigit():  # nanoseconds of the day
             return str((int(value) + self._hours * 3_600 * 10**9) % (86_400 * 10**9))
         if kind.startswith(("DATE", "TIME")) and value.lstrip("-").replace(".", "", 1).isdigit():
@@ -125,7 +126,7 @@ class Pseudonyms:
 
     def _word_uncached(self, word: str) -> str:
         if len(word) > PIECE_CHARACTERS:
-            return self._word(word[:PIECE_CHARACTERS]) + self._word_uncached(word[PIECE_CHARACTERS:])
+            return "".join(map(self._word, _in_pieces(word)))
         if not word.isascii():
             return self._hashed_word(word)
         if word.isdigit():
@@ -154,8 +155,7 @@ class Pseudonyms:
 
     def _permuted(self, text: str, alphabet: str, use: str) -> str:
         if len(text) > PIECE_CHARACTERS:
-            head, tail = text[:PIECE_CHARACTERS], text[PIECE_CHARACTERS:]
-            return self._permuted(head, alphabet, use) + self._permuted(tail, alphabet, use)
+            return "".join(self._permuted(piece, alphabet, use) for piece in _in_pieces(text))
         radix, low = len(alphabet), text.lower()
         number = int(low, radix) if low else 0
         mixed, made = self._permute(number, radix ** len(low), f"{use} {len(low)}"), []
@@ -240,6 +240,10 @@ class Pseudonyms:
         if length <= 64:
             return hashlib.blake2b(data, key=self._key, digest_size=length).digest()
         return hashlib.shake_256(self._key + data).digest(length)
+
+
+def _in_pieces(text: str) -> Iterator[str]:
+    return (text[start : start + PIECE_CHARACTERS] for start in range(0, len(text), PIECE_CHARACTERS))
 
 
 class _NumberText(str):

@@ -8,10 +8,12 @@ DIR/README.md             the same for people
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any
+from functools import cache
+from typing import Any, get_type_hints
 
 CAPTURE_FORMAT, CAPTURE_VERSION = "loadgen-capture", 1
 STATEMENTS_FILE, MANIFEST_FILE = "statements.jsonl.gz", "capture.json"
@@ -68,10 +70,13 @@ class RecordedStatement:
     def of_line(cls, line: str) -> RecordedStatement:
         try:
             data = json.loads(line)
-            binds = tuple((str(kind), value) for kind, value in data.pop("binds", ()))
-            return cls(**data | {"binds": binds, "role": StatementRole(data["role"])})
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            binds = tuple((kind, value) for kind, value in data.pop("binds", ()))
+            role = StatementRole(data.pop("role"))
+            if all(isinstance(kind, str) and isinstance(value, _BOUND) for kind, value in binds):
+                return cls(**_checked(cls, data), binds=binds, role=role)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise InvalidCapture(f"not a line of a capture: {line[:60]!r}") from error
+        raise InvalidCapture(f"not a line of a capture: {line[:60]!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,12 +119,61 @@ class CaptureManifest:
     def of_text(cls, text: str) -> CaptureManifest:
         data = _checked_format(text)
         try:
-            templates = tuple(
-                CapturedTemplate(**one | {"role": StatementRole(one["role"])}) for one in data.pop("templates")
-            )
-            return cls(**data, templates=templates)
+            templates = tuple(_template(one) for one in data.pop("templates"))
+            made = cls(**_checked(cls, data), templates=templates)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise InvalidCapture(f"not the description of a capture: {error}") from error
+        counts_fit = made.statements == sum(made.roles.values()) and made.sessions <= made.statements
+        ids = {one.id for one in templates}
+        if not counts_fit or len(ids) < len(templates) or (made.statements and not made.sessions):
+            raise InvalidCapture("not the description of a capture: its counts contradict one another")
+        return made
+
+
+def _template(data: dict[str, Any]) -> CapturedTemplate:
+    role = StatementRole(data.pop("role"))
+    made = CapturedTemplate(**_checked(CapturedTemplate, data), role=role)
+    if not re.fullmatch(r"\w{1,60}", made.name):
+        raise ValueError(f"{made.name[:60]!r} is no name of a template")
+    return made
+
+
+_BOUND = (str, int, float, bool, type(None))
+_COUNT_MAX, _NUMBER_MAX = 2**63, 1e15
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < _COUNT_MAX
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= _NUMBER_MAX
+
+
+_FITS: dict[Any, Callable[[Any], bool]] = {
+    int: _is_count,
+    float: _is_number,
+    bool: lambda value: isinstance(value, bool),
+    str: lambda value: isinstance(value, str),
+    int | None: lambda value: value is None or _is_count(value),
+    str | None: lambda value: value is None or isinstance(value, str),
+    Mapping[str, int]: lambda value: isinstance(value, dict) and all(map(_is_count, value.values())),
+    Mapping[str, str]: lambda value: isinstance(value, dict) and all(isinstance(one, str) for one in value.values()),
+}
+
+
+@cache
+def _types(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _checked(kind: type, data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The same, when each value has the type of its field."""
+    types = _types(kind)
+    for name, value in data.items():
+        if not _FITS[types[name]](value):
+            raise ValueError(f"{name} has a value that cannot be")
+    return data
 
 
 def header_line() -> str:
@@ -133,7 +187,7 @@ def check_header(line: str) -> None:
 def _checked_format(text: str) -> dict[str, Any]:
     try:
         data = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidCapture(f"not JSON: {error}") from error
     if not isinstance(data, dict) or data.pop("format", None) != CAPTURE_FORMAT:
         raise InvalidCapture("not a capture of loadgen")

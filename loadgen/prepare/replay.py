@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
+import hashlib
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from loadgen.model.capture import STATEMENTS_FILE, InvalidCapture, RecordedStatement, Replay, check_header
+from loadgen.model.capture import (
+    MANIFEST_FILE,
+    STATEMENTS_FILE,
+    CaptureManifest,
+    InvalidCapture,
+    RecordedStatement,
+    Replay,
+    check_header,
+)
 from loadgen.scenario.check_replay import read_manifest
 from loadgen.scenario.model import Scenario
 from loadgen.workload.pools import Pool
@@ -27,6 +36,7 @@ def deal_replay(scenario: Scenario, folder: Path) -> tuple[Scenario, dict[str, P
         raise CaptureUnusable(f"{replay.folder} is no capture: {error}") from error
     if manifest.statements_sha256 != replay.capture:
         raise CaptureUnusable(f"{replay.folder} has changed since the scenario was read", remedy="Run it again.")
+    _require_described(folder / replay.folder, manifest)
     dealt = replay_pools(
         read_statements(folder / replay.folder),
         manifest,
@@ -51,6 +61,17 @@ def _fresh_values(replay: Replay) -> UserStatement:
             remedy="Install loadgen with its extra `capture`: pip install 'loadgen[capture]'.",
         ) from error
     return FreshValues(replay.capture, replay.users).of_user
+
+
+def _require_described(folder: Path, manifest: CaptureManifest) -> None:
+    path = folder / STATEMENTS_FILE
+    try:
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise CaptureUnusable(f"{path} cannot be read: {error.strerror}") from error
+    if found != manifest.statements_sha256:
+        raise CaptureUnusable(f"{path} is damaged or was changed: {MANIFEST_FILE} describes another file")
 
 
 def read_statements(folder: Path) -> Iterator[RecordedStatement]:

@@ -15,10 +15,12 @@ from loadgen.scenario.check_data import require_inside
 from loadgen.scenario.document import KeyPath
 from loadgen.scenario.file import LoadSection
 from loadgen.scenario.model import CONNECTIONS_MAX, LoadMode
-from loadgen.scenario.replay import replayed_roles
+from loadgen.scenario.replay import replay_s, replayed_roles
 from loadgen.scenario.validation import CheckedDocument
+from loadgen.units import format_duration_s
 
 _CAPTURE: KeyPath = ("load", "capture")
+LONGEST_S = 7 * 86_400.0  # as load.duration
 
 
 def read_manifest(folder: Path, capture: str) -> CaptureManifest:
@@ -62,6 +64,9 @@ def _fits(checked: CheckedDocument, capture: CaptureManifest, load: LoadSection)
     elif keeps and capture.sessions > CONNECTIONS_MAX:
         what = f"has {capture.sessions:,} sessions, and a run has at most {CONNECTIONS_MAX:,} connections"
         checked.problem(_CAPTURE, what, "write sessions: spread, or capture a shorter span")
+    elif replay_s(capture, load.speed) > LONGEST_S:
+        what = f"takes {format_duration_s(replay_s(capture, load.speed))}, and a run takes at most 7d"
+        checked.problem(_CAPTURE, what, "raise load.speed, or capture a shorter span")
     elif keeps and capture.sessions * load.users > CONNECTIONS_MAX:
         asked = f"{capture.sessions:,} recorded sessions × {load.users:,} users"
         most = CONNECTIONS_MAX // capture.sessions

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadgen.model.capture import CaptureManifest, StatementRole, WriteReplay
+from loadgen.model.capture import CapturedTemplate, CaptureManifest, StatementRole, WriteReplay
 from loadgen.model.workload import Query, Statement, StatementKind
 
 TEMPLATES_MAX = 40  # that are measured separately; the others are measured together
@@ -28,7 +28,7 @@ def replay_s(capture: CaptureManifest, speed: float) -> float:
 def replay_statements(capture: CaptureManifest, writes: WriteReplay) -> tuple[Statement, ...]:
     """The statements that results are made for: frequent templates, and the rest of each role together."""
     roles = replayed_roles(writes)
-    own = [one for one in capture.templates if one.role in roles and one.role in _KINDS][:TEMPLATES_MAX]
+    own = [one for one in _named(capture).values() if one.role in roles and one.role in _KINDS][:TEMPLATES_MAX]
     statements = [
         Statement(name=one.name, kind=_KINDS[one.role], weight=one.count, queries=(Query(sql=one.sql),)) for one in own
     ]
@@ -40,11 +40,19 @@ def replay_statements(capture: CaptureManifest, writes: WriteReplay) -> tuple[St
     return tuple(statements)
 
 
+def _named(capture: CaptureManifest) -> dict[str, CapturedTemplate]:
+    """By name, the most frequent first; of two with one name, the second is measured with the others."""
+    found: dict[str, CapturedTemplate] = {}
+    for one in capture.templates:
+        found.setdefault(one.name, one)
+    return found
+
+
 _KINDS = {StatementRole.READ: StatementKind.READ, StatementRole.WRITE: StatementKind.WRITE}
 
 
 def statement_numbers(capture: CaptureManifest, statements: tuple[Statement, ...]) -> dict[str, int]:
     """The number of a statement by the id of its template, and by the name of the rest of a role."""
     names = {statement.name: number for number, statement in enumerate(statements)}
-    found = {one.id: names[one.name] for one in capture.templates if one.name in names}
+    found = {one.id: names[one.name] for one in _named(capture).values() if one.name in names}
     return found | {name: names[name] for name in OTHERS.values() if name in names}

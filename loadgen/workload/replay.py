@@ -92,7 +92,7 @@ def replay_pools(
     numbers = statement_numbers(manifest, statements)
     dealers = [_Dealer(replay, numbers, own_database=own_database) for _ in range(workers)]
     found: dict[int, list[tuple[float, int | None]]] = {}  # milliseconds and rows
-    for number, one in enumerate(_sent(recorded, replay)):
+    for number, one in enumerate(_sent(_described(recorded, manifest), replay)):
         first = (one.session if replay.sessions is SessionReplay.KEEP else number) * replay.users
         for user in range(replay.users):
             worker, slot = (first + user) % workers, (first + user) // workers
@@ -100,6 +100,8 @@ def replay_pools(
         if one.role is not StatementRole.CONTEXT:
             rows = None if one.role is StatementRole.TRANSACTION else one.rows
             found.setdefault(number_of(one, numbers), []).append((one.ms, rows))
+    if any(len(found.get(number, ())) != one.weight for number, one in enumerate(statements)):
+        raise CaptureUnusable("the capture has other numbers of statements than its description")
     ends = [load.duration_s * 1e6 * part / PLAN_PARTS for part in range(1, PLAN_PARTS)]
     return DealtReplay(
         pools=tuple(
@@ -121,8 +123,10 @@ def _require_room(statements: int, workers: int) -> None:
 
 def number_of(one: RecordedStatement, numbers: Mapping[str, int]) -> int:
     """Of the statement of the results that it is measured as."""
-    number = numbers.get(one.template)
-    return numbers[OTHERS[one.role]] if number is None else number
+    number = numbers.get(one.template, numbers.get(OTHERS[one.role]))
+    if number is None:
+        raise CaptureUnusable(f"the capture has a {one.role} that is not in its description")
+    return number
 
 
 def _recorded_times(found: Sequence[tuple[float, int | None]]) -> RecordedTimes:
@@ -137,6 +141,17 @@ def _recorded_times(found: Sequence[tuple[float, int | None]]) -> RecordedTimes:
         rows=sum(known),
         rows_known=len(known),
     )
+
+
+def _described(recorded: Iterable[RecordedStatement], manifest: CaptureManifest) -> Iterator[RecordedStatement]:
+    """The statements, each where the description of the capture allows it."""
+    before_ms = 0.0
+    for one in recorded:
+        if one.session >= manifest.sessions or not before_ms <= one.at_ms <= manifest.span_ms:
+            place = f"session {one.session} at {one.at_ms:g} ms"
+            raise CaptureUnusable(f"the capture has a statement that is not in order, or not in its span: {place}")
+        before_ms = one.at_ms
+        yield one
 
 
 def _sent(recorded: Iterable[RecordedStatement], replay: Replay) -> Iterator[RecordedStatement]:

@@ -355,7 +355,7 @@ def test_a_damaged_capture_is_refused_before_the_run(tmp_path):
     path = tmp_path / "captured" / "statements.jsonl.gz"
     path.write_bytes(path.read_bytes()[:-20])
 
-    with pytest.raises(CaptureUnusable, match="cannot be read"):
+    with pytest.raises(CaptureUnusable, match="is damaged or was changed"):
         deal_replay(scenario, tmp_path)
 
 

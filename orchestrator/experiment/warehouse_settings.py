@@ -117,7 +117,7 @@ class ArmWarehouseSettings:
         if wanted is None:
             return
         wait = self._wait or bool(self._before)
-        with self._altering(wanted.target, wait=wait), closing(self._session(wanted.profile)) as session:
+        with self._altering(wanted.target, wait=wait), closing(self._session(wanted)) as session:
             key = wanted.target.key
             if key not in self._before:
                 self._before[key] = self._record(session, wanted, experiment_id, epoch)
@@ -134,7 +134,7 @@ class ArmWarehouseSettings:
             arm = next(arm for arm in self._arms.values() if arm.target.key == key)
             try:
                 with self._altering(arm.target, wait=True):
-                    with closing(self._session(arm.profile)) as session:
+                    with closing(self._session(arm)) as session:
                         _undo(session, before, self._clock, threading.Event())
                     self._forget(before)
             except LoadgenError as error:
@@ -200,14 +200,16 @@ class ArmWarehouseSettings:
         with exclusive_warehouse(target, self._name, self._place, LeaseTimes(), queue, clock=self._clock):
             yield
 
-    def _session(self, profile: ConnectionProfile) -> PrepareSession:
-        return open_session(profile, clock=self._clock, stop=threading.Event())
+    def _session(self, arm: _Arm) -> PrepareSession:
+        return open_session(arm.profile, is_made=arm.is_made, clock=self._clock, stop=threading.Event())
 
 
-def open_session(profile: ConnectionProfile, *, clock: Clock, stop: threading.Event) -> PrepareSession:
-    """Without a warehouse: the one of the arm may not be there yet, and these statements need none."""
-    fields = {name: field for name, field in profile.fields.items() if name != "warehouse"}
-    profile = replace(profile, fields=MappingProxyType(fields))
+def open_session(profile: ConnectionProfile, *, is_made: bool, clock: Clock, stop: threading.Event) -> PrepareSession:
+    """Into the warehouse, which the embedded server makes when it is used first; not into one that an experiment makes:
+    statements about warehouses need none."""
+    if is_made:
+        fields = {name: field for name, field in profile.fields.items() if name != "warehouse"}
+        profile = replace(profile, fields=MappingProxyType(fields))
     settings = control_settings(profile, major=driver.major(), tag=control_tag("experiment"))
     return PrepareSession(partial(connect, profile, settings, environ=os.environ), stop=stop, clock=clock)
 
@@ -274,7 +276,7 @@ def _restore_alone(control: ControlSession, patience: RetryPolicy, left: Changed
         raise NotSettled(f"connection {printable(profile.name, 60)} of this machine does not lead to it")
     queue = WarehouseWait(wait=False, stop=patience.stop)
     with exclusive_warehouse(target, "recover", control.place, LeaseTimes(), queue, clock=clock):
-        with closing(open_session(profile, clock=clock, stop=patience.stop)) as session:
+        with closing(open_session(profile, is_made=not left.settings, clock=clock, stop=patience.stop)) as session:
             _undo(session, left, clock, patience.stop)
         experiment_warehouses.restored(control, patience, left)
 

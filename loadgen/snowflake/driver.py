@@ -17,8 +17,9 @@ from contextvars import ContextVar
 from functools import cache
 from importlib import metadata
 from importlib.abc import MetaPathFinder
+from inspect import signature
 from pathlib import Path
-from types import BuiltinFunctionType, FunctionType, ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, Protocol
 
 from loadgen.errors import ConfigurationError, LoadgenError
@@ -37,7 +38,11 @@ _PROGRAMS = Path(__file__).with_name("programs")  # that take the place of other
 
 LIGHTEN_VARIABLE = "LOADGEN_DRIVER_LIGHTEN"
 _LIGHTENED_VERSIONS = (("5", "2"),)
-_LEVEL_TYPES = (FunctionType, BuiltinFunctionType)  # as it comes, and as disable_telemetry_hooks() leaves it
+_CURSOR_METHODS = {
+    "is_closed": ("self",),
+    "_stage_binding_threshold": ("self",),
+    "_should_use_csv_binding": ("self", "parameters", "threshold", "query"),
+}
 _lightened = False
 _import_lock = threading.Lock()
 _forked = False  # this process is a fork of one that had the driver
@@ -172,25 +177,58 @@ def limit_driver_logging() -> None:
 
 
 def disable_telemetry_hooks(environ: Mapping[str, str] = os.environ) -> bool:
-    """Leave out what driver 5 does only for telemetry; True: it was done. A core then sends a sixth more statements.
+    """Leave out what driver 5 does for telemetry only, and what it asks its core needlessly; True: it was done.
 
     The driver looks at the arguments of every call, and asks for a session parameter, to report them by telemetry,
     which all our sessions have switched off; and it hands some twenty events per statement to Python, where
-    limit_driver_logging() drops them. These names are the driver's own: they are changed in tested versions only, and
-    only while they have the expected types. LOADGEN_DRIVER_LIGHTEN=0 leaves the driver as it is. Runs with and without
-    it are not compared.
+    limit_driver_logging() drops them. Before every statement it asks its core whether the connection is closed, and for
+    a limit that only arrays of values have. These names are the driver's own: they are changed in tested versions only,
+    and only while all have the expected types. LOADGEN_DRIVER_LIGHTEN=0 leaves the driver as it is. Runs with and
+    without it are not compared.
     """
     global _lightened
     calls = sys.modules.get(f"{_MODULE}._internal.decorators")
     events = sys.modules.get(f"{_MODULE}._internal.api_client")
+    cursors = getattr(sys.modules.get(f"{_MODULE}._internal.cursor.base"), "CursorBaseMixin", None)
     wanted = environ.get(LIGHTEN_VARIABLE, "1").strip().lower() not in ("0", "false", "no", "off")
     tested = tuple(version().split(".")[:2]) in _LIGHTENED_VERSIONS
     tracking, level = getattr(calls, "_TRACKING", None), getattr(events, "_sf_core_level_to_python", None)
-    if wanted and tested and isinstance(tracking, ContextVar) and isinstance(level, _LEVEL_TYPES):
+    known = isinstance(tracking, ContextVar) and isinstance(level, FunctionType) and _has_parameters(cursors)
+    if wanted and tested and known and not _lightened:
         calls._TRACKING = _UNTRACKED  # type: ignore[union-attr]
         events._sf_core_level_to_python = _CORE_LEVELS.get  # type: ignore[union-attr]  # None drops an event
+        _ask_core_less(cursors)
         _lightened = True
     return _lightened
+
+
+def _has_parameters(cursors: object) -> bool:
+    """Has the class of all cursors the methods that _ask_core_less() replaces, with these parameters?"""
+    found = {name: getattr(cursors, name, None) for name in _CURSOR_METHODS}
+    return all(isinstance(one, FunctionType) for one in found.values()) and all(
+        tuple(signature(one).parameters) == _CURSOR_METHODS[name] for name, one in found.items() if one is not None
+    )
+
+
+def _ask_core_less(cursors: Any) -> None:
+    """Two calls into the core less for each statement, with the same answers."""
+    threshold_of, uses_csv = cursors._stage_binding_threshold, cursors._should_use_csv_binding
+
+    def is_closed(self: Any) -> bool:
+        # Only Connection.close() closes a connection in the core, after it has taken the handle away.
+        return bool(self._closed) or self._connection.conn_handle is None
+
+    def no_threshold(self: Any) -> int:
+        return 0
+
+    def should_use_csv_binding(self: Any, parameters: Any, threshold: int, query: str = "") -> bool:
+        if isinstance(parameters, (tuple, list)) and not any(isinstance(value, list) for value in parameters):
+            return False
+        return bool(uses_csv(self, parameters, threshold_of(self), query))
+
+    cursors.is_closed = is_closed
+    cursors._stage_binding_threshold = no_threshold
+    cursors._should_use_csv_binding = should_use_csv_binding
 
 
 def telemetry_hooks_disabled() -> bool:

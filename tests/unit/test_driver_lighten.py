@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 from contextvars import ContextVar
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,21 +21,41 @@ from tests.unit.test_compare_settings import SETTING
 from tests.unit.test_worker_rows import Measuring
 
 
+class Cursors:
+    """As the driver has it: what a statement asks of the core."""
+
+    def __init__(self, handle: object) -> None:
+        self._closed, self._connection = False, SimpleNamespace(conn_handle=handle)
+        self.asked = 0
+
+    def is_closed(self) -> bool:
+        raise AssertionError("asks the core")
+
+    def _stage_binding_threshold(self) -> int:
+        self.asked += 1
+        return 4
+
+    def _should_use_csv_binding(self, parameters: Any, threshold: int, query: str = "") -> bool:
+        return query.startswith("INSERT") and len(parameters[0]) >= threshold
+
+
 @pytest.fixture
-def internals(monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, ModuleType]:
+def internals(monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, ModuleType, ModuleType]:
     """Modules that look like those of the driver."""
-    calls, events = ModuleType("decorators"), ModuleType("api_client")
+    calls, events, cursors = ModuleType("decorators"), ModuleType("api_client"), ModuleType("base")
+    cursors.CursorBaseMixin = type("CursorBaseMixin", (), dict(vars(Cursors)))  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "snowflake.connector._internal.cursor.base", cursors)
     calls._TRACKING = ContextVar("tracking", default=True)  # type: ignore[attr-defined]
     events._sf_core_level_to_python = lambda level: level  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "snowflake.connector._internal.decorators", calls)
     monkeypatch.setitem(sys.modules, "snowflake.connector._internal.api_client", events)
     monkeypatch.setattr(driver, "version", lambda: "5.2.7")
     monkeypatch.setattr(driver, "_lightened", False)
-    return calls, events
+    return calls, events, cursors
 
 
-def test_a_tested_driver_is_lightened_and_says_so(internals: tuple[Any, Any]) -> None:
-    calls, events = internals
+def test_a_tested_driver_is_lightened_and_says_so(internals: tuple[Any, Any, Any]) -> None:
+    calls, events, _ = internals
 
     assert not driver.telemetry_hooks_disabled()
     assert driver.disable_telemetry_hooks({})
@@ -47,7 +67,7 @@ def test_a_tested_driver_is_lightened_and_says_so(internals: tuple[Any, Any]) ->
 
 @pytest.mark.parametrize("version", ["5.3.0", "5.20.0", "4.8.1", "6.0.0"])
 def test_a_version_that_was_not_tested_is_left_as_it_is(
-    internals: tuple[Any, Any], version: str, monkeypatch: pytest.MonkeyPatch
+    internals: tuple[Any, Any, Any], version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(driver, "version", lambda: version)
 
@@ -56,7 +76,7 @@ def test_a_version_that_was_not_tested_is_left_as_it_is(
 
 
 @pytest.mark.parametrize("value", ["0", "false", "NO", "off"])
-def test_it_can_be_switched_off(internals: tuple[Any, Any], value: str) -> None:
+def test_it_can_be_switched_off(internals: tuple[Any, Any, Any], value: str) -> None:
     assert not driver.disable_telemetry_hooks({"LOADGEN_DRIVER_LIGHTEN": value})
     assert internals[0]._TRACKING.get() is True
 
@@ -68,15 +88,47 @@ def test_it_can_be_switched_off(internals: tuple[Any, Any], value: str) -> None:
         (0, "_TRACKING", None),
         (1, "_sf_core_level_to_python", {}),
         (1, "_sf_core_level_to_python", 7),
+        (2, "CursorBaseMixin", None),
+        (2, "CursorBaseMixin", type("Renamed", (), {"is_closed": lambda self: False})),
+        (2, "CursorBaseMixin", type("Other", (Cursors,), {"is_closed": property(lambda self: False)})),
+        (2, "CursorBaseMixin", type("More", (Cursors,), {"is_closed": lambda self, *, now: False})),
     ],
 )
 def test_names_that_are_something_else_by_now_are_left_alone(
-    internals: tuple[Any, Any], module: int, name: str, value: object
+    internals: tuple[Any, Any, Any], module: int, name: str, value: object
 ) -> None:
     setattr(internals[module], name, value)
 
     assert not driver.disable_telemetry_hooks({})
     assert getattr(internals[module], name) is value
+    assert module == 0 or internals[0]._TRACKING.get() is True
+
+
+def test_a_cursor_is_closed_with_its_connection_and_its_core_is_not_asked(internals: tuple[Any, Any, Any]) -> None:
+    driver.disable_telemetry_hooks({})
+    cursor = internals[2].CursorBaseMixin(handle="a handle")
+
+    assert cursor.is_closed() is False
+    cursor._connection.conn_handle = None
+    assert cursor.is_closed() is True
+    other = internals[2].CursorBaseMixin(handle="a handle")
+    other._closed = True
+    assert other.is_closed() is True
+
+
+def test_the_limit_for_arrays_is_asked_for_arrays_only(internals: tuple[Any, Any, Any]) -> None:
+    driver.disable_telemetry_hooks({})
+    cursor = internals[2].CursorBaseMixin(handle="a handle")
+
+    def uses_csv(parameters: Any, query: str = "INSERT") -> bool:
+        return bool(cursor._should_use_csv_binding(parameters, cursor._stage_binding_threshold(), query))
+
+    assert not uses_csv((1, "a"))
+    assert cursor.asked == 0
+    assert not uses_csv([[1, 2, 3]])
+    assert uses_csv([[1, 2, 3, 4]])
+    assert not uses_csv([[1, 2, 3, 4]], "UPDATE")
+    assert cursor.asked == 3
 
 
 def test_workers_tell_and_the_run_says_what_they_have_in_common() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from loadgen.snowflake import driver
@@ -35,7 +36,7 @@ STATEMENTS: list[tuple[str, Any]] = [
     ("SELECT ?", (object(),)),
     ("", None),
 ]
-ROWS = [(number, f"name {number}", number / 2) for number in range(10)]
+ROWS: list[tuple[Any, ...]] = [(number, f"name {number}", number / 2) for number in range(10)]
 
 
 def main(address: str, database: str) -> None:
@@ -51,15 +52,12 @@ def main(address: str, database: str) -> None:
 def answers(connection: Any) -> Iterator[tuple[str, Any]]:
     cursor, ids = connection.cursor(), []
     for number, (sql, binds) in enumerate(STATEMENTS):
-        yield f"{number} {sql}", told(lambda sql=sql, binds=binds: executed(cursor, sql, binds))
+        yield f"{number} {sql}", told(partial(executed, cursor, sql, binds))
         ids.append(cursor.sfqid)
-        yield f"{number} again", told(lambda: cursor.fetchall())
+        yield f"{number} again", told(cursor.fetchall)
     yield "query ids", len(set(filter(None, ids[:11])))
     for rows in (ROWS[:2], ROWS):
-        yield (
-            f"array of {len(rows)}",
-            told(lambda rows=rows: cursor.executemany("INSERT INTO T VALUES (?, ?, ?)", rows).rowcount),
-        )
+        yield f"array of {len(rows)}", told(partial(inserted, cursor, rows))
     yield "after arrays", told(lambda: executed(cursor, "SELECT COUNT(*), SUM(A) FROM T", None))
     yield "described", told(lambda: [column[0] for column in cursor.describe("SELECT A, B FROM T")])
     yield "open", (cursor.is_closed(), connection.is_closed())
@@ -71,6 +69,10 @@ def answers(connection: Any) -> Iterator[tuple[str, Any]]:
     yield "closed connection", (left.is_closed(), told(lambda: left.execute("SELECT 1")))
     yield "rows of a closed connection", told(left.fetchall)
     yield "another cursor", told(connection.cursor)
+
+
+def inserted(cursor: Any, rows: list[tuple[Any, ...]]) -> Any:
+    return cursor.executemany("INSERT INTO T VALUES (?, ?, ?)", rows).rowcount
 
 
 def executed(cursor: Any, sql: str, binds: Any) -> Any:

@@ -174,7 +174,7 @@ class RunJob:
             prepare_scenario(
                 session, scenario, drop=False, force=False, progress=self._tell, stop=self.stop, clock=self.clock
             )
-            scenario, recorded = deal_replay(scenario, self.folder)
+            scenario, recorded = deal_replay(scenario, self.folder, self.stop)
             pools = read_pools(session, scenario, self.folder) | recorded
             circumstances = self._circumstances(session)
         finally:

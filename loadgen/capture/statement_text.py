@@ -32,6 +32,7 @@ from loadgen.model.capture import LeftOutReason, RecordedStatement, StatementRol
 SHAPES_MAX = 20_000  # that are remembered
 TEXTS_MAX, REMEMBERED_CHARACTERS = 5_000, 4_000
 TEXT_CHARACTERS_MAX = 1_000_000
+TEXTS_READ = 16
 
 
 class StatementLeftOut(Exception):
@@ -60,13 +61,10 @@ class StatementCleaner:
         *,
         keep_values: bool = False,
         hide_names: bool = False,
-        shapes: dict[bytes, StatementShape | LeftOutReason] | None = None,
-        remembered: int = TEXTS_MAX,
     ) -> None:
-        """`shapes`: those that several cleaners learn together."""
         self._pseudonyms, self._keep_values, self._hide_names = secret, keep_values, hide_names
-        self._shapes = {} if shapes is None else shapes
-        self._clean = lru_cache(remembered)(self._cleaned)
+        self._shapes: dict[bytes, StatementShape | LeftOutReason] = {}
+        self._clean = lru_cache(TEXTS_MAX)(self._cleaned)
 
     def clean(self, text: str) -> CleanText:
         """Raises StatementLeftOut."""
@@ -74,6 +72,16 @@ class StatementCleaner:
         if isinstance(found, LeftOutReason):
             raise StatementLeftOut(found)
         return found
+
+    def read(self, text: str) -> tuple[Sequence[SqlPiece], StatementShape] | None:
+        """What rewritten() needs, the same for all cleaners; None: it cannot be parsed."""
+        pieces = pieces_of(text) if len(text) <= TEXT_CHARACTERS_MAX else []
+        shape = self._shape(pieces) if pieces else LeftOutReason.UNPARSED
+        return None if isinstance(shape, LeftOutReason) else (pieces, shape)
+
+    def rewritten(self, pieces: Sequence[SqlPiece], shape: StatementShape) -> str:
+        """Only the text of clean()."""
+        return "".join(self._written(pieces, shape, template=False)).strip()
 
     def bound(self, value: Scalar, kind: str) -> Scalar:
         """A bind value of this Snowflake type."""
@@ -190,27 +198,24 @@ class FreshValues:
 
     def __init__(self, capture: str, users: int) -> None:
         """`capture`: the SHA-256 of its statements."""
-        shapes: dict[bytes, StatementShape | LeftOutReason] = {}
-        words, texts = REMEMBERED_WORDS // users, TEXTS_MAX // users
+        words = REMEMBERED_WORDS // users
         self._cleaners = [
-            StatementCleaner(
-                Pseudonyms(_user_key(capture, user), keep_moments=True, remembered=words),
-                shapes=shapes,
-                remembered=texts,
-            )
+            StatementCleaner(Pseudonyms(_user_key(capture, user), keep_moments=True, remembered=words))
             for user in range(users)
         ]
+        self._read = lru_cache(TEXTS_READ)(self._cleaners[0].read)  # a statement is asked for once by each user
 
     def of_user(self, user: int, one: RecordedStatement) -> RecordedStatement:
         """User 0 sends what was recorded. A text that cannot be parsed any more stays as it is."""
         if user == 0:
             return one
         cleaner = self._cleaners[user]
-        try:
-            sql = cleaner.clean(one.sql).text
-        except StatementLeftOut:
-            sql = one.sql
-        return replace(one, sql=sql, binds=tuple((kind, cleaner.bound(value, kind)) for kind, value in one.binds))
+        read = self._read(one.sql)
+        return replace(
+            one,
+            sql=one.sql if read is None or not read[1].treatments else cleaner.rewritten(*read),
+            binds=tuple((kind, cleaner.bound(value, kind)) for kind, value in one.binds),
+        )
 
 
 def _user_key(capture: str, user: int) -> bytes:

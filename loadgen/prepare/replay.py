@@ -8,6 +8,7 @@ import hashlib
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 
 from loadgen.model.capture import (
     MANIFEST_FILE,
@@ -18,13 +19,14 @@ from loadgen.model.capture import (
     Replay,
     check_header,
 )
+from loadgen.prepare.prepare import PreparationStopped
 from loadgen.scenario.check_replay import read_manifest
 from loadgen.scenario.model import Scenario
 from loadgen.workload.pools import Pool
 from loadgen.workload.replay import CaptureUnusable, UserStatement, as_recorded, replay_pools
 
 
-def deal_replay(scenario: Scenario, folder: Path) -> tuple[Scenario, dict[str, Pool]]:
+def deal_replay(scenario: Scenario, folder: Path, stop: Event | None = None) -> tuple[Scenario, dict[str, Pool]]:
     """Mode replay: the scenario with the plan of each worker, and what each is to send. The number of workers must be
     settled."""
     replay = scenario.load.replay
@@ -38,7 +40,7 @@ def deal_replay(scenario: Scenario, folder: Path) -> tuple[Scenario, dict[str, P
         raise CaptureUnusable(f"{replay.folder} has changed since the scenario was read", remedy="Run it again.")
     _require_described(folder / replay.folder, manifest)
     dealt = replay_pools(
-        read_statements(folder / replay.folder),
+        _until(stop, read_statements(folder / replay.folder)),
         manifest,
         scenario.workload.statements,
         scenario.load,
@@ -61,6 +63,13 @@ def _fresh_values(replay: Replay) -> UserStatement:
             remedy="Install loadgen with its extra `capture`: pip install 'loadgen[capture]'.",
         ) from error
     return FreshValues(replay.capture, replay.users).of_user
+
+
+def _until(stop: Event | None, statements: Iterator[RecordedStatement]) -> Iterator[RecordedStatement]:
+    for one in statements:
+        if stop is not None and stop.is_set():
+            raise PreparationStopped("stopped while the capture was read")
+        yield one
 
 
 def _require_described(folder: Path, manifest: CaptureManifest) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import sys
+import threading
 from collections import Counter
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from loadgen.capture.statement_text import FreshValues
 from loadgen.model.capture import RecordedStatement, StatementRole
+from loadgen.prepare.prepare import PreparationStopped
 from loadgen.prepare.replay import deal_replay, read_statements
 from loadgen.rules.plan import plan_run, planned_arrivals
 from loadgen.rules.scenario_plan import plan, plan_text
@@ -172,6 +174,15 @@ def test_more_statements_than_fit_are_refused(tmp_path, monkeypatch):
         deal_replay(scenario, tmp_path)
 
     assert "fewer users" in caught.value.remedy
+
+
+def test_an_interrupt_ends_the_reading_of_a_capture(tmp_path):
+    recorded(tmp_path)
+    scenario, stop = with_workers(loaded(tmp_path, "users: 3").scenario, cores=2), threading.Event()
+    stop.set()
+
+    with pytest.raises(PreparationStopped, match="while the capture was read"):
+        deal_replay(scenario, tmp_path, stop)
 
 
 def test_a_missing_parser_is_told(tmp_path, monkeypatch):

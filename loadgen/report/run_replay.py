@@ -157,7 +157,7 @@ def replayed(replay: Mapping[str, Any]) -> str:
     if has_rows(replay):
         said += note("Rows are the mean of each statement: recorded as ROWS_PRODUCED, replayed as the client got them.")
     if replay.get("users", 1) > 1:
-        said += note(f"Each statement was sent once for each of {formatting.count(replay['users'])} users.")
+        said += note(f"Each recorded statement was due once for each of {formatting.count(replay['users'])} users.")
     if replay["pseudonyms"]:
         said += note("Values were pseudonyms: rows, and with them times, may differ from those of the recording.")
     return said + note("Statements that failed in the recording are not in a capture: every error here is a new one.")

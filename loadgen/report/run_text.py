@@ -234,7 +234,7 @@ def _replay(replay: Mapping[str, Any] | None, width: int) -> Iterator[TextLine |
     ]
     yield from _table(head, cells, width)
     if replay.get("users", 1) > 1:
-        yield f"each statement was sent once for each of {formatting.count(replay['users'])} users"
+        yield f"each recorded statement was due once for each of {formatting.count(replay['users'])} users"
     if replay["pseudonyms"]:
         yield "values were pseudonyms: rows, and with them times, may differ from those of the recording"
 

@@ -279,7 +279,7 @@ def arm_numbers(arm: Mapping[str, Any], *, unit: str = "") -> tuple[str, ...]:
 
 def frontier_text(arm: Mapping[str, Any]) -> str:
     """Where an arm lies in price and latency; empty without a price."""
-    if arm["on_frontier"] is None:
+    if arm["on_frontier"] is None or not arm["measurements"]:
         return ""
     if arm["dominated_by"]:
         return f"dominated by {', '.join(map(printable, arm['dominated_by']))}"

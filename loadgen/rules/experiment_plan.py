@@ -29,6 +29,7 @@ class ExperimentPlan:
     orders: tuple[tuple[str, ...], ...]  # of the first blocks
     blocks_min: int
     blocks_max: int
+    time_s: float | None  # that the experiment may take
     block_s: float  # wash-out, warm-up and measurement of all arms, without preparation and start
     longest_s: float  # all blocks, with every measurement repeated and the full drain time
     credits_max: tuple[tuple[str, float], ...] | None  # by size; None: nothing is billed
@@ -51,6 +52,7 @@ def plan_experiment(
         orders=tuple(block_order(design, number) for number in range(1, min(SHOWN_BLOCKS, design.blocks_max) + 1)),
         blocks_min=design.blocks_min,
         blocks_max=design.blocks_max,
+        time_s=file.budget.time_s,
         block_s=block_s,
         longest_s=(block_s + drains_s) * measurements,
         credits_max=_credits(known, measurements) if known else None,
@@ -78,6 +80,7 @@ def experiment_plan_text(plan: ExperimentPlan) -> str:
         f"  {counted(plan.blocks_min, 'block')} at least, about {format_span(round(plan.block_s * plan.blocks_min))};"
         f" all {plan.blocks_max}, about {format_span(round(plan.block_s * plan.blocks_max))}.",
         f"  At most {format_span(round(plan.longest_s))}: every measurement repeated, each with the full drain time.",
+        *_time_left(plan),
         "",
         "Credits",
     ]
@@ -93,6 +96,14 @@ def experiment_plan_text(plan: ExperimentPlan) -> str:
         f" within {counted(plan.blocks_max, 'block')}; larger ones sooner.",
     ]
     return "\n".join(lines)
+
+
+def _time_left(plan: ExperimentPlan) -> list[str]:
+    if plan.time_s is None:
+        return []
+    blocks = min(plan.blocks_max, int(plan.time_s // plan.block_s)) if plan.block_s else plan.blocks_max
+    told = f"  budget.time, {format_span(round(plan.time_s))}, has room for {counted(blocks, 'block')} at most"
+    return [f"{told}." if blocks >= plan.blocks_min else f"{told}, and {plan.blocks_min} are needed to decide."]
 
 
 def experiment_plan_data(plan: ExperimentPlan) -> dict[str, Any]:

@@ -35,6 +35,7 @@ from loadgen.scenario.types import (
     InvalidValue,
     JsonSchema,
     Label,
+    Margin,
     Number,
     OneOf,
     ScalarValue,
@@ -48,20 +49,6 @@ ARMS_MAX = 8
 BLOCKS_MAX = 200
 ARM_LENGTH_MAX = 40
 LABELS = ("experiment", "arm", "block", "attempt")  # of every run that an experiment makes
-_PERCENT = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,6})?)\s*%")
-
-
-class Margin(ValueType):
-    """A difference that does not matter: 5%."""
-
-    def parse(self, value: object) -> float:
-        match = _PERCENT.fullmatch(value.strip()) if isinstance(value, str) else None
-        if match is None or not 0.0 < float(match[1]) <= 100.0:
-            raise InvalidValue("is not a margin", "write percent above 0% and at most 100%, such as 5%")
-        return float(match[1]) / 100.0
-
-    def schema(self) -> JsonSchema:
-        return {"type": "string", "pattern": r"^[0-9][0-9.]*\s*%$|\$\{"}
 
 
 class WarehouseSize(ValueType):
@@ -212,6 +199,10 @@ class ExperimentFile:
         return {ExperimentMetric.parse(text): margin for text, margin in self.metrics.items()}
 
 
+class ExperimentProblems(ScenarioProblems):
+    remedy = "Fix the lines named above; `loadgen experiment FILE --dry-run` checks without connecting."
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedExperiment:
     """An experiment that can run."""
@@ -226,7 +217,7 @@ def read_experiment(path: Path, *, environ: Mapping[str, str]) -> LoadedExperime
     """Read and check a file, and its scenario for every arm. Raises ScenarioProblems with everything that is wrong."""
     text = read_text(path)
     if isinstance(text, Problem):
-        raise ScenarioProblems(str(path), [text])
+        raise ExperimentProblems(str(path), [text])
     document = compose(text, str(path))
     substitute_variables(document, environ)
     checked = validate_as(ExperimentFile, document)
@@ -238,7 +229,7 @@ def read_experiment(path: Path, *, environ: Mapping[str, str]) -> LoadedExperime
     if file is not None and checked.fine(("scenario",), ("arms",)):
         arms = _arms(checked, file, scenario, environ)
     if document.problems or file is None:
-        raise ScenarioProblems(str(path), sorted(document.problems, key=lambda one: _position(one, str(path))))
+        raise ExperimentProblems(str(path), sorted(document.problems, key=lambda one: _position(one, str(path))))
     warnings = dict.fromkeys([*document.warnings, *(one for arm in arms.values() for one in arm.warnings)])
     return LoadedExperiment(file=file, arms=arms, folder=scenario.resolve().parent, warnings=tuple(warnings))
 
@@ -383,6 +374,9 @@ def _check_arm(checked: CheckedFile[Any], file: ExperimentFile, name: str, loade
 
 def _check_arms_together(checked: CheckedFile[Any], file: ExperimentFile, arms: Mapping[str, LoadedScenario]) -> None:
     scenarios = [loaded.scenario for loaded in arms.values()]
+    written = {name: loaded.scenario.target.warehouse for name, loaded in arms.items()}
+    # As Snowflake compares names: those without quotes are upper-cased.
+    used = {name: text and (text[1:-1] if text[0] == '"' else text.upper()) for name, text in written.items()}
     for number, (name, loaded) in enumerate(arms.items()):
         if loaded.scenario.control != scenarios[0].control:
             hint = "one experiment has one control plane"
@@ -390,8 +384,8 @@ def _check_arms_together(checked: CheckedFile[Any], file: ExperimentFile, arms: 
         if loaded.scenario.connection != scenarios[0].connection:
             what = "has another connection than the first arm"
             checked.problem(("arms", name), what, "change target.warehouse, or use two accounts apart", at_key=True)
-        arm, used = file.arms[name].warehouse, loaded.scenario.target.warehouse
-        also = next((o for o in arms if o != name and arms[o].scenario.target.warehouse == used), None)
+        arm = file.arms[name].warehouse
+        also = next((other for other in arms if other != name and used[other] == used[name]), None)
         if arm is not None and arm.create and also is not None:
             what = f"makes a warehouse that arm {printable(also)} uses too"
             checked.problem(("arms", name, "warehouse", "create"), what, "give each of them a different name")

@@ -349,3 +349,19 @@ def _bounds(low: Any, high: Any, *, format: Callable[[Any], str], above: bool = 
     if high >= WHOLE_MAX:
         return least
     return f"{least} and at most {format(high)}" if above else f"from {format(low)} to {format(high)}"
+
+
+_PERCENT = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,6})?)\s*%")
+
+
+class Margin(ValueType):
+    """A difference that does not matter: 5%."""
+
+    def parse(self, value: object) -> float:
+        match = _PERCENT.fullmatch(value.strip()) if isinstance(value, str) else None
+        if match is None or not 0.0 < float(match[1]) <= 100.0:
+            raise InvalidValue("is not a margin", "write percent above 0% and at most 100%, such as 5%")
+        return float(match[1]) / 100.0
+
+    def schema(self) -> JsonSchema:
+        return {"type": "string", "pattern": r"^[0-9][0-9.]*\s*%$|\$\{"}

@@ -57,6 +57,12 @@ LEASE_TTL_S = 60.0
 GOES_ON = "the experiment goes on"
 
 
+class NotOurs(RunFailed):
+    """A warehouse that the experiment has made was dropped or replaced by others."""
+
+    remedy = "Look at it with SHOW WAREHOUSES: it was left alone."
+
+
 class NotSettled(RunFailed):
     """A warehouse did not take its settings."""
 
@@ -124,6 +130,8 @@ class ArmWarehouseSettings:
                 if wanted.is_made:
                     _create(session, wanted.warehouse, wanted.settings, experiment_id)
                     self._told(f"warehouse {wanted.warehouse.sql} is made")
+            if wanted.is_made:
+                _require_made(session, wanted.warehouse, experiment_id)
             settings = {**self._before[key].settings, **wanted.settings}
             _alter(session, wanted.warehouse, settings, self._clock, self._stop)
 
@@ -140,7 +148,8 @@ class ArmWarehouseSettings:
             except LoadgenError as error:
                 errors.append(error)
                 self._told(f"warehouse {before.warehouse} is not as it was before: {error}")
-                self._told(f"undo it with: {undo_sql(before.warehouse, before.settings)}")
+                if not isinstance(error, NotOurs):
+                    self._told(f"undo it with: {undo_sql(before.warehouse, before.settings)}")
             else:
                 del self._before[key]
                 self._told(_undone(before))
@@ -253,7 +262,8 @@ def restore_left_settings(
                 _restore_alone(control, patience, left, clock)
                 patience.call(partial(run_leases.release, control, lease))
         except LoadgenError as error:
-            why = f"{error}; undo it with: {undo_sql(left.warehouse, left.settings)}"
+            how = "" if isinstance(error, NotOurs) else f"; undo it with: {undo_sql(left.warehouse, left.settings)}"
+            why = f"{error}{how}"
             event(log, logging.WARNING, "settings_not_restored", warehouse=left.warehouse, why=str(error))
         done.append(
             RestoredWarehouse(
@@ -286,9 +296,8 @@ def _undo(session: PrepareSession, before: ChangedWarehouse, clock: Clock, stop:
     warehouse = Identifier.parse(before.warehouse)
     if before.settings:
         _alter(session, warehouse, before.settings, clock, stop)
-    elif (row := _found(session, warehouse)) is not None:
-        if row.get("comment") != made_by(before.experiment_id):
-            raise NotSettled(f"warehouse {printable(warehouse.name, 100)} was not made by {before.experiment_id}")
+    elif _found(session, warehouse) is not None:
+        _require_made(session, warehouse, before.experiment_id)
         session.change(undo_sql(warehouse.sql, {}))
 
 
@@ -307,6 +316,14 @@ def _create(
         row = _found(session, warehouse)
         if row is None or row.get("comment") != made_by(experiment_id):
             raise  # else the answer was lost
+
+
+def _require_made(session: PrepareSession, warehouse: Identifier, experiment_id: str) -> None:
+    """A warehouse of this name that others have made meanwhile is theirs: it is neither altered nor dropped."""
+    row = _found(session, warehouse)
+    if row is None or row.get("comment") != made_by(experiment_id):
+        what = f"warehouse {printable(warehouse.name, 100)} is not the one that experiment {experiment_id} has made"
+        raise NotOurs(what)
 
 
 def _require_absent(session: PrepareSession, warehouse: Identifier) -> None:

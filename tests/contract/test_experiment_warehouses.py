@@ -14,7 +14,7 @@ from loadgen.clock import SystemClock
 from loadgen.errors import ConfigurationError, LoadgenError
 from loadgen.scenario.experiment import read_experiment
 from loadgen.scenario.load import with_workers
-from orchestrator.experiment.warehouse_settings import ArmWarehouseSettings, NotSettled, restore_left_settings
+from orchestrator.experiment.warehouse_settings import ArmWarehouseSettings, NotOurs, restore_left_settings
 from tests.control_plane import ControlPlane, patience
 from tests.embedded_server import EmbeddedServer
 from tests.process.run_bench import scenario
@@ -115,17 +115,19 @@ def test_a_warehouse_that_is_there_already_is_not_touched(made: Made) -> None:
     assert len(made.shown()) == 1
 
 
-def test_a_warehouse_of_somebody_else_is_not_dropped(made: Made) -> None:
+def test_a_warehouse_that_others_have_replaced_is_neither_altered_nor_dropped(made: Made) -> None:
     made.apply()
-    made.plane.change(f"ALTER WAREHOUSE {made.name} SET COMMENT = 'mine'")
+    made.plane.change(f"CREATE OR REPLACE WAREHOUSE {made.name} COMMENT = 'mine'")
 
-    with pytest.raises(NotSettled, match="was not made by"):
-        made.settings.restore()
+    before = made.shown()
+    for action in (made.apply, made.settings.restore):
+        with pytest.raises(NotOurs, match=r"is not the one that experiment .* has made"):
+            action()
 
     ((restored, why),) = made.recover()
     assert not restored
-    assert why.endswith(f'undo it with: DROP WAREHOUSE IF EXISTS "{made.name}"')
-    assert len(made.shown()) == 1
+    assert "DROP" not in "".join([why, *made.said])
+    assert made.shown() == before
 
 
 @pytest.mark.parametrize("statement", ["CREATE WAREHOUSE", "DROP WAREHOUSE"])

@@ -82,6 +82,8 @@ def test_a_warehouse_is_made_for_one_arm_and_has_a_name(tmp_path):
         "e.yaml:6:39 arms.many.warehouse.create: makes a warehouse that arm few uses too, got 'true'; give each of them"
         " a different name"
     ]
+    for other in ("a", "'\"A\"'"):
+        assert len(problems(tmp_path, shared.replace("warehouse: A}", f"warehouse: {other}}}"))) == 1
     assert problems(tmp_path, shared.replace("name: A, ", "")) == [
         "e.yaml:6:30 arms.many.warehouse.create: has no name, got 'true'; add the name of a warehouse to be made"
     ]

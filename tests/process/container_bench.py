@@ -63,6 +63,7 @@ class ContainerBench:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            start_new_session=True,
         )
         self._started.append(process)
         return process

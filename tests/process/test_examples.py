@@ -73,6 +73,7 @@ def run(example: Path, home: Path, **variables: str) -> dict[str, Any]:
         text=True,
         timeout=END_S,
         check=False,
+        start_new_session=True,  # else it shares the processor's time with the tests of this session
     )
     assert done.returncode == 0, done.stdout + done.stderr
     (report,) = output.glob("*/report.html")

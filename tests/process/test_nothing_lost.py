@@ -119,6 +119,7 @@ def test_a_result_that_cannot_be_printed_is_still_the_exit_code(bench: Bench) ->
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
+            start_new_session=True,
         )
     (file,) = bench.home.glob("runs/*/summary.json")
     summary = json.loads(file.read_text("utf-8"))

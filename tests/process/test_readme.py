@@ -85,7 +85,8 @@ def environment(home: Path) -> dict[str, str]:
 
 @contextlib.contextmanager
 def served(command: str, home: Path, port: str) -> Iterator[str]:
-    process = subprocess.Popen(words_of(command, port), stdout=subprocess.PIPE, text=True, env=environment(home))
+    words = words_of(command, port)
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment(home), start_new_session=True)
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
@@ -174,7 +175,13 @@ def after_runs() -> Iterator[Path]:
             every = [*words, *more]
             set_latency(address, slower_ms)
             done = subprocess.run(
-                every, capture_output=True, text=True, env=environment(path), cwd=path, timeout=PATIENCE_S
+                every,
+                capture_output=True,
+                text=True,
+                env=environment(path),
+                cwd=path,
+                timeout=PATIENCE_S,
+                start_new_session=True,  # else it shares the processor's time with the tests of this session
             )
             assert done.returncode == 0, done.stdout + done.stderr
             (report,) = re.findall(r"^report: (.*/report\.html)$", done.stdout, re.MULTILINE)

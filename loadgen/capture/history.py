@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from loadgen.errors import ConfigurationError, LoadgenError
 from loadgen.log import printable
@@ -265,7 +265,7 @@ def read_csv(path: Path) -> Iterator[HistoryRow]:
     shown = printable(str(path), 200)
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            rows = csv.DictReader(file, strict=True)
+            rows = csv.DictReader(_lines(file, shown), strict=True)
             rows.fieldnames = [name.strip().upper() for name in rows.fieldnames or ()]
             absent = [name for name in _NEEDED if name not in rows.fieldnames]
             if absent:
@@ -276,6 +276,14 @@ def read_csv(path: Path) -> Iterator[HistoryRow]:
         raise InvalidHistoryFile(f"cannot read {shown}: {error.strerror}") from error
     except (csv.Error, UnicodeDecodeError) as error:
         raise InvalidHistoryFile(f"{shown} is not a CSV file in UTF-8: {error}") from error
+
+
+def _lines(file: TextIO, shown: str) -> Iterator[str]:
+    """Its lines; one that does not end would fill the memory."""
+    while line := file.readline(FIELD_CHARACTERS_MAX):
+        if len(line) >= FIELD_CHARACTERS_MAX and not line.endswith("\n"):
+            raise InvalidHistoryFile(f"{shown} has a line of more than {FIELD_CHARACTERS_MAX:,} characters")
+        yield line
 
 
 def _row_of_csv(row: Mapping[str, str | None], where: str) -> HistoryRow:

@@ -25,7 +25,14 @@ PIECE_CHARACTERS = 64  # longer words and numbers are permuted in pieces
 _WORD = re.compile(r"[^\W_]+")
 _DATE = re.compile(r"(\d{4})-(\d{2})-(\d{2})(?=$|[ T]\d{2}:\d{2})(.*)", re.DOTALL)
 _CLOCK = re.compile(r"(\d{1,2}):(\d{2})((?::\d{2})?(?:\.\d{1,9})?)")
-_SLASHED = re.compile(r"(\d{1,2})([/.])(\d{1,2})[/.](\d{4})")
+# Of other notations: 31.12.2026 (day first), 12/31/2026 (month first, where that is a date), 2026/12/31, 31-DEC-2026.
+_TIME = r"(?P<rest>(?: \d\d:\d\d[\d:.]*)?)"
+_WRITTEN_DATES = (
+    re.compile(r"(?P<first>\d{1,2})(?P<mark>[/.])(?P<second>\d{1,2})(?P=mark)(?P<year>\d{4})" + _TIME),
+    re.compile(r"(?P<year>\d{4})(?P<mark>[/.])(?P<second>\d{1,2})(?P=mark)(?P<first>\d{1,2})" + _TIME),
+    re.compile(r"(?P<first>\d{1,2})(?P<mark>-)(?P<second>[A-Za-z]{3})-(?P<year>\d{4})" + _TIME),
+)
+_MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _HEX = re.compile(r"(?=[0-9a-fA-F]*[a-fA-F])(?=[0-9a-fA-F]*\d)[0-9a-fA-F]{16,}")
 _NUMBER = re.compile(r"([+-]?)(\d*)(?:(\.)(\d*))?(?:([eE])([+-]?\d+))?")
@@ -190,15 +197,36 @@ class Pseudonyms:
         if found is not None and not _WORD.search(re.sub(r"[\dTZ]", "", found[4])):
             year, month, day, rest = found.groups()
             return f"{self._moved_date(int(year), int(month), int(day)) or f'{year}-01-01'}{rest}"
-        found = _SLASHED.fullmatch(value)
-        if found is not None:
-            first, second = (1 + self._number_below("month", part, 12) for part in (found[1], found[3]))
-            return f"{first:02}{found[2]}{second:02}{found[2]}{found[4]}"
+        written = self._moved_written(value)
+        if written is not None:
+            return written
         found = _CLOCK.fullmatch(value)
         if found is not None:
             hour = (int(found[1]) + self._hours) % 24
             return f"{hour:0{len(found[1])}}:{found[2]}{found[3]}"
         return None
+
+    def _moved_written(self, value: str) -> str | None:
+        """A date in another notation than ISO's, in the same notation; None: it is none."""
+        found = next((found for form in _WRITTEN_DATES if (found := form.fullmatch(value))), None)
+        if found is None:
+            return None
+        first, second, year = found["first"], found["second"], found["year"]
+        month_first = found["mark"] == "/" and not value.startswith(year) and int(first) <= len(_MONTHS)
+        day, month = (second, first) if month_first else (first, second)
+        named = second.upper() in _MONTHS
+        if second.isalpha() and not named:
+            return None
+        moved = self._moved_date(int(year), _MONTHS.index(second.upper()) + 1 if named else int(month), int(day))
+        if moved is None:
+            return None
+        new_year, new_month, new_day = moved.split("-")
+        new_day = f"{int(new_day):0{len(day)}}"
+        name = _MONTHS[int(new_month) - 1].lower()
+        new_month = _in_case(name, second) if named else f"{int(new_month):0{len(month)}}"
+        parts = [new_month, new_day] if month_first else [new_day, new_month]
+        parts = [new_year, *reversed(parts)] if value.startswith(year) else [*parts, new_year]
+        return found["mark"].join(parts) + found["rest"]
 
     def _moved_date(self, year: int, month: int, day: int) -> str | None:
         try:

@@ -131,7 +131,9 @@ def _print(
     lines = [f"run {one.run_id} is {one.status} now: {one.reason}" for one in done]
     lines += [f"run {one.run_id} was left alone: {one.why}" for one in left]
     lines += [
-        f"warehouse {one.warehouse} is as it was before experiment {one.experiment_id} again"
+        f"warehouse {one.warehouse}, made by experiment {one.experiment_id}, is dropped"
+        if one.restored and one.is_made
+        else f"warehouse {one.warehouse} is as it was before experiment {one.experiment_id} again"
         if one.restored
         else f"warehouse {one.warehouse} is as experiment {one.experiment_id} left it: {one.why}"
         for one in settings

@@ -239,6 +239,7 @@ class RestoredWarehouse:
     experiment_id: str
     warehouse: str
     restored: bool
+    is_made: bool = False  # by the experiment: it is dropped
     is_led: bool = False  # the experiment goes on
     why: str = ""  # not
 
@@ -270,6 +271,7 @@ def restore_left_settings(
                 experiment_id=left.experiment_id,
                 warehouse=left.warehouse,
                 restored=not why,
+                is_made=not left.settings,
                 is_led=why == GOES_ON,
                 why=why,
             )

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from loadgen.capture import history
 from loadgen.capture.pseudonyms import KEY_BYTES, Pseudonyms
 from loadgen.capture.statement_text import FreshValues
+from loadgen.cli.main import main
 from loadgen.errors import LoadgenError
 from tests.unit.test_capture import row
 from tests.unit.test_replay import dealt, loaded, recorded, texts
@@ -221,3 +223,16 @@ def test_two_templates_with_one_name_are_both_counted(tmp_path):
     counts = {one.name: one.weight for one in scenario.workload.statements}
     assert counts == {first["name"]: 3, third["name"]: 3, "other_reads": 3}
     assert sum(len(texts(stream)) for stream in streams) == 9
+
+
+@pytest.mark.parametrize("content", [b"\0", b"a", b'"a', b"\xc3\xa9"], ids=["zeros", "letters", "a quote", "not ascii"])
+def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(tmp_path, capsys, monkeypatch, content):
+    monkeypatch.setattr(history, "FIELD_CHARACTERS_MAX", 10_000)
+    file = tmp_path / "endless.csv"
+    file.write_bytes(content * 100_000)
+
+    assert main(["capture", "import", str(file), "--out", str(tmp_path / "captured")]) == 2
+
+    told = capsys.readouterr().err
+    assert "has a line of more than 10,000 characters" in told
+    assert "hint: Export the rows of QUERY_HISTORY as CSV" in told

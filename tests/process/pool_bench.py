@@ -83,7 +83,7 @@ class PoolBench:
                 stderr=log,
                 env=self.environ,
                 cwd=self.folder,
-                process_group=0,
+                start_new_session=True,  # else its runs share the processor's time with the tests of this session
             )
         self._pools.append(process)
         return process

@@ -100,6 +100,7 @@ def test_every_example_passes(example: Path, home: Path, request: pytest.Fixture
     assert all(statement["succeeded"] for statement in summary["statements"].values())
 
 
+@pytest.mark.slow
 def test_the_search_finds_what_its_comment_says(home: Path, server: EmbeddedServer) -> None:
     scenario = read_scenario(ROOT / FIND_MAX, environ={}).scenario
     slots = scenario.embedded.slots

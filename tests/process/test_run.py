@@ -96,7 +96,7 @@ def check_against_the_server(bench: Bench, summary: dict[str, Any]) -> None:
     assert sum(counted.values()) == totals["succeeded"] + totals["failed"] == totals["reads"] + totals["writes"]
 
 
-@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 4])
+@pytest.mark.parametrize("workers", [1, pytest.param(4, marks=pytest.mark.slow)])
 def test_the_quickstart_and_what_it_leaves(bench: Bench, workers: int) -> None:
     run = bench.start("run", QUICKSTART, *SHORT, "--set", f"load.workers={workers}", "--format", "json", "--quiet")
     code, summary = run.ended(), run.summary

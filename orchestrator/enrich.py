@@ -49,6 +49,7 @@ from orchestrator.enrichment_rules import (
 
 STATEMENT_S = 60  # of one slice
 
+_UNKNOWN_FORM = "the query history came back in a form that is not known"
 _NOW = "SELECT SYSDATE()"
 # The limit counts before any condition, so how many rows there were must be known to know whether some were kept back.
 # The one with number 1 is there to say so when none is ours. Times cannot be bound.
@@ -117,13 +118,16 @@ class QueryHistory(SnowflakeSession):
             found = {str(row[0]): _times(row) for row in rows}
             return HistoryPage(found=found, seen=int(rows[0][-1]) if rows else 0)
         except (ValueError, TypeError, IndexError) as error:
-            raise HistoryFailed("the query history came back in a form that is not known", NOT_RETRYABLE) from error
+            raise HistoryFailed(_UNKNOWN_FORM, NOT_RETRYABLE) from error
 
     def use(self, warehouse: str, span: HistorySlice) -> WarehouseUse:
         """By the run and by others; without MONITOR on the warehouse, a role sees only the statements of its user."""
         sql = _USE.format(warehouse=warehouse, start=_literal(span.start), end=_literal(span.end), limit=ROWS_MAX)
-        ((own_ms, others, others_ms),) = self._fetch(sql, self._tag, CONTROL_TAG)
-        return WarehouseUse(own_ms=float(own_ms), others=int(others), others_ms=float(others_ms))
+        try:
+            ((own_ms, others, others_ms),) = self._fetch(sql, self._tag, CONTROL_TAG)
+            return WarehouseUse(own_ms=float(own_ms), others=int(others), others_ms=float(others_ms))
+        except (ValueError, TypeError) as error:
+            raise HistoryFailed(_UNKNOWN_FORM, NOT_RETRYABLE) from error
 
     def _fetch(self, sql: str, *binds: Any) -> list[tuple[Any, ...]]:
         try:

@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import platform
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -71,8 +72,10 @@ def read_foreign_load(
     gathered: MeasuredWindows,
     logins: Mapping[str, Any],
     environ: Mapping[str, str],
+    hurried: threading.Event,
 ) -> ForeignLoad:
-    """Of a run that has ended. A control plane on the same warehouse has its own statements there: nothing is known."""
+    """Of a run that has ended. A control plane on the same warehouse has its own statements there: nothing is known.
+    `hurried`: the run was interrupted, and its user waits: the history is not asked."""
     _, warehouse = target_warehouse(scenario, environ)
     if not warehouse or leader.watch is None or run.start_time is None or scenario.control.share_warehouse:
         return ForeignLoad()
@@ -86,8 +89,11 @@ def read_foreign_load(
         own = [OwnLoad(begin=begin, end=end, statements=scenario.load.connections + again)]
     polls = leader.watch.observed
     name = Identifier.parse(warehouse)
+    seen = foreign_statements(name.name, polls, own)
+    if seen is None and not hurried.is_set():
+        seen = _foreign_use(leader, run, scenario, name, own, environ)
     told = (
-        foreign_statements(name.name, polls, own) or _foreign_use(leader, run, scenario, name, own, environ),
+        seen,
         unobserved_load([poll.timestamp for poll in polls], own, scenario.timing.warehouse_poll_s),
     )
     found = tuple(one for one in told if one is not None)

@@ -268,7 +268,7 @@ class OrchestratorService:
         lost = [worker.why for worker in leader.workers if worker.health is WorkerHealth.DEAD]
         foreign = ForeignLoad()
         if not self._circumstances.shared_warehouse:  # else other runs are wanted there, and the result says so
-            foreign = read_foreign_load(leader, run, scenario, gathered, connections, self._environ)
+            foreign = read_foreign_load(leader, run, scenario, gathered, connections, self._environ, self._hurried)
         seen = [*client.warnings, *foreign.warnings, *login_warnings(delivered), *stall_warnings(merged.stalls)]
         seen += [*surplus_warnings(merged), *dropped_warnings(rows)]
         evidence = Evidence(

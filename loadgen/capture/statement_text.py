@@ -55,13 +55,7 @@ class CleanText:
 class StatementCleaner:
     """clean() for every text of one capture. `keep_values`: but for those that look like a secret."""
 
-    def __init__(
-        self,
-        secret: Pseudonyms,
-        *,
-        keep_values: bool = False,
-        hide_names: bool = False,
-    ) -> None:
+    def __init__(self, secret: Pseudonyms, *, keep_values: bool = False, hide_names: bool = False) -> None:
         self._pseudonyms, self._keep_values, self._hide_names = secret, keep_values, hide_names
         self._shapes: dict[bytes, StatementShape | LeftOutReason] = {}
         self._clean = lru_cache(TEXTS_MAX)(self._cleaned)

@@ -121,9 +121,8 @@ class WarehouseModels:
     def _in_force(self, name: str) -> bytes:
         model, posted = self._warehouses.model_of(name), self._posted.get(name)
         warehouse = self._warehouses.get(name)
-        settings = warehouse.settings if warehouse is not None else None
-        is_altered = settings is not None and settings.updated_on_ms > settings.created_on_ms
-        altered_ms = settings.updated_on_ms if settings is not None and is_altered else 0.0
+        is_altered = warehouse is not None and warehouse.settings.updated_on_ms > warehouse.settings.created_on_ms
+        altered_ms = warehouse.settings.updated_on_ms if warehouse is not None and is_altered else 0.0
         shown = {"slots": model.slots, "service_time": model.service_time, "altered_ms": altered_ms}
         return wire.dumps({"name": name, "id": posted.id if posted is not None else None} | shown)
 

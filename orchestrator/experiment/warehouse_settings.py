@@ -57,7 +57,7 @@ LEASE_TTL_S = 60.0
 GOES_ON = "the experiment goes on"
 
 
-class NotOurs(RunFailed):
+class WarehouseReplaced(RunFailed):
     """A warehouse that the experiment has made was dropped or replaced by others."""
 
     remedy = "Look at it with SHOW WAREHOUSES: it was left alone."
@@ -148,7 +148,7 @@ class ArmWarehouseSettings:
             except LoadgenError as error:
                 errors.append(error)
                 self._told(f"warehouse {before.warehouse} is not as it was before: {error}")
-                if not isinstance(error, NotOurs):
+                if not isinstance(error, WarehouseReplaced):
                     self._told(f"undo it with: {undo_sql(before.warehouse, before.settings)}")
             else:
                 del self._before[key]
@@ -263,8 +263,9 @@ def restore_left_settings(
                 _restore_alone(control, patience, left, clock)
                 patience.call(partial(run_leases.release, control, lease))
         except LoadgenError as error:
-            how = "" if isinstance(error, NotOurs) else f"; undo it with: {undo_sql(left.warehouse, left.settings)}"
-            why = f"{error}{how}"
+            why = str(error)
+            if not isinstance(error, WarehouseReplaced):
+                why += f"; undo it with: {undo_sql(left.warehouse, left.settings)}"
             event(log, logging.WARNING, "settings_not_restored", warehouse=left.warehouse, why=str(error))
         done.append(
             RestoredWarehouse(
@@ -325,7 +326,7 @@ def _require_made(session: PrepareSession, warehouse: Identifier, experiment_id:
     row = _found(session, warehouse)
     if row is None or row.get("comment") != made_by(experiment_id):
         what = f"warehouse {printable(warehouse.name, 100)} is not the one that experiment {experiment_id} has made"
-        raise NotOurs(what)
+        raise WarehouseReplaced(what)
 
 
 def _require_absent(session: PrepareSession, warehouse: Identifier) -> None:

@@ -14,7 +14,7 @@ from loadgen.clock import SystemClock
 from loadgen.errors import ConfigurationError, LoadgenError
 from loadgen.scenario.experiment import read_experiment
 from loadgen.scenario.load import with_workers
-from orchestrator.experiment.warehouse_settings import ArmWarehouseSettings, NotOurs, restore_left_settings
+from orchestrator.experiment.warehouse_settings import ArmWarehouseSettings, WarehouseReplaced, restore_left_settings
 from tests.control_plane import ControlPlane, patience
 from tests.embedded_server import EmbeddedServer
 from tests.process.run_bench import scenario
@@ -121,7 +121,7 @@ def test_a_warehouse_that_others_have_replaced_is_neither_altered_nor_dropped(ma
 
     before = made.shown()
     for action in (made.apply, made.settings.restore):
-        with pytest.raises(NotOurs, match=r"is not the one that experiment .* has made"):
+        with pytest.raises(WarehouseReplaced, match=r"is not the one that experiment .* has made"):
             action()
 
     ((restored, why),) = made.recover()

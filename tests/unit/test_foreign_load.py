@@ -9,7 +9,9 @@ import pytest
 
 from loadgen.control.tables.find_max_step_history import StepRecord
 from loadgen.control.tables.warehouse_poll_snapshots import WarehousePoll
-from orchestrator.enrich import WarehouseUse
+from loadgen.snowflake.profile_lookup import find_profile
+from orchestrator.enrich import HistoryFailed, QueryHistory, WarehouseUse
+from orchestrator.enrichment_rules import HistorySlice
 from orchestrator.run_environment import (
     OwnLoad,
     dropped_warnings,
@@ -156,3 +158,12 @@ def test_others_may_use_two_percent_of_the_time_that_statements_executed(own_ms,
     found = foreign_use("W\x1bH", WarehouseUse(own_ms=own_ms, others=3, others_ms=others_ms))
 
     assert found == (None if told is None else f"other statements ran on warehouse W␛H: {told}")
+
+
+@pytest.mark.parametrize("answer", [[], [()], [(1, 2)], [("x", 1, 1.0)], [(1.0, None, 1.0)], [(1, 2, 3), (4, 5, 6)]])
+def test_a_history_in_another_form_is_no_reason_against_a_run(answer, monkeypatch):
+    history = QueryHistory(find_profile("embedded", environ={"LOADGEN_EMBEDDED_ADDRESS": "127.0.0.1:1"}), "run")
+    monkeypatch.setattr(history, "rows", lambda *_: answer)
+
+    with pytest.raises(HistoryFailed, match="in a form that is not known"):
+        history.use("WH", HistorySlice(start_ms=0, end_ms=1))

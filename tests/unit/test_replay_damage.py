@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import hashlib
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -226,7 +228,8 @@ def test_two_templates_with_one_name_are_both_counted(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"\0", b"a", b'"a', b"\xc3\xa9"], ids=["zeros", "letters", "a quote", "not ascii"])
-def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(tmp_path, capsys, monkeypatch, content):
+def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(tmp_path, capsys, monkeypatch, request, content):
+    request.addfinalizer(partial(csv.field_size_limit, csv.field_size_limit()))  # of the whole process
     monkeypatch.setattr(history, "FIELD_CHARACTERS_MAX", 10_000)
     file = tmp_path / "endless.csv"
     file.write_bytes(content * 100_000)

@@ -21,7 +21,7 @@ from tests.process.run_bench import MEASURES, Bench, Program, benched
 from tests.processes import PATIENCE_S, PROGRAM, ROOT, alive, wait_until
 
 QUICKSTART = ROOT / "examples" / "quickstart.yaml"
-SHORT = ["--set", "load.warmup=1s", "--set", "load.duration=3s"]
+SHORT = ["--set", "load.warmup=1s", "--set", "load.duration=8s"]
 ENDLESS = ["--set", "load.warmup=1s", "--set", "load.duration=5m"]
 TOTALS = ("skipped", "succeeded", "failed", "cancelled")
 RATE = """

@@ -13,8 +13,7 @@ worker_health        which workers are alive, ready, finished or lost
 aggregation          what all workers have measured so far, in windows and in seconds
 guardrails           thresholds, guardrails and cost while the run measures
 find_max_controller  leads a search for the maximum
-warehouse            polls the target warehouse, and counts credits
-warehouse_lease      one run at a time on a warehouse
+warehouse            polls the target warehouse, and counts credits; one run at a time on a warehouse
 run_environment      machine, versions, warnings, and load of other users on the target warehouse
 run_result           the result of a run, from the windows of its workers
 enrich               joins the query history to the logged statements

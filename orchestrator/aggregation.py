@@ -21,8 +21,7 @@ from loadgen.errors import LoadgenError
 from loadgen.metrics.interval import ThresholdSecond, stored_judged, threshold_subjects
 from loadgen.metrics.recorder import WindowState
 from loadgen.metrics.tally import StatementTally, Tally
-from loadgen.metrics.window import ALL_STATEMENTS, MergedWindows, WindowResult, merge
-from loadgen.metrics.window_codec import WindowRow
+from loadgen.metrics.window import ALL_STATEMENTS, MergedWindows, WindowResult, WindowRow, merge
 from loadgen.model.run import Phase
 from loadgen.rules.liveness import WorkerHealth
 from loadgen.rules.thresholds import Checked

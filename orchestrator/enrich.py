@@ -16,8 +16,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from loadgen.control.location import ControlPlaneLocation
-from loadgen.control.rows import ParsedRows
-from loadgen.control.session import ControlFailed, ControlSession
+from loadgen.control.session import ControlFailed, ControlSession, ParsedRows
 from loadgen.control.tables import query_executions, run_status
 from loadgen.control.tables.query_executions import PendingExecution, ServerTimes
 from loadgen.errors import LoadgenError

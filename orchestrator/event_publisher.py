@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from loadgen.clock import Clock
 from loadgen.control.session import ControlSession
 from loadgen.control.tables import run_control_events, run_status
-from loadgen.control.tables.run_control_events import EmittedEvent, Event, NewEvent, effective_time
+from loadgen.control.tables.run_control_events import Event, NewEvent, effective_time
 from loadgen.control.tables.run_status import EVERY_WORKER, ConnectionTarget, Run, read_targets
 from loadgen.log import event
 from loadgen.model.event import KnownCommand, PlannedCommand, SetPhase, SetRunTarget, Start, Stop, encode_command
@@ -23,8 +23,8 @@ from loadgen.units import NS_PER_S
 from orchestrator.leadership import Leadership
 from orchestrator.worker_health import WorkerView
 
-# Between the insertion of an event and its reader: the look-up of its number, its publication in RUN_STATUS, the
-# worker's poll, and the reading itself.
+# Until an event is read: its insertion, which may be answered late, its publication in RUN_STATUS, the worker's poll,
+# and the reading itself.
 STATEMENTS_PER_ANNOUNCEMENT = 4
 LATENCY_MAX_S = 2.0  # a slower statement was an exception, and not expected to happen again
 
@@ -107,7 +107,9 @@ class EventPublisher:
         self._start: NewEvent | None = None  # START as it was published, or tried
         self._step: NewEvent | None = None  # the last step of a search, likewise
         self._announced: Announcement | None = None  # the newest: a worker that acknowledges it knows all before
-        self.zero: datetime | None = None  # when the plan begins, by the server's clock; None: START was not published
+        self._undated: tuple[int, Start | SetRunTarget] | None = None  # published; when it takes effect is not read yet
+        self._server_clock: tuple[datetime, float] | None = None  # the server's time, and this process's when it came
+        self.zero: datetime | None = None  # when the plan begins, by the server's clock; None: not known yet
         self.zero_s: float | None = None  # the same by this process's clock
         self.latencies_s: deque[float] = deque(maxlen=LATENCIES_KEPT)  # of statements of the control plane
         self.next_sequence_id = 1
@@ -131,16 +133,13 @@ class EventPublisher:
 
     def start(self, plan: RunPlan, workers: int) -> None:
         """START: the plan begins `lead_ms` after the server has inserted the event."""
-        if self._leadership.term.epoch > 1:  # another leader may have published START: workers follow that
+        if not self._leadership.is_first:  # another leader may have published START: workers follow that
             self.read_said()
         if self.zero is not None:
             return
         if self._start is None:  # else it may be stored already, and publishing it again changes nothing
             self._start = start_event(plan, workers, self.lead_ms)
-        emitted = self.say(self._start)
-        self.zero = effective_time(self._start.command, emitted.created_at)
-        ahead = self.zero - emitted.created_at
-        self.zero_s = self._now_s() + ahead.total_seconds() - emitted.age_ms / 1000
+        self.say(self._start)
 
     def step(self, step_id: int, connections: int) -> None:
         """The next step of a search. After a failure the same event is published again."""
@@ -152,6 +151,41 @@ class EventPublisher:
 
     def stop(self, reason: str, drain_s: float) -> None:
         self.say(NewEvent(command=Stop(reason=reason, drain_timeout_s=drain_s)))
+
+    @property
+    def undated(self) -> int:
+        """Number of the event whose insertion has to be dated; 0: none."""
+        return 0 if self._undated is None else self._undated[0]
+
+    def learn(self, run: Run) -> None:
+        """What was read with the run just now: the server's time, and when the undated event was inserted."""
+        now_s = self._now_s()
+        if run.server_time is None:
+            return
+        self._server_clock = (run.server_time, now_s)
+        if self._undated is None or run.event_at is None:
+            return
+        (number, command), self._undated = self._undated, None
+        moment = effective_time(command, run.event_at)
+        if isinstance(command, Start):
+            self.zero = moment
+            self.zero_s = now_s + (moment - run.server_time).total_seconds()
+            return
+        target = ConnectionTarget(
+            target_connections=command.total_connections,
+            sequence_id=number,
+            step_id=command.step_id,
+            ramp_s=command.ramp_s,
+            effective_at=moment.isoformat(timespec="milliseconds"),
+        )
+        self._targets = {EVERY_WORKER: target}
+
+    @property
+    def server_now(self) -> datetime:
+        """The server's time, as it was read last, and counted on by this process's clock."""
+        assert self._server_clock is not None, "the run was not read yet"
+        moment, read_s = self._server_clock
+        return moment + timedelta(seconds=self._now_s() - read_s)
 
     def late_acknowledgements(self, workers: Sequence[WorkerView]) -> list[str]:
         """Workers whose heartbeats do not acknowledge an announcement in time: a sentence each, once."""
@@ -170,32 +204,23 @@ class EventPublisher:
             self.zero_s = zero_s
         return said
 
-    def say(self, new: NewEvent) -> EmittedEvent:
+    def say(self, new: NewEvent) -> None:
         """Append an event. The same one again, after a failure, is not written twice."""
-        emitted = run_control_events.emit(self._session, self._patience, self._leadership.term, new)
-        self.next_sequence_id = emitted.sequence_id + 1
-        command = new.command
-        self._await_acknowledgements(command, emitted)
-        event(log, logging.INFO, "said", number=emitted.sequence_id, what=command)
-        if isinstance(command, SetRunTarget):
-            moment = effective_time(command, emitted.created_at)
-            target = ConnectionTarget(
-                target_connections=command.total_connections,
-                sequence_id=emitted.sequence_id,
-                step_id=command.step_id,
-                ramp_s=command.ramp_s,
-                effective_at=moment.isoformat(timespec="milliseconds"),
-            )
-            self._targets = {EVERY_WORKER: target}
-        return emitted
+        term, command = self._leadership.term, new.command
+        number = run_control_events.emit(self._session, self._patience, term, new, self.next_sequence_id)
+        self.next_sequence_id = number + 1
+        if isinstance(command, (Start, SetRunTarget)):
+            self._undated = (number, command)
+        self._await_acknowledgements(command, number)
+        event(log, logging.INFO, "said", number=number, what=command)
 
-    def _await_acknowledgements(self, command: KnownCommand, emitted: EmittedEvent) -> None:
+    def _await_acknowledgements(self, command: KnownCommand, number: int) -> None:
         """A worker polls the event before it takes effect; its next heartbeat acknowledges it."""
-        ahead_s = (effective_time(command, emitted.created_at) - emitted.created_at).total_seconds()
+        ahead_s = (run_control_events.lead_ms(command) or 0) / 1000
         within_s = ahead_s + self._timing.status_poll_s + 2 * self._timing.heartbeat_s + self._timing.tick_s
         self._announced = Announcement(
-            sequence_id=emitted.sequence_id,
-            what=f"event {emitted.sequence_id} ({encode_command(command)[0]})",
+            sequence_id=number,
+            what=f"event {number} ({encode_command(command)[0]})",
             within_s=within_s,
             overdue_s=self._now_s() + within_s,
         )

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from functools import cached_property, partial
 from typing import Any
 
-from loadgen.control.rows import ParsedRows
+from loadgen.control.session import ParsedRows
 from loadgen.control.tables.find_max_step_history import StepRecord
 from loadgen.metrics.percentile import PERCENTILES
 from loadgen.metrics.tally import StatementTally
@@ -20,7 +20,6 @@ from loadgen.metrics.window import MergedWindows, WindowResult, merge
 from loadgen.model.run import Phase
 from loadgen.report.summary import latency_ms
 from loadgen.rules.client_health import ClientHealth, client_share, worst
-from loadgen.rules.delivered_load import shortfalls
 from loadgen.rules.find_max import FindMaxSearch, SearchConfidence
 from loadgen.rules.find_max_step import (
     ClientBound,
@@ -29,9 +28,11 @@ from loadgen.rules.find_max_step import (
     SloCheck,
     StepObservation,
     StepOutcome,
+    baseline_step,
     client_limited_step,
 )
 from loadgen.rules.thresholds import check_threshold
+from loadgen.rules.validity import shortfalls
 from loadgen.scenario.model import EMBEDDED, FindMaxSettings, OnWorkerLoss, Scenario, Threshold
 from loadgen.units import NS_PER_MS
 from orchestrator.lifecycle import MetricsMissing, SearchDecision, SearchFinished, StartStep
@@ -299,8 +300,7 @@ class FindMaxController:
     @property
     def deciding_steps(self) -> tuple[JudgedStep, ...]:
         """Validity rests on these: the baseline, the best, the one that failed."""
-        answer, start = self.search.answer(), self.search.config.start
-        first = next((step for step in self.search.steps if step.target == start and step.held), None)
+        answer, first = self.search.answer(), baseline_step(self.search.config, self.search.steps)
         return tuple(step for step in (first, answer.best, answer.failed) if step is not None)
 
     @property

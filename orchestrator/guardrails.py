@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from loadgen.metrics.window import MergedWindows
 from loadgen.model.run import RunStatus
@@ -26,6 +27,15 @@ WAREHOUSE_UNSEEN_MAX_S = 60.0  # a warehouse may grow meanwhile, and its cost wo
 CONSECUTIVE_BREACHES = 3  # looks in a row; one busy second is no trend
 _RATES = (ThresholdMetric.QPS, ThresholdMetric.QUERIES)
 MEASURED_MIN_S = 1.0  # by every worker, before anything is judged: a window that has just opened has no rate yet
+
+
+class WarehouseCost(Protocol):
+    """What is known of the cost of the target warehouse."""
+
+    @property
+    def credits(self) -> float: ...
+    @property
+    def unseen_s(self) -> float: ...  # for how long it could not be looked at
 
 
 class LimitMonitor:
@@ -48,18 +58,10 @@ class LimitMonitor:
         """`measured_s`: since the measurement began."""
         return self._judge(workers, measured_s) or self._guard(workers)
 
-    def cost(self, credits: float, unseen_s: float) -> RunEnding | None:
-        """In every phase: what the warehouse has cost so far, and for how long it could not be looked at. It ends the
-        run, whatever `action` says: money that is spent does not come back."""
-        most = self._guardrails.max_credits
-        if most is None:
-            return None
-        if credits >= most:
-            return self._ending(f"the warehouse has cost {most:g} credits or more, which is guardrails.max_credits")
-        if unseen_s > WAREHOUSE_UNSEEN_MAX_S:
-            why = f"the warehouse could not be looked at for {unseen_s:.0f} s"
-            return self._ending(f"{why}, and guardrails.max_credits limits what it may cost")
-        return None
+    def cost(self, warehouse: WarehouseCost | None) -> RunEnding | None:
+        """In every phase. It ends the run, whatever `action` says: money that is spent does not come back."""
+        reason = None if warehouse is None else costs_too_much(warehouse, self._guardrails.max_credits)
+        return None if reason is None else self._ending(reason)
 
     def go_on(self, unsure_steps: Sequence[int]) -> None:
         """Another leader has led the run so far: say what of its knowledge is lost."""
@@ -195,3 +197,15 @@ class LimitMonitor:
     def warn(self, texts: Sequence[str]) -> None:
         """Add warnings; a text counts once."""
         self.warnings += [text for text in texts if text not in self.warnings]
+
+
+def costs_too_much(warehouse: WarehouseCost, max_credits: float | None) -> str | None:
+    """Why the limit of the cost ends a run, or its preparation; None: it does not."""
+    if max_credits is None:
+        return None
+    if warehouse.credits >= max_credits:
+        return f"the warehouse has cost {max_credits:g} credits or more, which is guardrails.max_credits"
+    if warehouse.unseen_s > WAREHOUSE_UNSEEN_MAX_S:
+        why = f"the warehouse could not be looked at for {warehouse.unseen_s:.0f} s"
+        return f"{why}, and guardrails.max_credits limits what it may cost"
+    return None

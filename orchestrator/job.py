@@ -23,8 +23,7 @@ from loadgen.control.tables import run_status
 from loadgen.control.tables.test_results import ResultRow
 from loadgen.errors import LoadgenError, RunFailed, cannot_write
 from loadgen.log import logged_to
-from loadgen.prepare.prepare import PreparationProgress, PreparationStopped, prepare_scenario, read_pools
-from loadgen.prepare.replay import deal_replay
+from loadgen.prepare.prepare import PreparationProgress, PreparationStopped, deal_replay, prepare_scenario, read_pools
 from loadgen.prepare.session import PrepareSession, opener, server_version, target_profile
 from loadgen.report.records import RunRecord
 from loadgen.report.summary import with_unstored
@@ -54,8 +53,13 @@ from orchestrator.spawn.containers import START_PART, job_opener, require_contai
 from orchestrator.spawn.external import AdoptedWorkers, ExternalSpawner
 from orchestrator.spawn.local import Entry, LocalSpawner, SubprocessSpawner
 from orchestrator.spawn.spawner import Spawner, told_to_workers
-from orchestrator.warehouse import require_visible_cost
-from orchestrator.warehouse_lease import TargetWarehouse, WarehouseWait, exclusive_warehouse
+from orchestrator.warehouse import (
+    TargetWarehouse,
+    WarehouseWait,
+    exclusive_warehouse,
+    limited_cost,
+    require_visible_cost,
+)
 
 LOG_FILE = "loadgen.log"
 NOT_ALONE = "another run may have used the warehouse: the lease on it was lost, or another run shares it"
@@ -169,16 +173,13 @@ class RunJob:
     def _prepare_and_run(self, place: ControlPlaneLocation, disturbances: Disturbances) -> FinishedRun:
         scenario = self.scenario
         self.now = JobStatus(doing="preparing tables")
-        session = self._target_session()
-        try:
+        with limited_cost(scenario, self.stop, self.clock) as meter, closing(self._target_session()) as session:
             prepare_scenario(
                 session, scenario, drop=False, force=False, progress=self._tell, stop=self.stop, clock=self.clock
             )
             scenario, recorded = deal_replay(scenario, self.folder, self.stop)
             pools = read_pools(session, scenario, self.folder) | recorded
             circumstances = self._circumstances(session)
-        finally:
-            session.close()
         service = OrchestratorService(
             place,
             lambda run_id: self._spawner(place, run_id),
@@ -186,6 +187,7 @@ class RunJob:
             circumstances=circumstances,
             clock=self.clock,
             waits=self._run_waits,
+            meter=meter,
         )
         self._service = service  # from here on it hears of interrupts; one that came before ends everything now
         if self.stop.is_set():

@@ -103,10 +103,8 @@ class Leader:
             note=lambda error: waits(f"waiting for the control plane: {error}"),
         )
         self.session = session
-        self._leadership = Leadership(
-            run_id, times, self.session, self.patience, lease_session=lease_session, clock=clock
-        )
-        self._publisher = EventPublisher(self.session, self.patience, self._leadership, timing, clock)
+        self.leadership = Leadership(run_id, times, session, self.patience, lease_session=lease_session, clock=clock)
+        self._publisher = EventPublisher(self.session, self.patience, self.leadership, timing, clock)
         self._liveness = LivenessTracker(longest_gap_s=2 * timing.tick_s)
         self._assess = partial(assess_workers, self.worker_ids, reader=LiveMetricsReader())
         self.succession = ReplacementTracker()
@@ -139,16 +137,15 @@ class Leader:
 
     def take(self) -> None:
         """Claim the run; Busy when another process leads it."""
-        self._leadership.take()
+        self.leadership.take()
 
     def leave(self, *, releasing: bool) -> None:
         """Stop leading; with `releasing` the next leader does not have to wait until the lease expires."""
-        self._leadership.leave(releasing=releasing)
+        self.leadership.leave(releasing=releasing)
 
     def go_on(self, run: Run) -> None:
         """Take over a run from another leader: what that published and stored is read from the tables."""
         said = self._publisher.go_on_from(run)
-        self._state = replace(self._state, start_said=self._publisher.zero is not None)
         stops = [one.command for one in said if isinstance(one.command, Stop)]
         if run.status is RunStatus.STOPPING and stops:
             status = RunStatus.COMPLETED if stops[-1].reason in COMPLETED_STOP_REASONS else RunStatus.FAILED
@@ -191,7 +188,7 @@ class Leader:
 
     def move(self, run: Run, step: MoveRun, verdict: str | None = None) -> bool:
         """Change the status of the run, if it is still the observed one."""
-        self._leadership.require_trust()
+        self.leadership.require_trust()
         change = StatusChange(
             status=run.status,
             phase=run.phase,
@@ -201,7 +198,7 @@ class Leader:
             verdict=verdict,
             zero=self._publisher.zero,
         )
-        moved = run_status.move(self.session, self.patience, self._leadership.term, change)
+        moved = run_status.move(self.session, self.patience, self.leadership.term, change)
         event(log, logging.INFO, "run_moved", to=step.to, phase=step.to_phase, why=step.reason, ok=moved)
         return moved
 
@@ -209,7 +206,7 @@ class Leader:
         """Do repeatable work under this lease or, when it is lost meanwhile, under the next one that is claimed."""
         while True:
             try:
-                self._leadership.require_trust()
+                self.leadership.require_trust()
                 return work()
             except Fenced as error:
                 self._regain(error)
@@ -218,9 +215,10 @@ class Leader:
         return self.patience.call(self._read)
 
     def _read(self) -> Run:
-        run = run_status.read(self.session, self._run_id)
+        run = run_status.read(self.session, self._run_id, self._publisher.undated)
         if run is None:
             raise RunFailed(f"run {self._run_id} has vanished from RUN_STATUS")
+        self._publisher.learn(run)
         return run
 
     # --- a tick ------------------------------------------------------------------------------------------------------
@@ -303,13 +301,11 @@ class Leader:
 
     def _limit(self, view: RunObservation, measured_s: float) -> RunEnding | None:
         """What the cost asks for and, while the run measures, thresholds and guardrails."""
-        if self.watch is not None and view.status in (RunStatus.STARTING, RunStatus.RUNNING):
+        if self.watch is not None:
             self.watch.check()
-            costly = self.limits.cost(self.watch.credits, self.watch.unseen_s)
-            if costly is not None:
-                return costly
-        if not _measures(view):
-            return None
+        costly = self.limits.cost(self.watch)
+        if costly is not None or not _measures(view):
+            return costly
         self.progress.note(view.workers)
         self.stored_seconds.fill(view.workers, now_s=view.now_s, measured_s=measured_s)
         return self.limits.look(view.workers, measured_s)
@@ -329,7 +325,7 @@ class Leader:
 
     def _apply(self, run: Run, action: Action) -> bool:
         """False: the run has changed since it was observed."""
-        self._leadership.require_trust()
+        self.leadership.require_trust()
         if isinstance(action, MoveRun):
             return self.move(run, action)
         if isinstance(action, RecordStep):
@@ -346,8 +342,8 @@ class Leader:
 
     def _record(self, step: MeasuredStep) -> None:
         judged = step.judged
-        record = step_record(self._run_id, judged, step.measured, run_status.server_time(self.session))
-        find_max_step_history.append(self.session, self.patience, record)
+        record = step_record(self._run_id, judged, step.measured, self._publisher.server_now)
+        find_max_step_history.append(self.session, self.patience, record, fresh=self.leadership.is_first)
         self._steps.append(record)
         event(log, logging.INFO, "step_judged", step=judged.number, outcome=judged.outcome, why=judged.reason)
 
@@ -364,7 +360,7 @@ class Leader:
             queries, elapsed_s = rollup.total_ops - before[0].total_ops, max(now_s - before[1], 1e-3)
             rollup = replace(rollup, current_qps=max(0.0, queries / elapsed_s))
         changed = before is None or rollup != before[0]
-        if changed and run_status.publish(self.session, self._leadership.term, rollup):
+        if changed and run_status.publish(self.session, self.leadership.term, rollup):
             self._published = (rollup, now_s)
 
     # --- outages -----------------------------------------------------------------------------------------------------
@@ -384,12 +380,14 @@ class Leader:
         event(log, level, "tick_missed", what=str(error))
         self._missed_ticks += 1
         away_s = self._now_s() - self._heard_s
-        if away_s > OUTAGE_MAX_S:
-            raise RunFailed(f"the control plane has been unreachable for {away_s:.0f} s") from error
+        costly = self.limits.cost(self.watch)
+        if away_s > OUTAGE_MAX_S or costly is not None:
+            away = f"the control plane has been unreachable for {away_s:.0f} s"
+            raise RunFailed(away if costly is None else f"{costly.reason}; {away}") from error
 
     def _regain(self, error: Fenced) -> None:
         event(log, logging.WARNING, "lease_lost", what=str(error))
-        self._leadership.regain(self._woken)
+        self.leadership.regain(self._woken)
         self._heard()
 
     def _now_s(self) -> float:

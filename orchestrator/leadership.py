@@ -54,6 +54,11 @@ class Leadership:
         assert self._keeper is not None, "no lease was claimed"
         return self._keeper.term
 
+    @property
+    def is_first(self) -> bool:
+        """No other leader can have said or stored anything of this run."""
+        return self.term.epoch == 1
+
     def take(self) -> None:
         """Claim the run; Busy when another process leads it."""
         if not self._claim(run_leases.new_owner()):
@@ -89,7 +94,7 @@ class Leadership:
         raise Fenced(f"run {self._run_id} is led by another process now")
 
     def _claim(self, owner: str) -> bool:
-        claimed_ns = self._clock.boottime_ns()
+        claimed_ns = self._clock.monotonic_ns()
         term = run_leases.claim(self._session, self._patience, self._run_id, owner, self._times.ttl_s)
         if term is None:
             return False

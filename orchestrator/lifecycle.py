@@ -1,12 +1,13 @@
 """What to do next with a run: a pure decision over what is known of it, taken every second.
 
-    STARTING    all workers WAIT → START with the plan, then RUNNING; one died, or time is over → FAILED
+    STARTING    all workers WAIT → START with the plan; START is said → RUNNING; one died, or time is over → FAILED
     RUNNING     warm-up over → MEASUREMENT; plan over → STOPPING, STOP; a worker lost, a limit hit → STOPPING, STOP
-    STOPPING    all workers over, or the drain's deadline passed and they were ended → finish
+    STOPPING    all workers over, or the drain's deadline or the cost limit passed and they were ended → finish
     CANCELLING  the same, at the request of a user
 
 The decision names actions; the leader applies them. When one fails, the next tick decides again from what it observes.
-So every action may be decided twice; `after_action` remembers those that succeeded.
+So every action may be decided twice; `after_action` remembers those that succeeded. That START is in the table is not
+remembered but read: the run's row tells when the plan begins.
 """
 
 from __future__ import annotations
@@ -14,8 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from loadgen.metrics.window import MergedWindows
-from loadgen.model.run import RUN_TRANSITIONS, Phase, RunStatus
-from loadgen.model.worker import WorkerStatus
+from loadgen.model.run import RUN_TRANSITIONS, Phase, RunStatus, WorkerStatus
 from loadgen.rules.find_max_step import JudgedStep
 from loadgen.rules.liveness import WorkerHealth
 from loadgen.rules.plan import RunPlan
@@ -118,7 +118,6 @@ class LifecycleState:
     since_s: float  # when the run got its present status, or when we first saw it
     seen: RunStatus
     ending: RunEnding | None = None
-    start_said: bool = False
     stop_said: bool = False
     asked_s: float | None = None  # when this process was first asked to stop
     ended: int = 0  # 1: workers were asked to end, 2: asked again, 3: they were ended
@@ -216,8 +215,6 @@ def _next_actions(
 
 def after_action(state: LifecycleState, action: Action) -> LifecycleState:
     """What to remember of an action that succeeded."""
-    if isinstance(action, PublishStart):
-        return replace(state, start_said=True)
     if isinstance(action, PublishStop):
         return replace(state, stop_said=True)
     if isinstance(action, RecordStep):
@@ -235,11 +232,10 @@ def _starting(
         return _stop(state, view, _failure(policy, "; ".join(worker.why for worker in lost)))
     if view.limit is not None:
         return _stop(state, view, view.limit)
-    begin = MoveRun(RunStatus.RUNNING, policy.plan.first_phase)
-    if state.start_said:  # by this leader, or by one before it: workers begin, whatever the run's row says
-        return state, (begin,)
+    if view.zero_s is not None:  # START was said, by this leader or by one before it: workers begin in any case
+        return state, (MoveRun(RunStatus.RUNNING, policy.plan.first_phase),)
     if view.workers and all(worker.is_ready for worker in view.workers):
-        return state, (PublishStart(), begin)
+        return state, (PublishStart(),)  # the next tick reads when the plan begins: the run's START_TIME
     if view.now_s - state.since_s > policy.timing.registration_s:
         missing = "; ".join(worker.why for worker in view.workers if not worker.is_ready)
         text = f"not all workers were ready within {policy.timing.registration_s:g} s: {missing}"
@@ -285,6 +281,8 @@ def _stopping(
     ending = state.ending
     if ending is None or ending.status not in RUN_TRANSITIONS[view.status]:  # another request came first
         ending = _asked(view, policy)
+    if view.limit is not None and ending.status is RunStatus.COMPLETED:  # the cost: nothing else is judged in a drain
+        ending = view.limit
     state = replace(state, ending=ending)
     said: tuple[Action, ...] = () if state.stop_said else (PublishStop(ending),)
     unheard_s = 0.0 if view.status is RunStatus.CANCELLING else policy.timing.kill_after_s
@@ -294,7 +292,7 @@ def _stopping(
     if all(worker.is_over or (worker.health is WorkerHealth.MISSING and never_came) for worker in view.workers):
         return state, (*said, FinishRun(_with_losses(ending, view, policy)))
     if state.ended == 0:
-        if view.interrupts < 2 and view.now_s <= _over_s(state, view, ending, policy):
+        if view.limit is None and view.interrupts < 2 and view.now_s <= _over_s(state, view, ending, policy):
             return state, said
         return replace(state, ended=1, ended_s=view.now_s), (*said, TerminateWorkers(hard=False))
     if state.ended == 1:  # a worker that had not read STOP took the first signal as the request to drain

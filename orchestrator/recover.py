@@ -16,8 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from loadgen.control.rows import ParsedRows
-from loadgen.control.session import ControlFailed, ControlSession
+from loadgen.control.session import ControlFailed, ControlSession, ParsedRows
 from loadgen.control.tables import (
     find_max_step_history,
     run_control_events,
@@ -39,11 +38,11 @@ from loadgen.model.run import RUN_TRANSITIONS, Phase, RunStatus
 from loadgen.report.summary import RunFacts, summarize
 from loadgen.results.stored_summary import read_result
 from loadgen.rules.client_health import judge_client
-from loadgen.rules.delivered_load import Delivered
 from loadgen.rules.liveness import WorkerHealth
 from loadgen.rules.plan import plan_run
 from loadgen.rules.thresholds import check_thresholds
-from loadgen.rules.validity import Evidence, RunVerdict, invalid_reasons
+from loadgen.rules.validity import Delivered, Evidence, RunVerdict, invalid_reasons
+from loadgen.rules.window_timing import judge_timing
 from loadgen.scenario.frozen import thaw
 from loadgen.scenario.model import Scenario
 from loadgen.snowflake.session import RetryPolicy, is_retryable_soon
@@ -295,6 +294,8 @@ def _make_result(
         merged = gathered.step(search.decisive_step)
         deciding = {step.number for step in search.deciding_steps}
     client = judge_client(client_parts(gathered, deciding))
+    warmup_s = plan_run(scenario.load).measures_s
+    gaps += judge_timing(gathered.windows, gathered.warmups, warmup_s=warmup_s, steps=deciding).invalid
     lost = tuple(worker.why for worker in workers if worker.health is not WorkerHealth.DONE)
     connections = connections_document(login_counts(workers, rows), run.start_time)
     said = patience.call(lambda: run_control_events.history(session, run.run_id))

@@ -3,9 +3,10 @@
 Those statements are seen in the polls of the warehouse while there are more than the run can have at once, and at its
 end in the query history: a run with pauses, or at a rate, has room for others below that number.
 
-On the embedded server polls and history are exact: load of others makes the run INVALID. Snowflake does not document
-how current they are, and shows a role without MONITOR only the statements of its user: there it is a warning. The same
-holds for polls that are missing: then load of others is not ruled out.
+Statements of others in the query history are proof: they make the run INVALID. A role without MONITOR sees only those
+of its user there, so the absence of others proves nothing. Polls are exact on the embedded server: there load of others
+makes the run INVALID, and so do polls that are missing, because then it is not ruled out. Snowflake does not document
+how current its numbers are: there both are warnings.
 """
 
 from __future__ import annotations
@@ -87,17 +88,22 @@ def read_foreign_load(
         begin = run.start_time + timedelta(seconds=leader.plan.measures_s)
         end = begin + timedelta(seconds=gathered.merged.seconds)
         own = [OwnLoad(begin=begin, end=end, statements=scenario.load.connections + again)]
-    polls = leader.watch.observed
-    name = Identifier.parse(warehouse)
-    seen = foreign_statements(name.name, polls, own)
-    if seen is None and not hurried.is_set():
-        seen = _foreign_use(leader, run, scenario, name, own, environ)
-    told = (
-        seen,
-        unobserved_load([poll.timestamp for poll in polls], own, scenario.timing.warehouse_poll_s),
+    polls, name, is_exact = leader.watch.observed, Identifier.parse(warehouse), scenario.connection == EMBEDDED
+    polled = foreign_statements(name.name, polls, own)
+    used = None
+    if not (is_exact and polled) and not hurried.is_set():
+        used = _foreign_use(leader, run, scenario, name, own, environ)
+    unobserved = unobserved_load([poll.timestamp for poll in polls], own, scenario.timing.warehouse_poll_s)
+    return judge_foreign_load(used=used, polled=polled, unobserved=unobserved, is_exact=is_exact)
+
+
+def judge_foreign_load(*, used: str | None, polled: str | None, unobserved: str | None, is_exact: bool) -> ForeignLoad:
+    """What was found in the query history, in polls, and for want of polls. `is_exact`: polls are. Pure."""
+    proven = (used,) if used is not None else ()
+    others = tuple(one for one in (None if proven else polled, unobserved) if one is not None)
+    return (
+        ForeignLoad(disturbances=(*proven, *others)) if is_exact else ForeignLoad(disturbances=proven, warnings=others)
     )
-    found = tuple(one for one in told if one is not None)
-    return ForeignLoad(disturbances=found) if scenario.connection == EMBEDDED else ForeignLoad(warnings=found)
 
 
 def own_load_of_steps(steps: Sequence[StepRecord], again: int) -> list[OwnLoad]:

@@ -9,39 +9,36 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from loadgen.control.rows import ParsedRows
-from loadgen.control.session import ControlSession
+from loadgen.control.session import ControlSession, ParsedRows
 from loadgen.control.tables import run_control_events
 from loadgen.control.tables.run_control_events import PastEvent
 from loadgen.control.tables.run_status import Run
 from loadgen.control.tables.test_results import ResultRow
 from loadgen.errors import LoadgenError
-from loadgen.metrics.client_resources import ClientResourceUse
-from loadgen.metrics.connections import LOGIN_FAILURES_KEPT, LoginCounts, ReconnectReason, read_logins
 from loadgen.metrics.json_fields import JsonFields
-from loadgen.metrics.window import MergedWindows, WindowResult, merge, window_discrepancy
-from loadgen.metrics.window_codec import WindowRow
+from loadgen.metrics.logins import ConnectionFailure, LoginCounts, ReconnectReason, failure_data, read_logins
+from loadgen.metrics.window import ClientResourceUse, MergedWindows, WindowResult, WindowRow, merge, window_discrepancy
 from loadgen.model.counts import UserSessionCounts
 from loadgen.model.event import SetPhase
-from loadgen.model.run import Phase
+from loadgen.model.run import Phase, worker_share
 from loadgen.model.threshold import Operator, ThresholdMetric
-from loadgen.model.worker import worker_share
 from loadgen.report.summary import RunFacts, StageResult, WorkerResult
 from loadgen.rules.client_health import ClientHealth, ClientPart
-from loadgen.rules.delivered_load import ArrivalScope, Delivered, Key, delivered_arrivals, delivered_connections
 from loadgen.rules.plan import RunPlan, planned_arrivals, planned_connection_ms
+from loadgen.rules.validity import ArrivalScope, Delivered, Key, delivered_arrivals, delivered_connections
 from loadgen.scenario.model import LoadStage, Scenario, stage_name
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.units import NS_PER_MS, counted
 from orchestrator.worker_health import WorkerView
 
-WINDOW_OPENING_MS = (
-    500  # in which the windows of a step open in all workers; a worker that opens it later has not delivered its part
-)
+# In which the windows of a step open in all workers; a worker that opens it later has not delivered its part.
+WINDOW_OPENING_MS = 500
+
+CONNECTION_FAILURES_MAX = 20  # refused logins, and lost connections, that a result lists: the newest
 
 # Metrics in which arrivals that waited for a connection in vain have at least their age.
 _RESPONSE_TIMES = {
@@ -56,6 +53,7 @@ class MeasuredWindows:
 
     windows: Mapping[str, tuple[WindowResult, ...]]  # of the measurement
     gaps: tuple[str, ...]
+    warmups: Mapping[str, tuple[WindowResult, ...]] = field(default_factory=dict)
 
     @property
     def merged(self) -> MergedWindows:
@@ -75,18 +73,18 @@ class MeasuredWindows:
         return [[window for window in windows if window.step_id == step_id] for windows in self.windows.values()]
 
 
-def gather_windows(
-    workers: Sequence[WorkerView], stored: Sequence[WindowRow], *, phase: Phase = Phase.MEASUREMENT
-) -> MeasuredWindows:
+def gather_windows(workers: Sequence[WorkerView], stored: Sequence[WindowRow]) -> MeasuredWindows:
     """The measured windows of every worker; what is missing or does not add up is named."""
     gaps = [str(error) for error in stored.unreadable] if isinstance(stored, ParsedRows) else []
     windows: dict[str, tuple[WindowResult, ...]] = {}
+    warmups: dict[str, tuple[WindowResult, ...]] = {}
     for worker in workers:
         known = _stored(worker.worker_id, stored, gaps)
         if worker.live is not None:
             for window in worker.live.windows:
                 known.setdefault(window.window_id, window)
-        measured = tuple(window for _, window in sorted(known.items()) if window.phase is phase)
+        measured = tuple(window for _, window in sorted(known.items()) if window.phase is Phase.MEASUREMENT)
+        warmups[worker.worker_id] = tuple(window for window in known.values() if window.phase is Phase.WARMUP)
         for window in measured:
             problem = window_discrepancy(window)
             if problem is not None:
@@ -94,7 +92,7 @@ def gather_windows(
         if not measured:
             gaps.append(f"{worker.worker_id} measured nothing")
         windows[worker.worker_id] = measured
-    return MeasuredWindows(windows=windows, gaps=tuple(gaps))
+    return MeasuredWindows(windows=windows, gaps=tuple(gaps), warmups=warmups)
 
 
 def worker_results(workers: Sequence[WorkerView], gathered: MeasuredWindows) -> tuple[WorkerResult, ...]:
@@ -192,21 +190,21 @@ def delivered_load(
 ) -> Delivered:
     """What was there of the planned load; a plan that was aborted ends `until_s`."""
     load, worker_ids = scenario.load, tuple(gathered.windows)
-    planned: dict[Key, int] = {}
+    planned_ms: dict[Key, int] = {}
+    due: dict[Key, int] = {}
     for number, worker_id in enumerate(worker_ids):
         place = (load, plan, number, len(worker_ids))
+        steps_ms = planned_connection_ms(*place, until_s=until_s)
+        planned_ms |= {(worker_id, step_id): amount_ms for step_id, amount_ms in steps_ms.items()}
         if load.is_open_loop:
             steps = planned_arrivals(*place, seed=scenario.workload.seed, until_s=until_s)
-        else:
-            steps = planned_connection_ms(*place, until_s=until_s)
-        planned |= {(worker_id, step_id): amount for step_id, amount in steps.items()}
-    if load.is_open_loop:
-        return Delivered(
-            portions=delivered_arrivals(gathered.windows, planned, _limited_times(scenario)),
-            open_loop=True,
-            because=because,
-        )
-    return Delivered(portions=delivered_connections(gathered.windows, planned), because=because)
+            due |= {(worker_id, step_id): arrivals for step_id, arrivals in steps.items()}
+    time = Delivered(portions=delivered_connections(gathered.windows, planned_ms), because=because)
+    if not load.is_open_loop:
+        return time
+    arrivals = delivered_arrivals(gathered.windows, due, _limited_times(scenario))
+    relief = "lower load.speed" if load.keeps_sessions else "raise max_connections"
+    return Delivered(portions=arrivals, open_loop=True, connections=time, because=because, relief=relief)
 
 
 def _limited_times(scenario: Scenario) -> set[ArrivalScope]:
@@ -270,22 +268,26 @@ def _logins(row: ResultRow) -> LoginCounts | None:
 
 
 def connections_document(logins: Mapping[str, LoginCounts], start: datetime | None) -> dict[str, Any]:
-    """summary.json's client.connections: how many logins there were, why, and the newest that were refused."""
-    refused = sorted(
-        ((refusal, worker_id) for worker_id, own in logins.items() for refusal in own.last_refused),
-        key=lambda entry: entry[0].at,
-    )
-    last = [
+    """summary.json's client.connections: how many logins there were, why, and the newest failures."""
+    refused = [(one, worker_id) for worker_id, own in logins.items() for one in own.last_refused]
+    lost = [(one, worker_id) for worker_id, own in logins.items() for one in own.last_lost]
+    return {
+        **sum(logins.values(), LoginCounts()).counts(),
+        "last_refused": _newest(refused, start),
+        "last_lost": _newest(lost, start),
+    }
+
+
+def _newest(failures: list[tuple[ConnectionFailure, str]], start: datetime | None) -> list[dict[str, Any]]:
+    return [
         {
             "worker_id": worker_id,
-            "at": f"{refusal.at.isoformat(timespec='milliseconds')}Z",
-            "second": None if start is None else round((refusal.at - start).total_seconds(), 1),
-            "code": refusal.code,
-            "text": refusal.text,
+            **failure_data(one),
+            "at": f"{one.at.isoformat(timespec='milliseconds')}Z",
+            "second": None if start is None else round((one.at - start).total_seconds(), 1),
         }
-        for refusal, worker_id in refused[-LOGIN_FAILURES_KEPT:]
+        for one, worker_id in sorted(failures, key=lambda entry: entry[0].at)[-CONNECTION_FAILURES_MAX:]
     ]
-    return {**sum(logins.values(), LoginCounts()).counts(), "last_refused": last}
 
 
 def missing_load_causes(

@@ -24,9 +24,9 @@ from loadgen.model.run import RUN_TRANSITIONS, Phase, RunStatus
 from loadgen.report.summary import RunFacts, enrichment_document, summarize
 from loadgen.results.stored_summary import read_result
 from loadgen.rules.client_health import judge_client
-from loadgen.rules.delivered_load import Delivered, login_warnings
 from loadgen.rules.liveness import WorkerHealth
-from loadgen.rules.validity import Evidence, invalid_reasons, surplus_warnings, undecided
+from loadgen.rules.validity import Delivered, Evidence, invalid_reasons, login_warnings, surplus_warnings, undecided
+from loadgen.rules.window_timing import judge_timing
 from loadgen.scenario.frozen import freeze, template_id, thaw
 from loadgen.scenario.model import Scenario
 from loadgen.snowflake.session import RetryPolicy
@@ -61,7 +61,7 @@ from orchestrator.run_result import (
     worker_results,
 )
 from orchestrator.spawn.spawner import Spawner, terminate_gracefully, worker_orders
-from orchestrator.warehouse import WarehousePoller, target_warehouse
+from orchestrator.warehouse import CreditMeter, WarehousePoller, target_warehouse
 
 log = logging.getLogger(__name__)
 
@@ -99,11 +99,12 @@ class OrchestratorService:
         open_session: OpenSession | None = None,
         patience: RetryPolicy | None = None,
         waits: Callable[[str], None] = lambda _: None,  # called with what a run waits for
+        meter: CreditMeter | None = None,  # of its warehouse, since the preparation
     ) -> None:
         """`make_spawner` is needed to lead runs; `disturbances` says what has disturbed the run on its warehouse."""
         self._open_session = open_session or (lambda role: ControlSession(place, role=role, environ=environ))
         self._disturbances, self._circumstances = disturbances, circumstances or TargetInfo()
-        self._make_spawner, self._environ, self._waits = make_spawner, environ, waits
+        self._make_spawner, self._environ, self._waits, self._meter = make_spawner, environ, waits, meter
         self._clock = clock or SystemClock()
         self._stop = threading.Event()
         self._patience = patience or RetryPolicy(stop=self._stop, clock=self._clock)
@@ -241,7 +242,7 @@ class OrchestratorService:
     def _store(self, leader: Leader, run_id: str, result: ResultRow) -> ControlFailed | None:
         """Append the result of the run; what kept it from being stored."""
         try:
-            test_results.append(leader.session, leader.patience, result)
+            test_results.append(leader.session, leader.patience, result, fresh=leader.leadership.is_first)
             if any(worker.health is WorkerHealth.DEAD for worker in leader.workers):
                 test_results.abandon(leader.session, leader.patience, run_id)
             return None
@@ -260,6 +261,7 @@ class OrchestratorService:
             deciding = {step.number for step in search.deciding_steps}
             gaps += () if search.obstacle is None else (search.obstacle,)
         client = judge_client(client_parts(gathered, deciding))
+        timing = judge_timing(gathered.windows, gathered.warmups, warmup_s=leader.plan.measures_s, steps=deciding)
         leader.stored_seconds.fill_all(leader.workers, patience)
         checked = leader.limits.complete(merged)
         connections = connections_document(login_counts(leader.workers, rows), run.start_time)
@@ -270,12 +272,12 @@ class OrchestratorService:
         if not self._circumstances.shared_warehouse:  # else other runs are wanted there, and the result says so
             foreign = read_foreign_load(leader, run, scenario, gathered, connections, self._environ, self._hurried)
         seen = [*client.warnings, *foreign.warnings, *login_warnings(delivered), *stall_warnings(merged.stalls)]
-        seen += [*surplus_warnings(merged), *dropped_warnings(rows)]
+        seen += [*timing.warnings, *surplus_warnings(merged), *dropped_warnings(rows)]
         evidence = Evidence(
             merged=merged,
             client=client,
             lost_workers=(*lost, *leader.succession.told),
-            gaps=gaps,
+            gaps=(*gaps, *timing.invalid),
             disturbances=(*self._disturbances(), *foreign.disturbances),
             delivered=delivered,
         )
@@ -336,6 +338,7 @@ class OrchestratorService:
             clock=self._clock,
             period_s=scenario.timing.warehouse_poll_s,
             environ=self._environ,
+            meter=self._meter,
         )
         if begun:
             leader.go_on_watching()

@@ -11,8 +11,7 @@ from typing import Any
 from loadgen.clock import Clock
 from loadgen.control import run_lookup
 from loadgen.control.location import ControlPlaneLocation
-from loadgen.control.rows import RowUnreadable
-from loadgen.control.session import ControlFailed, ControlSession
+from loadgen.control.session import ControlFailed, ControlSession, RowUnreadable
 from loadgen.control.tables import (
     find_max_step_history,
     run_leases,
@@ -29,7 +28,7 @@ from loadgen.control.tables.test_logs import LogRow
 from loadgen.control.tables.warehouse_poll_snapshots import WarehousePoll
 from loadgen.errors import RunFailed
 from loadgen.model.run import RunStatus
-from loadgen.report.timeline import WorkerSecond
+from loadgen.report.records import WorkerSecond
 from loadgen.results.run_record import worker_seconds
 from loadgen.results.stored_summary import read_summary
 from loadgen.rules.plan import plan_run
@@ -172,15 +171,14 @@ class _Looker:
         if run is None:
             raise RunFailed(f"run {run_id} has vanished from RUN_STATUS")
         rows = worker_heartbeats.read(session, run_id)
-        server_time = run_status.server_time(session)
         seen_s = self.now_s
         self._look_slowly(run)
         ids = [f"worker-{number}" for number in range(run.workers_expected)]
         ages_s = {row.identity.worker_id: row.age_ms / 1000 for row in rows}
         workers = assess_workers(ids, rows, (), ages_s, stale_s=timing.stale_s, dead_s=timing.dead_s)
         elapsed_s = None
-        if run.status is RunStatus.RUNNING and run.start_time is not None:
-            elapsed_s = (server_time - run.start_time).total_seconds()
+        if run.status is RunStatus.RUNNING and run.start_time is not None and run.server_time is not None:
+            elapsed_s = (run.server_time - run.start_time).total_seconds()
         tick = RunSnapshot(
             run=run,
             workers=workers,

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from loadgen.control.tables.worker_heartbeats import HeartbeatRow
 from loadgen.errors import LoadgenError
 from loadgen.metrics.live_metrics import LiveMetrics, read_live
-from loadgen.model.run import Phase
-from loadgen.model.worker import WorkerStatus
+from loadgen.model.run import Phase, WorkerStatus
 from loadgen.rules.liveness import WorkerHealth, worker_health
 from orchestrator.spawn.spawner import ProcessEnd
 

@@ -30,7 +30,7 @@ def emit_events(session: ControlSession, patience: RetryPolicy, term: Lease, cou
     emitted = []
     for target in range(count):
         new = NewEvent(command=SetWorkerTarget(target_connections=target, reason=str(os.getpid())))
-        emitted.append((emit(session, patience, term, new).sequence_id, new.event_id, target))
+        emitted.append((emit(session, patience, term, new), new.event_id, target))
     return emitted
 
 

@@ -13,9 +13,8 @@ from typing import Any
 
 from loadgen.clock import Clock, FakeClock
 from loadgen.control.location import ControlPlaneLocation
-from loadgen.control.session import ControlSession
-from loadgen.control.setup import migrations
-from loadgen.control.sql import NamedQuery
+from loadgen.control.session import ControlSession, NamedQuery
+from loadgen.control.setup import installer
 from loadgen.control.tables import run_status
 from loadgen.control.tables.run_leases import Lease, claim, new_owner
 from loadgen.control.tables.test_results import ResultRow
@@ -49,7 +48,7 @@ class ControlPlane:
         self.environ = {EMBEDDED_ADDRESS: server.address}
         self._sessions: list[ControlSession] = []
         self.session = self.open("test")  # of the thread that made this
-        migrations.apply_migrations(self.session, patience(), migrations.read_schema_state(self.session, patience()))
+        installer.apply_migrations(self.session, patience(), installer.read_schema_state(self.session, patience()))
 
     def open(self, role: str) -> ControlSession:
         session = ControlSession(self.place, role=role, environ=self.environ)

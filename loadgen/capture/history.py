@@ -1,7 +1,7 @@
 """Snowflake's query history of one warehouse, read backwards: INFORMATION_SCHEMA for seven days, ACCOUNT_USAGE before.
 
 The table function returns at most 10,000 rows, those that ended last. A full page is complete down to its oldest end,
-so the next page ends there. ACCOUNT_USAGE is an ordinary view, and is read day by day.
+so the next page ends there. ACCOUNT_USAGE is an ordinary view, and is read day by day, in the same order.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -37,6 +38,7 @@ PAGE_ROWS = 10_000  # maximum that the table function returns
 REACH = timedelta(days=7)  # of the table function
 REACH_MARGIN = timedelta(minutes=10)  # a page near its end may have left it when it is read
 DAY = timedelta(days=1)
+AGGREGATE_LATE = timedelta(hours=3)  # AGGREGATE_QUERY_HISTORY, at most
 STATEMENT_S = 600
 FIELD_CHARACTERS_MAX = 16 * 1024 * 1024  # of a CSV file
 
@@ -55,6 +57,18 @@ SELECT {columns}
 FROM SNOWFLAKE.ACCOUNT_USAGE.QUERY_HISTORY
 WHERE WAREHOUSE_NAME = '{warehouse}' AND END_TIME >= TO_TIMESTAMP_LTZ('{start}')
     AND END_TIME < TO_TIMESTAMP_LTZ('{end}') AND NOT COALESCE(IS_CLIENT_GENERATED_STATEMENT, FALSE)
+ORDER BY END_TIME DESC
+"""
+_COUNTS = """
+SELECT (
+    SELECT COALESCE(SUM(CALLS), 0) FROM SNOWFLAKE.ACCOUNT_USAGE.AGGREGATE_QUERY_HISTORY
+    WHERE WAREHOUSE_NAME = '{warehouse}' AND INTERVAL_START_TIME >= TO_TIMESTAMP_LTZ('{start}')
+        AND INTERVAL_START_TIME < TO_TIMESTAMP_LTZ('{end}') AND NOT COALESCE(IS_CLIENT_GENERATED_STATEMENT, FALSE)
+) AS CALLS, (
+    SELECT COUNT(*) FROM SNOWFLAKE.ACCOUNT_USAGE.QUERY_HISTORY
+    WHERE WAREHOUSE_NAME = '{warehouse}' AND START_TIME >= TO_TIMESTAMP_LTZ('{start}')
+        AND START_TIME < TO_TIMESTAMP_LTZ('{end}') AND NOT COALESCE(IS_CLIENT_GENERATED_STATEMENT, FALSE)
+) AS RECORDED
 """
 
 
@@ -154,16 +168,44 @@ class WarehouseHistory(SnowflakeSession):
     def _page(self, start: datetime, end: datetime) -> list[HistoryRow]:
         return self._patience.call(lambda: [_row(row) for row in self._fetched(self._sql(_PAGE, start, end))])
 
+    def unrecorded(self, start: datetime, end: datetime) -> int:
+        """How many statements the history lacks, in the whole minutes around a span: AGGREGATE_QUERY_HISTORY counts
+        all, also short ones on hybrid tables."""
+        first, last = start.replace(second=0, microsecond=0), end.replace(second=0, microsecond=0)
+        sql = self._sql(_COUNTS, first, last if last == end else last + timedelta(minutes=1))
+        calls, recorded = self._patience.call(lambda: self._fetched(sql))[0]
+        return max(0, int(calls) - int(recorded))
+
     def _day(self, start: datetime, end: datetime, *, last: bool) -> Iterator[HistoryPart]:
-        """A day of ACCOUNT_USAGE in batches. An interrupted day is read again: its rows are not ordered."""
-        batch: list[HistoryRow] = []
-        with self.cursor() as cursor:
-            self._checked(lambda: cursor.execute(self._sql(_DAY, start, end)))
-            while rows := self._checked(lambda: cursor.fetchmany(PAGE_ROWS)):
-                if batch:
-                    yield HistoryPart(rows=batch, left_until=end)
-                batch = [_row(row) for row in rows]
-        yield HistoryPart(rows=batch, left_until=None if last else start)
+        """A day of ACCOUNT_USAGE in batches, newest first. After a lost connection it is read on where it was lost."""
+        found: list[HistoryRow] = []  # not complete yet: more may have ended at the moment of the oldest
+        batches: Iterator[list[HistoryRow]] | None = None
+
+        def next_batch() -> list[HistoryRow]:
+            nonlocal batches, found
+            if batches is None:
+                batches, found = self._batches(self._sql(_DAY, start, end)), []
+            try:
+                return next(batches, [])
+            except BaseException:
+                batches = None
+                raise
+
+        while batch := self._patience.call(next_batch):
+            found += batch
+            oldest = found[-1].end
+            complete = [row for row in found if row.end > oldest]
+            if complete:
+                end = oldest + timedelta(microseconds=1)  # the range does not include its end
+                found = [row for row in found if row.end <= oldest]
+                yield HistoryPart(rows=complete, left_until=end)
+        yield HistoryPart(rows=found, left_until=None if last else start)
+
+    def _batches(self, sql: str) -> Iterator[list[HistoryRow]]:
+        with self._wrapped(), self.cursor() as cursor:
+            cursor.execute(sql)
+            while rows := cursor.fetchmany(PAGE_ROWS):
+                yield [_row(row) for row in rows]
 
     def _sql(self, template: str, start: datetime, end: datetime) -> str:
         self._database = self._qualifier() if self._database is None else self._database
@@ -181,8 +223,14 @@ class WarehouseHistory(SnowflakeSession):
         return found
 
     def _checked(self, action: Callable[[], Any]) -> Any:
-        try:
+        with self._wrapped():
             return action()
+
+    @contextmanager
+    def _wrapped(self) -> Iterator[None]:
+        """Errors of the driver say what could not be read, and what to do."""
+        try:
+            yield
         except LoadgenError:  # raised while connecting, with a remedy
             raise
         except Exception as error:  # the driver leaks exceptions of its libraries
@@ -261,7 +309,7 @@ class InvalidHistoryFile(ConfigurationError):
 
 def read_csv(path: Path) -> Iterator[HistoryRow]:
     """Rows of a CSV file with a header, in the order of the file."""
-    csv.field_size_limit(FIELD_CHARACTERS_MAX)
+    before = csv.field_size_limit(FIELD_CHARACTERS_MAX)  # of the whole process: others read CSV files too
     shown = printable(str(path), 200)
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -276,6 +324,8 @@ def read_csv(path: Path) -> Iterator[HistoryRow]:
         raise InvalidHistoryFile(f"cannot read {shown}: {error.strerror}") from error
     except (csv.Error, UnicodeDecodeError) as error:
         raise InvalidHistoryFile(f"{shown} is not a CSV file in UTF-8: {error}") from error
+    finally:
+        csv.field_size_limit(before)
 
 
 def _lines(file: TextIO, shown: str) -> Iterator[str]:

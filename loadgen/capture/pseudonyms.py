@@ -18,6 +18,7 @@ from typing import Any
 
 KEY_BYTES = 32
 REMEMBERED_WORDS = 100_000  # of each capture: words repeat
+REMEMBERED_USES = 1_000  # of the permutation: one for each kind and length of words
 WEEKS_MAX = 52
 _ROUNDS = 6
 PIECE_CHARACTERS = 64  # longer words and numbers are permuted in pieces
@@ -32,6 +33,10 @@ _WRITTEN_DATES = (
     re.compile(r"(?P<year>\d{4})(?P<mark>[/.])(?P<second>\d{1,2})(?P=mark)(?P<first>\d{1,2})" + _TIME),
     re.compile(r"(?P<first>\d{1,2})(?P<mark>-)(?P<second>[A-Za-z]{3})-(?P<year>\d{4})" + _TIME),
 )
+# Without marks: 20261231, 202612312359, 20261231235959.
+_DIGIT_DATE = re.compile(r"((?:19|20)\d\d)(\d\d)(\d\d)((?:(?:[01]\d|2[0-3])[0-5]\d(?:[0-5]\d)?)?)")
+_DIGIT_DATES = range(date(1900, 1, 1).toordinal(), date(2100, 1, 1).toordinal())
+_EPOCH_DIGITS_MIN = 9  # of a moment since 1973; shorter ones are numbers
 _MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _HEX = re.compile(r"(?=[0-9a-fA-F]*[a-fA-F])(?=[0-9a-fA-F]*\d)[0-9a-fA-F]{16,}")
@@ -61,6 +66,7 @@ class Pseudonyms:
         self._hours = 1 + self._number_below("hour", "", 22)
         self._word = lru_cache(remembered)(self._word_uncached)
         self.number = lru_cache(remembered)(self._number_uncached)
+        self._rounds = lru_cache(REMEMBERED_USES)(self._rounds_uncached)
 
     # --- values ------------------------------------------------------------------------------------------------------
 
@@ -82,6 +88,12 @@ class Pseudonyms:
     def pattern(self, value: str) -> str:
         """A regular expression: words outside of classes, counts and escapes are replaced."""
         return _ascii_marks(_REGEX_PART.sub(lambda match: self._regex_part(match[0]), value))
+
+    def epoch(self, digits: str) -> str:
+        """Digits that become a date or a timestamp."""
+        if len(digits) < _EPOCH_DIGITS_MIN or _digit_date(digits) is not None:
+            return self.number(digits)
+        return digits if self._keep_moments else self._moved_epoch(digits)
 
     def hexadecimal(self, value: str) -> str:
         return re.sub(r"[0-9a-fA-F]+", lambda match: self._permuted(match[0], "0123456789abcdef", "hex"), value)
@@ -125,8 +137,8 @@ class Pseudonyms:
         if digits[0] == "0" or len(digits) > PIECE_CHARACTERS:
             return self._digits(digits)
         low = 2 if len(digits) == 1 else 10 ** (len(digits) - 1)
-        size = 10 ** len(digits) - low
-        return str(low + self._permute(int(digits) - low, size, f"whole {len(digits)}"))
+        size, use = 10 ** len(digits) - low, f"whole {len(digits)}"
+        return self._around_dates(digits, lambda text: str(low + self._permute(int(text) - low, size, use)))
 
     def _digits(self, digits: str) -> str:
         return self._permuted(digits, "0123456789", "digits") if digits.strip("0") else digits
@@ -137,7 +149,7 @@ class Pseudonyms:
         if not word.isascii():
             return self._hashed_word(word)
         if word.isdigit():
-            return self._permuted(word, "0123456789", "word")
+            return self._around_dates(word, lambda text: self._permuted(text, "0123456789", "word"))
         # Case is no part of what is permuted: john, John and JOHN stay one name.
         pattern = "".join("0" if character.isdigit() else "a" for character in word)
         radices = [10 if character == "0" else 26 for character in pattern]
@@ -189,7 +201,7 @@ class Pseudonyms:
 
     def _moved(self, value: str) -> str | None:
         """A date, moment or time of day; None: it is none."""
-        moved = self._moved_moment(value)
+        moved = self._moved_moment(value) if value[:1].isdigit() else None  # every notation begins with a digit
         return value if moved is not None and self._keep_moments else moved
 
     def _moved_moment(self, value: str) -> str | None:
@@ -228,6 +240,20 @@ class Pseudonyms:
         parts = [new_year, *reversed(parts)] if value.startswith(year) else [*parts, new_year]
         return found["mark"].join(parts) + found["rest"]
 
+    def _around_dates(self, digits: str, permuted: Callable[[str], str]) -> str:
+        """A date without marks stays one; other digits stay none, so that different values stay different."""
+        found = _digit_date(digits)
+        if found is None:
+            made = permuted(digits)
+            while _digit_date(made) is not None:
+                made = permuted(made)
+            return made
+        if self._keep_moments:
+            return digits
+        first, count = _DIGIT_DATES.start, len(_DIGIT_DATES)
+        moved = date.fromordinal(first + (found.toordinal() - self._shift.days - first) % count)
+        return f"{moved:%Y%m%d}{digits[8:]}"
+
     def _moved_date(self, year: int, month: int, day: int) -> str | None:
         try:
             moment = date(year, month, day)
@@ -249,16 +275,22 @@ class Pseudonyms:
             return number
         half = max(1, -(-(size - 1).bit_length() // 2))
         mask = (1 << half) - 1
+        rounds = self._rounds(use, (half + 7) // 8)
         while True:
             left, right = number >> half, number & mask
-            for turn in range(_ROUNDS):
-                left, right = right, left ^ (self._round(use, turn, right, half) & mask)
+            for begun in rounds:
+                keyed = begun.copy()
+                keyed.update(b"%x" % right)
+                left, right = right, left ^ (int.from_bytes(keyed.digest(), "big") & mask)
             number = left << half | right
             if number < size:
                 return number
 
-    def _round(self, use: str, turn: int, value: int, bits: int) -> int:
-        return int.from_bytes(self._digest(f"{use} {turn}", f"{value:x}", (bits + 7) // 8), "big")
+    def _rounds_uncached(self, use: str, length: int) -> list[Any]:
+        """The hash of each round as far as it is the same for all values: a copy of it costs a third."""
+        return [
+            hashlib.blake2b(f"{use} {turn}\0".encode(), key=self._key, digest_size=length) for turn in range(_ROUNDS)
+        ]
 
     def _number_below(self, use: str, value: str, size: int) -> int:
         return int.from_bytes(self._digest(use, value, 8), "big") % size
@@ -268,6 +300,15 @@ class Pseudonyms:
         if length <= 64:
             return hashlib.blake2b(data, key=self._key, digest_size=length).digest()
         return hashlib.shake_256(self._key + data).digest(length)
+
+
+def _digit_date(digits: str) -> date | None:
+    """The date that digits without marks are; None: they are none."""
+    found = _DIGIT_DATE.fullmatch(digits) if len(digits) in (8, 12, 14) else None
+    try:
+        return None if found is None else date(int(found[1]), int(found[2]), int(found[3]))
+    except ValueError:
+        return None
 
 
 def _in_pieces(text: str) -> Iterator[str]:

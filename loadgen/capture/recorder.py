@@ -13,18 +13,18 @@ import hashlib
 import heapq
 import json
 import os
+import re
 import secrets
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TextIO, cast
 
 from loadgen.capture.history import HistoryRow
-from loadgen.capture.manifest import CaptureTotals, epoch_ms, moment_text, readme_text
 from loadgen.capture.pseudonyms import KEY_BYTES, Pseudonyms
 from loadgen.capture.statement_text import StatementCleaner, StatementLeftOut
 from loadgen.errors import ConfigurationError, UsageError, cannot_write
@@ -33,12 +33,144 @@ from loadgen.model.capture import (
     MANIFEST_FILE,
     STATEMENTS_FILE,
     BindValue,
+    CapturedTemplate,
     CaptureManifest,
     LeftOutReason,
     RecordedStatement,
     StatementRole,
     header_line,
 )
+
+TEMPLATES_COUNTED, TEMPLATES_LISTED = 200_000, 500
+
+
+# --- The totals of a capture: counts, templates, and its README.md ---------------------------------------------------
+
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  naive UTC, as the history's rows are read
+_OBJECT = re.compile(r"(?i:\b(?:from|into|update|merge\s+into)\s+)([\w.$\"]+)")
+
+
+def epoch_ms(moment: datetime) -> float:
+    return round((moment - _EPOCH) / timedelta(milliseconds=1), 3)
+
+
+def moment_text(milliseconds: float) -> str:
+    return (_EPOCH + timedelta(milliseconds=milliseconds)).isoformat(timespec="milliseconds") + "Z"
+
+
+def template_name(sql: str, template_id: str) -> str:
+    """For reports and thresholds: select_orders_1a2b3c."""
+    found = _OBJECT.search(sql)
+    words = [
+        sql.split(None, 1)[0] if sql.split() else "",
+        found[1].rsplit(".", 1)[-1] if found else "",
+        template_id[:6],
+    ]
+    return "_".join(word for part in words if (word := re.sub(r"\W+", "", part).lower()))[:60]
+
+
+class CaptureTotals:
+    """Numbers sessions by their first statements, and counts statements, which must come in order of start."""
+
+    def __init__(self) -> None:
+        self.start_ms: float | None = None  # of the first statement; later times are relative to it
+        self.end_ms = 0.0
+        self.statements = 0
+        self.sessions: list[tuple[float, float]] = []  # start of the first and end of the last statement of each
+        self.roles: Counter[str] = Counter()
+        self.templates: dict[str, tuple[StatementRole, int, float]] = {}  # role, count, total milliseconds
+        self._numbers: dict[int, int] = {}  # by the id that the history has
+
+    def counted(self, one: RecordedStatement) -> RecordedStatement:
+        """The same statement with the number of its session, and its time since the first statement."""
+        ends_ms = one.at_ms + one.ms
+        self.start_ms = one.at_ms if self.start_ms is None else self.start_ms
+        self.end_ms = max(self.end_ms, ends_ms)
+        number = self._numbers.setdefault(one.session, len(self._numbers))
+        if number == len(self.sessions):
+            self.sessions.append((one.at_ms, ends_ms))
+        first_ms, last_ms = self.sessions[number]
+        self.sessions[number] = (first_ms, max(last_ms, ends_ms))
+        self.statements += 1
+        self.roles[one.role.value] += 1
+        role, count, total_ms = self.templates.get(one.template, (one.role, 0, 0.0))
+        if count or len(self.templates) < TEMPLATES_COUNTED:
+            self.templates[one.template] = (role, count + 1, total_ms + one.ms)
+        return replace(one, session=number, at_ms=round(one.at_ms - self.start_ms, 3))
+
+    def overlap(self) -> int:
+        """The most sessions at one moment."""
+        moves = sorted(move for first, last in self.sessions for move in ((first, 1), (last, -1)))
+        most = now = 0
+        for _, change in moves:
+            now += change
+            most = max(most, now)
+        return most
+
+    def listed(self, texts: Mapping[str, str], failed: Mapping[str, int]) -> tuple[CapturedTemplate, ...]:
+        """The most frequent templates."""
+        ranked = sorted(self.templates.items(), key=lambda item: (-item[1][1], item[0]))
+        known = [(key, totals, texts[key]) for key, totals in ranked if key in texts][:TEMPLATES_LISTED]
+        return tuple(
+            CapturedTemplate(
+                id=key,
+                name=template_name(text, key),
+                role=role,
+                count=count,
+                total_ms=round(total_ms, 3),
+                sql=text,
+                failed=failed.get(key, 0),
+            )
+            for key, (role, count, total_ms), text in known
+        )
+
+
+def unrecorded_text(manifest: CaptureManifest) -> str:
+    """Of the statements that the history lacks."""
+    note = f" ({manifest.unrecorded_note})" if manifest.unrecorded_note else ""
+    if manifest.unrecorded is None:
+        return f"short statements on hybrid tables that the history lacks: not counted{note}"
+    return f"not in the history, most of them short statements on hybrid tables: {manifest.unrecorded:,}{note}"
+
+
+def readme_text(manifest: CaptureManifest) -> str:
+    """README.md of a capture."""
+    left = {LeftOutReason[name.upper()]: count for name, count in manifest.left_out.items() if count}
+    total = manifest.statements + sum(left.values())
+    values = (
+        "Values are pseudonyms: literals and binds were replaced consistently. The key is deleted."
+        if manifest.pseudonyms
+        else "Values are the real ones (`--keep-values`), except for those that look like an e-mail, password or token."
+    )
+    lines = [
+        "# A capture of loadgen",
+        "",
+        f"Statements from {manifest.span_from} to {manifest.span_to}, from {manifest.source}.",
+        "",
+        f"- {manifest.statements:,} statements of {manifest.sessions:,} sessions",
+        f"- {manifest.templates_total:,} templates: statements that differ in values only",
+        f"- coverage: {manifest.statements:,} of {total:,} statements of the history",
+        f"- {values}",
+        f"- names of objects: {'replaced; this capture cannot be executed' if manifest.names_hidden else 'kept'}",
+        "- comments are removed and user names replaced, always; failed statements, DDL and calls are never captured",
+        f"- {unrecorded_text(manifest)}",
+        "",
+        "| left out because | statements |",
+        "|---|---|",
+        *(f"| {reason.value} | {count:,} |" for reason, count in left.items()),
+        "",
+        "| most frequent | role | count | mean ms |",
+        "|---|---|---|---|",
+        *(
+            f"| {one.name} | {one.role} | {one.count:,} | {one.total_ms / one.count:,.1f} |"
+            for one in manifest.templates[:20]
+        ),
+        "",
+        "Replay it with `load: {mode: replay, capture: DIR}` in a scenario; see docs/capture.md of loadgen.",
+        "",
+    ]
+    return "\n".join(lines)
+
 
 PART_ROWS, PART_CHARACTERS = 20_000, 64_000_000  # held in memory before a part is written
 MERGED_AT_ONCE = 50  # files
@@ -60,14 +192,18 @@ class CaptureFilter:
     min_ms: float | None = None
     max_ms: float | None = None
 
-    def wants(self, row: HistoryRow) -> bool:
-        named = ((self.user, row.user), (self.role, row.role), (self.database, row.database))
-        return (
-            all(wanted is None or (found or "").upper() == wanted.upper() for wanted, found in named)
+    def excludes(self, row: HistoryRow) -> LeftOutReason | None:
+        """Why a row is not wanted; None: it is."""
+        wanted = (
+            _is(self.user, row.user)
+            and _is(self.role, row.role)
             and (self.tag is None or self.tag in (row.tag or ""))
             and (self.min_ms is None or row.elapsed_ms >= self.min_ms)
             and (self.max_ms is None or row.elapsed_ms <= self.max_ms)
         )
+        if not wanted:
+            return LeftOutReason.FILTERED
+        return None if _is(self.database, row.database) else LeftOutReason.OTHER_DATABASE
 
     def document(self) -> dict[str, str]:
         """As capture.json has it: what was asked for, without a user's name or a tag."""
@@ -81,6 +217,10 @@ class CaptureFilter:
             **({"max_ms": f"{self.max_ms:g}"} if self.max_ms is not None else {}),
         }
         return found
+
+
+def _is(wanted: str | None, found: str | None) -> bool:
+    return wanted is None or (found or "").upper() == wanted.upper()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +254,7 @@ class CaptureRecorder:
             hide_names=options.hide_names,
         )
         self._left_out: Counter[str] = Counter(self._state["left_out"])
+        self._failed: Counter[str] = Counter(self._state.get("failed", {}))  # by the id of the template
         self._held: list[tuple[float, float, str]] = []
         self._held_characters = 0
         self._parts: list[str] = list(self._state["parts"])
@@ -156,6 +297,7 @@ class CaptureRecorder:
             "parts": [],
             "taken": 0,
             "left_out": {},
+            "failed": {},
         }
         self._write_state(state)
         return state
@@ -184,17 +326,20 @@ class CaptureRecorder:
             "parts": self._parts,
             "taken": self.taken,
             "left_out": dict(self._left_out),
+            "failed": dict(self._failed),
         }
         self._write_state(self._state)
 
     def _recorded(self, row: HistoryRow) -> RecordedStatement | LeftOutReason:
         """With session id and time as in the history: finish() numbers sessions, and makes times relative."""
         filters = self.options.filters
-        if not filters.wants(row):
-            return LeftOutReason.FILTERED
+        excluded = filters.excludes(row)
+        if excluded is not None:
+            return excluded
         if self.options.start is not None and row.start < self.options.start:
             return LeftOutReason.EARLIER
         if not row.succeeded:
+            self._count_failed(row.text)
             return LeftOutReason.FAILED
         if len(row.text) >= ACCOUNT_USAGE_TEXT_MAX and len(row.text) % ACCOUNT_USAGE_TEXT_MAX == 0:
             return LeftOutReason.TRUNCATED
@@ -227,6 +372,15 @@ class CaptureRecorder:
             schema=self._cleaner.name(row.schema),
             user=None if row.user is None else self._users.name(row.user, "user_"),
         )
+
+    def _count_failed(self, text: str) -> None:
+        """By template, so that a report can say which errors the original had too."""
+        try:
+            template = self._cleaner.clean(text).template_id
+        except StatementLeftOut:
+            return
+        if template in self._failed or len(self._failed) < TEMPLATES_MAX:
+            self._failed[template] += 1
 
     def _bound(self, bind: BindValue) -> BindValue:
         kind, value = bind
@@ -265,7 +419,7 @@ class CaptureRecorder:
         except OSError as error:
             raise _unwritable(self._folder, error) from error
 
-    def finish(self) -> CaptureManifest:
+    def finish(self, unrecorded: int | None = None, unrecorded_note: str = "") -> CaptureManifest:
         """Write the files of the capture, and delete what was needed to make them."""
         self._write_part()
         try:
@@ -274,7 +428,9 @@ class CaptureRecorder:
             with _compressed(path) as file:
                 file.write(f"{header_line()}\n")
                 file.writelines(f"{totals.counted(one).line()}\n" for one in self._merged())
-            manifest = self._manifest(totals, _sha256(path))
+            manifest = replace(
+                self._manifest(totals, _sha256(path)), unrecorded=unrecorded, unrecorded_note=unrecorded_note
+            )
             (self._unfinished / "README.md").write_text(readme_text(manifest), "utf-8")
             (self._unfinished / MANIFEST_FILE).write_text(manifest.text(), "utf-8")
             for name in (STATEMENTS_FILE, "README.md", MANIFEST_FILE):  # with the last file the capture is complete
@@ -315,7 +471,7 @@ class CaptureRecorder:
             session_overlap=totals.overlap(),
             roles=dict(totals.roles),
             left_out={reason.name.lower(): self._left_out[reason.name] for reason in LeftOutReason},
-            templates=totals.listed(self._templates),
+            templates=totals.listed(self._templates, self._failed),
             templates_total=len(totals.templates),
             statements_sha256=sha256,
         )

@@ -7,18 +7,14 @@ options           options of several commands, and the control plane that they n
 run               `loadgen run`: follows the job, passes on signals, writes the files
 run_screen        the display of `run` and `watch`: the live view, or lines
 capture           `loadgen capture`
-watch             `loadgen watch`
+watch             `loadgen watch`; `loadgen stop`
 recover           `loadgen runs recover`
 runs              `loadgen runs`
 status            `loadgen status`, and how a run is shown
-stop              `loadgen stop`
 report            `loadgen report`, and the files of a run
-compare           `loadgen compare`
-experiment        `loadgen experiment`
-experiments       `loadgen experiments`
-trend             `loadgen trend`
-enrich            `loadgen enrich`
-upload            `loadgen upload`
+compare           `loadgen compare`; `loadgen trend`
+experiment        `loadgen experiment`; `loadgen experiments`
+enrich            `loadgen enrich`; `loadgen upload`
 queue             `loadgen queue`
 schedule          `loadgen schedule`
 schedule_view     schedules as text, JSON and systemd units
@@ -27,13 +23,8 @@ workers           `loadgen workers`
 worker            `loadgen worker`, and the entry point of local workers
 prepare           `loadgen prepare`
 prepare_progress  its progress
-validate          `loadgen validate`
-init              `loadgen init`
-schema            `loadgen schema`
-setup             `loadgen setup`
-grants            `loadgen grants`
-doctor            `loadgen doctor`
-connections       `loadgen connections`
+validate          `loadgen validate`; `loadgen init`; `loadgen schema`; `loadgen completion`
+setup             `loadgen setup`; `loadgen grants`
+doctor            `loadgen doctor`; `loadgen connections`
 embedded          `loadgen embedded`
-completion        `loadgen completion`
 """

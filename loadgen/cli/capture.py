@@ -19,6 +19,7 @@ from loadgen.log import printable
 from loadgen.units import counted
 
 if TYPE_CHECKING:
+    from loadgen.capture.history import WarehouseHistory
     from loadgen.capture.recorder import CaptureFilter, CaptureRecorder
     from loadgen.model.capture import CaptureManifest
 
@@ -108,14 +109,14 @@ def import_csv(file: Path, out: Path, **given: Any) -> None:
         if not number % PROGRESS_ROWS:
             echo(f"read {counted(number, 'statement')}", err=True)
     recorder.add(held)
-    _print(recorder.finish(), out, given["output"])
+    _print(recorder.finish(None, "a CSV file does not tell"), out, given["output"])
 
 
 def _derive(capture: Path, out: Path) -> None:
     """Write scenario.yaml and its value files."""
     from loadgen.capture.derive import derive
     from loadgen.model.capture import MANIFEST_FILE, CaptureManifest
-    from loadgen.prepare.replay import read_statements
+    from loadgen.prepare.prepare import read_statements
 
     shown = printable(str(capture), 200)
     try:
@@ -133,6 +134,8 @@ def _derive(capture: Path, out: Path) -> None:
     except OSError as error:
         raise cannot_write(printable(str(out), 200), error, "Name another folder with --out.") from error
     echo(f"wrote {path}: complete its target, then `loadgen validate {path} --plan`")
+    if "sessions.yaml" in derived.files:
+        echo(f"wrote {out / 'sessions.yaml'}: the same statements in a closed loop with the recorded think time")
 
 
 def _capture(given: dict[str, Any]) -> CaptureManifest:
@@ -160,10 +163,23 @@ def _capture(given: dict[str, Any]) -> CaptureManifest:
                 end = part.left_until or start
                 recorder.save(end)
             echo(f"{counted(recorder.taken, 'statement')}, back to {_shown(end)}", err=True)
-        return recorder.finish()
+        return recorder.finish(*_unrecorded(history, start, recorder.options.end or now, now))
     finally:
         stop.set()
         history.close()
+
+
+def _unrecorded(history: WarehouseHistory, start: datetime, end: datetime, now: datetime) -> tuple[int | None, str]:
+    """How many statements the history lacks, and what is to be said of the count."""
+    from loadgen.capture.history import AGGREGATE_LATE, HistoryUnreadable
+
+    try:
+        found = history.unrecorded(start, end)
+    except HistoryUnreadable as error:
+        echo(f"warning: statements that the history lacks are not counted: {printable(str(error))}", err=True)
+        return None, "SNOWFLAKE.ACCOUNT_USAGE.AGGREGATE_QUERY_HISTORY could not be read with this role"
+    late = end > now - AGGREGATE_LATE
+    return found, "AGGREGATE_QUERY_HISTORY is up to 3 hours late, so there may be more" if late else ""
 
 
 def _recorder(
@@ -228,6 +244,7 @@ def _print(manifest: CaptureManifest, out: Path, output: str) -> None:
     if output == "json":
         echo(json.dumps({"folder": str(out), **json.loads(manifest.text())}, indent=2))
         return
+    from loadgen.capture.recorder import unrecorded_text
     from loadgen.model.capture import LeftOutReason
 
     left = {LeftOutReason[name.upper()]: count for name, count in manifest.left_out.items() if count}
@@ -236,3 +253,4 @@ def _print(manifest: CaptureManifest, out: Path, output: str) -> None:
     echo(f"  values: {'pseudonyms' if manifest.pseudonyms else 'real'}")
     for reason, count in left.items():
         echo(f"  left out: {count:,} because {reason.value}")
+    echo(f"  {unrecorded_text(manifest)}")

@@ -24,23 +24,23 @@ COMMANDS = {
         "loadgen setup -c prod",
     ),
     "grants": CommandEntry(
-        "loadgen.cli.grants:grants",
+        "loadgen.cli.setup:grants",
         "Print the GRANT statements that loadgen's roles need, offline.",
         "loadgen grants my-benchmark/scenario.yaml --user NIGHTLY > grants.sql",
     ),
     "connections": CommandEntry(
-        "loadgen.cli.connections:connections",
+        "loadgen.cli.doctor:connections",
         "List the Snowflake connections loadgen can use, and test one.",
         "loadgen connections test -c prod",
     ),
     "init": CommandEntry(
-        "loadgen.cli.init:init",
+        "loadgen.cli.validate:init",
         "Write a commented scenario to start from, with editor support.",
         "loadgen init my-benchmark",
     ),
     "validate": CommandEntry(
         "loadgen.cli.validate:validate",
-        "Check scenario files and show what a run would do, offline.",
+        "Check scenario and experiment files, and show what they would do, offline.",
         "loadgen validate examples/quickstart.yaml --plan",
     ),
     "prepare": CommandEntry(
@@ -69,7 +69,7 @@ COMMANDS = {
         "loadgen status latest",
     ),
     "stop": CommandEntry(
-        "loadgen.cli.stop:stop",
+        "loadgen.cli.watch:stop",
         "Ask a run to end gracefully, from anywhere.",
         "loadgen stop 20261115-0200-orders-7f3a",
     ),
@@ -84,7 +84,7 @@ COMMANDS = {
         "loadgen compare latest~1 latest --html compare.html",
     ),
     "trend": CommandEntry(
-        "loadgen.cli.trend:trend",
+        "loadgen.cli.compare:trend",
         "Look at a scenario's runs over time: is the newest worse?",
         "loadgen trend orders-mix --html trend.html",
     ),
@@ -94,7 +94,7 @@ COMMANDS = {
         "loadgen experiment examples/experiments/two_queries.yaml --dry-run",
     ),
     "experiments": CommandEntry(
-        "loadgen.cli.experiments:experiments",
+        "loadgen.cli.experiment:experiments",
         "List experiments, and show the result of one.",
         "loadgen experiments show latest",
     ),
@@ -124,12 +124,12 @@ COMMANDS = {
         'loadgen schedule add nightly nightly.yaml --cron "0 2 * * *"',
     ),
     "schema": CommandEntry(
-        "loadgen.cli.schema:schema",
-        "Print the JSON Schema of scenario files.",
+        "loadgen.cli.validate:schema",
+        "Print the JSON Schema of scenario or experiment files.",
         "loadgen schema > scenario.schema.json",
     ),
     "completion": CommandEntry(
-        "loadgen.cli.completion:completion",
+        "loadgen.cli.validate:completion",
         "Print the script that lets a shell complete commands.",
         "loadgen completion bash",
     ),
@@ -139,7 +139,7 @@ COMMANDS = {
         "loadgen worker --run-id RUN --worker-group-id 0 --worker-group-count 1",
     ),
     "upload": CommandEntry(
-        "loadgen.cli.upload:upload",
+        "loadgen.cli.enrich:upload",
         "Store results that workers had to keep on this machine.",
         "loadgen upload 20261115-0200-orders-7f3a",
     ),

@@ -33,7 +33,7 @@ from loadgen.log import printable
 from loadgen.units import parse_duration_s
 
 if TYPE_CHECKING:
-    from loadgen.control.rows import ParsedRows
+    from loadgen.control.session import ParsedRows
     from loadgen.report.run_text import TextLine
 
 
@@ -196,23 +196,28 @@ def parse_labels(given: Sequence[str], option: str) -> tuple[str, ...]:
 # Ctrl-C, `kill`, a closed terminal, Ctrl-\. The last two stay ignored where the caller ignores them: `nohup`.
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _UNLESS_IGNORED = tuple(getattr(signal, name) for name in ("SIGHUP", "SIGQUIT") if hasattr(signal, name))
+_noting: list[list[int]] = []  # what noted_signals() is filling, the innermost last
 
 
 @contextmanager
 def noted_signals() -> Iterator[list[int]]:
-    """The signals that have come, in order; handlers only take note, and are put back at the end."""
+    """The signals that have come, in order; handlers only take note, and are put back at the end. Inside another one,
+    both take note: what ends a run also ends the experiment that it belongs to."""
     received: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
-        received.append(number)
+        for noted in _noting:
+            noted.append(number)
 
     wanted = [number for number in _UNLESS_IGNORED if signal.getsignal(number) is not signal.SIG_IGN]
+    _noting.append(received)
     before = {number: signal.signal(number, note) for number in (*_SIGNALS, *wanted)}
     try:
         yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        _noting.pop()  # it is ours: they are nested, in the main thread
 
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)

@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from loadgen.cli.common import echo
-from loadgen.cli.options import control_options, format_option, output_dir_option, with_control_session
-from loadgen.errors import Busy, RunFailed
+from loadgen.cli.common import echo, run_in_thread
+from loadgen.cli.options import (
+    control_options,
+    embedded_server_if_needed,
+    format_option,
+    output_dir_option,
+    resolve_target,
+    with_control_session,
+)
+from loadgen.errors import Busy, RunFailed, UsageError
 from loadgen.log import printable
 from loadgen.units import counted
+from orchestrator.run_folder import SPOOL, remove_if_empty
 
 if TYPE_CHECKING:
+    from loadgen.control.location import ControlPlaneLocation
     from loadgen.control.session import ControlSession
     from loadgen.report.records import RunRecord
     from loadgen.rules.enrichment import EnrichmentResult
@@ -134,3 +145,153 @@ def _lines(result: EnrichmentResult) -> Iterator[str]:
 
 def _ms(value: float | None) -> str:
     return "-" if value is None else f"{value:,.1f}"
+
+
+# --- `loadgen upload`: store what the processes of a run could not store themselves ----------------------------------
+
+ATTEMPTS = 5  # half a minute of pauses; a person waits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UploadedFolder:
+    """One process's folder, which is gone now, and how many rows of which kind it had."""
+
+    folder: str
+    rows: dict[str, int]
+
+
+@click.command(epilog="\b\nExample:\n  loadgen upload 20261115-0200-orders-7f3a")
+@click.argument("run", metavar="RUN")
+@control_options
+@output_dir_option("Where the folders of runs are: workers of this machine keep what is unsent in DIR/<run id>/spool.")
+@format_option
+def upload(
+    run: str,
+    output_dir: Path,
+    output: str,
+    **place: str | None,
+) -> None:
+    """Store what the processes of RUN left on this machine, when the control plane did not take it.
+
+    Workers that `loadgen run` started keep their query logs and unsent rows in the run's folder, others in
+    $LOADGEN_SPOOL_DIR, or in loadgen/spool of the user's state directory. They are removed once they are stored.
+    Safe to repeat: nothing is stored twice. RUN may be the beginning of a run's id, or latest. Exit code 0
+    also when nothing is left, 3 when the control plane cannot be reached, 75 when a worker still runs.
+    """
+    aim = resolve_target(None, **place)
+    run = _named(aim.place, run)
+    run_id, folders = _found(run, _spools(output_dir))
+    uploaded: list[UploadedFolder] = []
+    busy: list[str] = []
+    if folders:
+        with embedded_server_if_needed(aim.place.connection):
+            record = run_in_thread(lambda: _upload(aim.place, run_id, folders, uploaded, busy), name="upload")
+        if record is not None:
+            _rewrite(output_dir / run_id, record)
+        remove_if_empty(output_dir / run_id / SPOOL)
+    if busy:
+        raise Busy(
+            f"still in use, and not uploaded: {', '.join(busy)}",
+            remedy="Wait for the workers to end; they upload by themselves when they can.",
+        )
+    if output == "json":
+        workers = [
+            {"folder": one.folder, "executions": one.rows.get("execution", 0), "rows": one.rows} for one in uploaded
+        ]
+        echo(json.dumps({"run_id": run_id, "workers": workers}, indent=2))
+        return
+    from loadgen.report.summary import describe_rows
+
+    for one in uploaded:
+        echo(f"{one.folder}: {describe_rows(one.rows) or 'no rows'} are stored")
+    if not uploaded:
+        places = f"{printable(str(_own_spool()))} or {printable(str(output_dir))}"
+        echo(f"nothing to upload: no process of run {printable(run_id)} left anything in {places}")
+
+
+def _named(place: ControlPlaneLocation, name: str) -> str:
+    """`latest` is what the tables say; anything else is looked for on this machine."""
+    from loadgen.control import run_lookup
+    from loadgen.control.session import ControlSession
+    from loadgen.snowflake.session import RetryPolicy
+
+    if not run_lookup.is_latest(name):
+        return name
+
+    def look() -> str:
+        session = ControlSession(place, role="upload")
+        try:
+            patience = RetryPolicy(stop=threading.Event(), attempts=ATTEMPTS, note=_note)
+            return run_lookup.find_run(session, patience, name).run_id
+        finally:
+            session.close()
+
+    with embedded_server_if_needed(place.connection):
+        return run_in_thread(look, name="upload")
+
+
+def _own_spool() -> Path:
+    from loadgen.worker.spool import spool_folder
+
+    return spool_folder()
+
+
+def _spools(output_dir: Path) -> list[Path]:
+    """The default spool of workers, and the spools in the folders of runs."""
+    return [_own_spool(), *sorted(output_dir.glob(f"*/{SPOOL}"))]
+
+
+def _found(run: str, spools: list[Path]) -> tuple[str, list[Path]]:
+    """The run that is meant, and its folders."""
+    from loadgen.worker.arguments import is_id
+    from loadgen.worker.spool import spool_folders_by_run
+
+    if not is_id(run):
+        raise UsageError(
+            f"{printable(run, 100)!r} is no id of a run", remedy="`loadgen runs list` shows the runs there are."
+        )
+    left = spool_folders_by_run(spools)
+    near = [run] if run in left else sorted(run_id for run_id in left if run_id.startswith(run))
+    if len(near) > 1:
+        raise UsageError(f"{run} is the beginning of several runs: {', '.join(near[:5])}", remedy="Write more of it.")
+    return (near[0], left[near[0]]) if near else (run, [])
+
+
+def _upload(
+    place: ControlPlaneLocation, run_id: str, folders: list[Path], uploaded: list[UploadedFolder], busy: list[str]
+) -> RunRecord | None:
+    """The run's record when its summary was amended: it says what was not stored, and all is now."""
+    from loadgen.cli.report import update_stored_summary
+    from loadgen.control.session import ControlSession
+    from loadgen.report.summary import with_unstored
+    from loadgen.snowflake.session import RetryPolicy
+    from loadgen.worker.spool import hold
+    from loadgen.worker.spool import upload as store
+
+    patience = RetryPolicy(stop=threading.Event(), attempts=ATTEMPTS, note=_note)
+    session = ControlSession(place, role="upload")
+    try:
+        for folder in folders:
+            lock = hold(folder)
+            if lock is None:
+                busy.append(folder.name)
+                continue
+            uploaded.append(UploadedFolder(folder=folder.name, rows=store(session, patience, folder)))
+            os.close(lock)
+        if busy:
+            return None
+        return update_stored_summary(session, patience, run_id, lambda summary: with_unstored(summary, {}))
+    finally:
+        session.close()
+
+
+def _rewrite(folder: Path, record: RunRecord) -> None:
+    from loadgen.cli.report import rewrite_reports
+    from loadgen.report.summary import with_unstored
+
+    if rewrite_reports(folder, record, lambda summary: with_unstored(summary, {})):
+        echo(f"wrote the reports in {printable(str(folder))} again", err=True)
+
+
+def _note(error: BaseException) -> None:
+    echo(f"the control plane does not answer, trying again: {printable(str(error))}", err=True)

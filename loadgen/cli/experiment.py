@@ -12,17 +12,42 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadgen.cli.common import echo, noted_signals, print_lines, print_verdict, raise_priority, terminal_width
-from loadgen.cli.options import control_access, format_option
+from loadgen.cli.common import (
+    echo,
+    noted_signals,
+    print_lines,
+    print_verdict,
+    raise_priority,
+    run_in_thread,
+    terminal_width,
+    text_table,
+    unreadable_as_json,
+    warn_unreadable,
+)
+from loadgen.cli.options import (
+    control_access,
+    control_options,
+    count_option,
+    format_option,
+    html_option,
+    output_dir_option,
+    with_control_session,
+)
 from loadgen.cli.run import follow_run, job_roles, server_for
 from loadgen.errors import LoadgenError
 from loadgen.log import printable
 
 if TYPE_CHECKING:
     from loadgen.clock import Clock
+    from loadgen.control.session import ControlSession, ParsedRows
+    from loadgen.control.tables.experiments import ListedExperiment
+    from loadgen.report.experiment_progress import ExperimentStatus
+    from loadgen.rules.experiment import ExperimentPlan
     from loadgen.scenario.experiment import LoadedExperiment
     from loadgen.scenario.model import Scenario
+    from loadgen.snowflake.session import RetryPolicy
     from orchestrator.experiment.blocks import ArmRun
+
 
 RESULT = "experiment.json"
 TICK_S = 0.1
@@ -73,7 +98,7 @@ def experiment(
         echo(f"warning: {printable(str(warning))}", err=True)
     scenarios = _scenarios(loaded, connection)
     if dry_run:
-        _print_plan(loaded, scenarios, output)
+        _print_plan(plan_of(loaded, connection), output)
         return 0
     raise_priority()
     with server_for(next(iter(scenarios.values())), quiet=quiet):
@@ -101,17 +126,23 @@ def _scenarios(loaded: LoadedExperiment, connection: str | None) -> dict[str, Sc
     return found
 
 
-def _print_plan(loaded: LoadedExperiment, scenarios: Mapping[str, Scenario], output: str) -> None:
+def plan_of(loaded: LoadedExperiment, connection: str | None = None) -> ExperimentPlan:
+    """What it would do, on this machine."""
     from loadgen.cli.validate import _cores
-    from loadgen.rules.experiment import design_of
-    from loadgen.rules.experiment_plan import experiment_plan_data, experiment_plan_text, plan_experiment
+    from loadgen.rules.experiment import design_of, plan_experiment
     from loadgen.rules.scenario_plan import plan
 
+    scenarios = _scenarios(loaded, connection)
     arms = {
         name: plan(dataclasses.replace(arm, scenario=scenarios[name]), cores=_cores())
         for name, arm in loaded.arms.items()
     }
-    made = plan_experiment(loaded.file, design_of(loaded.file), scenarios, arms)
+    return plan_experiment(loaded.file, design_of(loaded.file), scenarios, arms)
+
+
+def _print_plan(made: ExperimentPlan, output: str) -> None:
+    from loadgen.rules.experiment import experiment_plan_data, experiment_plan_text
+
     echo(json.dumps(experiment_plan_data(made), indent=2) if output == "json" else experiment_plan_text(made))
 
 
@@ -124,7 +155,6 @@ def _run(
     wait: bool,
     quiet: bool,
 ) -> dict[str, Any]:
-    from loadgen.cli.common import run_in_thread
     from loadgen.cli.run_screen import RunLines
     from loadgen.clock import SystemClock
     from loadgen.control.location import ControlPlaneLocation
@@ -132,7 +162,7 @@ def _run(
     from loadgen.snowflake.session import RetryPolicy
     from orchestrator.experiment.blocks import ExperimentActions, ExperimentLoop
     from orchestrator.experiment.state import ExperimentStore, find_experiment
-    from orchestrator.experiment.warehouse_settings import ArmWarehouseSettings
+    from orchestrator.experiment.warehouse_settings import ArmWarehouseSettings, worst_cases
     from orchestrator.run_folder import make_run_folder, make_runs_folder, new_run_id
 
     clock = SystemClock()
@@ -151,16 +181,16 @@ def _run(
     def told(text: str) -> None:
         lines.say(printable(f"experiment {store.experiment_id}: {text}", 500))
 
-    stop = threading.Event()
-    settings = ArmWarehouseSettings(loaded, scenarios, place, clock=clock, told=told, stop=stop, wait=wait)
+    settings = ArmWarehouseSettings(loaded, scenarios, place, clock=clock, told=told, wait=wait)
 
     with noted_signals() as received, store.leading(place, clock=clock):
         assert store.lease is not None
         epoch = store.lease.epoch
         actions = ExperimentActions(
             measure=_measure(loaded, output_dir, clock, wait=wait, quiet=quiet),
-            set_up=lambda arm: _watched(lambda: settings.apply(arm, store.experiment_id, epoch), received, stop),
-            restore=lambda: _watched(settings.restore, received, stop),
+            set_up=lambda arm: _watched(lambda stop: settings.apply(arm, store.experiment_id, epoch, stop), received),
+            restore=lambda: _watched(settings.restore, received),
+            worst_case=lambda: run_in_thread(lambda: worst_cases(loaded, scenarios), name="settings"),
             pause=lambda seconds: _pause(clock, received, seconds),
             print_line=told,
             clock=clock,
@@ -168,20 +198,20 @@ def _run(
         result = ExperimentLoop(loaded, scenarios, store, actions).run()
         folder = output_dir / store.experiment_id
         make_run_folder(folder)
-        _write(folder, result)
+        write_experiment_files(folder, result)
     return result
 
 
 def _measure(
     loaded: LoadedExperiment, output_dir: Path, clock: Clock, *, wait: bool, quiet: bool
-) -> Callable[[str, Scenario], ArmRun]:
+) -> Callable[[str, Scenario, ExperimentStatus], ArmRun]:
     from loadgen.scenario.read import portable_text
     from orchestrator.experiment.blocks import ArmRun
     from orchestrator.job import RunJob
 
     begun = [False]  # once it has, the experiment waits for a warehouse that another run has taken
 
-    def measure(arm: str, scenario: Scenario) -> ArmRun:
+    def measure(arm: str, scenario: Scenario, status: ExperimentStatus) -> ArmRun:
         job = RunJob(
             scenario=scenario,
             folder=loaded.folder,
@@ -192,16 +222,14 @@ def _measure(
             wait=wait or begun[0],
         )
         begun[0] = True
-        return ArmRun(summary=follow_run(job, quiet=quiet), record=job.record)
+        return ArmRun(summary=follow_run(job, quiet=quiet, experiment=status), record=job.record)
 
     return measure
 
 
-def _watched(action: Callable[[], None], received: list[int], stop: threading.Event) -> None:
-    """Run it in a thread; a signal that comes meanwhile sets `stop`, and is the exit code of what it ends."""
-    from loadgen.cli.common import run_in_thread
-
-    before, done = len(received), threading.Event()
+def _watched(action: Callable[[threading.Event], None], received: list[int]) -> None:
+    """Run it in a thread; a signal that comes meanwhile sets its event, and is the exit code of what it ends."""
+    before, stop, done = len(received), threading.Event(), threading.Event()
 
     def watch() -> None:
         while not done.wait(TICK_S):
@@ -210,7 +238,7 @@ def _watched(action: Callable[[], None], received: list[int], stop: threading.Ev
 
     threading.Thread(target=watch, name="signals", daemon=True).start()
     try:
-        run_in_thread(action, name="settings")
+        run_in_thread(lambda: action(stop), name="settings")
     except LoadgenError as error:
         if len(received) > before:
             error.exit_code = 128 + received[before]
@@ -227,10 +255,10 @@ def _pause(clock: Clock, received: list[int], seconds: float) -> int | None:
     return received[0] if received else None
 
 
-def _write(folder: Path, result: Mapping[str, Any]) -> None:
+def write_experiment_files(folder: Path, result: Mapping[str, Any]) -> None:
     """The files of an experiment. The result is stored and will be printed: what cannot be written is a warning."""
     from loadgen.cli.report import write_file
-    from loadgen.report.experiment_exports import experiment_junit, experiment_markdown
+    from loadgen.report.experiment import experiment_junit, experiment_markdown
     from loadgen.report.experiment_page import experiment_html
 
     writers: dict[str, Callable[[], str]] = {
@@ -252,3 +280,114 @@ def _print(result: Mapping[str, Any], folder: Path) -> None:
 
     text = f"{experiment_text(result)}\nreport: {folder / 'report.html'}"
     print_lines(verdict_lines(text, str(result["verdict"]), terminal_width()))
+
+
+# --- `loadgen experiments`: past experiments, and the result of one --------------------------------------------------
+
+LIMIT_MAX = 1_000
+
+
+@click.group(epilog="\b\nExample:\n  loadgen experiments list -c prod\n  loadgen experiments show latest")
+def experiments() -> None:
+    """List experiments, show the result of one, and add what Snowflake metered."""
+
+
+@experiments.command("list", epilog="\b\nExample:\n  loadgen experiments list -c prod -n 50")
+@count_option(
+    "-n", "--limit", default=20, maximum=LIMIT_MAX, help_text="Maximum number of experiments, the newest first."
+)
+@control_options
+@format_option
+def list_experiments(limit: int, output: str, **place: str | None) -> None:
+    """List the latest experiments, newest first. Times are UTC."""
+
+    def look(session: ControlSession, patience: RetryPolicy) -> tuple[ParsedRows[ListedExperiment], frozenset[str]]:
+        from loadgen.control.tables import experiments as table
+
+        return patience.call(lambda: table.listed(session, limit)), patience.call(lambda: table.led(session))
+
+    found, led = with_control_session(look, name="experiments", **place)
+    rows = [_row(one, is_led=one.experiment_id in led) for one in found]
+    if output == "json":
+        echo(json.dumps({"experiments": rows, "unreadable": unreadable_as_json(found)}, indent=2))
+        return
+    warn_unreadable(found)
+    if not rows:
+        echo("no experiment yet: `loadgen experiment FILE` makes one")
+        return
+    head = ("EXPERIMENT", "NAME", "BEGUN", "STATUS")
+    echo(text_table(head, [(one["experiment_id"], one["name"], one["created_at"], one["status"]) for one in rows]))
+
+
+def _row(one: ListedExperiment, *, is_led: bool) -> dict[str, Any]:
+    from loadgen.results.experiments import status_of
+
+    return {
+        "experiment_id": one.experiment_id,
+        "name": one.name,
+        "created_at": f"{one.created_at:%Y-%m-%d %H:%M:%S}",
+        "status": status_of(one.verdict, is_led=is_led),
+        "exit_code": None if is_led else one.exit_code,
+    }
+
+
+@experiments.command("show", epilog="\b\nExample:\n  loadgen experiments show latest --html experiment.html")
+@click.argument("experiment", metavar="EXPERIMENT")
+@html_option("Write the report page to this file.")
+@control_options
+@format_option
+def show(experiment: str, html_file: Path | None, output: str, **place: str | None) -> None:
+    """Show the result of an experiment, or what is known so far. EXPERIMENT is an id, its beginning, or `latest`."""
+
+    def look(session: ControlSession, patience: RetryPolicy) -> dict[str, Any]:
+        from loadgen.results.experiments import read_experiment_result
+
+        return read_experiment_result(session, patience, experiment)
+
+    result = with_control_session(look, name="experiments", **place)
+    if html_file is not None:
+        from loadgen.cli.report import write_file
+        from loadgen.report.experiment_page import experiment_html
+
+        write_file(html_file, experiment_html(result))
+    _experiments_print(result, output)
+
+
+@experiments.command("enrich", epilog="\b\nExample:\n  loadgen experiments enrich latest -c prod")
+@click.argument("experiment", metavar="EXPERIMENT")
+@output_dir_option("Where the folder of the experiment is; its files are written again if it is there.")
+@control_options
+@format_option
+def enrich(experiment: str, output_dir: Path, output: str, **place: str | None) -> None:
+    """Add the credits that Snowflake metered for the warehouses of an experiment, and show its result.
+
+    Metering has a row for each warehouse and hour, up to 3 hours late. Each arm gets its credits if every arm has
+    another warehouse; else only their sum is known. Other use of a warehouse in the same hours is included. Safe to
+    repeat: the newest answer counts. The estimate and what was decided are not changed. Exit code 3 when metering
+    cannot be read, 4 when there is nothing yet, 75 while the experiment goes on. EXPERIMENT as for `experiments show`.
+    """
+
+    def act(session: ControlSession, patience: RetryPolicy) -> dict[str, Any]:
+        from loadgen.results.experiments import read_experiment_result
+        from orchestrator.experiment.metering import meter_experiment
+
+        return read_experiment_result(session, patience, meter_experiment(session, patience, experiment))
+
+    result = with_control_session(act, name="enrich", **place)
+    folder = output_dir / str(result["experiment_id"])
+    if folder.is_dir():
+        from loadgen.cli.experiment import write_experiment_files
+
+        write_experiment_files(folder, result)
+        echo(f"wrote the reports in {printable(str(folder))} again", err=True)
+    _experiments_print(result, output)
+
+
+def _experiments_print(result: Mapping[str, Any], output: str) -> None:
+    if output == "json":
+        echo(json.dumps(result, indent=2))
+        return
+    from loadgen.report.experiment import experiment_text
+    from loadgen.report.run_text import verdict_lines
+
+    print_lines(verdict_lines(experiment_text(result), str(result["verdict"]), terminal_width()))

@@ -153,8 +153,8 @@ def embedded_server_if_needed(*connections: str | None) -> Iterator[str | None]:
 
 
 def _leads_to_embedded(connection: str | None) -> bool:
-    from loadgen.snowflake.config_files import read_config_files
     from loadgen.snowflake.profile import EMBEDDED
+    from loadgen.snowflake.profile_lookup import read_config_files
 
     if connection is not None:
         return connection == EMBEDDED

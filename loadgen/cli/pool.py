@@ -28,16 +28,15 @@ from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlSession
 from loadgen.errors import UsageError
 from loadgen.log import LINE_LIMIT, printable
-from loadgen.model.credits import IDLE_POLL_S, look_credits_per_day
+from loadgen.model.warehouse import IDLE_POLL_S, look_credits_per_day
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.units import counted, format_duration_s
 from orchestrator.nightly.attempt import LOADGEN_COMMAND
-from orchestrator.nightly.pool import AT_ONCE, PoolManager
+from orchestrator.nightly.pool import AT_ONCE, PoolManager, RunnerProcess, serve_manager
 from orchestrator.nightly.pool_size import PollPace, PoolRules
 from orchestrator.nightly.queue_maintenance import QueueMaintenance, notify_unclaimed_runs
 from orchestrator.nightly.queued_scenario import HostPermissions, default_connection
 from orchestrator.nightly.runner import Runner, RunnerSettings, capabilities, runner_identity
-from orchestrator.nightly.runner_process import RunnerProcess, serve_manager
 from orchestrator.nightly.scheduler import SchedulerHooks, run_scheduler
 
 if TYPE_CHECKING:

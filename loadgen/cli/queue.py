@@ -31,8 +31,7 @@ from loadgen.model.nightly import QueueStatus
 
 if TYPE_CHECKING:
     from loadgen.control.location import ControlPlaneLocation
-    from loadgen.control.rows import ParsedRows
-    from loadgen.control.session import ControlSession
+    from loadgen.control.session import ControlSession, ParsedRows
     from loadgen.control.tables.run_attempts import AttemptRow
     from loadgen.control.tables.run_queue import EnqueueResult, QueuedRun, QueueRequest
     from loadgen.model.nightly import BaselineCheck

@@ -21,10 +21,8 @@ from loadgen.control.tables import test_results
 from loadgen.errors import UsageError, cannot_write
 from loadgen.log import printable
 from loadgen.report.records import RunRecord
-from loadgen.report.run_exports import intervals_csv, junit_xml
-from loadgen.report.run_markdown import report_markdown
-from loadgen.report.run_page import report_html
-from loadgen.report.run_tables import left_out
+from loadgen.report.run_exports import intervals_csv, junit_xml, report_markdown
+from loadgen.report.run_page import left_out, report_html
 from loadgen.report.run_text import summary_text
 from loadgen.results.run_record import read_record
 from loadgen.results.stored_summary import read_summary

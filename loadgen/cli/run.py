@@ -46,6 +46,7 @@ from loadgen.units import NS_PER_S
 
 if TYPE_CHECKING:
     from loadgen.cli.run_screen import RunDisplay
+    from loadgen.report.experiment_progress import ExperimentStatus
     from loadgen.scenario.model import Scenario
     from loadgen.scenario.read import LoadedScenario
     from orchestrator.job import JobRoles, RunJob
@@ -141,7 +142,7 @@ def run(
 def job_roles() -> JobRoles:
     """What the orchestrator needs of the worker, the embedded server and the terminal."""
     from loadgen.cli.worker import run_child
-    from loadgen.embedded.client_model import warehouse_model
+    from loadgen.embedded.client import warehouse_model
     from loadgen.worker.spool import SPOOL_VARIABLE, UnsentRows, keep, spooled
     from orchestrator.job import JobRoles, SpoolAccess
 
@@ -196,11 +197,13 @@ def follow_run(
     quiet: bool,
     judge: Judge = lambda summary: summary,
     tell: Callable[[dict[str, Any]], None] = lambda _: None,
+    experiment: ExperimentStatus | None = None,
 ) -> dict[str, Any]:
     """Do the job, show how it goes, obey signals, write the files, `tell` the summary; the verdict is the last word."""
     from loadgen.cli.run_screen import RunDisplay
 
-    with noted_signals() as received, closing(RunDisplay(job.scenario, job.clock, quiet=quiet)) as display:
+    shown = RunDisplay(job.scenario, job.clock, quiet=quiet, experiment=experiment)
+    with noted_signals() as received, closing(shown) as display:
         job.start()
         _watch(job, display, received)
     try:
@@ -232,7 +235,7 @@ def _watch(job: RunJob, display: RunDisplay, received: list[int]) -> None:
     passed_on = hurried_ns = 0
     while not job.clock.wait(job.done, TICK_S):
         if display.show(job.now):
-            received.append(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
         late = passed_on == 2 and job.clock.monotonic_ns() - hurried_ns > FORCED_STOP_S * NS_PER_S
         while passed_on < len(received) or late:
             passed_on += 1

@@ -16,17 +16,17 @@ from typing import Any
 from loadgen.cli.common import echo
 from loadgen.clock import Clock
 from loadgen.log import event
-from loadgen.report.timeline import WorkerSecond
+from loadgen.report.experiment_progress import ExperimentStatus
+from loadgen.report.records import WorkerSecond
 from loadgen.rules.liveness import WorkerHealth
 from loadgen.scenario.model import Scenario
 from loadgen.scenario.spawner import SpawnerKind
 from loadgen.tui.draw import clock as as_clock
 from loadgen.tui.draw import one_line, percent, rate, time_of
-from loadgen.tui.live_screen import LiveScreen
 from loadgen.tui.presenter import ScreenPresenter
 from loadgen.tui.screen_state import LogEntry, ScreenState, TableProgress
 from loadgen.tui.snapshot import DisplaySnapshot, WorkerDisplayState, WorkerSnapshot
-from loadgen.tui.terminal import is_usable
+from loadgen.tui.terminal import LiveScreen, is_usable
 from loadgen.units import NS_PER_S, counted
 from orchestrator.aggregation import RunSnapshot
 from orchestrator.job import JobStatus
@@ -189,9 +189,12 @@ class LiveDisplay:
 class RunDisplay:
     """The display of `loadgen run`."""
 
-    def __init__(self, scenario: Scenario, clock: Clock, *, quiet: bool) -> None:
+    def __init__(
+        self, scenario: Scenario, clock: Clock, *, quiet: bool, experiment: ExperimentStatus | None = None
+    ) -> None:
+        """`experiment`: that the run belongs to."""
         self._clock = clock
-        self._viewer = ScreenPresenter(scenario)
+        self._viewer = ScreenPresenter(scenario, experiment=experiment)
         by_hand = scenario.spawner.kind is SpawnerKind.EXTERNAL  # commands are printed, for a person to copy
         self._display = LiveDisplay(clock, quiet=quiet, only_lines=by_hand)
         self._with_screen = self._display.is_screen

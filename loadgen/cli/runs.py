@@ -34,8 +34,7 @@ from loadgen.units import counted
 
 if TYPE_CHECKING:
     from loadgen.cli.status import RunDetails
-    from loadgen.control.rows import ParsedRows
-    from loadgen.control.session import ControlSession
+    from loadgen.control.session import ControlSession, ParsedRows
     from loadgen.control.tables.prune import OldRun, PruneCandidates
     from loadgen.control.tables.run_status import Run, RunFigures
     from loadgen.control.tables.test_logs import LogRow
@@ -69,11 +68,12 @@ class PruneResult:
 def prune(age: str, output_dir: Path, dry_run: bool, output: str, **place: str | None) -> None:
     """Delete old runs from the control plane, and what failed attempts left on this machine.
 
-    Deletes the states, results, logs and samples of runs, old queued runs with their attempts, and the folders
-    DIR/.queue/<id>.<n> of attempts without a result. DIR/<run id> is not touched.
+    Deletes the states, results, logs and samples of runs, old queued runs with their attempts, old experiments, and the
+    folders DIR/.queue/<id>.<n> of attempts without a result. DIR/<run id> is not touched.
 
-    What has not ended is never deleted, nor what waits in the queue. Trends and comparisons lose what is deleted, and
-    idempotency keys are forgotten. Safe to repeat.
+    What has not ended is never deleted, nor what waits in the queue, nor an experiment that left a warehouse with other
+    settings: `loadgen runs recover` restores them first. An experiment has ended when no process leads it. Trends and
+    comparisons lose what is deleted, and idempotency keys are forgotten. Safe to repeat.
     """
     age_s = duration_s(age, "--older-than")
 
@@ -102,7 +102,7 @@ def _unneeded(
 ) -> tuple[AttemptFolder, ...]:
     """Folders of attempts at what is not in the queue any more."""
     from loadgen.clock import SystemClock
-    from loadgen.control.rows import RowUnreadable
+    from loadgen.control.session import RowUnreadable
     from loadgen.control.tables import run_queue
     from orchestrator.nightly.attempt import old_folders
 
@@ -119,12 +119,17 @@ def _unneeded(
 
 def _as_text(pruned: PruneResult) -> str:
     found = pruned.found
-    if not (found.runs or found.queued or pruned.folders or any(pruned.deleted.values())):
+    if not (found.runs or found.queued or found.experiments or pruned.folders or any(pruned.deleted.values())):
         return "nothing else is that old" if pruned.stuck else "nothing is that old"
-    lines = [*_lines("run", found.runs), *_lines("queued", found.queued)]
+    lines = [
+        *_lines("run", found.runs),
+        *_lines("queued", found.queued),
+        *_lines("experiment", found.experiments),
+    ]
     lines += [f"folder  {printable(str(folder.path), 200)}" for folder in pruned.folders]
     all_of_it = (
-        f"{counted(len(found.runs), 'run')}, {counted(len(found.queued), 'queued run')} and"
+        f"{counted(len(found.runs), 'run')}, {counted(len(found.queued), 'queued run')},"
+        f" {counted(len(found.experiments), 'experiment')} and"
         f" {counted(len(pruned.folders), 'folder')}"
     )
     if pruned.dry_run:
@@ -143,6 +148,7 @@ def _as_json(pruned: PruneResult) -> dict[str, Any]:
     return {
         "runs": [{"run_id": one.id, **_what(one)} for one in found.runs],
         "queued": [{"queue_id": one.id, **_what(one)} for one in found.queued],
+        "experiments": [{"experiment_id": one.id, "name": one.scenario, **_ended(one)} for one in found.experiments],
         "folders": [str(folder.path) for folder in pruned.folders],
         "stuck": [str(folder.path) for folder in pruned.stuck],
         "deleted": pruned.deleted,
@@ -150,7 +156,11 @@ def _as_json(pruned: PruneResult) -> dict[str, Any]:
 
 
 def _what(one: OldRun) -> dict[str, str]:
-    return {"scenario": one.scenario, "ended_at": f"{one.ended_at.isoformat()}Z"}
+    return {"scenario": one.scenario, **_ended(one)}
+
+
+def _ended(one: OldRun) -> dict[str, str]:
+    return {"ended_at": f"{one.ended_at.isoformat()}Z"}
 
 
 LIMIT_MAX = 10_000

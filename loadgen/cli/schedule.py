@@ -36,8 +36,7 @@ from orchestrator.nightly.queued_scenario import HostPermissions, default_connec
 if TYPE_CHECKING:
     from loadgen.cli.options import CommandTarget
     from loadgen.control.location import ControlPlaneLocation
-    from loadgen.control.rows import ParsedRows
-    from loadgen.control.session import ControlSession
+    from loadgen.control.session import ControlSession, ParsedRows
     from loadgen.control.tables.run_queue import QueueRequest
     from loadgen.control.tables.schedule_fires import FireRow
     from loadgen.control.tables.schedules import NewSchedule, ScheduleRow
@@ -359,7 +358,7 @@ def _all(place: dict[str, str | None]) -> tuple[ParsedRows[ScheduleRow], datetim
 
 
 def _one(name: str, place: dict[str, str | None]) -> tuple[ParsedRows[ScheduleRow], datetime]:
-    from loadgen.control.rows import ParsedRows
+    from loadgen.control.session import ParsedRows
     from loadgen.control.tables import schedules
 
     def look(session: ControlSession, patience: RetryPolicy) -> tuple[ParsedRows[ScheduleRow], datetime]:

@@ -13,16 +13,14 @@ import click
 from loadgen.cli.common import echo
 from loadgen.cli.options import control_options, format_option, with_control_session
 from loadgen.control import run_lookup
-from loadgen.control.rows import ParsedRows, RowUnreadable
-from loadgen.control.session import ControlSession
+from loadgen.control.session import ControlSession, ParsedRows, RowUnreadable
 from loadgen.control.tables import run_leases, run_status, worker_heartbeats
 from loadgen.control.tables.run_leases import LeaseHolder
 from loadgen.control.tables.run_status import Run, RunFigures
 from loadgen.control.tables.worker_heartbeats import HeartbeatRow
 from loadgen.errors import LoadgenError, RunFailed
 from loadgen.log import printable
-from loadgen.model.run import RunStatus
-from loadgen.model.worker import WorkerStatus
+from loadgen.model.run import RunStatus, WorkerStatus
 from loadgen.report.run_text import VERDICT_COLOURS, TextLine, summary_lines, wrapped
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.units import counted

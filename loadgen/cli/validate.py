@@ -1,4 +1,4 @@
-"""`loadgen validate`: is a scenario right, and what would it do? Connects to nothing."""
+"""`loadgen validate`: is a scenario or an experiment right, and what would it do? Connects to nothing."""
 
 from __future__ import annotations
 
@@ -6,20 +6,25 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import get_completion_class
 
 from loadgen.cli.common import echo
 from loadgen.cli.options import override_option
+from loadgen.errors import ConfigurationError, UsageError
 from loadgen.log import printable
 from loadgen.units import counted
 
 if TYPE_CHECKING:
+    from loadgen.rules.experiment import ExperimentPlan
     from loadgen.rules.scenario_plan import ScenarioPlan
     from loadgen.scenario.document import Problem
     from loadgen.scenario.read import LoadedScenario
+
 
 INVALID = 2  # exit code
 
@@ -31,7 +36,7 @@ class FileValidation:
     file: str
     problems: tuple[Problem, ...] = ()
     warnings: tuple[Problem, ...] = ()
-    plan: ScenarioPlan | None = None
+    plan: ScenarioPlan | ExperimentPlan | None = None
 
 
 @click.command()
@@ -47,9 +52,10 @@ class FileValidation:
     help="github: as annotations of GitHub Actions.",
 )
 def validate(files: Sequence[Path], with_plan: bool, overrides: Sequence[str], output: str) -> int:
-    """Check scenario files without connecting anywhere.
+    """Check scenario and experiment files without connecting anywhere.
 
-    Shows every problem at once, with its line and column. Ends with exit code 2 when a file has one.
+    Shows every problem at once, with its line and column; those of an experiment's scenario and of every arm too. A
+    file with `arms` is an experiment. Ends with exit code 2 when a file has a problem.
     """
     results = [_validated(path, overrides, with_plan) for path in files]
     show: Callable[[list[FileValidation]], str] = {"text": _as_text, "json": _as_json, "github": _as_github}[output]
@@ -60,14 +66,33 @@ def validate(files: Sequence[Path], with_plan: bool, overrides: Sequence[str], o
 
 
 def _validated(path: Path, overrides: Sequence[str], with_plan: bool) -> FileValidation:
-    from loadgen.scenario.document import ScenarioProblems
-    from loadgen.scenario.read import read_scenario
+    from loadgen.scenario.document import Problem, ScenarioProblems
+    from loadgen.scenario.read import parse_scenario
+    from loadgen.scenario.yaml_reader import compose, read_text
 
+    text = read_text(path)
+    if isinstance(text, Problem):
+        return FileValidation(file=str(path), problems=(text,))
     try:
-        loaded = read_scenario(path, overrides=overrides, environ=os.environ)
+        if compose(text, str(path)).entry(("arms",)) is not None:
+            return _validated_experiment(path, text, overrides, with_plan)
+        loaded = parse_scenario(text, source=str(path), folder=path.parent, overrides=overrides, environ=os.environ)
     except ScenarioProblems as found:
         return FileValidation(file=str(path), problems=found.problems)
     return FileValidation(file=str(path), warnings=loaded.warnings, plan=_plan(loaded) if with_plan else None)
+
+
+def _validated_experiment(path: Path, text: str, overrides: Sequence[str], with_plan: bool) -> FileValidation:
+    from loadgen.cli.experiment import plan_of
+    from loadgen.scenario.experiment import read_experiment
+
+    if overrides:
+        raise UsageError(
+            f"{printable(str(path), 100)} is an experiment, and --set changes scenarios",
+            remedy="Write it in the file: arms.NAME.set changes the scenario of an arm.",
+        )
+    loaded = read_experiment(path, environ=os.environ, text=text)
+    return FileValidation(file=str(path), warnings=loaded.warnings, plan=plan_of(loaded) if with_plan else None)
 
 
 def _plan(loaded: LoadedScenario) -> ScenarioPlan:
@@ -98,15 +123,21 @@ def _as_text(results: list[FileValidation]) -> str:
     return "\n".join(lines)
 
 
-def _plan_text(made: ScenarioPlan) -> str:
+def _plan_text(made: ScenarioPlan | ExperimentPlan) -> str:
+    from loadgen.rules.experiment import ExperimentPlan, experiment_plan_text
     from loadgen.rules.scenario_plan import plan_text
 
-    return plan_text(made)
+    return experiment_plan_text(made) if isinstance(made, ExperimentPlan) else plan_text(made)
+
+
+def _plan_data(made: ScenarioPlan | ExperimentPlan) -> dict[str, Any]:
+    from loadgen.rules.experiment import ExperimentPlan, experiment_plan_data
+    from loadgen.rules.scenario_plan import plan_data
+
+    return experiment_plan_data(made) if isinstance(made, ExperimentPlan) else plan_data(made)
 
 
 def _as_json(results: list[FileValidation]) -> str:
-    from loadgen.rules.scenario_plan import plan_data
-
     files: list[dict[str, Any]] = []
     for result in results:
         entry: dict[str, Any] = {
@@ -116,7 +147,7 @@ def _as_json(results: list[FileValidation]) -> str:
             "warnings": [_problem_data(warning) for warning in result.warnings],
         }
         if result.plan is not None:
-            entry["plan"] = plan_data(result.plan)
+            entry["plan"] = _plan_data(result.plan)
         files.append(entry)
     return json.dumps({"valid": not any(result.problems for result in results), "files": files}, indent=2)
 
@@ -161,3 +192,88 @@ def _escaped(text: str, more: str = "") -> str:
 
 def _safe(text: str) -> str:
     return printable(text)
+
+
+# --- `loadgen init`: a scenario to start from ------------------------------------------------------------------------
+
+SCENARIO = "scenario.yaml"
+SCHEMA = "scenario.schema.json"
+
+
+@click.command()
+@click.argument("directory", metavar="[DIR]", type=click.Path(file_okay=False, path_type=Path), default=".")
+def init(directory: Path) -> None:
+    """Write a commented scenario that runs as it is, and the schema that lets editors complete it.
+
+    Goes to DIR, or to the current directory. Never overwrites: a scenario.yaml that is there is an error, a schema
+    that is there stays.
+    """
+    scenario = directory / SCENARIO
+    if scenario.exists() or scenario.is_symlink():
+        raise ConfigurationError(f"{scenario} is already there", remedy="Choose another directory: loadgen init DIR")
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        new_schema = _write_new(directory / SCHEMA, resources.files("schemas").joinpath(SCHEMA).read_text("utf-8"))
+        if not _write_new(scenario, resources.files("loadgen.scenario").joinpath("starter.yaml").read_text("utf-8")):
+            raise ConfigurationError(f"{scenario} is already there", remedy="Choose another directory.")
+    except OSError as error:
+        raise ConfigurationError(
+            f"cannot write to {directory}: {error.strerror}", remedy="Choose another directory: loadgen init DIR"
+        ) from error
+    for path in [directory / SCHEMA] * new_schema + [scenario]:
+        echo(f"wrote {path}")
+    echo(f"next: loadgen validate {scenario} --plan", err=True)
+    echo(f"      loadgen run {scenario}", err=True)
+
+
+def _write_new(path: Path, text: str) -> bool:
+    """Write a file that is not there yet; False when it is. A half-written one is taken away again."""
+    try:
+        file = path.open("x", encoding="utf-8")  # refuses links too
+    except FileExistsError:
+        return False
+    try:
+        with file:
+            file.write(text)
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
+    return True
+
+
+# --- `loadgen schema`: the JSON Schema of scenario and experiment files ----------------------------------------------
+
+
+@click.command()
+@click.option("--experiment", is_flag=True, help="Of experiment files instead.")
+def schema(experiment: bool) -> None:
+    """Print the JSON Schema of scenario files, or of experiment files, for editors and other tools.
+
+    Editors that know the YAML language server complete and check a file whose first line is
+
+    \b
+      # yaml-language-server: $schema=./scenario.schema.json
+    """
+    name = "experiment.schema.json" if experiment else "scenario.schema.json"
+    echo(resources.files("schemas").joinpath(name).read_text("utf-8"), nl=False)
+
+
+# --- `loadgen completion`: what a shell needs to complete commands and options ---------------------------------------
+
+PROGRAM = "loadgen"
+VARIABLE = "_LOADGEN_COMPLETE"  # click reads it
+
+
+@click.command(
+    epilog="\b\nExample:\n  loadgen completion bash > ~/.local/share/bash-completion/completions/loadgen\n"
+    "  loadgen completion zsh > ~/.zfunc/_loadgen"
+)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the script that lets SHELL complete commands and options of `loadgen`.
+
+    The program must be found by that name: `./bin/loadgen` is not completed. Each completion starts it once.
+    """
+    made = get_completion_class(shell)
+    assert made is not None
+    echo(made(click.get_current_context().find_root().command, {}, PROGRAM, VARIABLE).source(), nl=False)

@@ -12,7 +12,7 @@ import click
 
 from loadgen.cli.common import collect_less_often, raise_priority
 from loadgen.errors import LoadgenError
-from loadgen.model.worker import WorkerExit
+from loadgen.model.run import WorkerExit
 from loadgen.worker.arguments import InvalidWorkerArguments, WorkerArguments
 from orchestrator.spawn.spawner import WorkerOrder
 

@@ -1,10 +1,8 @@
 """The control plane: the state of every run, in tables.
 
 location          where the tables are
-sql               the SQL, by name, from schemas/queries
-session           statements by name on one reconnecting session
-rows              rows as checked records; foreign texts and JSON made storable
-batch             appending to standard tables, once
+session           statements by name on one reconnecting session; appending to standard tables, once; rows as checked
+                  records; foreign texts and JSON made storable; the SQL, by name, from schemas/queries
 lease             keeping a lease, in a dedicated thread
 process_identity  which process holds something, and whether it has ended
 run_lookup        a run by id, unique prefix or `latest`

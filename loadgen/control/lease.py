@@ -90,7 +90,7 @@ class LeaseKeeper(Service):
     @property
     def trusted(self) -> bool:
         """May the holder act now? False is final."""
-        return self._trust.holds(self._clock.boottime_ns())
+        return self._trust.holds(self._clock.monotonic_ns())
 
     def stop(self, *, releasing: bool = True) -> None:
         """End the thread; with `releasing`, a successor need not wait. Safe to call twice."""
@@ -108,7 +108,7 @@ class LeaseKeeper(Service):
 
     def step(self) -> bool:
         """One renewal. False: the lease is lost."""
-        begun_ns = self._clock.boottime_ns()
+        begun_ns = self._clock.monotonic_ns()
         if not self._trust.holds(begun_ns):
             event(
                 log, logging.WARNING, "lease_lost", key=self.term.key, epoch=self.term.epoch, why="no renewal in time"

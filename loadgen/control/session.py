@@ -2,23 +2,259 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from enum import Enum
-from typing import Any
+from dataclasses import dataclass, replace
+from datetime import datetime
+from decimal import Decimal
+from enum import Enum, StrEnum
+from functools import cache
+from importlib.resources import files
+from typing import Any, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from loadgen.control.location import ControlPlaneLocation
-from loadgen.control.rows import rows_json
-from loadgen.control.sql import NamedQuery
 from loadgen.errors import LoadgenError
 from loadgen.log import printable
 from loadgen.snowflake import driver
 from loadgen.snowflake.connect import connect
 from loadgen.snowflake.driver import Connection, Cursor
 from loadgen.snowflake.failure import Failure, classify, describe
-from loadgen.snowflake.session import SnowflakeSession, StatementFailed, login_failure
+from loadgen.snowflake.session import RetryPolicy, SnowflakeSession, StatementFailed, login_failure
 from loadgen.snowflake.settings import CONTROL_STATEMENT_S, control_settings, control_tag
+
+# --- The SQL of the control plane: one file per table in schemas/queries, a named block per statement ----------------
+#
+# -- name: renew -- Why it is written like this. UPDATE …;
+
+LIMIT_MAX = 10_000_000
+_LIMIT = "{limit}"  # in the text of a statement: see NamedQuery.limited
+_NAME = re.compile(r"^-- name: ([a-z_]+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class NamedQuery:
+    """One statement with its binds."""
+
+    name: str  # table.verb
+    sql: str
+    binds: int
+
+    @property
+    def takes_limit(self) -> bool:
+        return _LIMIT in self.sql
+
+    def limited(self, rows: int) -> NamedQuery:
+        """The statement for this many rows at most. Snowflake documents LIMIT with a constant, not with a bind."""
+        if type(rows) is not int or not 0 <= rows <= LIMIT_MAX:
+            raise ValueError(f"{rows!r} is no number of rows")
+        if not self.takes_limit:
+            raise ValueError(f"{self.name} has no {_LIMIT}")
+        return replace(self, sql=self.sql.replace(_LIMIT, str(rows)))
+
+
+@cache
+def load_queries(table: str) -> Mapping[str, NamedQuery]:
+    """All statements of a table's file, by name."""
+    text = (files("schemas") / "queries" / f"{table}.sql").read_text("utf-8")
+    names, blocks = _NAME.findall(text), _NAME.split(text)[2::2]
+    return {name: _query(f"{table}.{name}", block) for name, block in zip(names, blocks, strict=True)}
+
+
+def query_files() -> tuple[str, ...]:
+    """Every table that has a file."""
+    found = (path.name for path in (files("schemas") / "queries").iterdir())
+    return tuple(sorted(name.removesuffix(".sql") for name in found if name.endswith(".sql")))
+
+
+def _query(name: str, block: str) -> NamedQuery:
+    sql = without_comments(block).strip().removesuffix(";").strip()
+    return NamedQuery(name=name, sql=sql, binds=sql.count("?"))
+
+
+def without_comments(text: str) -> str:
+    """SQL without its comment lines: they are for readers of the file, and cost bytes in every request."""
+    return "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("--"))
+
+
+# --- Rows as records, checked: the account may hold rows that another program wrote ----------------------------------
+#
+# Each field is read by its type. One row that cannot be read is an error by itself; in a list it is left out and
+# told.
+
+_SHOWN = 60  # characters of a value
+
+Record = TypeVar("Record")
+
+
+class RowUnreadable(LoadgenError):
+    """A row has a value that loadgen never writes."""
+
+    exit_code = 4
+    remedy = "Correct the row or delete it: loadgen did not write it."
+
+    def __init__(self, table: str, key: object, why: str) -> None:
+        super().__init__(f"row {_shown(key)} of {table} is unreadable: {why}")
+        self.key, self.why = key, why
+
+
+class ParsedRows(tuple[Record, ...]):
+    """The rows that could be read; `unreadable` are the others."""
+
+    unreadable: tuple[RowUnreadable, ...]
+
+    def __new__(cls, rows: Iterable[Record], unreadable: Iterable[RowUnreadable] = ()) -> Self:
+        made = super().__new__(cls, rows)
+        made.unreadable = tuple(unreadable)
+        return made
+
+
+def read_rows(found: Iterable[tuple[Any, ...]], parse: Callable[[tuple[Any, ...]], Record]) -> ParsedRows[Record]:
+    """Each row by itself: one that is unreadable keeps no other from being read."""
+    rows: list[Record] = []
+    unreadable: list[RowUnreadable] = []
+    for row in found:
+        try:
+            rows.append(parse(row))
+        except RowUnreadable as error:
+            unreadable.append(error)
+    return ParsedRows(rows, unreadable)
+
+
+def parse_row(table: str, kind: type[Record], row: tuple[Any, ...], *, key: object = None, **more: Any) -> Record:
+    """A frozen dataclass whose fields are the columns, in order; `more` are fields that are no columns."""
+    hints, fields = _hints(kind), dict(more)  # type: ignore[arg-type]  # every class is hashable
+    names = [name for name in hints if name not in more]
+    for name, value in zip(names, row, strict=True):
+        try:
+            fields[name] = _read(hints[name], value)
+        except (ValueError, TypeError, ArithmeticError, RecursionError):
+            raise RowUnreadable(table, row[0] if key is None else key, f"{name} is {_shown(value)}") from None
+    return kind(**fields)
+
+
+def row_values(record: object) -> tuple[Any, ...]:
+    """The fields of a frozen dataclass as columns, in order; dataclasses.astuple would copy each of them."""
+    return tuple(getattr(record, name) for name in _hints(type(record)))  # type: ignore[arg-type]  # every class is hashable
+
+
+def text_list(written: object) -> tuple[str, ...]:
+    """A JSON list of texts."""
+    try:
+        found = json.loads(written) if isinstance(written, str) else None
+    except RecursionError:
+        found = None
+    if not isinstance(found, list) or not all(isinstance(word, str) for word in found):
+        raise ValueError("not a JSON list of texts")
+    return tuple(found)
+
+
+def json_object(table: str, key: object, column: str, written: str | None) -> dict[str, Any]:
+    """A column's JSON object; empty: there is none."""
+    try:
+        found = json.loads(written) if written else {}
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise RowUnreadable(table, key, f"{column} is {_shown(written)}")
+    return found
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _read(hint: Any, value: Any) -> Any:
+    if get_origin(hint) in (Union, types.UnionType):
+        return None if value is None else _read(get_args(hint)[0], value)
+    if get_origin(hint) is tuple:
+        return text_list(value)
+    if hint in (int, float):
+        if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
+            raise TypeError("not a number")
+        if not math.isfinite(value):
+            raise ValueError("not finite")
+        return hint(value)
+    if issubclass(hint, StrEnum):
+        return hint(value)
+    if not isinstance(value, hint):
+        raise TypeError(f"not {hint.__name__}")
+    return value
+
+
+def _shown(value: object) -> str:
+    return printable(repr(value) if isinstance(value, (str, type(None))) else str(value), _SHOWN)
+
+
+TRUNCATION_MARK = "...(truncated)"
+
+_REPLACEMENT = "\ufffd"
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
+_MAYBE_UNSTORABLE = ("\\u0000", "\\ud", "\\uD", "NaN", "Infinity")  # in JSON; often harmless
+
+
+def clean_text(foreign: str) -> str:
+    """The text with nothing in it that cannot be stored."""
+    return foreign if foreign.isascii() and "\0" not in foreign else _UNSTORABLE.sub(_REPLACEMENT, foreign)
+
+
+def clip_text(foreign: str, limit: int) -> str:
+    """At most `limit` storable characters; says so when there were more."""
+    kept = clean_text(foreign[: limit + 1])
+    return kept if len(kept) <= limit else kept[: limit - len(TRUNCATION_MARK)] + TRUNCATION_MARK
+
+
+def clean_json(written: str | None) -> str | None:
+    """JSON that PARSE_JSON takes. What is no JSON stays as it is: the server says so in its own words."""
+    if written is None or (written.isascii() and not any(part in written for part in _MAYBE_UNSTORABLE)):
+        return written
+    try:
+        return json.dumps(_value(json.loads(written)), separators=(",", ":"))
+    except (ValueError, RecursionError):
+        return written
+
+
+def details_json(foreign: Mapping[str, Any], limit: int) -> str:
+    """Details of any shape as JSON, about `limit` characters of it at most: they never stop what they explain."""
+    try:
+        written = json.dumps(_value(foreign))
+    except (ValueError, RecursionError):  # one that contains itself, for example
+        return json.dumps({"unreadable": type(foreign).__name__})
+    return written if len(written) <= limit else json.dumps({"truncated": written[:limit]})
+
+
+def _value(foreign: Any) -> Any:
+    if foreign is None or isinstance(foreign, (bool, int)):
+        return foreign
+    if isinstance(foreign, float):
+        return foreign if math.isfinite(foreign) else str(foreign)
+    if isinstance(foreign, Mapping):
+        return {clean_text(str(key)): _value(value) for key, value in foreign.items()}
+    if isinstance(foreign, (list, tuple)):
+        return [_value(value) for value in foreign]
+    return clean_text(str(foreign))
+
+
+def rows_json(rows: Iterable[Iterable[Any]]) -> str:
+    """Rows for one bind that SQL flattens: an array of arrays, in ASCII, so that its length is its size."""
+    return json.dumps([list(map(_cell, row)) for row in rows], separators=(",", ":"), allow_nan=False)
+
+
+def _cell(value: Any) -> Any:
+    """A value that a cast of the JSON value gives back exactly."""
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, datetime):
+        return value.isoformat(sep=" ", timespec="microseconds")
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
 
 # Roles whose statements read or delete much. They write nothing under a lease, whose takeover margin rests on the limit
 # of all other roles.
@@ -108,3 +344,55 @@ def _explained(name: str, error: Exception, failure: Failure, place: ControlPlan
     if failure.is_missing_privilege:
         return ControlFailed(what, failure, remedy="`loadgen grants` prints what the role needs.")
     return ControlFailed(what, failure)
+
+
+# --- Appending to standard tables, once: nothing there enforces a key ------------------------------------------------
+#
+# A batch is one statement with its rows as JSON in one bind, so all of them are there or none. (Array binds of an
+# INSERT … SELECT are rejected by Snowflake with connector 4, and sent row by row by connector 5.) After a lost answer
+# the first row of a batch is looked for by its key; before the first attempt only where an earlier process may have
+# written it. A statement that was given up may still be executed later than it was sent again; against that no look
+# helps, so readers take one row of each key, the first that was written.
+
+Row = Sequence[Any]
+Table = Mapping[str, NamedQuery]  # with `append`, and `find` that counts the rows of a key
+
+# Of one statement. Snowflake recommends 1 MB at most, binds included.
+ROWS_MAX = 500
+BYTES_MAX = 900_000
+
+
+def append_row(
+    session: ControlSession, patience: RetryPolicy, table: Table, row: Row, *key: Any, fresh: bool = False
+) -> None:
+    """Append a row unless it is there: an earlier process may have written it and died before the answer.
+
+    `fresh`: there was no such process, and nothing is looked for before the first attempt.
+    """
+    look = _looker(session, table, key)
+    if fresh or patience.call(look) is None:
+        patience.settle(lambda: session.execute(table["append"], *row) == 1, look)
+
+
+def append_rows(session: ControlSession, patience: RetryPolicy, table: Table, rows: Sequence[Row], *key: Any) -> None:
+    """Append new rows in one statement; `key` is that of the first."""
+    patience.settle(lambda: session.append(table["append"], rows) == len(rows), _looker(session, table, key))
+
+
+def in_batches(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
+    """The rows in groups that fit one statement; the same rows always give the same groups."""
+    batch: list[Row] = []
+    size = 0
+    for row in rows:
+        row_bytes = len(rows_json([row]))
+        if batch and (len(batch) == ROWS_MAX or size + row_bytes > BYTES_MAX):
+            yield batch
+            batch, size = [], 0
+        batch.append(row)
+        size += row_bytes
+    if batch:
+        yield batch
+
+
+def _looker(session: ControlSession, table: Table, key: tuple[Any, ...]) -> Callable[[], bool | None]:
+    return lambda: True if session.fetch(table["find"], *key)[0][0] else None

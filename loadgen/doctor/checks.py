@@ -2,26 +2,165 @@
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from queue import SimpleQueue
+from typing import Generic, Protocol, TypeVar
 
 from loadgen.clock import Clock
-from loadgen.control.setup.installer import Prerequisites, check_prerequisites
-from loadgen.control.setup.migrations import read_schema_state
-from loadgen.control.sql import load_queries
-from loadgen.doctor import control_plane, offline, server, warehouse
-from loadgen.doctor.check_runner import DoctorCheck
-from loadgen.doctor.finding import Finding, failed, ok, skipped
+from loadgen.control.session import load_queries
+from loadgen.control.setup.installer import Prerequisites, check_prerequisites, read_schema_state
+from loadgen.doctor import offline, server
+from loadgen.doctor.finding import Finding, FindingLevel, failed, ok, skipped
 from loadgen.doctor.subject import DoctorSessions, DoctorTarget
 from loadgen.errors import LoadgenError
-from loadgen.log import printable
+from loadgen.log import printable, redact
 from loadgen.rules.scenario_plan import plan
 from loadgen.scenario.load import workers_of
 from loadgen.scenario.model import Scenario, TableType
+from loadgen.snowflake.connect import ConnectionProbe, probe
 from loadgen.snowflake.ident import Identifier, QualifiedName
-from loadgen.snowflake.probe import ConnectionProbe, probe
 from loadgen.snowflake.session import RetryPolicy, StatementFailed
+
+# --- Checks in order: each in bounded time, and none that rests on a failed one --------------------------------------
+
+
+class Closable(Protocol):
+    def close(self) -> None: ...
+
+
+Resources = TypeVar("Resources", bound=Closable)
+Result = TypeVar("Result")
+
+
+class CheckTimeout(Exception):
+    """Not done in time, and not waited for any longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Hand(Generic[Resources]):
+    """The thread that works at present, and what it is to do; None is the end."""
+
+    thread: threading.Thread
+    jobs: SimpleQueue[Callable[[Resources], None] | None]
+
+
+class BoundedExecutor(Generic[Resources]):
+    """`do` and `close` are called by one thread, the main one."""
+
+    def __init__(self, make: Callable[[], Resources], *, name: str) -> None:
+        self._make = make
+        self._name = name
+        self._hand: _Hand[Resources] | None = None
+
+    def do(self, action: Callable[[Resources], Result], *, limit_s: float) -> Result:
+        """The action's result; raises what it raises, and TookTooLong."""
+        done = threading.Event()
+        results: list[Result] = []
+        errors: list[BaseException] = []
+
+        def run(belongings: Resources) -> None:
+            try:
+                results.append(action(belongings))
+            except BaseException as error:  # handed to the thread that waits
+                errors.append(error)
+            finally:
+                done.set()
+
+        hand = self._hand = self._hand or self._start()
+        hand.jobs.put(run)
+        if not done.wait(limit_s):
+            self.close(limit_s=0)
+            raise CheckTimeout
+        try:
+            if errors:
+                raise errors[0]
+            return results[0]
+        finally:
+            errors.clear()  # else error, traceback, frame and list would keep one another and the sessions alive
+
+    def close(self, *, limit_s: float) -> None:
+        """Let the thread close what it owns, and wait for it so long at most. Safe to call twice."""
+        hand, self._hand = self._hand, None
+        if hand is not None:
+            hand.jobs.put(None)
+            hand.thread.join(limit_s)
+
+    def _start(self) -> _Hand[Resources]:
+        jobs: SimpleQueue[Callable[[Resources], None] | None] = SimpleQueue()
+
+        def work() -> None:
+            belongings = self._make()
+            while (job := jobs.get()) is not None:
+                job(belongings)
+            belongings.close()
+
+        # A daemon: the program must not wait for a driver's call that does not return.
+        thread = threading.Thread(target=work, name=self._name, daemon=True)
+        thread.start()
+        return _Hand(thread, jobs)
+
+
+LIMIT_S = 20.0
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorCheck:
+    """One check. `needs` names the checks that must have succeeded before it."""
+
+    section: str
+    name: str
+    look: Callable[[DoctorSessions], Sequence[Finding]]
+    needs: tuple[str, ...] = ()
+    exit_code: int = 3  # when it fails
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedFinding:
+    check: DoctorCheck
+    finding: Finding
+
+
+def run_checks(
+    checks: Iterable[DoctorCheck], lane: BoundedExecutor[DoctorSessions], *, limit_s: float = LIMIT_S
+) -> Iterator[CheckedFinding]:
+    """What each check found, as soon as it is known."""
+    broken: dict[str, str] = {}  # a check that failed or was skipped, and the failed one behind it
+    for check in checks:
+        obstacle = next((broken[name] for name in check.needs if name in broken), None)
+        if obstacle is not None:
+            broken[check.name] = obstacle
+            yield CheckedFinding(check=check, finding=skipped(f"not looked at, since {obstacle!r} failed"))
+            continue
+        for finding in _found(check, lane, limit_s):
+            if finding.mark is FindingLevel.FAILED:
+                broken[check.name] = check.name
+            yield CheckedFinding(check=check, finding=finding)
+
+
+def exit_code(examined: Iterable[CheckedFinding]) -> int:
+    """0 when nothing failed; 2 when a configuration did, else 3."""
+    codes = {each.check.exit_code for each in examined if each.finding.mark is FindingLevel.FAILED}
+    return min(codes, default=0)
+
+
+def _found(check: DoctorCheck, lane: BoundedExecutor[DoctorSessions], limit_s: float) -> Sequence[Finding]:
+    try:
+        return lane.do(check.look, limit_s=limit_s)
+    except CheckTimeout:
+        return [failed(f"took too long: no answer within {limit_s:g} s", "Check the network, and try again.")]
+    except LoadgenError as error:
+        return [failed(printable(" ".join(str(error).split())), printable(error.remedy))]
+    except Exception as error:  # a bug in one check must not hide what the others find
+        log.exception("check_failed check=%s", check.name)
+        what = printable(redact(f"unexpected {type(error).__name__}: {error}"))
+        return [failed(what, "This is a bug or an unforeseen situation. Add --debug to see where it happened.")]
+
 
 _SERVER_TIME = load_queries("run_status")["server_time"]
 
@@ -128,12 +267,12 @@ def _control_plane(subject: DoctorTarget, clock: Clock) -> Iterator[DoctorCheck]
     def ground(sessions: DoctorSessions) -> Sequence[Finding]:
         found = check_prerequisites(sessions.control(Prerequisites()), once())
         sessions.facts.ground = found
-        return [control_plane.ground(found, subject.place, is_embedded=subject.control_profile().is_embedded)]
+        return [server.ground(found, subject.place, is_embedded=subject.control_profile().is_embedded)]
 
     def tables(sessions: DoctorSessions) -> Sequence[Finding]:
         state = read_schema_state(sessions.control(sessions.facts.ground), once())
-        sessions.facts.hybrid_here = control_plane.hybrid_count(state)
-        return [control_plane.tables(state, is_embedded=subject.control_profile().is_embedded)]
+        sessions.facts.hybrid_here = server.hybrid_count(state)
+        return [server.tables(state, is_embedded=subject.control_profile().is_embedded)]
 
     def hybrid(sessions: DoctorSessions) -> Sequence[Finding]:
         facts = sessions.facts
@@ -165,10 +304,10 @@ def _rights(subject: DoctorTarget) -> Iterator[DoctorCheck]:
         return [server.role(_known(sessions.facts.target), subject.target_profile())]
 
     def may_read(sessions: DoctorSessions) -> Sequence[Finding]:
-        return control_plane.may_read(sessions.control(sessions.facts.ground))
+        return server.may_read(sessions.control(sessions.facts.ground))
 
     def may_write(sessions: DoctorSessions) -> Sequence[Finding]:
-        return control_plane.may_write(sessions.control(sessions.facts.ground))
+        return server.may_write(sessions.control(sessions.facts.ground))
 
     yield DoctorCheck(section=section, name="role", look=role, needs=("log-in",))
     yield DoctorCheck(section=section, name="read control tables", look=_if_there(may_read), needs=("tables",))
@@ -204,13 +343,13 @@ def _target(subject: DoctorTarget) -> Iterator[DoctorCheck]:
             return [failed("no warehouse is named", "Set target.warehouse, or warehouse for the connection.")]
         row = next((row for row in sessions.rows(f"SHOW WAREHOUSES{name.like}") if row.get("name") == name.name), None)
         if row is None:
-            return [warehouse.absent(name, who.role or "PUBLIC")]
+            return [server.absent(name, who.role or "PUBLIC")]
         told = sessions.rows(f"SHOW PARAMETERS LIKE 'MAX_CONCURRENCY_LEVEL' IN WAREHOUSE {name.sql}")
         level = str(told[0].get("value", "")) if told else ""
-        found = warehouse.WarehouseDescription.from_row(row, int(level) if level.isdigit() else None)
+        found = server.WarehouseDescription.from_row(row, int(level) if level.isdigit() else None)
         sessions.facts.warehouse = found
         connections = subject.scenario.load.connections if subject.scenario is not None else None
-        return warehouse.judge(found, is_embedded=subject.target_profile().is_embedded, connections=connections)
+        return server.judge(found, is_embedded=subject.target_profile().is_embedded, connections=connections)
 
     yield DoctorCheck(section="target", name="warehouse", look=look_at_warehouse, needs=("log-in",))
     scenario = subject.scenario
@@ -266,6 +405,6 @@ def _cost(subject: DoctorTarget) -> Iterator[DoctorCheck]:
 
     def look(sessions: DoctorSessions) -> Sequence[Finding]:
         planned = plan(loaded, cores=offline.cores()).cost
-        return [warehouse.cost(planned, sessions.facts.warehouse, loaded.scenario.guardrails.max_credits)]
+        return [server.cost(planned, sessions.facts.warehouse, loaded.scenario.guardrails.max_credits)]
 
     yield DoctorCheck(section="cost", name="worst case", look=look)

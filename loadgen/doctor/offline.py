@@ -147,6 +147,15 @@ def scenario(subject: DoctorTarget) -> Sequence[Finding]:
                 "Set control.warehouse to another one: heartbeats would queue behind the load and add to it.",
             )
         )
+    database = subject.target_profile().text("database") if subject.loaded.scenario.target.database is None else None
+    if not subject.is_apart and not subject.target_profile().is_embedded and _same(database, subject.place.database):
+        found.append(
+            warning(
+                f"the connection's database, {printable(database or '', 80)}, is that of the control plane, and hybrid"
+                " tables of a database share one limit of operations",
+                "Set target.database or control.database to another one.",
+            )
+        )
     return found or [ok(printable(subject.loaded.scenario.name, 80))]
 
 

@@ -10,14 +10,13 @@ from typing import Any
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlSession
 from loadgen.control.setup.installer import Prerequisites, partial_location
-from loadgen.doctor.warehouse import WarehouseDescription
+from loadgen.doctor.server import WarehouseDescription
 from loadgen.scenario.model import Scenario
 from loadgen.scenario.read import LoadedScenario
 from loadgen.snowflake import driver
-from loadgen.snowflake.connect import connect
+from loadgen.snowflake.connect import ConnectionProbe, connect
 from loadgen.snowflake.driver import Connection
 from loadgen.snowflake.failure import classify, describe
-from loadgen.snowflake.probe import ConnectionProbe
 from loadgen.snowflake.profile import ConnectionProfile
 from loadgen.snowflake.profile_lookup import find_profile
 from loadgen.snowflake.session import SnowflakeSession, StatementFailed

@@ -3,8 +3,8 @@
 It imports nothing of the project but the floor (`errors`, `clock`, `units`, `log`); other packages reach it over
 loopback HTTP only. Only this package uses asyncio.
 
-    client               finds or starts a server for a command; requests to `/__loadgen/…`
-    client_model         a run's warehouse model: set, compared, removed
+    client               finds or starts a server for a command; requests to `/__loadgen/…`; a run's warehouse model:
+                         set, compared, removed
     server               the process: options, signals, start and stop
     http_server          assembles engine, warehouses and HTTP; restarts PostgreSQL; the null engine
     datadir              the data directory and its owner
@@ -13,7 +13,8 @@ loopback HTTP only. Only this package uses asyncio.
     database_setup       roles, rights, functions and first objects in PostgreSQL
 
     app                  the ASGI application: routes, repeated requests, polling for results
-    admin                endpoints below `/__loadgen/`, the request log, the end of an unused server
+    admin                endpoints below `/__loadgen/`, the request log, the end of an unused server; models that runs
+                         set for their warehouse
     http_exchange        one request and its answer, with limits; answers of injected faults
     fault_injection      fault rules
     wire                 the protocol's JSON
@@ -24,22 +25,19 @@ loopback HTTP only. Only this package uses asyncio.
     engine               runs a statement from its text to its result
     transactions         running statements, transactions, locks
     warehouse            slots and queues of warehouses
-    warehouse_properties  settings of warehouses
-    performance_model    speed, resume, cold cache and scale-out of warehouses
-    metering             credits of warehouses, WAREHOUSE_METERING_HISTORY
-    warehouse_models     models that runs set for their warehouse
-    service_time         distributions of time, and a precise timer
+    warehouse_properties  settings of warehouses; credits of warehouses, WAREHOUSE_METERING_HISTORY
+    performance_model    speed, resume, cold cache and scale-out of warehouses; distributions of time, and a precise
+                         timer
+    account_usage        QUERY_HISTORY and AGGREGATE_QUERY_HISTORY of SNOWFLAKE.ACCOUNT_USAGE
     statement_history    the record of every statement, QUERY_HISTORY
     catalog              databases, schemas, tables and views
     container_services   jobs of Snowpark Container Services, recorded
 
     backend_pool         connections to PostgreSQL
     records              PostgreSQL's records as a result
-    result               results, and the memory that they take
-    sql_types            Snowflake's data types
+    result               results, and the memory that they take; Snowflake's data types
     sql_errors           Snowflake's errors
     postgres_names       Snowflake's names in PostgreSQL
-    like_pattern         LIKE of SHOW commands
 
     commands             statements that are not queries
     translate            Snowflake SQL to PostgreSQL

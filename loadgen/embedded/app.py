@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from loadgen.embedded import login, wire
-from loadgen.embedded.admin import PREFIX, Admin, RequestLog, RequestLogEntry, ServerUsage
+from loadgen.embedded.admin import PREFIX, Admin, RequestLog, RequestLogEntry, ServerUsage, WarehouseModels
 from loadgen.embedded.fault_injection import FaultRules, InvalidFaultRule
 from loadgen.embedded.http_exchange import (
     EXPIRED,
@@ -27,13 +27,11 @@ from loadgen.embedded.http_exchange import (
     struck,
 )
 from loadgen.embedded.login import Authenticator
-from loadgen.embedded.result import Charge, StatementResult
+from loadgen.embedded.result import Charge, StatementResult, is_number
 from loadgen.embedded.session import ServerSession
 from loadgen.embedded.sql_errors import SqlError, canceled
-from loadgen.embedded.sql_types import is_number
 from loadgen.embedded.threads import in_thread, within
 from loadgen.embedded.transactions import Executor, QueryRequest, RequestKey
-from loadgen.embedded.warehouse_models import WarehouseModels
 
 _log = logging.getLogger(__name__)
 ANSWER_WITHIN_S = 45.0  # then the client is answered to poll, as by Snowflake

@@ -23,9 +23,18 @@ import asyncpg
 from asyncpg.prepared_stmt import PreparedStatement
 
 from loadgen.embedded import sql_errors
-from loadgen.embedded.result import Charge, Refuse, ResultMemory, ResultMemoryMeter, result_too_large, rows_max
+from loadgen.embedded.result import (
+    EPOCH_2000_DAYS,
+    EPOCH_2000_US,
+    Charge,
+    Refuse,
+    ResultMemory,
+    ResultMemoryMeter,
+    result_too_large,
+    rows_max,
+    seconds_text,
+)
 from loadgen.embedded.sql_errors import SqlError
-from loadgen.embedded.sql_types import EPOCH_2000_DAYS, EPOCH_2000_US, seconds_text
 
 STATEMENTS_PREPARED_MAX = 400  # per backend; the least recently used is closed
 CONNECT_S = 20.0

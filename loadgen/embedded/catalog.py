@@ -17,8 +17,8 @@ from typing import Any
 import asyncpg
 
 from loadgen.embedded import postgres_names
+from loadgen.embedded.result import SnowflakeType
 from loadgen.embedded.sql_errors import missing_object
-from loadgen.embedded.sql_types import SnowflakeType
 
 INFORMATION_SCHEMA = "INFORMATION_SCHEMA"
 

@@ -3,7 +3,7 @@
     loadgen-embedded   marks a data directory, and names its layout
     lock               flock'ed by the owner while it lives; holds its pid
     password           of a server that checks one (loadgen.embedded.login); readable for its owner only
-    warehouse_models.json   slots and service times that runs have set (loadgen.embedded.warehouse_models)
+    warehouse_models.json   slots and service times that runs have set (loadgen.embedded.admin)
     server.json        where the owner listens: written when it is ready, removed when it stops cleanly
     postgres/          the PostgreSQL cluster, owned by the account that runs it
     postgres.log       PostgreSQL's log, bounded (and postgres.log.1, the part before)

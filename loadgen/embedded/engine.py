@@ -16,9 +16,9 @@ from loadgen.embedded import commands, database_setup, postgres_names, sql_error
 from loadgen.embedded.backend_pool import Backend, BackendPool, savepoint
 from loadgen.embedded.catalog import Catalog, CatalogTable
 from loadgen.embedded.login import LoginRequest
+from loadgen.embedded.performance_model import ControlLatency
 from loadgen.embedded.records import changed, result_of
 from loadgen.embedded.result import StatementResult
-from loadgen.embedded.service_time import ControlLatency
 from loadgen.embedded.session import ServerSession, Transaction
 from loadgen.embedded.sql_errors import SqlError
 from loadgen.embedded.statement_history import StatementRecord

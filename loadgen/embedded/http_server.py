@@ -19,7 +19,7 @@ from uvicorn.server import ServerState
 
 from loadgen import __version__
 from loadgen.embedded import database_setup, sql_errors
-from loadgen.embedded.admin import ServerUsage
+from loadgen.embedded.admin import ServerUsage, WarehouseModels
 from loadgen.embedded.app import App
 from loadgen.embedded.backend_pool import Backend, BackendPool
 from loadgen.embedded.catalog import Catalog
@@ -33,16 +33,14 @@ from loadgen.embedded.login import (
     LoginRequest,
     load_or_create_password,
 )
+from loadgen.embedded.performance_model import ControlLatency, WakeupTimer, parse_service_time
 from loadgen.embedded.postgres import STATEMENT_ROLE, PostgresServer
-from loadgen.embedded.result import StatementResult, table
+from loadgen.embedded.result import NUMBER, StatementResult, table
 from loadgen.embedded.server import Ready, ServerOptions
-from loadgen.embedded.service_time import ControlLatency, WakeupTimer, parse_service_time
 from loadgen.embedded.session import ServerSession, ServerSessions
-from loadgen.embedded.sql_types import NUMBER
 from loadgen.embedded.statement_history import StatementHistory, StatementRecord
 from loadgen.embedded.transactions import Executor, QueryRequest
 from loadgen.embedded.warehouse import QueuedTooLong, VirtualWarehouses
-from loadgen.embedded.warehouse_models import WarehouseModels
 from loadgen.embedded.warehouse_properties import WarehouseModel, WarehouseSettings
 from loadgen.errors import EmbeddedServerError
 

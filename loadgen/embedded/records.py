@@ -10,9 +10,8 @@ from typing import Any
 import asyncpg
 import orjson
 
-from loadgen.embedded.result import Charge, ResultMemory, ResultSize, StatementResult
+from loadgen.embedded.result import NUMBER, Charge, ResultMemory, ResultSize, SnowflakeType, StatementResult, padded
 from loadgen.embedded.sql_errors import SqlError
-from loadgen.embedded.sql_types import NUMBER, SnowflakeType, padded
 from loadgen.embedded.threads import in_thread
 from loadgen.embedded.translate.planner import StatementPlan, rowtype
 

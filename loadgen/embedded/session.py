@@ -13,8 +13,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import orjson
 
 from loadgen.embedded.backend_pool import Backend
+from loadgen.embedded.result import is_number
 from loadgen.embedded.sql_errors import SqlError, compilation
-from loadgen.embedded.sql_types import is_number
 from loadgen.embedded.statement_history import StatementContext
 
 Value = bool | int | str

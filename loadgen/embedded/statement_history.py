@@ -186,6 +186,10 @@ class StatementHistory:
                 return self._statement_at(position)
         return None
 
+    def newest(self, count: int) -> Iterator[StatementRecord]:
+        """Ended statements, newest first, also those that QUERY_HISTORY does not show."""
+        return map(self._statement_at, range(self._next - 1, max(self._first, self._next - count) - 1, -1))
+
     def ground_truth(self, tag_substring: str = "", since_ms: float = 0.0) -> Iterator[bytes]:
         """JSON lines of ended statements that began at or after `since_ms`, in order of their end.
 
@@ -353,18 +357,13 @@ def _is_shown(statement: StatementRecord, total_ms: float) -> bool:
 
 def _ground_truth_line(statement: StatementRecord) -> bytes:
     line = {
-        "query_id": statement.query_id,
-        "session_id": statement.context.session_id,
-        "query_tag": statement.context.query_tag,
-        "sql_text": statement.sql_text,
-        "start_ms": round(statement.start_ms, 3),
-        "end_ms": round(statement.end_ms, 3),
-        "queued_ms": round(statement.queued_ms, 3),
-        "execution_ms": round(statement.execution_ms, 3),
-        "total_ms": round(statement.end_ms - statement.start_ms, 3),
-        "rows": statement.rows,
+        "query_id": statement.query_id, "session_id": statement.context.session_id,
+        "query_tag": statement.context.query_tag, "sql_text": statement.sql_text,
+        "start_ms": round(statement.start_ms, 3), "end_ms": round(statement.end_ms, 3),
+        "queued_ms": round(statement.queued_ms, 3), "execution_ms": round(statement.execution_ms, 3),
+        "total_ms": round(statement.end_ms - statement.start_ms, 3), "rows": statement.rows,
         "error_code": statement.error_code,
-    }
+    }  # fmt: skip
     try:
         return orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
     except TypeError:  # half a surrogate pair, which only the standard library writes

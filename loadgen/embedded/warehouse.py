@@ -30,10 +30,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from loadgen.embedded.metering import WarehouseMeter
-from loadgen.embedded.performance_model import PerformanceModel
-from loadgen.embedded.service_time import ServiceTimeSampler, Sleeper
-from loadgen.embedded.warehouse_properties import WarehouseModel, WarehouseSettings, require
+from loadgen.embedded.performance_model import PerformanceModel, ServiceTimeSampler, Sleeper
+from loadgen.embedded.warehouse_properties import WarehouseMeter, WarehouseModel, WarehouseSettings, require
 
 CONTROL_WAREHOUSE = "LOADGEN_CONTROL_WH"  # measured statements do not run there
 

@@ -16,19 +16,12 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
-from enum import StrEnum
-from typing import Any
 
-from loadgen.log import printable
 from loadgen.metrics.json_fields import JsonFields
+from loadgen.metrics.logins import FAILURES_KEPT, ConnectionFailure, LoginCounts, ReconnectReason, keep_failure
 from loadgen.units import NS_PER_MS
 from loadgen.workload.ramp import Ramp
-
-LOGIN_FAILURES_KEPT = 5  # the newest
-TEXT_MAX = 200  # characters of one
 
 _ABSENT, _OPEN = 0, 1
 
@@ -57,48 +50,6 @@ class ConnectionTime:
             amount_ms * ran_ms // elapsed_ms for amount_ms in (self.delivered_ms, self.logging_in_ms)
         )
         return replace(self, delivered_ms=delivered_ms, logging_in_ms=logging_in_ms)
-
-
-class ReconnectReason(StrEnum):
-    """Why a client logged in again."""
-
-    MAX_AGE = "max_age"
-    MAX_STATEMENTS = "max_statements"
-    SESSION_LOST = "session_lost"  # expired, or ended by the server
-    ERROR = "error"  # what it was in the middle of could not be undone, or never came back
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoginFailure:
-    """A login that failed."""
-
-    at: datetime  # naive UTC, by the worker's clock
-    code: int | None
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoginCounts:
-    """All logins of a worker so far. Driver retries are not among them: the driver has one attempt for each request."""
-
-    opened: int = 0  # logins that worked
-    reopened: Mapping[ReconnectReason, int] = field(default_factory=dict)  # those of them that were not a slot's first
-    refused: int = 0  # login attempts that failed
-    last_refused: tuple[LoginFailure, ...] = ()  # oldest first
-
-    def __add__(self, other: LoginCounts) -> LoginCounts:
-        newest = sorted((*self.last_refused, *other.last_refused), key=lambda refusal: refusal.at)
-        return LoginCounts(
-            opened=self.opened + other.opened,
-            reopened=Counter(self.reopened) + Counter(other.reopened),
-            refused=self.refused + other.refused,
-            last_refused=tuple(newest[-LOGIN_FAILURES_KEPT:]),
-        )
-
-    def counts(self) -> dict[str, Any]:
-        """As snapshots and reports write it; every reason is there."""
-        reopened = {reason.value: self.reopened.get(reason, 0) for reason in ReconnectReason}
-        return {"opened": self.opened, "reopened": reopened, "refused": self.refused}
 
 
 @dataclass(slots=True)
@@ -133,8 +84,12 @@ class ConnectionMeter:
         self._window: int | None = None
         self._opened, self._refused = 0, 0
         self._reopened: Counter[ReconnectReason] = Counter()
-        self._last_refused: deque[LoginFailure] = deque(maxlen=LOGIN_FAILURES_KEPT)
+        self._last_refused: deque[ConnectionFailure] = deque(maxlen=FAILURES_KEPT)
+        self._last_lost: deque[ConnectionFailure] = deque(maxlen=FAILURES_KEPT)
         self.slowest_login_ns = 0
+        # Since when every planned connection has been open, or being opened again; None: one is missing. Clients of an
+        # open loop read it with every statement, without the lock.
+        self.complete_since_ns: int | None = None
 
     # --- what is planned ---------------------------------------------------------------------------------------------
 
@@ -143,6 +98,7 @@ class ConnectionMeter:
         with self._lock:
             self._advance(at_ns)
             self._line = line
+            self._note_complete(at_ns)
 
     def open(self, window_id: int, at_ns: int, closes_ns: int | None) -> None:
         """A window begins, a moment ago perhaps; it takes the place of the one that is open."""
@@ -184,6 +140,7 @@ class ConnectionMeter:
             self._began_ns.pop(slot, None)
             if slot in self._logins:
                 self._logins[slot].running = False
+            self._note_complete(now_ns)
 
     def login_began(self, slot: int, now_ns: int, *, again: bool) -> None:
         """`again`: the slot was open before, or the last attempt was refused."""
@@ -193,6 +150,7 @@ class ConnectionMeter:
             self._began_ns[slot] = now_ns
             if again:
                 self._logins.setdefault(slot, _Login()).running = True
+            self._note_complete(now_ns)
 
     def login_succeeded(self, slot: int, now_ns: int, why: ReconnectReason | None) -> None:
         """`why` it logged in again; None: for the first time."""
@@ -204,27 +162,36 @@ class ConnectionMeter:
             self._opened += 1
             if why is not None:
                 self._reopened[why] += 1
+            self._note_complete(now_ns)
 
-    def login_refused(self, slot: int, now_ns: int, refusal: LoginFailure) -> None:
+    def login_refused(self, slot: int, now_ns: int, refusal: ConnectionFailure) -> None:
         with self._lock:
             self._advance(now_ns)
             self._set(slot, _ABSENT)
             self._logins.pop(slot, None)  # and with it what it spent: it was missing
             self._began_ns.pop(slot, None)
             self._refused += 1
-            self._last_refused.append(refusal)
+            keep_failure(self._last_refused, refusal)
+            self._note_complete(now_ns)
+
+    def lost(self, failure: ConnectionFailure) -> None:
+        """It is of no use any more; login_succeeded() counts it when its client is back."""
+        with self._lock:
+            keep_failure(self._last_lost, failure)
 
     def paused(self, slot: int, now_ns: int) -> None:
         """Its connection is open, and its client sends nothing for a while."""
         with self._lock:
             self._advance(now_ns)
             self._set(slot, _ABSENT)
+            self._note_complete(now_ns)
 
     def resumed(self, slot: int, now_ns: int) -> None:
         """The pause is over, and the connection still of use."""
         with self._lock:
             self._advance(now_ns)
             self._set(slot, _OPEN)
+            self._note_complete(now_ns)
 
     def gone(self, slot: int, now_ns: int) -> None:
         """Its client has left."""
@@ -233,6 +200,7 @@ class ConnectionMeter:
             self._set(slot, _ABSENT)
             self._deliver(slot)
             self._began_ns.pop(slot, None)
+            self._note_complete(now_ns)
 
     # --- what it comes to --------------------------------------------------------------------------------------------
 
@@ -244,16 +212,19 @@ class ConnectionMeter:
                 reopened=dict(self._reopened),
                 refused=self._refused,
                 last_refused=tuple(self._last_refused),
+                last_lost=tuple(self._last_lost),
             )
 
-    def is_complete(self, now_ns: int) -> bool:
-        """Is every connection that is planned at this moment open, or being opened again?"""
-        with self._lock:
-            planned = self._line.at(now_ns)
-            again = sum(login.running and slot < planned for slot, login in self._logins.items())
-            return self._states.count(_OPEN, 0, planned) + again == planned
-
     # --- under the lock ----------------------------------------------------------------------------------------------
+
+    def _note_complete(self, now_ns: int) -> None:
+        """A connection, or the plan, has changed."""
+        planned = self._line.at(now_ns)
+        again = sum(login.running and slot < planned for slot, login in self._logins.items())
+        if self._states.count(_OPEN, 0, planned) + again < planned:
+            self.complete_since_ns = None
+        elif self.complete_since_ns is None:
+            self.complete_since_ns = now_ns
 
     def _advance(self, to_ns: int) -> None:
         """Account for the time until then, in which nothing changed."""
@@ -287,35 +258,6 @@ class ConnectionMeter:
 
 
 # --- JSON ------------------------------------------------------------------------------------------------------------
-
-
-def logins_data(logins: LoginCounts) -> dict[str, Any]:
-    """For a heartbeat, and for the result of a worker."""
-    last = [
-        {"at": refusal.at.isoformat(timespec="milliseconds"), "code": refusal.code, "text": refusal.text}
-        for refusal in logins.last_refused
-    ]
-    return {**logins.counts(), "last_refused": last}
-
-
-def read_logins(fields: JsonFields) -> LoginCounts:
-    """Raises InvalidMetrics when it cannot be what was written."""
-    written = fields.part("reopened")
-    reopened = {reason: written.whole(reason) for reason in ReconnectReason if written.has(reason)}
-    return LoginCounts(
-        opened=fields.whole("opened"),
-        reopened={reason: count for reason, count in reopened.items() if count},
-        refused=fields.whole("refused"),
-        last_refused=tuple(map(_read_refusal, fields.parts("last_refused")))[-LOGIN_FAILURES_KEPT:],
-    )
-
-
-def _read_refusal(fields: JsonFields) -> LoginFailure:
-    try:
-        at = datetime.fromisoformat(fields.text("at")).replace(tzinfo=None)
-    except ValueError:
-        fields.refuse("has an `at` that is not a moment")
-    return LoginFailure(at=at, code=fields.whole_or_none("code"), text=printable(fields.text("text"), TEXT_MAX))
 
 
 def time_data(time: ConnectionTime) -> dict[str, int]:

@@ -151,6 +151,10 @@ class Histogram:
     def mean_ns(self) -> float | None:
         return self.sum_ns / self.count if self.count else None
 
+    def count_from(self, least_ns: int) -> int:
+        """How many times are at least this long, up to the width of a bucket."""
+        return int(self.counts[bucket_of(least_ns) :].sum())
+
     @property
     def error_max(self) -> float:
         """The largest relative error of a value read from a bucket, from 1 µs to an hour."""

@@ -11,12 +11,13 @@ import numpy as np
 
 from loadgen.metrics.histogram import EMPTY, Histogram, IntArray
 from loadgen.metrics.json_fields import JsonFields, parse
+from loadgen.metrics.logins import LoginCounts, read_logins
 from loadgen.metrics.outcome import CUT_OFF, Outcome
 from loadgen.metrics.percentile import exact_quantile_ns
 from loadgen.metrics.recorder import Sample
 from loadgen.metrics.tally import ErrorKey, ErrorTally, StatementTally, Tally, Times
-from loadgen.metrics.window import ALL_STATEMENTS
-from loadgen.metrics.window_codec import (
+from loadgen.metrics.window import (
+    ALL_STATEMENTS,
     VERSION,
     dump,
     ended_data,
@@ -193,6 +194,7 @@ class CustomMetrics:
     cut_off: Histogram  # response of statements that timed out or were cancelled: at least so long
     statements: Mapping[str, Counts]  # what ended; nothing is known here of what began
     times: Mapping[str, Histogram]  # response of successful samples, for each statement whose times were kept
+    logins: LoginCounts | None = None  # of the worker so far; None: it did not say
 
 
 def write_custom_metrics(interval: Interval, timed: Collection[str] | None = None) -> str:
@@ -246,6 +248,7 @@ def read_custom_metrics(text: str) -> CustomMetrics:
         cut_off=cut_off,
         statements=statements,
         times=times,
+        logins=read_logins(fields.part("logins")) if fields.has("logins") else None,
     )
 
 

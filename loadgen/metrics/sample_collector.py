@@ -12,9 +12,10 @@ from operator import add
 
 import numpy as np
 
-from loadgen.metrics.connections import ConnectionMeter, LoginCounts
+from loadgen.metrics.connections import ConnectionMeter
 from loadgen.metrics.interval import Interval, MeasuredCounts, SampleBatch
 from loadgen.metrics.live_metrics import LiveMetrics
+from loadgen.metrics.logins import LoginCounts
 from loadgen.metrics.outcome import FailedOutcome, Outcome
 from loadgen.metrics.recorder import Recorder, Sample, Window, WindowRegistry, WindowState
 from loadgen.metrics.stalls import InFlightStatement, Span, StallDetector, WindowStalls
@@ -23,7 +24,7 @@ from loadgen.metrics.window import WindowResult
 from loadgen.model.counts import Counts
 from loadgen.model.run import Phase
 from loadgen.model.workload import Statement
-from loadgen.units import NS_PER_S
+from loadgen.units import NS_PER_MS, NS_PER_S
 
 
 class SampleCollector:
@@ -171,6 +172,7 @@ class SampleCollector:
             tally=self._tallies.get(window.window_id, Tally()),
             connections=None if self._connections is None else self._connections.time(window.window_id, now_ns),
             surplus=self._surplus.get(window.window_id, 0),
+            uncertain_ms=-(-window.uncertain_ns // NS_PER_MS),
         )
 
     def _counts(self, window: Window) -> Counts:

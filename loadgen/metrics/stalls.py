@@ -35,7 +35,7 @@ from loadgen.units import NS_PER_MS, NS_PER_S
 
 OVERDUE_NS = NS_PER_S
 OVERDUE_MEDIANS = 10
-MEDIAN_SAMPLES_MIN = 10  # before that a statement's median says nothing, and it is never overdue
+MEDIAN_SAMPLES_MIN = 10  # before that a statement's median says nothing, and it alone is never overdue
 SHORTEST_MS = 100  # what is shorter is not told, and parts nothing
 WARN_S = 1.0
 SPANS_MAX = 100  # of a window; the longest are told
@@ -137,9 +137,10 @@ class StallDetector:
         late, fine = [], []
         for number, sent_ns, done_ns in executed:
             limit_ns = limits[number]
-            due_ns = done_ns if limit_ns is None else min(done_ns, _awake_ns(sent_ns, limit_ns, paused))
+            due_ns = min(done_ns, _awake_ns(sent_ns, limit_ns or self._shortest_limit_ns(number), paused))
             fine.append((sent_ns, due_ns))
-            late.append((due_ns, done_ns))
+            if limit_ns is not None:  # else it is not known to be overdue, and hides no other that is
+                late.append((due_ns, done_ns))
         return without(common(merged(late), [(from_ns, now_ns)]), merged(fine))
 
     def _unanswered(
@@ -163,6 +164,10 @@ class StallDetector:
             return None
         median = quantile(500, times)
         return None if median is None else max(OVERDUE_NS, OVERDUE_MEDIANS * median.value_ns)
+
+    def _shortest_limit_ns(self, number: int) -> int:
+        """Of a statement with too few samples for a median: by the longest of them."""
+        return max(OVERDUE_NS, OVERDUE_MEDIANS * self._times.get(self._names[number], EMPTY).max_ns)
 
 
 def run_stalls(workers: Iterable[Iterable[WindowStalls | None]]) -> tuple[Span, ...] | None:

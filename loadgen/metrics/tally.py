@@ -175,9 +175,6 @@ class StatementTally:
     def service_at(self, per_mille: int) -> Quantile | None:
         return quantile(per_mille, *self.services)
 
-    def lag_at(self, per_mille: int) -> Quantile | None:
-        return quantile(per_mille, self.lag)
-
     def response_bounds(self, per_mille: int) -> ConfidenceBounds:
         return quantile_bounds(per_mille, *self.responses)
 

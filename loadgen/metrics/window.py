@@ -2,20 +2,121 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from functools import reduce
 from operator import add
+from typing import Any, Self
 
-from loadgen.metrics.client_resources import ClientResourceUse
-from loadgen.metrics.connections import ConnectionTime
-from loadgen.metrics.recorder import WindowState
-from loadgen.metrics.replayed import ReplayTally, all_replayed
-from loadgen.metrics.stalls import Span, WindowStalls, run_stalls
-from loadgen.metrics.tally import StatementTally, Tally
-from loadgen.model.counts import Counts, count_discrepancy
+import numpy as np
+
+from loadgen.metrics.connections import ConnectionTime, read_time, time_data
+from loadgen.metrics.histogram import (
+    BUCKETS,
+    COARSENESSES,
+    EMPTY,
+    INNER_BUCKETS,
+    Histogram,
+    bucket_of,
+    buckets_of,
+    group_of,
+    join,
+    spread,
+)
+from loadgen.metrics.json_fields import COUNT_MAX, TIME_NS_MAX, JsonFields, parse
+from loadgen.metrics.outcome import Outcome
+from loadgen.metrics.percentile import quantile
+from loadgen.metrics.recorder import ReplayTally, WindowState, all_replayed, read_replayed, replayed_data
+from loadgen.metrics.stalls import Span, WindowStalls, read_stalls, run_stalls, stalls_data
+from loadgen.metrics.tally import ErrorKey, ErrorTally, StatementTally, Tally, Times
+from loadgen.model.counts import Counts, ErrorCategory, count_discrepancy
 from loadgen.model.run import Phase
+from loadgen.units import NS_PER_MS
+
+# What the process of one worker did to a window itself: the CPU it used, and how late its threads woke up. They add.
+#
+# Lateness is weighted by time: each millisecond of the window counts with the lateness of the wake-up that ended it.
+# So a process that was paused for ten seconds was late for ten seconds, and not once among a thousand wake-ups.
+
+PAUSE_NS = 100 * NS_PER_MS  # later than this is no noise of a scheduler: nothing of the process ran
+GAP_NS = 500 * NS_PER_MS  # later than this is no busy machine any more: the process was stopped
+MINUTE_MS = 60_000
+_P99 = 990
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientResourceUse:
+    """One window of one worker, or several together."""
+
+    elapsed_ms: int = 0  # of the window, as far as it was watched
+    cpu_ms: int = 0  # of this process
+    machine_cpu_ms: int = 0  # of all processes of the machine, this one included
+    cores: int = 0  # of the machine
+    gap_ms: int = 0  # in which the process was paused
+    late: Histogram = EMPTY  # of each millisecond
+    sent_late: Histogram = EMPTY  # open loop, of each statement: sent - max(due, when its connection became free)
+    minute_cpu_ms: int = 0  # the most CPU of a minute; 0: it did not last for one, or that is not known
+
+    def __add__(self, other: ClientResourceUse) -> ClientResourceUse:
+        return ClientResourceUse(
+            elapsed_ms=self.elapsed_ms + other.elapsed_ms,
+            cpu_ms=self.cpu_ms + other.cpu_ms,
+            machine_cpu_ms=self.machine_cpu_ms + other.machine_cpu_ms,
+            cores=max(self.cores, other.cores),
+            gap_ms=self.gap_ms + other.gap_ms,
+            late=self.late + other.late,
+            sent_late=self.sent_late + other.sent_late,
+            minute_cpu_ms=max(self.minute_cpu_ms, other.minute_cpu_ms),
+        )
+
+    @property
+    def cpu_percent_of_core(self) -> float | None:
+        return 100.0 * self.cpu_ms / self.elapsed_ms if self.elapsed_ms else None
+
+    @property
+    def worst_cpu_percent(self) -> float | None:
+        """Of the busiest minute, which must not hide in the average; of the whole where that was shorter."""
+        mean = self.cpu_percent_of_core
+        return None if mean is None else max(mean, 100.0 * self.minute_cpu_ms / MINUTE_MS)
+
+    @property
+    def others_cores(self) -> float | None:
+        """How many cores all other processes of the machine used, on average."""
+        return max(0, self.machine_cpu_ms - self.cpu_ms) / self.elapsed_ms if self.elapsed_ms else None
+
+    @property
+    def late_mean_ms(self) -> float | None:
+        mean_ns = self.late.mean_ns
+        return None if mean_ns is None else mean_ns / NS_PER_MS
+
+    @property
+    def late_p99_ms(self) -> float | None:
+        found = quantile(_P99, self.late)
+        return None if found is None else found.value_ns / NS_PER_MS
+
+    @property
+    def late_max_ms(self) -> float | None:
+        return self.late.max_ns / NS_PER_MS if self.late.count else None
+
+    @property
+    def sent_late_mean_ms(self) -> float | None:
+        mean_ns = self.sent_late.mean_ns
+        return None if mean_ns is None else mean_ns / NS_PER_MS
+
+    @property
+    def gap_percent(self) -> float | None:
+        """In pauses of 500 ms and more."""
+        return 100.0 * self.gap_ms / self.late.count if self.late.count else None
+
+    @property
+    def paused_percent(self) -> float | None:
+        """In pauses of 100 ms and more, however many they are."""
+        if not self.late.count:
+            return None
+        return 100.0 * int(self.late.counts[int(buckets_of(PAUSE_NS)) :].sum()) / self.late.count
+
 
 SURPLUS_IGNORED = 0.01  # of what succeeded
 ALL_STATEMENTS = "*"  # stands for all statements together where a heartbeat had no room for each
@@ -37,6 +138,7 @@ class WindowResult:
     stalls: WindowStalls | None = None  # None: not measured
     surplus: int = 0  # succeeded statements answered after the window, less those of others answered inside it
     replayed: ReplayTally | None = None  # None: another mode, or the window is not final
+    uncertain_ms: int = 0  # how far from the moments of the plan it may lie
 
     @property
     def folded(self) -> bool:
@@ -57,6 +159,7 @@ class MergedWindows:
     stages: Mapping[str, MergedWindows] = field(default_factory=dict)  # those that thresholds are about, by name
     surplus: int = 0
     replayed: ReplayTally | None = None  # None: not of all workers
+    sent_late: Histogram = EMPTY  # mode replay: client lag of each statement
 
     @property
     def surplus_fraction(self) -> float:
@@ -106,6 +209,7 @@ def merge(workers: Iterable[Sequence[WindowResult]], *, live: bool = False) -> M
         stalls=run_stalls([window.stalls for window in windows] for windows in known),
         surplus=sum(window.surplus for windows in known for window in windows),
         replayed=all_replayed(window.replayed for windows in known for window in windows),
+        sent_late=reduce(add, (one.client.sent_late for windows in known for one in windows if one.client), EMPTY),
     )
 
 
@@ -139,3 +243,296 @@ def window_discrepancy(result: WindowResult) -> str | None:
         if problem is None and statement.unsent.count > statement.skipped:
             problem = f"{name}: {statement.skipped} were skipped, and the age of {statement.unsent.count} is known"
     return problem and f"window {result.window_id}: {problem}"
+
+
+# --- Metrics as JSON: the one writer and the one reader of everything that is stored ---------------------------------
+#
+# A histogram is written as {"count", "sum_ns", "min_ns", "max_ns", "buckets"}. Its buckets are a list: the number of
+# the first one in use, then one count after another; -n stands for n buckets without any. With "coarseness" 3 the
+# numbers are those of groups of 3 (`edges`). A service time that equals the response time, as always in a closed
+# loop, is left out.
+#
+#     COUNTS    {"version", scheduled … in_flight, "statements": {name: {skipped … cancelled}}, "errors": [{…}],
+#                "connections": {planned_ms, delivered_ms, logging_in_ms}, "client": {…}, "stalls": {…}, "surplus": n,
+#                "replayed": {sent, rows}, "uncertain_ms": n}
+#     BUCKETS   {"version", "statements": {name: {OUTCOME: {"response": h, "service": h}, "lag": h, "unsent": h}}}
+#
+# Counts could be had from buckets; they are written for people, and so that a reader can tell when one of the two has
+# been damaged.
+
+VERSION = 1
+_LAG, _UNSENT = "lag", "unsent"
+_ENDED = ("skipped", "succeeded", "failed", "cancelled")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowRow:
+    """A window as it is stored, spooled and read back: the columns of WINDOW_RESULTS after RUN_ID, in order."""
+
+    worker_id: str
+    window_id: int
+    epoch: int  # of the leader whose commands the worker followed
+    phase: str
+    step_id: int | None
+    seconds: float
+    counts: str
+    buckets: str
+
+    @classmethod
+    def of(cls, result: WindowResult, *, worker_id: str, epoch: int) -> Self:
+        """A window to be stored: a final one, or at a worker's end one with statements that never came back."""
+        return cls(
+            worker_id=worker_id,
+            window_id=result.window_id,
+            epoch=epoch,
+            phase=result.phase.value,
+            step_id=result.step_id,
+            seconds=result.seconds,
+            counts=dump({"version": VERSION, **counts_data(result)}),
+            buckets=dump({"version": VERSION, "statements": buckets_data(result.tally)}),
+        )
+
+    def to_row(self) -> tuple[Any, ...]:
+        return astuple(self)
+
+    def result(self) -> WindowResult:
+        """The window; raises InvalidMetrics when anything in it does not add up."""
+        place = f"window {self.window_id}"
+        counts = parse(self.counts, f"{place}, COUNTS", version=VERSION)
+        buckets = parse(self.buckets, f"{place}, BUCKETS", version=VERSION)
+        columns = JsonFields({"phase": self.phase, "seconds": self.seconds}, place)
+        in_flight = counts.whole("in_flight")
+        return read_result(
+            counts,
+            buckets.part("statements"),
+            window_id=self.window_id,
+            phase=columns.one_of("phase", Phase),
+            step_id=self.step_id,
+            seconds=columns.number("seconds"),
+            state=WindowState.CLOSED if in_flight else WindowState.FINAL,
+        )
+
+
+def dump(data: object) -> str:
+    """Compact, and ASCII: as many bytes as characters."""
+    return json.dumps(data, separators=(",", ":"), allow_nan=False)
+
+
+# --- a window --------------------------------------------------------------------------------------------------------
+
+
+def counts_data(result: WindowResult) -> dict[str, Any]:
+    statements = result.tally.statements
+    return {
+        **asdict(result.counts),
+        "statements": {name: ended_data(statement.ended) for name, statement in statements.items()},
+        "errors": [
+            {
+                "category": key.category.value,
+                "code": key.code,
+                **_named(key),
+                "count": group.count,
+                "example": group.example,
+            }
+            for key, group in result.tally.errors.items()
+        ],
+        **({} if result.connections is None else {"connections": time_data(result.connections)}),
+        **({} if result.client is None else {"client": _client_data(result.client)}),
+        **({} if result.stalls is None else {"stalls": stalls_data(result.stalls)}),
+        **({} if not result.surplus else {"surplus": result.surplus}),
+        **({} if result.replayed is None else {"replayed": replayed_data(result.replayed)}),
+        **({} if not result.uncertain_ms else {"uncertain_ms": result.uncertain_ms}),
+    }
+
+
+def _named(key: ErrorKey) -> dict[str, str]:
+    return {} if key.statement is None else {"statement": key.statement}
+
+
+def buckets_data(tally: Tally) -> dict[str, Any]:
+    return {name: statement_data(statement) for name, statement in tally.statements.items()}
+
+
+def ended_data(counts: Counts) -> dict[str, int]:
+    return {name: getattr(counts, name) for name in _ENDED}
+
+
+def read_ended(fields: JsonFields) -> Counts:
+    return Counts(**{name: fields.whole(name) for name in _ENDED})
+
+
+def read_counts(fields: JsonFields) -> Counts:
+    return Counts(**{name: fields.whole(name) for name in Counts.__slots__})
+
+
+def read_result(counts: JsonFields, buckets: JsonFields, **window: Any) -> WindowResult:
+    """Counts, buckets and what is said about the window, put together and held against each other."""
+    written = counts.part("statements")
+    if set(written.names()) != set(buckets.names()):
+        buckets.refuse("has other statements than the counts")
+    statements = {}
+    for name in written.names():
+        ended = read_ended(written.part(name))
+        statements[name] = read_statement(buckets.part(name), skipped=ended.skipped)
+        if statements[name].ended != ended:
+            buckets.part(name).refuse("does not hold as many as were counted")
+    tally = Tally(statements=statements, errors=_read_errors(counts))
+    connections = read_time(counts.part("connections")) if counts.has("connections") else None
+    client = _read_client(counts.part("client")) if counts.has("client") else None
+    stalls = read_stalls(counts.part("stalls")) if counts.has("stalls") else None
+    surplus = counts.whole("surplus", low=-COUNT_MAX) if counts.has("surplus") else 0
+    result = WindowResult(
+        counts=read_counts(counts),
+        tally=tally,
+        connections=connections,
+        client=client,
+        stalls=stalls,
+        surplus=surplus,
+        replayed=read_replayed(counts.part("replayed")) if counts.has("replayed") else None,
+        uncertain_ms=counts.whole("uncertain_ms") if counts.has("uncertain_ms") else 0,
+        **window,
+    )
+    problem = window_discrepancy(result)
+    if problem:
+        counts.refuse(f"does not add up: {problem}")
+    return result
+
+
+def _read_errors(counts: JsonFields) -> Mapping[ErrorKey, ErrorTally]:
+    errors: dict[ErrorKey, ErrorTally] = {}
+    for group in counts.parts("errors"):
+        statement = group.text("statement") if group.has("statement") else None
+        key = ErrorKey(group.one_of("category", ErrorCategory), group.whole_or_none("code"), statement)
+        if key in errors:
+            group.refuse("is there twice")
+        errors[key] = ErrorTally(group.whole("count", low=1), group.text("example"))
+    return errors
+
+
+def statement_data(statement: StatementTally) -> dict[str, Any]:
+    data: dict[str, Any] = {outcome.name: _times_data(times) for outcome, times in statement.times.items()}
+    for name, histogram in ((_LAG, statement.lag), (_UNSENT, statement.unsent)):
+        if histogram.count:
+            data[name] = histogram_data(histogram)
+    return data
+
+
+def read_statement(fields: JsonFields, *, skipped: int) -> StatementTally:
+    times, lag, unsent = {}, EMPTY, EMPTY
+    for name in fields.names():
+        if name == _LAG:
+            lag = read_histogram(fields.part(name))
+        elif name == _UNSENT:
+            unsent = read_histogram(fields.part(name))
+        elif name in Outcome.__members__ and name != Outcome.SKIPPED.name:
+            times[Outcome[name]] = _read_times(fields.part(name))
+        else:
+            fields.refuse(f"has an unknown outcome {name!r}")
+    return StatementTally(times=times, lag=lag, skipped=skipped, unsent=unsent)
+
+
+def _times_data(times: Times) -> dict[str, Any]:
+    data = {"response": histogram_data(times.response)}
+    if times.service != times.response:
+        data["service"] = histogram_data(times.service)
+    return data
+
+
+def _read_times(fields: JsonFields) -> Times:
+    response = read_histogram(fields.part("response"))
+    service = read_histogram(fields.part("service")) if fields.has("service") else response
+    if service.count != response.count:
+        fields.refuse("has more of one time than of the other")
+    return Times(response, service)
+
+
+# --- what the client itself did --------------------------------------------------------------------------------------
+
+_CLIENT = ("elapsed_ms", "cpu_ms", "machine_cpu_ms", "cores", "gap_ms")
+
+
+def _client_data(effect: ClientResourceUse) -> dict[str, Any]:
+    data: dict[str, Any] = {name: getattr(effect, name) for name in _CLIENT}
+    if effect.minute_cpu_ms:
+        data["minute_cpu_ms"] = effect.minute_cpu_ms
+    found = {"late": effect.late, "sent_late": effect.sent_late}
+    return data | {name: histogram_data(histogram) for name, histogram in found.items() if histogram.count}
+
+
+def _read_client(fields: JsonFields) -> ClientResourceUse:
+    late, sent_late = (
+        read_histogram(fields.part(name)) if fields.has(name) else EMPTY for name in ("late", "sent_late")
+    )
+    minute_cpu_ms = fields.whole("minute_cpu_ms") if fields.has("minute_cpu_ms") else 0
+    known = {name: fields.whole(name) for name in _CLIENT}
+    return ClientResourceUse(late=late, sent_late=sent_late, minute_cpu_ms=minute_cpu_ms, **known)
+
+
+# --- a histogram -----------------------------------------------------------------------------------------------------
+
+
+def histogram_data(histogram: Histogram) -> dict[str, Any]:
+    data: dict[str, Any] = {
+        "count": histogram.count,
+        "sum_ns": histogram.sum_ns,
+        "min_ns": histogram.min_ns,
+        "max_ns": histogram.max_ns,
+    }
+    if histogram.coarseness > 1:
+        data["coarseness"] = histogram.coarseness
+    groups = join(histogram.counts, histogram.coarseness)
+    used = np.flatnonzero(groups)
+    buckets: list[int] = used[:1].tolist()
+    expected = buckets[0] if buckets else 0
+    for number, count in zip(used.tolist(), groups[used].tolist(), strict=True):
+        if number > expected:
+            buckets.append(expected - number)
+        buckets.append(count)
+        expected = number + 1
+    return {**data, "buckets": buckets}
+
+
+def read_histogram(fields: JsonFields) -> Histogram:
+    coarseness = fields.whole("coarseness") if fields.has("coarseness") else 1
+    if coarseness not in COARSENESSES:
+        fields.refuse(f"has a coarseness that is none of {COARSENESSES}")
+    length = INNER_BUCKETS // coarseness + BUCKETS - INNER_BUCKETS
+    items = fields.items("buckets")
+    if not items or not {int}.issuperset(map(type, items)) or not -BUCKETS < min(items) <= max(items) <= COUNT_MAX:
+        fields.refuse("has buckets that are not whole numbers, or none")
+    if items[0] < 0:
+        fields.refuse("has buckets that are not whole numbers, or none")
+    number, used, counts = items[0], [], []
+    for item in items[1:]:
+        if item > 0 and number < length:
+            used.append(number)
+            counts.append(item)
+            number += 1
+        elif item < 0:
+            number -= item
+        else:
+            fields.refuse("has an empty bucket, or too many")
+    groups = np.zeros(length, np.int64)
+    groups[used] = counts
+    histogram = Histogram(
+        counts=groups if coarseness == 1 else spread(groups, coarseness),
+        count=fields.whole("count", low=1),
+        sum_ns=fields.whole("sum_ns", high=COUNT_MAX * TIME_NS_MAX),
+        min_ns=fields.whole("min_ns", high=TIME_NS_MAX),
+        max_ns=fields.whole("max_ns", high=TIME_NS_MAX),
+        coarseness=coarseness,
+    )
+    _check(histogram, used, sum(counts), fields)
+    return histogram
+
+
+def _check(histogram: Histogram, used: list[int], counted: int, fields: JsonFields) -> None:
+    """Its parts say some things twice; they must agree."""
+    count, coarseness = histogram.count, histogram.coarseness
+    if counted != count:
+        fields.refuse(f"has {counted} in its buckets, and a count of {count}")
+    ends = [group_of(bucket_of(time_ns), coarseness) for time_ns in (histogram.min_ns, histogram.max_ns)]
+    if not used or ends != [used[0], used[-1]]:
+        fields.refuse("has a minimum or maximum outside its first or last bucket")
+    if not count * histogram.min_ns <= histogram.sum_ns <= count * histogram.max_ns:
+        fields.refuse("has a sum that its minimum, maximum and count do not allow")

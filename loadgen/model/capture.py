@@ -39,10 +39,12 @@ class LeftOutReason(StrEnum):
     TRUNCATED = "the history has cut the text off"
     NO_BINDS = "the history has no values for its binds"
     NOT_REPLAYABLE = "it is no query, DML or session statement"
+    TEMPORARY_TABLE = "it makes a temporary table, which a replay does not have"
     SYSTEM_FUNCTION = "it calls a SYSTEM$ function"
     SEVERAL = "the text has several statements"
     FAILED = "it failed"
     EARLIER = "it began before the span"
+    OTHER_DATABASE = "it ran in another database"
     FILTERED = "a filter excludes it"
 
 
@@ -89,6 +91,7 @@ class CapturedTemplate:
     count: int
     total_ms: float
     sql: str
+    failed: int = 0  # that are in the history, and not in the capture
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +114,8 @@ class CaptureManifest:
     templates: tuple[CapturedTemplate, ...]  # the most frequent
     templates_total: int
     statements_sha256: str
+    unrecorded: int | None = None  # that the history lacks, most of them short ones on hybrid tables; None: not counted
+    unrecorded_note: str = ""  # why they were not counted, or what the count lacks
 
     def text(self) -> str:
         return json.dumps({"format": CAPTURE_FORMAT, "version": CAPTURE_VERSION, **asdict(self)}, indent=2) + "\n"
@@ -128,6 +133,11 @@ class CaptureManifest:
         if not counts_fit or len(ids) < len(templates) or (made.statements and not made.sessions):
             raise InvalidCapture("not the description of a capture: its counts contradict one another")
         return made
+
+    @property
+    def coverage(self) -> CaptureCoverage:
+        left_out = {name: count for name, count in self.left_out.items() if count}
+        return CaptureCoverage(statements=self.statements, left_out=left_out, unrecorded=self.unrecorded)
 
 
 def _template(data: dict[str, Any]) -> CapturedTemplate:
@@ -219,6 +229,20 @@ class RecordedTimes:
     p95_ms: float
     rows: int = 0  # of the statements whose number of rows is known
     rows_known: int = 0  # how many these are
+    failed: int = 0  # in the history; a capture does not hold them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureCoverage:
+    """How much of the history a capture holds."""
+
+    statements: int
+    left_out: Mapping[str, int]  # by the name of the reason, without zeros
+    unrecorded: int | None = None  # that the history lacks; None: not counted
+
+    @property
+    def total(self) -> int:
+        return self.statements + sum(self.left_out.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,3 +259,4 @@ class Replay:
     folder: str = ""  # relative to the scenario's folder; not stored
     planned: tuple[tuple[int, ...], ...] = ()
     recorded: tuple[RecordedTimes, ...] = ()
+    coverage: CaptureCoverage | None = None  # None: of a run that an earlier version started

@@ -15,8 +15,7 @@ from typing import Any
 
 from loadgen.errors import LoadgenError
 from loadgen.log import printable
-from loadgen.model.run import Phase
-from loadgen.model.worker import worker_share
+from loadgen.model.run import Phase, worker_share
 
 WHY_MAX = 300  # characters
 AHEAD_MAX_MS = 10**11  # three years: what lies further ahead is no moment of a run

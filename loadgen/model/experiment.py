@@ -79,6 +79,7 @@ class Decision(StrEnum):
     WORSE = "worse"
     EQUIVALENT = "equivalent"  # the difference is inside the margin
     UNDECIDED = "undecided"
+    OUTSIDE = "outside"  # of prices: an arm that is outside the limits has none
 
 
 class ExperimentEnding(StrEnum):

@@ -14,7 +14,7 @@ Terminal states are final, here and in SQL. Phases only go forward.
 
 from __future__ import annotations
 
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 
 from loadgen.errors import LoadgenError
 
@@ -93,3 +93,50 @@ class RunEnrichment(StrEnum):
     PARTIAL = "PARTIAL"  # nothing is open any more, and some were not found
     SKIPPED = "SKIPPED"  # nothing was looked for
     FAILED = "FAILED"  # the history could not be read
+
+
+# --- The life of a worker process: its states, the steps between them, and how it ends -------------------------------
+
+
+class WorkerStatus(StrEnum):
+    STARTING = "STARTING"  # connecting
+    WAITING = "WAITING"  # every connection is open; START may come
+    RUNNING = "RUNNING"
+    DRAINING = "DRAINING"  # no new statements
+    COMPLETED = "COMPLETED"
+    DEAD = "DEAD"  # written by the worker with its last heartbeat; missing heartbeats are judged by the leader
+
+    @property
+    def is_terminal(self) -> bool:
+        return self in (WorkerStatus.COMPLETED, WorkerStatus.DEAD)
+
+
+_WORKER_S = WorkerStatus
+WORKER_TRANSITIONS: dict[WorkerStatus, frozenset[WorkerStatus]] = {
+    _WORKER_S.STARTING: frozenset({_WORKER_S.WAITING, _WORKER_S.DRAINING, _WORKER_S.DEAD}),
+    _WORKER_S.WAITING: frozenset({_WORKER_S.RUNNING, _WORKER_S.DRAINING, _WORKER_S.DEAD}),
+    _WORKER_S.RUNNING: frozenset({_WORKER_S.DRAINING, _WORKER_S.DEAD}),
+    _WORKER_S.DRAINING: frozenset({_WORKER_S.COMPLETED, _WORKER_S.DEAD}),
+    _WORKER_S.COMPLETED: frozenset(),
+    _WORKER_S.DEAD: frozenset(),
+}
+
+
+class WorkerExit(IntEnum):
+    """The exit code of a worker."""
+
+    CLEAN = 0
+    CONFIGURATION = 1  # arguments, scenario, SQL that cannot work, a living duplicate
+    NO_CONTROL_PLANE = 2  # nothing of the control plane has answered for too long
+    NO_START = 3  # no START in time
+    FATAL = 4  # a bug, or the run has no leader any more
+
+
+def worker_share(total: int, index: int, count: int) -> int:
+    """Part `index` of `total`. Parts add up exactly and differ by at most one; the remainder goes to the low ids."""
+    if count < 1 or not 0 <= index < count:
+        raise ValueError(f"there is no part {index} of {count}")
+    if total < 0:
+        raise ValueError(f"cannot split {total}: it is negative")
+    base, extra = divmod(total, count)
+    return base + (index < extra)

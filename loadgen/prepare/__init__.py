@@ -1,13 +1,13 @@
 """The tables of a scenario: created, filled, checked, and reset to a known state. Nothing is printed here.
 
-table_definition   the wanted columns of a table, and the marker in its comment that identifies tables of loadgen
-sql_values         a column's generator as an SQL expression, so that the server creates the rows
+table_definition   the wanted columns of a table, and the marker in its comment that identifies tables of loadgen; a
+                   column's generator as an SQL expression, so that the server creates the rows
 statements         every SQL text that is sent
 session            the connection to the target, opened again when it is lost; retries
-table_survey       which tables are missing, foreign, different, incomplete or ready
-fill               the missing rows of one table, in chunks
-prepare            all steps for one scenario: `prepare_scenario`, `check_scenario`, `dry_run`; value pools
-replay             mode replay: a capture, read and dealt to the workers
+fill               the missing rows of one table, in chunks; which tables are missing, foreign, different, incomplete
+                   or ready
+prepare            all steps for one scenario: `prepare_scenario`, `check_scenario`, `dry_run`; value pools; mode
+                   replay: a capture, read and dealt to the workers
 
 How rows are counted. A table is filled from row 0 on, one statement per chunk, so the existing rows are always a prefix
 without gaps. Where a column is a sequence, only rows with a number in the prepared range count; rows that a run has

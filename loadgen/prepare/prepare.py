@@ -2,26 +2,51 @@
 
 from __future__ import annotations
 
+import dataclasses
+import gzip
+import hashlib
 import threading
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
+from threading import Event
 
 from loadgen.clock import Clock
 from loadgen.errors import ConfigurationError, LoadgenError, RunFailed, ScenarioInvalid
+from loadgen.model.capture import (
+    MANIFEST_FILE,
+    STATEMENTS_FILE,
+    CaptureManifest,
+    InvalidCapture,
+    RecordedStatement,
+    Replay,
+    check_header,
+)
 from loadgen.prepare import statements
-from loadgen.prepare.fill import ROWS_FIRST, ROWS_MAX, TableFiller, rows_per_statement_max
+from loadgen.prepare.fill import (
+    ROWS_FIRST,
+    ROWS_MAX,
+    TableFiller,
+    TableState,
+    TableStatus,
+    look,
+    rows_per_statement_max,
+    survey,
+    tables_of,
+)
 from loadgen.prepare.session import PrepareSession
 from loadgen.prepare.table_definition import TableDefinition, shown
-from loadgen.prepare.table_survey import TableState, TableStatus, look, survey, tables_of
 from loadgen.scenario.check_data import require_inside
+from loadgen.scenario.check_replay import read_manifest
 from loadgen.scenario.model import FilePool, QueryPool, Scenario, TableType
 from loadgen.snowflake.failure import classify, describe
 from loadgen.snowflake.ident import Identifier
 from loadgen.units import NS_PER_S
 from loadgen.workload.pools import Pool, pool_from_rows, read_csv_column
+from loadgen.workload.replay import CaptureUnusable, UserStatement, as_recorded, replay_pools
 
 
 class TableOutcome(StrEnum):
@@ -338,3 +363,76 @@ def _planned_count(definition: TableDefinition) -> PlannedStatement:
     sql, binds = statements.count_rows(definition)
     values = f" with {' and '.join(map(str, binds))}" if binds else ""
     return PlannedStatement(note=f"before and after: how many rows are there{values}", sql=sql)
+
+
+# --- Mode replay: a capture is read once, before the run, and dealt to the workers as value pools --------------------
+
+
+def deal_replay(scenario: Scenario, folder: Path, stop: Event | None = None) -> tuple[Scenario, dict[str, Pool]]:
+    """Mode replay: the scenario with the plan of each worker, and what each is to send. The number of workers must be
+    settled."""
+    replay = scenario.load.replay
+    if replay is None:
+        return scenario, {}
+    try:
+        manifest = read_manifest(folder, replay.folder)
+    except (OSError, ValueError) as error:
+        raise CaptureUnusable(f"{replay.folder} is no capture: {error}") from error
+    if manifest.statements_sha256 != replay.capture:
+        raise CaptureUnusable(f"{replay.folder} has changed since the scenario was read", remedy="Run it again.")
+    _require_described(folder / replay.folder, manifest)
+    dealt = replay_pools(
+        _until(stop, read_statements(folder / replay.folder)),
+        manifest,
+        scenario.workload.statements,
+        scenario.load,
+        own_database=scenario.target.database is not None,
+        of_user=_fresh_values(replay) if replay.users > 1 and replay.pseudonyms else as_recorded,
+    )
+    load = dataclasses.replace(
+        scenario.load, replay=dataclasses.replace(replay, planned=dealt.planned, recorded=dealt.recorded)
+    )
+    return dataclasses.replace(scenario, load=load), {pool.name: pool for pool in dealt.pools}
+
+
+def _fresh_values(replay: Replay) -> UserStatement:
+    """Values of each user in place of the recorded pseudonyms. The parser is slow to import, and seldom needed."""
+    try:
+        from loadgen.capture.statement_text import FreshValues
+    except ModuleNotFoundError as error:
+        raise CaptureUnusable(
+            f"load.users needs a package that is not installed: {error.name}",
+            remedy="Install loadgen with its extra `capture`: pip install 'loadgen[capture]'.",
+        ) from error
+    return FreshValues(replay.capture, replay.users).of_user
+
+
+def _until(stop: Event | None, statements: Iterator[RecordedStatement]) -> Iterator[RecordedStatement]:
+    for one in statements:
+        if stop is not None and stop.is_set():
+            raise PreparationStopped("stopped while the capture was read")
+        yield one
+
+
+def _require_described(folder: Path, manifest: CaptureManifest) -> None:
+    path = folder / STATEMENTS_FILE
+    try:
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise CaptureUnusable(f"{path} cannot be read: {error.strerror}") from error
+    if found != manifest.statements_sha256:
+        raise CaptureUnusable(f"{path} is damaged or was changed: {MANIFEST_FILE} describes another file")
+
+
+def read_statements(folder: Path) -> Iterator[RecordedStatement]:
+    """The statements of a capture, in order."""
+    path = folder / STATEMENTS_FILE
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            check_header(file.readline())
+            for line in file:
+                yield RecordedStatement.of_line(line)
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError, InvalidCapture) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise CaptureUnusable(f"{path} cannot be read: {reason}") from error

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from loadgen.prepare.sql_values import ROW, literal
-from loadgen.prepare.table_definition import TableDefinition
+from loadgen.prepare.table_definition import ROW, TableDefinition, literal
 from loadgen.snowflake.ident import LENGTH_MAX, Identifier, QualifiedName
 
 WHERE_AM_I = "SELECT CURRENT_DATABASE(), CURRENT_SCHEMA()"

@@ -10,15 +10,241 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
+import zlib
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
+from decimal import Decimal
 from typing import Self
 
-from loadgen.model.workload import Literal, Sequence, Uuid
-from loadgen.prepare.sql_values import SqlRandom, sql_value, table_number
+from loadgen.model.workload import (
+    Choice,
+    KeyRange,
+    Literal,
+    Normal,
+    Parameter,
+    Scalar,
+    Sequence,
+    Text,
+    Timestamp,
+    Uniform,
+    UniformFloat,
+    Uuid,
+)
 from loadgen.scenario.model import ColumnSpec, Scenario, TableSpec, TableType
 from loadgen.snowflake.ident import Identifier, QualifiedName
+
+# --- A column's generator as an SQL expression over N, the number of the row from 0 ----------------------------------
+#
+# Randomness is a digest of seed, table, column and N, so the same row has the same values in whichever statement it
+# is made, and on every server: RANDOM(seed) would give others for other chunks. A remainder of 64 bits favours the
+# small numbers of a range by at most one part in 2**14, at the largest range that is taken; for ordinary ones by far
+# less than any sample could show.
+#
+# Texts are digests in base64, whose 64 symbols are mapped to the alphabet, those that do not divide evenly left out.
+# Of 10**12 texts about one is too short. Generators without an SQL form (zipfian, hotspot, bounded normal, very long
+# texts and large alphabets) give None; `rows` makes their tables.
+
+ROW = "N"  # what the row's number is called in a statement
+SIZE_MAX = 1 << 50  # of a range of whole numbers; a century of microseconds is just above it
+CHOICES_MAX = 100  # more would make a CASE that is slow to go through
+DIGESTS_MAX = 16  # of one text
+TOO_SHORT = 1e-12  # chance that the digests of a text hold too few symbols
+
+_FLOAT_STEPS = 1 << 53
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+_SYMBOLS = _LETTERS.upper() + _LETTERS + "0123456789+/"  # of base64
+_DIGEST_SYMBOLS = 85  # of a SHA-512; the 86th holds two bits only
+_DIGITS_MAX = 38  # of a NUMBER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SqlRandom:
+    """The random numbers of one column; each `draw` is a separate stream."""
+
+    seed: int
+    table: int  # see table_number
+    column: int
+
+    def message(self, draw: str) -> str:
+        return f"'{self.seed}.{self.table}.{self.column}.{draw}.' || {ROW}"
+
+    def below(self, size: int, draw: str = "0") -> str:
+        """Whole numbers from 0 up to, not including, `size`."""
+        return f"MOD(MD5_NUMBER_LOWER64({self.message(draw)}), {size})"
+
+    def unit(self, draw: str = "0") -> str:
+        """Numbers from 0 up to, not including, 1."""
+        return f"({self.below(_FLOAT_STEPS, draw)}::FLOAT / {_FLOAT_STEPS})"
+
+
+def table_number(name: str) -> int:
+    """Tells apart the random numbers of a scenario's tables: no two shall agree row by row."""
+    return zlib.crc32(name.encode())
+
+
+def sql_value(parameter: Parameter, draws: SqlRandom) -> str | None:
+    """The expression; None when there is none."""
+    match parameter:
+        case Literal(value=value):
+            return literal(value)
+        case Sequence(start=start, sharded=False):
+            return f"{ROW} + {start}" if start >= 0 else f"{ROW} - {-start}"
+        case Uniform(keys=KeyRange() as keys, sharded=False):
+            return _whole(keys, draws)
+        case UniformFloat():
+            return _fraction(parameter, draws)
+        case Normal(low=None, high=None):
+            return _normal(parameter, draws)
+        case Choice():
+            return _choice(parameter, draws)
+        case Text():
+            return _text(parameter, draws)
+        case Uuid():
+            return _uuid(draws)
+        case Timestamp():
+            return _sql_moment(parameter, draws)
+        case _:
+            return None
+
+
+def literal(value: Scalar) -> str:
+    """A value as SQL. Backslashes are doubled too: they escape in Snowflake's texts."""
+    match value:
+        case None:
+            return "NULL"
+        case bool():
+            return "TRUE" if value else "FALSE"
+        case int():
+            return str(value)
+        case float():
+            exact = f"{Decimal(repr(value)):f}"
+            return exact if len(exact.strip("-").replace(".", "")) <= _DIGITS_MAX else _float(value)
+        case _:
+            return "'" + value.replace("\\", "\\\\").replace("'", "''") + "'"
+
+
+def _float(value: float) -> str:
+    return f"'{value!r}'::FLOAT"
+
+
+def _whole(keys: KeyRange, draws: SqlRandom) -> str | None:
+    return f"{keys.low} + {draws.below(keys.size)}" if keys.size <= SIZE_MAX else None
+
+
+def _fraction(parameter: UniformFloat, draws: SqlRandom) -> str | None:
+    span = parameter.high - parameter.low
+    if not math.isfinite(span):
+        return None
+    # Rounding must not reach the upper end, which is not included.
+    last = math.nextafter(parameter.high, parameter.low)
+    return f"LEAST({_float(parameter.low)} + {draws.unit()} * {_float(span)}, {_float(last)})"
+
+
+def _normal(parameter: Normal, draws: SqlRandom) -> str:
+    """Box and Muller's transformation of two numbers; the first is never 0."""
+    radius = f"SQRT(-2 * LN(({draws.below(_FLOAT_STEPS)} + 1)::FLOAT / {_FLOAT_STEPS}))"
+    value = f"{_float(parameter.mean)} + {_float(parameter.stddev)} * {radius} * COS(2 * PI() * {draws.unit('1')})"
+    return f"ROUND({value})" if parameter.whole else value
+
+
+def _choice(parameter: Choice, draws: SqlRandom) -> str | None:
+    weights = parameter.weights or (1,) * len(parameter.values)
+    total = sum(weights)
+    if len(parameter.values) > CHOICES_MAX or total > SIZE_MAX:
+        return None
+    texts = [literal(value) for value in alike(parameter.values)]
+    point, cases, end = draws.below(total), "", 0
+    for text, weight in zip(texts, weights, strict=True):
+        end += weight
+        cases += f" WHEN {point} < {end} THEN {text}" if weight else ""
+    return f"CASE{cases} END"
+
+
+def alike(values: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
+    """Values of several kinds as texts: a column of an INSERT has one type, and the table's decides in the end."""
+    kinds = {_kind(value) for value in values if value is not None}
+    return values if len(kinds) < 2 else tuple(None if value is None else _as_text(value) for value in values)
+
+
+def _kind(value: Scalar) -> str:
+    if isinstance(value, bool):
+        return "boolean"
+    return "text" if isinstance(value, str) else "number"
+
+
+def _as_text(value: Scalar) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _text(parameter: Text, draws: SqlRandom) -> str | None:
+    longest = parameter.length if parameter.length_max is None else parameter.length_max
+    size = len(parameter.alphabet)
+    if longest == 0:
+        return "''"
+    digests = _digests_for(longest, size) if size <= len(_SYMBOLS) else None
+    if digests is None:
+        return None
+    messages = [draws.message(f"t{number}") for number in range(digests)]
+    symbols = " || ".join(f"LEFT(BASE64_ENCODE(SHA2_BINARY({m}, 512)), {_DIGEST_SYMBOLS})" for m in messages)
+    if parameter.alphabet == _LETTERS:  # the same text in a fraction of the time: what is no letter is removed
+        letters = f"LOWER({symbols})"
+        for symbol in _SYMBOLS[52:]:
+            letters = f"REPLACE({letters}, {literal(symbol)}, '')"
+    else:
+        letters = f"TRANSLATE({symbols}, {literal(_SYMBOLS)}, {literal(parameter.alphabet * (len(_SYMBOLS) // size))})"
+    lengths = longest - parameter.length + 1
+    length = str(longest) if lengths == 1 else f"{parameter.length} + {draws.below(lengths)}"
+    return f"LEFT({letters}, {length})"
+
+
+def _digests_for(length: int, alphabet_size: int) -> int | None:
+    """How many digests a text needs, so that what is left of their symbols is long enough."""
+    kept = len(_SYMBOLS) // alphabet_size * alphabet_size / len(_SYMBOLS)
+    for digests in range(1, DIGESTS_MAX + 1):
+        if _chance_of_fewer(length, digests * _DIGEST_SYMBOLS, kept) < TOO_SHORT:
+            return digests
+    return None
+
+
+def _chance_of_fewer(wanted: int, symbols: int, kept: float) -> float:
+    """P(Binomial(symbols, kept) < wanted)."""
+    if kept == 1.0:
+        return float(symbols < wanted)
+    if symbols < wanted:
+        return 1.0
+    log_all = math.lgamma(symbols + 1)
+    return sum(
+        math.exp(
+            log_all
+            - math.lgamma(count + 1)
+            - math.lgamma(symbols - count + 1)
+            + count * math.log(kept)
+            + (symbols - count) * math.log1p(-kept)
+        )
+        for count in range(wanted)
+    )
+
+
+def _uuid(draws: SqlRandom) -> str:
+    """Version 4: the digest but for its 13th digit, and two bits of its 17th."""
+    digest = f"MD5({draws.message('0')})"
+    variant = f"TRANSLATE(SUBSTR({digest}, 17, 1), '0123456789abcdef', '89ab89ab89ab89ab')"
+    return (
+        f"SUBSTR({digest}, 1, 8) || '-' || SUBSTR({digest}, 9, 4) || '-4' || SUBSTR({digest}, 14, 3) || '-' || "
+        f"{variant} || SUBSTR({digest}, 18, 3) || '-' || SUBSTR({digest}, 21, 12)"
+    )
+
+
+def _sql_moment(parameter: Timestamp, draws: SqlRandom) -> str | None:
+    span = parameter.high - parameter.low
+    span_us = (span.days * 86_400 + span.seconds) * 1_000_000 + span.microseconds
+    if span_us > SIZE_MAX:
+        return None
+    low = parameter.low.isoformat(sep=" ", timespec="microseconds")
+    return f"DATEADD(microsecond, {draws.below(span_us)}, '{low}'::TIMESTAMP_NTZ)"
+
 
 OURS = "loadgen:prepare:"
 VERSION = "1"  # of the marker, and of how rows are made from a definition

@@ -12,8 +12,9 @@ from loadgen.metrics.percentile import is_supported
 from loadgen.report import formatting
 from loadgen.report.compare import interval, point, remarks, unit, value_text, verdict
 from loadgen.report.formatting import html
-from loadgen.report.page import note, section, short, table, verdict_page, whole
-from loadgen.report.svg import Axis, Chart, ChartBand, ChartDot, ChartLine, linear_axis, log_axis, svg, time_axis
+from loadgen.report.page import note, section, short, stroke, table, verdict_page, whole
+from loadgen.report.records import REACH_PARTS, stretches
+from loadgen.report.svg import Axis, Chart, ChartBand, ChartDot, ChartLine, Point, linear_axis, log_axis, svg, time_axis
 from loadgen.rules.bootstrap import log_quantile
 from loadgen.rules.comparability import Measure, SettingDifference
 from loadgen.rules.comparison import ChangeVerdict, Comparison, MeasuredRun, MetricChange
@@ -23,6 +24,7 @@ COLOURS = ("s1", "s2")
 LETTERS = ("A", "B")
 
 _POINTS_MAX = 600  # of a line; more cannot be seen
+_LINE_MIN = 2  # points: fewer are no line
 _CURVE = tuple(sorted({*range(10, 990, 20), *range(900, 1_000, 5), 999}))  # thousandths
 _TICKS = {500: "50", 900: "90", 950: "95", 990: "99", 999: "99.9"}
 _REACH = 3.0  # how many limits the picture of changes shows
@@ -39,9 +41,9 @@ def charts(comparison: Comparison) -> Iterator[Chart]:
         return  # seconds of different levels say nothing about each other
     runs = (comparison.a, comparison.b)
     if all(len(run.series) for run in runs):
-        yield _over_time("rate", "Statements per second", runs, _rates, "/s")
-        yield _over_time("p50", "Response time, p50 of each second", runs, lambda run: _quantiles(run, 500), " ms")
-        yield _over_time("p95", "Response time, p95 of each second", runs, lambda run: _quantiles(run, 950), " ms")
+        yield from _over_time("rate", "Statements per second", runs, _rates, "/s")
+        yield from _over_time("p50", "Response time, p50", runs, lambda run: _quantiles(run, 500), " ms")
+        yield from _over_time("p95", "Response time, p95", runs, lambda run: _quantiles(run, 950), " ms")
     curves = [_curve(run.merged.tally.whole.succeeded.response.counts) for run in runs]
     if all(curves):
         yield _percentiles(curves)
@@ -72,6 +74,7 @@ def _changes(changes: Sequence[MetricChange]) -> Chart:
         bands=(ChartBand(start=-1.0, end=1.0, label="within the limit", css="warmup"),),
         x_title="better ← limits → worse",
         height=60 + _ROW_HEIGHT * len(changes),
+        width=600,
     )
 
 
@@ -79,35 +82,49 @@ def _over_time(
     chart_id: str,
     title: str,
     runs: Sequence[MeasuredRun],
-    values_of: Callable[[MeasuredRun], list[float | None]],
+    points_of: Callable[[MeasuredRun], list[Point]],
     unit: str,
-) -> Chart:
+) -> Iterator[Chart]:
+    """None when a run has too few samples for a line."""
     lines = []
     for run, letter, css in zip(runs, LETTERS, COLOURS, strict=True):
-        ends_s = np.cumsum(run.series.seconds).tolist()
-        every = -(-len(ends_s) // _POINTS_MAX)
-        points = tuple(zip(ends_s, values_of(run), strict=True))[::every]
-        lines.append(ChartLine(name=letter, css=css, points=points))
-    known = [y for line in lines for _, y in line.points if y is not None]
-    return Chart(
+        points = points_of(run)
+        every = -(-len(points) // _POINTS_MAX)
+        lines.append(ChartLine(name=letter, css=css, points=tuple(points[::every])))
+    known = [[y for _, y in line.points if y is not None] for line in lines]
+    if min(map(len, known)) < _LINE_MIN:
+        return
+    yield Chart(
         chart_id=chart_id,
         title=title,
         description="Run A and run B, both from the beginning of their measurement.",
-        x=time_axis(max(line.points[-1][0] for line in lines)),
-        y=linear_axis(max(known, default=1.0), unit=unit),
+        x=time_axis(max(float(run.series.seconds.sum()) for run in runs)),
+        y=linear_axis(max(max(own) for own in known), unit=unit),
         lines=tuple(lines),
     )
 
 
-def _rates(run: MeasuredRun) -> list[float | None]:
-    return list((run.series.buckets.sum(axis=1) / run.series.seconds).tolist())
+def _spans_s(run: MeasuredRun) -> list[tuple[float, float]]:
+    ends_s = np.cumsum(run.series.seconds)
+    return list(zip((ends_s - run.series.seconds).tolist(), ends_s.tolist(), strict=True))
 
 
-def _quantiles(run: MeasuredRun, per_mille: int) -> list[float | None]:
-    return [
-        math.exp(log_quantile(row, per_mille)) / NS_PER_MS if is_supported(per_mille, int(row.sum())) else None
-        for row in run.series.buckets
-    ]
+def _rates(run: MeasuredRun) -> list[Point]:
+    rates = (run.series.buckets.sum(axis=1) / run.series.seconds).tolist()
+    return [((start_s + end_s) / 2, rate) for (start_s, end_s), rate in zip(_spans_s(run), rates, strict=True)]
+
+
+def _quantiles(run: MeasuredRun, per_mille: int) -> list[Point]:
+    """Where a second has too few samples, its neighbours are taken with it, as in the report of a run."""
+    buckets, spans_s = run.series.buckets, _spans_s(run)
+    counts = [int(count) for count in buckets.sum(axis=1)]
+    points: list[Point] = []
+    for first, last in stretches(range(len(counts)), counts, spans_s, per_mille, spans_s[-1][1] / REACH_PARTS):
+        row = buckets[first : last + 1].sum(axis=0)
+        known = is_supported(per_mille, int(row.sum()))
+        value = math.exp(log_quantile(row, per_mille)) / NS_PER_MS if known else None
+        points.append(((spans_s[first][0] + spans_s[last][1]) / 2, value))
+    return points
 
 
 def _percentiles(curves: Sequence[Sequence[tuple[float, float]]]) -> Chart:
@@ -215,7 +232,8 @@ def _picture(chart: Chart) -> str:
         ""
         if chart.dots
         else "".join(
-            f'<span class="key {css}"><i></i>{letter}</span>' for letter, css in zip(LETTERS, COLOURS, strict=True)
+            f'<span class="key">{stroke(css)}<span>{letter}</span></span>'
+            for letter, css in zip(LETTERS, COLOURS, strict=True)
         )
     )
     return (

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,22 +12,32 @@ from typing import Any
 from loadgen.log import printable
 from loadgen.model.experiment import Decision, ExperimentMetric, ExperimentMetricKind
 from loadgen.report import formatting
+from loadgen.report.formatting import markdown
 from loadgen.rules.experiment import (
     ERROR,
     ArmComparison,
     BlockValues,
     ExperimentDesign,
     block_order,
-    blocks_to_decide,
     compare_arms,
     dominated_arms,
 )
-from loadgen.rules.measurement import Measurement, MeasurementOutcome, complete_blocks, figures_document
-from loadgen.rules.price import price_per_thousand
+from loadgen.rules.measurement import (
+    Measurement,
+    MeasurementFigures,
+    MeasurementOutcome,
+    complete_blocks,
+    figures_document,
+    warehouse_document,
+)
+from loadgen.rules.metering import ExperimentMetering, metering_document
+from loadgen.rules.price import price_inside
 from loadgen.units import counted
 
 SCHEMA_VERSION = 1
-NO_BOUND = "no bound yet"
+OUTSIDE_LIMITS = "outside the limits"
+NO_BOUND = "no bound"
+RUNNING = "running"  # the verdict of an experiment that a process leads
 BLOCKS_SHOWN = 6  # newest blocks in the progress output
 
 
@@ -46,13 +58,15 @@ class ExperimentFacts:
     begun: int  # blocks
     measured: Sequence[Measurement]
     connections: Mapping[str, int]  # of arms with a closed loop, by arm
-    verdict: str  # decided, undecided, cancelled, failed or invalid
+    only_connections_differ: bool  # between the arms
+    verdict: str  # decided, undecided, cancelled, failed, invalid, running or interrupted
     exit_code: int
     reason: str
 
     @property
     def is_final(self) -> bool:
-        return self.begun >= self.design.blocks_max
+        """Whether this is the planned last look. While the last block runs it is not: that look comes once."""
+        return self.begun >= self.design.blocks_max and self.verdict != RUNNING
 
 
 def experiment_document(facts: ExperimentFacts) -> dict[str, Any]:
@@ -97,12 +111,20 @@ def experiment_document(facts: ExperimentFacts) -> dict[str, Any]:
             "rates_date": facts.rates_date,
         },
         "credits": _total(one.billed for one in facts.measured),
+        "only_connections_differ": facts.only_connections_differ,
         "arms": arms,
         "comparisons": [_comparison(one) for one in found],
         "measurements": [_measurement(one) for one in facts.measured],
     }
     document["answer"] = answer(document)
     return document
+
+
+def with_metering(document: Mapping[str, Any], metering: ExperimentMetering) -> dict[str, Any]:
+    """The same with what Snowflake metered, for each arm where that can be told."""
+    by_arm = metering.arms or {}
+    arms = [{**arm, "metered_credits": by_arm.get(arm["arm"])} for arm in document["arms"]]
+    return {**document, "arms": arms, "metering": metering_document(metering)}
 
 
 def _arms(facts: ExperimentFacts, blocks: Sequence[BlockValues]) -> list[dict[str, Any]]:
@@ -115,26 +137,34 @@ def _arms(facts: ExperimentFacts, blocks: Sequence[BlockValues]) -> list[dict[st
             for one in mine
             if one.block in counted_blocks and one.outcome is MeasurementOutcome.OK and one.figures is not None
         ]
-        served = [one.served for one in usable if one.served is not None]
+        inside = sum(one.inside for one in usable)
+        prices = [price for one in usable if (price := one.price(facts.credit_price)) is not None]
         arms.append(
             {
                 "arm": name,
                 "connections": facts.connections.get(name),
+                "warehouse": _warehouse(usable),
                 "measurements": len(usable),
                 "qps": _mean([one.qps for one in usable]),
                 "latency_ms": {
                     key: _mean([one.latency_ms.get(key) for one in usable]) for key in ("p50", "p95", "p99")
                 },
                 "error_rate": math.fsum(one.error_rate for one in usable) / len(usable) if usable else None,
-                "limits_held": sum(one.inside for one in usable),
-                "serving": bool(usable) and 2 * sum(one.inside for one in usable) > len(usable),
+                "limits_held": inside,
+                "serving": bool(usable) and 2 * inside > len(usable),
                 "credits": _total(one.billed for one in mine),
-                "price_per_1000": price_per_thousand(served, facts.credit_price)
-                if len(served) == len(usable)
-                else None,
+                "price_per_1000": price_inside(prices, inside) if len(prices) == len(usable) else None,
             }
         )
     return arms
+
+
+def _warehouse(usable: Sequence[MeasurementFigures]) -> dict[str, Any] | None:
+    """As polls saw it in every measurement, with the most clusters; None: they did not, or its size changed."""
+    seen = [one.warehouse for one in usable]
+    if not seen or None in seen or len({(one.size, one.kind) for one in seen if one is not None}) > 1:
+        return None
+    return warehouse_document(max((one for one in seen if one is not None), key=lambda one: one.clusters))
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -213,6 +243,10 @@ def comparison_sentence(one: Mapping[str, Any]) -> str:
             return f"{b} and {a} are equivalent in {name}: they differ by less than {one['margin']:.0%}."
         case Decision.UNDECIDED:
             return f"Whether {b} is better than {a} in {name} is not decided: the difference is {interval}."
+        case Decision.OUTSIDE:
+            return f"{b} and {a} are not compared in {name}: an arm outside the limits has none."
+    if one["change"] is None:  # an arm served nothing inside the limits
+        return f"{b} is {one['decision']} than {a} in {name}: the difference is {interval}."
     more = "higher" if one["change"] > 0 else "lower"
     return f"{b} is {one['decision']} than {a}: {name} is {abs(one['change']):.1%} {more} ({interval})."
 
@@ -242,7 +276,8 @@ def experiment_text(document: Mapping[str, Any]) -> str:
     head = f"{document['verdict'].upper()}  {name}  experiment {experiment_id}"
     lines = [f"{head}: {printable(document['exit_reason'], 500)}", f"  {printable(document['answer'], 2_000)}", ""]
     price = f"price of 1,000 in {currency}"
-    arms: list[tuple[str, ...]] = [(*_ARM_HEAD, price, "frontier"), *map(_arm_row, document["arms"])]
+    head_of_arms = (*credits_head(_ARM_HEAD, document), price, "frontier")
+    arms: list[tuple[str, ...]] = [head_of_arms, *map(_arm_row, document["arms"])]
     lines += formatting.aligned(arms, left=(0, len(arms[0]) - 1))
     lines.append("")
     pairs = [_PAIR_HEAD, *(_pair_row(one) for one in document["comparisons"])]
@@ -255,6 +290,8 @@ def experiment_text(document: Mapping[str, Any]) -> str:
     if document["credits"] is not None:
         rates = f"rates of {printable(document['price']['rates_date'], 40)}"
         lines.append(f"Credits and prices are estimated from polls of the warehouse ({rates}).")
+    if (metered := metering_text(document)) is not None:
+        lines.append(printable(metered, 1_000))
     return "\n".join(lines)
 
 
@@ -273,8 +310,39 @@ def arm_numbers(arm: Mapping[str, Any], *, unit: str = "") -> tuple[str, ...]:
         formatting.percent(arm["error_rate"]),
         f"{arm['limits_held']} of {arm['measurements']}",
         formatting.NONE if credits is None else f"{credits:.4f}",
+        *metered_cell(arm),
         formatting.NONE if price is None else f"{price:.3g}",
     )
+
+
+def credits_head(head: Sequence[str], document: Mapping[str, Any]) -> tuple[str, ...]:
+    """The head of a table of arms whose last column is credits, with what was metered beside them."""
+    return (*head[:-1], "estimated credits", "metered") if document.get("metering") else tuple(head)
+
+
+def metered_cell(arm: Mapping[str, Any]) -> tuple[str, ...]:
+    """Empty: metering was not read."""
+    if "metered_credits" not in arm:
+        return ()
+    credits = arm["metered_credits"]
+    return (formatting.NONE if credits is None else f"{credits:.4f}",)
+
+
+def metering_text(document: Mapping[str, Any]) -> str | None:
+    """What Snowflake metered beside what was estimated, in a sentence or two; None: metering was not read."""
+    metering = document.get("metering")
+    if not metering:
+        return None
+    estimated = formatting.NONE if document["credits"] is None else f"{document['credits']:.4f}"
+    said = [
+        f"Metered: {metering['credits']:.4f} credits of {', '.join(metering['warehouses'])} in"
+        f" {counted(metering['hours'], 'whole hour')}, whatever else used them included; estimated: {estimated}."
+    ]
+    if metering["note"]:
+        said.append(f"{metering['note'][:1].upper()}{metering['note'][1:]}.")
+    if not metering["complete"]:
+        said.append("It may still change: metering is up to 3 hours late.")
+    return " ".join(said)
 
 
 def frontier_text(arm: Mapping[str, Any]) -> str:
@@ -283,7 +351,7 @@ def frontier_text(arm: Mapping[str, Any]) -> str:
         return ""
     if arm["dominated_by"]:
         return f"dominated by {', '.join(map(printable, arm['dominated_by']))}"
-    return "on it" if arm["on_frontier"] else "outside the limits"
+    return "on it" if arm["on_frontier"] else OUTSIDE_LIMITS
 
 
 def _pair_row(one: Mapping[str, Any]) -> tuple[str, ...]:
@@ -307,24 +375,123 @@ def block_lines(design: ExperimentDesign, blocks: Sequence[BlockValues], currenc
     width = max(map(len, titles.values()))
     numbers = ", ".join(str(block.number) for block in shown)
     return [f"measured in {'block' if len(shown) == 1 else 'blocks'} {numbers}:"] + [
-        f"  {title:<{width}}  " + "  ".join(value_text(metric, block.values[arm][metric], currency) for block in shown)
+        f"  {title:<{width}}  " + "  ".join(_block_text(metric, block, arm, currency) for block in shown)
         for (metric, arm), title in titles.items()
     ]
 
 
-def progress_text(design: ExperimentDesign, found: Sequence[ArmComparison]) -> str:
-    """After a block: what is decided, what is not, and what would decide it."""
-    undecided = [one for one in found if one.decision is Decision.UNDECIDED and one.change is not None]
-    done = sum(one.decision is not Decision.UNDECIDED for one in found)
-    shown = "; ".join(_open_text(design, one) for one in undecided[:3])
-    more = f"; and {len(undecided) - 3} more" if len(undecided) > 3 else ""
-    return f"{done} of {len(found)} comparisons are decided{f'; open: {shown}{more}' if shown else ''}"
+def _block_text(metric: ExperimentMetric, block: BlockValues, arm: str, currency: str) -> str:
+    if metric.kind is ExperimentMetricKind.PRICE and arm in block.outside:
+        return OUTSIDE_LIMITS
+    return value_text(metric, block.values[arm][metric], currency)
 
 
-def _open_text(design: ExperimentDesign, one: ArmComparison) -> str:
-    low, high = one.low if one.low > -1 else None, one.high if math.isfinite(one.high) else None
-    interval = f"{change_text(low)} to {change_text(high)}" if low is not None and high is not None else NO_BOUND
-    needed = blocks_to_decide(design, one)
-    many = "" if len(one.by_block) < 2 else f", not by {design.blocks_max} blocks" if needed is None else ""
-    likely = f", decided after about {needed} blocks" if needed is not None else many
-    return f"{one.metric.text} of {one.b} compared with {one.a} {change_text(one.change)} ({interval}){likely}"
+# --- An experiment as report.md for a pull request, and as junit.xml for CI. Pure ------------------------------------
+
+NAME_MAX = 100
+TEXT_MAX = 300
+_WORDS = re.compile(r"[A-Za-z0-9:.,%()+ -]+")
+_MARKS = {"decided": "✅", "undecided": "❔", "invalid": "⚠️", "cancelled": "⏹️", "failed": "❌"}
+
+
+def experiment_markdown(document: Mapping[str, Any]) -> str:
+    """Verdict, answer, arms, pairs."""
+    verdict = str(document["verdict"])
+    parts = [
+        f"## {_MARKS.get(verdict, '')} {markdown(document['name'], NAME_MAX)}: {_plain(verdict.upper())}",
+        _plain(document["answer"]),
+        _experiment_arms(document),
+        _pairs(document),
+    ]
+    blocks = document["blocks"]
+    parts.append(
+        f"{len(blocks['complete'])} complete blocks of {blocks['begun']} begun, at most {blocks['maximum']}. Intervals"
+        f" hold simultaneously, at every look, with {1 - document['error']:.0%} probability. Experiment"
+        f" {markdown(document['experiment_id'])}."
+    )
+    if document["credits"] is not None:
+        parts.append(
+            f"Credits and prices are estimated, with the rates of {markdown(document['price']['rates_date'], 40)}."
+        )
+    if (metered := metering_text(document)) is not None:
+        parts.append(_plain(metered))
+    return "\n\n".join(parts) + "\n"
+
+
+def _plain(text: str) -> str:
+    """Text of loadgen as it is; text with other characters as code."""
+    return text if _WORDS.fullmatch(text) else markdown(text, 2_000)
+
+
+def _experiment_arms(document: Mapping[str, Any]) -> str:
+    currency = markdown(document["price"]["currency"], 10)
+    is_metered = bool(document.get("metering"))
+    credits = " estimated credits | metered |" if is_metered else ""
+    price_head = f"price of 1,000 ({currency})"
+    rows = [f"| arm | statements/s | p95 ms | errors | inside the limits |{credits} {price_head} | frontier |"]
+    rows.append(f"|---|---:|---:|---:|---:|{'---:|---:|' if is_metered else ''}---:|---|")
+    for arm in document["arms"]:
+        price = arm["price_per_1000"]
+        cells = (
+            markdown(arm["arm"], NAME_MAX),
+            formatting.rate(arm["qps"]),
+            formatting.ms(arm["latency_ms"]["p95"]),
+            formatting.percent(arm["error_rate"]),
+            f"{arm['limits_held']} of {arm['measurements']}",
+            *((_credits(arm["credits"]), *metered_cell(arm)) if is_metered else ()),
+            formatting.NONE if price is None else f"{price:.3g}",
+            "" if arm["on_frontier"] is None else "yes" if arm["on_frontier"] else "no",
+        )
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def _credits(value: float | None) -> str:
+    return formatting.NONE if value is None else f"{value:.4f}"
+
+
+def _pairs(document: Mapping[str, Any]) -> str:
+    rows = [
+        "| metric | arm | compared with | change | interval | margin | decision |",
+        "|---|---|---|---:|---:|---:|---|",
+    ]
+    for one in document["comparisons"]:
+        cells = (
+            *(markdown(one[key], NAME_MAX) for key in ("metric", "b", "a")),
+            formatting.NONE if one["change"] is None else change_text(one["change"]),
+            f"{change_text(one['low'])} to {change_text(one['high'])}",
+            f"{one['margin']:.1%}",
+            _plain(one["decision"]),
+        )
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def experiment_junit(document: Mapping[str, Any]) -> str:
+    """A test case for the experiment, and one for each comparison, which fails when it is undecided."""
+    name = f"loadgen.experiment.{formatting.xml(str(document['name']), 200)}"
+    suite = ElementTree.Element("testsuite", name=name)
+    whole = ElementTree.SubElement(suite, "testcase", name="the experiment was carried through", classname=name)
+    if document["verdict"] not in ("decided", "undecided"):
+        _say(whole, "error", str(document["verdict"]), str(document["exit_reason"]))
+    for one in document["comparisons"]:
+        title = formatting.xml(f"{one['metric']}: {one['b']} compared with {one['a']}")
+        case = ElementTree.SubElement(suite, "testcase", name=title, classname=name)
+        if one["decision"] == "undecided":
+            _say(case, "failure", "undecided", comparison_sentence(one))
+    cases = suite.findall("testcase")
+    suite.set("tests", str(len(cases)))
+    suite.set("failures", str(sum(case.find("failure") is not None for case in cases)))
+    suite.set("errors", str(sum(case.find("error") is not None for case in cases)))
+    suite.set("skipped", "0")
+    suite.set("time", formatting.exact(sum(one["seconds"] for one in document["measurements"])))
+    root = ElementTree.Element("testsuites")
+    root.append(suite)
+    ElementTree.indent(root)
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(root, encoding="unicode")}\n'
+
+
+def _say(case: ElementTree.Element, kind: str, category: str, text: str) -> None:
+    message = printable(text, formatting.LINE_MAX)
+    said = ElementTree.SubElement(case, kind, type=formatting.xml(category), message=message)
+    said.text = formatting.xml(text, formatting.BLOCK_MAX)

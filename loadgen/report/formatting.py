@@ -10,9 +10,10 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from loadgen.log import printable
-from loadgen.metrics.connections import ReconnectReason
+from loadgen.metrics.logins import ReconnectReason
 from loadgen.model.threshold import InvalidThreshold, ThresholdMetric, parse_threshold
 from loadgen.rules.comparability import Measure
+from loadgen.units import counted
 
 NONE = "–"
 TOO_FEW = "too few samples"
@@ -244,3 +245,21 @@ def login_words(logins: Mapping[str, Any]) -> str:
     why = ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in reopened.items())
     again = f"{sum(reopened.values()):,} opened again ({why})" if reopened else "none opened again"
     return f"{again}, {refused:,} {'login' if refused == 1 else 'logins'} refused"
+
+
+def connection_failures(logins: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The refused logins and lost connections that client.connections of summary.json lists, by time."""
+    return sorted((*(logins.get("last_refused") or ()), *(logins.get("last_lost") or ())), key=lambda one: one["at"])
+
+
+def failure_kind(failure: Mapping[str, Any]) -> str:
+    """What one of them is, and how many of the same second it stands for."""
+    count, reason = failure.get("count") or 1, failure.get("reason")
+    if reason is None:
+        return f"{counted(count, 'login')} refused"
+    return f"{counted(count, 'connection')} lost ({reason.replace('_', ' ')})"
+
+
+def failure_words(failure: Mapping[str, Any]) -> str:
+    code = "" if failure["code"] is None else f"{failure['code']}: "
+    return f"{failure['worker_id']}: {failure_kind(failure)}: {code}{failure['text']}"

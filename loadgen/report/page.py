@@ -82,12 +82,12 @@ def html_page(title: str, *body: str, css: str = "") -> str:
 
 
 def verdict_page(verdict: str, title: str, why: str, *parts: str, css: str, about: str = "", footer: str = "") -> str:
-    """A page without a script: a verdict and its reason, then the parts."""
+    """A page without a script: a verdict and its reason, then the parts. What scrolls is found by the style alone."""
     return html_page(
         f"{verdict}: {title}",
         f'<header><div class="banner"><span class="verdict">{verdict.upper()}</span><h1>{title}</h1></div>',
         f'<p class="why">{html(why)}</p>{about}</header><main>{"".join(parts)}</main><footer><p>{footer}</p></footer>',
-        css=css,
+        css=f"{css} plain",
     )
 
 
@@ -110,7 +110,7 @@ def code(content: str, limit: int) -> str:
 def figure(chart: Chart, keys: Sequence[tuple[str, str, str]], group: str = "", signs: str = "") -> str:
     """A chart with its legend: (css, name, unit) of each line. The script fills in what is under the cursor."""
     legend = signs + "".join(
-        f'<span class="key">{_stroke(css)}<span>{title}</span> <b data-unit="{unit}"></b></span>'
+        f'<span class="key">{stroke(css)}<span>{title}</span> <b data-unit="{unit}"></b></span>'
         for css, title, unit in keys
     )
     marked = f' data-group="{group}"' if group else ""
@@ -121,7 +121,7 @@ def figure(chart: Chart, keys: Sequence[tuple[str, str, str]], group: str = "", 
     )
 
 
-def _stroke(css: str) -> str:
+def stroke(css: str) -> str:
     """A piece of a line, drawn as the line is: the same class, so the same colour, width and dashes."""
     return f'<svg class="stroke" viewBox="0 0 26 8" aria-hidden="true"><path class="line {css}" d="M0 4H26"/></svg>'
 
@@ -168,8 +168,13 @@ linear-gradient(to right,var(--bg) 40%,transparent) left top/44px calc(100% + 2p
 linear-gradient(to left,var(--bg) 40%,transparent) right top/44px calc(100% + 2px) no-repeat local,
 linear-gradient(to right,var(--shade),transparent) left/16px 100% no-repeat scroll,
 linear-gradient(to left,var(--shade),transparent) right/16px 100% no-repeat scroll}
-.wide::before{content:"↔ scroll sideways";position:sticky;left:0;display:inline-block;color:var(--soft);font-size:12px;
-line-height:1.5}
+.wide::before,.plain :is(.plot,.scroll)::before{content:"↔ scroll sideways";position:sticky;left:0;
+display:inline-block;color:var(--soft);font-size:12px;line-height:1.5}
+.plain :is(.plot,.scroll)::before{display:block;width:max-content;visibility:hidden;height:0;animation:hint linear;
+animation-timeline:scroll(nearest inline)}
+@keyframes hint{from,to{visibility:visible;height:18px}}
+@supports not (animation-timeline:scroll()){@media (max-width:660px){
+.plain .plot::before{visibility:visible;height:18px}}}
 table{border-collapse:collapse;width:100%;font-size:14px}
 .fit table{width:auto}
 caption{text-align:left;color:var(--soft);font-size:13px;padding-bottom:4px}
@@ -196,6 +201,7 @@ figcaption{display:flex;flex-wrap:wrap;gap:2px 18px;align-items:baseline;font-si
 .stroke{width:26px;height:8px;margin-right:6px;vertical-align:middle}
 .share{display:block;width:100%;min-width:90px;height:9px;margin-top:6px}
 .plot svg{display:block;width:100%;min-width:620px;height:auto}
+.plot svg#changes{max-width:600px;min-width:480px}
 .pair{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(420px,100%),1fr));gap:6px 20px}
 .pair .plot svg{min-width:400px}
 .three{grid-template-columns:repeat(auto-fit,minmax(310px,1fr))}
@@ -219,11 +225,11 @@ svg .note{fill:var(--soft);font-size:10px}
 .band.stall{fill:var(--bad);opacity:.22}
 .mark line{stroke:var(--soft);stroke-dasharray:2 3;opacity:.75}
 .mark.start line,.mark.stop line{stroke:var(--ink);stroke-dasharray:none}
-.mark.lost line,.mark.broken line{stroke:var(--bad)}
+.mark.lost line,.mark.broken line,.mark.refused line,.mark.reconnect line{stroke:var(--bad)}
 .mark.lost line{stroke-width:2;stroke-dasharray:none}
 .mark.held line{stroke:var(--ok)}
 .mark.limited line{stroke:var(--warn)}
-svg .note.lost,svg .note.broken{fill:var(--bad)}
+svg :is(.note.lost,.note.broken,.note.refused,.note.reconnect){fill:var(--bad)}
 svg .note.held{fill:var(--ok)}
 svg .note.limited{fill:var(--warn)}
 line.limit{stroke:currentColor;stroke-width:1.3;stroke-dasharray:9 4}
@@ -246,7 +252,8 @@ footer{color:var(--soft);font-size:13px;margin-top:40px;border-top:1px solid var
 @media print{:root{--bg:#fff;--card:#fff;--ink:#000;--soft:#444;--line:#bbb;--grid:#ddd;--s1:#0b66c3;--s2:#c2410c;
 --s3:#0f7b5f;--s4:#8b3fa8;--s5:#8a6a00;--s6:#b0226e;--shade:transparent;--ok:#116a3a;--okbg:#fff;--bad:#b3261e;--badbg:#fff;--warn:#8a5200;--warnbg:#fff;--still:#333;
 --stillbg:#fff;--warmup:#8a93a0}
-body{font-size:11px}nav,.at,.key b,.wide::before{display:none}.verdict{border:1.5px solid currentColor}
+body{font-size:11px}nav,.at,.key b,.wide::before,.plain :is(.plot,.scroll)::before{display:none}
+.verdict{border:1.5px solid currentColor}
 main,header>*,footer>*{max-width:none;padding-inline:0}section{margin-top:20px}table{font-size:10px}
 th,caption{font-size:10px}
 th,td{padding:3px 6px}.plot svg{min-width:0}.pair{grid-template-columns:1fr 1fr}

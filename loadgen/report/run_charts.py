@@ -12,11 +12,22 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from loadgen.metrics.histogram import Histogram
+from loadgen.metrics.logins import LoginCounts
 from loadgen.model.threshold import InvalidThreshold, ThresholdCheck, ThresholdMetric, parse_threshold
 from loadgen.report import formatting
 from loadgen.report.formatting import html
 from loadgen.report.page import figure
-from loadgen.report.records import EventKind, RunEvent, RunRecord
+from loadgen.report.records import (
+    REACH_PARTS,
+    EventKind,
+    RunEvent,
+    RunRecord,
+    RunSecond,
+    is_gap,
+    percentile_line,
+    spans,
+    thin,
+)
 from loadgen.report.svg import (
     LANE,
     Axis,
@@ -32,15 +43,14 @@ from loadgen.report.svg import (
     log_axis,
     time_axis,
 )
-from loadgen.report.timeline import POINTS_MAX, RunSecond, is_gap, percentile_line, spans, thin
 from loadgen.scenario.model import LoadMode
 
 MARKS_MAX = 80
 LANES_MAX = 3  # lines of labels of marks
 LOG_FROM = 25.0  # ratio of the highest value to the median; above it a linear axis would show nothing else
 LIMIT_REACH = 2.0  # a limit up to this multiple of the highest value is on the axis; a higher one is shown by an arrow
+EDGE_S = 1.5  # how far the row in which a phase begins may be from the moment it was announced for
 AFTER_S = 10.0  # events so long after the last second are still shown
-REACH_PARTS = 10  # a percentile with few samples is joined over a tenth of the run at most
 MEASUREMENT = "MEASUREMENT"
 RESPONSE = (
     ThresholdMetric.P50,
@@ -156,24 +166,42 @@ class Timeline:
     def failures(self) -> str:
         """Empty when nothing failed, was skipped or cancelled."""
         kinds = [("failed", "s2"), ("skipped", "s4"), ("cancelled", "s5")]
-        tracks = [
-            self.track(
-                name, css, [getattr(one.counts, name) / one.length_s for one in self.points], formatting.rate, unit="/s"
-            )
-            for name, css in kinds
-            if any(getattr(point.counts, name) for point in self.points)
-        ]
-        if not tracks:
+        counts = {(name, css): [getattr(one.counts, name) for one in self.points] for name, css in kinds}
+        failures = self._per_second("failures", "Not succeeded, per second", counts)
+        if not failures:
             return ""
         rates = [None if one.counts.error_rate is None else 100 * one.counts.error_rate for one in self.points]
         failed = self.track("failed", "s2", rates, formatting.plain_percent)
-        return self.chart(
-            "error-rate",
-            "Error rate, percent of what was answered",
-            [failed],
-            self._limits(ThresholdMetric.ERROR_RATE),
-            height=140,
-        ) + self.chart("failures", "Not succeeded, per second", tracks, height=140)
+        return (
+            self.chart(
+                "error-rate",
+                "Error rate, percent of what was answered",
+                [failed],
+                self._limits(ThresholdMetric.ERROR_RATE),
+                height=140,
+            )
+            + failures
+        )
+
+    def logins(self) -> str:
+        """Empty when every connection was opened once and never lost."""
+        logins = [one.logins or LoginCounts() for one in self.points]
+        counts = {
+            ("replaced as planned", "s3"): [sum(one.reopened.values()) - one.lost for one in logins],
+            ("lost", "s2"): [one.lost for one in logins],
+            ("refused", "s4"): [one.refused for one in logins],
+        }
+        return self._per_second("logins", "Connections opened again, and logins refused, per second", counts)
+
+    def _per_second(self, name: str, title: str, counts: Mapping[tuple[str, str], Sequence[int]]) -> str:
+        """Rates of what happened at all; empty when nothing did."""
+        lengths_s = [point.length_s for point in self.points]
+        tracks = [
+            self.track(kind, css, [of / s for of, s in zip(own, lengths_s, strict=True)], formatting.rate, unit="/s")
+            for (kind, css), own in counts.items()
+            if any(own)
+        ]
+        return self.chart(name, title, tracks, height=140) if tracks else ""
 
     def client(self) -> str:
         track = self.track("CPU", "s3", [one.cpu_percent for one in self.points], formatting.plain_percent)
@@ -314,7 +342,7 @@ def _stalls(summary: Mapping[str, Any], points: Sequence[RunSecond], levels: Seq
 
 def _exact(edge: float, levels: Sequence[float]) -> float:
     """Seconds know their phase as a whole; where it was commanded for a moment, that counts."""
-    return min((level for level in levels if abs(level - edge) <= 1.0), key=lambda at: abs(at - edge), default=edge)
+    return min((level for level in levels if abs(level - edge) <= EDGE_S), key=lambda at: abs(at - edge), default=edge)
 
 
 def _bands(points: Sequence[RunSecond], levels: Sequence[float]) -> tuple[ChartBand, ...]:
@@ -356,34 +384,3 @@ def value_axis(values: Values, limits: Sequence[ChartLimit] = ()) -> Axis:
     if positive and highest > LOG_FROM * positive[len(positive) // 2] and len(positive) == len(known):
         return log_axis(min([positive[0], *(value for value in near if value > 0)]), max([highest, *near]))
     return linear_axis(max([highest, *near]))
-
-
-def warehouse_chart(record: RunRecord, hover: HoverData) -> str:
-    """Statements that ran and that waited, as the warehouse itself counted them."""
-    polls = [poll for poll in record.polls if poll.at_s >= 0]
-    step = max(math.ceil(len(polls) / POINTS_MAX), 1)
-    polls = polls[::step]
-    places = [poll.at_s for poll in polls]
-
-    def track(name: str, css: str, counts: Sequence[int | None], *, filled: bool = False) -> ChartSeries:
-        values = [None if value is None else float(value) for value in counts]
-        drawn = tuple(zip(places, values, strict=True))
-        return ChartSeries(name=name, css=css, values=values, drawn=drawn, shown=formatting.count, filled=filled)
-
-    tracks = [
-        track("running", "s1", [poll.running for poll in polls], filled=True),
-        track("queued", "s2", [poll.queued for poll in polls]),
-    ]
-    end_s = max([*places, *(float(second.end_s) for second in record.seconds[-1:])])
-    chart = Chart(
-        chart_id="polls",
-        title="Statements in the warehouse",
-        description=described(tracks),
-        x=time_axis(end_s),
-        y=value_axis([value for one in tracks for value in one.values]),
-        lines=tuple(ChartLine(name=one.name, css=one.css, points=one.drawn, filled=one.filled) for one in tracks),
-        height=150,
-    )
-    shown = [[track.shown(value) for value in track.values] for track in tracks]
-    hover.add(chart, "polls", ((at_s, f"at {clock(at_s)}") for at_s in places), shown)
-    return figure(chart, [(track.css, track.name, track.unit) for track in tracks])

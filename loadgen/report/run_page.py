@@ -7,16 +7,413 @@ their samples, so the page stays small however long the run was.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import math
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
 
-from loadgen.report import run_tables as tables
-from loadgen.report.formatting import html, html_json
-from loadgen.report.page import SCRIPT, html_page, note, section
-from loadgen.report.records import RunRecord
-from loadgen.report.run_charts import HoverData, Timeline, warehouse_chart
+from loadgen.metrics.percentile import PERCENTILES
+from loadgen.report import formatting
+from loadgen.report.formatting import connection_failures, html, html_json, login_words
+from loadgen.report.page import (
+    SCRIPT,
+    code,
+    data,
+    details,
+    facts,
+    figure,
+    html_page,
+    named,
+    note,
+    number,
+    section,
+    short,
+    table,
+    text,
+)
+from loadgen.report.records import POINTS_MAX, RunEvent, RunRecord
+from loadgen.report.run_charts import ChartSeries, HoverData, Timeline, described, value_axis
 from loadgen.report.run_distribution import histogram_chart, percentile_curve, ranges
 from loadgen.report.run_replay import arrivals_chart, replayed
 from loadgen.report.run_statements import find_max, sessions, stages, statements
+from loadgen.report.svg import Chart, ChartLine, clock, time_axis
+from loadgen.rules.enrichment import SERVER_TIME_KINDS
+from loadgen.rules.validity import percent
+from loadgen.scenario.model import Load, LoadMode
+from loadgen.units import NS_PER_MS, counted, format_duration_s, format_rate_per_second
+
+# --- The tables and lists of the HTML report: everything in it that is not a chart -----------------------------------
+
+ROWS_MAX = 200
+ERRORS_MAX = 50
+LOGS_MAX = 40
+UNREADABLE_MAX = 20
+EVENTS_OPEN = 12  # more of them are shown on demand
+CONFIG_MAX = 16_000
+WARNINGS = "warnings"  # of the environment: what was noticed of the whole run
+CREDITS = "credits"  # of the environment: what the warehouse has cost
+LEDGER = ("mean", "p50", "p95")
+SENT_ONCE = (
+    "The driver sends each measured statement once: its retries are off. Only when a session token has expired does it"
+    " renew the token and send the rejected statement again."
+)
+
+
+def tiles(record: RunRecord) -> str:
+    """The numbers people ask for first."""
+    summary = record.summary
+    totals, latency, found = summary["totals"], summary["latency_ms"], summary["find_max"]
+    shown = []
+    if found:
+        level = found.get("max_concurrency")
+        shown.append(("Connections held", data(level, formatting.count(level))))
+    shown.append(("Throughput", f"{data(totals['qps'], formatting.rate(totals['qps']))} <small>/s</small>"))
+    for name in ("p50", "p95", "p99"):
+        shown.append(
+            (f"Response {name}", f"{data(latency[name], formatting.time_of(latency, name))} <small>ms</small>")
+        )
+    shown.append(("Error rate", data(totals["error_rate"], formatting.percent(totals["error_rate"]))))
+    shown.append(("Measured", data(summary["measured_seconds"], formatting.seconds(summary["measured_seconds"]))))
+    return f'<dl class="tiles">{"".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in shown)}</dl>'
+
+
+def thresholds(summary: Mapping[str, Any]) -> str:
+    if not summary["thresholds"]:
+        return note("The scenario has no thresholds: nothing was demanded of this run.")
+    rows = (
+        (
+            _outcome(one),
+            f"<td><code>{html(one['check'])}</code>{' (default)' if one.get('default') else ''}</td>",
+            number(one["value"], formatting.judged(one)),
+        )
+        for one in summary["thresholds"][:ROWS_MAX]
+    )
+    return table("What the scenario demands", ("", "threshold", "measured"), rows, words=2)
+
+
+def _outcome(threshold: Mapping[str, Any]) -> str:
+    if threshold["passed"]:
+        return '<td class="ok">✓ met</td>'
+    return "<td>? undecided</td>" if formatting.is_unknown(threshold) else '<td class="miss">✗ missed</td>'
+
+
+def what_was_run(record: RunRecord) -> str:
+    summary, scenario = record.summary, record.scenario
+    pairs = [
+        ("scenario", html(summary["scenario"])),
+        ("run", html(summary["run_id"])),
+        ("started", _moment(record.started)),
+        ("ended", _moment(record.ended)),
+        ("connections", data(summary["connections"], formatting.count(summary["connections"]))),
+        ("workers", data(summary["workers"], formatting.count(summary["workers"]))),
+    ]
+    if scenario is not None:
+        target = scenario.target
+        pairs[1:1] = [("description", html(scenario.description or ""))]
+        pairs += [
+            ("load", html(_load(scenario.load))),
+            ("connection", html(scenario.connection or "the default one")),
+            ("warehouse", html(str(target.warehouse or ""))),
+            ("place", html(".".join(str(part) for part in (target.database, target.schema) if part))),
+            ("result cache", "used" if target.use_cached_result else "off"),
+            ("labels", html(", ".join(f"{key}={value}" for key, value in sorted(scenario.labels.items())), 1_000)),
+            ("seed", str(scenario.workload.seed)),
+        ]
+    pairs += [
+        ("credits", _fact(summary["environment"].get(CREDITS))),
+        ("template", f"<code>{html(record.template_id)}</code>"),
+    ]
+    return facts(pairs)
+
+
+def _surroundings(environment: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What the load generator ran on."""
+    for key, value in sorted(environment.items()):
+        if key not in (WARNINGS, CREDITS):
+            yield html(str(key).replace("_", " "), 40), _fact(value)
+
+
+def _fact(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (list, tuple)):
+        return html(", ".join(map(str, value)))
+    return "" if value is None else html(str(value))
+
+
+def _load(load: Load) -> str:
+    warmup = f"warm-up {format_duration_s(load.warmup_s)}"
+    if load.mode is LoadMode.FIND_MAX:
+        return f"search for the maximum, up to {counted(load.connections or 0, 'connection')}, {warmup}"
+    length = "" if load.duration_s is None else f", {format_duration_s(load.duration_s)} measured"
+    stages = f", {counted(len(load.stages), 'stage')}" if load.stages else ""
+    if load.replay is not None:
+        values = ", pseudonyms for values" if load.replay.pseudonyms else ""
+        users = f", {counted(load.replay.users, 'user')}" if load.replay.users > 1 else ""
+        return f"replay at speed {load.replay.speed:g}{users}, sessions {load.replay.sessions.value}{values}{length}"
+    if load.mode is LoadMode.RATE:
+        rate = "" if load.rate_per_second is None else f" {format_rate_per_second(load.rate_per_second)}"
+        return f"open loop{rate} ({load.arrival.value} arrivals){stages}, {warmup}{length}"
+    return f"closed loop, {counted(load.connections or 0, 'connection')}{stages}, {warmup}{length}"
+
+
+def totals(summary: Mapping[str, Any]) -> str:
+    """scheduled = succeeded + failed + skipped + cancelled + in flight: nothing falls between two counters."""
+    found = summary["totals"]
+    delivered = found["succeeded"] + found["failed"]
+    in_flight = found["scheduled"] - delivered - found["skipped"] - found["cancelled"]
+    cells = [
+        ("offered", found["scheduled"]),
+        ("delivered", delivered),
+        ("succeeded", found["succeeded"]),
+        ("failed", found["failed"]),
+        ("skipped", found["skipped"]),
+        ("cancelled", found["cancelled"]),
+        ("never ended", in_flight),
+        ("reads", found["reads"]),
+        ("writes", found["writes"]),
+    ]
+    rows = [[number(value, formatting.count(value)) for _, value in cells]]
+    return table("Statements of the measured window", [name for name, _ in cells], rows, words=0) + note(
+        "Delivered: sent, and succeeded or failed. Skipped: due, but too late to be sent. Cancelled: ended by loadgen."
+    )
+
+
+def times(record: RunRecord) -> str:
+    summary = record.summary
+    kinds = [("response", summary["latency_ms"])]
+    if summary["lag_ms"]:
+        kinds += [("service", summary["service_ms"]), ("lag", summary["lag_ms"])]
+    columns = {**formatting.PERCENTILES, "max": "max", "avg": "mean", "min": "min"}
+    rows = [
+        [f"<td>{name}</td>", *(number(found.get(key), formatting.time_of(found, key)) for key in columns)]
+        for name, found in kinds
+    ]
+    if record.merged is not None:
+        rows.insert(1, ["<td>95 % bounds</td>", *(f'<td class="n">{_bounds(record, key)}</td>' for key in columns)])
+    said = table("Milliseconds, of what succeeded or was cut off", ("", *columns.values()), rows)
+    if summary["lag_ms"]:
+        said += note("Response counts from when a statement was due, service from when it was sent; lag lies between.")
+    return said + note(f"A dash: too few samples to state it. {formatting.CUT_OFF_NOTE}")
+
+
+def _bounds(record: RunRecord, name: str) -> str:
+    """Between these the percentile lies in 95 of 100 cases, as far as samples do not depend on one another."""
+    if record.merged is None or name not in PERCENTILES or record.summary["latency_ms"].get(name) is None:
+        return ""
+    bounds = record.merged.tally.whole.response_bounds(PERCENTILES[name])
+    low, high = (None if end_ns is None else end_ns / NS_PER_MS for end_ns in (bounds.low_ns, bounds.high_ns))
+    return f"{formatting.ms(low)} … {formatting.ms(high)}"
+
+
+def errors(summary: Mapping[str, Any]) -> str:
+    found = summary["errors"]
+    if not found:
+        return note("No statement failed.")
+    rows = (
+        (
+            named(one.get("statement") or formatting.NONE),
+            short(one["category"]),
+            number(one["code"], formatting.NONE if one["code"] is None else str(one["code"])),
+            number(one["count"], formatting.count(one["count"])),
+            f'<td><div class="t"><code>{html(one["example"], 400)}</code></div></td>',
+        )
+        for one in found[:ERRORS_MAX]
+    )
+    head, more = ("statement", "category", "code", "count", "example"), len(found) - ERRORS_MAX
+    said = table("By statement, category and code, with one example of each", head, rows, words=2, last_words=1)
+    return said + (note(f"{more} more kinds are in summary.json.") if more > 0 else "")
+
+
+def events(happened: Sequence[RunEvent]) -> str:
+    """What the marks of the charts stand for."""
+    if not happened:
+        return ""
+    rows = [
+        (f'<td class="n">{formatting.seconds(event.at_s)}</td>', text(event.text, 300)) for event in happened[:ROWS_MAX]
+    ]
+    listed = table(
+        "Events, in seconds since the start of the run", ("at", "event"), rows, words=0, last_words=1, fit=True
+    )
+    if len(happened) > ROWS_MAX:
+        listed += note(f"{len(happened) - ROWS_MAX} more came after these.")
+    return listed if len(rows) <= EVENTS_OPEN else details(f"All {len(happened)} events", listed)
+
+
+def workers(record: RunRecord) -> str:
+    summary = record.summary
+    client = summary["client"]
+    said = (
+        "The load generator itself was the limit." if client["saturated"] else "The load generator was not the limit."
+    )
+    health = facts(
+        [
+            (
+                "busiest worker",
+                data(client["cpu_percent_of_core"], formatting.plain_percent(client["cpu_percent_of_core"])),
+            ),
+            ("woke late, mean", _optional_ms(client.get("wakeup_mean_ms"))),  # not known of older runs
+            (
+                "woke late, p99",
+                f"{data(client['wakeup_p99_ms'], formatting.ms(client['wakeup_p99_ms']))} ms:"
+                " percentiles may be off by as much",
+            ),
+            ("paused", formatting.plain_percent(client.get("paused_percent", client.get("gap_percent")))),
+            ("own overhead", _optional_ms(client["overhead_ms"])),
+            ("delivered load", _delivered(summary.get("delivered") or {})),
+            ("connections", html(login_words(client.get("connections") or {}))),
+            *_surroundings(summary["environment"]),
+        ]
+    )
+
+    def row(one: Mapping[str, Any]) -> list[str]:
+        machine = record.machines.get(one["worker_id"])
+        return [
+            short(one["worker_id"]),
+            text("–" if machine is None else machine.hostname, 80),
+            short("–" if machine is None else machine.version),
+            short(one["status"]),
+            number(one["succeeded"], formatting.count(one["succeeded"])),
+            number(one["failed"], formatting.count(one["failed"])),
+            number(one["qps"], formatting.rate(one["qps"])),
+            number(one["cpu_percent_of_core"], formatting.plain_percent(one["cpu_percent_of_core"])),
+            number(one["wakeup_p99_ms"], formatting.ms(one["wakeup_p99_ms"])),
+        ]
+
+    head = ("worker", "machine", "version", "status", "succeeded", "failed", "per s", "CPU of a core", "woke late, ms")
+    rows = map(row, summary["worker_results"][:ROWS_MAX])
+    more = len(summary["worker_results"]) - ROWS_MAX
+    listed = table("Workers", head, rows, words=4)
+    listed += note(f"{more} more are in summary.json.") if more > 0 else ""
+    return note(said) + health + listed + _connection_failures(client.get("connections") or {}) + note(SENT_ONCE)
+
+
+def _delivered(delivered: Mapping[str, Any]) -> str:
+    fraction = delivered.get("fraction")
+    return "" if fraction is None else data(fraction, percent(fraction))
+
+
+def _connection_failures(connections: Mapping[str, Any]) -> str:
+    """Each with its error; how many there were is said above, and when, by the charts and intervals.csv."""
+    rows = [
+        (
+            f'<td class="n">{formatting.NONE if one["second"] is None else formatting.seconds(one["second"])}</td>',
+            short(one["worker_id"]),
+            text(formatting.failure_kind(one), 80),
+            number(one["code"], formatting.NONE if one["code"] is None else str(one["code"])),
+            text(one["text"], 300),
+        )
+        for one in connection_failures(connections)
+    ]
+    head = ("at", "worker", "what", "code", "error")
+    caption = "Refused logins and lost connections, the newest; those of one second and one cause are one row"
+    return table(caption, head, rows, words=0, last_words=1) if rows else ""
+
+
+def enrichment(record: RunRecord) -> str:
+    """Where the server spent its time, from its query history; when there is nothing, why."""
+    found = record.summary["enrichment"]
+    if not found:
+        status = f" (status {html(record.enrichment_status)})" if record.enrichment_status else ""
+        return note(f"The server's own times are not known: its history has not been read for this run{status}.")
+    covered, total, coverage = found.get("enriched"), found.get("total"), found.get("coverage_percent")
+    said = facts(
+        [
+            ("coverage", f"{data(coverage, formatting.plain_percent(coverage))} of the logged statements"),
+            ("statements", f"{data(covered, formatting.count(covered))} of {data(total, formatting.count(total))}"),
+            ("status", html(str(found.get("status") or ""))),
+        ]
+    )
+    said += note(f"Not all, because: {html(str(found['reason']), 1_000)}.") if found.get("reason") else ""
+    ledger = found.get("ledger_ms") or {}
+    rows = (
+        (text(name.replace("_", " "), 60), *(number(part.get(key), formatting.ms(part.get(key))) for key in LEDGER))
+        for name, part in sorted(ledger.items(), key=lambda item: _order(item[0]))
+    )
+    samples = formatting.count(found.get("ledger_samples"))
+    caption = f"Where the time went, ms, of {samples} statements"
+    return said + (table(caption, ("part", *LEDGER), rows) if ledger else "")
+
+
+def _order(part: str) -> tuple[int, str]:
+    """As the tables name the parts; JSON of a table keeps no order."""
+    return (SERVER_TIME_KINDS.index(part) if part in SERVER_TIME_KINDS else len(SERVER_TIME_KINDS), part)
+
+
+def left_out(unreadable: Sequence[str]) -> list[str]:
+    """Rows that a report leaves out, the first of them by name."""
+    told = [f"left out: {row}" for row in unreadable[:UNREADABLE_MAX]]
+    return told + ([f"{len(unreadable) - len(told):,} more rows are left out"] if len(unreadable) > len(told) else [])
+
+
+def logs(record: RunRecord) -> str:
+    """Lines that say the same are one row."""
+    warnings = (*(record.summary["environment"].get(WARNINGS) or ()), *left_out(record.unreadable))
+    noticed = "".join(note(html(str(warning))) for warning in warnings)
+    if not record.logs:
+        return noticed or note("No worker warned of anything.")
+    groups: dict[tuple[str, str, str], list[datetime]] = {}
+    for line in record.logs:
+        groups.setdefault((line.worker_id or "orchestrator", line.level, line.message), []).append(line.moment)
+    newest = sorted(groups.items(), key=lambda group: max(group[1]))[-LOGS_MAX:]
+    rows = (
+        (
+            short(_moment(min(moments))),
+            short(_moment(max(moments)) if len(moments) > 1 else ""),
+            number(len(moments), formatting.count(len(moments))),
+            short(who),
+            short(level),
+            text(message, 300),
+        )
+        for (who, level, message), moments in newest
+    )
+    head = ("first", "last", "times", "who", "level", "what")
+    return noticed + table("Warnings and errors of workers, the newest", head, rows, words=2, last_words=3)
+
+
+def repeat(record: RunRecord) -> str:
+    run_id = str(record.summary["run_id"])
+    lines = [*_run_command(record), f"loadgen report {run_id} --format html --out report.html"]
+    said = note("scenario.yaml lies in the folder of the run; the settings are those that this run really had.")
+    try:
+        config = json.dumps(json.loads(record.config), indent=2, ensure_ascii=False)
+    except ValueError:
+        config = record.config
+    return said + code("\n".join(lines), 4_000) + details("The scenario as it was run", code(config, CONFIG_MAX))
+
+
+def _run_command(record: RunRecord) -> Iterator[str]:
+    scenario = record.scenario
+    if scenario is None:
+        return
+    load, words = scenario.load, ["loadgen run scenario.yaml"]
+    if scenario.connection is not None:
+        words.append(f"-c {shlex.quote(scenario.connection)}")
+    settings = {"load.warmup": format_duration_s(load.warmup_s), "load.workers": str(load.workers)}
+    if load.replay is not None:
+        settings = {
+            "load.speed": f"{load.replay.speed:g}",
+            "load.users": str(load.replay.users),
+            "load.workers": str(load.workers),
+        }
+    elif load.duration_s is not None and not load.stages:
+        settings["load.duration"] = format_duration_s(load.duration_s)
+    if load.mode is LoadMode.CONCURRENCY and not load.stages:
+        settings["load.connections"] = str(load.connections)
+    if load.mode is LoadMode.RATE and load.rate_per_second is not None:
+        settings["load.rate"] = format_rate_per_second(load.rate_per_second)
+    yield " \\\n    ".join([" ".join(words), *(f"--set {key}={value}" for key, value in settings.items())])
+
+
+def _optional_ms(value: float | None) -> str:
+    return "" if value is None else f"{data(value, formatting.ms(value))} ms"
+
+
+def _moment(moment: datetime | None) -> str:
+    return "" if moment is None else f"{moment.isoformat(timespec='milliseconds')}Z"
+
 
 REASONS_MAX = 20
 SIGNS = {"passed": "✓", "failed": "✗", "invalid": "!", "cancelled": "■", "error": "✗"}
@@ -30,7 +427,7 @@ def report_html(record: RunRecord) -> str:
     title = f"{html(summary['scenario'], 80)}: {html(summary['verdict'])}, run {html(summary['run_id'], 40)}"
     return html_page(
         title,
-        f"{_header(record, [(name, heading) for name, heading, _ in sections])}\n<main>{tables.tiles(record)}\n",
+        f"{_header(record, [(name, heading) for name, heading, _ in sections])}\n<main>{tiles(record)}\n",
         "\n".join(section(name, heading, body) for name, heading, body in sections),
         f"</main>\n{_footer(record)}",
         f'<script type="application/json" id="data">{html_json({"axes": hover.axes, "charts": hover.charts})}</script>',
@@ -70,26 +467,26 @@ def _footer(record: RunRecord) -> str:
 def _sections(record: RunRecord, hover: HoverData) -> Iterator[tuple[str, str, str]]:
     summary = record.summary
     timeline = Timeline(record, hover) if record.seconds else None
-    yield "run", "What was run", tables.what_was_run(record)
-    yield "thresholds", "Thresholds", tables.thresholds(summary)
+    yield "run", "What was run", what_was_run(record)
+    yield "thresholds", "Thresholds", thresholds(summary)
     if summary["find_max"]:
         yield "find-max", "Search for the maximum", find_max(record)
-    yield "totals", "Totals", tables.totals(summary)
+    yield "totals", "Totals", totals(summary)
     if summary.get("stages"):
         yield "stages", "Stages", stages(record)
     yield "timeline", "Over time", _over_time(timeline)
-    yield "times", "Response times", tables.times(record) + _spread(record)
+    yield "times", "Response times", times(record) + _spread(record)
     yield "statements", "Statements", statements(record, timeline)
     if summary.get("replay"):
         yield "replay", "Recorded and replayed", arrivals_chart(record, hover) + replayed(summary["replay"])
-    yield "errors", "Errors", tables.errors(summary)
+    yield "errors", "Errors", errors(summary)
     if "sessions" in summary:
         yield "sessions", "User sessions", sessions(record)
-    yield "workers", "Load generator", tables.workers(record) + (timeline.client() if timeline else "")
+    yield "workers", "Load generator", workers(record) + (timeline.client() if timeline else "")
     yield "warehouse", "Warehouse", _warehouse(record, hover)
-    yield "server", "Server times", tables.enrichment(record)
-    yield "log", "Warnings", tables.logs(record)
-    yield "repeat", "Repeat it", tables.repeat(record)
+    yield "server", "Server times", enrichment(record)
+    yield "log", "Warnings", logs(record)
+    yield "repeat", "Repeat it", repeat(record)
 
 
 def _over_time(timeline: Timeline | None) -> str:
@@ -101,7 +498,8 @@ def _over_time(timeline: Timeline | None) -> str:
         + (timeline.latency() or note("Response times are not drawn: too few samples in most of the run."))
         + timeline.connections()
         + (timeline.failures() or note("Nothing failed, was skipped or cancelled."))
-        + tables.events(timeline.events)
+        + timeline.logins()
+        + events(timeline.events)
         + note(
             "Seconds in which the phase changed have no rate: only a part of them was measured. Where a point has too"
             f" few samples for a percentile, its neighbours are taken with it.{joined}"
@@ -126,4 +524,35 @@ def _warehouse(record: RunRecord, hover: HoverData) -> str:
     if clusters:
         span = f"{min(clusters)} to {max(clusters)}" if min(clusters) != max(clusters) else f"{clusters[0]}"
         said.append(f"started clusters {span}")
-    return warehouse_chart(record, hover) + note("; ".join(part for part in said if part))
+    return _warehouse_chart(record, hover) + note("; ".join(part for part in said if part))
+
+
+def _warehouse_chart(record: RunRecord, hover: HoverData) -> str:
+    """Statements that ran and that waited, as the warehouse itself counted them."""
+    polls = [poll for poll in record.polls if poll.at_s >= 0]
+    step = max(math.ceil(len(polls) / POINTS_MAX), 1)
+    polls = polls[::step]
+    places = [poll.at_s for poll in polls]
+
+    def track(name: str, css: str, counts: Sequence[int | None], *, filled: bool = False) -> ChartSeries:
+        values = [None if value is None else float(value) for value in counts]
+        drawn = tuple(zip(places, values, strict=True))
+        return ChartSeries(name=name, css=css, values=values, drawn=drawn, shown=formatting.count, filled=filled)
+
+    tracks = [
+        track("running", "s1", [poll.running for poll in polls], filled=True),
+        track("queued", "s2", [poll.queued for poll in polls]),
+    ]
+    end_s = max([*places, *(float(second.end_s) for second in record.seconds[-1:])])
+    chart = Chart(
+        chart_id="polls",
+        title="Statements in the warehouse",
+        description=described(tracks),
+        x=time_axis(end_s),
+        y=value_axis([value for one in tracks for value in one.values]),
+        lines=tuple(ChartLine(name=one.name, css=one.css, points=one.drawn, filled=one.filled) for one in tracks),
+        height=150,
+    )
+    shown = [[track.shown(value) for value in track.values] for track in tracks]
+    hover.add(chart, "polls", ((at_s, f"at {clock(at_s)}") for at_s in places), shown)
+    return figure(chart, [(track.css, track.name, track.unit) for track in tracks])

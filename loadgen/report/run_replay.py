@@ -7,15 +7,20 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from loadgen.metrics.replayed import RowCount
+from loadgen.log import printable
+from loadgen.metrics.recorder import RowCount
 from loadgen.metrics.window import MergedWindows
-from loadgen.model.capture import RecordedTimes, Replay, SessionReplay, WriteReplay
+from loadgen.model.capture import LeftOutReason, RecordedTimes, Replay, SessionReplay, WriteReplay
 from loadgen.report import formatting
-from loadgen.report.page import figure, named, note, number, table
+from loadgen.report.formatting import html
+from loadgen.report.page import figure, named, note, number, table, text
 from loadgen.report.records import RunRecord
 from loadgen.report.run_charts import ChartSeries, HoverData, described, value_axis
 from loadgen.report.svg import Chart, ChartLine, clock, time_axis
+from loadgen.units import NS_PER_MS, counted
 
+LATE_MS = 5.0  # sent more than this after it was due
+ERRORS_MAX = 20  # of statements, in a report
 _TIMES = ("avg", "p50", "p95")
 _HEADS = {"rows_avg": "rows"}
 
@@ -24,8 +29,9 @@ def replay_document(
     replay: Replay, names: list[str], merged: MergedWindows, service_ms: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
     """Recorded times on the server beside service times of the replay, the largest differences of averages first."""
-    found = zip(names, replay.recorded, strict=False)
+    found = list(zip(names, replay.recorded, strict=False))
     compared = [_compared(name, times, merged, service_ms.get(name, {})) for name, times in found]
+    late_ns = round(LATE_MS * NS_PER_MS)
     return {
         "capture": replay.capture,
         "speed": replay.speed,
@@ -33,8 +39,51 @@ def replay_document(
         "kept_sessions": replay.sessions is SessionReplay.KEEP,
         "writes": replay.writes is WriteReplay.REPLAY,
         "pseudonyms": replay.pseudonyms,
+        "coverage": _coverage(replay),
+        "late": {
+            "limit_ms": LATE_MS,
+            "sent_late": merged.tally.whole.lag.count_from(late_ns),
+            "by_client": merged.sent_late.count_from(late_ns),
+            "skipped": merged.counts.skipped,
+        },
+        "new_errors": _new_errors(found, merged),
         "compared": sorted(compared, key=lambda one: -abs(one["slower_ms"] or 0.0)),
     }
+
+
+def _coverage(replay: Replay) -> dict[str, Any] | None:
+    coverage = replay.coverage
+    if coverage is None:
+        return None
+    return {
+        "history": coverage.total,
+        "captured": coverage.statements,
+        "left_out": dict(coverage.left_out),
+        "unrecorded": coverage.unrecorded,
+        "due": sum(one.count for one in replay.recorded),
+    }
+
+
+def _new_errors(found: Sequence[tuple[str, RecordedTimes]], merged: MergedWindows) -> list[dict[str, Any]]:
+    """Of each statement its failures, the most first, with the most frequent kind. A capture holds statements that
+    succeeded, so each of these is one that the original did not have."""
+    recorded = {name: times.failed for name, times in found}
+    made = []
+    for name, tally in merged.tally.statements.items():
+        kinds = [(group.count, key, group) for key, group in merged.tally.errors.items() if key.statement == name]
+        if tally.ended.failed:
+            _, key, group = max(kinds, key=lambda kind: kind[0], default=(0, None, None))
+            made.append(
+                {
+                    "statement": name,
+                    "failed": tally.ended.failed,
+                    "recorded_failed": recorded.get(name, 0),
+                    "category": None if key is None else key.category.value,
+                    "code": None if key is None else key.code,
+                    "example": "" if group is None else group.example,
+                }
+            )
+    return sorted(made, key=lambda one: -one["failed"])
 
 
 def _compared(name: str, times: RecordedTimes, merged: MergedWindows, service: Mapping[str, Any]) -> dict[str, Any]:
@@ -135,6 +184,73 @@ def rows_text(rows: float | None) -> str:
     return formatting.NONE if rows is None else f"{rows:,.1f}".removesuffix(".0")
 
 
+def coverage_text(replay: Mapping[str, Any]) -> str:
+    """How much of the history was sent; empty where an earlier version did not store it."""
+    coverage = replay.get("coverage")
+    if not coverage:
+        return ""
+    left = "; ".join(f"{count:,} left out because {_reason(name)}" for name, count in coverage["left_out"].items())
+    if coverage.get("unrecorded"):
+        left = "; ".join(
+            part
+            for part in (left, f"{coverage['unrecorded']:,} more are not in the history (short, hybrid tables)")
+            if part
+        )
+    return (
+        f"Coverage: the capture has {coverage['captured']:,} of {counted(coverage['history'], 'statement')} of the"
+        f" history, and {coverage['due']:,} were due in the replay{f'; {left}' if left else ''}."
+    )
+
+
+def _reason(name: str) -> str:
+    known = LeftOutReason.__members__.get(name.upper())
+    return printable(name, 40) if known is None else known.value
+
+
+def late_text(replay: Mapping[str, Any]) -> str:
+    """How many statements were late, and which side made them so."""
+    late = replay.get("late")
+    if not late:
+        return ""
+    return (
+        f"Late: {counted(late['sent_late'], 'statement')} sent more than {late['limit_ms']:g} ms after the due time;"
+        f" the client delayed {late['by_client']:,} by as much, others waited for a connection that was executing."
+        f" Skipped: {late['skipped']:,}."
+    )
+
+
+def new_error_cells(replay: Mapping[str, Any]) -> list[tuple[str, int, int, str]]:
+    """Statement, failures in the replay, failures in the recording, and an example."""
+    return [
+        (
+            one["statement"],
+            one["failed"],
+            one["recorded_failed"],
+            " ".join(str(part) for part in (one["category"], one["code"], one["example"]) if part is not None),
+        )
+        for one in (replay.get("new_errors") or ())[:ERRORS_MAX]
+    ]
+
+
+NEW_ERROR_HEADS = ("new errors", "replayed", "recorded", "most frequent")
+NO_NEW_ERRORS = "No statement failed that had succeeded in the recording."
+NEW_ERRORS_NOTE = (
+    "New errors: the capture holds statements that succeeded, so each failure is one that the original did not have;"
+    " recorded are failures of the same statement in the history, which are not replayed."
+)
+
+
+def _new_errors_table(replay: Mapping[str, Any]) -> str:
+    rows = [
+        (named(name), *(number(count, formatting.count(count)) for count in counts), text(example, 400))
+        for name, *counts, example in new_error_cells(replay)
+    ]
+    if not rows:
+        return note(NO_NEW_ERRORS) if "new_errors" in replay else ""
+    caption = "Errors that the original did not have, by statement"
+    return table(caption, ("statement", *NEW_ERROR_HEADS[1:]), rows, last_words=1) + note(NEW_ERRORS_NOTE)
+
+
 def replayed(replay: Mapping[str, Any]) -> str:
     """Statement by statement, the largest differences first."""
     columns = ("count", *_TIMES, *(["rows_avg"] if has_rows(replay) else []))
@@ -142,17 +258,17 @@ def replayed(replay: Mapping[str, Any]) -> str:
     rows = (
         (
             named(one["statement"]),
+            number(one["slower_ms"], formatting.ms(one["slower_ms"])),
             *(
                 number(part[key], shown.get(key, formatting.ms)(part[key]))
                 for part in (one["recorded"], one["replayed"])
                 for key in columns
             ),
-            number(one["slower_ms"], formatting.ms(one["slower_ms"])),
         )
         for one in replay["compared"]
     )
     keys = [_HEADS.get(key, key) for key in columns]
-    head = ("statement", *(f"{when} {key}" for when in ("recorded", "replayed") for key in keys), "slower by")
+    head = ("statement", "slower by", *(f"{when} {key}" for when in ("recorded", "replayed") for key in keys))
     said = table("Milliseconds: recorded on the server, and service times of the replay", head, rows)
     if has_rows(replay):
         said += note("Rows are the mean of each statement: recorded as ROWS_PRODUCED, replayed as the client got them.")
@@ -160,4 +276,5 @@ def replayed(replay: Mapping[str, Any]) -> str:
         said += note(f"Each recorded statement was due once for each of {formatting.count(replay['users'])} users.")
     if replay["pseudonyms"]:
         said += note("Values were pseudonyms: rows, and with them times, may differ from those of the recording.")
-    return said + note("Statements that failed in the recording are not in a capture: every error here is a new one.")
+    said += "".join(note(html(text)) for text in (coverage_text(replay), late_text(replay)) if text)
+    return said + _new_errors_table(replay)

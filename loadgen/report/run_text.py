@@ -9,14 +9,23 @@ from typing import Any
 
 from loadgen.log import printable
 from loadgen.report import formatting
-from loadgen.report.formatting import login_words
-from loadgen.report.run_replay import has_rows, rows_text
-from loadgen.rules.delivered_load import percent
+from loadgen.report.formatting import connection_failures, failure_words, login_words
+from loadgen.report.run_replay import (
+    NEW_ERROR_HEADS,
+    NEW_ERRORS_NOTE,
+    coverage_text,
+    has_rows,
+    late_text,
+    new_error_cells,
+    rows_text,
+)
+from loadgen.rules.validity import percent
 from loadgen.units import counted
 
 STATEMENTS_MAX = 50
 STAGES_MAX = 50
 REPLAYED_MAX = 10
+FAILURES_MAX = 10  # of connections
 STAGE_TIMES = ("p50", "p95", "p99")
 ERRORS_MAX = 10
 NAME_MAX = 30  # characters of a name in a table
@@ -164,11 +173,9 @@ def _connections(summary: Mapping[str, Any]) -> Iterator[str]:
     said = login_words(logins)
     if said:
         yield f"connections: {said}"
-    for refusal in (logins.get("last_refused") or ())[-1:]:
-        code = "" if refusal["code"] is None else f"{refusal['code']}: "
-        at = "" if refusal["second"] is None else f" at {formatting.seconds(max(0.0, refusal['second']))}"
-        worker_id = printable(refusal["worker_id"], NAME_MAX)
-        yield f"  last refused{at}, {worker_id}: {code}{printable(refusal['text'], 120)}"
+    for failure in connection_failures(logins)[-FAILURES_MAX:]:
+        at = "" if failure["second"] is None else f"at {formatting.seconds(max(0.0, failure['second']))} "
+        yield f"  {at}{printable(failure_words(failure), 200)}"
 
 
 def _sessions(summary: Mapping[str, Any]) -> Iterator[str]:
@@ -237,6 +244,13 @@ def _replay(replay: Mapping[str, Any] | None, width: int) -> Iterator[TextLine |
         yield f"each recorded statement was due once for each of {formatting.count(replay['users'])} users"
     if replay["pseudonyms"]:
         yield "values were pseudonyms: rows, and with them times, may differ from those of the recording"
+    yield from (text for text in (coverage_text(replay), late_text(replay)) if text)
+    cells = [
+        (printable(name, NAME_MAX), *map(formatting.count, counts)) for name, *counts, _ in new_error_cells(replay)
+    ]
+    if cells:
+        yield from _table(NEW_ERROR_HEADS[:-1], cells, width)
+        yield NEW_ERRORS_NOTE
 
 
 def _replayed_rows(replay: Mapping[str, Any] | None, width: int) -> Iterator[TextLine | str]:

@@ -17,7 +17,6 @@ from loadgen.model.run import RowEnrichment
 from loadgen.model.workload import Statement, StatementKind
 from loadgen.report.run_replay import replay_document
 from loadgen.rules.client_health import ClientHealth
-from loadgen.rules.delivered_load import Delivered
 from loadgen.rules.enrichment import (
     SERVER_TIME_KINDS,
     EnrichmentResult,
@@ -25,7 +24,7 @@ from loadgen.rules.enrichment import (
     ServerTimeStats,
 )
 from loadgen.rules.thresholds import Checked
-from loadgen.rules.validity import verdict_of
+from loadgen.rules.validity import Delivered, verdict_of
 from loadgen.units import NS_PER_MS
 
 SCHEMA_VERSION = 1
@@ -61,10 +60,11 @@ _ORDER = (
     *("planned_arrivals", "sent_arrivals", "overload_arrivals", "fraction", "by_worker", "by_window", "step_id"),
     *("worker_results", "delivered", "stalls", "longest_ms", "total_ms", "spans_s", *_CLIENT),
     *("others_cores", "overhead_ms", "saturated", "client"),
-    *("opened", "reopened", "refused", "last_refused", "at", "second", "text"),
+    *("opened", "reopened", "refused", "last_refused", "last_lost", "at", "second", "slot", "text"),
     *("created", "expired", "current", "sessions"),
     *("capture", "speed", "users", "kept_sessions", "pseudonyms", "client_lag_avg_ms"),
-    *("recorded", "replayed", "slower_ms"),
+    *("history", "captured", "left_out", "unrecorded", "due", "limit_ms", "sent_late", "by_client", "recorded_failed"),
+    *("recorded", "replayed", "slower_ms", "coverage", "late", "new_errors"),
     *("compared", "replay"),
     *("confidence", "low_confidence", "decisive_step", "steps", "environment", "enrichment"),
 )
@@ -75,6 +75,7 @@ _FRACTIONS = {
     *(*_CLIENT, "others_cores", "overhead_ms"),
     *("planned_connection_seconds", "delivered_connection_seconds", "logging_in_connection_seconds", "fraction"),
     *("second", "longest_ms", "total_ms", "speed", "slower_ms", "client_lag_avg_ms", "rows_avg"),
+    "limit_ms",
 }
 
 
@@ -300,6 +301,7 @@ def _client(facts: RunFacts) -> dict[str, Any]:
         "wakeup_p99_ms": _rounded(facts.client.wakeup_p99_ms),
         "gap_percent": _rounded(facts.client.gap_percent),
         "paused_percent": _rounded(facts.client.paused_percent),
+        "client_lag_avg_ms": _rounded(facts.client.sent_late_mean_ms),
         "others_cores": _rounded(facts.client.others_cores),
         "overhead_ms": _rounded(facts.overhead_ms),
         "saturated": facts.client.saturated,

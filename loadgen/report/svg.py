@@ -20,6 +20,7 @@ MARGIN = 20  # to the right where lines have no names
 LABEL_GAP = 13  # between two names at the ends of lines
 LANE = 12  # height of a line of labels above the plot
 NOTE_WIDTH = 6.4  # of a character of a small label, at most
+TICK_WIDTH = 7.4  # of one beside an axis, or of a name
 _NICE = (1, 2, 2.5, 5, 10)
 
 
@@ -106,6 +107,8 @@ class Chart:
     width: int = 960
     height: int = 190
     lanes: int = 1  # of labels of marks, above the plot
+    left: int = LEFT  # room for the labels of the y axis
+    names_width: int = RIGHT  # room for the names of lines
 
     @property
     def top(self) -> int:
@@ -113,14 +116,14 @@ class Chart:
 
     @property
     def right(self) -> int:
-        return self.width - (RIGHT if any(line.name for line in self.lines) else MARGIN)
+        return self.width - (self.names_width if any(line.name for line in self.lines) else MARGIN)
 
     @property
     def bottom(self) -> int:
         return self.height - BOTTOM - (14 if self.x_title else 0)
 
     def px(self, x: float) -> float:
-        return LEFT + self.x.part(x) * (self.right - LEFT)
+        return self.left + self.x.part(x) * (self.right - self.left)
 
     def py(self, y: float) -> float:
         return self.bottom - self.y.part(y) * (self.bottom - self.top)
@@ -205,15 +208,17 @@ def short(value: float) -> str:
 def _grid(chart: Chart) -> Iterator[str]:
     for value, label in chart.y.ticks:
         y = _n(chart.py(value))
-        yield f'<line class="grid" x1="{LEFT}" x2="{chart.right}" y1="{y}" y2="{y}"/>'
-        yield f'<text class="tick" x="{LEFT - 6}" y="{y}" dy=".32em" text-anchor="end">{label}</text>'
+        yield f'<line class="grid" x1="{chart.left}" x2="{chart.right}" y1="{y}" y2="{y}"/>'
+        yield f'<text class="tick" x="{chart.left - 6}" y="{y}" dy=".32em" text-anchor="end">{label}</text>'
     for value, label in chart.x.ticks:
         x = _n(chart.px(value))
+        has_room = chart.px(value) + TICK_WIDTH * len(unescape(label)) / 2 < chart.width
+        anchor = "middle" if has_room else "end"
         yield f'<line class="axis" x1="{x}" x2="{x}" y1="{chart.bottom}" y2="{chart.bottom + 4}"/>'
-        yield f'<text class="tick" x="{x}" y="{chart.bottom + 17}" text-anchor="middle">{label}</text>'
-    yield f'<line class="axis" x1="{LEFT}" x2="{chart.right}" y1="{chart.bottom}" y2="{chart.bottom}"/>'
+        yield f'<text class="tick" x="{x}" y="{chart.bottom + 17}" text-anchor="{anchor}">{label}</text>'
+    yield f'<line class="axis" x1="{chart.left}" x2="{chart.right}" y1="{chart.bottom}" y2="{chart.bottom}"/>'
     if chart.x_title:
-        middle = (LEFT + chart.right) // 2
+        middle = (chart.left + chart.right) // 2
         yield f'<text class="tick" x="{middle}" y="{chart.height - 4}" text-anchor="middle">{chart.x_title}</text>'
 
 
@@ -264,7 +269,7 @@ def _limits(chart: Chart) -> Iterator[str]:
     for limit in chart.limits:
         y = chart.py(limit.value)
         if chart.y.low <= limit.value <= chart.y.high:
-            yield f'<line class="limit {limit.css}" x1="{LEFT}" x2="{chart.right}" y1="{_n(y)}" y2="{_n(y)}"/>'
+            yield f'<line class="limit {limit.css}" x1="{chart.left}" x2="{chart.right}" y1="{_n(y)}" y2="{_n(y)}"/>'
             labels.append((y - 4, limit.label, limit.css))
         else:
             beyond = "↑" if limit.value > chart.y.high else "↓"

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
-from loadgen.control.rows import RowUnreadable, json_object
-from loadgen.control.session import ControlSession
+from loadgen.control.session import ControlSession, RowUnreadable, json_object
 from loadgen.control.tables import experiments
 from loadgen.control.tables.experiments import ExperimentRow
 from loadgen.model.experiment import ExperimentMetric
-from loadgen.report.experiment import ExperimentFacts, experiment_document
+from loadgen.report.experiment import RUNNING, ExperimentFacts, experiment_document, with_metering
 from loadgen.rules.experiment import ExperimentDesign
 from loadgen.snowflake.session import RetryPolicy
 
-RUNNING, INTERRUPTED = "running", "interrupted"  # verdicts of experiments without a result
+INTERRUPTED = "interrupted"  # the verdict of an experiment without a result that no process leads
 
 
 def read_experiment_result(session: ControlSession, patience: RetryPolicy, name: str) -> dict[str, Any]:
-    """experiment.json of the experiment of that name. While a process leads it, and after a kill: what is known."""
+    """experiment.json of the experiment of that name. While a process leads it, and after a kill: what is known. With
+    what was metered, if that has been read."""
     row = experiments.find(session, patience, name)
+    result = _result(session, patience, row)
+    metering = patience.call(lambda: experiments.metering(session, row.experiment_id))
+    return result if metering is None else with_metering(result, metering)
+
+
+def _result(session: ControlSession, patience: RetryPolicy, row: ExperimentRow) -> dict[str, Any]:
     is_led = row.experiment_id in patience.call(lambda: experiments.led(session))
     end = None if is_led else patience.call(lambda: experiments.last_end(session, row.experiment_id))
     begun = patience.call(lambda: experiments.blocks(session, row.experiment_id))
@@ -43,6 +49,7 @@ def _facts(
             blocks_min=int(config["blocks"][0]),
             blocks_max=int(config["blocks"][1]),
             seed=int(config["seed"]),
+            has_limits=bool(config["limits"]),
         )
         price = config["price"]
         return ExperimentFacts(
@@ -59,6 +66,7 @@ def _facts(
             begun=begun,
             measured=tuple(measured),
             connections={str(arm): int(number) for arm, number in config.get("connections", {}).items()},
+            only_connections_differ=bool(config.get("only_connections_differ")),
             verdict=RUNNING if is_led else INTERRUPTED,
             exit_code=12,
             reason="a process leads it"

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from math import inf
 from operator import attrgetter
 from typing import Any, TypeVar
 
 from loadgen.control import run_lookup
-from loadgen.control.rows import ParsedRows
-from loadgen.control.session import ControlSession
+from loadgen.control.session import ControlSession, ParsedRows
 from loadgen.control.tables import (
     find_max_step_history,
     run_control_events,
@@ -33,22 +31,25 @@ from loadgen.log import printable
 from loadgen.metrics.interval import read_custom_metrics
 from loadgen.metrics.json_fields import InvalidMetrics
 from loadgen.metrics.live_metrics import read_live
-from loadgen.metrics.window import MergedWindows, WindowResult, merge
-from loadgen.metrics.window_codec import WindowRow
-from loadgen.model.credits import WarehouseKind
+from loadgen.metrics.window import MergedWindows, WindowResult, WindowRow, merge
 from loadgen.model.event import SetPhase, SetRunTarget, Start, Stop
 from loadgen.model.run import Phase
+from loadgen.model.warehouse import kind_shown, shown_row
+from loadgen.report.formatting import failure_words
 from loadgen.report.records import (
     EventKind,
     FindMaxStepResult,
     RunEvent,
     RunRecord,
+    StatementTimes,
     WarehousePollPoint,
     WorkerHost,
+    WorkerSecond,
     WorkerWarning,
+    merge_seconds,
+    span_for,
 )
 from loadgen.report.summary import in_order
-from loadgen.report.timeline import StatementTimes, WorkerSecond, merge_seconds, span_for
 from loadgen.results.stored_summary import read_summary
 from loadgen.scenario.frozen import thaw
 from loadgen.scenario.model import Scenario
@@ -73,6 +74,7 @@ def read_record(session: ControlSession, patience: RetryPolicy, name: str) -> Ru
     beats = left_out.of(patience.call(lambda: worker_heartbeats.read(session, run_id)))
     stored = left_out.of(patience.call(lambda: window_results.read(session, run_id)))
     snapshots = left_out.of(patience.call(lambda: worker_metrics_snapshots.read(session, run_id)), _TIMESTAMP)
+    connections = summary["client"].get("connections") or {}
     config = patience.call(lambda: run_status.read_config(session, run_id)) or ""
     said = left_out.of(patience.call(lambda: run_control_events.history(session, run_id)), _CREATED_AT)
     heard = patience.call(lambda: worker_heartbeats.last_beats(session, run_id))
@@ -99,7 +101,7 @@ def read_record(session: ControlSession, patience: RetryPolicy, name: str) -> Ru
         point_times=times.points,
         merged=merged,
         merged_missing=missing,
-        events=() if start is None else events_of(said, steps, _lost(summary, heard), start),
+        events=() if start is None else events_of(said, steps, _lost(summary, heard), start, connections),
         polls=() if start is None else tuple(_poll(poll, start) for poll in polls),
         steps=find_max_steps(steps, summary),
         machines={
@@ -226,6 +228,7 @@ def worker_seconds(snapshots: Sequence[MetricsSnapshot], left_out: list[str]) ->
             cut_off=metrics.cut_off,
             lag=metrics.lag,
             times=metrics.times,
+            logins=metrics.logins,
             executing=int(row.active_connections),
             target=int(row.target_connections),
             cpu_percent=row.cpu_percent,
@@ -244,6 +247,7 @@ def events_of(
     steps: Sequence[find_max_step_history.StepRecord],
     lost: Mapping[str, datetime],
     start: datetime,
+    connections: Mapping[str, Any] | None = None,
 ) -> tuple[RunEvent, ...]:
     """The events of a run, in the order of time. What was announced for a moment after STOP never happened."""
     commands = list(_commands(said, start))
@@ -259,7 +263,17 @@ def events_of(
     for worker_id, moment in lost.items():
         text = f"{worker_id} was lost: its last heartbeat; seconds before it may not have been stored"
         found.append(RunEvent(at_s=_since(start, moment), label=f"{worker_id} lost", text=text, kind=EventKind.LOST))
+    found += _connections(connections or {})
     return tuple(sorted(found, key=lambda event: (event.at_s, event.text)))
+
+
+def _connections(connections: Mapping[str, Any]) -> Iterator[RunEvent]:
+    """Logins that were refused and connections that were lost, as far as the result lists them."""
+    refused, lost = (connections.get(name) or () for name in ("last_refused", "last_lost"))
+    for label, kind, failures in (("refused", EventKind.REFUSED, refused), ("reconnect", EventKind.RECONNECT, lost)):
+        for one in failures:
+            if one["second"] is not None:
+                yield RunEvent(at_s=max(one["second"], 0.0), label=label, text=failure_words(one), kind=kind)
 
 
 def _commands(said: Sequence[PastEvent], start: datetime) -> Iterator[RunEvent]:
@@ -313,21 +327,18 @@ def _poll(poll: warehouse_poll_snapshots.WarehousePoll, start: datetime) -> Ware
         queued=poll.queued,
         started_clusters=poll.started_clusters,
         size=poll.size,
-        kind=kind_of(poll.raw),
+        kind=kind_shown(shown := shown_row(poll.raw)),
+        resumed_s=resumed_s(shown, start),
     )
 
 
-def kind_of(raw: str | None) -> WarehouseKind:
-    """Which rate a warehouse has, by what SHOW WAREHOUSES said of it; generation 1 where it does not say."""
+def resumed_s(shown: Mapping[str, Any], start: datetime) -> float | None:
+    """When the warehouse was last resumed, in seconds since the start of the run; None: it does not say."""
     try:
-        found = json.loads(raw or "{}")
-        said = {name: str(found.get(name) or "").upper() for name in ("type", "generation", "resource_constraint")}
-    except (ValueError, AttributeError, RecursionError):  # a row that loadgen did not write
-        return WarehouseKind.GEN1
-    if said["type"] == "SNOWPARK-OPTIMIZED":
-        return WarehouseKind.SNOWPARK_OPTIMIZED
-    is_gen2 = said["generation"] == "2" or said["resource_constraint"].endswith("GEN_2")
-    return WarehouseKind.GEN2 if is_gen2 else WarehouseKind.GEN1
+        moment = datetime.fromisoformat(str(shown.get("resumed_on")))
+    except ValueError:
+        return None
+    return (moment.astimezone(UTC).replace(tzinfo=None) - start).total_seconds() if moment.tzinfo else None
 
 
 def find_max_steps(

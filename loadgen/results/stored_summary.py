@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from loadgen.control.rows import RowUnreadable, json_object
-from loadgen.control.session import ControlSession
+from loadgen.control.session import ControlSession, RowUnreadable, json_object
 from loadgen.control.tables import test_results
 from loadgen.errors import RunFailed
 from loadgen.log import printable
@@ -20,7 +19,7 @@ from loadgen.metrics.percentile import PERCENTILES
 from loadgen.model.run import RowEnrichment, RunStatus
 from loadgen.report.summary import SCHEMA_VERSION
 from loadgen.rules.validity import RunVerdict
-from loadgen.scenario.as_written import as_written
+from loadgen.scenario.read import as_written
 from loadgen.snowflake.session import RetryPolicy
 
 DEPTH_MAX = 16  # of objects and lists in one another; loadgen writes six
@@ -85,16 +84,22 @@ _TIMES = {
 }
 _LATENCY = {**_TIMES, **dict.fromkeys(("p50", "p95", "p99", "min", "max"), _Nullable(_amount))}
 _ENDED = {"succeeded": _count, "failed": _count, "qps": _amount}
+_CONNECTION_FAILURE = {
+    **dict.fromkeys(("worker_id", "at", "text"), _text),
+    "second": _Nullable(_number),
+    "slot?": _Nullable(_count),
+    "code": _Nullable(_code),
+    "count?": _count,
+}
 _LOGINS = {
     "reopened?": _Nullable({"*": _count}),
     "refused?": _Nullable(_count),
-    "last_refused?": _Nullable(
-        [{"worker_id": _text, "at": _text, "second": _Nullable(_number), "code": _Nullable(_code), "text": _text}]
-    ),
+    "last_refused?": _Nullable([_CONNECTION_FAILURE]),
+    "last_lost?": _Nullable([{**_CONNECTION_FAILURE, "reason": _text}]),
 }
 _CLIENT = {
     **dict.fromkeys(("cpu_percent_of_core", "wakeup_p99_ms"), _Nullable(_amount)),
-    **dict.fromkeys(("wakeup_mean_ms?", "gap_percent?", "paused_percent?"), _Nullable(_amount)),
+    **dict.fromkeys(("wakeup_mean_ms?", "gap_percent?", "paused_percent?", "client_lag_avg_ms?"), _Nullable(_amount)),
     "overhead_ms": _Nullable(_number),
     "saturated": _flag,
     "connections?": _Nullable(_LOGINS),

@@ -6,8 +6,8 @@
     lateness, p99 over time    what percentiles can be off by, at most. A threshold that is missed by less is
                                undecided: INVALID, not failed
     gaps                       lateness of 500 ms or more: the process was paused. Above 1 % of the time INVALID
-    client lag, mean           mode replay: how late the client sent what was due and whose connection was free; judged
-                               like the mean lateness
+    client lag, mean           open loop: how late the client sent what was due, since a connection became free; since
+                               it was due, if a connection was missing then. Judged like the mean lateness
     pauses                     lateness of 100 ms or more, summed up. Above 1 % of the time p99 may be the client's: a
                                warning. Above 5 % p95 may be, whatever the service time: INVALID
 
@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from loadgen.metrics.client_resources import ClientResourceUse
+from loadgen.metrics.window import ClientResourceUse
 from loadgen.model.threshold import Operator, ThresholdCheck, ThresholdMetric
 
 CPU_WARN_PERCENT = 60.0  # of one core, per worker
@@ -59,7 +59,7 @@ class ClientHealth:
     wakeup_max_ms: float | None = None
     gap_percent: float | None = None
     paused_percent: float | None = None
-    sent_late_mean_ms: float | None = None  # mode replay: client lag
+    sent_late_mean_ms: float | None = None  # open loop: client lag
     others_cores: float | None = None  # used by other processes of the machine
     cores: int | None = None  # that it has
     saturated: bool = False  # it makes the result worthless
@@ -96,7 +96,8 @@ class ClientHealth:
         if service_mean_ms and sent_late_ms > max(LATE_INVALID_MS, LATE_INVALID_FRACTION * service_mean_ms):
             share = f"{100 * sent_late_ms / service_mean_ms:.0f} % of the mean service time"
             most = f"at most {100 * LATE_INVALID_FRACTION:.0f} %"
-            return f"sent statements {sent_late_ms:.1f} ms late on average, {share} ({most})"
+            late = f"sent statements {sent_late_ms:.1f} ms late on average, {share} ({most})"
+            return f"{late}, because it was busy or connections were missing"
         fraction = self._late_fraction(service_mean_ms)
         if late_ms is not None and late_ms > LATE_INVALID_MS and fraction > LATE_INVALID_FRACTION:
             return (

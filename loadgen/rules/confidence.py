@@ -1,8 +1,8 @@
 """Confidence sequences: intervals that hold at every look, for differences of unknown variance. Closed form. Pure.
 
 A difference is the logarithm of a ratio within a block. Differences of blocks are assumed to be independent and normal,
-with unknown mean and variance. With probability 1 - `error` the intervals of all looks cover the mean. Each interval is
-the intersection of three, among which the error is divided:
+with unknown mean and variance. With probability 1 - `error` the intervals of all looks cover the mean. Two parts make
+them, between which the error is divided:
 
 mixture   For a mean m and effects of variance g (in units of the unknown variance) the likelihood ratio
 
@@ -10,12 +10,12 @@ mixture   For a mean m and effects of variance g (in units of the unknown varian
 
           does not depend on the unknown variance (right Haar prior on it), and is a martingale with mean 1 under m. By
           Ville's inequality the probability that E_n(m) ever reaches 1 / error is at most `error` (Lai 1976; Wang and
-          Ramdas 2024). The means with E_n(m) below that are an interval around the observed mean. The mixture with
-          g = 1 suits differences about as large as their standard deviation; the one with g = 100 decides larger
-          differences after three or four blocks.
+          Ramdas 2024). The means with E_n(m) below that are an interval around the observed mean. g = 1 suits
+          differences about as large as their standard deviation; g = 100 decides larger ones after four blocks. The
+          weighted sum of both is a martingale too.
 last      Student's t at the planned last block: that look is fixed beforehand, so it needs no correction. A martingale
-          is valid at looks that are not planned, and its interval is wider for that: without this part, six
-          comparisons would miss every fifth difference of 5 % at 3 % noise, with it every twentieth.
+          is valid at looks that are not planned, and its interval is wider for that. This part has most of the error:
+          it finds small differences, while large ones are decided early with little of it.
 
 Each interval is intersected with those of earlier looks. If they are disjoint, the difference has most likely changed
 over time, and the newest interval counts.
@@ -24,6 +24,7 @@ over time, and the newest interval counts.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -31,8 +32,8 @@ from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
 
-MIXTURES = ((1.0, 0.4), (100.0, 0.1))  # variance of effects, and its part of the error
-LAST_PART = 0.5
+MIXTURES = ((1.0, 0.75), (100.0, 0.25))  # variance of effects, and weight
+LAST_PART = 0.8  # of the error, for the planned last look
 ABOVE, BELOW, WITHIN, OPEN = 1, -1, 2, 0  # what an interval says of a difference
 
 
@@ -41,19 +42,33 @@ def half_width(blocks: int, error: float, *, last: bool) -> float:
     """Half the width of the interval after this many blocks, in standard deviations of the differences; inf: none."""
     if blocks < 2:
         return math.inf
-    widths = [_mixture_width(blocks, effects, error * part) for effects, part in MIXTURES]
-    if last:
-        widths.append(student_quantile(error * LAST_PART, blocks - 1) / math.sqrt(blocks))
-    return min(widths)
+    width = _mixture_width(blocks, error * (1.0 - LAST_PART))
+    return min(width, student_quantile(error * LAST_PART, blocks - 1) / math.sqrt(blocks)) if last else width
 
 
-def _mixture_width(blocks: int, effects: float, error: float) -> float:
-    grown = 1.0 + blocks * effects
-    bound = math.exp((math.log(grown) - 2.0 * math.log(error)) / blocks)
-    if bound >= grown:
+def _mixture_width(blocks: int, error: float) -> float:
+    """Where the weighted sum of the likelihood ratios, which grows with the distance from the mean, is at the bound."""
+    bound = -math.log(error)
+    if _mixture_log(math.inf, blocks) <= bound:
         return math.inf
-    u = (bound - 1.0) / (1.0 - bound / grown)
-    return math.sqrt(u * (blocks - 1) / blocks)
+    low, high = 0.0, 1.0
+    while _mixture_log(high, blocks) < bound:
+        high *= 2.0
+    for _ in range(100):
+        middle = (low + high) / 2.0
+        low, high = (low, middle) if _mixture_log(middle, blocks) >= bound else (middle, high)
+    return math.sqrt(high * (blocks - 1) / blocks)
+
+
+def _mixture_log(u: float, blocks: int) -> float:
+    """The logarithm of the weighted sum at u."""
+    parts = []
+    for effects, weight in MIXTURES:
+        grown = 1.0 + blocks * effects
+        ratio = grown if math.isinf(u) else (1.0 + u) / (1.0 + u / grown)
+        parts.append(math.log(weight) + (blocks * math.log(ratio) - math.log(grown)) / 2.0)
+    most = max(parts)
+    return most + math.log(math.fsum(math.exp(part - most) for part in parts))
 
 
 def confidence_sequence(
@@ -62,19 +77,28 @@ def confidence_sequence(
     """Lower and upper bounds after each block; blocks are the last axis. The look after `last` of them is the planned
     last one; None: it has not come. `resolution` is the minimum half width: values are not measured more exactly."""
     shape = differences.shape
+    counts = np.arange(1, shape[-1] + 1)
+    factors = np.array([half_width(int(blocks), error, last=blocks == last) for blocks in counts])
+    means, deviations = _running(differences, counts)
     lows, highs = np.full(shape, -np.inf), np.full(shape, np.inf)
     low, high = np.full(shape[:-1], -np.inf), np.full(shape[:-1], np.inf)
-    for blocks in range(2, shape[-1] + 1):
-        seen = differences[..., :blocks]
-        factor = half_width(blocks, error, last=blocks == last)
-        if math.isfinite(factor):
-            mean = seen.mean(axis=-1)
-            reach = np.maximum(factor * seen.std(axis=-1, ddof=1), resolution)
-            lower, upper = np.maximum(low, mean - reach), np.minimum(high, mean + reach)
-            apart = lower > upper
-            low, high = np.where(apart, mean - reach, lower), np.where(apart, mean + reach, upper)
-        lows[..., blocks - 1], highs[..., blocks - 1] = low, high
+    for look in np.flatnonzero(np.isfinite(factors)):
+        reach = np.maximum(factors[look] * deviations[..., look], resolution)
+        below, above = means[..., look] - reach, means[..., look] + reach
+        lower, upper = np.maximum(low, below), np.minimum(high, above)
+        apart = lower > upper
+        low, high = np.where(apart, below, lower), np.where(apart, above, upper)
+        lows[..., look], highs[..., look] = low, high
     return lows, highs
+
+
+def _running(differences: FloatArray, counts: NDArray[np.int64]) -> tuple[FloatArray, FloatArray]:
+    """Mean and standard deviation of the blocks up to each."""
+    first = differences[..., :1]
+    rest = differences - first  # squares of small numbers keep their digits
+    means = rest.cumsum(axis=-1) / counts
+    squares = (rest**2).cumsum(axis=-1) - counts * means**2
+    return means + first, np.sqrt(np.maximum(squares, 0.0) / np.maximum(counts - 1, 1))
 
 
 def judge(low: FloatArray, high: FloatArray, margin: float) -> NDArray[np.int64]:
@@ -88,10 +112,19 @@ def judge(low: FloatArray, high: FloatArray, margin: float) -> NDArray[np.int64]
     return np.where(within, WITHIN, np.where(low > 0, ABOVE, np.where(high < 0, BELOW, OPEN)))
 
 
-def minimum_detectable_difference(blocks: int, error: float, deviation: float) -> float:
-    """The difference, a fraction, that about nine of ten experiments detect in this many blocks. `deviation` is the
-    standard deviation of the logarithm of one measurement."""
-    needed = student_quantile(error * LAST_PART, blocks - 1)
+def is_mostly(happened: Sequence[bool], error: float) -> bool:
+    """Whether something happens in more than half of all blocks, by the blocks so far. The bet on 19 of 20 is a
+    supermartingale if it does not, so at any look this is wrong with probability `error` at most (Ville)."""
+    bets = np.cumsum([math.log(1.9 if one else 0.1) for one in happened])
+    return bool((bets >= -math.log(error)).any())
+
+
+def minimum_detectable_difference(blocks: int, error: float, deviation: float, *, last: bool = True) -> float:
+    """The difference, a fraction, that about nine of ten experiments detect in this many blocks; inf: none. `last`: the
+    planned last look is after them. `deviation` is the standard deviation of the logarithm of one measurement."""
+    needed = half_width(blocks, error, last=last) * math.sqrt(blocks)
+    if math.isinf(needed):
+        return math.inf
     spread = math.sqrt(1.0 + needed * needed / (2.0 * (blocks - 1)))  # standard deviation of a t value of that size
     return math.expm1((needed + 1.2816 * spread) * deviation * math.sqrt(2.0 / blocks))
 

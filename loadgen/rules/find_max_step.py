@@ -171,15 +171,23 @@ def client_limited_step(steps: Sequence[JudgedStep], shown: StepObservation, why
 
 
 def baseline_p95(config: FindMaxSettings, steps: Sequence[JudgedStep]) -> PercentileEstimate | None:
-    """p95 of the first step that held at the first level. A step that held with clearly less, at any level, takes its
+    """p95 of the baseline."""
+    found = baseline_step(config, steps)
+    return None if found is None else found.shown.latency.p95
+
+
+def baseline_step(config: FindMaxSettings, steps: Sequence[JudgedStep]) -> JudgedStep | None:
+    """The first step that held at the first level. A step that held with clearly less p95, at any level, takes its
     place: the first one was disturbed, since more connections make no server faster."""
-    first = next((step for step in steps if step.target == config.start and step.held), None)
-    lowest = None if first is None else first.shown.latency.p95
+    found = next((step for step in steps if step.target == config.start and step.held), None)
+    lowest = None if found is None else found.shown.latency.p95
     for step in steps:
         other = step.shown.latency.p95 if step.held else None
-        if lowest is not None and other is not None and _is_at_most(other.high_ms, 1.0, lowest.low_ms):
-            lowest = other
-    return lowest
+        if lowest is None or other is None or other.value_ms >= lowest.value_ms:
+            continue
+        if _is_at_most(other.high_ms, 1.0, lowest.low_ms):
+            found, lowest = step, other
+    return found
 
 
 def _findings(config: FindMaxSettings, steps: Sequence[JudgedStep], shown: StepObservation) -> Iterator[_Finding]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 
-from loadgen.model.worker import WorkerStatus
+from loadgen.model.run import WorkerStatus
 
 
 class WorkerHealth(StrEnum):

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
 from loadgen.metrics.percentile import PERCENTILES, mean, quantile
 from loadgen.metrics.tally import StatementTally
 from loadgen.metrics.window import MergedWindows
-from loadgen.model.credits import CreditRates
 from loadgen.model.experiment import ExperimentMetric, ExperimentMetricKind
 from loadgen.model.threshold import ThresholdCheck
+from loadgen.model.warehouse import CreditRates, WarehouseKind, size_name
 from loadgen.rules.bootstrap import log_quantile
 from loadgen.rules.experiment import BlockValues, ExperimentDesign
-from loadgen.rules.price import ServedStatements, WarehouseSample, billed_credits, credits_between
+from loadgen.rules.price import WarehouseSample, billed_credits, credits_between
 from loadgen.rules.thresholds import check_threshold
 from loadgen.units import NS_PER_MS
 
@@ -34,27 +34,34 @@ class MeasurementOutcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredWarehouse:
+    """The warehouse of a measurement, by its polls."""
+
+    size: str
+    kind: WarehouseKind
+    clusters: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MeasurementFigures:
     """The figures of a valid run. Times are milliseconds."""
 
-    values: Mapping[str, float]  # by metric, of those that are compared
+    values: Mapping[str, float]  # by metric, of those that are compared; the price is that of all statements
     latency_ms: Mapping[str, float | None]
     qps: float
     error_rate: float
     statements: int  # that succeeded
     credits: float | None = None  # of the measured span; None: not known
     limits: Mapping[str, bool] = field(default_factory=dict)  # by check: did it hold?
+    warehouse: MeasuredWarehouse | None = None  # None: not known
 
     @property
     def inside(self) -> bool:
         return all(self.limits.values())
 
-    @property
-    def served(self) -> ServedStatements | None:
-        """None: what it cost is not known."""
-        if self.credits is None:
-            return None
-        return ServedStatements(credits=self.credits, statements=self.statements, inside=self.inside)
+    def price(self, credit_price: float) -> float | None:
+        """Of 1,000 statements, inside the limits or not; None: not known."""
+        return self.credits * credit_price * 1_000 / self.statements if self.credits and self.statements else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,13 +99,23 @@ def figures_of(
     """The figures, and which metrics have no value and why."""
     whole = run.merged.tally.whole
     ended_s = run.measures_s + run.merged.seconds
-    credits = credits_between(run.samples, run.measures_s, ended_s, rates)
     succeeded = whole.ended.succeeded
+    tried = succeeded + whole.ended.failed
+    figures = MeasurementFigures(
+        values={},
+        latency_ms={name: latency_ms(ExperimentMetricKind(name), whole) for name in _REPORTED},
+        qps=run.merged.qps,
+        error_rate=whole.ended.failed / tried if tried else 0.0,
+        statements=succeeded,
+        credits=credits_between(run.samples, run.measures_s, ended_s, rates),
+        limits={check.text: check_threshold(check, run.merged).passed for check in limits},
+        warehouse=_warehouse(run.samples, run.measures_s, ended_s),
+    )
     values: dict[str, float] = {}
     missing: list[str] = []
     for metric in metrics:
         if metric.kind is ExperimentMetricKind.PRICE:
-            found = None if not credits or not succeeded else credits * credit_price * 1_000 / succeeded
+            found = figures.price(credit_price)
         elif metric.kind is ExperimentMetricKind.QPS:
             found = run.merged.qps if metric.statement is None else run.merged.statement_qps.get(metric.statement)
         else:
@@ -107,17 +124,17 @@ def figures_of(
             values[metric.text] = found
         else:
             missing.append(f"{metric.text} {_why_missing(metric)}")
-    tried = succeeded + whole.ended.failed
-    figures = MeasurementFigures(
-        values=values,
-        latency_ms={name: latency_ms(ExperimentMetricKind(name), whole) for name in _REPORTED},
-        qps=run.merged.qps,
-        error_rate=whole.ended.failed / tried if tried else 0.0,
-        statements=succeeded,
-        credits=credits,
-        limits={check.text: check_threshold(check, run.merged).passed for check in limits},
-    )
-    return figures, missing
+    return replace(figures, values=values), missing
+
+
+def _warehouse(samples: Sequence[WarehouseSample], begin_s: float, end_s: float) -> MeasuredWarehouse | None:
+    """As the polls of this span saw it, with the most clusters; None: they did not."""
+    seen = sorted((one for one in samples if one.at_s <= end_s), key=lambda one: one.at_s)
+    within = [one for one in seen if one.at_s >= begin_s] or seen[-1:]
+    size = size_name(within[-1].size or "") if within else None
+    if size is None:
+        return None
+    return MeasuredWarehouse(size=size, kind=within[-1].kind, clusters=max(one.clusters for one in within))
 
 
 def billed_of(run: MeasurementSource, rates: CreditRates) -> float | None:
@@ -156,13 +173,15 @@ def complete_blocks(design: ExperimentDesign, measured: Sequence[Measurement]) -
     """Blocks in which every arm has a usable measurement with a value for every metric. A measurement counts once,
     however often it is listed."""
     usable: dict[int, dict[str, Mapping[ExperimentMetric, float]]] = {}
+    inside: dict[tuple[int, str], bool] = {}
     for one in sorted(measured, key=lambda one: one.attempt):
         if one.outcome is MeasurementOutcome.OK and one.figures is not None:
             values = {metric: one.figures.values.get(metric.text, 0.0) for metric in design.margins}
             if all(value > 0 for value in values.values()):
                 usable.setdefault(one.block, {})[one.arm] = values
+                inside[one.block, one.arm] = one.figures.inside
     return tuple(
-        BlockValues(number=number, values=by_arm)
+        BlockValues(number=number, values=by_arm, outside=frozenset(arm for arm in by_arm if not inside[number, arm]))
         for number, by_arm in sorted(usable.items())
         if by_arm.keys() == set(design.arms)
     )
@@ -178,7 +197,18 @@ def figures_document(figures: MeasurementFigures) -> dict[str, Any]:
         "statements": figures.statements,
         "credits": figures.credits,
         "limits": dict(figures.limits),
+        "warehouse": None if figures.warehouse is None else warehouse_document(figures.warehouse),
     }
+
+
+def warehouse_document(one: MeasuredWarehouse) -> dict[str, Any]:
+    return {"size": one.size, "kind": one.kind.value, "clusters": one.clusters}
+
+
+def _read_warehouse(found: Mapping[str, Any]) -> MeasuredWarehouse:
+    return MeasuredWarehouse(
+        size=str(found["size"]), kind=WarehouseKind(found["kind"]), clusters=int(found["clusters"])
+    )
 
 
 def read_figures(document: Mapping[str, Any]) -> MeasurementFigures:
@@ -194,4 +224,5 @@ def read_figures(document: Mapping[str, Any]) -> MeasurementFigures:
         statements=int(document["statements"]),
         credits=None if credits is None else float(credits),
         limits={str(check): bool(held) for check, held in document["limits"].items()},
+        warehouse=_read_warehouse(document["warehouse"]) if document.get("warehouse") else None,
     )

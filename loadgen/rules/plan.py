@@ -5,8 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass
 
-from loadgen.model.run import Phase
-from loadgen.model.worker import worker_share
+from loadgen.model.run import Phase, worker_share
 from loadgen.scenario.model import Load, LoadMode
 from loadgen.units import NS_PER_MS, NS_PER_S
 from loadgen.workload.arrivals import window_schedules

@@ -1,7 +1,7 @@
 """The cost of a measurement, estimated from polls of its warehouse: rate × clusters × seconds. Pure.
 
-The state of a sample is assumed to last until the next one; that of the first sample also holds before it. Snowflake
-bills at least 60 seconds for each cluster that starts; its metering views have the billed credits hours later.
+The state of a sample is assumed to last until the next one; that of the first sample also holds before it. Snowflake's
+metering views have the billed credits hours later.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from loadgen.model.credits import CreditRates, WarehouseKind
+from loadgen.model.warehouse import CreditRates, WarehouseKind
 
-BILLED_MIN_S = 60.0  # of every cluster that starts
+BILLED_MIN_S = 60.0  # of whatever starts
 HOUR_S = 3600.0
 
 
@@ -25,6 +25,7 @@ class WarehouseSample:
     size: str | None
     kind: WarehouseKind
     clusters: int
+    resumed_s: float | None = None  # when it was last resumed; None: not known
 
 
 def credits_between(
@@ -45,41 +46,49 @@ def credits_between(
 
 
 def billed_credits(samples: Sequence[WarehouseSample], end_s: float, rates: CreditRates) -> float | None:
-    """Credits of a run from its first sample to its end, with the billed minimum of clusters that started and stopped
-    in it. Clusters that still run at its end are billed until then."""
+    """Credits of a run as Snowflake bills them: by the second, and at least a minute for whatever starts in it: a
+    resume, a further cluster, the added part of a larger size. Of what runs on, the run has the time until its end, or
+    the minute. None: there is no sample, or the table has no rate for it."""
     if not samples:
         return None
     samples = sorted(samples, key=lambda sample: sample.at_s)
-    used = credits_between(samples, samples[0].at_s, max(end_s, samples[-1].at_s), rates)
-    if used is None:  # a single sample at the very end
-        return 0.0 if rates.of(samples[0].size, samples[0].kind) is not None else None
-    return used + sum(_added_for_short_starts(samples, rates))
+    known = [rates.of(sample.size, sample.kind) for sample in samples]
+    if None in known:
+        return None
+    first, end_s = samples[0], max(end_s, samples[-1].at_s)
+    run_s = min(0.0, first.at_s)  # what was resumed before is a start of another run
+    resumed_s = first.resumed_s if first.resumed_s is not None and run_s <= first.resumed_s < first.at_s else None
+    totals = [(rate or 0.0) * sample.clusters for rate, sample in zip(known, samples, strict=True)]
+    edges = [first.at_s if resumed_s is None else resumed_s, *(sample.at_s for sample in samples[1:]), end_s]
+    used = math.fsum(
+        total * (last_s - first_s) for total, (first_s, last_s) in zip(totals, pairwise(edges), strict=True)
+    )
+    starts = [(-math.inf if resumed_s is None else resumed_s, totals[0])]  # when, credits per hour; the newest last
+    for (before, total), sample in zip(pairwise(totals), samples[1:], strict=True):
+        if total > before:
+            starts.append((sample.at_s, total - before))
+        else:
+            used += _rest_of_first_minutes(starts, before - total, sample.at_s)
+    return (used + _rest_of_first_minutes(starts, totals[-1], end_s)) / HOUR_S
 
 
-def _added_for_short_starts(samples: Sequence[WarehouseSample], rates: CreditRates) -> list[float]:
-    """For each cluster that started after the first sample and stopped within 60 seconds: credits of the rest."""
-    started: list[float] = []  # start times of running clusters, oldest first
-    added = []
-    for before, sample in pairwise(samples):
-        started += [sample.at_s] * max(0, sample.clusters - before.clusters)
-        for _ in range(max(0, before.clusters - sample.clusters)):
-            begun_s = started.pop() if started else -math.inf  # assumed: clusters stop in reverse order of their start
-            short_s = max(0.0, BILLED_MIN_S - (sample.at_s - begun_s))
-            added.append((rates.of(before.size, before.kind) or 0.0) * short_s / HOUR_S)
+def _rest_of_first_minutes(starts: list[tuple[float, float]], stopped: float, at_s: float) -> float:
+    """Credits per hour × seconds. What started last is assumed to stop first; it is removed from `starts`."""
+    added = 0.0
+    while stopped > 1e-9 and starts:
+        begun_s, rate = starts.pop()
+        taken = min(rate, stopped)
+        added += taken * max(0.0, BILLED_MIN_S - (at_s - begun_s))
+        if rate > taken:
+            starts.append((begun_s, rate - taken))
+        stopped -= taken
     return added
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServedStatements:
-    """What one measurement of an arm served, and its cost."""
-
-    credits: float
-    statements: int  # that succeeded
-    inside: bool  # every limit held
-
-
-def price_per_thousand(measured: Sequence[ServedStatements], credit_price: float) -> float | None:
-    """The price of 1,000 statements inside the limits. A measurement outside them adds cost and no served statements.
-    None: no statement was served."""
-    served = sum(one.statements for one in measured if one.inside)
-    return sum(one.credits for one in measured) * credit_price * 1_000 / served if served else None
+def price_inside(prices: Sequence[float], inside: int) -> float | None:
+    """The price of an arm: of 1,000 statements inside the limits. `prices` are those of each measurement's statements,
+    `inside` of which held the limits: the others cost, and served nothing. A geometric mean, because arms are compared
+    by ratios. None: nothing was served."""
+    if not inside or not prices:
+        return None
+    return math.exp(math.fsum(map(math.log, prices)) / len(prices)) * len(prices) / inside

@@ -123,9 +123,10 @@ def _peaks(coefficients: FloatArray) -> FloatArray:
 
 def scaling_text(curve: ScalingCurve) -> str:
     """The curve in one sentence, with a note on what it is."""
+    one = curve.per_connection
     parts = (
-        f"contention {_percent(curve.contention)}, coherence {_percent(curve.coherence)}, scatter of the points"
-        f" {curve.scatter:.1%}"
+        f"contention {_percent(curve.contention)}, coherence {_percent(curve.coherence)}, one connection"
+        f" {one.value:.3g}/s ({one.low:.3g} to {one.high:.3g}), scatter of the points {curve.scatter:.1%}"
     )
     if curve.peak is None:
         return f"Universal Scalability Law: {parts}; no peak was observed. A model of these points, not a verdict."

@@ -9,12 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadgen.log import printable
-from loadgen.model.credits import SIZES, credits_per_hour
-from loadgen.model.run import CONTROL_WAREHOUSE
-from loadgen.model.worker import worker_share
+from loadgen.model.run import CONTROL_WAREHOUSE, worker_share
+from loadgen.model.warehouse import SIZES, credits_per_hour
 from loadgen.model.workload import Sharding
 from loadgen.rules.find_max import FindMaxCap, find_max_cap
-from loadgen.scenario.as_written import EffectiveValue, settings
 from loadgen.scenario.document import KeyPath
 from loadgen.scenario.load import planned_arrivals, rate_windows, workers_of
 from loadgen.scenario.model import (
@@ -29,7 +27,7 @@ from loadgen.scenario.model import (
     WorkerProfile,
     stage_name,
 )
-from loadgen.scenario.read import LoadedScenario
+from loadgen.scenario.read import EffectiveValue, LoadedScenario, settings
 from loadgen.units import counted, format_duration_s, format_rate_per_second
 
 MINIMUM_BILLED_S = 60.0  # each time a warehouse starts

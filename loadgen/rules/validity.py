@@ -5,19 +5,303 @@ Validity is judged first and separately: an INVALID run never passes, whatever i
 
 from __future__ import annotations
 
+import math
 import signal
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import reduce
+from operator import add
 from typing import Any, Protocol
 
-from loadgen.metrics.window import MergedWindows
+from loadgen.metrics.connections import ConnectionTime
+from loadgen.metrics.window import MergedWindows, WindowResult
+from loadgen.model.counts import Counts
 from loadgen.model.threshold import ThresholdMetric
 from loadgen.rules.client_health import ClientHealth, ClientVerdict, client_share
-from loadgen.rules.delivered_load import Delivered, shortfalls
 from loadgen.rules.thresholds import Checked, tally_of
 from loadgen.scenario.model import Threshold
 from loadgen.units import NS_PER_MS
+
+# Delivered load: how much of the planned load there was, by worker and window, and what is missing. Pure.
+#
+#     closed loop   connection time: open, or being opened again after it was open or refused
+#     open loop     arrivals that were sent. Arrivals that were not sent because every connection was executing are the
+#                   server's overload. Only thresholds on response times see them, by their age. Connection time as
+#                   well: with fewer connections the server looks slower than it is
+#
+# The plan is that of the run, not what a worker reported. A surplus never offsets a deficit: deficits are added up.
+
+RUN_MIN_PERCENT = 99  # of the plan of a run, and of each of its windows
+WORKER_MIN_PERCENT = 95
+NAMED_MAX = 5  # windows, and workers
+LOGIN_WARN_PERCENT = 1  # of the planned connection time, in the run or a window
+LOGIN_INVALID_PERCENT = 10
+
+Key = tuple[str, int | None]  # worker, and the number of the stage or step; None: there is one window only
+ArrivalScope = tuple[int | None, str | None]  # what a threshold is about: a stage or all of them, a statement or all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Portion:
+    """Connection-milliseconds, or arrivals, of a worker in a window; portions add."""
+
+    planned: int = 0
+    missing: int = 0
+    overload: int = 0  # arrivals that found every connection executing
+    unjudged: int = 0  # those of them whose response time no threshold limits
+    logging_in: int = 0  # of the connection time that was delivered
+
+    def __add__(self, other: Portion) -> Portion:
+        return Portion(
+            planned=self.planned + other.planned,
+            missing=self.missing + other.missing,
+            overload=self.overload + other.overload,
+            unjudged=self.unjudged + other.unjudged,
+            logging_in=self.logging_in + other.logging_in,
+        )
+
+    @property
+    def delivered(self) -> int:
+        return self.planned - self.missing - self.overload
+
+    @property
+    def fraction(self) -> float | None:
+        """None: nothing was planned."""
+        return self.delivered / self.planned if self.planned else None
+
+    def is_short(self, percent: int) -> bool:
+        """Is more missing than may be? Overload is not."""
+        return 100 * self.missing > (100 - percent) * self.planned
+
+    def logs_in_more_than(self, percent: int) -> bool:
+        """Of the planned time. None is planned of a stage that was cancelled, and workers may have begun it."""
+        return 100 * self.logging_in > percent * self.planned > 0
+
+    def is_overloaded(self, percent: int) -> bool:
+        """Is more missing than may be, counting the overload that no threshold judges?"""
+        return self.unjudged > 0 and 100 * (self.missing + self.unjudged) > (100 - percent) * self.planned
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivered:
+    portions: Mapping[Key, Portion]
+    open_loop: bool = False
+    connections: Delivered | None = None  # of an open loop: connection time; None: not measured
+    window_word: str = "stage"
+    because: str = ""  # what is known of why
+    relief: str = "raise max_connections"  # what would leave connections free
+    login_cause: str = "raise connections.max_age and connections.max_statements, or find out why logins are slow"
+
+    @property
+    def run(self) -> Portion:
+        return reduce(add, self.portions.values(), Portion())
+
+    @property
+    def workers(self) -> dict[str, Portion]:
+        found: dict[str, Portion] = {}
+        for (worker_id, _), portion in self.portions.items():
+            found[worker_id] = found.get(worker_id, Portion()) + portion
+        return found
+
+    @property
+    def windows(self) -> dict[int | None, Portion]:
+        found: dict[int | None, Portion] = {}
+        for (_, step_id), portion in self.portions.items():
+            found[step_id] = found.get(step_id, Portion()) + portion
+        return found
+
+    def document(self) -> dict[str, Any]:
+        """As summary.json has it."""
+        own = {
+            **self._document(self.run),
+            "by_worker": {worker_id: self._document(portion) for worker_id, portion in self.workers.items()},
+            "by_window": [{"step_id": step_id, **self._document(portion)} for step_id, portion in self.windows.items()],
+        }
+        if self.connections is None:
+            return own
+        of_time = self.connections.document()
+        workers, windows = own["by_worker"], own["by_window"]
+        return (of_time | own) | {
+            "by_worker": {name: of_time["by_worker"].get(name, {}) | one for name, one in workers.items()},
+            "by_window": [time | one for time, one in zip(of_time["by_window"], windows, strict=True)],
+        }
+
+    def _document(self, portion: Portion) -> dict[str, Any]:
+        fraction = None if portion.fraction is None else round(portion.fraction, 6)
+        if self.open_loop:
+            return {
+                "planned_arrivals": portion.planned,
+                "sent_arrivals": portion.delivered,
+                "overload_arrivals": portion.overload,
+                "fraction": fraction,
+            }
+        return {
+            "planned_connection_seconds": portion.planned / 1_000,
+            "delivered_connection_seconds": portion.delivered / 1_000,
+            "logging_in_connection_seconds": portion.logging_in / 1_000,
+            "fraction": fraction,
+        }
+
+
+# --- what was measured, against the plan -----------------------------------------------------------------------------
+
+
+def delivered_connections(
+    windows: Mapping[str, Sequence[WindowResult]], planned: Mapping[Key, int]
+) -> dict[Key, Portion]:
+    found = {}
+    for (worker_id, step_id), plan_ms in planned.items():
+        own = _time(windows.get(worker_id, ()), step_id)
+        missing_ms = own.planned_ms - own.delivered_ms + max(0, plan_ms - own.planned_ms)
+        found[worker_id, step_id] = Portion(
+            planned=plan_ms, missing=min(missing_ms, plan_ms), logging_in=own.logging_in_ms
+        )
+    return found
+
+
+def delivered_arrivals(
+    windows: Mapping[str, Sequence[WindowResult]],
+    planned: Mapping[Key, int],
+    thresholds: Set[ArrivalScope] = frozenset(),
+) -> dict[Key, Portion]:
+    """`thresholds`: what those are about that limit response times."""
+    found = {}
+    for (worker_id, step_id), due in planned.items():
+        own = [window for window in windows.get(worker_id, ()) if window.step_id == step_id]
+        counts = reduce(add, (window.counts for window in own), Counts())
+        unsent = [(name, one.unsent.count) for window in own for name, one in window.tally.statements.items()]
+        overload = min(sum(count for _, count in unsent), due)
+        unjudged = sum(count for name, count in unsent if not thresholds & _scopes(step_id, name))
+        missing = counts.skipped - overload + max(0, due - counts.scheduled)
+        found[worker_id, step_id] = Portion(
+            planned=due,
+            missing=min(max(0, missing), due - overload),
+            overload=overload,
+            unjudged=min(unjudged, overload),
+        )
+    return found
+
+
+def _scopes(step_id: int | None, statement: str) -> set[ArrivalScope]:
+    """Those that an arrival is part of."""
+    return {(None, None), (None, statement), (step_id, None)}
+
+
+def _time(windows: Sequence[WindowResult], step_id: int | None) -> ConnectionTime:
+    """Of one window in one worker; a process that replaced another has measured the rest of it."""
+    times = (window.connections for window in windows if window.step_id == step_id)
+    return reduce(add, (time for time in times if time is not None), ConnectionTime())
+
+
+# --- is it enough? ---------------------------------------------------------------------------------------------------
+
+
+def shortfalls(delivered: Delivered | None) -> list[str]:
+    """Why too little load makes a run invalid: windows, workers, amounts. Empty: everything was delivered."""
+    if delivered is None:
+        return ["it is not known how much of the planned load was delivered"]
+    missing = list(_missing(delivered))
+    time = delivered.connections
+    unopened = [] if time is None else _unopened(replace(time, because="") if missing else time)
+    return [*missing, *unopened, *_overloaded(delivered), *_logging_in(delivered)]
+
+
+def _missing(delivered: Delivered) -> Iterator[str]:
+    run, because = delivered.run, f"; {delivered.because}" if delivered.because else ""
+    if run.is_short(RUN_MIN_PERCENT):
+        yield f"delivered load was {_share(delivered, run)} of the plan{because}"
+    windows, workers = _short(delivered)
+    named = [f"{name} had {_share(delivered, one)} of its planned load" for name, one in windows.items()]
+    yield from _first(named, f"{delivered.window_word}s were short of load")
+    named = [f"{worker_id} delivered {_share(delivered, one)} of its part" for worker_id, one in workers.items()]
+    yield from _first(named, "workers were short of their part")
+
+
+def _unopened(time: Delivered) -> Iterator[str]:
+    """Connections of an open loop that were missing, though every arrival may have been sent: late, over the others."""
+    run, because = time.run, f"; {time.because}" if time.because else ""
+    if run.is_short(RUN_MIN_PERCENT):
+        yield f"connections could be used for {_share(time, run)} of the planned time{because}"
+    windows, workers = _short(time)
+    named = [
+        f"{name} could use its connections for {_share(time, one)} of the planned time" for name, one in windows.items()
+    ]
+    yield from _first(named, f"{time.window_word}s were short of connections")
+    named = [
+        f"{worker_id} could use its connections for {_share(time, one)} of the time"
+        for worker_id, one in workers.items()
+    ]
+    yield from _first(named, "workers were short of connections")
+
+
+def _short(delivered: Delivered) -> tuple[dict[str, Portion], dict[str, Portion]]:
+    """Windows, unless there is one only, and workers with less than they may have."""
+    windows = {
+        f"{delivered.window_word} {step_id}": one
+        for step_id, one in delivered.windows.items()
+        if len(delivered.windows) > 1 and one.is_short(RUN_MIN_PERCENT)
+    }
+    workers = {worker_id: one for worker_id, one in delivered.workers.items() if one.is_short(WORKER_MIN_PERCENT)}
+    return windows, workers
+
+
+def _overloaded(delivered: Delivered) -> Iterator[str]:
+    every = (delivered.run, *delivered.windows.values())
+    if not any(one.is_overloaded(RUN_MIN_PERCENT) for one in every):
+        return
+    run = delivered.run
+    yield (
+        f"{run.unjudged:,} of {run.planned:,} arrivals were not sent, because every connection was executing, and no"
+        f" threshold limits their response times: add a threshold on response times, or {delivered.relief}"
+    )
+
+
+def login_warnings(delivered: Delivered) -> list[str]:
+    """What the reader of a valid result should know of connections that were logging in."""
+    portion, where = _most_logins(delivered)
+    if portion.logs_in_more_than(LOGIN_INVALID_PERCENT) or not portion.logs_in_more_than(LOGIN_WARN_PERCENT):
+        return []
+    return [f"{_login_time(portion, where)}: throughput is that of fewer connections"]
+
+
+def _logging_in(delivered: Delivered) -> Iterator[str]:
+    portion, where = _most_logins(delivered)
+    if portion.logs_in_more_than(LOGIN_INVALID_PERCENT):
+        most = f"at most {LOGIN_INVALID_PERCENT} %"
+        yield f"{_login_time(portion, where)} ({most}): the load was not on the server; {delivered.login_cause}"
+
+
+def _most_logins(delivered: Delivered) -> tuple[Portion, str]:
+    """The run, or the window of it in which connections were logging in for a larger share of the planned time."""
+    places = [(delivered.run, "")]
+    if len(delivered.windows) > 1:
+        places += [(one, f" of {delivered.window_word} {step_id}") for step_id, one in delivered.windows.items()]
+    return max(places, key=lambda place: place[0].logging_in / max(1, place[0].planned))
+
+
+def _login_time(portion: Portion, where: str) -> str:
+    share = 100 * portion.logging_in / portion.planned
+    return f"connections were logging in for {share:.1f} % of the planned time{where}"
+
+
+def _first(named: Sequence[str], others: str) -> Iterator[str]:
+    yield from named[:NAMED_MAX]
+    if len(named) > NAMED_MAX:
+        yield f"{len(named) - NAMED_MAX} more {others}"
+
+
+def _share(delivered: Delivered, portion: Portion) -> str:
+    if delivered.open_loop:
+        return f"{percent(portion.fraction)} ({portion.delivered:,} of {portion.planned:,} arrivals)"
+    amount = f"{portion.delivered / 1_000:,.1f} of {portion.planned / 1_000:,.1f} connection-seconds"
+    return f"{percent(portion.fraction)} ({amount})"
+
+
+def percent(fraction: float | None) -> str:
+    """Never rounded up to more than it was."""
+    return "–" if fraction is None else f"{math.floor(fraction * 1_000) / 10:.1f} %"
+
 
 SAMPLES_MIN = 20
 

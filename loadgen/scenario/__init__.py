@@ -1,6 +1,7 @@
 """From a scenario file to a frozen, typed Scenario.
 
-read             entry point: all steps in order, and --set
+read             entry point: all steps in order, and --set; a stored scenario in the keys of its file; the origin of
+                 each value
 yaml_reader      YAML within limits
 document         the tree with positions, problems, ${NAME}
 types            value types: parser, limits, JSON Schema
@@ -16,7 +17,6 @@ load             workers and rates that follow from a load
 replay           the statements and the length of a replay
 frozen           SCENARIO_CONFIG, written and read
 experiment       the experiment file: arms of a scenario, and what to compare
-as_written       a stored scenario in the keys of its file; the origin of each value
 
 `model`, `frozen`, `load` and what they import do without the YAML reader: workers start faster.
 """

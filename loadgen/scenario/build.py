@@ -8,8 +8,7 @@ from typing import Any
 
 from loadgen.model import workload as model
 from loadgen.model.capture import CaptureManifest, Replay, SessionReplay
-from loadgen.model.sql_text import shape_of
-from loadgen.model.workload import StatementKind
+from loadgen.model.workload import StatementKind, shape_of
 from loadgen.scenario import model as typed
 from loadgen.scenario.file import LoadSection, ScenarioFile, StatementSection, TableSection
 from loadgen.scenario.generators import Generator, RememberedGenerator, parameter
@@ -94,6 +93,7 @@ def _replayed(load: LoadSection, capture: CaptureManifest) -> typed.Load:
         pseudonyms=capture.pseudonyms,
         users=load.users,
         folder=load.capture or "",
+        coverage=capture.coverage,
     )
     return typed.Load(**keys, max_lag_s=load.max_lag_s, replay=replay)
 

@@ -11,8 +11,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 from loadgen.identifiers import canonical
-from loadgen.model.sql_text import malformed_reason, preparation_refusal, shape_of
-from loadgen.model.workload import NORMAL_KEPT_MIN
+from loadgen.model.workload import NORMAL_KEPT_MIN, malformed_reason, preparation_refusal, shape_of
 from loadgen.scenario.document import KeyPath
 from loadgen.scenario.file import PoolSection, ScenarioFile, TableSection
 from loadgen.scenario.generators import (

@@ -9,9 +9,8 @@ import math
 from collections.abc import Iterator, Sequence
 
 from loadgen.model.capture import CaptureManifest
-from loadgen.model.sql_text import SqlShape, shape_of, workload_refusal
 from loadgen.model.threshold import ThresholdMetric
-from loadgen.model.workload import CYCLE_MAX, StatementKind
+from loadgen.model.workload import CYCLE_MAX, SqlShape, StatementKind, shape_of, workload_refusal
 from loadgen.scenario.check_data import GeneratorContext, check_generator
 from loadgen.scenario.document import KeyPath
 from loadgen.scenario.file import ScenarioFile, StatementSection

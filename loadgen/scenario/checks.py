@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from loadgen.identifiers import canonical, is_name
 from loadgen.model.capture import CaptureManifest
-from loadgen.model.workload import ARRIVALS_MAX
+from loadgen.model.workload import ARRIVALS_MAX, databases_of
 from loadgen.scenario.build import load_of
 from loadgen.scenario.check_data import check_data
 from loadgen.scenario.check_spawner import check_spawner
@@ -261,16 +261,30 @@ def _check_control(checked: CheckedDocument, file: ScenarioFile) -> None:
 
 def _check_hybrid_quota(checked: CheckedDocument, file: ScenarioFile) -> None:
     """Snowflake limits the operations on hybrid tables per database: a load there would throttle the control plane."""
-    control, target = file.control, file.target
-    used: KeyPath = ("target", "database")
-    if not checked.fine(used, ("control", "database"), ("control", "connection"), ("connection",)):
+    control, used = file.control, canonical(file.control.database)
+    if not checked.fine(("control", "database"), ("control", "connection"), ("connection",)):
         return
-    elsewhere = control.connection not in (None, file.connection)
-    if elsewhere or target.database is None or file.connection == EMBEDDED:
+    if control.connection not in (None, file.connection) or file.connection == EMBEDDED:
         return
-    if canonical(control.database) == canonical(target.database):
-        what = "is the database of the control plane, and hybrid tables of a database share one limit of operations"
-        checked.warn(used, f"{what}: name another one here or in control.database")
+    for place, databases in _databases(file):
+        if checked.fine(place) and used in databases:
+            verb = "is" if place == ("target", "database") else "uses"
+            what = f"{verb} the database of the control plane, and hybrid tables of a database share one limit"
+            checked.warn(place, f"{what} of operations: name another one here or in control.database")
+            return
+
+
+def _databases(file: ScenarioFile) -> Iterator[tuple[KeyPath, tuple[str, ...]]]:
+    """Where databases are named, by themselves or in the names of tables."""
+    if file.target.database is not None:
+        yield ("target", "database"), (canonical(file.target.database),)
+    for number, table in enumerate(file.prepare.tables):
+        yield ("prepare", "tables", number, "name"), databases_of(table.name)
+    for number, text in enumerate(file.prepare.statements):
+        yield ("prepare", "statements", number), databases_of(text)
+    for number, statement in enumerate(file.workload.statements):
+        texts = [statement.sql or "", *(part.sql for part in statement.transaction or ())]
+        yield ("workload", "statements", number), tuple(name for text in texts for name in databases_of(text))
 
 
 def _check_session(checked: CheckedDocument, file: ScenarioFile) -> None:

@@ -11,10 +11,18 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from loadgen.log import printable, redact
-from loadgen.model.credits import SIZES, Cloud, CreditRates, WarehouseKind, size_name, snowflake_rates
 from loadgen.model.experiment import ExperimentMetric, InvalidMetric
 from loadgen.model.threshold import ThresholdCheck
-from loadgen.model.warehouse import PROPERTIES, WarehouseValue
+from loadgen.model.warehouse import (
+    PROPERTIES,
+    SIZES,
+    Cloud,
+    CreditRates,
+    WarehouseKind,
+    WarehouseValue,
+    size_name,
+    snowflake_rates,
+)
 from loadgen.scenario.document import (
     Document,
     KeyPath,
@@ -213,12 +221,13 @@ class LoadedExperiment:
     warnings: tuple[Problem, ...]
 
 
-def read_experiment(path: Path, *, environ: Mapping[str, str]) -> LoadedExperiment:
-    """Read and check a file, and its scenario for every arm. Raises ScenarioProblems with everything that is wrong."""
-    text = read_text(path)
-    if isinstance(text, Problem):
-        raise ExperimentProblems(str(path), [text])
-    document = compose(text, str(path))
+def read_experiment(path: Path, *, environ: Mapping[str, str], text: str | None = None) -> LoadedExperiment:
+    """Read and check a file (or its `text`, if that was read before), and its scenario for every arm. Raises
+    ScenarioProblems with everything that is wrong."""
+    found = read_text(path) if text is None else text
+    if isinstance(found, Problem):
+        raise ExperimentProblems(str(path), [found])
+    document = compose(found, str(path))
     substitute_variables(document, environ)
     checked = validate_as(ExperimentFile, document)
     file = checked.file
@@ -361,6 +370,9 @@ def _check_arm(checked: CheckedFile[Any], file: ExperimentFile, name: str, loade
     if arm is not None and arm.min_clusters and arm.max_clusters and arm.min_clusters > arm.max_clusters:
         what = f"is above max_clusters, {arm.max_clusters}"
         checked.problem((*path, "warehouse", "min_clusters"), what, "lower it, or raise the other")
+    if arm is not None and (arm.settings or arm.create) and not scenario.load.warmup_s:
+        what = "the experiment makes or alters this warehouse, and the scenario has no warm-up: its caches are cold"
+        checked.warn((*path, "warehouse"), what, "add load.warmup")
     if arm is not None and arm.create and arm.name is None:
         checked.problem((*path, "warehouse", "create"), "has no name", "add the name of a warehouse to be made")
     names = {statement.name for statement in scenario.workload.statements if statement.weight}

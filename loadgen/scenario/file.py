@@ -4,7 +4,7 @@ import re
 from typing import Annotated
 
 from loadgen.model.capture import SessionReplay, WriteReplay
-from loadgen.model.sql_text import LENGTH_MAX as SQL_LENGTH_MAX
+from loadgen.model.workload import LENGTH_MAX as SQL_LENGTH_MAX
 from loadgen.model.workload import StatementKind
 from loadgen.scenario.generators import Generator
 from loadgen.scenario.keys import key, section

@@ -40,8 +40,8 @@ _RENAMED: dict[type, dict[str, str]] = {
 _OPTIONAL: dict[type, frozenset[str]] = {
     Statement: frozenset({"session"}),
     LoadStage: frozenset({"name"}),
-    Replay: frozenset({"folder", "users"}),
-    RecordedTimes: frozenset({"rows", "rows_known"}),
+    Replay: frozenset({"folder", "users", "coverage"}),
+    RecordedTimes: frozenset({"rows", "rows_known", "failed"}),
 }
 
 

@@ -1,4 +1,4 @@
-"""The JSON Schema of scenario files, for editors; a test compares it with schemas/scenario.schema.json."""
+"""The JSON Schemas of scenario and experiment files, for editors; a test compares them with those in schemas/."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import typing
 from typing import Any
 
+from loadgen.scenario.experiment import ExperimentFile
 from loadgen.scenario.file import ScenarioFile
 from loadgen.scenario.keys import (
     REQUIRED,
@@ -24,14 +25,22 @@ _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def scenario_schema() -> JsonSchema:
+    return _schema(ScenarioFile, "loadgen scenario")
+
+
+def experiment_schema() -> JsonSchema:
+    return _schema(ExperimentFile, "loadgen experiment")
+
+
+def schema_text(schema: JsonSchema | None = None) -> str:
+    """The text of the file: indented, with a newline at the end. Of scenarios, unless another one is given."""
+    return json.dumps(scenario_schema() if schema is None else schema, indent=2, ensure_ascii=False) + "\n"
+
+
+def _schema(file: type, title: str) -> JsonSchema:
     definitions: dict[str, JsonSchema] = {}
-    root = _mapping(ScenarioFile, definitions)
-    return {"$schema": _DIALECT, "$defs": dict(sorted(definitions.items())), **root, "title": "loadgen scenario"}
-
-
-def schema_text() -> str:
-    """The text of the file: indented, with a newline at the end."""
-    return json.dumps(scenario_schema(), indent=2, ensure_ascii=False) + "\n"
+    root = _mapping(file, definitions)
+    return {"$schema": _DIALECT, "$defs": dict(sorted(definitions.items())), **root, "title": title}
 
 
 def _mapping(section: type, definitions: dict[str, JsonSchema]) -> JsonSchema:

@@ -273,7 +273,7 @@ class TimingSettings:
             heartbeat_s=heartbeat_s,
             status_poll_s=status_poll_s,
             events_poll_s=max(self.events_poll_s, 2 * status_poll_s),
-            tick_s=max(self.tick_s, heartbeat_s / 5),
+            tick_s=max(self.tick_s, heartbeat_s / 2),  # more often, it would read the same heartbeats again
             stale_s=max(self.stale_s, 6 * heartbeat_s),
             dead_s=max(self.dead_s, 12 * heartbeat_s),
             metrics_missing_s=max(self.metrics_missing_s, 6 * heartbeat_s),

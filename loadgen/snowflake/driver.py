@@ -13,16 +13,15 @@ import threading
 import warnings
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from functools import cache
 from importlib import metadata
 from importlib.abc import MetaPathFinder
-from inspect import signature
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import ModuleType
 from typing import Any, Protocol
 
 from loadgen.errors import ConfigurationError, LoadgenError
+from loadgen.snowflake import lighten
 
 DISTRIBUTION = "snowflake-connector-python"
 VERSION_MIN, VERSION_BELOW = (4, 8), (6, 0)
@@ -31,18 +30,11 @@ _MODULE = "snowflake.connector"
 # What these say returns to us as an exception, which is counted and shown once; their lines come per request or per
 # connection, some with a traceback. Everything else of the driver stays at WARNING: below it 4.x logs SQL and binds.
 _CHATTY = ("_core", "network", "vendored", "ocsp_snowflake", "result_batch", "auth")
-_UNTRACKED = ContextVar("loadgen_untracked", default=False)
-_CORE_LEVELS = {0: logging.ERROR, 1: logging.WARNING}
 _LOOPBACK = "127.0.0.1,localhost,::1"
 _PROGRAMS = Path(__file__).with_name("programs")  # that take the place of others
 
 LIGHTEN_VARIABLE = "LOADGEN_DRIVER_LIGHTEN"
 _LIGHTENED_VERSIONS = (("5", "2"),)
-_CURSOR_METHODS = {
-    "is_closed": ("self",),
-    "_stage_binding_threshold": ("self",),
-    "_should_use_csv_binding": ("self", "parameters", "threshold", "query"),
-}
 _lightened = False
 _import_lock = threading.Lock()
 _forked = False  # this process is a fork of one that had the driver
@@ -177,58 +169,20 @@ def limit_driver_logging() -> None:
 
 
 def disable_telemetry_hooks(environ: Mapping[str, str] = os.environ) -> bool:
-    """Leave out what driver 5 does for telemetry only, and what it asks its core needlessly; True: it was done.
+    """Leave out what a statement of driver 5 does for telemetry only, asks its core needlessly, or makes anew each time
+    (see `lighten`); True: it was done.
 
-    The driver looks at the arguments of every call, and asks for a session parameter, to report them by telemetry,
-    which all our sessions have switched off; and it hands some twenty events per statement to Python, where
-    limit_driver_logging() drops them. Before every statement it asks its core whether the connection is closed, and for
-    a limit that only arrays of values have. These names are the driver's own: they are changed in tested versions only,
-    and only while all have the expected types. LOADGEN_DRIVER_LIGHTEN=0 leaves the driver as it is. Runs with and
-    without it are not compared.
+    The names are the driver's own: they are changed in tested versions only, and only while all have the expected types
+    and parameters. LOADGEN_DRIVER_LIGHTEN=0 leaves the driver as it is. Runs with and without it are not compared.
     """
     global _lightened
-    calls = sys.modules.get(f"{_MODULE}._internal.decorators")
-    events = sys.modules.get(f"{_MODULE}._internal.api_client")
-    cursors = getattr(sys.modules.get(f"{_MODULE}._internal.cursor.base"), "CursorBaseMixin", None)
     wanted = environ.get(LIGHTEN_VARIABLE, "1").strip().lower() not in ("0", "false", "no", "off")
     tested = tuple(version().split(".")[:2]) in _LIGHTENED_VERSIONS
-    tracking, level = getattr(calls, "_TRACKING", None), getattr(events, "_sf_core_level_to_python", None)
-    known = isinstance(tracking, ContextVar) and isinstance(level, FunctionType) and _has_parameters(cursors)
-    if wanted and tested and known and not _lightened:
-        calls._TRACKING = _UNTRACKED  # type: ignore[union-attr]
-        events._sf_core_level_to_python = _CORE_LEVELS.get  # type: ignore[union-attr]  # None drops an event
-        _ask_core_less(cursors)
-        _lightened = True
+    if wanted and tested and not _lightened:
+        steps = lighten.known_steps(sys.modules)
+        lighten.apply(steps)
+        _lightened = bool(steps)
     return _lightened
-
-
-def _has_parameters(cursors: object) -> bool:
-    """Has the class of all cursors the methods that _ask_core_less() replaces, with these parameters?"""
-    found = {name: getattr(cursors, name, None) for name in _CURSOR_METHODS}
-    return all(isinstance(one, FunctionType) for one in found.values()) and all(
-        tuple(signature(one).parameters) == _CURSOR_METHODS[name] for name, one in found.items() if one is not None
-    )
-
-
-def _ask_core_less(cursors: Any) -> None:
-    """Two calls into the core less for each statement, with the same answers."""
-    threshold_of, uses_csv = cursors._stage_binding_threshold, cursors._should_use_csv_binding
-
-    def is_closed(self: Any) -> bool:
-        # Only Connection.close() closes a connection in the core, after it has taken the handle away.
-        return bool(self._closed) or self._connection.conn_handle is None
-
-    def no_threshold(self: Any) -> int:
-        return 0
-
-    def should_use_csv_binding(self: Any, parameters: Any, threshold: int, query: str = "") -> bool:
-        if isinstance(parameters, (tuple, list)) and not any(isinstance(value, list) for value in parameters):
-            return False
-        return bool(uses_csv(self, parameters, threshold_of(self), query))
-
-    cursors.is_closed = is_closed
-    cursors._stage_binding_threshold = no_threshold
-    cursors._should_use_csv_binding = should_use_csv_binding
 
 
 def telemetry_hooks_disabled() -> bool:

@@ -2,14 +2,14 @@
 
 snapshot        one observation of a run, from the leader or from the tables
 history         the last minutes, from the seconds that workers report and store: the same in every view
-event_log       what changed from one snapshot to the next, in words
-presenter       snapshots → ScreenState
+presenter       snapshots → ScreenState; what changed from one snapshot to the next, in words
 screen_state    ScreenState: everything that is on the screen
-screen          ScreenState → lines of text, for any size
-panels          the parts of the main page: totals, thresholds, statements, the search for the maximum
-charts          throughput and latency over time
+screen          ScreenState → lines of text, for any size; throughput and latency over time
+panels          the parts of the main page: totals, thresholds, statements, warnings, the log
+find_max_panel  the search for the maximum
+experiment_panel  the experiment that a run belongs to
 workers_panel   the workers
 draw            cells, bars and numbers that panels share
-live_screen     when to draw, and what keys do
-terminal        the terminal itself: alternate screen, keys, size, captured stderr; it never blocks
+terminal        the terminal itself: alternate screen, keys, size, captured stderr; it never blocks; when to draw, and
+                what keys do
 """

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Sequence
+from itertools import accumulate
 
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
@@ -18,6 +20,7 @@ ELLIPSIS = "…"
 BORDER = "┊"
 LABEL = 12  # columns of the words on the left
 WORD_MAX = 20  # characters of a word that is left out whole
+WRAPPED_MAX = 4  # lines of one text
 
 
 def cell(text: str, width: int, *, right: bool = False) -> str:
@@ -84,6 +87,27 @@ def cut_between_words(text: Text, width: int) -> Text:
         cut.right_crop(len(last_word))
     cut.rstrip()
     return cut.append(f" {ELLIPSIS}" if width > 1 else "")
+
+
+def wrapped(text: Text, width: int, *, indent: int, most: int = WRAPPED_MAX) -> list[Text]:
+    """On as many lines as it needs, up to `most`, broken between words; all but the first begin at `indent`."""
+    lines: list[Text] = []
+    while text.cell_len > width and len(lines) < most - 1:
+        fits = text.copy()
+        fits.truncate(width + 1)
+        at = fits.plain.rfind(" ")
+        if at <= indent:  # one long word
+            at = max(len(fits.plain) - 1, 1)
+        lines.append(text[:at])
+        rest = text[at:]
+        text = Text.assemble(" " * indent, rest[len(rest.plain) - len(rest.plain.lstrip()) :])
+    return [*lines, text]
+
+
+def whole(texts: Sequence[list[Text]], limit: int) -> list[list[Text]]:
+    """The first texts that fit without losing a line."""
+    lengths = list(accumulate(map(len, texts)))
+    return list(texts[: bisect_right(lengths, limit)])
 
 
 def spread(left: Text, right: Text, width: int) -> Text:

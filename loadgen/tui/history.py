@@ -21,7 +21,7 @@ from loadgen.metrics.percentile import Quantile, maximum, quantile
 from loadgen.metrics.tally import ErrorKey, ErrorTally, merged
 from loadgen.metrics.window import WindowResult
 from loadgen.model.run import PHASES, Phase
-from loadgen.report.timeline import SecondAggregator, WorkerSecond
+from loadgen.report.records import SecondAggregator, WorkerSecond
 from loadgen.tui.snapshot import DisplaySnapshot, WorkerDisplayState
 from loadgen.units import NS_PER_MS
 
@@ -50,7 +50,7 @@ class HistorySecond:
     phase: Phase
     qps: float | None
     p50_ms: float | None
-    p95_ms: float | None
+    p95_ms: float | None  # with seconds before it, where it has too few samples
     p99_ms: float | None
     statements: tuple[StatementSecond, ...] = ()
 
@@ -101,8 +101,11 @@ class LiveHistory:
         changed = self._put(self._rows, look)
         before, self._through = self._through, max(self._through, _known_of_all(self._rows, look))
         changed |= {number for number in self._rows.numbers if before < number <= self._through}
-        for number in changed:
-            if number <= self._through:
+        reached = {
+            later for number in changed for later in range(number, number + RECENT_S)
+        }  # by a percentile of theirs
+        for number in self._rows.numbers:
+            if number in reached and number <= self._through:
                 self._seconds[number] = self._second(self._rows, number)
         self._forget(self._rows)
 
@@ -190,18 +193,30 @@ class LiveHistory:
         counts = {name: counts.succeeded for name, counts in row.statements.items()}
         total = sum(counts.values())
         share = 0.0 if row.qps is None or not total else row.qps / total
+        phase = Phase.MEASUREMENT if row.phase is None else Phase(row.phase)
         return HistorySecond(
             at_s=number,
-            phase=Phase.MEASUREMENT if row.phase is None else Phase(row.phase),
+            phase=phase,
             qps=row.qps,
             p50_ms=row.response_ms(500),
-            p95_ms=row.response_ms(950),
+            p95_ms=self._p95_ms(number, phase),
             p99_ms=row.response_ms(990),
             statements=tuple(
                 StatementSecond(name=name, qps=count * share, p95_ms=_ms(times.get(name, EMPTY), 950))
                 for name, count in counts.items()
             ),
         )
+
+    def _p95_ms(self, number: int, phase: Phase) -> float | None:
+        """Of a second; where it has too few samples, with as many before it as are needed, of its phase."""
+        times = EMPTY
+        for at in range(number, number - RECENT_S, -1):
+            if at not in self._responses or (at < number and self._seconds[at].phase is not phase):
+                return None
+            times += reduce(add, self._responses[at])
+            if (found := _ms(times, 950)) is not None:
+                return found
+        return None
 
     def _forget(self, rows: SecondAggregator) -> None:
         for number in [number for number in rows.numbers if number < self._through - OPEN_S]:

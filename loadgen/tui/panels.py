@@ -28,9 +28,11 @@ from loadgen.tui.draw import (
     rate,
     spread,
     time_of,
+    whole,
+    wrapped,
 )
 from loadgen.tui.history import StatementSecond
-from loadgen.tui.screen_state import FindMaxStatus, FindMaxStepLine, ScreenState, StatementLine, WindowFigures
+from loadgen.tui.screen_state import ErrorLine, LogEntry, ScreenState, StatementLine, WindowFigures
 from loadgen.units import counted
 
 SPARK_MIN, SPARK_MAX = 15, 60  # columns of a line of small bars, a second each
@@ -132,24 +134,31 @@ def errors(view: ScreenState, width: int, limit: int) -> list[Text]:
         text.append(f" ({percent(failed / tried)})")
     if view.window.skipped:
         text.append(f", {view.window.skipped:,} never sent", style="yellow")
-    lines = [text]
-    if view.errors and limit == 1:
-        text.append(f"  {_error_name(view)}", style="red")
-    for group in view.errors[: limit - 1]:
-        code = "" if group.code is None else f" {group.code}"
-        kind = f"{group.count:,} × {one_line(group.category, 30)}{code} "
-        example = Text.assemble(" " * LABEL, (kind, "red"))
-        example.append(one_line(group.example))
-        lines.append(example)
-    return lines
+    examples = [_error(group, width) for group in view.errors]
+    shown = whole(examples, limit - 1)
+    if view.errors and not shown:
+        text.append(f"  {_error_name(view.errors[0])}", style="red")
+    hidden = len(examples) - max(len(shown), 1)
+    if hidden > 0:
+        text.append(f"; {counted(hidden, 'more kind')}: press e", style="dim")
+    return [text, *(line for example in shown for line in example)]
+
+
+def error_lines(view: ScreenState, width: int, kinds: int) -> int:
+    """How many lines the errors need with this number of examples."""
+    return 1 + sum(len(_error(group, width)) for group in view.errors[:kinds])
+
+
+def _error(group: ErrorLine, width: int) -> list[Text]:
+    example = Text.assemble(" " * LABEL, (f"{_error_name(group)} ", "red"), one_line(group.example))
+    return wrapped(example, width, indent=LABEL + 2)
 
 
 def _of_window(window: WindowFigures) -> tuple[int, int]:
     return window.failed, window.failed + window.succeeded
 
 
-def _error_name(view: ScreenState) -> str:
-    group = view.errors[0]
+def _error_name(group: ErrorLine) -> str:
     return f"{group.count:,} × {one_line(group.category, 30)}{'' if group.code is None else f' {group.code}'}"
 
 
@@ -277,85 +286,38 @@ def _known(number: int | None) -> str:
 
 
 def warnings(view: ScreenState, width: int, limit: int) -> list[Text]:
-    lines = [Text(f" ! {one_line(warning)}", style="yellow") for warning in view.warnings]
-    return lines if len(lines) <= limit else [*lines[: limit - 1], Text(f" ! and {len(lines) - limit + 1} more")]
+    texts = [
+        wrapped(Text.assemble((f" ! {one_line(warning)}", "yellow")), width, indent=3) for warning in view.warnings
+    ]
+    shown = whole(texts, limit)
+    if len(shown) < len(texts):
+        shown = whole(texts, limit - 1) or [text[: limit - 1] for text in texts[:1]]
+    more = len(texts) - len(shown)
+    return [*(line for text in shown for line in text), *([Text(f" ! and {more} more")] if more else [])][:limit]
+
+
+def warning_lines(view: ScreenState, width: int) -> int:
+    return len(warnings(view, width, 1_000))
 
 
 def log(view: ScreenState, width: int, limit: int) -> list[Text]:
-    """The last lines."""
-    return [
-        Text.assemble((f" {line.moment:%H:%M:%S} ", "dim"), (one_line(line.text, 300), "yellow" if line.bad else ""))
-        for line in view.log[-limit:]
-    ]
+    """The last entries, each whole; only the newest is cut when it alone does not fit."""
+    texts = [_entry(line, width) for line in reversed(view.log[-limit:])]
+    shown = whole(texts, limit) or [text[:limit] for text in texts[:1]]
+    return [line for text in reversed(shown) for line in text]
+
+
+def log_lines(view: ScreenState, width: int, entries: int) -> int:
+    return sum(len(_entry(line, width)) for line in view.log[-entries:])
+
+
+def _entry(line: LogEntry, width: int) -> list[Text]:
+    moment, style = (f" {line.moment:%H:%M:%S} ", "dim"), "yellow" if line.bad else ""
+    return wrapped(Text.assemble(moment, (one_line(line.text, 300), style)), width, indent=10)
 
 
 def keys(view: ScreenState, width: int) -> Text:
     if view.quits:
         return Text(" q leave, the run goes on   e errors   ? help", style="dim")
-    return Text(" q stop the run   e errors   ? help   Ctrl-C twice: cancel running statements", style="dim")
-
-
-_STAGES = {
-    "climb": "climbing",
-    "confirm": "confirming the best",
-    "verify": "confirming that it fails",
-    "refine": "bisecting",
-    "repeat": "measuring again",
-}
-
-
-def find_max_panel(view: ScreenState, width: int, limit: int) -> list[Text]:
-    search = view.ladder
-    if search is None:
-        return []
-    lines = [_head(search, view)]
-    room = limit - 1
-    if room > 0 and (where := _where(search)) is not None:
-        room -= 1
-        lines.append(where)
-    if room > 0 and search.rungs:
-        lines += [_rung(rung) for rung in search.rungs[-room:]]
-    return lines
-
-
-def lines_wanted(view: ScreenState) -> int:
-    return 0 if view.ladder is None else 2 + min(len(view.ladder.rungs), 12)
-
-
-def _head(search: FindMaxStatus, view: ScreenState) -> Text:
-    text = label("find max")
-    if search.target is None:
-        return text.append("over" if search.stage == "done" else f"step {search.step} is about to begin", style="bold")
-    text.append(f"step {search.step}: {counted(search.target, 'connection')}", style="bold")
-    text.append(f", {_STAGES.get(search.stage, one_line(search.stage, 20))}")
-    window = view.window
-    if window is not None and window.name == f"step {search.step}":
-        text.append(f", measured {window.seconds:.0f} of {search.step_s:g} s")
-        if window.seconds > search.step_s:
-            text.append(", undecided: it goes on", style="yellow")
-    else:
-        text.append(", settling")
-    return text
-
-
-def _where(search: FindMaxStatus) -> Text:
-    best = NOTHING if search.best is None else str(search.best)
-    failed = NOTHING if search.failed is None else str(search.failed)
-    text = Text(" " * LABEL + f"best {best}, failed {failed}")
-    if search.next_if_held is not None:
-        text.append(f"; next {search.next_if_held} if it holds")
-    return text
-
-
-def _rung(rung: FindMaxStepLine) -> Text:
-    mark, style = ("✓", "green") if rung.held else ("✗", "bold red")
-    if rung.outcome == "CLIENT_LIMIT":
-        mark, style = "?", "yellow"
-    text = Text.assemble(
-        " " * LABEL,
-        (mark, style),
-        f"{rung.target:>6}  ",
-        (cell(one_line(rung.outcome, 15), 15), "" if rung.held else style.removeprefix("bold ")),
-    )
-    text.append(f"{NOTHING if rung.qps is None else rate(rung.qps):>8}/s  p95 {ms(rung.p95_ms):>7} ms")
-    return text.append(f"  {one_line(rung.reason)}", style="dim")
+    what = "the run   e errors" if view.experiment is None else "  e errors   x experiment"
+    return Text(f" q stop {what}   ? help   Ctrl-C twice: cancel running statements", style="dim")

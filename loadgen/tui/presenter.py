@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -13,15 +13,16 @@ from typing import Any
 import numpy as np
 
 from loadgen.metrics.histogram import HIGHEST_NS, LOWEST_NS
+from loadgen.metrics.logins import LoginCounts
 from loadgen.metrics.percentile import PERCENTILES
 from loadgen.metrics.tally import by_kind
 from loadgen.metrics.window import MergedWindows, merge
 from loadgen.model.run import Phase, RunStatus
+from loadgen.report.experiment_progress import ExperimentStatus
 from loadgen.rules.thresholds import Checked
 from loadgen.scenario.load import rate_windows
 from loadgen.scenario.model import LoadMode, Scenario
 from loadgen.tui.draw import one_line
-from loadgen.tui.event_log import new_log_entries
 from loadgen.tui.history import LiveHistory, RecentFigures, least_seconds
 from loadgen.tui.screen_state import (
     ErrorLine,
@@ -38,7 +39,78 @@ from loadgen.tui.screen_state import (
     WorkerLine,
 )
 from loadgen.tui.snapshot import DisplaySnapshot, WorkerDisplayState, WorkerSnapshot
-from loadgen.units import NS_PER_MS
+from loadgen.units import NS_PER_MS, counted
+
+# --- What changed from one snapshot of a run to the next, in words: the lines of the event log. Pure -----------------
+
+TEXT_MAX = 300
+_TOLD = (WorkerDisplayState.STALE, WorkerDisplayState.DEAD, WorkerDisplayState.DONE)
+
+
+def new_log_entries(before: DisplaySnapshot | None, now: DisplaySnapshot) -> Iterator[LogEntry]:
+    """Every change is listed once; the first snapshot gives the state of the run."""
+    yield from _run(before, now)
+    yield from _workers(before, now)
+    yield from _logins(before, now)
+    known_steps = {step.step_number for step in before.steps} if before is not None else set()
+    for step in now.steps:
+        if step.step_number not in known_steps and before is not None:
+            level = counted(step.target_connections, "connection")
+            yield _line(now, f"step {step.step_number}: {level} {step.outcome}: {step.reason}")
+    for warning in now.warnings:
+        if before is None or warning not in before.warnings:
+            yield _line(now, warning, bad=True)
+
+
+def _run(before: DisplaySnapshot | None, now: DisplaySnapshot) -> Iterator[LogEntry]:
+    run = now.run
+    if before is None or (before.run.status, before.run.phase) != (run.status, run.phase):
+        yield _line(now, f"{run.status} {run.phase}")
+    if now.ending is not None and (before is None or before.ending != now.ending):
+        yield _line(now, f"ending: {now.ending}")
+
+
+def _workers(before: DisplaySnapshot | None, now: DisplaySnapshot) -> Iterator[LogEntry]:
+    """One line for all that changed in the same way, so that a hundred workers do not fill the log."""
+    old = {worker.worker_id: worker.state for worker in before.workers} if before is not None else {}
+    for state in WorkerDisplayState:
+        changed = [worker for worker in now.workers if worker.state is state and old.get(worker.worker_id) is not state]
+        if state in _TOLD and changed:
+            bad = state is not WorkerDisplayState.DONE
+            first = changed[0].why if bad and changed[0].why else f"{changed[0].worker_id} is {state}"
+            more = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
+            yield _line(now, f"{first}{more}", bad=bad)
+        elif state is WorkerDisplayState.RUNNING:
+            back = [worker.worker_id for worker in changed if old.get(worker.worker_id) is WorkerDisplayState.STALE]
+            if back:
+                yield _line(now, f"{back[0]} is back{f' (and {len(back) - 1} more)' if len(back) > 1 else ''}")
+
+
+def _logins(before: DisplaySnapshot | None, now: DisplaySnapshot) -> Iterator[LogEntry]:
+    """Refused logins and lost connections: the first, and whenever there are twice as many, with the newest."""
+    for name, failures in (("login", "last_refused"), ("connection", "last_lost")):
+        count = _failures(now, name)
+        if count.bit_length() <= (0 if before is None else _failures(before, name).bit_length()):
+            continue
+        known = [(one, worker_id) for worker_id, own in _own_logins(now) for one in getattr(own, failures)]
+        text = f"{counted(count, name)} {'refused' if name == 'login' else 'lost'}"
+        if known:
+            last, worker_id = max(known, key=lambda entry: entry[0].at)
+            text += f", the last of {worker_id}: {'' if last.code is None else f'{last.code}: '}{last.text}"
+        yield _line(now, text, bad=True)
+
+
+def _failures(look: DisplaySnapshot, name: str) -> int:
+    return sum(own.refused if name == "login" else own.lost for _, own in _own_logins(look))
+
+
+def _own_logins(look: DisplaySnapshot) -> Iterator[tuple[str, LoginCounts]]:
+    return ((worker.worker_id, worker.live.logins) for worker in look.workers if worker.live is not None)
+
+
+def _line(look: DisplaySnapshot, text: str, *, bad: bool = False) -> LogEntry:
+    return LogEntry(moment=look.moment, text=one_line(text, TEXT_MAX), bad=bad)
+
 
 LOG_KEPT = 200
 
@@ -54,8 +126,8 @@ _PHASES = {Phase.PREPARING: "preparation", Phase.WARMUP: "warm-up", Phase.MEASUR
 class ScreenPresenter:
     """One run. doing() before the first snapshot and after the end, look() in between, in order."""
 
-    def __init__(self, scenario: Scenario, *, quits: bool = False) -> None:
-        self._scenario, self._quits = scenario, quits
+    def __init__(self, scenario: Scenario, *, quits: bool = False, experiment: ExperimentStatus | None = None) -> None:
+        self._scenario, self._quits, self._experiment = scenario, quits, experiment
         self._history = LiveHistory()
         self._last: DisplaySnapshot | None = None
         self._view: ScreenState | None = None  # of the last snapshot
@@ -103,6 +175,7 @@ class ScreenPresenter:
             filling=filling,
             log=self.log,
             checked=self._checked,
+            experiment=self._experiment,
             quits=self._quits,
         )
 
@@ -144,6 +217,7 @@ class ScreenPresenter:
             errors=self._errors,
             warnings=look.warnings,
             log=self.log,
+            experiment=self._experiment,
             quits=self._quits,
             waits=not self._quits and _is_over(look),
         )

@@ -10,6 +10,7 @@ from datetime import datetime
 
 from loadgen.metrics.percentile import Quantile
 from loadgen.model.run import Phase
+from loadgen.report.experiment_progress import ExperimentStatus
 from loadgen.rules.thresholds import Checked
 from loadgen.tui.history import HistorySecond, PeakThroughput, RecentFigures
 from loadgen.tui.snapshot import WorkerDisplayState
@@ -167,6 +168,7 @@ class ScreenState:
     errors: tuple[ErrorLine, ...] = ()  # most frequent first
     warnings: tuple[str, ...] = ()
     log: tuple[LogEntry, ...] = ()  # oldest first
+    experiment: ExperimentStatus | None = None  # that the run belongs to
     quits: bool = False  # `q` leaves the view, and does not stop the run
     waits: bool = False  # nothing new is to be expected until the end
 

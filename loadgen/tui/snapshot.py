@@ -11,7 +11,7 @@ from loadgen.control.tables.run_status import Run
 from loadgen.control.tables.warehouse_poll_snapshots import WarehousePoll
 from loadgen.control.tables.worker_heartbeats import HeartbeatRow
 from loadgen.metrics.live_metrics import LiveMetrics
-from loadgen.report.timeline import WorkerSecond
+from loadgen.report.records import WorkerSecond
 from loadgen.rules.thresholds import Checked
 
 

@@ -12,9 +12,8 @@ ramp_controller  the thread that opens and closes windows and moves the number o
 client_pool      starts and ends clients
 client           the hot loop: one thread, one connection
 client_context   what all clients share
-statements       statements of the mix, ready to execute
 users            the logical users of each slot, and their sessions
-sessions         sessions to the target: opened, tagged, cancelled
+sessions         sessions to the target: opened, tagged, cancelled; statements of the mix, ready to execute
 collector        once a second: samples into tallies, final windows, the next heartbeat's metrics
 self_monitor     CPU, memory, and how late threads wake up
 flush            the thread that writes results and logs during the run

@@ -14,22 +14,20 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Sequence
-from time import monotonic, monotonic_ns
 
+from loadgen.clock import monotonic, monotonic_ns
 from loadgen.errors import LoadgenError
-from loadgen.log import printable
-from loadgen.metrics.connections import TEXT_MAX, LoginFailure, ReconnectReason
+from loadgen.metrics.logins import ConnectionFailure, ReconnectReason
 from loadgen.metrics.outcome import FailedOutcome, Outcome
 from loadgen.metrics.stalls import InFlightStatement
 from loadgen.model.counts import ErrorCategory
 from loadgen.snowflake.connect import close
 from loadgen.snowflake.driver import Connection, Cursor
-from loadgen.snowflake.failure import Failure, classify, describe
+from loadgen.snowflake.failure import classify, describe
 from loadgen.units import NS_PER_S
 from loadgen.worker.client_context import ClientContext, ClientSlot
 from loadgen.worker.query_log import query_id_of
-from loadgen.worker.sessions import login_pause_s
-from loadgen.worker.statements import CheckFailed, RollbackFailed, with_tag
+from loadgen.worker.sessions import RollbackFailed, judged, login_pause_s, with_tag
 from loadgen.workload.draw import Row
 from loadgen.workload.replay import SessionArrivals
 
@@ -163,7 +161,7 @@ class Client:
     def _open_loop(self) -> None:
         context, slot = self._context, self.slot
         begin, draw, max_lag_s = slot.recorder.begin, slot.drawer.draw, context.scenario.load.max_lag_s
-        cursor, left, tagged = self._cursor(), self._most, NO_WINDOW
+        cursor, left, tagged, free_ns = self._cursor(), self._most, NO_WINDOW, monotonic_ns()
         while not self._told_to_leave and not self._lost:
             arrivals = context.arrivals
             if arrivals is None:
@@ -182,31 +180,32 @@ class Client:
                 continue
             if context.recorded is not None and (texts := context.recorded.context_of(index, slot.number)):
                 self._restore(self._cursor(), texts)  # without the tag of the window: it is no part of the measurement
+                free_ns = monotonic_ns()
             try:
                 number, row = draw(index)
             except Exception:
                 self._unbegin(window)
                 raise
-            due_ns, taken_ns = arrivals.due_ns(index), monotonic_ns()
+            due_ns = arrivals.due_ns(index)
             self._wait_until(due_ns / NS_PER_S)
             sent_ns = monotonic_ns()
-            late_ns = sent_ns - due_ns
-            if context.recorded is not None and late_ns >= 0:
-                context.client_lags.append((window, sent_ns - max(due_ns, taken_ns)))
+            late_ns, complete_ns = sent_ns - due_ns, context.connections.complete_since_ns
+            # Until its connection became free all were executing, if none has been missing since this was due.
+            waited_ns = max(0, free_ns - due_ns) if complete_ns is not None and complete_ns <= due_ns else 0
             if late_ns < 0 and context.windows.current != window:  # it closed before this was due: it never was in it
                 self._unbegin(window)
                 continue
             if late_ns < 0 or (max_lag_s is not None and late_ns > max_lag_s * NS_PER_S):
-                # Taken after it was due: since then no client was free, and when none was missing all were executing.
-                busy = taken_ns > due_ns and context.connections.is_complete(sent_ns)
-                slot.recorder.append((number, window, due_ns if busy else sent_ns, sent_ns, sent_ns, Outcome.SKIPPED))
+                age_ns = late_ns if waited_ns else 0  # of an arrival that waited for an answer to another
+                slot.recorder.append((number, window, sent_ns - age_ns, sent_ns, sent_ns, Outcome.SKIPPED))
                 continue
+            context.client_lags.append((window, late_ns - waited_ns))
             slot.k += 1
             left -= 1
             self.flight.append((number, window, due_ns, sent_ns))
             if context.recorded is not None:
                 context.replayed.append((window, number, context.recorded.due_us(index) * 1000 + late_ns, None))
-            if not self._execute(cursor, number, row) or not left or monotonic_ns() >= self._expires_ns:
+            if not self._execute(cursor, number, row) or not left or (free_ns := monotonic_ns()) >= self._expires_ns:
                 return
 
     def _execute(self, cursor: Cursor, number: int, row: Row) -> bool:
@@ -262,13 +261,15 @@ class Client:
         return not self._lost
 
     def _failed(self, number: int, error: Exception, done_ns: int) -> Outcome | FailedOutcome:
-        failure, text = self._judged(error)
+        failure, text = judged(error)
         workload, limit_s = self._context.scenario.workload, self._context.scenario.target.statement_timeout_s
         if failure.cancelled and self.cancelling:
-            self._lost = ReconnectReason.ERROR
+            self._lose(ReconnectReason.ERROR, failure.code, text)
             return Outcome.CANCELLED
         if failure.session_lost:
-            self._lost = ReconnectReason.SESSION_LOST
+            self._lose(ReconnectReason.SESSION_LOST, failure.code, text)
+        elif isinstance(error, RollbackFailed):  # its transaction may be open; logging out ends it
+            self._lose(ReconnectReason.ERROR, failure.code, text)
         self._failures = self._failures + 1 if failure.category is ErrorCategory.CONNECTION else 0
         self._fatal = self._fatal + 1 if failure.category is ErrorCategory.FATAL else 0
         waited_s = (done_ns - max((one[3] for one in tuple(self.flight)), default=done_ns)) / NS_PER_S
@@ -276,13 +277,11 @@ class Client:
         self._context.failed(workload.statements[number].name, failed.category, failed.code, text)
         return failed
 
-    def _judged(self, error: Exception) -> tuple[Failure, str]:
-        if isinstance(error, CheckFailed):
-            return Failure(category=ErrorCategory.CHECK), str(error)
-        if isinstance(error, RollbackFailed):
-            self._lost = ReconnectReason.ERROR  # its transaction may be open; logging out ends it
-            return classify(error.failed), describe(error.failed)
-        return classify(error), describe(error)
+    def _lose(self, reason: ReconnectReason, code: int | None, text: str) -> None:
+        self._lost, context = reason, self._context
+        if not self._told_to_leave:  # else it does not come back
+            lost = ConnectionFailure.of(context.clock.utc_now(), self.slot.number, code, text, reason)
+            context.connections.lost(lost)
 
     def _pause(self, failures: int) -> None:
         """Longer with every failure, and random, so that clients do not come back all at once. It delivers nothing."""
@@ -316,7 +315,7 @@ class Client:
             try:
                 cursor.execute(text)
             except Exception as error:  # statements that need it fail, and are counted then
-                failure, said = self._judged(error)
+                failure, said = judged(error)
                 self._context.failed("session context", failure.category, failure.code, said)
 
     # --- the connection ----------------------------------------------------------------------------------------------
@@ -327,9 +326,8 @@ class Client:
         meter, now_ns = context.connections, context.clock.monotonic_ns
         while not self._told_to_leave:
             tag = context.tag(context.windows.current)
-            meter.login_waits(number, now_ns())
             try:
-                with context.opening:
+                with context.login_turn(lambda: meter.login_waits(number, now_ns())):
                     if self._leaving.is_set():
                         return False
                     meter.login_began(number, now_ns(), again=self._reopened is not None or attempts > 0)
@@ -354,9 +352,7 @@ class Client:
         failure = classify(error.__cause__) if error.__cause__ is not None else None
         code, hopeless = None if failure is None else failure.code, failure is None or not failure.retryable
         self.refused = error if hopeless else None
-        refusal = LoginFailure(
-            at=context.clock.utc_now().replace(tzinfo=None), code=code, text=printable(text, TEXT_MAX)
-        )
+        refusal = ConnectionFailure.of(context.clock.utc_now(), self.slot.number, code, text)
         context.connections.login_refused(self.slot.number, context.clock.monotonic_ns(), refusal)
         context.failed("", ErrorCategory.CONFIGURATION if hopeless else ErrorCategory.CONNECTION, code, text)
 
@@ -366,7 +362,10 @@ class Client:
             return self._lost
         if self.slot.k - self._first_k >= self._most:
             return ReconnectReason.MAX_STATEMENTS
-        return ReconnectReason.MAX_AGE if monotonic_ns() >= self._expires_ns else ReconnectReason.ERROR
+        if monotonic_ns() >= self._expires_ns:
+            return ReconnectReason.MAX_AGE
+        self._lose(ReconnectReason.ERROR, None, "a statement returned after it had been recorded as cancelled")
+        return ReconnectReason.ERROR
 
     def _disconnect(self) -> None:
         """When it goes on, logging out is the first part of logging in again."""

@@ -6,23 +6,22 @@ import threading
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 
 from loadgen.clock import Clock, SystemClock
 from loadgen.metrics.connections import ConnectionMeter
-from loadgen.metrics.recorder import Recorder, WindowRegistry
-from loadgen.metrics.replayed import ReplayedEntry
+from loadgen.metrics.recorder import Recorder, ReplayedEntry, WindowRegistry
 from loadgen.metrics.sample_collector import SampleCollector
 from loadgen.model.counts import ErrorCategory
-from loadgen.model.worker import worker_share
+from loadgen.model.run import worker_share
 from loadgen.model.workload import ClientPosition, Sequence
 from loadgen.scenario.model import LoadMode, Scenario
 from loadgen.units import NS_PER_S
 from loadgen.worker.arguments import WorkerArguments
 from loadgen.worker.query_log import ClientQueryLog, QueryLogWriter
-from loadgen.worker.sessions import LoadSessions
-from loadgen.worker.statements import StatementExecutor, compile_recorded, compile_statement
+from loadgen.worker.sessions import LoadSessions, StatementExecutor, compile_recorded, compile_statement
 from loadgen.worker.users import LogicalUsers, SlotUsers, in_session
 from loadgen.workload.arrivals import ArrivalSchedule
 from loadgen.workload.draw import StatementStream
@@ -113,11 +112,22 @@ class ClientContext:
     go: threading.Event = field(default_factory=threading.Event)  # set while a window is open
     arrivals: ArrivalQueue | SessionArrivals | None = None  # open loop: those of the window that is open
     recorded: RecordedStream | None = None  # mode replay: what is sent
-    client_lags: deque[tuple[int, int]] = field(default_factory=deque)  # and how late by its client: window, ns
     replayed: deque[ReplayedEntry] = field(default_factory=deque)  # and what became of it
+    client_lags: deque[tuple[int, int]] = field(default_factory=deque)  # open loop, of each statement: window, ns
     tags: dict[int | None, str] = field(default_factory=dict)  # QUERY_TAG by window
     connections: ConnectionMeter = field(default_factory=ConnectionMeter)
     clock: Clock = field(default_factory=SystemClock)
+
+    @contextmanager
+    def login_turn(self, waits: Callable[[], None]) -> Iterator[None]:
+        """A client's turn to log in. `waits` is called when it is not its turn yet."""
+        if not self.opening.acquire(blocking=False):
+            waits()
+            self.opening.acquire()
+        try:
+            yield
+        finally:
+            self.opening.release()
 
     @property
     def open_loop(self) -> bool:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from time import monotonic_ns
 
+from loadgen.clock import monotonic_ns
 from loadgen.errors import LoadgenError
 from loadgen.metrics.outcome import Outcome
 from loadgen.metrics.stalls import InFlightStatement

@@ -12,10 +12,8 @@ from loadgen.clock import Clock
 from loadgen.control.tables.test_results import ResultRow
 from loadgen.metrics.interval import Interval, ThresholdSecond, threshold_subjects
 from loadgen.metrics.live_metrics import FULL_SECONDS_WORKERS_MAX, LiveMetrics, LiveSecond, write_live
-from loadgen.metrics.recorder import WindowState
-from loadgen.metrics.replayed import ReplayMeter
-from loadgen.metrics.window import WindowResult
-from loadgen.metrics.window_codec import WindowRow
+from loadgen.metrics.recorder import ReplayMeter, WindowState
+from loadgen.metrics.window import WindowResult, WindowRow
 from loadgen.model.counts import UserSessionCounts
 from loadgen.model.run import Phase
 from loadgen.units import NS_PER_S
@@ -194,7 +192,7 @@ class MetricsCollector:
             stalls = self._parts.harvester.stalls(result.window_id, zero_ns)
         client, connections = self._client.effect(result.window_id), result.connections
         if client is not None and connections is not None:
-            connections = connections.while_running(client.gap_ms, client.elapsed_ms)
+            connections = connections.while_running(*self._client.stopped_ms(result.window_id))
         return replace(result, client=client, connections=connections, stalls=stalls)
 
     def _with_replayed(self, result: WindowResult) -> WindowResult:

@@ -9,6 +9,9 @@ The control thread puts in what it reads; the thread that conducts the clients t
   after it
 - a target for the whole run is this worker's share of it
 - STOP is obeyed at once, and after it nothing is; who saw the state of the run first still drains as STOP says
+- moments are the server's. When they are by this process's clock is estimated from all answers that have the server's
+  time, and more exactly with each one, until the first command of an event is due: from then on its others keep their
+  distance, so that no window is cut
 - RUN_STATUS repeats phase and targets, often before their events are read. It is believed when it has been ahead for a
   while, targets by their numbers, a phase only when it lies ahead; then it is applied as the event would have been
 """
@@ -17,13 +20,14 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import NamedTuple
 
+from loadgen.clock import ServerTime
 from loadgen.control.tables.run_control_events import Event
 from loadgen.control.tables.run_status import EVERY_WORKER, ConnectionTarget, RunPoll
 from loadgen.model.event import SetPhase, SetRunTarget, SetWorkerTarget, Start, Stop, UnknownCommand
-from loadgen.model.run import PHASES, Phase, RunStatus
-from loadgen.model.worker import worker_share
+from loadgen.model.run import PHASES, Phase, RunStatus, worker_share
 
 _NS_PER_MS = 1_000_000
 _NS_PER_S = 1_000_000_000
@@ -39,6 +43,20 @@ class DueCommand:
     sequence_id: int
     command: SetPhase | SetWorkerTarget
     epoch: int = 0  # of the lease that announced it
+    uncertain_ns: int = 0  # how far from at_ns that moment may be
+    moment: datetime | None = None  # by the server's clock; None: not known, so at_ns stays as it is
+
+
+class _Due(NamedTuple):
+    """When a command takes effect, as in DueCommand."""
+
+    at_ns: int
+    uncertain_ns: int = 0
+    moment: datetime | None = None
+
+    def after(self, later_ms: int) -> _Due:
+        moment = None if self.moment is None else self.moment + timedelta(milliseconds=later_ms)
+        return _Due(self.at_ns + later_ms * _NS_PER_MS, self.uncertain_ns, moment)
 
 
 class CommandQueue:
@@ -63,6 +81,8 @@ class CommandQueue:
         self._behind_since_ns: int | None = None
         self._lock = threading.Lock()  # guards everything here; what has no underscore may be read without it
         self._pending: list[DueCommand] = []  # in the order in which they are due
+        self._server = ServerTime()
+        self._begun: set[int] = set()  # events of which a command was taken out
         self._target: int | None = None  # the newest one seen, applied or pending
         self._target_sequence = 0  # of its event
         self._target_applied = 0  # the newest one that was taken out
@@ -89,14 +109,20 @@ class CommandQueue:
                 return f"event {event.sequence_id} ({command.event_type[:50]}) was not understood: {command.why[:200]}"
             if not event.address.includes(*self._me):
                 return None
-            at_ns = now_ns + (event.due_in_ms or 0) * _NS_PER_MS
+            due = self._due(event.due_in_ms, event.server_time, now_ns)
             if isinstance(command, Start):
-                self._start(command, event.sequence_id, at_ns)
+                self._start(command, event.sequence_id, due)
             elif isinstance(command, Stop):
                 self._stop(command)
             else:
-                self._announce(self._mine(command), event.sequence_id, at_ns)
+                self._announce(self._mine(command), event.sequence_id, due)
             return None
+
+    def note_time(self, server_time: datetime, sent_ns: int, answered_ns: int) -> None:
+        """An answer has the server's time: what was announced is due at a moment that is known more exactly now."""
+        with self._lock:
+            self._server.note(server_time, sent_ns, answered_ns)
+            self._pending = sorted(map(self._dated, self._pending), key=_in_order)
 
     def notice(self, event: Event) -> None:
         """Before START: see START and STOP without taking anything off the table of events."""
@@ -129,9 +155,10 @@ class CommandQueue:
             if now_ns - self._behind_since_ns < self._patience_ns:
                 return None
             self._behind_since_ns = None
-            for due in missed:
-                self._announce(due.command, due.sequence_id, due.at_ns)
-            return "found in RUN_STATUS, and no event of it was seen: " + ", ".join(str(due.command) for due in missed)
+            for item in missed:
+                due = _Due(item.at_ns, item.uncertain_ns, item.moment)
+                self._announce(item.command, item.sequence_id, due)
+            return "found in RUN_STATUS, and no event of it was seen: " + ", ".join(str(one.command) for one in missed)
 
     def began(self, phase: Phase) -> None:
         """The worker has opened its first window, in this phase."""
@@ -145,6 +172,7 @@ class CommandQueue:
         with self._lock:
             due = [item for item in self._pending if item.at_ns <= now_ns]
             self._pending = self._pending[len(due) :]
+            self._begun.update(item.sequence_id for item in due)
             targets = (item.sequence_id for item in due if isinstance(item.command, SetWorkerTarget))
             self._target_applied = max(self._target_applied, *targets, 0)
             return due
@@ -169,24 +197,37 @@ class CommandQueue:
 
     # --- under the lock ----------------------------------------------------------------------------------------------
 
-    def _start(self, start: Start, sequence_id: int, zero_ns: int) -> None:
+    def _start(self, start: Start, sequence_id: int, zero: _Due) -> None:
         self.started = True
         if start.plan and self.stop is None:
             self.has_plan = True
             self._pending = [item for item in self._pending if item.sequence_id > sequence_id]
             for part in start.plan:
-                self._put(self._mine(part.command), sequence_id, zero_ns + part.at_ms * _NS_PER_MS)
+                self._put(self._mine(part.command), sequence_id, zero.after(part.at_ms))
 
     def _mine(self, command: SetPhase | SetWorkerTarget | SetRunTarget) -> SetPhase | SetWorkerTarget:
         """What a command means for this worker."""
         return command.share_of(self._me[1], self._workers) if isinstance(command, SetRunTarget) else command
 
-    def _announce(self, command: SetPhase | SetWorkerTarget, sequence_id: int, at_ns: int) -> None:
-        old = isinstance(command, SetWorkerTarget) and self._is_old(sequence_id, at_ns)
-        if self.stop is None and not old:
-            self._put(command, sequence_id, at_ns)
+    def _due(self, due_in_ms: int | None, read_at: datetime | None, now_ns: int) -> _Due:
+        """`due_in_ms` after the server's time in an answer that came now."""
+        if due_in_ms is None:
+            return _Due(now_ns)
+        at = None if read_at is None else read_at + timedelta(milliseconds=due_in_ms)
+        known = None if at is None else self._server.moment(at)
+        return _Due(now_ns + due_in_ms * _NS_PER_MS) if known is None else _Due(*known, at)
 
-    def _put(self, command: SetPhase | SetWorkerTarget, sequence_id: int, at_ns: int) -> None:
+    def _dated(self, item: DueCommand) -> DueCommand:
+        """With its moment as it is known now, unless something of the same event has begun."""
+        known = None if item.moment is None or item.sequence_id in self._begun else self._server.moment(item.moment)
+        return item if known is None else replace(item, at_ns=known.at_ns, uncertain_ns=known.uncertain_ns)
+
+    def _announce(self, command: SetPhase | SetWorkerTarget, sequence_id: int, due: _Due) -> None:
+        old = isinstance(command, SetWorkerTarget) and self._is_old(sequence_id, due.at_ns)
+        if self.stop is None and not old:
+            self._put(command, sequence_id, due)
+
+    def _put(self, command: SetPhase | SetWorkerTarget, sequence_id: int, due: _Due) -> None:
         if isinstance(command, SetPhase):
             self._see(command.phase)
         else:
@@ -196,11 +237,11 @@ class CommandQueue:
             item
             for item in self._pending
             if type(item.command) is not type(command)
-            or (item.at_ns < at_ns and item.epoch == self.epoch)
+            or (item.at_ns < due.at_ns and item.epoch == self.epoch)
             or item.sequence_id >= sequence_id
         ]
-        new = DueCommand(at_ns=at_ns, sequence_id=sequence_id, command=command, epoch=self.epoch)
-        self._pending = sorted([*kept, new], key=lambda item: (item.at_ns, item.sequence_id))
+        new = DueCommand(**due._asdict(), sequence_id=sequence_id, command=command, epoch=self.epoch)
+        self._pending = sorted([*kept, new], key=_in_order)
 
     def _is_old(self, sequence_id: int, at_ns: int) -> bool:
         """Has RUN_STATUS told us of this target, or of one that takes it back, before its event came?"""
@@ -220,8 +261,8 @@ class CommandQueue:
             command = SetWorkerTarget(
                 target_connections=target.target_connections, step_id=target.step_id, ramp_s=target.ramp_s
             )
-            at_ns = now_ns + _until_ms(target.effective_at, poll.server_time) * _NS_PER_MS
-            missed.append(DueCommand(at_ns=at_ns, sequence_id=target.sequence_id or 0, command=command))
+            due = self._due(_until_ms(target.effective_at, poll.server_time), poll.server_time, now_ns)
+            missed.append(DueCommand(**due._asdict(), sequence_id=target.sequence_id or 0, command=command))
         # A worker begins in whatever phase the run is in, and goes on from there.
         begun = self._phase_ahead is not Phase.PREPARING
         if begun and poll.phase in _WINDOWS and PHASES.index(poll.phase) > PHASES.index(self._phase_ahead):
@@ -247,6 +288,10 @@ class CommandQueue:
     def _stop(self, stop: Stop) -> None:
         self.stop = stop
         self._pending.clear()
+
+
+def _in_order(item: DueCommand) -> tuple[int, int]:
+    return item.at_ns, item.sequence_id
 
 
 def _until_ms(effective_at: str | None, server_time: datetime) -> int:

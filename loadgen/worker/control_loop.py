@@ -18,10 +18,9 @@ from loadgen.control.tables import run_control_events, run_status
 from loadgen.control.tables.run_status import RunPoll
 from loadgen.errors import LoadgenError
 from loadgen.log import event
-from loadgen.metrics.connections import LoginCounts
+from loadgen.metrics.logins import LoginCounts
 from loadgen.model.event import Stop
-from loadgen.model.run import Phase, RunStatus
-from loadgen.model.worker import WorkerExit, WorkerStatus
+from loadgen.model.run import Phase, RunStatus, WorkerExit, WorkerStatus
 from loadgen.scenario.settings import TimingSettings
 from loadgen.units import NS_PER_S
 from loadgen.worker.commands import CommandQueue
@@ -96,11 +95,13 @@ class ControlLoop:
 
     def step(self) -> None:
         """One poll, and the events when there are new ones."""
+        sent_ns = self._clock.monotonic_ns()
         poll = run_status.poll(self._session, self._run_id)
         if poll is None:
             self._shared.end(ExitReason(code=WorkerExit.CONFIGURATION, error=f"run {self._run_id} is gone"))
             return
         now_ns = self._clock.monotonic_ns()
+        self._command_queue.note_time(poll.server_time, sent_ns, now_ns)
         if self._are_due(poll, now_ns):
             self._read_events(poll)
             self._events_ns = now_ns
@@ -116,16 +117,17 @@ class ControlLoop:
 
     def _read_events(self, poll: RunPoll) -> None:
         """Before START only START and STOP are looked for; all is taken once the worker is ready and the run is on."""
-        arrived = [
-            (one, self._clock.monotonic_ns())
-            for one in run_control_events.catch_up(self._session, self._run_id, self._command_queue.last_sequence_id)
-        ]
+        last, sent_ns = self._command_queue.last_sequence_id, self._clock.monotonic_ns()
+        arrived = list(run_control_events.catch_up(self._session, self._run_id, last))
+        now_ns = self._clock.monotonic_ns()
+        if arrived and arrived[-1].server_time is not None:
+            self._command_queue.note_time(arrived[-1].server_time, sent_ns, now_ns)
         if not self._started:
-            for one, _ in arrived:
+            for one in arrived:
                 self._command_queue.notice(one)
         if self._ready and (self._command_queue.started or poll.status is RunStatus.RUNNING):
-            for one, at_ns in arrived:
-                self._note(self._command_queue.receive(one, at_ns))
+            for one in arrived:
+                self._note(self._command_queue.receive(one, now_ns))
 
     def _judge(self, poll: RunPoll) -> None:
         if self._ready and self._command_queue.started and not self._started and self._command_queue.stop is None:

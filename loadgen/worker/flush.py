@@ -24,13 +24,11 @@ from loadgen.control.tables.test_results import ResultRow
 from loadgen.control.tables.worker_metrics_snapshots import MetricsSnapshot
 from loadgen.errors import LoadgenError
 from loadgen.log import event
-from loadgen.metrics.client_resources import ClientResourceUse
-from loadgen.metrics.connections import LoginCounts, logins_data
 from loadgen.metrics.interval import KEY as JUDGED
 from loadgen.metrics.interval import Interval, MeasuredCounts, ThresholdSecond, judged_data, write_custom_metrics
+from loadgen.metrics.logins import LoginCounts, logins_data
 from loadgen.metrics.percentile import PERCENTILES, Quantile, mean
-from loadgen.metrics.window import WindowResult, merge
-from loadgen.metrics.window_codec import WindowRow
+from loadgen.metrics.window import ClientResourceUse, WindowResult, WindowRow, merge
 from loadgen.model.counts import UserSessionCounts
 from loadgen.model.run import Phase
 from loadgen.snowflake import driver
@@ -59,8 +57,11 @@ class ResultFlusher:
         clock: Clock,
         *,
         period_s: float,
+        is_first: bool = False,
     ) -> None:
+        """`is_first`: no other process has had the worker's id, and may have written its windows."""
         self.session, self._arguments, self._test_id = session, arguments, test_id
+        self._is_first = is_first
         self._shared, self._clock = shared, clock
         # Many workers append to the same tables: the more there are, the less often each does, and not all at once.
         self._period_s = max(period_s, arguments.worker_group_count / 4)
@@ -128,7 +129,7 @@ class ResultFlusher:
     def finish(self, patience: RetryPolicy, result: ResultRow, query_log: Path | None) -> None:
         """On the thread, at the end: write all that is left, upload the query log. LoadgenError: not all of it."""
         self._write_windows(patience)
-        test_results.append(self.session, patience, result)
+        test_results.append(self.session, patience, result, fresh=True)  # of this process alone, and tried once
         self._shared.contact()
         self._write_logs(patience)
         self._write_snapshots(patience)
@@ -137,14 +138,15 @@ class ResultFlusher:
 
     def _write_start(self, patience: RetryPolicy) -> None:
         if self._started is not None and not self._forfeited:
-            test_results.begin(self.session, patience, self._started)
+            test_results.begin(self.session, patience, self._started, fresh=not self._in_doubt)
             self._started = None
             self._shared.contact()
 
     def _write_windows(self, patience: RetryPolicy) -> None:
         while self._windows and not self._forfeited:
             row, forget = self._windows[0]
-            window_results.append(self.session, patience, self._arguments.run_id, row)
+            fresh = self._is_first and not self._in_doubt
+            window_results.append(self.session, patience, self._arguments.run_id, row, fresh=fresh)
             self._shared.contact()
             self._windows.popleft()
             if forget:

@@ -16,8 +16,7 @@ from loadgen.control.tables import run_status
 from loadgen.control.tables.worker_heartbeats import HeartbeatRow, WorkerHeartbeat, WorkerIdentity, beat, register
 from loadgen.errors import LoadgenError
 from loadgen.log import event
-from loadgen.model.run import RunStatus
-from loadgen.model.worker import WorkerExit
+from loadgen.model.run import RunStatus, WorkerExit
 from loadgen.model.workload import Parameter, Remembered, Sequence, Uuid
 from loadgen.scenario.frozen import thaw
 from loadgen.scenario.model import Scenario
@@ -105,6 +104,7 @@ class Heartbeat:
         self.period_s, self._clock = period_s, clock
         self._count = 1  # registering was the first
         self.registered = threading.Event()
+        self.is_first = False  # no other process has had this worker's id: known once it is registered
         self._finishing = threading.Event()
         self._said_last = threading.Event()
 
@@ -118,7 +118,9 @@ class Heartbeat:
     def _keep_beating(self, patience: RetryPolicy) -> None:
         try:
             silent_s = max(PREDECESSOR_DEAD_S, PREDECESSOR_HEARTBEATS * self.period_s)
-            register(self._session, patience, self._me, silent_ms=round(silent_s * 1000), check=self._check(patience))
+            self.is_first = register(
+                self._session, patience, self._me, silent_ms=round(silent_s * 1000), check=self._check(patience)
+            )
         except LoadgenError as error:
             self._shared.end(exit_reason_for(error))
             return

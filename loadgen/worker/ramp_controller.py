@@ -48,7 +48,15 @@ class _Leftovers:
 
     arrivals: ArrivalQueue | SessionArrivals
     numbers: Iterator[int]
-    given_up_ns: int | None  # None: it is not that every connection was executing
+    given_up_ns: int
+    complete_ns: int | None  # since when no connection was missing; None: one was
+
+    def age_ns(self, number: int) -> int:
+        """Of an arrival that waited while every connection was executing, as a free client takes the next one. 0: one
+        was missing since it was due."""
+        due_ns = self.arrivals.due_ns(number)
+        is_overload = self.complete_ns is not None and self.complete_ns <= due_ns
+        return max(0, self.given_up_ns - due_ns) if is_overload else 0
 
 
 class RampController:
@@ -91,6 +99,7 @@ class RampController:
         self._leftovers: list[_Leftovers] = []
         self._settling: SetWorkerTarget | None = None  # find_max: the step whose window is still to open
         self._level_ns = 0  # and when its level was to be wanted
+        self._uncertain_ns = 0  # of the moment of the command that was carried out last
         self._settled_ns: int | None = None  # when it opens, once its level is reached
         self._finished = False
         self._lock = threading.Lock()  # guards everything here but wake: step() of the thread against the others
@@ -168,6 +177,7 @@ class RampController:
                 return REAP_S
             for item in self._command_queue.take_due(now_ns):
                 event(log, logging.INFO, "command_applied", sequence_id=item.sequence_id, command=item.command)
+                self._uncertain_ns = item.uncertain_ns
                 if isinstance(item.command, SetPhase):
                     self._set_phase(item.command, item.at_ns, now_ns)
                 else:
@@ -224,10 +234,17 @@ class RampController:
         arrivals = self._arrivals(phase, step_id, at_ns, closes_ns)
         held = self._hold()
         context.arrivals = arrivals
-        # Connections were there since the moment it was meant for, unless this worker was not.
+        # What was not measured is missing from the plan. Whether the process was paused is asked since it was due.
         since_ns = min(now_ns, now_ns if self._started_ns is None else max(at_ns, self._started_ns))
-        context.windows.open(self._window_id, phase=phase, at_ns=now_ns, step_id=step_id, due_ns=since_ns)
-        context.connections.open(self._window_id, since_ns, closes_ns)
+        context.windows.open(
+            self._window_id,
+            phase=phase,
+            at_ns=now_ns,
+            step_id=step_id,
+            due_ns=since_ns,
+            uncertain_ns=self._uncertain_ns,
+        )
+        context.connections.open(self._window_id, now_ns, closes_ns)
         self._let_go(held, now_ns)
         self.phase, self.step_id, self._closes_ns = phase, step_id, closes_ns
         context.go.set()
@@ -276,9 +293,8 @@ class RampController:
 
     def _let_go(self, held: ArrivalQueue | SessionArrivals | None, now_ns: int) -> None:
         if held is not None:
-            # A client that is free takes the next arrival: where none was missing, all were executing.
-            busy = self._context.connections.is_complete(now_ns)
-            self._leftovers.append(_Leftovers(held, held.close(now_ns), now_ns if busy else None))
+            complete_ns = self._context.connections.complete_since_ns
+            self._leftovers.append(_Leftovers(held, held.close(now_ns), now_ns, complete_ns))
 
     def _count_leftovers(self) -> None:
         """A batch of the arrivals that were due and not sent; with the last batch their window is released."""
@@ -289,8 +305,7 @@ class RampController:
         window_id = left.arrivals.window_id
         portion = list(islice(left.numbers, UNSENT_ARRIVALS_BATCH))
         for number in portion:
-            age_ns = 0 if left.given_up_ns is None else max(0, left.given_up_ns - left.arrivals.due_ns(number))
-            spare.recorder.skip(window_id, spare.drawer.draw(number)[0], age_ns)
+            spare.recorder.skip(window_id, spare.drawer.draw(number)[0], left.age_ns(number))
         if len(portion) < UNSENT_ARRIVALS_BATCH:
             spare.recorder.unbegin(window_id)
             del self._leftovers[0]

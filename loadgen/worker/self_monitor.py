@@ -6,7 +6,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,9 +14,9 @@ import numpy as np
 import psutil
 
 from loadgen.clock import Clock
-from loadgen.metrics.client_resources import GAP_NS, MINUTE_MS, PAUSE_NS, ClientResourceUse
 from loadgen.metrics.histogram import EMPTY, Histogram
 from loadgen.metrics.recorder import Window
+from loadgen.metrics.window import GAP_NS, MINUTE_MS, PAUSE_NS, ClientResourceUse
 from loadgen.model.run import Phase
 from loadgen.units import NS_PER_MS, NS_PER_S
 
@@ -163,6 +163,12 @@ class ClientResourceMeter:
         account = self._accounts.get(window_id)
         return None if account is None else account.effect()
 
+    def stopped_ms(self, window_id: int) -> tuple[int, int]:
+        """Since a window opened: for how long the process was paused, and of how much."""
+        account = self._accounts.get(window_id) or _Account()
+        held_up_ns = account.held_up_ns
+        return (account.gap_ns - held_up_ns) // NS_PER_MS, (account.elapsed_ns - held_up_ns) // NS_PER_MS
+
     def forget(self, window_id: int) -> None:
         self._accounts.pop(window_id, None)
 
@@ -178,9 +184,9 @@ class _Account:
     cores: int = 0
     late: Histogram = EMPTY
     sent_late: Histogram = EMPTY
-    minute_ns: int = 0  # of the minute under way: how much of it has passed
-    minute_cpu_ns: int = 0
-    worst_cpu_ms: int = 0  # of a minute that has passed
+    held_up_ns: int = 0  # of the gaps, before the window opened
+    minute: deque[tuple[int, int]] = field(default_factory=deque)  # the last one: nanoseconds, and CPU of each look
+    worst_cpu_ms: int = 0  # of any minute that has passed
 
     def add(self, resources: ResourceReading, window: Window) -> None:
         inside_ns = _overlap_ns(resources.from_ns, resources.to_ns, window)
@@ -202,16 +208,19 @@ class _Account:
     def _wait(self, waits: Sequence[WakeupDelay], window: Window) -> None:
         inside = [_overlap_ns(wait.from_ns, wait.to_ns, window) for wait in waits]
         self.gap_ns += sum(part for wait, part in zip(waits, inside, strict=True) if wait.late_ns >= GAP_NS)
+        ends_ns = [(wait.from_ns, min(wait.to_ns, window.opened_ns)) for wait in waits if wait.late_ns >= GAP_NS]
+        self.held_up_ns += sum(_overlap_ns(from_ns, to_ns, window) for from_ns, to_ns in ends_ns)
         late_ns = np.array([wait.late_ns for wait in waits], np.int64)
         self.late += Histogram.weighted(late_ns, np.array([round(part / NS_PER_MS) for part in inside], np.int64))
 
     def _add_minute(self, inside_ns: int, cpu_ns: int) -> None:
-        self.minute_ns += inside_ns
-        self.minute_cpu_ns += cpu_ns
-        if self.minute_ns >= MINUTE_MS * NS_PER_MS:
-            cpu_ms = self.minute_cpu_ns * MINUTE_MS // self.minute_ns  # it may be a moment longer
-            self.worst_cpu_ms = max(self.worst_cpu_ms, cpu_ms)
-            self.minute_ns = self.minute_cpu_ns = 0
+        self.minute.append((inside_ns, cpu_ns))
+        lasted_ns = sum(part_ns for part_ns, _ in self.minute)
+        while lasted_ns - self.minute[0][0] >= MINUTE_MS * NS_PER_MS:
+            lasted_ns -= self.minute.popleft()[0]
+        if lasted_ns >= MINUTE_MS * NS_PER_MS:  # it may be a moment longer
+            used_ns = sum(part_ns for _, part_ns in self.minute)
+            self.worst_cpu_ms = max(self.worst_cpu_ms, used_ns * MINUTE_MS // lasted_ns)
 
     def effect(self) -> ClientResourceUse:
         return ClientResourceUse(

@@ -30,7 +30,7 @@ from loadgen.control.tables.test_logs import LogRow
 from loadgen.control.tables.test_results import ResultRow
 from loadgen.control.tables.worker_metrics_snapshots import MetricsSnapshot
 from loadgen.metrics.outcome import Outcome
-from loadgen.metrics.window_codec import WindowRow
+from loadgen.metrics.window import WindowRow
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.worker.arguments import WorkerArguments
 from loadgen.worker.query_log import METADATA, RECORD_BYTES, RECORDS, QueryLogHeader, QueryLogReader, QueryLogRecord

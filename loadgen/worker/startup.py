@@ -21,7 +21,7 @@ from loadgen.metrics.connections import ConnectionMeter
 from loadgen.metrics.recorder import WindowRegistry
 from loadgen.metrics.sample_collector import SampleCollector
 from loadgen.model.counts import ErrorCategory
-from loadgen.model.worker import worker_share
+from loadgen.model.run import worker_share
 from loadgen.scenario.model import Load, LoadMode, Scenario
 from loadgen.scenario.settings import QueryLogMode
 from loadgen.snowflake.failure import classify, describe

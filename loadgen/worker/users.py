@@ -19,14 +19,14 @@ from typing import Any, NamedTuple
 
 from loadgen.clock import Clock
 from loadgen.model.counts import UserSessionCounts
-from loadgen.model.worker import worker_share
+from loadgen.model.run import worker_share
 from loadgen.model.workload import ClientPosition
 from loadgen.scenario.model import Scenario
 from loadgen.scenario.settings import SessionAffinity
 from loadgen.snowflake.driver import Cursor
 from loadgen.snowflake.settings import session_tag
 from loadgen.units import NS_PER_S
-from loadgen.worker.statements import StatementExecutor, with_tag
+from loadgen.worker.sessions import StatementExecutor, with_tag
 from loadgen.workload.draw import Row, StatementStream
 from loadgen.workload.pools import Pool
 from loadgen.workload.users import RememberedParameters, RememberedValues, UserSession, UserSessionTable

@@ -27,8 +27,7 @@ from loadgen.control.tables import run_status, value_pools, window_results
 from loadgen.control.tables.test_results import ResultRow
 from loadgen.errors import LoadgenError
 from loadgen.log import event, printable
-from loadgen.model.run import Phase
-from loadgen.model.worker import WorkerExit, WorkerStatus
+from loadgen.model.run import Phase, WorkerExit, WorkerStatus
 from loadgen.scenario.frozen import thaw
 from loadgen.scenario.model import Scenario
 from loadgen.scenario.settings import TimingSettings
@@ -312,7 +311,7 @@ class Worker:
         me, patience = self._arguments, self._patience(self._stopping)
         self._timing = scenario.timing
         self._beats.period_s = scenario.timing.heartbeat_s
-        stored = patience.call(lambda: window_results.read(session, me.run_id))
+        stored = [] if self._beats.is_first else patience.call(lambda: list(window_results.read(session, me.run_id)))
         parts = assemble(
             scenario,
             me,
@@ -380,7 +379,8 @@ class Worker:
         return self._open_session(f"{self._arguments.worker_id}/{role}")
 
     def _flush(self, session: ControlSession, period_s: float) -> ResultFlusher:
-        return ResultFlusher(session, self._arguments, self._test_id, self._shared, self._clock, period_s=period_s)
+        who = (self._arguments, self._test_id, self._shared, self._clock)
+        return ResultFlusher(session, *who, period_s=period_s, is_first=self._beats.is_first)
 
     def _patience(self, stop: threading.Event) -> RetryPolicy:
         return RetryPolicy(stop=stop, clock=self._clock, note=_note)

@@ -13,7 +13,7 @@ from loadgen.control.session import ControlFailed
 from loadgen.errors import LoadgenError
 from loadgen.log import printable
 from loadgen.model.counts import ErrorCategory
-from loadgen.model.worker import WORKER_TRANSITIONS, WorkerExit, WorkerStatus
+from loadgen.model.run import WORKER_TRANSITIONS, WorkerExit, WorkerStatus
 from loadgen.snowflake.session import RetryInterrupted
 
 ERRORS_LOGGED_PER_KIND = 10  # errors of one kind are logged so often, then only counted

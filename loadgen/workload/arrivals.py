@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadgen.model.worker import worker_share
+from loadgen.model.run import worker_share
 from loadgen.scenario.load import RateStage, planned_arrivals, rate_windows
 from loadgen.scenario.model import ArrivalProcess, Load
 from loadgen.workload.random_bits import ARRIVALS, FloatArray, RandomBits

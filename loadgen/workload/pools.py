@@ -19,7 +19,7 @@ from loadgen.errors import LoadgenError, RunFailed, ScenarioInvalid
 
 POOL_VALUES_MAX = 1_000_000
 POOL_BYTES_MAX = 256 << 20  # of JSON text; every worker holds it in memory
-CHUNK_BYTES_MAX = 1_000_000
+CHUNK_BYTES_MAX = 900_000  # of one statement: Snowflake recommends 1 MB at most, binds included
 CSV_LINE_BYTES_MAX = 1_000_000
 _ENVELOPE_BYTES = 100  # of a chunk, around its values
 

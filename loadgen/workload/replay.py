@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import math
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -102,6 +103,7 @@ def replay_pools(
             found.setdefault(number_of(one, numbers), []).append((one.ms, rows))
     if any(len(found.get(number, ())) != one.weight for number, one in enumerate(statements)):
         raise CaptureUnusable("the capture has other numbers of statements than its description")
+    failed = _failures(manifest, numbers)
     ends = [load.duration_s * 1e6 * part / PLAN_PARTS for part in range(1, PLAN_PARTS)]
     return DealtReplay(
         pools=tuple(
@@ -110,7 +112,7 @@ def replay_pools(
         planned=tuple(
             (*(bisect_right(dealer.dues_us, end_us) for end_us in ends), len(dealer.dues_us)) for dealer in dealers
         ),
-        recorded=tuple(_recorded_times(found.get(number, [])) for number in range(len(statements))),
+        recorded=tuple(_recorded_times(found.get(number, []), failed[number]) for number in range(len(statements))),
     )
 
 
@@ -129,7 +131,17 @@ def number_of(one: RecordedStatement, numbers: Mapping[str, int]) -> int:
     return number
 
 
-def _recorded_times(found: Sequence[tuple[float, int | None]]) -> RecordedTimes:
+def _failures(manifest: CaptureManifest, numbers: Mapping[str, int]) -> Counter[int]:
+    """Failed statements of the history, by the statement of the results that their template is measured as."""
+    found: Counter[int] = Counter()
+    for one in manifest.templates:
+        number = numbers.get(one.id, numbers.get(OTHERS.get(one.role, "")))
+        if number is not None:
+            found[number] += one.failed
+    return found
+
+
+def _recorded_times(found: Sequence[tuple[float, int | None]], failed: int) -> RecordedTimes:
     ranked = np.sort(np.array([ms for ms, _ in found] or [0.0]))
     known = [rows for _, rows in found if rows is not None]
     p50_ms, p95_ms = (float(ranked[math.ceil(len(ranked) * part) - 1]) for part in (0.5, 0.95))
@@ -140,6 +152,7 @@ def _recorded_times(found: Sequence[tuple[float, int | None]]) -> RecordedTimes:
         p95_ms=round(p95_ms, 3),
         rows=sum(known),
         rows_known=len(known),
+        failed=failed,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from loadgen.model.worker import worker_share
+from loadgen.model.run import worker_share
 from loadgen.model.workload import ClientPosition, KeyRange
 
 

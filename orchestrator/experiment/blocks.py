@@ -6,17 +6,26 @@ It runs in the main thread; the callables that it is given execute runs and stat
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from loadgen.clock import Clock
-from loadgen.errors import LoadgenError
+from loadgen.errors import LoadgenError, RunFailed
 from loadgen.model.experiment import ExperimentEnding
-from loadgen.report.experiment import ExperimentFacts, block_lines, experiment_document, progress_text
+from loadgen.model.warehouse import CreditRates
+from loadgen.report.experiment import ExperimentFacts, block_lines, experiment_document
+from loadgen.report.experiment_progress import (
+    ExperimentStatus,
+    MeasuredNow,
+    experiment_status,
+    pair_text,
+    spent_text,
+)
 from loadgen.report.records import RunRecord
 from loadgen.rules.experiment import (
+    BlockValues,
     ExperimentBudget,
     ExperimentDesign,
     ExperimentProgress,
@@ -29,16 +38,16 @@ from loadgen.rules.measurement import (
     Measurement,
     MeasurementOutcome,
     MeasurementSource,
-    billed_of,
     complete_blocks,
     figures_of,
 )
-from loadgen.rules.price import WarehouseSample
+from loadgen.rules.price import WarehouseSample, billed_credits
 from loadgen.rules.scenario_plan import longest_s
 from loadgen.scenario.experiment import LoadedExperiment
 from loadgen.scenario.model import Scenario
 from loadgen.units import NS_PER_S, counted
-from orchestrator.experiment.state import ExperimentState, ExperimentStore, arm_connections
+from orchestrator.experiment.budget import progress_of, spending_of
+from orchestrator.experiment.state import ExperimentState, arm_connections, only_connections_differ
 
 ATTEMPTS = 2  # to measure an arm in a block
 # Exit codes after which a measurement is repeated: no connection, failed, INVALID. Others end the experiment.
@@ -65,10 +74,11 @@ class ArmRun:
 class ExperimentActions:
     """What the loop calls: runs, warehouse settings, pauses, output, clock."""
 
-    measure: Callable[[str, Scenario], ArmRun]  # an ordinary run of this arm; raises LoadgenError
+    measure: Callable[[str, Scenario, ExperimentStatus], ArmRun]  # an ordinary run of this arm; raises LoadgenError
     set_up: Callable[[str], None]  # applies the settings of the arm's warehouse; raises LoadgenError
     restore: Callable[[], None]  # restores the settings of all warehouses; raises LoadgenError
-    pause: Callable[[float], int | None]  # waits these seconds; returns the signal that ended the wait
+    worst_case: Callable[[], Mapping[str, float | None]]  # credits of one measurement at most, by arm; None: not known
+    pause: Callable[[float], int | None]  # waits these seconds; returns the signal that came, now or before
     print_line: Callable[[str], None]  # progress
     clock: Clock
 
@@ -81,6 +91,18 @@ class Interrupted(Exception):
         self.number = number
 
 
+class MeasurementStore(Protocol):
+    """The stored state of one experiment: an ExperimentStore."""
+
+    @property
+    def experiment_id(self) -> str: ...
+    def read(self) -> ExperimentState: ...
+    def left_runs(self, state: ExperimentState, rates: CreditRates) -> Sequence[Measurement]: ...
+    def begin_block(self, number: int) -> None: ...
+    def record(self, one: Measurement) -> None: ...
+    def finish(self, result: dict[str, Any]) -> None: ...
+
+
 class ExperimentLoop:
     """Measures one experiment: call run() once."""
 
@@ -88,7 +110,7 @@ class ExperimentLoop:
         self,
         loaded: LoadedExperiment,
         scenarios: Mapping[str, Scenario],
-        store: ExperimentStore,
+        store: MeasurementStore,
         actions: ExperimentActions,
     ) -> None:
         """`scenarios` by arm, with their number of workers resolved."""
@@ -96,6 +118,8 @@ class ExperimentLoop:
         self._design: ExperimentDesign = design_of(loaded.file)
         budget = loaded.file.budget
         self._budget = ExperimentBudget(time_s=budget.time_s, credits=budget.credits)
+        self._worst: Mapping[str, float | None] = {}  # credits of one measurement at most, by arm
+        self._warned = 0  # measurements of unknown cost that the user knows of
         self._lost = 0  # consecutive blocks without a usable measurement of every arm
         self._last_failure = (4, "")  # exit code and reason
 
@@ -111,7 +135,7 @@ class ExperimentLoop:
             self._actions.restore()
         except LoadgenError as error:
             why = f"the settings of a warehouse are not restored: {error}"
-            result |= {"verdict": "failed", "exit_code": error.exit_code, "exit_reason": why}
+            result |= {"verdict": "failed", "exit_code": RunFailed.exit_code, "exit_reason": why}
         try:
             self._store.finish(result)
         except LoadgenError as error:  # the measurements are stored, and the caller prints the result
@@ -119,69 +143,96 @@ class ExperimentLoop:
         return result
 
     def _lead(self) -> dict[str, Any]:
-        state = self._store.read()
+        self._state = self._store.read()
+        if self._state.begun:
+            self._record_left_runs()
+        if self._budget.credits is not None:
+            self._worst = self._actions.worst_case()
+            self._warn_of_unknown_costs()
         try:
-            while (ending := self._next(state)) is None:
-                state = self._block(state)
+            while (ending := self._next()) is None:
+                self._block(self._state.begun + 1)
         except Interrupted as signal:
-            return self._result(self._store.read(), "cancelled", 128 + signal.number, "stopped by a signal")
-        return self._ended(state, ending)
+            return self._result("cancelled", FIRST_SIGNAL + signal.number, "stopped by a signal")
+        return self._ended(ending)
 
-    def _next(self, state: ExperimentState) -> ExperimentEnding | None:
+    def _record_left_runs(self) -> None:
+        """Runs of a process that was killed do not count, and have cost what they cost."""
+        for one in self._store.left_runs(self._state, self._loaded.file.price.table):
+            self._record(one)
+
+    def _warn_of_unknown_costs(self) -> None:
+        unknown = [arm for arm in self._design.arms if self._worst.get(arm) is None]
+        if unknown:
+            what = f"budget.credits: what a measurement may cost is not known of {', '.join(unknown)}"
+            self._actions.print_line(f"warning: {what}; the first block may exceed the budget")
+
+    def _next(self) -> ExperimentEnding | None:
+        state = self._state
         blocks = complete_blocks(self._design, state.measured)
         found = compare_arms(self._design, blocks, final=state.begun >= self._design.blocks_max)
         if state.begun:
             for line in block_lines(self._design, blocks, self._loaded.file.price.currency):
                 self._actions.print_line(line)
-            self._actions.print_line(f"{counted(len(blocks), 'block')} complete: {progress_text(self._design, found)}")
-        return next_step(self._design, blocks, found, self._progress(state), self._budget)
+            self._actions.print_line(f"{counted(len(blocks), 'block')} complete:")
+            for one in found:
+                self._actions.print_line(f"  {pair_text(self._design, one)}")
+        return next_step(self._design, blocks, found, self._progress(blocks), self._budget)
 
-    def _progress(self, state: ExperimentState) -> ExperimentProgress:
-        seconds: dict[int, float] = {}
-        credits: dict[int, float] = {}
-        for one in state.measured:
-            seconds[one.block] = seconds.get(one.block, 0.0) + one.seconds
-            credits[one.block] = credits.get(one.block, 0.0) + (one.billed or 0.0)
+    def _progress(self, blocks: Sequence[BlockValues]) -> ExperimentProgress:
+        spent = spending_of(self._state.measured, self._worst)
+        if self._budget.credits is not None and spent.unknown > self._warned:
+            self._warned = spent.unknown
+            what = f"the credits of {counted(spent.unknown, 'measurement')} are not known"
+            self._actions.print_line(f"warning: {what}; for budget.credits the worst case counts, where it is known")
         planned_s = sum(
             self._loaded.file.washout_s + longest_s(scenario, None) - scenario.timing.drain_s
             for scenario in self._scenarios.values()
         )
-        return ExperimentProgress(
-            begun=state.begun,
+        return progress_of(
+            spent,
+            begun=self._state.begun,
+            complete=[block.number for block in blocks],
             lost_in_a_row=self._lost,
-            elapsed_s=sum(seconds.values()),
-            credits=sum(credits.values()),
-            longest_block_s=max([planned_s, *seconds.values()]),
-            costliest_block_credits=max(credits.values(), default=0.0),
+            planned_block_s=planned_s,
+            worst=self._worst,
         )
 
-    def _block(self, state: ExperimentState) -> ExperimentState:
+    def _status(self, now: MeasuredNow) -> ExperimentStatus:
+        """For the live view of a run."""
+        measured = self._state.measured
+        found = compare_arms(self._design, complete_blocks(self._design, measured), final=False)
+        spent = spending_of(measured, self._worst)
+        told = spent_text(spent.total_s, spent.total_credits, self._budget)
+        currency = self._loaded.file.price.currency
+        return experiment_status(self._design, measured, found, now, spent=told, currency=currency)
+
+    def _block(self, number: int) -> None:
         """Measure every arm once. The block ends and does not count when an arm has no usable measurement."""
-        number = state.begun + 1
         self._store.begin_block(number)
-        state = state.with_block(number)
+        self._state = self._state.with_block(number)
         order = block_order(self._design, number)
         self._actions.print_line(f"block {number} of at most {self._design.blocks_max}: {', '.join(order)}")
         for arm in order:
             for attempt in range(1, ATTEMPTS + 1):
                 one = self._measure(number, arm, attempt)
-                self._store.record(one)
-                state = state.with_measurement(one)
+                self._record(one)
                 if one.outcome is MeasurementOutcome.OK:
                     break
                 self._actions.print_line(f"block {number}, arm {arm}, attempt {attempt} is not usable: {one.reason}")
             else:
                 self._lost += 1
                 self._actions.print_line(f"block {number} does not count")
-                return state
+                return
         self._lost = 0
-        return state
+
+    def _record(self, one: Measurement) -> None:
+        self._store.record(one)
+        self._state = self._state.with_measurement(one)
 
     def _measure(self, block: int, arm: str, attempt: int) -> Measurement:
         clock, begun_ns = self._actions.clock, self._actions.clock.monotonic_ns()
-        signal = self._actions.pause(self._loaded.file.washout_s)
-        if signal is not None:
-            raise Interrupted(signal)
+        self._pause(self._loaded.file.washout_s)
         labels = {
             "experiment": self._store.experiment_id,
             "arm": arm,
@@ -192,39 +243,58 @@ class ExperimentLoop:
         scenario = dataclasses.replace(scenario, labels={**scenario.labels, **labels})
         self._actions.print_line(f"block {block}, arm {arm}{', again' if attempt > 1 else ''}")
         run: ArmRun | None = None
+        billed: float | None = 0.0  # as long as no run has begun
         try:
             self._actions.set_up(arm)
-            run = self._actions.measure(arm, scenario)
+            self._pause(0.0)  # a signal that came while the settings were applied
+            billed = None
+            run = self._actions.measure(arm, scenario, self._status(MeasuredNow(block=block, arm=arm, attempt=attempt)))
             code, reason = int(run.summary["exit_code"]), str(run.summary["exit_reason"])
         except LoadgenError as error:
             code, reason = error.exit_code, str(error)
             if code <= FIRST_SIGNAL and code not in REPEATABLE:
                 raise
-        if code > FIRST_SIGNAL:
-            raise Interrupted(code - FIRST_SIGNAL)
-        seconds = (clock.monotonic_ns() - begun_ns) / NS_PER_S
         one = Measurement(
             block=block,
             arm=arm,
             attempt=attempt,
             run_id=None if run is None else str(run.summary["run_id"]),
             outcome=MeasurementOutcome.FAILED,
-            seconds=seconds,
+            seconds=(clock.monotonic_ns() - begun_ns) / NS_PER_S,
+            billed=billed if run is None or run.record is None else _billed(run.record, self._loaded.file.price.table),
             reason=reason,
         )
-        return self._judged(one, run, code)
+        one = self._judged(one, run, code)
+        if one.outcome is not MeasurementOutcome.OK:
+            self._end_if_signalled(one, code)
+        return one
+
+    def _end_if_signalled(self, one: Measurement, code: int) -> None:
+        """A run that a signal ended may have failed because of it: it is not repeated. What it cost is kept."""
+        signal = code - FIRST_SIGNAL if code > FIRST_SIGNAL else self._actions.pause(0.0)
+        if signal is None:
+            return
+        if one.run_id is not None:
+            try:
+                self._record(one)
+            except LoadgenError as error:
+                self._actions.print_line(f"the interrupted measurement could not be recorded: {error}")
+        raise Interrupted(signal)
+
+    def _pause(self, seconds: float) -> None:
+        signal = self._actions.pause(seconds)
+        if signal is not None:
+            raise Interrupted(signal)
 
     def _judged(self, one: Measurement, run: ArmRun | None, code: int) -> Measurement:
         """The measurement with its outcome, and with figures if it is usable."""
-        source = None if run is None else _source(run)
         file, rates = self._loaded.file, self._loaded.file.price.table
-        if source is not None:
-            one = dataclasses.replace(one, billed=billed_of(source, rates))
-        if code in REPEATABLE or run is None:
+        if code in REPEATABLE or code > FIRST_SIGNAL or run is None:
             self._last_failure = (code, one.reason)
             outcome = MeasurementOutcome.INVALID if code == 5 else MeasurementOutcome.FAILED
             return dataclasses.replace(one, outcome=outcome)
         missing = ["its result could not be read from the control plane"]
+        source = _source(run)
         if source is not None:
             figures, missing = figures_of(source, list(self._design.margins), file.limits, rates, file.price.credit)
             if not missing:
@@ -234,17 +304,17 @@ class ExperimentLoop:
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
-    def _ended(self, state: ExperimentState, ending: ExperimentEnding) -> dict[str, Any]:
+    def _ended(self, ending: ExperimentEnding) -> dict[str, Any]:
         if ending is ExperimentEnding.DECIDED:
-            return self._result(state, "decided", 0, _ENDINGS[ending])
+            return self._result("decided", 0, _ENDINGS[ending])
         if ending is ExperimentEnding.LOST_BLOCKS:
             code, reason = self._last_failure
             verdict = "invalid" if code == 5 else "failed"
-            return self._result(state, verdict, code, f"{self._lost} blocks in a row were lost: {reason}")
-        return self._result(state, "undecided", _UNDECIDED, _ENDINGS[ending])
+            return self._result(verdict, code, f"{self._lost} blocks in a row were lost: {reason}")
+        return self._result("undecided", _UNDECIDED, _ENDINGS[ending])
 
-    def _result(self, state: ExperimentState, verdict: str, exit_code: int, reason: str) -> dict[str, Any]:
-        file = self._loaded.file
+    def _result(self, verdict: str, exit_code: int, reason: str) -> dict[str, Any]:
+        file, state = self._loaded.file, self._state
         return experiment_document(
             ExperimentFacts(
                 experiment_id=state.experiment_id,
@@ -260,6 +330,7 @@ class ExperimentLoop:
                 begun=state.begun,
                 measured=state.measured,
                 connections=arm_connections(self._loaded),
+                only_connections_differ=only_connections_differ(self._loaded),
                 verdict=verdict,
                 exit_code=exit_code,
                 reason=reason,
@@ -271,12 +342,33 @@ def _source(run: ArmRun) -> MeasurementSource | None:
     record = run.record
     if record is None or record.merged is None or record.scenario is None:
         return None
-    samples = [
-        WarehouseSample(at_s=poll.at_s, size=poll.size, kind=poll.kind, clusters=poll.started_clusters or 0)
+    measures_s = record.scenario.load.warmup_s
+    ended_s = max(measures_s + record.merged.seconds, _ended_s(record))
+    return MeasurementSource(merged=record.merged, samples=_samples(record), measures_s=measures_s, ended_s=ended_s)
+
+
+def _billed(record: RunRecord, rates: CreditRates) -> float | None:
+    """Credits of the whole run, also of one without a result."""
+    measured_s = 0.0
+    if record.merged is not None and record.scenario is not None:
+        measured_s = record.scenario.load.warmup_s + record.merged.seconds
+    return billed_credits(_samples(record), max(measured_s, _ended_s(record)), rates)
+
+
+def _samples(record: RunRecord) -> list[WarehouseSample]:
+    return [
+        WarehouseSample(
+            at_s=poll.at_s,
+            size=poll.size,
+            kind=poll.kind,
+            clusters=poll.started_clusters or 0,
+            resumed_s=poll.resumed_s,
+        )
         for poll in record.polls
     ]
-    measures_s = record.scenario.load.warmup_s
-    ended_s = measures_s + record.merged.seconds
-    if record.ended is not None and record.started is not None:
-        ended_s = max(ended_s, (record.ended - record.started).total_seconds())
-    return MeasurementSource(merged=record.merged, samples=samples, measures_s=measures_s, ended_s=ended_s)
+
+
+def _ended_s(record: RunRecord) -> float:
+    if record.ended is None or record.started is None:
+        return 0.0
+    return (record.ended - record.started).total_seconds()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,13 +18,18 @@ from loadgen.clock import Clock
 from loadgen.control.lease import LeaseKeeper, LeaseTimes
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlSession
-from loadgen.control.tables import experiments, run_leases
+from loadgen.control.tables import experiments, run_leases, warehouse_poll_snapshots
+from loadgen.control.tables.experiments import ExperimentRun
 from loadgen.control.tables.run_leases import Lease
+from loadgen.control.tables.warehouse_poll_snapshots import WarehousePoll
 from loadgen.errors import Busy, RunFailed, UsageError
-from loadgen.rules.measurement import Measurement
-from loadgen.scenario.experiment import LoadedExperiment
+from loadgen.model.warehouse import CreditRates, kind_shown, shown_row
+from loadgen.results.run_record import resumed_s
+from loadgen.rules.measurement import Measurement, MeasurementOutcome
+from loadgen.rules.price import WarehouseSample, billed_credits
+from loadgen.scenario.experiment import ArmSection, LoadedExperiment
 from loadgen.scenario.frozen import template_id
-from loadgen.scenario.model import LoadMode
+from loadgen.scenario.model import LoadMode, Scenario
 from loadgen.snowflake.session import RetryPolicy
 
 Result = TypeVar("Result")
@@ -46,7 +51,7 @@ def config_of(loaded: LoadedExperiment) -> dict[str, Any]:
     """What identifies the experiment. Budget and credit prices are not part of it: they may be changed."""
     file = loaded.file
     return {
-        "arms": {name: template_id(arm.scenario) for name, arm in loaded.arms.items()},
+        "arms": {name: _arm_config(file.arms[name], arm.scenario) for name, arm in loaded.arms.items()},
         "reference": file.reference,
         "metrics": dict(file.metrics),
         "limits": [check.text for check in file.limits],
@@ -54,6 +59,19 @@ def config_of(loaded: LoadedExperiment) -> dict[str, Any]:
         "washout_s": file.washout_s,
         "seed": file.seed,
     }
+
+
+def _arm_config(arm: ArmSection, scenario: Scenario) -> dict[str, Any]:
+    """The name of its warehouse is part of the scenario."""
+    is_made = arm.warehouse is not None and arm.warehouse.create
+    return {"scenario": template_id(scenario), "settings": arm.settings, "create": is_made}
+
+
+def only_connections_differ(loaded: LoadedExperiment) -> bool:
+    """Whether arms are levels of one configuration: a scaling curve is fitted to such arms alone."""
+    same = [replace(arm.scenario, load=replace(arm.scenario.load, connections=1)) for arm in loaded.arms.values()]
+    configs = [_arm_config(loaded.file.arms[name], one) for name, one in zip(loaded.arms, same, strict=True)]
+    return all(config == configs[0] for config in configs)
 
 
 def arm_connections(loaded: LoadedExperiment) -> dict[str, int]:
@@ -98,6 +116,7 @@ class ExperimentStore:
             shown = {
                 "scenario": next(iter(loaded.arms.values())).scenario.name,
                 "connections": arm_connections(loaded),
+                "only_connections_differ": only_connections_differ(loaded),
                 "price": {"credit": price.credit, "currency": price.currency, "rates_date": price.table.date},
             }
             texts = (self.experiment_id, loaded.file.name, json.dumps(config | shown), fingerprint_of(config))
@@ -119,6 +138,22 @@ class ExperimentStore:
                 begun=max(begun, default=0),
                 measured=tuple(measured),
             )
+
+        return self._control(act)
+
+    def left_runs(self, state: ExperimentState, rates: CreditRates) -> list[Measurement]:
+        """Runs that a process began and did not record: it was killed. They do not count, and have cost credits."""
+        recorded = {one.run_id for one in state.measured}
+        taken = {(one.block, one.arm, one.attempt) for one in state.measured}
+
+        def act(session: ControlSession, patience: RetryPolicy) -> list[Measurement]:
+            runs = patience.call(lambda: experiments.runs(session, self.experiment_id))
+            found = []
+            for run in runs:
+                if run.run_id not in recorded and (run.block, run.arm, run.attempt) not in taken:
+                    polls = patience.call(partial(warehouse_poll_snapshots.read, session, run.run_id))
+                    found.append(_left_run(run, polls, rates))
+            return found
 
         return self._control(act)
 
@@ -157,7 +192,7 @@ class ExperimentStore:
         """Hold the lease of the experiment. Busy: another process leads it."""
         times = LeaseTimes()
         key = f"{experiments.LEASE_PREFIX}{self.experiment_id}"
-        claimed_ns = clock.boottime_ns()
+        claimed_ns = clock.monotonic_ns()
 
         def act(session: ControlSession, patience: RetryPolicy) -> Lease:
             holder = patience.call(lambda: run_leases.read(session, key))
@@ -178,6 +213,31 @@ class ExperimentStore:
             yield
         finally:
             self._keeper.stop(releasing=True)
+
+
+def _left_run(run: ExperimentRun, polls: Sequence[WarehousePoll], rates: CreditRates) -> Measurement:
+    """Observed until its last stored poll."""
+    samples = [
+        WarehouseSample(
+            at_s=(poll.timestamp - run.created_at).total_seconds(),
+            size=poll.size,
+            kind=kind_shown(shown := shown_row(poll.raw)),
+            clusters=poll.started_clusters or 0,
+            resumed_s=resumed_s(shown, run.created_at),
+        )
+        for poll in polls
+    ]
+    seconds = max((sample.at_s for sample in samples), default=0.0)
+    return Measurement(
+        block=run.block,
+        arm=run.arm,
+        attempt=run.attempt,
+        run_id=run.run_id,
+        outcome=MeasurementOutcome.FAILED,
+        seconds=max(0.0, seconds),
+        billed=billed_credits(samples, seconds, rates),
+        reason="the process that measured it has ended",
+    )
 
 
 def find_experiment(control: ControlAccess, name: str, loaded: LoadedExperiment) -> str:

@@ -10,12 +10,11 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any
 
 from loadgen.clock import Clock
 from loadgen.control.lease import LeaseTimes
@@ -24,18 +23,9 @@ from loadgen.control.session import ControlSession
 from loadgen.control.tables import experiment_warehouses, run_leases
 from loadgen.control.tables.experiment_warehouses import ChangedWarehouse
 from loadgen.control.tables.experiments import LEASE_PREFIX
-from loadgen.errors import Busy, ConfigurationError, LoadgenError, RunFailed
+from loadgen.errors import Busy, LoadgenError
 from loadgen.log import event, printable
-from loadgen.model.warehouse import (
-    CONCURRENCY,
-    WarehouseValue,
-    alter_sql,
-    create_sql,
-    made_by,
-    settings_from,
-    undo_sql,
-    unsettled,
-)
+from loadgen.model.warehouse import WarehouseValue, kind_shown, shown_row, undo_sql
 from loadgen.prepare.session import PrepareSession, target_profile
 from loadgen.scenario.experiment import LoadedExperiment
 from loadgen.scenario.model import Scenario
@@ -46,27 +36,24 @@ from loadgen.snowflake.profile import ConnectionProfile
 from loadgen.snowflake.profile_lookup import find_profile
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.snowflake.settings import control_settings, control_tag
-from loadgen.units import NS_PER_S
-from orchestrator.warehouse_lease import TargetWarehouse, WarehouseWait, exclusive_warehouse
+from orchestrator.experiment.budget import PlannedWarehouse, planned_warehouse, worst_case_credits
+from orchestrator.experiment.warehouse_changes import (
+    NotSettled,
+    WarehouseReplaced,
+    alter_warehouse,
+    create_warehouse,
+    read_settings,
+    require_absent,
+    require_made,
+    undo,
+    undone_text,
+)
+from orchestrator.warehouse import TargetWarehouse, WarehouseWait, exclusive_warehouse, show_warehouse
 
 log = logging.getLogger(__name__)
 
-SETTLE_MAX_S = 600.0  # large warehouses take minutes
-SETTLE_POLL_S = 1.0
 LEASE_TTL_S = 60.0
 GOES_ON = "the experiment goes on"
-
-
-class WarehouseReplaced(RunFailed):
-    """A warehouse that the experiment has made was dropped or replaced by others."""
-
-    remedy = "Look at it with SHOW WAREHOUSES: it was left alone."
-
-
-class NotSettled(RunFailed):
-    """A warehouse did not take its settings."""
-
-    remedy = "Look at it with SHOW WAREHOUSES; `loadgen runs recover` restores its settings."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,12 +81,10 @@ class ArmWarehouseSettings:
         *,
         clock: Clock,
         told: Callable[[str], None],
-        stop: threading.Event,
         wait: bool,
     ) -> None:
-        """`stop` ends waiting for the warehouse and for its settings; `wait`: for a warehouse that another run has
-        when the experiment begins."""
-        self._place, self._clock, self._told, self._stop, self._wait = place, clock, told, stop, wait
+        """`wait`: for a warehouse that another run has when the experiment begins; later it waits in any case."""
+        self._place, self._clock, self._told, self._wait = place, clock, told, wait
         self._name = loaded.file.name
         self._connection = next(iter(scenarios.values())).connection
         self._arms: dict[str, _Arm] = {}
@@ -116,34 +101,38 @@ class ArmWarehouseSettings:
                 self._keys[key] = self._keys.get(key, frozenset()) | settings.keys()
         self._arms = {name: arm for name, arm in self._arms.items() if arm.is_made or self._keys[arm.target.key]}
         self._before: dict[str, ChangedWarehouse] = {}
+        self._made: set[str] = set()  # keys of warehouses
 
-    def apply(self, arm: str, experiment_id: str, epoch: int) -> None:
-        """Let the warehouse of the arm have its settings; those that only other arms change are as they were."""
+    def apply(self, arm: str, experiment_id: str, epoch: int, stop: threading.Event) -> None:
+        """Let the warehouse of the arm have its settings; those that only other arms change are as they were. `stop`
+        ends waiting for the warehouse and for its settings."""
+        wait, self._wait = self._wait, True
         wanted = self._arms.get(arm)
         if wanted is None:
             return
-        wait = self._wait or bool(self._before)
-        with self._altering(wanted.target, wait=wait), closing(self._session(wanted)) as session:
+        with self._altering(wanted.target, stop, wait=wait), closing(self._session(wanted)) as session:
             key = wanted.target.key
             if key not in self._before:
-                self._before[key] = self._record(session, wanted, experiment_id, epoch)
-                if wanted.is_made:
-                    _create(session, wanted.warehouse, wanted.settings, experiment_id)
-                    self._told(f"warehouse {wanted.warehouse.sql} is made")
+                self._before[key] = self._record(session, wanted, experiment_id, epoch, stop)
+            if wanted.is_made and key not in self._made:  # also after an attempt that failed
+                create_warehouse(session, wanted.warehouse, wanted.settings, experiment_id)
+                self._made.add(key)
+                self._told(f"warehouse {wanted.warehouse.sql} is made")
             if wanted.is_made:
-                _require_made(session, wanted.warehouse, experiment_id)
+                require_made(session, wanted.warehouse, experiment_id)
             settings = {**self._before[key].settings, **wanted.settings}
-            _alter(session, wanted.warehouse, settings, self._clock, self._stop)
+            alter_warehouse(session, wanted.warehouse, settings, self._clock, stop)
 
-    def restore(self) -> None:
-        """Whatever was changed. LoadgenError: something could not be restored; the rest was."""
+    def restore(self, stop: threading.Event) -> None:
+        """Whatever was changed. LoadgenError: something could not be restored; the rest was. `stop` ends waiting for a
+        warehouse that a run uses: it must not be the event that has ended apply()."""
         errors: list[LoadgenError] = []
         for key, before in list(self._before.items()):
             arm = next(arm for arm in self._arms.values() if arm.target.key == key)
             try:
-                with self._altering(arm.target, wait=True):
+                with self._altering(arm.target, stop, wait=True):
                     with closing(self._session(arm)) as session:
-                        _undo(session, before, self._clock, threading.Event())
+                        undo(session, before, self._clock, threading.Event())
                     self._forget(before)
             except LoadgenError as error:
                 errors.append(error)
@@ -152,21 +141,24 @@ class ArmWarehouseSettings:
                     self._told(f"undo it with: {undo_sql(before.warehouse, before.settings)}")
             else:
                 del self._before[key]
-                self._told(_undone(before))
+                self._made.discard(key)
+                self._told(undone_text(before))
         if errors:
             raise errors[0]
 
-    def _record(self, session: PrepareSession, arm: _Arm, experiment_id: str, epoch: int) -> ChangedWarehouse:
+    def _record(
+        self, session: PrepareSession, arm: _Arm, experiment_id: str, epoch: int, stop: threading.Event
+    ) -> ChangedWarehouse:
         """What the warehouse is set to, stored before anything is changed; what others left is restored first."""
         target = arm.target
         with closing(ControlSession(self._place, role="experiment")) as control:
-            patience = RetryPolicy(stop=self._stop, clock=self._clock)
+            patience = RetryPolicy(stop=stop, clock=self._clock)
             for left in patience.call(lambda: experiment_warehouses.changed(control)):
                 if left.warehouse_key == target.key:
                     self._restore_left(control, patience, session, left, own=left.experiment_id == experiment_id)
             if arm.is_made:
-                _require_absent(session, arm.warehouse)
-            settings = {} if arm.is_made else _read(session, arm.warehouse, self._keys[target.key])
+                require_absent(session, arm.warehouse)
+            settings = {} if arm.is_made else read_settings(session, arm.warehouse, self._keys[target.key])
             before = ChangedWarehouse(
                 experiment_id=experiment_id,
                 epoch=epoch,
@@ -193,24 +185,47 @@ class ArmWarehouseSettings:
             lease = claim_left(control, patience, left)
             if lease is None:
                 raise Busy(f"experiment {left.experiment_id} changes warehouse {left.warehouse}", remedy="Wait for it.")
-        _undo(session, left, self._clock, self._stop)
+        undo(session, left, self._clock, patience.stop)
         experiment_warehouses.restored(control, patience, left)
         if lease is not None:
             patience.call(lambda: run_leases.release(control, lease))
-        self._told(f"{_undone(left)}, which experiment {left.experiment_id} left")
+        self._told(f"{undone_text(left)}, which experiment {left.experiment_id} left")
 
     def _forget(self, before: ChangedWarehouse) -> None:
         with closing(ControlSession(self._place, role="experiment")) as control:
             experiment_warehouses.restored(control, RetryPolicy(stop=threading.Event(), clock=self._clock), before)
 
     @contextmanager
-    def _altering(self, target: TargetWarehouse, *, wait: bool) -> Iterator[None]:
-        queue = WarehouseWait(wait=wait, stop=self._stop, told=self._told)
+    def _altering(self, target: TargetWarehouse, stop: threading.Event, *, wait: bool) -> Iterator[None]:
+        queue = WarehouseWait(wait=wait, stop=stop, told=self._told)
         with exclusive_warehouse(target, self._name, self._place, LeaseTimes(), queue, clock=self._clock):
             yield
 
     def _session(self, arm: _Arm) -> PrepareSession:
         return open_session(arm.profile, is_made=arm.is_made, clock=self._clock, stop=threading.Event())
+
+
+def worst_cases(loaded: LoadedExperiment, scenarios: Mapping[str, Scenario]) -> dict[str, float | None]:
+    """Credits of one measurement at most, by arm; None: not known."""
+    return {
+        name: worst_case_credits(
+            scenario, planned_warehouse(loaded.file.arms[name], _planned(scenario)), loaded.file.price.table
+        )
+        for name, scenario in scenarios.items()
+    }
+
+
+def _planned(scenario: Scenario) -> PlannedWarehouse | None:
+    """As it is now."""
+    try:
+        found = show_warehouse(scenario)
+    except LoadgenError as error:
+        event(log, logging.WARNING, "warehouse_not_shown", why=str(error))
+        return None
+    if found is None:
+        return None
+    status, raw = found
+    return PlannedWarehouse(size=status.size, kinds=(kind_shown(shown_row(raw)),), clusters_max=status.max_clusters)
 
 
 def open_session(profile: ConnectionProfile, *, is_made: bool, clock: Clock, stop: threading.Event) -> PrepareSession:
@@ -290,93 +305,5 @@ def _restore_alone(control: ControlSession, patience: RetryPolicy, left: Changed
     queue = WarehouseWait(wait=False, stop=patience.stop)
     with exclusive_warehouse(target, "recover", control.place, LeaseTimes(), queue, clock=clock):
         with closing(open_session(profile, is_made=not left.settings, clock=clock, stop=patience.stop)) as session:
-            _undo(session, left, clock, patience.stop)
+            undo(session, left, clock, patience.stop)
         experiment_warehouses.restored(control, patience, left)
-
-
-def _undo(session: PrepareSession, before: ChangedWarehouse, clock: Clock, stop: threading.Event) -> None:
-    """Let a warehouse be as it was before the experiment."""
-    warehouse = Identifier.parse(before.warehouse)
-    if before.settings:
-        _alter(session, warehouse, before.settings, clock, stop)
-    elif _found(session, warehouse) is not None:
-        _require_made(session, warehouse, before.experiment_id)
-        session.change(undo_sql(warehouse.sql, {}))
-
-
-def _undone(before: ChangedWarehouse) -> str:
-    if before.settings:
-        return f"the settings of warehouse {before.warehouse} are restored"
-    return f"warehouse {before.warehouse} is dropped"
-
-
-def _create(
-    session: PrepareSession, warehouse: Identifier, settings: Mapping[str, WarehouseValue], experiment_id: str
-) -> None:
-    try:
-        session.change(create_sql(warehouse.sql, settings, experiment_id))
-    except LoadgenError:
-        row = _found(session, warehouse)
-        if row is None or row.get("comment") != made_by(experiment_id):
-            raise  # else the answer was lost
-
-
-def _require_made(session: PrepareSession, warehouse: Identifier, experiment_id: str) -> None:
-    """A warehouse of this name that others have made meanwhile is theirs: it is neither altered nor dropped."""
-    row = _found(session, warehouse)
-    if row is None or row.get("comment") != made_by(experiment_id):
-        what = f"warehouse {printable(warehouse.name, 100)} is not the one that experiment {experiment_id} has made"
-        raise WarehouseReplaced(what)
-
-
-def _require_absent(session: PrepareSession, warehouse: Identifier) -> None:
-    if _found(session, warehouse) is not None:
-        what = f"warehouse {printable(warehouse.name, 100)} is there already, and create: true makes a new one"
-        raise ConfigurationError(what, remedy="Choose another name, or remove create.")
-
-
-def _alter(
-    session: PrepareSession,
-    warehouse: Identifier,
-    settings: Mapping[str, WarehouseValue],
-    clock: Clock,
-    stop: threading.Event,
-) -> None:
-    """Change what is different, and wait until SHOW says that it is settled."""
-    shown = _look(session, warehouse, settings)
-    if unsettled(*shown, settings) is None:
-        return
-    session.change(alter_sql(warehouse.sql, settings))
-    until_ns = clock.monotonic_ns() + round(SETTLE_MAX_S * NS_PER_S)
-    while (missing := unsettled(*_look(session, warehouse, settings), settings)) is not None:
-        if clock.monotonic_ns() > until_ns or clock.wait(stop, SETTLE_POLL_S):
-            raise NotSettled(f"warehouse {printable(warehouse.name, 100)} has not settled: {missing}")
-
-
-def _read(session: PrepareSession, warehouse: Identifier, keys: frozenset[str]) -> dict[str, WarehouseValue]:
-    try:
-        return settings_from(*_look(session, warehouse, keys), keys)
-    except ValueError as error:
-        raise NotSettled(f"the settings of warehouse {printable(warehouse.name, 100)} are not known: {error}") from None
-
-
-def _look(
-    session: PrepareSession, warehouse: Identifier, keys: Mapping[str, Any] | frozenset[str]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The row of SHOW WAREHOUSES, and its parameters where they are needed."""
-    row = _found(session, warehouse)
-    if row is None:
-        what = f"this role does not see warehouse {printable(warehouse.name, 100)}"
-        raise NotSettled(what, remedy="Create it, or grant MODIFY and MONITOR on it: see `loadgen grants`.")
-    if "max_concurrency_level" not in keys:
-        return row, {}
-    asked = f"SHOW PARAMETERS LIKE '{CONCURRENCY}' IN WAREHOUSE {warehouse.sql}"
-    found = session.retried(lambda: session.named_rows(asked), asked)
-    return row, {str(one["key"]): one["value"] for one in found}
-
-
-def _found(session: PrepareSession, warehouse: Identifier) -> dict[str, Any] | None:
-    """Its row of SHOW WAREHOUSES, if this role sees it."""
-    shown = f"SHOW WAREHOUSES{warehouse.like}"
-    rows: Sequence[dict[str, Any]] = session.retried(lambda: session.named_rows(shown), shown)
-    return next((row for row in rows if row.get("name") == warehouse.name), None)

@@ -2,9 +2,8 @@
 
 scheduler          queues the runs of schedules when they are due
 queued_scenario    a scenario in the queue: packed with its files, and what it may use on the host that runs it
-pool               keeps the right number of runner processes
+pool               keeps the right number of runner processes; one runner as a child process of the pool
 pool_size          pure: how many runners a pool needs
-runner_process     one runner as a child process of the pool
 runner             takes queued runs one by one and executes them
 runner_heartbeat   keeps a runner registered, and its claim on a run
 process_guard      a program that runs a command, and ends it when the runner is gone

@@ -86,7 +86,7 @@ def _beside_trend(
     session: ControlSession, patience: RetryPolicy, baseline: str, summary: Mapping[str, Any]
 ) -> dict[str, Any]:
     from loadgen.report.trend import reason_text
-    from loadgen.results.trend_runs import read_trend
+    from loadgen.results.compare_runs import read_trend
 
     trend = read_trend(session, patience, summary["scenario"], until=summary["run_id"])
     found = {"kind": TREND, "runs": len(trend.nights)}

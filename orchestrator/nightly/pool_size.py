@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from loadgen.control.tables.run_queue_claims import QueueDepth
 from loadgen.errors import UsageError
-from loadgen.model.credits import look_credits_per_day
+from loadgen.model.warehouse import look_credits_per_day
 from loadgen.units import counted
 
 PING_S = 2.0

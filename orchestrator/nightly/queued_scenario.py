@@ -98,7 +98,7 @@ def restrict_notifications(scenario: Scenario, allowed: HostPermissions, warn: C
 
 def default_connection() -> str | None:
     """The name of the connection that is used where none is named."""
-    from loadgen.snowflake.config_files import read_config_files
+    from loadgen.snowflake.profile_lookup import read_config_files
 
     files = read_config_files(os.environ)
     return files.default_name or ("default" if "default" in files.sections else None)

@@ -23,8 +23,7 @@ from pathlib import Path
 import loadgen
 from loadgen.clock import Clock, SystemClock
 from loadgen.control.location import ControlPlaneLocation
-from loadgen.control.rows import RowUnreadable
-from loadgen.control.session import ControlSession
+from loadgen.control.session import ControlSession, RowUnreadable
 from loadgen.control.tables import run_queue_claims
 from loadgen.control.tables.pool_workers import PoolWorkerIdentity, new_worker_id
 from loadgen.control.tables.run_queue_claims import AttemptResult, QueueClaim
@@ -141,7 +140,7 @@ class Runner:
     def guard(self) -> None:
         """Stop a run that is not ours any more. For the main thread: the others may be waiting for the driver."""
         held, process = self._beats.held, self._process
-        if held is not None and process is not None and not held.trust.holds(self._clock.boottime_ns()):
+        if held is not None and process is not None and not held.trust.holds(self._clock.monotonic_ns()):
             process.stop()
 
     def state(self) -> RunnerState:
@@ -192,7 +191,7 @@ class Runner:
 
     def _take_one(self) -> bool:
         """False: there was nothing to do, or the control plane is away."""
-        begun_ns = self._clock.boottime_ns()
+        begun_ns = self._clock.monotonic_ns()
         patience = self._patience(self._beats.draining)
         try:
             if self._in_doubt:
@@ -282,7 +281,7 @@ class Runner:
         while process.exit_code is None:
             self._clock.wait(never, LOOK_S)
             before, now_ns = seen, self._clock.monotonic_ns()
-            if not held.trust.holds(self._clock.boottime_ns()):
+            if not held.trust.holds(self._clock.monotonic_ns()):
                 seen = replace(seen, lost=True)
             elif self._leave_by_ns is not None and now_ns >= self._leave_by_ns:
                 seen = replace(seen, interrupted=True)
@@ -300,7 +299,7 @@ class Runner:
                 process.stop()
             if self._hurried.is_set():
                 process.hurry()
-        return seen if held.trust.holds(self._clock.boottime_ns()) else replace(seen, lost=True)
+        return seen if held.trust.holds(self._clock.monotonic_ns()) else replace(seen, lost=True)
 
     def _look(self, claim: QueueClaim, seen: AttemptInterruption) -> AttemptInterruption:
         try:

@@ -118,7 +118,7 @@ class RunnerHeartbeat(Service):
                 wait_s = self._beat_s if self.step() else min(self._beat_s, _AGAIN_S)
 
     def _beat(self) -> None:
-        held, begun_ns = self.held, self._clock.boottime_ns()
+        held, begun_ns = self.held, self._clock.monotonic_ns()
         answer = pool_workers.beat(
             self._session,
             self._me.worker_id,

@@ -20,8 +20,7 @@ from datetime import datetime
 from functools import partial
 
 from loadgen.clock import Clock, SystemClock
-from loadgen.control.rows import RowUnreadable
-from loadgen.control.session import ControlFailed, ControlSession
+from loadgen.control.session import ControlFailed, ControlSession, RowUnreadable
 from loadgen.control.tables import run_queue, schedule_fires, schedules
 from loadgen.control.tables.schedules import ScheduleRow
 from loadgen.errors import ConnectFailed, LoadgenError

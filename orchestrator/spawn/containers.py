@@ -12,12 +12,11 @@ from loadgen.errors import ConfigurationError
 from loadgen.scenario.model import Scenario
 from loadgen.scenario.spawner import SpawnerKind
 from loadgen.snowflake.profile_lookup import find_profile
-from orchestrator.spawn import container_job, kubernetes_job, spcs_service
+from orchestrator.spawn import container_job, kubernetes_job, spcs
 from orchestrator.spawn.container_job import WorkerJob
 from orchestrator.spawn.kubernetes import KubernetesApi, KubernetesWorkerJob
 from orchestrator.spawn.kubernetes_job import KubernetesJob, pod_environment, require_kubernetes_settings
-from orchestrator.spawn.spcs import JobService
-from orchestrator.spawn.spcs_service import JobStatements, SpcsJob, require_spcs_settings
+from orchestrator.spawn.spcs import JobService, JobStatements, SpcsJob, require_spcs_settings
 
 START_PART = 0.9  # of the time to register: what has not started by then is reported with its reason
 _RUN_ID = "RUN_ID"  # in a manifest for which there is no run yet
@@ -49,7 +48,7 @@ def job_opener(
 ) -> Callable[[], WorkerJob]:
     """Opens the job of a run, once per thread. `told`: what workers must be told; None: they have been started."""
     if scenario.spawner.kind is SpawnerKind.SPCS:
-        service = JobStatements(name=spcs_service.job_name(run_id))
+        service = JobStatements(name=spcs.job_name(run_id))
         if told is not None:
             service = SpcsJob.of_scenario(scenario, run_id, told, environ)
         return lambda: JobService(place, service, clock=clock, environ=environ)

@@ -10,14 +10,17 @@ SELECT ?, ?, ?, ?, ?, 'PREPARED', 'PREPARING', ?, 0, 0, 0, 0, 0, 0, 1, 0, SYSDAT
 SELECT COUNT(*) FROM RUN_STATUS WHERE RUN_ID = ? AND TEMPLATE_ID = ? AND SCENARIO_CONFIG = ? AND LEASE_EPOCH = 0;
 
 -- name: read
--- A run that a user wants to end is CANCELLING from then on, until its leader has written so.
+-- A run that a user wants to end is CANCELLING from then on, until its leader has written so. With it the server's time,
+-- and when an event was inserted: some commands take effect a while after that.
 SELECT S.RUN_ID, S.TEMPLATE_ID, S.TEST_NAME,
        IFF(R.ID IS NOT NULL AND S.STATUS IN ('PREPARED', 'STARTING', 'RUNNING'), 'CANCELLING', S.STATUS) AS SEEN_STATUS,
        S.PHASE, S.START_TIME, S.WARMUP_START_TIME, S.WARMUP_END_TIME, S.END_TIME, S.TOTAL_WORKERS_EXPECTED,
        S.WORKERS_REGISTERED, S.WORKERS_ACTIVE, S.WORKERS_COMPLETED, S.TOTAL_OPS, S.ERROR_COUNT, S.CURRENT_QPS,
        S.FIND_MAX_STATE, S.WORKER_TARGETS, S.NEXT_SEQUENCE_ID, S.LEASE_EPOCH,
        IFF(R.ID IS NOT NULL AND S.STATUS IN ('PREPARED', 'STARTING', 'RUNNING'), R.REASON, S.REASON) AS SEEN_REASON,
-       S.VERDICT, S.ENRICHMENT_STATUS, S.CREATED_AT, S.UPDATED_AT, S.STATUS AS STORED_STATUS
+       S.VERDICT, S.ENRICHMENT_STATUS, S.CREATED_AT, S.UPDATED_AT, S.STATUS AS STORED_STATUS,
+       SYSDATE() AS SERVER_TIME,
+       (SELECT MAX(CREATED_AT) FROM RUN_CONTROL_EVENTS WHERE RUN_ID = ? AND SEQUENCE_ID = ?) AS EVENT_AT
 FROM RUN_STATUS S LEFT JOIN STOP_REQUESTS R ON R.KIND = 'RUN' AND R.ID = S.RUN_ID WHERE S.RUN_ID = ?;
 
 -- name: newest
@@ -33,7 +36,7 @@ ORDER BY S.CREATED_AT DESC, S.RUN_ID DESC LIMIT {limit};
 
 -- name: listed
 -- As newest, with the figures of the run's result where there is one; those whose status and name lie in a range, which
--- may be everything, and that were made within some seconds. One row of each run: see loadgen.control.batch.
+-- may be everything, and that were made within some seconds. One row of each run: see loadgen.control.session.
 SELECT S.RUN_ID, S.TEMPLATE_ID, S.TEST_NAME,
        IFF(R.ID IS NOT NULL AND S.STATUS IN ('PREPARED', 'STARTING', 'RUNNING'), 'CANCELLING', S.STATUS) AS SEEN_STATUS,
        S.PHASE, S.START_TIME, S.WARMUP_START_TIME, S.WARMUP_END_TIME, S.END_TIME, S.TOTAL_WORKERS_EXPECTED,
@@ -90,7 +93,7 @@ UPDATE RUN_STATUS SET
     WORKERS_REGISTERED = ?, WORKERS_ACTIVE = ?, WORKERS_COMPLETED = ?, TOTAL_OPS = ?, ERROR_COUNT = ?,
     CURRENT_QPS = ?, FIND_MAX_STATE = ?, WORKER_TARGETS = ?, NEXT_SEQUENCE_ID = GREATEST(NEXT_SEQUENCE_ID, ?),
     LEASE_EPOCH = ?, UPDATED_AT = SYSDATE()
-WHERE RUN_ID = ? AND END_TIME IS NULL
+WHERE RUN_ID = ? AND STATUS IN ('PREPARED', 'STARTING', 'RUNNING', 'STOPPING', 'CANCELLING')
   AND EXISTS (SELECT 1 FROM RUN_LEASES WHERE RUN_ID = ? AND EPOCH = ? AND OWNER = ? AND EXPIRES_AT > SYSDATE());
 
 -- name: cancel

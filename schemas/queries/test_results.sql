@@ -36,7 +36,7 @@ SELECT COUNT(*) FROM TEST_RESULTS WHERE TEST_ID = ? AND RUN_ID = ? AND SUMMARY I
 UPDATE TEST_RESULTS SET SUMMARY = PARSE_JSON(?) WHERE RUN_ID = ? AND TEST_ID = ?;
 
 -- name: read
--- The run's own row has no WORKER_ID. One row of each key, a result before its beginning: see loadgen.control.batch.
+-- The run's own row has no WORKER_ID. One row of each key, a result before its beginning: see loadgen.control.session.
 SELECT TEST_ID, RUN_ID, WORKER_ID, WORKER_GROUP_ID, TEMPLATE_ID, STATUS, CREATED_AT, END_TIME, TOTAL_OPERATIONS,
        READ_OPERATIONS, WRITE_OPERATIONS, FAILED_OPERATIONS, P50_LATENCY_MS, P95_LATENCY_MS, P99_LATENCY_MS,
        AVG_LATENCY_MS, FIND_MAX_RESULT, SUMMARY

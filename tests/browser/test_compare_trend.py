@@ -1,8 +1,7 @@
-"""Comparison and trend in a real browser: nothing is wider than the page, and no word in a table is broken."""
+"""Comparison and trend in a real browser: nothing is wider than the page, cut off, broken or too pale."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,17 @@ from loadgen.rules.comparability import ChangeLimits, SettingDifference
 from loadgen.rules.comparison import compare
 from loadgen.rules.trend import OtherSeries, trend_of
 from tests.browser.chromium import Chromium
+from tests.browser.page_checks import (
+    BROKEN_WORDS,
+    COLLISIONS,
+    COLOUR,
+    HINTS,
+    KEYS,
+    TEXT_COLOURS,
+    channels,
+    contrast,
+    luminance,
+)
 from tests.unit.trend_builders import KEY, QUIET, hung, nights_of, trend
 from tests.unit.warehouse_runs import run_of
 
@@ -43,39 +53,46 @@ PAGES = {
     "undecided": lambda: trend_html(hung([*QUIET, 30.0]), 30),
     "one run": lambda: trend_html(trend(QUIET[:1]), 30),
 }
-BROKEN_WORDS = """(() => {
-  const broken = [];
-  for (const cell of document.querySelectorAll("th, td")) {
-    const walker = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
-    for (let node = walker.nextNode(); node; node = walker.nextNode()) {
-      for (const word of node.data.matchAll(/[^\\s-]+/g)) {
-        const range = document.createRange();
-        range.setStart(node, word.index);
-        range.setEnd(node, word.index + word[0].length);
-        if (range.getClientRects().length > 1) broken.push(word[0]);
-      }
-    }
-  }
-  return broken.join(" ");
-})()"""
 
 
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
-    started = Chromium(tmp_path_factory.mktemp("profile"))
-    yield started
-    started.close()
+@pytest.fixture(params=PAGES)
+def page(browser: Chromium, tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    written = tmp_path / "page.html"
+    written.write_text(PAGES[request.param](), "utf-8")
+    return written
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize("name", PAGES)
-def test_the_page_fits_and_breaks_no_word(browser, tmp_path: Path, name, width):
-    page = tmp_path / "page.html"
-    page.write_text(PAGES[name](), "utf-8")
-    browser.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
-
+def test_the_page_fits_breaks_no_word_and_says_what_scrolls(browser: Chromium, page: Path, width: int) -> None:
     browser.open(page)
 
     assert browser.evaluate("document.documentElement.scrollWidth") <= width
-    assert browser.evaluate(BROKEN_WORDS) == ""
+    assert browser.evaluate(BROKEN_WORDS) == []
+    assert browser.evaluate(COLLISIONS) == []
     assert browser.seen("Log.entryAdded") == []
+    boxes = browser.evaluate(HINTS)
+    assert all(box["scrolls"] for box in boxes)
+    assert [box for box in boxes if box["wide"] != ("scroll sideways" in box["hint"])] == []
+    assert any(box["wide"] for box in boxes) is (width == 390)
+
+
+def test_the_page_follows_the_colours_of_the_reader_and_keeps_contrast(
+    browser: Chromium, page: Path, scheme: str
+) -> None:
+    browser.open(page)
+
+    assert (luminance(channels(browser.evaluate(COLOUR % ("body", "backgroundColor")))) < 0.2) is (scheme == "dark")
+    assert browser.evaluate(TEXT_COLOURS), "there are texts"
+    behind = channels(browser.evaluate(COLOUR % ("body", "backgroundColor")))
+    for shown in browser.evaluate(TEXT_COLOURS):
+        assert contrast(behind, channels(shown)) > 4.5, shown
+
+
+def test_a_key_of_a_comparison_is_drawn_as_its_line_is(browser: Chromium, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    page.write_text(PAGES["comparison"](), "utf-8")
+    browser.open(page)
+
+    drawn = browser.evaluate(KEYS)
+
+    assert len(drawn) == 8
+    assert [key for key, line in drawn if key != line] == []

@@ -7,20 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from loadgen.metrics.recorder import ReplayTally, RowCount
 from loadgen.report.records import RunRecord
 from loadgen.report.run_page import report_html
+from loadgen.workload.replay import PLAN_PARTS
 from tests.browser.chromium import Chromium
+from tests.browser.page_checks import BROKEN_WORDS, COLLISIONS, COLOUR, HINTS, KEYS, channels, contrast, luminance
 from tests.unit.report_builders import HOSTILE_NAME, full, hostile, record
+from tests.unit.test_replay_report import replay_record
 
 IMAGE = '<img src="https://example.com/x.png" onerror="window.owned = 1">'
 QPS = "document.querySelector('figure[data-chart=qps]')"
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
-    started = Chromium(tmp_path_factory.mktemp("profile"))
-    yield started
-    started.close()
 
 
 @pytest.fixture
@@ -122,16 +119,13 @@ def test_it_is_readable_without_its_script(browser, show):
     assert "every threshold was met" in str(read)
 
 
-@pytest.mark.parametrize(("scheme", "dark"), [("light", False), ("dark", True)])
-def test_it_follows_the_colours_of_the_reader_and_keeps_contrast(browser, show, scheme, dark):
-    browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+def test_it_follows_the_colours_of_the_reader_and_keeps_contrast(browser, show, scheme):
     show(record())
 
-    style = "getComputedStyle(document.querySelector('%s')).%s"
-    back, ink = (channels(browser.evaluate(style % ("body", name))) for name in ("backgroundColor", "color"))
-    verdict = channels(browser.evaluate(style % (".verdict", "color")))
-    behind = channels(browser.evaluate(style % (".verdict", "backgroundColor")))
-    assert (luminance(back) < 0.2) is dark
+    back, ink = (channels(browser.evaluate(COLOUR % ("body", name))) for name in ("backgroundColor", "color"))
+    verdict = channels(browser.evaluate(COLOUR % (".verdict", "color")))
+    behind = channels(browser.evaluate(COLOUR % (".verdict", "backgroundColor")))
+    assert (luminance(back) < 0.2) is (scheme == "dark")
     assert contrast(back, ink) > 12
     assert contrast(behind, verdict) > 4.5
     for colour in ("s1", "s2", "s3", "s4", "s5"):
@@ -141,38 +135,6 @@ def test_it_follows_the_colours_of_the_reader_and_keeps_contrast(browser, show, 
 
 # --- what only a browser can tell: where things are ------------------------------------------------------------------
 
-# Texts of each chart that lie on one another, or are cut off at the edge of their picture.
-COLLISIONS = """
-[...document.querySelectorAll('.plot svg')].flatMap(svg => {
-  const frame = svg.getBoundingClientRect();
-  const texts = [...svg.querySelectorAll('text')].filter(one => one.textContent.trim());
-  const boxes = texts.map(one => ({text: one.textContent, box: one.getBoundingClientRect()}));
-  const cut = boxes.filter(({box}) => box.left < frame.left - 1 || box.right > frame.right + 1
-                                   || box.top < frame.top - 1 || box.bottom > frame.bottom + 1);
-  const over = boxes.flatMap((one, n) => boxes.slice(n + 1).filter(other =>
-    Math.min(one.box.right, other.box.right) - Math.max(one.box.left, other.box.left) > 1 &&
-    Math.min(one.box.bottom, other.box.bottom) - Math.max(one.box.top, other.box.top) > 2
-  ).map(other => `${svg.id}: ${one.text} on ${other.text}`));
-  return [...cut.map(({text}) => `${svg.id}: ${text} is cut off`), ...over];
-})
-"""
-# Words of which a part is in the next line. Long texts, code and values of facts may be broken anywhere.
-BROKEN_WORDS = """
-(() => {
-  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), broken = [];
-  for (let node = walker.nextNode(); node; node = walker.nextNode()) {
-    if (node.parentElement.closest('script,style,svg,pre,dd,.t,details:not([open])')) continue;
-    for (const word of node.data.matchAll(/[\\p{L}\\p{N}]+/gu)) {
-      const range = document.createRange();
-      range.setStart(node, word.index);
-      range.setEnd(node, word.index + word[0].length);
-      const tops = [...range.getClientRects()].map(box => Math.round(box.top));
-      if (new Set(tops).size > 1) broken.push(word[0]);
-    }
-  }
-  return broken;
-})()
-"""
 # Names of facts and of tiles that reach into their values.
 FACTS = """
 [...document.querySelectorAll('dl > div')].flatMap(pair => {
@@ -186,22 +148,6 @@ FACTS = """
   return beside && level ? [pair.textContent] : [];
 })
 """
-# Of boxes that are wider inside than outside: do they scroll, and say so? And of the others: do they say nothing?
-HINTS = """
-[...document.querySelectorAll('.scroll,.plot')].map(box => ({
-  wide: box.scrollWidth > box.clientWidth + 1,
-  scrolls: getComputedStyle(box).overflowX === 'auto',
-  hint: getComputedStyle(box, '::before').content,
-}))
-"""
-
-
-@pytest.fixture(params=[1280, 390])
-def width(browser: Chromium, request: pytest.FixtureRequest) -> Iterator[int]:
-    chosen: int = request.param
-    browser.call("Emulation.setDeviceMetricsOverride", width=chosen, height=800, deviceScaleFactor=1, mobile=False)
-    yield chosen
-    browser.call("Emulation.clearDeviceMetricsOverride")
 
 
 @pytest.mark.parametrize("run", [full, hostile], ids=["full", "hostile"])
@@ -216,6 +162,15 @@ def test_no_text_of_a_chart_lies_on_another_or_is_cut_off(browser, show, width):
 
     assert browser.evaluate("document.querySelectorAll('.plot svg').length") >= 12
     assert browser.evaluate(COLLISIONS) == []
+
+
+def test_a_replay_fits_and_nothing_of_its_charts_collides(browser, show, width):
+    sent = tuple(30 + number % 7 for number in range(PLAN_PARTS))
+    show(replay_record(ReplayTally(sent=sent, rows={"look": RowCount(100, 250)})))
+
+    assert browser.evaluate("document.querySelectorAll('#replay .plot svg').length") == 1
+    assert browser.evaluate("document.documentElement.scrollWidth") <= width
+    assert browser.evaluate(COLLISIONS) == browser.evaluate(BROKEN_WORDS) == []
 
 
 def test_no_word_is_broken(browser, show, width):
@@ -241,32 +196,8 @@ def test_what_is_wider_than_its_box_scrolls_and_says_so(browser, show, width):
 
 def test_a_key_is_drawn_as_its_line_is(browser, show):
     show(full())
-    drawn = browser.evaluate("""
-        [...document.querySelectorAll('figure')].flatMap(figure =>
-          [...figure.querySelectorAll('.stroke path')].map(key => {
-            const line = figure.querySelector(`.plot path[class="${key.getAttribute('class')}"]`);
-            return [key, line].map(one => one && ['stroke', 'strokeWidth', 'strokeDasharray'].map(
-              name => getComputedStyle(one)[name]).join(' '));
-          }))
-    """)
+    drawn = browser.evaluate(KEYS)
 
     assert len(drawn) >= 15
     assert [key for key, line in drawn if key != line] == []
     assert {"none", "5px, 3px"} <= {key.split(" ", 4)[-1] for key, _ in drawn}
-
-
-def channels(colour: str) -> list[int]:
-    """rgb(1, 2, 3) → [1, 2, 3]."""
-    return [int(part) for part in colour[colour.index("(") + 1 : -1].split(",")[:3]]
-
-
-def luminance(colour: list[int]) -> float:
-    """As WCAG defines it."""
-    parts = [part / 255 for part in colour]
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def contrast(one: list[int], other: list[int]) -> float:
-    low, high = sorted((luminance(one), luminance(other)))
-    return (high + 0.05) / (low + 0.05)

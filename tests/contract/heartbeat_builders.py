@@ -6,8 +6,7 @@ from typing import Any
 
 from loadgen.control.session import ControlSession
 from loadgen.control.tables.worker_heartbeats import HeartbeatRow, WorkerHeartbeat, WorkerIdentity, find
-from loadgen.model.run import Phase
-from loadgen.model.worker import WorkerStatus
+from loadgen.model.run import Phase, WorkerStatus
 from tests.control_plane import ControlPlane
 
 SILENT_MS = 600_000

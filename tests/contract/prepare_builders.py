@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.clock import SystemClock
+from loadgen.prepare.fill import TableState
 from loadgen.prepare.prepare import PreparationProgress, PreparationResult, check_scenario, prepare_scenario
 from loadgen.prepare.session import PrepareSession, opener, target_profile
-from loadgen.prepare.table_survey import TableState
 from loadgen.scenario.model import Scenario
 from loadgen.scenario.read import parse_scenario
 from loadgen.snowflake import driver

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from loadgen.control.sql import load_queries
+from loadgen.control.session import load_queries
 from loadgen.control.tables.run_status import Run, StatusChange, move, read
 from loadgen.model.run import Phase, RunStatus
 from tests.control_plane import ControlPlane, patience

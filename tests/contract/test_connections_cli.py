@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from loadgen.snowflake import driver
+from loadgen.snowflake.connect import probe
 from loadgen.snowflake.failure import describe
-from loadgen.snowflake.probe import probe
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
 
 PASSWORD = "planted-Passw0rd-7193"

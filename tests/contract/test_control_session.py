@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from loadgen.control.location import ControlPlaneLocation
-from loadgen.control.session import ControlFailed, ControlSession
-from loadgen.control.sql import NamedQuery
+from loadgen.control.session import ControlFailed, ControlSession, NamedQuery
 from loadgen.control.tables import run_leases
 from loadgen.control.tables.run_leases import renew
 from loadgen.errors import ConfigurationError

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from loadgen.clock import FakeClock
-from loadgen.control import batch
-from loadgen.control.sql import load_queries
+from loadgen.control.session import ROWS_MAX, load_queries
 from loadgen.control.tables import (
     find_max_step_history,
     query_executions,
@@ -76,7 +75,7 @@ def test_an_error_text_of_any_length_does_not_cost_the_batch(session, run_id):
 
 
 def test_an_upload_is_split_into_statements_of_bounded_size(server, plane, session, run_id):
-    count = 7 * batch.ROWS_MAX + 1
+    count = 7 * ROWS_MAX + 1
     written = [execution(run_id) for _ in range(count)]
     before = appends(server, "QUERY_EXECUTIONS")
 
@@ -84,7 +83,7 @@ def test_an_upload_is_split_into_statements_of_bounded_size(server, plane, sessi
     after = appends(server, "QUERY_EXECUTIONS")
     query_executions.append(session, patience(), written)  # again, after a crash
 
-    assert after - before == -(-count // batch.ROWS_MAX) == 8
+    assert after - before == -(-count // ROWS_MAX) == 8
     assert appends(server, "QUERY_EXECUTIONS") == after
     assert query_executions.count(session, run_id, "w0") == count
     assert raw_count(plane, "QUERY_EXECUTIONS", run_id) == count

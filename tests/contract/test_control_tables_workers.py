@@ -13,8 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from loadgen.control.session import ControlSession
-from loadgen.control.sql import load_queries, query_files
+from loadgen.control.session import ControlSession, load_queries, query_files
 from loadgen.control.tables import (
     query_executions,
     run_status,
@@ -25,11 +24,11 @@ from loadgen.control.tables import (
     worker_metrics_snapshots,
 )
 from loadgen.control.tables.worker_metrics_snapshots import MetricsSnapshot
-from loadgen.metrics.window_codec import WindowRow
+from loadgen.metrics.window import WindowRow
 from loadgen.model.run import Phase
 from loadgen.workload.pools import CHUNK_BYTES_MAX, Pool, to_chunks
 from tests.contract.control_builders import HOSTILE, MOMENT, appends, raw_count
-from tests.control_plane import patience
+from tests.control_plane import ControlPlane, patience
 from tests.processes import wait_until
 
 # --- every statement -------------------------------------------------------------------------------------------------
@@ -93,6 +92,24 @@ def test_a_window_is_appended_once_whoever_tries_again(plane, session, run_id):
     assert raw_count(plane, "WINDOW_RESULTS", run_id) == 1
 
 
+def statements_on(plane: ControlPlane, table: str, since_ms: float) -> list[str]:
+    return [line["sql_text"] for line in plane.server.history(since_ms=since_ms) if table in line["sql_text"]]
+
+
+@pytest.mark.parametrize("kind", ["drop_reply", "reset", None])
+def test_a_window_of_the_first_process_is_looked_for_only_when_an_answer_is_lost(plane, session, run_id, kind):
+    since_ms = plane.server.now_ms()
+    if kind is not None:
+        plane.server.fault(match="INSERT INTO WINDOW_RESULTS", kind=kind, count=1)
+
+    window_results.append(session, patience(), run_id, window(), fresh=True)
+
+    texts = statements_on(plane, "WINDOW_RESULTS", since_ms)
+    assert any(text.startswith("SELECT COUNT(*)") for text in texts) is (kind is not None)
+    assert window_results.read(session, run_id) == (window(),)
+    assert raw_count(plane, "WINDOW_RESULTS", run_id) == 1
+
+
 def test_a_statement_that_is_executed_late_does_not_count_twice(plane, server, session):
     """Its client has given up, looked, found nothing and sent it again; then the first one arrives after all."""
     impatient = ControlSession(plane.place, role="test", environ=plane.environ, statement_limit_s=1)
@@ -134,14 +151,16 @@ def test_a_pool_keeps_every_kind_of_value(session, run_id):
     assert [type(value) for value in loaded["all kinds"].values] == [type(value) for value in SCALARS]
 
 
-def test_a_large_pool_is_stored_in_chunks_and_only_once(plane, session, run_id):
+def test_a_large_pool_is_stored_in_chunks_with_one_statement_each(plane, session, run_id):
     large = Pool("large", tuple(f"{number:06d}" * 40 for number in range(9_000)))
     small = Pool("a.small 'one'", (1, 2, 3))
+    since_ms = plane.server.now_ms()
 
-    for pool in (large, small, large):
+    for pool in (large, small):
         value_pools.store(session, patience(), run_id, pool)
 
     assert len(list(to_chunks(large))) == 3
+    assert [text.split()[0] for text in statements_on(plane, "VALUE_POOLS", since_ms)] == ["INSERT"] * 4
     assert raw_count(plane, "VALUE_POOLS", run_id) == 4
     assert value_pools.load(session, patience(), run_id) == {"large": large, "a.small 'one'": small}
     assert value_pools.load(session, patience(), "another run") == {}

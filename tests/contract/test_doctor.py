@@ -16,7 +16,7 @@ from loadgen.clock import SystemClock
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.setup.grants import control_needs
 from loadgen.doctor import checks as all_checks
-from loadgen.doctor.check_runner import BoundedExecutor, run_checks
+from loadgen.doctor.checks import BoundedExecutor, run_checks
 from loadgen.doctor.subject import DoctorSessions, DoctorTarget, KnownFacts
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
 from tests.embedded_server import EmbeddedServer
@@ -257,6 +257,26 @@ def test_a_warehouse_that_is_not_there(tmp_path, server):
     assert 'GRANT USAGE, MONITOR ON WAREHOUSE "NO_SUCH_WH" TO ROLE "ACCOUNTADMIN";' in found["warehouse"]["hint"]
     assert found["schema"]["message"] == '"BENCH"."NO_SUCH" is not there, or not for this role'
     assert found["worst case"]["message"].startswith("at most, in credits by size: X-Small ")
+
+
+def test_a_connection_in_the_database_of_the_control_plane_is_a_warning(tmp_path, database):
+    file = tmp_path / "a.yaml"
+    scenario = (
+        f"version: 1\nname: a\nconnection: real\ncontrol: {{database: {database}}}\n"
+        "workload: {statements: [{name: a, sql: SELECT 1}]}\n"
+    )
+    connections = tmp_path / ".snowflake" / "connections.toml"
+    with connections.open("a") as text:
+        text.write(f"database = '{database.lower()}'\n")
+
+    file.write_text(scenario)
+    _, found = looked(str(file))
+    file.write_text(f"{scenario}target: {{database: ELSEWHERE}}\n")
+    _, apart = looked(str(file))
+
+    assert found["scenario"]["mark"] == "warning"
+    assert "share one limit of operations" in found["scenario"]["message"]
+    assert apart["scenario"]["mark"] == "ok"
 
 
 def test_the_settings_of_the_warehouse_and_the_cost_on_it(tmp_path, server, database):

@@ -14,7 +14,8 @@ from loadgen.clock import SystemClock
 from loadgen.errors import ConfigurationError, LoadgenError
 from loadgen.scenario.experiment import read_experiment
 from loadgen.scenario.load import with_workers
-from orchestrator.experiment.warehouse_settings import ArmWarehouseSettings, WarehouseReplaced, restore_left_settings
+from orchestrator.experiment.warehouse_changes import WarehouseReplaced
+from orchestrator.experiment.warehouse_settings import ArmWarehouseSettings, restore_left_settings
 from tests.control_plane import ControlPlane, patience
 from tests.embedded_server import EmbeddedServer
 from tests.process.run_bench import scenario
@@ -47,12 +48,14 @@ class Made:
             plane.place,
             clock=SystemClock(),
             told=self.said.append,
-            stop=threading.Event(),
             wait=True,
         )
 
     def apply(self) -> None:
-        self.settings.apply("new", self.experiment_id, 1)
+        self.settings.apply("new", self.experiment_id, 1, threading.Event())
+
+    def restore(self) -> None:
+        self.settings.restore(threading.Event())
 
     def recover(self) -> list[tuple[bool, str]]:
         done = restore_left_settings(self.plane.session, patience(), clock=SystemClock())
@@ -74,9 +77,9 @@ def test_a_warehouse_is_made_with_its_settings_and_dropped_at_the_end(made: Made
     (row,) = made.shown()
     assert {"SUSPENDED", "Medium", f"made by loadgen experiment {made.experiment_id}"} <= set(row)
     made.apply()  # before the next measurement
-    made.settings.apply("usual", made.experiment_id, 1)
+    made.settings.apply("usual", made.experiment_id, 1, threading.Event())
 
-    made.settings.restore()
+    made.restore()
 
     assert made.shown() == []
     assert made.said == [f'warehouse "{made.name}" is made', f'warehouse "{made.name}" is dropped']
@@ -95,11 +98,12 @@ def test_a_warehouse_that_a_killed_experiment_has_made_is_dropped_by_recover(mad
 def test_an_experiment_that_goes_on_in_another_process_makes_its_warehouse_anew(made: Made) -> None:
     made.apply()
     made.settings._before.clear()  # what only the first process knew
+    made.settings._made.clear()
 
-    made.settings.apply("new", made.experiment_id, 2)
+    made.settings.apply("new", made.experiment_id, 2, threading.Event())
 
     assert len(made.shown()) == 1
-    made.settings.restore()
+    made.restore()
     assert made.shown() == []
     assert made.recover() == []
 
@@ -111,7 +115,7 @@ def test_a_warehouse_that_is_there_already_is_not_touched(made: Made) -> None:
         made.apply()
 
     assert caught.value.exit_code == 2
-    made.settings.restore()
+    made.restore()
     assert len(made.shown()) == 1
 
 
@@ -120,7 +124,7 @@ def test_a_warehouse_that_others_have_replaced_is_neither_altered_nor_dropped(ma
     made.plane.change(f"CREATE OR REPLACE WAREHOUSE {made.name} COMMENT = 'mine'")
 
     before = made.shown()
-    for action in (made.apply, made.settings.restore):
+    for action in (made.apply, made.restore):
         with pytest.raises(WarehouseReplaced, match=r"is not the one that experiment .* has made"):
             action()
 
@@ -136,7 +140,7 @@ def test_a_lost_answer_makes_and_drops_it_all_the_same(made: Made, server: Embed
     made.apply()
     assert len(made.shown()) == 1
 
-    made.settings.restore()
+    made.restore()
 
     assert made.shown() == []
 
@@ -148,5 +152,17 @@ def test_what_cannot_be_made_is_an_error_and_leaves_nothing(made: Made, server: 
         made.apply()
 
     server.clear_faults()
-    made.settings.restore()
+    made.restore()
+    assert (made.shown(), made.recover()) == ([], [])
+
+
+def test_one_that_could_not_be_made_is_made_by_the_next_attempt(made: Made, server: EmbeddedServer) -> None:
+    server.fault(match="^CREATE WAREHOUSE", kind="error", errno=3001, count=1)
+    with pytest.raises(LoadgenError):
+        made.apply()
+
+    made.apply()
+
+    assert len(made.shown()) == 1
+    made.restore()
     assert (made.shown(), made.recover()) == ([], [])

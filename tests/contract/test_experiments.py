@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from loadgen.control.rows import RowUnreadable
-from loadgen.control.session import ControlSession
-from loadgen.control.tables import experiments, run_leases
+from loadgen.control.session import ControlSession, RowUnreadable
+from loadgen.control.tables import experiments, run_leases, run_status, warehouse_poll_snapshots
+from loadgen.control.tables.warehouse_poll_snapshots import WarehousePoll
 from loadgen.errors import UsageError
+from loadgen.model.warehouse import Cloud, snowflake_rates
 from loadgen.results.experiments import read_experiment_result
 from loadgen.rules.measurement import Measurement, MeasurementFigures, MeasurementOutcome
+from orchestrator.experiment.state import ExperimentStore
 from tests.control_plane import ControlPlane, patience
 
 pytestmark = pytest.mark.any_driver
@@ -164,3 +167,43 @@ def test_a_foreign_row_is_told(plane: ControlPlane, session: ControlSession, fig
 
     assert list(found) == []
     assert isinstance(found.unreadable[0], RowUnreadable)
+
+
+def labelled(plane: ControlPlane, experiment_id: str, **labels: Any) -> str:
+    given = {"experiment": experiment_id, "block": "1", "arm": "small", "attempt": "1"} | labels
+    return plane.new_run(scenario_config=json.dumps({"labels": given}))
+
+
+def test_runs_that_nothing_recorded_are_found_with_what_they_cost(plane: ControlPlane, session: ControlSession) -> None:
+    experiment_id, other = new(session), new(session)
+    recorded = labelled(plane, experiment_id)
+    experiments.record(session, patience(), experiment_id, measurement(run_id=recorded))
+    observed, unobserved = (labelled(plane, experiment_id, attempt=attempt) for attempt in ("2", "3"))
+    labelled(plane, other, description=experiment_id)
+    plane.new_run(scenario_config=f"{experiment_id} is no JSON")
+    begun = run_status.server_time(session)
+    polls = [
+        WarehousePoll(
+            run_id=observed,
+            timestamp=begun + timedelta(minutes=minutes),
+            running=1,
+            queued=0,
+            started_clusters=2,
+            size="Small",
+            raw=None,
+        )
+        for minutes in (0, 30)
+    ]
+    warehouse_poll_snapshots.append(session, patience(), polls)
+    store = ExperimentStore(lambda action: action(session, patience()), experiment_id)
+
+    known, unknown = store.left_runs(store.read(), snowflake_rates(Cloud.AWS))
+
+    assert (known.run_id, known.block, known.arm, known.attempt) == (observed, 1, "small", 2)
+    assert known.outcome is MeasurementOutcome.FAILED
+    assert known.billed == pytest.approx(2.0)  # two clusters of Small for half an hour
+    assert known.seconds == pytest.approx(1_800.0, abs=60.0)
+    assert (unknown.run_id, unknown.billed, unknown.seconds) == (unobserved, None, 0.0)
+    for one in (known, unknown):
+        assert experiments.record(session, patience(), experiment_id, one)
+    assert store.left_runs(store.read(), snowflake_rates(Cloud.AWS)) == []

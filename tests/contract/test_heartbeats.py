@@ -6,12 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from loadgen.control.rows import TRUNCATION_MARK
-from loadgen.control.session import ControlFailed, ControlSession
+from loadgen.control.session import TRUNCATION_MARK, ControlFailed, ControlSession
 from loadgen.control.tables.run_status import server_time
 from loadgen.control.tables.worker_heartbeats import LAST_ERROR_MAX, WorkerHeartbeat, beat, find, read, register
-from loadgen.model.run import Phase
-from loadgen.model.worker import WorkerStatus
+from loadgen.model.run import Phase, WorkerStatus
 from tests.contract.heartbeat_builders import LOST, NEVER_SENT, SILENT_MS, grow_old, my_row, said
 from tests.control_plane import patience
 from tests.processes import wait_until

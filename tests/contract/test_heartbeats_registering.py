@@ -21,7 +21,7 @@ from loadgen.control.tables.worker_heartbeats import (
     read,
     register,
 )
-from loadgen.model.worker import WorkerStatus
+from loadgen.model.run import WorkerStatus
 from loadgen.snowflake.session import RetryInterrupted
 from tests.contract.heartbeat_builders import LOST, NEVER_SENT, SILENT_MS, grow_old, my_row, said
 from tests.control_plane import ControlPlane, patience

@@ -10,8 +10,7 @@ import pytest
 
 from loadgen.clock import FakeClock, SystemClock
 from loadgen.control.lease import LeaseKeeper, LeaseTimes
-from loadgen.control.session import ControlSession
-from loadgen.control.sql import NamedQuery
+from loadgen.control.session import ControlSession, NamedQuery
 from loadgen.control.tables.run_leases import Lease, claim, new_owner
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
 from tests.contract.lease_builders import FAULT_IDS, NOT_ANSWERED, TTL_S
@@ -23,7 +22,7 @@ pytestmark = pytest.mark.any_driver
 
 def keeper_of(plane: ControlPlane, term: Lease, times: LeaseTimes, clock: Any = None) -> LeaseKeeper:
     clock = clock or SystemClock()
-    return LeaseKeeper(plane.open("lease"), term, times, claimed_ns=clock.boottime_ns(), clock=clock)
+    return LeaseKeeper(plane.open("lease"), term, times, claimed_ns=clock.monotonic_ns(), clock=clock)
 
 
 QUICK = LeaseTimes(ttl_s=2 * TTL_S, renew_s=0.05, margin_s=5)
@@ -155,7 +154,7 @@ def test_a_keeper_whose_new_session_is_refused_for_good_lives_on_until_trust_end
     environ = dict(plane.environ)
     session = ControlSession(plane.place, role="lease", environ=environ)
     clock = SystemClock()
-    keeper = LeaseKeeper(session, plane.claim(run_id), QUICK, claimed_ns=clock.boottime_ns(), clock=clock)
+    keeper = LeaseKeeper(session, plane.claim(run_id), QUICK, claimed_ns=clock.monotonic_ns(), clock=clock)
     environ[EMBEDDED_ADDRESS] = "nonsense"
 
     with caplog.at_level(logging.WARNING, "loadgen.control.lease"):

@@ -35,7 +35,7 @@ def seen(plane: ControlPlane) -> pool_workers.PoolWorker:
 
 def claimed(plane: ControlPlane, beats: RunnerHeartbeat) -> tuple[QueueClaim, HeldClaim]:
     run_queue.add(plane.session, patience(), run_queue.QueueRequest(name="n", scenario="s", files={}))
-    begun_ns = SystemClock().boottime_ns()
+    begun_ns = SystemClock().monotonic_ns()
     claim = run_queue_claims.claim(plane.session, patience(), ME.worker_id, (), LEASE_S)
     assert claim is not None
     held = HeldClaim(claim=claim, trust=beats.new_trust(begun_ns))
@@ -68,7 +68,7 @@ def test_a_beat_tells_what_the_runner_does_and_extends_its_lease(plane, beats):
     assert (worker.current_run, worker.completed, worker.failed) == (claim.queue_id, 2, 1)
     assert row is not None
     assert row.available_in_ms > 200 * 1000
-    assert held.trust.holds(SystemClock().boottime_ns())
+    assert held.trust.holds(SystemClock().monotonic_ns())
 
 
 def test_a_lease_that_has_passed_is_lost_at_the_next_beat(plane, beats):
@@ -78,7 +78,7 @@ def test_a_lease_that_has_passed_is_lost_at_the_next_beat(plane, beats):
 
     assert beats.step()
 
-    assert not held.trust.holds(SystemClock().boottime_ns())
+    assert not held.trust.holds(SystemClock().monotonic_ns())
 
 
 def test_a_runner_hears_of_the_wish_to_drain_and_tells_its_own(plane, beats):
@@ -114,5 +114,5 @@ def test_a_beat_that_is_not_answered_is_no_loss_of_trust(plane, beats):
     plane.server.fault(match="^UPDATE POOL_WORKERS", count=1, kind="drop_reply")
 
     assert not beats.step()
-    assert held.trust.holds(SystemClock().boottime_ns())
+    assert held.trust.holds(SystemClock().monotonic_ns())
     assert beats.step()

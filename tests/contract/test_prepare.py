@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from loadgen.errors import ConfigurationError, PrivilegeMissing, RunFailed
+from loadgen.prepare.fill import TableState
 from loadgen.prepare.prepare import PreparationProgress, PreparationStep, TableConflict, TableOutcome
-from loadgen.prepare.table_survey import TableState
 from tests.contract.prepare_builders import KEY, NUMBER, SKEWED, table
 
 pytestmark = pytest.mark.any_driver

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import uuid
 from collections.abc import Sequence
@@ -10,15 +11,17 @@ from typing import Any
 import pytest
 
 from loadgen.clock import FakeClock
-from loadgen.control.session import ControlFailed, ControlSession
-from loadgen.control.sql import NamedQuery
-from loadgen.control.tables import prune, test_logs
+from loadgen.control.session import ControlFailed, ControlSession, NamedQuery
+from loadgen.control.tables import experiment_warehouses, experiments, prune, test_logs
+from loadgen.control.tables.experiment_warehouses import ChangedWarehouse
 from loadgen.control.tables.run_status import read
 from loadgen.snowflake.session import NOT_RETRYABLE, RetryPolicy
 from orchestrator.recover import recover_orphans, unled_run_on
 from tests.contract.control_builders import log_row
 from tests.contract.run_builders import Led, S
+from tests.contract.test_experiments import CONFIG, measurement
 from tests.control_plane import ControlPlane, patience
+from tests.unit.test_experiment_metering import METERING
 
 pytestmark = pytest.mark.any_driver
 
@@ -33,6 +36,17 @@ class InterruptedSession(ControlSession):
             self.parts += 1
             if self.parts == 2:
                 raise ControlFailed("interrupted", NOT_RETRYABLE)
+        return super().execute(query, *binds)
+
+
+class BrokenSession(ControlSession):
+    """One statement fails."""
+
+    at = ""
+
+    def execute(self, query: NamedQuery, *binds: Any) -> int:
+        if query.name == self.at:
+            raise ControlFailed("interrupted", NOT_RETRYABLE)
         return super().execute(query, *binds)
 
 
@@ -142,3 +156,100 @@ def test_a_look_for_unfinished_runs_that_takes_too_long_does_not_delay_a_run(pla
 
     assert (again, working) == (False, None)
     assert clock.monotonic_ns() == FakeClock().monotonic_ns()
+
+
+class OldExperiment:
+    """One that ended a hundred hours ago, with a row in each of its tables."""
+
+    def __init__(self, plane: ControlPlane, *, restored: bool = True, hours: int = 100) -> None:
+        self.plane, self.id, session = plane, uuid.uuid4().hex, plane.session
+        self.lease_key = f"{experiments.LEASE_PREFIX}{self.id}"
+        experiments.create(session, patience(), self.id, "old", json.dumps(CONFIG), "f" * 64)
+        experiments.begin_block(session, patience(), self.id, 1, 1)
+        experiments.record(session, patience(), self.id, measurement(run_id=f"run-{self.id[:20]}"))
+        experiments.meter(session, patience(), self.id, METERING)
+        experiments.finish(session, patience(), self.id, 1, {"verdict": "decided", "exit_code": 0})
+        self.changed = [self._changed(f"warehouse:{self.id}/{number}") for number in (1, 2)]
+        for one in self.changed if restored else self.changed[:1]:
+            experiment_warehouses.restored(session, patience(), one)
+        plane.change(
+            "UPDATE EXPERIMENTS SET CREATED_AT = DATEADD(hour, ?, SYSDATE()) WHERE EXPERIMENT_ID = ?", -hours, self.id
+        )
+
+    def _changed(self, key: str) -> ChangedWarehouse:
+        one = ChangedWarehouse(
+            experiment_id=self.id, epoch=1, warehouse_key=key, warehouse='"W"', connection=None, settings={}
+        )
+        experiment_warehouses.record(self.plane.session, patience(), one)
+        return one
+
+    def rows(self) -> dict[str, int]:
+        names = ("BLOCKS", "MEASUREMENTS", "ENDS", "METERINGS", "WAREHOUSES", "WAREHOUSE_RESTORES")
+        tables = ("EXPERIMENTS", *(f"EXPERIMENT_{name}" for name in names))
+        counts = {
+            table: self.plane.rows(f"SELECT COUNT(*) FROM {table} WHERE EXPERIMENT_ID = ?", self.id)[0][0]
+            for table in tables
+        }
+        return {table: int(number) for table, number in counts.items() if number}
+
+
+def prune_now(plane: ControlPlane, session: ControlSession | None = None) -> dict[str, int]:
+    found = prune.look(plane.session, patience(), 48 * 3600.0)
+    return prune.delete(session or plane.session, patience(), found)
+
+
+def test_an_old_experiment_is_deleted_from_every_table(plane):
+    old, fresh = OldExperiment(plane), OldExperiment(plane, hours=1)
+    plane.claim(old.lease_key)
+    plane.expire(old.lease_key, since_s=99 * 3600.0)
+    before = fresh.rows()
+
+    found = prune.look(plane.session, patience(), 48 * 3600.0)
+    deleted = prune_now(plane)
+
+    assert old.id in {one.id for one in found.experiments}
+    assert (old.rows(), plane.leases(old.lease_key)) == ({}, [])
+    assert deleted["EXPERIMENT_WAREHOUSES"] == deleted["EXPERIMENT_WAREHOUSE_RESTORES"] == 2
+    assert fresh.rows() == before
+    assert len(before) == 7
+
+
+def test_an_experiment_whose_warehouse_is_not_restored_is_kept_until_it_is(plane):
+    left = OldExperiment(plane, restored=False)
+    before = left.rows()
+    prune_now(plane)
+    assert left.rows() == before
+
+    experiment_warehouses.restored(plane.session, patience(), left.changed[1])
+    prune_now(plane)
+
+    assert left.rows() == {}
+
+
+def test_an_experiment_that_a_process_leads_is_kept(plane):
+    led_now = OldExperiment(plane)
+    found = prune.look(plane.session, patience(), 48 * 3600.0)
+    plane.claim(led_now.lease_key)  # resumed after the look
+    before = led_now.rows()
+
+    prune.delete(plane.session, patience(), found)
+    prune_now(plane)
+
+    assert led_now.rows() == before
+    assert len(plane.leases(led_now.lease_key)) == 1
+
+
+@pytest.mark.parametrize("at", ["experiment_warehouse_restores", "experiments", "experiment_lease"])
+def test_a_deletion_that_was_interrupted_is_finished_by_the_next_and_leaves_nothing_to_restore(plane, at):
+    old = OldExperiment(plane)
+    broken = BrokenSession(plane.place, role="prune", environ=plane.environ)
+    broken.at = f"prune.{at}"
+
+    with pytest.raises(ControlFailed):
+        prune_now(plane, broken)
+    broken.close()
+    assert not [one for one in experiment_warehouses.changed(plane.session) if one.experiment_id == old.id]
+    plane.expire(old.lease_key, since_s=99 * 3600.0)
+    prune_now(plane)
+
+    assert (old.rows(), plane.leases(old.lease_key)) == ({}, [])

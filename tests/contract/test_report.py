@@ -32,11 +32,9 @@ from loadgen.control.tables.worker_heartbeats import WorkerHeartbeat, WorkerIden
 from loadgen.control.tables.worker_metrics_snapshots import MetricsSnapshot
 from loadgen.metrics.interval import Interval, MeasuredCounts, write_custom_metrics
 from loadgen.metrics.tally import Tally
-from loadgen.metrics.window import merge
-from loadgen.metrics.window_codec import WindowRow
+from loadgen.metrics.window import WindowRow, merge
 from loadgen.model.event import EventScope, Recipient, SetWorkerTarget, Start
-from loadgen.model.run import Phase, RunStatus
-from loadgen.model.worker import WorkerStatus
+from loadgen.model.run import Phase, RunStatus, WorkerStatus
 from loadgen.report.summary import WorkerResult
 from loadgen.results.run_record import read_record
 from loadgen.scenario.frozen import freeze, template_id

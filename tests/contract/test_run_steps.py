@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from loadgen.control.rows import clean_text
-from loadgen.control.sql import load_queries
+from loadgen.control.session import clean_text, load_queries
 from loadgen.control.tables.run_leases import TAKEOVER_MARGIN_S, release
 from loadgen.control.tables.run_status import (
     REASON_MAX,

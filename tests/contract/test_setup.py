@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from loadgen.cli.setup import setup
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlFailed, ControlSession
-from loadgen.control.setup.migrations import WrongSchema, migrations
+from loadgen.control.setup.installer import WrongSchema, migrations
 from loadgen.control.tables import run_attempts, run_queue, run_queue_claims
 from loadgen.errors import LoadgenError, PrivilegeMissing
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS

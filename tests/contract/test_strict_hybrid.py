@@ -12,6 +12,8 @@ from snowflake.connector.errors import ProgrammingError
 
 from tests.contract.lock_builders import PRIMARY_KEY, Crowd, Sessions, outcome
 from tests.contract.sql import Sql
+from tests.contract.strict_pairs import ROWS, Pairs, harmful
+from tests.control_plane import ControlPlane
 from tests.embedded_server import EmbeddedServer
 
 pytestmark = pytest.mark.any_driver
@@ -214,3 +216,25 @@ def test_the_latency_holds_no_slot(strict: EmbeddedServer, control_table: str):
     assert len(lines) == sessions
     assert min(line["total_ms"] for line in lines) >= LATENCY_MS
     assert max(line["queued_ms"] for line in lines) < LATENCY_MS  # in a slot they would wait for one another
+
+
+# --- statements of the control plane ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def pairs(plane: ControlPlane) -> Iterator[Pairs]:
+    with ThreadPoolExecutor(1, thread_name_prefix="second") as threads:
+        made = Pairs(plane.server, plane.place.database, threads)
+        yield made
+        made.close()
+
+
+def test_no_statement_of_the_control_plane_does_harm_by_acting_on_an_old_version(pairs):
+    assert list(harmful(pairs)) == []
+
+
+def test_an_old_version_would_be_seen(pairs):
+    (row,) = (one for one in ROWS if one.table == "RUN_STATUS")
+    move, publish = (next(one for one in row.statements if one[1] == name) for name in ("move", "publish"))
+
+    assert pairs.waiting(row, move, publish) != pairs.serial(row, move, publish)

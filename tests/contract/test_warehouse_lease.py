@@ -12,7 +12,7 @@ from loadgen.clock import SystemClock
 from loadgen.control.lease import LeaseTimes
 from loadgen.control.tables import run_leases
 from loadgen.errors import Busy
-from orchestrator.warehouse_lease import TargetWarehouse, WarehouseWait, exclusive_warehouse
+from orchestrator.warehouse import TargetWarehouse, WarehouseWait, exclusive_warehouse
 from tests.control_plane import ControlPlane, patience
 
 pytestmark = pytest.mark.any_driver

@@ -14,7 +14,7 @@ from urllib.error import HTTPError
 import pytest
 from snowflake.connector.errors import ProgrammingError
 
-from loadgen.embedded.client_model import warehouse_model
+from loadgen.embedded.client import warehouse_model
 from loadgen.errors import Busy, EmbeddedServerError
 from tests.embedded_server import EmbeddedServer
 from tests.processes import PATIENCE_S, wait_until

@@ -1,21 +1,19 @@
-"""Sessions of other drivers are captured like those of the Python connector: `loadgen capture` after JDBC and Go."""
+"""Sessions of other drivers are captured like those of the Python connector: `loadgen capture` after JDBC and Go.
+
+Those of Node and of `snow` are captured in test_node_driver.py and test_snow_cli.py, where their environments are.
+"""
 
 from __future__ import annotations
 
-import gzip
-import json
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from loadgen.cli.main import main
-from loadgen.model.capture import RecordedStatement, StatementRole, check_header
-from loadgen.workload.replay import bound_value
-from tests.drivers.environment import output_of
+from loadgen.model.capture import StatementRole
+from tests.drivers.environment import Captured, captured_from, output_of, values_of
 from tests.embedded_server import EmbeddedServer, reachable_directory
 
 HERE = Path(__file__).parent
@@ -41,14 +39,6 @@ DRIVERS: dict[str, tuple[tuple[str, ...], Callable[[Path, str], None]]] = {
 }
 
 
-@dataclass(frozen=True)
-class Captured:
-    driver: str
-    server: EmbeddedServer
-    manifest: dict[str, Any]
-    statements: list[RecordedStatement]
-
-
 @pytest.fixture(
     scope="module",
     params=[
@@ -65,26 +55,10 @@ def captured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     """What the contract program of a driver executed, as `loadgen capture` has recorded it."""
     place, out = reachable_directory(), tmp_path_factory.mktemp(request.param) / "captured"
     shutil.copytree(HERE / request.param, place, dirs_exist_ok=True)
-    with EmbeddedServer() as server, pytest.MonkeyPatch.context() as patch:
+    with EmbeddedServer() as server:
         DRIVERS[request.param][1](place, server.address)
-        patch.setenv("LOADGEN_EMBEDDED_ADDRESS", server.address)
-        words = ["-c", "embedded", "--warehouse", "BENCH_WH", "--from", "1h", "--keep-values", "--out", str(out)]
-        assert main(["capture", *words]) == 0
-        with gzip.open(out / "statements.jsonl.gz", "rt", encoding="utf-8") as file:
-            check_header(file.readline())
-            statements = [RecordedStatement.of_line(line) for line in file]
-        yield Captured(request.param, server, json.loads((out / "capture.json").read_text("utf-8")), statements)
+        yield captured_from(request.param, server, "BENCH_WH", out)
     shutil.rmtree(place)
-
-
-def values_of(one: RecordedStatement) -> tuple[Any, ...]:
-    """What a replay binds."""
-    return tuple(bound_value(bind) for bind in one.binds)
-
-
-def execute(captured: Captured, one: RecordedStatement) -> list[Any]:
-    with captured.server.connect(database=one.database, schema=one.schema, warehouse="BENCH_WH") as connection:
-        return list(connection.cursor().execute(one.sql, values_of(one) or None).fetchall())
 
 
 def test_its_statements_are_captured_in_order(captured: Captured) -> None:
@@ -107,16 +81,18 @@ def test_its_statements_are_captured_in_order(captured: Captured) -> None:
 
 
 def test_what_is_left_out_is_counted_with_its_reason(captured: Captured) -> None:
-    left = {reason: count for reason, count in captured.manifest["left_out"].items() if count}
-
-    assert left == {"failed": 6, "no_binds": 1, "not_replayable": 3}  # errors; the array bind; CREATE TABLE
+    assert captured.left_out == {
+        "failed": 6,
+        "no_binds": 1,
+        "not_replayable": 3,
+    }  # errors; the array bind; CREATE TABLE
 
 
 def test_bind_values_are_captured_with_their_types(captured: Captured) -> None:
     (one,) = [found for found in captured.statements if found.sql.startswith("INSERT INTO T SELECT")]
 
     values = values_of(one)
-    execute(captured, one)
+    captured.execute(one)
 
     assert values[0] == 42
     assert values[2] == 0.1
@@ -124,7 +100,7 @@ def test_bind_values_are_captured_with_their_types(captured: Captured) -> None:
     assert values[4] is True
     assert values[-1] == b"\x00\x01\xff"
     query = replace(one, sql="SELECT * FROM T WHERE N IS NOT NULL", binds=())
-    first, again = execute(captured, query)
+    first, again = captured.execute(query)
     assert first == again  # sent again through the Python connector, it writes the same row
 
 
@@ -132,4 +108,4 @@ def test_every_read_can_be_sent_again(captured: Captured) -> None:
     reads = [one for one in captured.statements if one.role is StatementRole.READ and one.rows == 1]
 
     assert len(reads) >= 5
-    assert all(execute(captured, one) for one in reads)
+    assert all(captured.execute(one) for one in reads)

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from loadgen.model.capture import StatementRole
+from tests.drivers.environment import captured_from, values_of
 from tests.embedded_server import EmbeddedServer, reachable_directory
 
 HERE = Path(__file__).parent / "node"
@@ -247,3 +249,25 @@ def test_its_sessions_are_closed_when_it_leaves(run, server):
     run("SELECT 1")
 
     assert server.ask("/__loadgen/stats")["open_sessions"] == before
+
+
+def test_its_sessions_are_captured_and_can_be_sent_again(run, server, tmp_path):
+    values = [42, 0.5, 'it\'s ä日 "x"', True]
+    run(
+        "CREATE OR REPLACE TABLE SEEN (N NUMBER, F FLOAT, S VARCHAR, B BOOLEAN)",
+        "ALTER SESSION SET TIMEZONE = 'UTC'",
+        bound("INSERT INTO SEEN VALUES (?, ?, ?, ?)", *values),
+        bound("SELECT S FROM SEEN WHERE N = ? AND B = ?", 42, True),
+        "SELECT * FROM NOWHERE",
+        bound("INSERT INTO SEEN (N) VALUES (?)", [1], [2]),
+        warehouse="BENCH_WH",
+    )
+
+    captured = captured_from("node", server, "BENCH_WH", tmp_path / "captured")
+
+    mine = [one for one in captured.statements if "SEEN" in one.sql or one.role is StatementRole.CONTEXT]
+    assert [one.role for one in mine] == [StatementRole.CONTEXT, StatementRole.WRITE, StatementRole.READ]
+    assert len({one.session for one in mine}) == 1
+    assert values_of(mine[1]) == tuple(values)
+    assert captured.execute(mine[2]) == [(values[2],)]
+    assert {"failed", "no_binds", "not_replayable"} <= captured.left_out.keys()  # the array bind has no values

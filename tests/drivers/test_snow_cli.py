@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.drivers.environment import environment_of
+from loadgen.model.capture import StatementRole
+from tests.drivers.environment import captured_from, environment_of
 from tests.embedded_server import EmbeddedServer
 
 LOCK = Path(__file__).parent / "requirements-snowcli.lock"
@@ -122,3 +123,25 @@ def test_objects_are_listed(snow, server, kind, name):
     rows = told(snow("object", "list", kind, "--format", "json"))
 
     assert name in {row["name"] for row in rows}
+
+
+def test_its_sessions_are_captured_in_order(snow, server, tmp_path):
+    texts = """
+        USE WAREHOUSE BENCH_WH;
+        CREATE OR REPLACE TABLE SEEN (N NUMBER, S VARCHAR);
+        ALTER SESSION SET TIMEZONE = 'UTC';
+        INSERT INTO SEEN VALUES (1, 'it''s ä日');
+        SELECT S FROM SEEN WHERE N = 1;
+    """
+    with server.connect() as connection:
+        connection.cursor().execute("CREATE WAREHOUSE IF NOT EXISTS BENCH_WH")
+    told(snow("sql", "--stdin", "--format", "json", input=texts))
+
+    captured = captured_from("snow", server, "BENCH_WH", tmp_path / "captured")
+
+    roles = [StatementRole.CONTEXT, StatementRole.WRITE, StatementRole.READ]
+    assert [one.role for one in captured.statements if not one.sql.startswith("USE")] == roles
+    assert len({one.session for one in captured.statements}) == 1
+    assert {one.database for one in captured.statements} == {"SNOW"}
+    assert captured.execute(captured.statements[-1]) == [("it's ä日",)]
+    assert captured.left_out == {"not_replayable": 1}  # CREATE TABLE

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from loadgen.clock import SystemClock
+from loadgen.clock import SystemClock, monotonic_ns
 from loadgen.metrics.recorder import WindowRegistry
 from loadgen.metrics.sample_collector import SampleCollector
 from loadgen.model.run import Phase
@@ -107,7 +107,7 @@ def _round_us(load: str, statements: int, late_s: float) -> float:
 
 def _client(scenario: Scenario, query_log: QueryLogWriter, late_s: float) -> Client:
     """A client in an open window, as if it had just connected."""
-    now_ns, windows = time.monotonic_ns(), WindowRegistry()
+    now_ns, windows = monotonic_ns(), WindowRegistry()
     open_loop = scenario.load.mode is LoadMode.RATE
     harvester = SampleCollector(windows, scenario.workload.statements, open_loop=open_loop, started_ns=now_ns)
     bench = ClientContext(

@@ -33,19 +33,17 @@ from loadgen.metrics.live_metrics import FULL_SECONDS_WORKERS_MAX, LiveMetrics, 
 from loadgen.metrics.outcome import Outcome
 from loadgen.metrics.recorder import WindowState
 from loadgen.metrics.tally import StatementTally, Tally, Times
-from loadgen.metrics.window import WindowResult
-from loadgen.metrics.window_codec import WindowRow
+from loadgen.metrics.window import WindowResult, WindowRow
 from loadgen.model.counts import Counts
 from loadgen.model.event import SetPhase
-from loadgen.model.run import Phase
-from loadgen.model.worker import WorkerStatus
+from loadgen.model.run import Phase, WorkerStatus
 from loadgen.scenario.frozen import thaw
 from loadgen.scenario.model import Scenario
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.worker.arguments import WorkerArguments
 from loadgen.worker.commands import CommandQueue
 from loadgen.worker.control_loop import ControlLoop
-from loadgen.worker.flush import ResultFlusher, result_row
+from loadgen.worker.flush import ResultFlusher, result_row, started_row
 from loadgen.worker.heartbeat import Heartbeat, identity_of
 from loadgen.worker.worker_state import WorkerSharedState
 
@@ -106,7 +104,9 @@ class CountingWorker:
             clock=self.clock,
         )
         self._flush = ResultFlusher(
-            sessions["flush"], arguments, self._test_id, self.shared, self.clock, period_s=self._timing.flush_s
+            *(sessions["flush"], arguments, self._test_id, self.shared, self.clock),
+            period_s=self._timing.flush_s,
+            is_first=True,  # as the product's, once it is registered: nothing is replaced here
         )
         self._control = sessions["control"]
         self.threads = [
@@ -144,10 +144,8 @@ class CountingWorker:
     def _flush_thread(self) -> None:
         patience = self._patience()
         self._flush.run(self.shared.ended, patience)
-        for window in self._windows:
-            self._flush.put_window(
-                WindowRow.of(window, worker_id=self.arguments.worker_id, epoch=self.queue.epoch), forget=False
-            )
+        while self.followed.stopped_ns is None:  # the last window is not put before
+            self._stopping.wait(LOOK_S)
         result = result_row(
             self._windows,
             MeasuredCounts(),
@@ -166,6 +164,8 @@ class CountingWorker:
     def _begin(self, _: Phase | None) -> None:
         self.shared.advance(WorkerStatus.RUNNING)
         self.shared.say("INFO", "START")
+        me, ids = self.arguments, {"test_id": self._test_id, "template_id": self._template_id}
+        self._flush.put_start(started_row(me, **ids, created_at=self._created_at))
 
     def _patience(self) -> RetryPolicy:
         return RetryPolicy(stop=threading.Event(), clock=self.clock)
@@ -176,9 +176,9 @@ class CountingWorker:
         """Do what is due."""
         if self.shared.ended.is_set():
             if self.followed.stopped_ns is None:
-                self.followed.stopped_ns = now_ns
                 self.shared.advance(WorkerStatus.DRAINING)
                 self._close(now_ns)
+                self.followed.stopped_ns = now_ns
             return
         for due in self.queue.take_due(now_ns):
             late = now_ns - due.at_ns > LATE_NS + round(LOOK_S * NS)
@@ -196,8 +196,12 @@ class CountingWorker:
             self._second(now_ns)
 
     def _close(self, now_ns: int) -> None:
+        """The level is over: its window is final, and stored at once."""
         if self._step:
-            self._windows.append(self._window(now_ns, WindowState.FINAL))
+            window = self._window(now_ns, WindowState.FINAL)
+            self._windows.append(window)
+            row = WindowRow.of(window, worker_id=self.arguments.worker_id, epoch=self.queue.epoch)
+            self._flush.put_window(row, forget=True)
 
     def _window(self, now_ns: int, state: WindowState) -> WindowResult:
         seconds = max(0.0, (now_ns - self._step_ns) / NS)
@@ -259,8 +263,10 @@ class CountingWorker:
         )
 
     def _compose(self, number: int) -> WorkerHeartbeat:
-        windows = (self._window(self.clock.monotonic_ns(), WindowState.OPEN),) if self._step else ()
-        done = sum(window.counts.succeeded for window in (*self._windows, *windows))
+        under_way = (self._window(self.clock.monotonic_ns(), WindowState.OPEN),) if self._step else ()
+        done = sum(window.counts.succeeded for window in (*self._windows, *under_way))
+        stored = tuple(self.shared.stored_windows)
+        windows = (*(one for one in self._windows if one.window_id not in stored), *under_way)
         live = LiveMetrics(
             elapsed_s=1.0,
             totals=Counts(scheduled=done, succeeded=done),

@@ -7,7 +7,7 @@
 One embedded server is the control plane. The product's leader is in this process; workers are in a few processes: their
 heartbeat, control and flush threads are the product's, their clients only count. So figures are of the control plane,
 and a machine with two cores is enough. Wanted of every fleet: all register and start within a second of each other, all
-follow three levels and stop, none is taken for stale, and reading and merging all heartbeats takes the leader at most
+follow three levels and stop, none is taken for stale, and querying and merging all heartbeats takes the leader at most
 half a second of processor time.
 """
 
@@ -231,14 +231,14 @@ class Fleet:
 
 
 def merge_s(session: ControlSession, run_id: str, worker_ids: Sequence[str]) -> float:
-    """Processor time for all heartbeats at once, none of which was read before: reading, judging, adding up."""
-    rows = worker_heartbeats.read(session, run_id)
+    """Processor time of this process for all heartbeats, none known before: the query, judging, adding up."""
     best_s = float("inf")
     for _ in range(5):
-        begun_s = time.thread_time()
+        begun_s = time.process_time()
+        rows = worker_heartbeats.read(session, run_id)
         workers = assess_workers(worker_ids, rows, (), {}, stale_s=60.0, dead_s=120.0)
         RunAggregator(()).note(workers)
-        best_s = min(best_s, time.thread_time() - begun_s)
+        best_s = min(best_s, time.process_time() - begun_s)
     return best_s
 
 
@@ -267,7 +267,7 @@ def figures_of(fleet: Fleet, followed: Sequence[dict[str, Any]]) -> list[Figure]
         Figure(name=of + "statements", value=statements, unit="/s", note=f"{statements / whole:.3f} per worker"),
         Figure(name=of + "leader", value=leader, unit="cores"),
         Figure(name=of + "control plane", value=server, unit="cores", note=f"{1e3 * server / statements:.2f} ms each"),
-        _at_most(of + "merge of all heartbeats", fleet.merge_s, "s", MERGE_MAX_S),
+        _at_most(of + "query and merge of all heartbeats", fleet.merge_s, "s", MERGE_MAX_S),
     ]
 
 

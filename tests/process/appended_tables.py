@@ -20,7 +20,7 @@ from loadgen.control.tables import (
     window_results,
     worker_metrics_snapshots,
 )
-from loadgen.metrics.window_codec import WindowRow
+from loadgen.metrics.window import WindowRow
 from loadgen.model.run import Phase
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.workload.pools import Pool

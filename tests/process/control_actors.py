@@ -9,8 +9,7 @@ from typing import Any
 
 from loadgen.clock import FakeClock
 from loadgen.control.lease import LeaseKeeper, LeaseTimes
-from loadgen.control.session import ControlFailed, ControlSession
-from loadgen.control.sql import NamedQuery
+from loadgen.control.session import ControlFailed, ControlSession, NamedQuery
 from loadgen.control.tables.run_leases import Lease
 from loadgen.control.tables.run_status import Run
 from loadgen.model.counts import ErrorCategory
@@ -37,9 +36,6 @@ class RunningClock(FakeClock):
 
     def monotonic_ns(self) -> int:
         return super().monotonic_ns() + time.monotonic_ns()
-
-    def boottime_ns(self) -> int:
-        return super().boottime_ns() + time.monotonic_ns()
 
 
 class ActorSession(ControlSession):

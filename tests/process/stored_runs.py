@@ -16,8 +16,7 @@ from loadgen.control.tables.run_status import NewRun, StatusChange
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.outcome import Outcome
 from loadgen.metrics.tally import StatementTally, Tally, Times
-from loadgen.metrics.window import merge
-from loadgen.metrics.window_codec import WindowRow
+from loadgen.metrics.window import WindowRow, merge
 from loadgen.model.run import Phase, RunStatus
 from loadgen.report.summary import RunFacts, WorkerResult, summarize
 from loadgen.rules.client_health import ClientHealth

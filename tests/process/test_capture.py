@@ -73,6 +73,7 @@ def test_statements_of_a_warehouse_are_captured(capture, connect, warehouse, tmp
     assert said["statements"] == replayable == len(found)
     assert (said["sessions"], said["templates_total"]) == (2, 4)
     assert (said["left_out"]["failed"], said["left_out"]["not_replayable"]) == (1, 1)
+    assert (said["unrecorded"], said["unrecorded_note"][:32]) == (0, "AGGREGATE_QUERY_HISTORY is up to")
     assert [one.role for one in found] == ["write", "context", "read", "read", "read"]
     # Long enough not to come about by chance: keys, and with them pseudonyms, are new each time.
     for word in ("Catherine", "Johnson", "Grace", "Dorothy", "4711471147"):
@@ -82,6 +83,45 @@ def test_statements_of_a_warehouse_are_captured(capture, connect, warehouse, tmp
     for one in found:
         assert sqlglot.parse_one(one.sql, dialect="snowflake").sql("snowflake")
         cursor.execute(one.sql, [value for _, value in one.binds] or None)
+
+
+SHAPES = (
+    "SELECT name, COUNT(*) FROM people WHERE id IN (4711, 4712) OR name LIKE 'Ca%' GROUP BY 1 ORDER BY 2 DESC LIMIT 10",
+    "SELECT id FROM people WHERE born BETWEEN '1970-05-01'::DATE AND DATEADD(day, 30, '1970-05-01'::DATE)",
+    "SELECT id FROM people WHERE born = TO_DATE('19700517', 'YYYYMMDD') AND seen > TO_TIMESTAMP_NTZ(1700000000)",
+    "SELECT TO_DATE('31.12.2026', 'DD.MM.YYYY'), TO_TIMESTAMP_NTZ('2026-12-31 23:59:58.123'), '17:30:00'::TIME",
+    "SELECT CASE WHEN name = 'Dorothy' THEN 77 ELSE -5.25 END, name || ' Johnson', 0.5, 1e3 FROM people",
+    "SELECT doc:address.city::VARCHAR, doc['zip']::INT FROM people WHERE doc:address.city = 'Zürich'",
+    "SELECT f.value::VARCHAR FROM people, LATERAL FLATTEN(INPUT => people.doc:tags) f WHERE f.value = 'gold'",
+    "SELECT id FROM people QUALIFY ROW_NUMBER() OVER (PARTITION BY name ORDER BY id DESC) = 1",
+    "WITH old AS (SELECT * FROM people WHERE born < '1950-01-01') SELECT o.id FROM old o JOIN people p ON o.id = p.id",
+    "SELECT id FROM people WHERE REGEXP_LIKE(name, 'Cath.*|Doro[a-z]+') OR name ILIKE '%son'",
+    "SELECT DATE_TRUNC('month', born), TO_CHAR(born, 'YYYY-MM'), ROUND(id, 2) FROM people UNION SELECT NULL, 'x', 3",
+    "INSERT INTO people SELECT 5, 'it''s $$ \\\\ \"new\"', '1999-12-31', '2026-01-01 10:00:00',"
+    ' PARSE_JSON(\'{"a": [1, "b"]}\')',
+    "UPDATE people SET name = 'Grace', seen = '2026-11-15 08:00:00' WHERE id = 5 AND name <> 'Ada'",
+    "MERGE INTO people USING (SELECT 6 AS k, 'Ada' AS n) s ON people.id = s.k WHEN MATCHED THEN UPDATE SET name = s.n"
+    " WHEN NOT MATCHED THEN INSERT (id, name) VALUES (s.k, 'Barbara')",
+    "DELETE FROM people WHERE id = 6 OR id IN (SELECT id FROM people WHERE name = 'Nobody')",
+)
+
+
+def test_every_captured_text_parses_and_one_of_each_shape_executes(capture, connect, warehouse, tmp_path, cursor):
+    before = connect(warehouse=warehouse).cursor()
+    columns = "id INT, name VARCHAR, born DATE, seen TIMESTAMP_NTZ, doc VARIANT"
+    cursor.execute(f"CREATE OR REPLACE TABLE people ({columns})")
+    for sql in (*SHAPES, *SHAPES):
+        before.execute(sql)
+
+    said = capture()
+
+    found = statements_of(tmp_path / "captured")
+    assert len(found) == 2 * len(SHAPES)
+    assert said["templates_total"] == len(SHAPES)
+    for one in found:
+        assert sqlglot.parse_one(one.sql, dialect="snowflake").sql("snowflake")
+    for one in {one.template: one for one in found}.values():
+        cursor.execute(one.sql)
 
 
 def test_full_pages_are_followed_by_more_pages(capture, connect, warehouse, tmp_path, monkeypatch):
@@ -107,9 +147,11 @@ def test_an_interrupted_capture_is_continued(capture, connect, warehouse, tmp_pa
 
     failed = capture("--keep-values", code=3)
     server.clear_faults()
+    server.fault(match="AGGREGATE_QUERY_HISTORY", kind="error", errno=2003, sqlstate="02000")  # it is not granted
     said = capture("--keep-values")
 
     assert "hint: The role needs MONITOR" in failed["error"]
+    assert (said["unrecorded"], said["unrecorded_note"][-32:]) == (None, "could not be read with this role")
     assert said["statements"] == 40
     assert len({one.binds for one in statements_of(tmp_path / "captured")}) == 40
 

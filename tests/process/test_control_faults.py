@@ -13,8 +13,7 @@ import pytest
 
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.tables import run_status, test_results, worker_heartbeats
-from loadgen.model.run import Phase
-from loadgen.model.worker import WorkerStatus
+from loadgen.model.run import Phase, WorkerStatus
 from tests.control_plane import ControlPlane
 from tests.embedded_server import EmbeddedServer
 from tests.process.appended_tables import KINDS, Kind, patience, raw, result
@@ -123,7 +122,7 @@ def test_nothing_is_lost_and_nothing_is_written_twice(plane):
     assert min(struck.values()) > 0
 
 
-NOT_LOOKED_FOR = ("WORKER_METRICS_SNAPSHOTS", "TEST_LOGS", "WAREHOUSE_POLL_SNAPSHOTS")
+NOT_LOOKED_FOR = ("VALUE_POOLS", "WORKER_METRICS_SNAPSHOTS", "TEST_LOGS", "WAREHOUSE_POLL_SNAPSHOTS")
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.table)

@@ -15,8 +15,7 @@ import loadgen.embedded.translate.planner  # noqa: F401  (registers every part o
 from loadgen.embedded.catalog import Catalog
 from loadgen.embedded.datadir import DataDir
 from loadgen.embedded.functions import FUNCTIONS, normal_unit, script
-from loadgen.embedded.functions.aggregates import AGGREGATES, WINDOWS
-from loadgen.embedded.functions.function import Argument
+from loadgen.embedded.functions.function import AGGREGATES, WINDOWS, Argument
 from loadgen.embedded.functions.scalars import SCALARS
 from loadgen.embedded.postgres import SUPERUSER, PostgresServer
 from loadgen.embedded.translate import dialect

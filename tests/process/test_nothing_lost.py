@@ -171,7 +171,7 @@ def test_a_full_disk_under_the_data_directory_is_named(tmp_path: Path) -> None:
     and once there is room again nothing is missing."""
     with (
         small_disk("200m") as disk,
-        EmbeddedServer(data_dir=disk / "data") as server,
+        EmbeddedServer("--strict-hybrid", data_dir=disk / "data") as server,
         benched(server, tmp_path) as bench,
     ):
         run = bench.run(load={"workers": 2, "warmup": "0s", "duration": "5s"}, query_log={"mode": "all"})

@@ -17,7 +17,7 @@ from loadgen.cli.main import main
 from loadgen.control.tables import pool_workers, run_attempts, run_leases, run_queue, run_status
 from loadgen.model.nightly import PoolWorkerStatus, QueueStatus
 from loadgen.model.run import RunStatus
-from orchestrator.warehouse_lease import TargetWarehouse
+from orchestrator.warehouse import TargetWarehouse
 from tests.control_plane import ControlPlane, patience
 from tests.embedded_server import EmbeddedServer
 from tests.process.pool_bench import Disturbance, PoolBench, assert_all_is_well, assert_taken_in_order, wait_for

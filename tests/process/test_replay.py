@@ -172,6 +172,44 @@ def test_users_repeat_every_session_with_other_values(bench: Bench, server):
     assert len({tuple(texts) for texts in sessions.values()}) > len(shapes)  # and other values
 
 
+def test_a_slow_server_makes_statements_late_and_is_no_fault_of_the_client(bench: Bench):
+    """At speed 4 sessions are busy all the time: what is late or never sent is the server's, and judged as its time."""
+    slow = ("load.speed=4", "load.users=3", "embedded.service_time=300ms", "thresholds=[p95 < 100ms]")
+    words = [word for pair in slow for word in ("--set", pair)]
+    program = bench.start("run", EXAMPLE / "replay.yaml", "--format", "json", *words)
+
+    program.ended()
+
+    summary = program.summary
+    totals, late = summary["totals"], summary["replay"]["late"]
+    assert totals["failed"] == 0, summary["errors"]
+    assert totals["scheduled"] == 3 * 37 == totals["succeeded"] + totals["skipped"] + totals["cancelled"]
+    assert late["sent_late"] > late["by_client"]
+    assert late["skipped"] == totals["skipped"] > 0
+    assert summary["delivered"]["overload_arrivals"] > 0
+    assert not any("sent statements" in reason or "not sent" in reason for reason in summary["validity"]["reasons"])
+    assert summary["thresholds"][0]["passed"] is False  # so the run has failed, and is not INVALID
+
+
+def test_a_derived_scenario_runs(bench: Bench, server, database):
+    with server.connect(database=database, schema="PUBLIC") as connection:
+        connection.cursor().execute("CREATE TABLE desk_orders (id INT, customer VARCHAR, status VARCHAR, placed DATE)")
+    derived = bench.start("capture", "--scenario", EXAMPLE / "captured", "--out", bench.home / "derived")
+    assert derived.ended() == 0, derived.said
+    target = ("connection=embedded", f"target.database={database}", "target.schema=PUBLIC", "load.workers=1")
+    words = [word for pair in target for word in ("--set", pair)]
+
+    program = bench.start("run", bench.home / "derived" / "scenario.yaml", "--format", "json", *words)
+    program.ended()
+
+    summary = program.summary
+    manifest = json.loads((EXAMPLE / "captured" / "capture.json").read_text("utf-8"))
+    names = {one["name"] for one in manifest["templates"] if one["role"] == "read"}
+    assert summary["totals"]["failed"] == 0, summary["errors"]
+    assert {name for name, one in summary["statements"].items() if one["succeeded"]} == names
+    assert summary["totals"]["scheduled"] == pytest.approx(manifest["roles"]["read"], abs=2)
+
+
 def test_the_example_runs_as_it_is(bench: Bench):
     program = bench.start("run", EXAMPLE / "replay.yaml", "--format", "json")
 

@@ -224,7 +224,10 @@ def test_a_control_plane_that_is_killed_and_comes_back_costs_no_worker_and_no_st
     """The tables are on one server, the warehouse under test on another. The outage is longer than a silent worker may
     live, and than the lease lasts; the measurement ends while nobody leads it."""
     timing = TIMING | {"stale": "1s", "dead": "1500ms", "lease_ttl": "3s", "lease_renew": "1s", "lease_margin": "1s"}
-    with EmbeddedServer(data_dir=data_dir) as control, benched(control, tmp_path, {"account": server}) as bench:
+    with (
+        EmbeddedServer("--strict-hybrid", data_dir=data_dir) as control,
+        benched(control, tmp_path, {"account": server}) as bench,
+    ):
         run = bench.run(
             connection="account",
             control={"connection": "embedded"},
@@ -238,7 +241,7 @@ def test_a_control_plane_that_is_killed_and_comes_back_costs_no_worker_and_no_st
         control.process.wait()
         (log,) = run.folder.glob("runs/*/logs/worker-1.log")
         wait_until(lambda: log.read_text("utf-8").count("poll_failed") > 15, "it has been away for seconds")
-        with EmbeddedServer("--port", str(control.port), data_dir=data_dir) as back:
+        with EmbeddedServer("--strict-hybrid", "--port", str(control.port), data_dir=data_dir) as back:
             bench.server = back
             bench.expire(run.run_id)
             code, summary = run.ended(), run.summary
@@ -296,25 +299,28 @@ def test_guardrails_thresholds_and_a_rate_that_is_too_high(bench: Bench) -> None
     assert slow.summary["measured_seconds"] < 60
     polled = {"warehouse_poll": "200ms"}
     costly = bench.run(timing=polled, guardrails={"max_credits": 1e-9})
-    warming = bench.run(timing=polled, load={"warmup": "60s"}, guardrails={"max_credits": 1e-4})
+    warming = bench.run(timing=polled, load={"warmup": "60s"}, guardrails={"max_credits": 5e-3})
     offered = bench.run(
         load={"mode": "rate", "rate": "150/s", "max_connections": 2, "connections": None, "duration": "3s"},
     )
 
-    for run, most in ((costly, "1e-09"), (warming, "0.0001")):
-        said = f"the warehouse has cost {most} credits or more, which is guardrails.max_credits"
-        assert run.ended() == 4
-        assert (run.summary["status"], run.summary["exit_reason"]) == ("FAILED", said)
-        assert bench.state(run.run_id) == ("FAILED", "PROCESSING", said)
-        assert run.summary["totals"]["scheduled"] == 0
-        assert MEASURES not in run.said
+    spent = "the warehouse has cost {} credits or more, which is guardrails.max_credits"
+    assert costly.ended() == 4
+    assert f"{spent.format('1e-09')}; the run has not begun" in costly.said, "preparing tables costs as well"
+    assert not list(costly.folder.glob("runs/*/summary.json"))
+    said = spent.format("0.005")
+    assert warming.ended() == 4
+    assert (warming.summary["status"], warming.summary["exit_reason"]) == ("FAILED", said)
+    assert bench.state(warming.run_id) == ("FAILED", "PROCESSING", said)
+    assert warming.summary["totals"]["scheduled"] == 0
+    assert MEASURES not in warming.said
 
     assert offered.ended() == 5
     summary, totals = offered.summary, offered.summary["totals"]
     assert any("because every connection was executing" in reason for reason in summary["validity"]["reasons"])
     assert (totals["scheduled"], totals["skipped"] > 0) == (450, True)
     assert summary["latency_ms"]["p50"] > 5 * summary["service_ms"]["p95"]  # waiting counts
-    for run in (costly, warming, slow, offered):
+    for run in (warming, slow, offered):
         run.wait_alone()
         assert run.summary["totals"]["succeeded"] == history(bench.server, run.run_id)[None]
     check_grows(bench, offered)

@@ -127,6 +127,8 @@ def test_the_terminal_is_given_back_however_a_run_ends_and_whoever_watches(seats
         watcher.wait_for("statement, measurement")
         # The seconds before it was opened come from the tables, so the peak is known, and not only "at least".
         wait_until(lambda: re.search(r"peak \d", watcher.seen), "the peak of the run is known")
+        peak = re.findall(r"peak [\d.,]+/s", watcher.seen)[-1]
+        wait_until(lambda: peak in seats["CTRL_C"].seen, f"the run's own view shows {peak!r}, as `watch` does")
         watcher.type("q")
         assert watcher.ended() == 0
         assert f"run {run_id} goes on: RUNNING MEASUREMENT" in watcher.left

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from loadgen.control.setup.migrations import migrations
+from loadgen.control.setup.installer import migrations
 from loadgen.embedded.datadir import DATA_DIR_VARIABLE
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
 from tests.embedded_server import EmbeddedServer

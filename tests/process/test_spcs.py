@@ -14,8 +14,7 @@ from loadgen.control.tables import run_leases
 from loadgen.errors import ConfigurationError
 from orchestrator.spawn.container_job import ContainerSpawner
 from orchestrator.spawn.spawner import ProcessEnd, WorkerOrder
-from orchestrator.spawn.spcs import JobService
-from orchestrator.spawn.spcs_service import SpcsJob
+from orchestrator.spawn.spcs import JobService, SpcsJob
 from tests.control_plane import ControlPlane, patience
 from tests.embedded_server import EmbeddedServer
 from tests.process.container_bench import ContainerBench, result

@@ -32,7 +32,7 @@ BY_HAND = {
 
 @pytest.fixture(scope="module")
 def plane() -> Iterator[EmbeddedServer]:
-    with EmbeddedServer() as running:
+    with EmbeddedServer("--strict-hybrid") as running:
         yield running
 
 

@@ -271,7 +271,7 @@ class Led:
 
     def emit(self, command: KnownCommand, address: Recipient = ALL_WORKERS) -> int:
         new = run_control_events.NewEvent(command=command, address=address)
-        number = run_control_events.emit(self.plane.session, patience(), self.term, new).sequence_id
+        number = run_control_events.emit(self.plane.session, patience(), self.term, new)
         self.next_sequence_id = number + 1
         self.publish()
         return number

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from loadgen.embedded import postgres_names
 from loadgen.embedded.catalog import Catalog, CatalogColumn, CatalogDatabase, CatalogSchema, CatalogTable
 from loadgen.embedded.functions import FUNCTIONS, SqlFunction
-from loadgen.embedded.sql_types import declared
+from loadgen.embedded.result import declared
 from loadgen.embedded.translate import dialect
 from loadgen.embedded.translate.planner import Planner
 

@@ -26,6 +26,7 @@ from tests.contract.test_experiments import CONFIG, measurement
 from tests.contract.test_report import finished_run
 from tests.control_plane import ControlPlane, patience
 from tests.unit.report_builders import hostile, record
+from tests.unit.test_experiment_metering import METERING
 
 pytestmark = pytest.mark.any_driver
 
@@ -82,6 +83,7 @@ COMMANDS = {
     "EXPERIMENT_BLOCKS": EXPERIMENT[2:],
     "EXPERIMENT_MEASUREMENTS": EXPERIMENT[2:],
     "EXPERIMENT_ENDS": EXPERIMENT,
+    "EXPERIMENT_METERINGS": EXPERIMENT[2:],
     "EXPERIMENT_WAREHOUSES": EXPERIMENT[:1],  # read by `runs recover` alone, which acts
     "EXPERIMENT_WAREHOUSE_RESTORES": EXPERIMENT[:1],
 }
@@ -119,6 +121,7 @@ class Tables:
         experiments.begin_block(session, patience(), made, 1, 1)
         for arm in ("small", "large"):
             experiments.record(session, patience(), made, measurement(arm=arm, run_id=f"run-{arm}"))
+        experiments.meter(session, patience(), made, METERING)
         return made
 
     def names(self) -> list[str]:

@@ -15,7 +15,7 @@ from loadgen.control.tables.experiment_warehouses import ChangedWarehouse
 from loadgen.model.warehouse import WarehouseValue
 from loadgen.snowflake.profile_lookup import find_profile
 from orchestrator.experiment.warehouse_settings import RestoredWarehouse, restore_left_settings
-from orchestrator.warehouse_lease import TargetWarehouse
+from orchestrator.warehouse import TargetWarehouse
 from tests.control_plane import ControlPlane, patience
 from tests.embedded_server import EmbeddedServer
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.embedded.like_pattern import like
+from loadgen.embedded.commands.show import like
 from tests.embedded_server import EmbeddedServer
 from tests.process.served import Wire
 

@@ -15,9 +15,9 @@ from typing import Any
 import psutil
 import pytest
 
-from loadgen.embedded.service_time import WakeupTimer
+from loadgen.embedded.admin import MODELS_FILE, WarehouseModels
+from loadgen.embedded.performance_model import WakeupTimer
 from loadgen.embedded.warehouse import VirtualWarehouses
-from loadgen.embedded.warehouse_models import MODELS_FILE, WarehouseModels
 from loadgen.embedded.warehouse_properties import WarehouseModel
 from loadgen.errors import EmbeddedServerError
 from tests.process.served import refused, serving

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from loadgen.cli.main import main
-from loadgen.control.rows import RowUnreadable, parse_row
+from loadgen.control.session import RowUnreadable, parse_row
 from loadgen.control.tables import run_queue, run_status, schedules
 from loadgen.control.tables.pool_workers import PoolWorkerIdentity
 from loadgen.control.tables.run_queue import QueuedRun, QueueRequest

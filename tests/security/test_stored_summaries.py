@@ -14,14 +14,14 @@ import pytest
 
 from loadgen.cli.report import RENDERERS
 from loadgen.cli.status import RunDetails, as_json, as_lines
-from loadgen.control.rows import ParsedRows, RowUnreadable
+from loadgen.control.session import ParsedRows, RowUnreadable
 from loadgen.control.tables.test_results import ScenarioResult
 from loadgen.errors import RunFailed
 from loadgen.report.summary import in_order, with_unstored
 from loadgen.report.trend import trend_data, trend_text
+from loadgen.results.compare_runs import _trend_known as _known
 from loadgen.results.run_record import find_max_steps, measured_windows
 from loadgen.results.stored_summary import parse_summary
-from loadgen.results.trend_runs import _known
 from loadgen.rules.comparability import why_not_comparable
 from loadgen.rules.trend import trend_of
 from loadgen.scenario.frozen import freeze
@@ -51,7 +51,9 @@ def whole(*, searched: bool) -> dict[str, Any]:
     found["unstored"] = {"worker-0": {"query_log_row": 7}}
     found["environment"] |= {"warnings": ["it was noticed"], "cores": 2, "driver": "5.2.0", "driver_lightened": True}
     refused = {"worker_id": "worker-0", "at": "2026-11-15T02:00:01.000Z", "second": 1.0, "code": 390100, "text": "no"}
-    found["client"]["connections"] = {"opened": 8, "reopened": {"lost": 1}, "refused": 1, "last_refused": [refused]}
+    refused |= {"slot": 3, "count": 2}
+    logins = {"opened": 8, "reopened": {"lost": 1}, "refused": 1, "last_refused": [refused]}
+    found["client"]["connections"] = logins | {"last_lost": [refused | {"reason": "session_lost"}]}
     ledger = {"total": {"mean": 1.0, "p50": 1.0, "p95": None}}
     found["enrichment"] = {"status": "DONE", "coverage_percent": 50.0, "total": 4, "enriched": 2, "reason": "late"}
     found["enrichment"] |= {"ledger_ms": ledger, "ledger_samples": 2}

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from loadgen.model.run import Phase, RunStatus
-from loadgen.model.worker import WorkerStatus
+from loadgen.model.run import Phase, RunStatus, WorkerStatus
 from loadgen.rules.liveness import WorkerHealth
 from loadgen.rules.plan import plan_run
 from loadgen.scenario.model import Load, OnWorkerLoss

@@ -10,8 +10,7 @@ from loadgen.metrics.live_metrics import LiveMetrics
 from loadgen.metrics.outcome import FailedOutcome, Outcome
 from loadgen.metrics.recorder import Sample, WindowRegistry
 from loadgen.metrics.sample_collector import SampleCollector
-from loadgen.metrics.window import WindowResult
-from loadgen.metrics.window_codec import WindowRow
+from loadgen.metrics.window import WindowResult, WindowRow
 from loadgen.model.counts import ErrorCategory
 from loadgen.model.run import Phase
 from loadgen.model.workload import Query, Statement, StatementKind

@@ -17,8 +17,7 @@ from loadgen.metrics.recorder import WindowState
 from loadgen.metrics.tally import ErrorKey, ErrorTally, StatementTally, Tally, Times
 from loadgen.metrics.window import MergedWindows, WindowResult, merge
 from loadgen.model.counts import Counts, ErrorCategory
-from loadgen.model.run import Phase
-from loadgen.model.worker import WorkerStatus
+from loadgen.model.run import Phase, WorkerStatus
 from loadgen.rules.liveness import WorkerHealth
 from orchestrator.spawn.spawner import ProcessEnd
 from orchestrator.worker_health import WorkerView

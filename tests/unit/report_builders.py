@@ -19,13 +19,16 @@ from loadgen.report.records import (
     FindMaxStepResult,
     RunEvent,
     RunRecord,
+    StatementTimes,
     WarehousePollPoint,
     WorkerHost,
+    WorkerSecond,
     WorkerWarning,
+    merge_seconds,
+    span_for,
 )
 from loadgen.report.run_page import report_html
 from loadgen.report.summary import RunFacts, StageResult, WorkerResult, summarize
-from loadgen.report.timeline import StatementTimes, WorkerSecond, merge_seconds, span_for
 from loadgen.rules.client_health import ClientHealth
 from loadgen.rules.thresholds import Checked
 from loadgen.scenario.frozen import freeze
@@ -227,6 +230,9 @@ def hostile(**more: Any) -> RunRecord:
             "opened": 1, "reopened": {HOSTILE_NAME: 1}, "refused": 1,
             "last_refused": [
                 {"worker_id": HOSTILE_NAME, "at": HOSTILE_TEXT, "second": 1.0, "code": 1, "text": long}
+            ],
+            "last_lost": [
+                {"worker_id": HOSTILE_NAME, "at": HOSTILE_TEXT, "second": 1.0, "code": 1, "text": long, "reason": long}
             ],
         },
         "find_max": {

@@ -6,8 +6,7 @@ from datetime import datetime, timedelta
 
 from loadgen.control.tables.run_status import Run
 from loadgen.control.tables.worker_heartbeats import HeartbeatRow, WorkerHeartbeat, WorkerIdentity
-from loadgen.model.run import Phase, RunStatus
-from loadgen.model.worker import WorkerStatus
+from loadgen.model.run import Phase, RunStatus, WorkerStatus
 
 T0 = datetime(2026, 11, 16, 6, 0, 0)  # noqa: DTZ001  naive UTC, as the tables have it
 RUN = Run(

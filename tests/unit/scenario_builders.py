@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from loadgen.prepare.fill import tables_of
 from loadgen.prepare.table_definition import TableDefinition
-from loadgen.prepare.table_survey import tables_of
 from loadgen.scenario.document import ScenarioProblems
 from loadgen.scenario.model import Scenario
 from loadgen.scenario.read import parse_scenario

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, cast
 
-from loadgen.control.session import ControlFailed, ControlSession
-from loadgen.control.sql import NamedQuery
+from loadgen.control.session import ControlFailed, ControlSession, NamedQuery
 from loadgen.model.counts import ErrorCategory
 from loadgen.model.nightly import QueueStatus
 from loadgen.snowflake.failure import Failure

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
 
-from loadgen.control.setup.migrations import migrations
-from loadgen.control.sql import load_queries, query_files
+import sqlglot
+
+from loadgen.control.session import NamedQuery, load_queries, query_files
+from loadgen.control.setup.installer import migrations
 
 QUERIES = [
     query.limited(1) if query.takes_limit else query
@@ -61,3 +65,14 @@ def all_tables() -> dict[str, TableText]:
 
 
 TABLES = all_tables()
+
+
+@cache
+def parsed(query: NamedQuery) -> Any:
+    """The statement as sqlglot reads it; it does not know hybrid tables, nor indexes inside of CREATE."""
+    text = query.sql.replace("CREATE HYBRID TABLE", "CREATE TABLE")
+    text = re.sub(r",\s*INDEX \w+ \([\w, ]+\)", "", text)
+    statements = sqlglot.parse(text, read="snowflake")
+    assert len(statements) == 1
+    assert statements[0] is not None
+    return statements[0]

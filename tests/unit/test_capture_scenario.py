@@ -1,12 +1,17 @@
 """A scenario derived from a capture: it can be read, and its parameters are drawn as they were recorded."""
 
 import random
+import tracemalloc
+from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
-from loadgen.capture.derive import fitted
+from loadgen.capture import derive as derive_module
+from loadgen.capture.derive import derive, fitted
 from loadgen.cli.main import main
-from loadgen.model.workload import Choice, PoolValue, Uniform
+from loadgen.model.capture import RecordedStatement, StatementRole
+from loadgen.model.workload import Choice, PoolValue, Sequence, Uniform
 from loadgen.scenario.model import LoadMode
 from loadgen.scenario.read import read_scenario
 from tests.unit.test_capture import captured, row
@@ -52,6 +57,10 @@ def test_the_first_generator_that_fits_is_taken_and_the_comment_says_how_well():
     cases = {
         "literal": fitted([5] * 10, "p"),
         "sequence": fitted(list(range(7, 90)), "p"),
+        "shared sequence": fitted([8, 7, 10, 9, *range(11, 60)], "p", [1, 2, 1, 2, *([1, 2] * 25)[:49]]),
+        "with gaps": fitted([number for number in range(200) if number % 40], "p"),
+        "down": fitted(list(range(90, 7, -1)), "p"),
+        "too sparse": fitted(list(range(0, 900, 10)), "p"),
         "choice": fitted(["a", "b", "a"], "p"),
         "uniform": fitted([draw.randint(1, 500) for _ in range(400)], "p"),
         "zipfian": fitted(list(skewed), "p"),
@@ -60,12 +69,62 @@ def test_the_first_generator_that_fits_is_taken_and_the_comment_says_how_well():
 
     assert cases["literal"].generator == "{literal: 5}"
     assert cases["sequence"].generator == "{sequence: {start: 7}}"
+    assert cases["shared sequence"].generator == "{sequence: {start: 7}}"
+    assert "53 of the 53 numbers from 7 on, each once, increasing in each session" in cases["shared sequence"].comment
+    assert cases["with gaps"].generator == "{sequence: {start: 1}}"
+    assert "sequence" not in cases["down"].generator
+    assert "sequence" not in cases["too sparse"].generator
     assert cases["choice"].generator == '{choice: {"a": 2, "b": 1}}'
     assert cases["uniform"].generator.startswith("{uniform: {min: ")
     assert "uniform fits: distance 0.0" in cases["uniform"].comment
     assert "distribution: zipfian, theta: 0.8" in cases["zipfian"].generator
     assert "uniform does not fit" in cases["order"].comment
     assert cases["order"].pool == ("p", lumpy)
+
+
+def test_think_time_is_derived_from_the_pauses_of_sessions(tmp_path):
+    rows = [
+        row(f"SELECT a FROM t WHERE b = {number}", number // 4 * 0.25 + number % 4 / 100, session=number % 4, ms=50.0)
+        for number in range(400)
+    ]
+    captured(tmp_path / "captured", [*rows, row("DELETE FROM t", 1, session=2)], keep_values=True)
+
+    code = main(["capture", "--scenario", str(tmp_path / "captured"), "--out", str(tmp_path / "derived")])
+
+    scenario = read_scenario(tmp_path / "derived" / "sessions.yaml", environ={}).scenario
+    assert code == 0
+    assert scenario.load.mode is LoadMode.CONCURRENCY
+    assert scenario.workload.think_time_s == pytest.approx(0.2)
+    assert scenario.load.connections == 4  # 16 statements per second × (200 ms + 50 ms)
+    assert isinstance(scenario.workload.statements[0].queries[0].parameters[0], Sequence)
+
+
+def test_memory_of_a_derived_scenario_does_not_grow_with_the_capture(tmp_path, monkeypatch):
+    monkeypatch.setattr(derive_module, "SESSIONS_MAX", 100)
+    monkeypatch.setattr(derive_module, "PAUSES_MAX", 50)
+    monkeypatch.setattr(derive_module, "VALUES_MAX", 100)
+    manifest = captured(tmp_path / "captured", [row("SELECT a FROM t WHERE b = 5", 0), row(at_s=9_000)])
+    template = next(one for one in manifest.templates if "b = " in one.sql)
+    sent = 100_000
+    manifest = replace(manifest, templates=(replace(template, count=sent),))
+
+    def statements(count: int) -> Iterator[RecordedStatement]:
+        for number in range(count):
+            yield RecordedStatement(
+                session=number // 4, at_ms=number * 90.0, role=StatementRole.READ, template=template.id,
+                sql=f"SELECT a FROM t WHERE b = {number}", ms=10.0,
+            )  # fmt: skip
+
+    def peak_bytes(count: int) -> int:
+        tracemalloc.start()
+        derive(manifest, statements(count), "big")
+        found = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return found
+
+    peak_bytes(10)  # imports and caches
+    few, many = peak_bytes(500), peak_bytes(5_000)
+    assert many < 2 * few
 
 
 def test_what_is_no_capture_and_what_exists_is_refused(tmp_path, capsys):

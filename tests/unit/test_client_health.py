@@ -7,9 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from loadgen.metrics.client_resources import ClientResourceUse
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.window import WindowResult
+from loadgen.metrics.window import ClientResourceUse, WindowResult
 from loadgen.model.threshold import parse_threshold
 from loadgen.rules.client_health import ClientHealth, ClientPart, judge_client, worst
 from loadgen.rules.thresholds import check_threshold

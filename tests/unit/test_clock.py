@@ -1,12 +1,15 @@
 """The clocks: the real one goes on, the fake one moves when told."""
 
 import threading
+import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import loadgen.clock as clock_module
-from loadgen.clock import Clock, FakeClock, SystemClock
+from loadgen.clock import READINGS_KEPT, Clock, FakeClock, Moment, ServerTime, SystemClock, monotonic, monotonic_ns
 
 
 @pytest.mark.parametrize("clock", [SystemClock(), FakeClock()])
@@ -29,11 +32,11 @@ def test_a_wait_that_nobody_ends_says_so(clock: Clock):
 
 @pytest.mark.parametrize("clock", [SystemClock(), FakeClock()])
 def test_a_wait_that_is_already_over_returns_at_once(clock: Clock):
-    before_ns = clock.boottime_ns()
+    before_ns = clock.monotonic_ns()
 
     assert not clock.wait(threading.Event(), -5.0)
-    assert clock.boottime_ns() >= before_ns
-    assert not isinstance(clock, FakeClock) or clock.boottime_ns() == before_ns
+    assert clock.monotonic_ns() >= before_ns
+    assert not isinstance(clock, FakeClock) or clock.monotonic_ns() == before_ns
 
 
 def test_the_system_clock_waits_even_for_absurdly_long():
@@ -50,13 +53,28 @@ def test_the_system_clock_is_aware_and_in_utc():
     assert before <= now <= after
 
 
-def test_where_no_clock_counts_suspend_the_monotonic_one_stands_in(monkeypatch):
-    monkeypatch.setattr(clock_module, "_SUSPEND_COUNTING_CLOCK", None)
-    clock = SystemClock()
+def test_the_clock_goes_on_while_the_machine_is_suspended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CLOCK_MONOTONIC of Linux stands still then: a measurement would have no gap, and a lease would look fresh."""
+    known = {getattr(time, "CLOCK_BOOTTIME", -1): 80, time.CLOCK_MONOTONIC: 60}
+    monkeypatch.setattr(time, "clock_gettime_ns", known.__getitem__)
 
-    before_ns, boottime_ns, after_ns = clock.monotonic_ns(), clock.boottime_ns(), clock.monotonic_ns()
+    assert clock_module._goes_on_while_suspended()() == (80 if hasattr(time, "CLOCK_BOOTTIME") else 60)
 
-    assert before_ns <= boottime_ns <= after_ns
+
+def test_where_no_clock_counts_suspend_the_one_of_python_stands_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: int) -> int:
+        raise OSError
+
+    monkeypatch.setattr(time, "clock_gettime_ns", refused)
+
+    assert clock_module._goes_on_while_suspended() is time.monotonic_ns
+
+
+def test_the_clock_of_clients_is_the_system_clock() -> None:
+    before_ns, client_ns, after_ns = SystemClock().monotonic_ns(), monotonic_ns(), SystemClock().monotonic_ns()
+
+    assert before_ns <= client_ns <= after_ns
+    assert after_ns / 1e9 <= monotonic()
 
 
 def test_fake_time_moves_all_clocks_together():
@@ -66,16 +84,69 @@ def test_fake_time_moves_all_clocks_together():
     clock.wait(threading.Event(), 1.5)
     clock.advance(0.5)
 
-    assert clock.monotonic_ns() == clock.boottime_ns() == 2_000_000_000
+    assert clock.monotonic_ns() == 2_000_000_000
     assert clock.utc_now() - start == timedelta(seconds=2)
 
 
-def test_a_suspended_machine_loses_monotonic_time_only():
-    clock = FakeClock()
-    start = clock.utc_now()
+# --- the server's time -----------------------------------------------------------------------------------------------
 
-    clock.suspend(60)
+NOON = datetime(2026, 11, 15, 12)  # noqa: DTZ001  as Snowflake has it: naive UTC
+MS = 1_000_000
 
-    assert clock.monotonic_ns() == 0
-    assert clock.boottime_ns() == 60_000_000_000
-    assert clock.utc_now() - start == timedelta(minutes=1)
+
+def moment_of(known: ServerTime, server_time: datetime = NOON) -> Moment:
+    found = known.moment(server_time)
+    assert found is not None
+    return found
+
+
+def read(known: ServerTime, *, looked_ms: int, sent_ms: int, answered_ms: int) -> None:
+    """The server's clock is at noon when this process's is at 0; the server looked at it between sending and answer."""
+    known.note(NOON + timedelta(milliseconds=looked_ms), sent_ms * MS, answered_ms * MS)
+
+
+def test_a_moment_of_the_server_is_not_known_before_it_has_answered() -> None:
+    assert ServerTime().moment(NOON) is None
+
+
+def test_a_slow_answer_says_the_time_of_the_server_within_its_round_trip() -> None:
+    known = ServerTime()
+    read(known, looked_ms=20, sent_ms=0, answered_ms=5_000)
+
+    moment = moment_of(known, NOON + timedelta(seconds=60))
+
+    assert abs(moment.at_ns - 60_000 * MS) <= moment.uncertain_ns
+    assert moment.uncertain_ns == 2_501 * MS, "half of the round trip, and the resolution"
+
+
+def test_several_answers_say_it_more_exactly_than_the_best_of_them() -> None:
+    known = ServerTime()
+    read(known, looked_ms=10, sent_ms=0, answered_ms=300)  # nearly all of it on the way back
+    read(known, looked_ms=1_290, sent_ms=1_000, answered_ms=1_300)  # nearly all on the way there
+
+    moment = moment_of(known)
+
+    assert abs(moment.at_ns) <= moment.uncertain_ns <= 11 * MS
+
+
+def test_a_clock_that_was_set_is_believed_from_then_on() -> None:
+    known = ServerTime()
+    read(known, looked_ms=10, sent_ms=0, answered_ms=20)
+    read(known, looked_ms=31_010, sent_ms=1_000, answered_ms=1_020)
+
+    assert abs(moment_of(known).at_ns + 30_000 * MS) <= 11 * MS
+
+
+@given(st.lists(st.tuples(st.integers(0, 5_000), st.integers(0, 5_000)), min_size=1, max_size=50))
+def test_the_moment_lies_within_what_is_said(ways_ms: list[tuple[int, int]]) -> None:
+    """The way there, and the way back."""
+    known = ServerTime()
+    for number, (there_ms, back_ms) in enumerate(ways_ms):
+        sent_ms = number * 1_000
+        looked_ms = sent_ms + there_ms
+        read(known, looked_ms=looked_ms, sent_ms=sent_ms, answered_ms=looked_ms + back_ms)
+
+    moment = moment_of(known)
+
+    assert abs(moment.at_ns) <= moment.uncertain_ns
+    assert moment.uncertain_ns <= (min(there + back for there, back in ways_ms[-READINGS_KEPT:]) / 2 + 1) * MS

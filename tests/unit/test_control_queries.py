@@ -10,9 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.control import batch
-from loadgen.control.rows import TRUNCATION_MARK, clean_json, clean_text, clip_text, details_json, rows_json
-from loadgen.control.sql import load_queries, query_files, without_comments
+from loadgen.control import session
+from loadgen.control.session import (
+    TRUNCATION_MARK,
+    clean_json,
+    clean_text,
+    clip_text,
+    details_json,
+    load_queries,
+    query_files,
+    rows_json,
+    without_comments,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted((ROOT / "schemas" / "queries").glob("*.sql"))
@@ -67,7 +76,10 @@ def test_each_statement_is_about_the_table_of_its_file(path):
             "run_status.server_time",
             "prune.old",
             "prune.old_queued",
+            "prune.old_experiments",
             "prune.warehouse_leases",
+            "prune.experiment_lease",
+            "prune.experiment_leases",
         )
 
 
@@ -182,36 +194,36 @@ def test_details_of_any_shape_become_json(details, kept):
 
 
 def test_a_batch_has_a_limited_number_of_rows():
-    rows = [(number,) for number in range(2 * batch.ROWS_MAX + 1)]
+    rows = [(number,) for number in range(2 * session.ROWS_MAX + 1)]
 
-    batches = list(batch.in_batches(rows))
+    batches = list(session.in_batches(rows))
 
-    assert [len(part) for part in batches] == [batch.ROWS_MAX, batch.ROWS_MAX, 1]
+    assert [len(part) for part in batches] == [session.ROWS_MAX, session.ROWS_MAX, 1]
     assert [row for part in batches for row in part] == rows
 
 
 def test_a_batch_has_a_limited_size():
-    third = "x" * (batch.BYTES_MAX // 3 - len(rows_json([""])) - 2)
+    third = "x" * (session.BYTES_MAX // 3 - len(rows_json([""])) - 2)
     rows = [(third,)] * 4 + [(third * 6,)] + [(third,)]
 
-    batches = list(batch.in_batches(rows))
+    batches = list(session.in_batches(rows))
 
     assert [len(part) for part in batches] == [3, 1, 1, 1]
 
 
 def test_a_text_that_is_not_ascii_counts_as_it_travels():
-    rows = [("é" * (batch.BYTES_MAX // 10),)] * 2
+    rows = [("é" * (session.BYTES_MAX // 10),)] * 2
 
-    assert [len(part) for part in batch.in_batches(rows)] == [1, 1]
+    assert [len(part) for part in session.in_batches(rows)] == [1, 1]
 
 
 def test_no_rows_are_no_batch():
-    assert list(batch.in_batches([])) == []
+    assert list(session.in_batches([])) == []
 
 
 @given(st.lists(st.lists(st.text(max_size=200) | st.integers() | st.none() | st.floats(), max_size=9), max_size=99))
 def test_a_batch_is_as_large_as_its_rows(rows):
-    sizes = [len(rows_json(part).encode()) for part in batch.in_batches(rows)]
+    sizes = [len(rows_json(part).encode()) for part in session.in_batches(rows)]
 
-    assert all(size <= batch.BYTES_MAX for size in sizes)
+    assert all(size <= session.BYTES_MAX for size in sizes)
     assert sum(sizes) <= sum(len(rows_json([row])) for row in rows)

@@ -11,21 +11,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from loadgen.metrics.connections import LoginFailure, ReconnectReason
 from loadgen.metrics.live_metrics import read_live, write_live
+from loadgen.metrics.logins import ConnectionFailure, ReconnectReason
 from loadgen.metrics.window import WindowResult
-from loadgen.model.run import Phase
-from loadgen.model.worker import WorkerStatus, worker_share
-from loadgen.rules.delivered_load import (
-    Delivered,
-    Key,
-    Portion,
-    delivered_connections,
-    login_warnings,
-    shortfalls,
-)
+from loadgen.model.run import Phase, WorkerStatus, worker_share
 from loadgen.rules.liveness import WorkerHealth
 from loadgen.rules.plan import RunPlan, plan_run, planned_connection_ms
+from loadgen.rules.validity import Delivered, Key, Portion, delivered_connections, login_warnings, shortfalls
 from loadgen.scenario.model import Load
 from loadgen.scenario.model import LoadStage as Level
 from loadgen.units import NS_PER_S
@@ -38,7 +30,7 @@ from tests.unit.worker_builders import Pool, Stage
 LEAD_S = 2.0  # connections are open before the plan begins
 LOGIN_NS = NS_PER_S // 2
 ZERO = datetime.fromisoformat("2026-11-15T02:00:00")
-NO = LoginFailure(at=ZERO, code=390_144, text="JWT token is invalid.")
+NO = ConnectionFailure(at=ZERO, code=390_144, text="JWT token is invalid.")
 STEP_S = 0.1
 BAND = 0.005  # around a limit, that is left out
 
@@ -351,3 +343,9 @@ def test_the_key_that_replaces_connections_is_named() -> None:
         "connections.max_statements replaced 812 connections: raise it, or find out why logins are slow"
     )
     assert with_login_cause(plain, {"reopened": {"error": 3}}) == plain
+
+
+def test_logins_in_a_stage_that_was_cancelled_before_it_began_are_no_share_of_anything() -> None:
+    delivered = Delivered(portions={("worker-0", 1): Portion(planned=1_000), ("worker-0", 2): Portion(logging_in=30)})
+
+    assert shortfalls(delivered) == login_warnings(delivered) == []

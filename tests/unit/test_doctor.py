@@ -7,24 +7,16 @@ from unittest.mock import Mock
 import pytest
 
 from loadgen.control.location import ControlPlaneLocation
-from loadgen.control.setup.installer import Prerequisites
-from loadgen.control.setup.migrations import SchemaState, migrations
-from loadgen.doctor import control_plane, offline, server, warehouse
-from loadgen.doctor.check_runner import (
-    BoundedExecutor,
-    CheckedFinding,
-    CheckTimeout,
-    DoctorCheck,
-    exit_code,
-    run_checks,
-)
+from loadgen.control.setup.installer import Prerequisites, SchemaState, migrations
+from loadgen.doctor import offline, server
+from loadgen.doctor.checks import BoundedExecutor, CheckedFinding, CheckTimeout, DoctorCheck, exit_code, run_checks
 from loadgen.doctor.finding import Finding, FindingLevel, failed, ok, warning
 from loadgen.doctor.subject import DoctorSessions, DoctorTarget, KnownFacts
 from loadgen.errors import ConfigurationError
 from loadgen.rules.scenario_plan import plan
 from loadgen.scenario.read import LoadedScenario, parse_scenario
+from loadgen.snowflake.connect import ConnectionProbe
 from loadgen.snowflake.ident import Identifier
-from loadgen.snowflake.probe import ConnectionProbe
 from loadgen.snowflake.profile_lookup import find_profile
 from tests.processes import PATIENCE_S
 
@@ -196,13 +188,13 @@ def test_an_offset_is_told_only_as_far_as_it_is_certain(seconds, error_s, mark):
 
 def test_what_is_not_there_is_named():
     place = ControlPlaneLocation()
-    found = control_plane.ground(Prerequisites(warehouse=False, database=True, schema=False), place, is_embedded=False)
+    found = server.ground(Prerequisites(warehouse=False, database=True, schema=False), place, is_embedded=False)
 
     assert found.mark is FindingLevel.FAILED
     assert found.said.endswith('warehouse "LOADGEN_CONTROL_WH", schema "LOADGEN"."CONTROL"')
     there = Prerequisites(warehouse=True, database=True, schema=True)
-    assert control_plane.ground(there, place, is_embedded=True).details == ()
-    fine = control_plane.ground(there, place, is_embedded=False)
+    assert server.ground(there, place, is_embedded=True).details == ()
+    fine = server.ground(there, place, is_embedded=False)
     assert fine.mark is FindingLevel.OK
     assert fine.details == ("an idle `loadgen pool run` starts the warehouse every 10m: about 2.4 credits a day",)
 
@@ -211,10 +203,10 @@ def test_tables_that_are_missing_stop_a_run_on_an_account():
     none = SchemaState(schema_exists=True, applied=())
     all_there = SchemaState(schema_exists=True, applied=tuple(migration.version for migration in migrations()))
 
-    assert control_plane.tables(none, is_embedded=False).mark is FindingLevel.FAILED
-    assert control_plane.tables(none, is_embedded=True).mark is FindingLevel.WARNING
-    assert control_plane.tables(all_there, is_embedded=False).mark is FindingLevel.OK
-    assert (control_plane.hybrid_count(none), control_plane.hybrid_count(all_there)) == (0, 18)
+    assert server.tables(none, is_embedded=False).mark is FindingLevel.FAILED
+    assert server.tables(none, is_embedded=True).mark is FindingLevel.WARNING
+    assert server.tables(all_there, is_embedded=False).mark is FindingLevel.OK
+    assert (server.hybrid_count(none), server.hybrid_count(all_there)) == (0, 19)
 
 
 # --- the warehouse ---------------------------------------------------------------------------------------------------
@@ -227,9 +219,9 @@ ROW = {
 
 
 def marks(row: dict[str, object], **more) -> list[str]:
-    found = warehouse.WarehouseDescription.from_row({**ROW, **row}, 8)
+    found = server.WarehouseDescription.from_row({**ROW, **row}, 8)
     options = {"is_embedded": False, "connections": 8, **more}
-    return [str(each.mark) for each in warehouse.judge(found, **options)]
+    return [str(each.mark) for each in server.judge(found, **options)]
 
 
 @pytest.mark.parametrize(
@@ -254,7 +246,7 @@ def test_the_embedded_server_s_defaults_are_no_concern():
 
 
 def test_the_warehouse_is_described():
-    (found,) = warehouse.judge(warehouse.WarehouseDescription.from_row(ROW, 8), is_embedded=False, connections=17)
+    (found,) = server.judge(server.WarehouseDescription.from_row(ROW, 8), is_embedded=False, connections=17)
 
     assert found.said == '"BENCH_WH": Medium, generation 2, 2 clusters, suspends after 60 s, started'
     assert found.details == (
@@ -279,15 +271,15 @@ def test_only_harmless_names_become_part_of_a_literal(name, sql):
 
 def test_the_cost_counts_every_cluster_for_as_long_as_the_run_can_last():
     planned = plan(scenario("load: {warmup: 0s, duration: 58m}\ntiming: {drain: 2m}\n"), cores=2).cost
-    found = warehouse.WarehouseDescription.from_row(ROW, 8)
+    found = server.WarehouseDescription.from_row(ROW, 8)
 
-    told = warehouse.cost(planned, found, None)
+    told = server.cost(planned, found, None)
 
     assert told.mark is FindingLevel.OK
     assert told.said.startswith("at most 9.00 credits: 8.00 for Medium, 2 clusters, and 1.00 for the control warehouse")
-    assert warehouse.cost(planned, found, 8.9).mark is FindingLevel.WARNING
-    assert "X-Small 1.00, Small 2.00" in warehouse.cost(planned, None, None).said
-    assert warehouse.cost(None, None, None).said.startswith("none")
+    assert server.cost(planned, found, 8.9).mark is FindingLevel.WARNING
+    assert "X-Small 1.00, Small 2.00" in server.cost(planned, None, None).said
+    assert server.cost(None, None, None).said.startswith("none")
 
 
 # --- how checks are run ----------------------------------------------------------------------------------------------

@@ -7,8 +7,8 @@ import time
 import numpy as np
 import pytest
 
-from loadgen.embedded import service_time
-from loadgen.embedded.service_time import ServiceTimeSampler, ServiceTimeSpec, WakeupTimer, parse_service_time
+from loadgen.embedded import performance_model
+from loadgen.embedded.performance_model import ServiceTimeSampler, ServiceTimeSpec, WakeupTimer, parse_service_time
 from tests.processes import PATIENCE_S
 
 SAMPLES = 20_000
@@ -93,7 +93,7 @@ def test_a_seed_gives_the_same_times_again_and_another_seed_others():
 @pytest.fixture(params=["kernel timer", "loop timers"])
 def any_timer(request, monkeypatch):
     if request.param == "loop timers":
-        monkeypatch.setattr(service_time._KernelTimer, "open", classmethod(lambda _: None))
+        monkeypatch.setattr(performance_model._KernelTimer, "open", classmethod(lambda _: None))
 
 
 @pytest.mark.usefixtures("any_timer")

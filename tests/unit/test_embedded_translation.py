@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from loadgen.embedded import postgres_names
 from loadgen.embedded.catalog import Catalog, CatalogColumn, CatalogDatabase, CatalogSchema, CatalogTable
-from loadgen.embedded.like_pattern import like
+from loadgen.embedded.commands.show import like
+from loadgen.embedded.result import NUMBER, TEXT, declared, described, seconds_text, shortener
 from loadgen.embedded.session import checked
 from loadgen.embedded.sql_errors import SqlError
-from loadgen.embedded.sql_types import NUMBER, TEXT, declared, described, seconds_text, shortener
 from loadgen.embedded.translate import dialect, planner
 from loadgen.embedded.translate.emitter import BindTypes
 from loadgen.embedded.translate.planner import Planner, StatementPlan

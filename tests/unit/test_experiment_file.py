@@ -9,10 +9,11 @@ import pytest
 from click.testing import CliRunner
 
 from loadgen.cli.experiment import experiment
-from loadgen.model.credits import RATES_DATE, WarehouseKind
 from loadgen.model.experiment import ExperimentMetric
+from loadgen.model.warehouse import RATES_DATE, WarehouseKind
 from loadgen.scenario.document import ScenarioProblems
 from loadgen.scenario.experiment import LoadedExperiment, read_experiment
+from orchestrator.experiment.state import config_of, fingerprint_of, only_connections_differ
 
 EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "examples" / "experiments").glob("*.yaml"))
 SCENARIO = """\
@@ -192,6 +193,19 @@ def test_equal_arms_are_an_a_a_comparison_and_worth_a_warning(tmp_path):
     assert [one.what for one in loaded.warnings] == ["is the same as arm few: an A/A comparison"]
 
 
+@pytest.mark.parametrize(
+    ("warehouse", "count"), [("{name: W, size: Small}", 1), ("{name: W, create: true}", 1), ("W", 0)]
+)
+def test_a_warehouse_with_cold_caches_and_no_warmup_is_worth_a_warning(tmp_path, warehouse, count):
+    text = MINIMAL.replace("many: {set", f"many: {{warehouse: {warehouse}, set")
+
+    cold = read(tmp_path, text, SCENARIO.replace("warmup: 1s", "warmup: 0s")).warnings
+
+    assert [one.what for one in cold if "its caches are cold" in one.what] == [one.what for one in cold][:count]
+    assert len(cold) == count
+    assert read(tmp_path, text).warnings == ()
+
+
 def test_a_file_that_is_not_there_is_one_problem(tmp_path):
     with pytest.raises(ScenarioProblems, match="cannot be read"):
         read_experiment(tmp_path / "e.yaml", environ={})
@@ -209,3 +223,41 @@ def test_examples_are_valid_and_can_be_planned(path):
 
 def test_all_examples_are_there():
     assert {path.stem for path in EXAMPLES} == {"two_queries", "hybrid_or_standard", "warehouse_size", "gen2"}
+
+
+ON_A_WAREHOUSE = MINIMAL.replace("many: {set: {load.connections: 8}}", "many: {warehouse: {name: W, size: Small}}")
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_same"),
+    [
+        ("{name: W, size: S}", True),
+        ("{name: W, size: Small, create: false}", True),
+        ("{name: W, size: 4X-Large}", False),
+        ("{name: W, size: Small, max_clusters: 5}", False),
+        ("{name: W, size: Small, create: true}", False),
+        ("{name: W}", False),
+        ("{name: X, size: Small}", False),
+    ],
+)
+def test_arms_with_other_settings_of_a_warehouse_are_another_experiment(tmp_path, settings, is_same):
+    begun = fingerprint_of(config_of(read(tmp_path, ON_A_WAREHOUSE)))
+
+    resumed = fingerprint_of(config_of(read(tmp_path, ON_A_WAREHOUSE.replace("{name: W, size: Small}", settings))))
+
+    assert (resumed == begun) is is_same
+
+
+@pytest.mark.parametrize(
+    ("many", "is_true"),
+    [
+        ("{set: {load.connections: 8}}", True),
+        ("{set: {load.connections: 8, load.duration: 6s}}", False),
+        ("{set: {load.connections: 8}, warehouse: W}", False),
+        ("{set: {load.connections: 8}, warehouse: {name: W, size: Small}}", False),
+    ],
+)
+def test_a_scaling_curve_needs_arms_that_differ_in_connections_alone(tmp_path, many, is_true):
+    loaded = read(tmp_path, MINIMAL.replace("{set: {load.connections: 8}}", many))
+
+    assert only_connections_differ(loaded) is is_true

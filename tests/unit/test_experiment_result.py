@@ -9,14 +9,19 @@ import re
 import pytest
 
 from loadgen.metrics.window import MergedWindows, merge
-from loadgen.model.credits import Cloud, WarehouseKind, snowflake_rates
 from loadgen.model.experiment import ExperimentMetric
 from loadgen.model.threshold import parse_threshold
-from loadgen.report.experiment import ExperimentFacts, block_lines, experiment_document, experiment_text, progress_text
-from loadgen.results.run_record import kind_of
-from loadgen.rules.experiment import ExperimentDesign, compare_arms, design_of
-from loadgen.rules.experiment_plan import experiment_plan_data, experiment_plan_text, plan_experiment
+from loadgen.model.warehouse import Cloud, WarehouseKind, kind_shown, shown_row, snowflake_rates
+from loadgen.report.experiment import ExperimentFacts, block_lines, experiment_document, experiment_text
+from loadgen.rules.experiment import (
+    ExperimentDesign,
+    design_of,
+    experiment_plan_data,
+    experiment_plan_text,
+    plan_experiment,
+)
 from loadgen.rules.measurement import (
+    MeasuredWarehouse,
     Measurement,
     MeasurementFigures,
     MeasurementOutcome,
@@ -68,6 +73,7 @@ def test_figures_are_those_of_the_measured_span():
     assert figures.credits == pytest.approx(2 * 2 * merged.seconds / 3600)
     assert figures.values["price"] == pytest.approx(3.0 * figures.credits)
     assert (figures.inside, figures.error_rate, figures.statements) == (True, 0.0, 1_000)
+    assert figures.warehouse == MeasuredWarehouse(size="Small", kind=WarehouseKind.GEN1, clusters=2)
     assert billed_of(source(merged, SMALL), RATES) == pytest.approx(4 * (30.0 + merged.seconds) / 3600)
 
 
@@ -86,7 +92,7 @@ def test_what_cannot_be_known_is_named():
     figures, missing = figures_of(source(measured([10.0] * 5)), METRICS, [parse_threshold("p50 < 1ms")], RATES, 1.0)
 
     assert [text.split(" is ")[0] for text in missing] == ["a.p95", "price"]
-    assert (figures.credits, figures.served, figures.inside) == (None, None, False)
+    assert (figures.credits, figures.price(1.0), figures.inside) == (None, None, False)
 
 
 def test_figures_survive_being_stored():
@@ -108,7 +114,7 @@ def test_figures_survive_being_stored():
     ],
 )
 def test_the_kind_of_a_warehouse_is_what_it_said(raw, kind):
-    assert kind_of(raw) is kind
+    assert kind_shown(shown_row(raw)) is kind
 
 
 # --- blocks ----------------------------------------------------------------------------------------------------------
@@ -160,6 +166,15 @@ def test_a_block_counts_when_every_arm_has_a_usable_measurement():
     assert [block.number for block in complete_blocks(design(), rows)] == [1, 3]
 
 
+def test_a_block_says_which_arms_were_outside_the_limits():
+    rows = [measurement(1, "a"), measurement(1, "b", inside=False), measurement(2, "a"), measurement(2, "b")]
+
+    blocks = complete_blocks(design(), rows)
+
+    assert [block.outside for block in blocks] == [{"b"}, set()]
+    assert block_lines(design(), blocks, "USD")[-1] == "  price of b  outside the limits  1 USD"
+
+
 def test_a_measurement_that_is_listed_twice_counts_once():
     rows = [measurement(1, "a"), measurement(1, "b")] * 2
 
@@ -186,6 +201,7 @@ def facts(rows, *, arms=("a", "b"), begun=None, **changes):
         "begun": begun if begun is not None else max((row.block for row in rows), default=0),
         "measured": rows,
         "connections": {},
+        "only_connections_differ": True,
         "verdict": "decided",
         "exit_code": 0,
         "reason": "every pair is decided in every metric",
@@ -258,16 +274,6 @@ def test_the_text_has_verdict_answer_arms_and_pairs():
     assert "estimated" in lines[-1]
 
 
-def test_what_is_open_is_told_after_a_block_with_what_would_decide_it():
-    rows = [one for one in eight_blocks(p95=10.5, price=1.04) if one.block <= 4]
-    found = compare_arms(design(), complete_blocks(design(), rows), final=False)
-
-    text = progress_text(design(), found)
-
-    assert text.startswith("0 of 2 comparisons are decided; open: p95 of b compared with a +5.3 %")
-    assert re.search(r"\(.* %\), decided after about \d+ blocks; price of b", text)
-
-
 def test_what_was_measured_is_told_block_by_block():
     blocks = complete_blocks(design(), [one for one in eight_blocks(p95=5.0, price=0.5) if one.block <= 2])
 
@@ -284,31 +290,80 @@ def test_what_was_measured_is_told_block_by_block():
 # --- the plan --------------------------------------------------------------------------------------------------------
 
 
-def test_a_plan_tells_order_time_worst_case_credits_and_the_detectable_difference(tmp_path):
-    (tmp_path / "s.yaml").write_text(
+def planned(folder, arms="{a: {}, b: {set: {load.connections: 8}}}", more=""):
+    (folder / "s.yaml").write_text(
         "version: 1\nname: s\nconnection: prod\nworkload: {statements: [{name: a, sql: SELECT 1}]}\n"
         "load: {connections: 4, warmup: 10s, duration: 50s}\n"
     )
-    (tmp_path / "e.yaml").write_text(
-        "version: 1\nname: e\nscenario: s.yaml\narms: {a: {}, b: {set: {load.connections: 8}}}\nreference: a\n"
-        "metrics: {p95: 5%}\nwashout: 5s\nblocks: {minimum: 4, maximum: 10}\n"
+    (folder / "e.yaml").write_text(
+        f"version: 1\nname: e\nscenario: s.yaml\narms: {arms}\nreference: a\n"
+        f"metrics: {{p95: 5%}}\nwashout: 5s\nblocks: {{minimum: 4, maximum: 10}}\n{more}"
     )
-    loaded = read_experiment(tmp_path / "e.yaml", environ={})
+    loaded = read_experiment(folder / "e.yaml", environ={})
     scenarios = {name: arm.scenario for name, arm in loaded.arms.items()}
     plans = {name: plan(arm, cores=2) for name, arm in loaded.arms.items()}
-    made = plan_experiment(
-        loaded.file,
-        design_of(loaded.file),
-        scenarios,
-        plans,
-    )
+    return plan_experiment(loaded.file, design_of(loaded.file), scenarios, plans)
+
+
+def test_a_plan_tells_order_time_worst_case_credits_and_the_detectable_difference(tmp_path):
+    made = planned(tmp_path)
 
     assert made.block_s == 2 * (5 + 10 + 50)
     assert made.longest_s == 10 * 2 * 2 * (5 + 10 + 50 + 120)
-    assert made.credits_max is not None
-    assert dict(made.credits_max)["X-Small"] == pytest.approx(10 * 2 * 2 * 180 / 3600)
+    assert made.credits is not None
+    assert made.credits.by_size["X-Small"] == pytest.approx(10 * 2 * 2 * 180 / 3600)
+    assert made.credits.total is None
     assert 0.04 < made.detectable < 0.08
     text = experiment_plan_text(made)
     assert "block 1: " in text
     assert "4 blocks at least, about 8m 40s; all 10, about 21m 40s." in text
-    assert math.isclose(experiment_plan_data(made)["credits_max"]["Small"], 2 * dict(made.credits_max)["X-Small"])
+    assert "if every arm had a warehouse of this size: X-Small 2.00, Small 4.00" in text
+    told = experiment_plan_data(made)["credits"]
+    assert math.isclose(told["by_size"]["Small"], 2 * made.credits.by_size["X-Small"])
+
+
+SIZED = (
+    "{a: {warehouse: {name: A, size: Small, query_acceleration: true}},"
+    " b: {warehouse: {name: B, size: X-Small, generation: 2, max_clusters: 3}}}"
+)
+
+
+def test_a_plan_has_the_credits_of_each_arm_by_its_size_generation_and_clusters(tmp_path):
+    made = planned(tmp_path, SIZED, "budget: {credits: 0.6}\n")
+
+    each_h = 10 * 2 * 180 / 3600
+    assert made.credits is not None
+    assert dict(made.credits.by_arm) == {"a": pytest.approx(2 * each_h), "b": pytest.approx(3 * 1.35 * each_h)}
+    assert made.credits.total == pytest.approx((2 + 3 * 1.35) * each_h)
+    assert made.credits.by_size == {}
+    assert made.credits.block == pytest.approx((2 + 3 * 1.35) * 60 / 3600)
+    text = experiment_plan_text(made)
+    assert "by arm: a 2.00, b 4.05; together 6.05." in text
+    assert "budget.credits, 0.6, has room for 5 blocks at most." in text
+    assert "Without query acceleration, which is on for a: its credits are not estimated." in text
+
+
+def test_an_arm_whose_size_is_not_known_has_a_table_beside_the_others(tmp_path):
+    arms = "{a: {warehouse: {name: A, size: Small}}, b: {warehouse: {name: B, min_clusters: 2, max_clusters: 2}}}"
+
+    made = planned(tmp_path, arms, "budget: {credits: 9}\n")
+
+    assert made.credits is not None
+    assert (dict(made.credits.by_arm), made.credits.block) == ({"a": pytest.approx(2.0)}, None)
+    assert made.credits.by_size["Medium"] == pytest.approx(2 + 2 * 4)
+    assert "budget.credits is 9: no block is begun that may exceed it." in experiment_plan_text(made)
+    assert "if every other arm had a warehouse of this size: X-Small 4.00" in experiment_plan_text(made)
+
+
+@pytest.mark.parametrize(("time", "blocks"), [("1h", 10), ("11m", 5), ("5m", 2)])
+def test_what_can_be_found_is_told_for_the_blocks_that_the_budget_allows(tmp_path, time, blocks):
+    whole, short = planned(tmp_path), planned(tmp_path, more=f"budget: {{time: {time}}}\n")
+
+    assert short.blocks_possible == experiment_plan_data(short)["blocks_in_budget"] == blocks
+    text = experiment_plan_text(short)
+    assert (short.detectable > whole.detectable) is (blocks < 10)
+    assert ("within the 5 blocks that the budget allows" in text) is (blocks == 5)
+    assert ("With blocks.maximum: 5 the last of them would be the planned last look:" in text) is (blocks == 5)
+    assert ("None within the 2 blocks that the budget allows." in text) is (blocks == 2)
+    assert ("2 blocks at most, and 4 are needed to decide" in text) is (blocks == 2)
+    assert experiment_plan_data(planned(tmp_path, more="budget: {time: 5m}\n"))["found_at_3_percent_noise"] is None

@@ -8,8 +8,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from loadgen.model.credits import Cloud, WarehouseKind, size_name, snowflake_rates
+from loadgen.embedded.performance_model import PerformanceModel
 from loadgen.model.experiment import Decision, ExperimentEnding, ExperimentMetric
+from loadgen.model.warehouse import Cloud, WarehouseKind, snowflake_rates
 from loadgen.rules.experiment import (
     BlockValues,
     ExperimentBudget,
@@ -22,13 +23,8 @@ from loadgen.rules.experiment import (
     dominated_arms,
     next_step,
 )
-from loadgen.rules.price import (
-    ServedStatements,
-    WarehouseSample,
-    billed_credits,
-    credits_between,
-    price_per_thousand,
-)
+from loadgen.rules.measurement import MeasurementFigures
+from loadgen.rules.price import WarehouseSample, credits_between
 
 P95, QPS, PRICE = map(ExperimentMetric.parse, ("p95", "qps", "price"))
 RATES = snowflake_rates(Cloud.AWS)
@@ -214,21 +210,57 @@ def test_no_block_is_begun_that_may_exceed_the_budget():
 
 # --- frontier --------------------------------------------------------------------------------------------------------
 
-# Known tables: price per 1,000 statements and p95 by arm. Those in the second part are dominated.
-KNOWN = {
-    "xs": {PRICE: 1.00, P95: 80.0},
-    "s": {PRICE: 1.30, P95: 45.0},
-    "m": {PRICE: 2.10, P95: 30.0},
-    "l": {PRICE: 4.00, P95: 34.0},  # dearer and slower than m
-    "two-xs": {PRICE: 1.55, P95: 80.0},  # dearer than xs and s, and as slow as xs
+# The embedded server's model, with its known speeds and credits. 8 connections, 4 slots for each cluster.
+MODEL = PerformanceModel(
+    speed={"X-Small": 1.0, "Small": 1.9, "Medium": 3.5, "Large": 3.0}, generation={"1": 1.0, "2": 1.6}
+)
+ARMS = {  # size, generation, clusters
+    "xs": ("X-Small", "1", 1),
+    "xs2": ("X-Small", "2", 1),
+    "s": ("Small", "1", 1),
+    "m": ("Medium", "1", 1),
+    "l": ("Large", "1", 1),
+    "three-xs": ("X-Small", "1", 3),
 }
+CONNECTIONS, SLOTS, SERVICE_S, MEASURED_S = 8, 4, 0.1, 600.0
+
+
+def modelled(size, generation, clusters):
+    """What a measurement on such a warehouse finds: all connections share the slots."""
+    service_s = SERVICE_S * MODEL.time_factor(size, generation, math.inf)
+    busy = min(CONNECTIONS, SLOTS * clusters)
+    kind = WarehouseKind.GEN2 if generation == "2" else WarehouseKind.GEN1
+    samples = [WarehouseSample(at_s=0.0, size=size, kind=kind, clusters=clusters)]
+    figures = MeasurementFigures(
+        values={},
+        latency_ms={},
+        qps=busy / service_s,
+        error_rate=0.0,
+        statements=round(MEASURED_S * busy / service_s),
+        credits=credits_between(samples, 0.0, MEASURED_S, RATES),
+    )
+    return {PRICE: figures.price(3.0), P95: 1e3 * service_s * CONNECTIONS / busy}
+
+
+def test_credits_of_the_model_are_those_of_the_rate_table():
+    for size, generation, _ in ARMS.values():
+        kind = WarehouseKind.GEN2 if generation == "2" else WarehouseKind.GEN1
+        assert RATES.of(size, kind) == pytest.approx(MODEL.credits_per_hour(size, generation))
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_frontier_of_a_known_table_is_exactly_right(seed):
-    plan = design(tuple(KNOWN), {PRICE: 0.05, P95: 0.05}, minimum=4)
+def test_the_frontier_of_the_embedded_model_is_exactly_right(seed):
+    known = {arm: modelled(*warehouse) for arm, warehouse in ARMS.items()}
+    true = {
+        arm
+        for arm, mine in known.items()
+        if not any(
+            other is not mine and all(other[metric] <= mine[metric] for metric in mine) for other in known.values()
+        )
+    }
+    plan = design(tuple(ARMS), {PRICE: 0.05, P95: 0.05}, minimum=4)
     blocks: list[BlockValues] = []
-    every = blocks_of(KNOWN, plan.blocks_max, seed=seed)
+    every = blocks_of(known, plan.blocks_max, seed=seed)
     ended = None
     while ended is None:
         blocks.append(every[len(blocks)])
@@ -237,10 +269,11 @@ def test_the_frontier_of_a_known_table_is_exactly_right(seed):
 
     dominated = dominated_arms(plan, found, plan.arms)
 
+    assert true == {"xs2", "s", "m"}
     assert dominated is not None
-    assert set(dominated) == {"l", "two-xs"}
-    assert set(dominated["l"]) == {"m"}
-    assert "s" in dominated["two-xs"]
+    assert ARMS.keys() - dominated.keys() == true
+    assert "m" in dominated["l"]
+    assert "xs2" in dominated["xs"]
 
 
 def test_what_is_undecided_dominates_nothing():
@@ -254,72 +287,3 @@ def test_without_price_or_latency_there_is_no_frontier():
     plan = design()
 
     assert dominated_arms(plan, compare_arms(plan, [], final=False), plan.arms) is None
-
-
-# --- price -----------------------------------------------------------------------------------------------------------
-
-
-def sample(at_s, size="X-Small", clusters=1, kind=WarehouseKind.GEN1):
-    return WarehouseSample(at_s=at_s, size=size, kind=kind, clusters=clusters)
-
-
-@pytest.mark.parametrize(
-    ("size", "kind", "rate"),
-    [
-        ("X-Small", WarehouseKind.GEN1, 1.0),
-        ("XSMALL", WarehouseKind.GEN1, 1.0),
-        ("6X-Large", WarehouseKind.GEN1, 512.0),
-        ("Small", WarehouseKind.GEN2, 2.7),
-        ("5X-Large", WarehouseKind.GEN2, None),
-        ("Medium", WarehouseKind.SNOWPARK_OPTIMIZED, 6.0),
-        ("Small", WarehouseKind.SNOWPARK_OPTIMIZED, None),
-        ("ADAPTIVE", WarehouseKind.GEN1, None),
-        (None, WarehouseKind.GEN1, None),
-    ],
-)
-def test_rates_are_by_size_and_kind(size, kind, rate):
-    assert RATES.of(size, kind) == (None if rate is None else pytest.approx(rate))
-
-
-def test_generation_2_is_cheaper_on_azure():
-    assert snowflake_rates(Cloud.AZURE).of("Small", WarehouseKind.GEN2) == 2.5
-
-
-@pytest.mark.parametrize("text", ["2X-Large", "2XLARGE", "X2LARGE", "XXLARGE", "2x-large"])
-def test_sizes_have_several_spellings(text):
-    assert size_name(text) == "2X-Large"
-
-
-def test_credits_are_rate_by_clusters_by_time():
-    samples = [sample(-5), sample(HOUR / 2, clusters=2), sample(HOUR, size="Small", clusters=1)]
-
-    assert credits_between(samples, 0, HOUR / 2, RATES) == pytest.approx(0.5)
-    assert credits_between(samples, 0, HOUR, RATES) == pytest.approx(0.5 + 1.0)
-    assert credits_between(samples, 0, 2 * HOUR, RATES) == pytest.approx(0.5 + 1.0 + 2.0)
-
-
-def test_a_span_before_the_first_look_is_as_that_shows():
-    assert credits_between([sample(10)], 0, HOUR, RATES) == pytest.approx(1.0)
-
-
-def test_what_was_not_seen_or_has_no_rate_has_no_price():
-    assert credits_between([], 0, 10, RATES) is None
-    assert credits_between([sample(0, size="ADAPTIVE")], 0, 10, RATES) is None
-
-
-def test_a_cluster_that_starts_is_billed_for_at_least_a_minute():
-    samples = [sample(0), sample(10, clusters=2), sample(20), sample(100)]
-
-    assert billed_credits(samples, 100, RATES) == pytest.approx((100 + 10 + 50) / HOUR)
-    assert billed_credits([sample(0), sample(10, clusters=2), sample(90)], 100, RATES) == pytest.approx(
-        (100 + 80) / HOUR
-    )
-
-
-def test_measurements_outside_the_limits_cost_and_serve_nothing():
-    inside = ServedStatements(credits=0.5, statements=10_000, inside=True)
-    outside = ServedStatements(credits=0.5, statements=90_000, inside=False)
-
-    assert price_per_thousand([inside], 3.0) == pytest.approx(0.15)
-    assert price_per_thousand([inside, outside], 3.0) == pytest.approx(0.30)
-    assert price_per_thousand([outside], 3.0) is None

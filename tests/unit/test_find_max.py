@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadgen.metrics.client_resources import ClientResourceUse
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.tally import StatementTally
+from loadgen.metrics.window import ClientResourceUse
 from loadgen.model.threshold import parse_threshold
 from loadgen.rules.find_max import FindMaxSearch, SearchConfidence, SearchStage
 from loadgen.rules.find_max_step import EXTEND_MAX, JudgedStep, StepOutcome

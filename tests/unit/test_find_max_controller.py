@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 
-from loadgen.control.rows import ParsedRows, RowUnreadable
+from loadgen.control.session import ParsedRows, RowUnreadable
 from loadgen.control.tables.find_max_step_history import StepRecord
-from loadgen.metrics.client_resources import ClientResourceUse
 from loadgen.metrics.connections import ConnectionTime
 from loadgen.metrics.tally import StatementTally
-from loadgen.metrics.window import WindowResult, merge
-from loadgen.metrics.window_codec import WindowRow
+from loadgen.metrics.window import ClientResourceUse, WindowResult, WindowRow, merge
 from loadgen.results.run_record import measured_windows
 from loadgen.rules.liveness import WorkerHealth
 from loadgen.scenario.model import FindMaxSettings, OnWorkerLoss
@@ -191,6 +189,17 @@ def test_a_step_with_a_saturated_client_is_repeated_and_then_bounds_the_search()
     assert "at least 15 connections held: limited by the client at 25" in found["reason"]
     assert led.controller.obstacle is None, "the baseline and the best step are fine, and they are what counts"
     assert [step.target for step in led.controller.deciding_steps] == [5, 15]
+
+
+def test_validity_rests_on_the_step_that_took_the_place_of_a_disturbed_baseline() -> None:
+    led = Led()
+    led.step(tally((40.0,) * 500))  # disturbed
+    led.step()  # 15 connections, and clearly faster: it is what the next ones are compared with
+    led.step(tally((39.0,) * 500))
+
+    assert led.outcomes == [(5, "STABLE"), (15, "STABLE"), (25, "DEGRADED")]
+    assert led.controller.search.baseline_p95_ms == pytest.approx(20.0, rel=0.02)
+    assert [step.number for step in led.controller.deciding_steps] == [2, 1, 3], "not the first one"
 
 
 def test_a_first_level_that_the_client_limits_makes_the_search_worthless() -> None:

@@ -17,6 +17,7 @@ from orchestrator.run_environment import (
     dropped_warnings,
     foreign_statements,
     foreign_use,
+    judge_foreign_load,
     own_load_of_steps,
     unobserved_load,
 )
@@ -167,3 +168,14 @@ def test_a_history_in_another_form_is_no_reason_against_a_run(answer, monkeypatc
 
     with pytest.raises(HistoryFailed, match="in a form that is not known"):
         history.use("WH", HistorySlice(start_ms=0, end_ms=1))
+
+
+def test_what_the_history_shows_of_others_is_proof_everywhere_and_polls_are_on_the_embedded_server_only() -> None:
+    polled_only = {"used": None, "polled": "polled", "unobserved": "unobserved"}
+
+    elsewhere = judge_foreign_load(**{**polled_only, "used": "used"}, is_exact=False)
+    assert (elsewhere.disturbances, elsewhere.warnings) == (("used",), ("unobserved",))
+    elsewhere = judge_foreign_load(**polled_only, is_exact=False)
+    assert (elsewhere.disturbances, elsewhere.warnings) == ((), ("polled", "unobserved"))
+    embedded = judge_foreign_load(**polled_only, is_exact=True)
+    assert (embedded.disturbances, embedded.warnings) == (("polled", "unobserved"), ())

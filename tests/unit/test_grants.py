@@ -8,12 +8,19 @@ import sqlglot
 from click.testing import CliRunner
 from sqlglot import exp
 
-from loadgen.cli.grants import grants as command
+from loadgen.cli.setup import grants as command
 from loadgen.control.location import ControlPlaneLocation
-from loadgen.control.setup.grants import QUEUE, GrantTarget, control_needs, control_statements, grants, script
-from loadgen.control.setup.migrations import migrations
-from loadgen.control.setup.privileges import required_privileges
-from loadgen.control.sql import load_queries, query_files
+from loadgen.control.session import load_queries, query_files
+from loadgen.control.setup.grants import (
+    QUEUE,
+    GrantTarget,
+    control_needs,
+    control_statements,
+    grants,
+    required_privileges,
+    script,
+)
+from loadgen.control.setup.installer import migrations
 from loadgen.errors import ConfigurationError
 from loadgen.scenario.read import parse_scenario, read_scenario
 from loadgen.snowflake.ident import Identifier, InvalidIdentifier, QualifiedName

@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import json
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.metrics.connections import (
-    LOGIN_FAILURES_KEPT,
-    ConnectionMeter,
-    ConnectionTime,
+from loadgen.metrics.connections import ConnectionMeter, ConnectionTime, read_time, time_data
+from loadgen.metrics.json_fields import InvalidMetrics, JsonFields
+from loadgen.metrics.logins import (
+    FAILURES_KEPT,
+    ConnectionFailure,
     LoginCounts,
-    LoginFailure,
     ReconnectReason,
     logins_data,
     read_logins,
-    read_time,
-    time_data,
 )
-from loadgen.metrics.json_fields import InvalidMetrics, JsonFields
 from loadgen.units import NS_PER_MS, NS_PER_S
 from loadgen.workload.ramp import Ramp
 
 MOMENT = datetime(2026, 11, 15, 2, 0, 0)  # noqa: DTZ001 (naive UTC, as everywhere in results)
-NO = LoginFailure(at=MOMENT, code=390_100, text="Incorrect username or password.")
+NO = ConnectionFailure(at=MOMENT, code=390_100, text="Incorrect username or password.")
 
 
 class Slots:
@@ -51,6 +49,10 @@ class Slots:
 
     def gone(self, slot: int, at_ms: int) -> None:
         self.meter.gone(slot, at_ms * NS_PER_MS)
+
+    def complete_ms(self) -> int | None:
+        since_ns = self.meter.complete_since_ns
+        return None if since_ns is None else since_ns // NS_PER_MS
 
     def time(self, at_ms: int, window: int = 1) -> tuple[int, int, int]:
         """Planned, delivered, and logging in."""
@@ -109,7 +111,7 @@ def test_the_pause_after_statements_without_an_answer_is_missing() -> None:
     meter.paused(0, 2 * NS_PER_S)
     meter.resumed(0, 5 * NS_PER_S)
 
-    assert meter.is_complete(5 * NS_PER_S)
+    assert meter.complete_since_ns == 5 * NS_PER_S
     assert meter.time(0, 6 * NS_PER_S) == ConnectionTime(planned_ms=6_000, delivered_ms=3_000)
 
 
@@ -170,17 +172,38 @@ def test_a_window_that_is_opened_late_has_its_time_from_the_moment_it_was_meant_
 def test_complete_means_that_no_planned_connection_is_missing() -> None:
     slots = Slots(2)
     slots.connected(0, 0)
-    assert not slots.meter.is_complete(0)
+    assert slots.complete_ms() is None
 
-    slots.connected(1, 0)
-    assert slots.meter.is_complete(0)
+    slots.connected(1, 50)
+    assert slots.complete_ms() == 50
 
     slots.began(0, 100, again=True)
-    assert slots.meter.is_complete(100 * NS_PER_MS), "it is being opened again"
+    assert slots.complete_ms() == 50, "it is being opened again"
 
     slots.refused(0, 200)
     slots.connected(2, 200)
-    assert not slots.meter.is_complete(200 * NS_PER_MS)
+    assert slots.complete_ms() is None
+
+    slots.connected(0, 300)
+    assert slots.complete_ms() == 300
+
+    slots.meter.plan(Ramp(origin=3, target=3), 400 * NS_PER_MS)
+    assert slots.complete_ms() == 300
+    slots.meter.plan(Ramp(origin=4, target=4), 500 * NS_PER_MS)
+    assert slots.complete_ms() is None
+
+
+def test_connections_that_were_refused_for_a_while_are_complete_only_since_they_were_reopened() -> None:
+    slots = Slots(4)
+    for slot in range(4):
+        slots.connected(slot, 0)
+    for slot in range(4):
+        slots.refused(slot, 10_000)
+    for slot in range(4):
+        slots.connected(slot, 30_000, ReconnectReason.SESSION_LOST)
+
+    assert slots.complete_ms() == 30_000
+    assert slots.time(60_000) == (240_000, 160_000, 0)
 
 
 moves = st.lists(
@@ -240,7 +263,9 @@ def test_every_millisecond_of_every_slot_is_accounted_for(moves, low, high, ramp
 def test_logins_are_counted_with_why_and_the_newest_refusals_are_kept() -> None:
     slots = Slots(2)
     for at_ms in range(8):
-        slots.meter.login_refused(0, at_ms, LoginFailure(at=MOMENT + timedelta(seconds=at_ms), code=at_ms, text="no"))
+        slots.meter.login_refused(
+            0, at_ms, ConnectionFailure(at=MOMENT + timedelta(seconds=at_ms), code=at_ms, text="no")
+        )
     slots.connected(0, 10)
     slots.connected(0, 20, ReconnectReason.MAX_AGE)
     slots.connected(1, 30, ReconnectReason.MAX_AGE)
@@ -253,18 +278,71 @@ def test_logins_are_counted_with_why_and_the_newest_refusals_are_kept() -> None:
     assert [refusal.code for refusal in logins.last_refused] == [3, 4, 5, 6, 7]
 
 
-refusals = st.builds(
-    LoginFailure,
+def failure(second: float, code: int | None = 390_111, text: str = "gone", **more: Any) -> ConnectionFailure:
+    return ConnectionFailure(at=MOMENT + timedelta(seconds=second), code=code, text=text, **more)
+
+
+def test_connections_lost_with_one_cause_in_one_second_are_one_entry() -> None:
+    lost, error = ReconnectReason.SESSION_LOST, ReconnectReason.ERROR
+    slots = Slots(1)
+    for one in (
+        failure(0.0, text="session 1 is gone", slot=7, reason=lost),
+        failure(0.4, code=None, text="reset", reason=error),
+        failure(0.5, text="session 2 is gone", slot=8, reason=lost),
+        failure(0.9, code=None, text="hung", reason=error),
+        failure(1.0, text="session 3 is gone", slot=9, reason=lost),
+    ):
+        slots.meter.lost(one)
+
+    kept = slots.meter.logins.last_lost
+
+    assert [(one.text, one.slot, one.count) for one in kept] == [
+        ("session 1 is gone", 7, 2),
+        ("reset", None, 1),
+        ("hung", None, 1),
+        ("session 3 is gone", 9, 1),
+    ]
+
+
+def test_a_thousand_refused_logins_of_one_second_do_not_push_out_what_was_before() -> None:
+    slots = Slots(1)
+    for one in (failure(0.0, code=1), *[failure(5.0)] * 1_000):
+        slots.meter.login_refused(0, 0, one)
+
+    assert [(one.code, one.count) for one in slots.meter.logins.last_refused] == [(1, 1), (390_111, 1_000)]
+
+
+def test_the_counts_of_a_second_are_what_was_added() -> None:
+    before = LoginCounts(opened=8, reopened={ReconnectReason.MAX_AGE: 2}, refused=1)
+    now = LoginCounts(
+        opened=12,
+        reopened={ReconnectReason.MAX_AGE: 3, ReconnectReason.SESSION_LOST: 2, ReconnectReason.ERROR: 1},
+        refused=4,
+    )
+
+    added = now.since(before)
+
+    assert (added.opened, added.refused, added.lost, sum(added.reopened.values())) == (4, 3, 3, 4)
+    assert before.since(now) == before, "a new process began at 0"
+
+
+failures = st.builds(
+    ConnectionFailure,
     at=st.integers(0, 10**6).map(lambda ms: MOMENT + timedelta(milliseconds=ms)),
+    slot=st.none() | st.integers(0, 10**4),
+    reason=st.none() | st.sampled_from(ReconnectReason),
     code=st.none() | st.integers(0, 10**6),
     text=st.text(st.characters(codec="ascii", exclude_categories=["C"]), max_size=50),
+    count=st.integers(1, 10**6),
 )
+kept_failures = st.lists(failures, max_size=FAILURES_KEPT).map(tuple)
 all_logins = st.builds(
     LoginCounts,
     opened=st.integers(0, 10**6),
     reopened=st.dictionaries(st.sampled_from(ReconnectReason), st.integers(1, 10**6)),
     refused=st.integers(0, 10**6),
-    last_refused=st.lists(refusals, max_size=LOGIN_FAILURES_KEPT).map(tuple),
+    last_refused=kept_failures,
+    last_lost=kept_failures,
 )
 
 
@@ -278,7 +356,7 @@ def test_logins_of_workers_add(left, right) -> None:
     both = left + right
 
     assert (both.opened, both.refused) == (left.opened + right.opened, left.refused + right.refused)
-    assert len(both.last_refused) == min(LOGIN_FAILURES_KEPT, len(left.last_refused) + len(right.last_refused))
+    assert len(both.last_refused) == min(FAILURES_KEPT, len(left.last_refused) + len(right.last_refused))
     assert list(both.last_refused) == sorted(both.last_refused, key=lambda refusal: refusal.at)
 
 
@@ -312,11 +390,3 @@ def test_connection_time_of_a_process_that_was_stopped_is_missing() -> None:
     stopped = time.while_running(2_500, 10_000)
     assert stopped == ConnectionTime(planned_ms=40_000, delivered_ms=29_250, logging_in_ms=300)
     assert time.while_running(10_001, 10_000).delivered_ms == 0
-
-
-@pytest.mark.parametrize("at", ["yesterday", 7, None])
-def test_a_refusal_without_a_moment_is_refused(at) -> None:
-    said = {**logins_data(LoginCounts()), "last_refused": [{"at": at, "code": None, "text": "no"}]}
-
-    with pytest.raises(InvalidMetrics):
-        read_logins(JsonFields(said, "x"))

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.metrics.client_resources import ClientResourceUse
 from loadgen.metrics.histogram import COARSENESSES, EMPTY, Histogram
 from loadgen.metrics.interval import KEY as JUDGED
 from loadgen.metrics.interval import (
@@ -25,8 +24,7 @@ from loadgen.metrics.json_fields import InvalidMetrics, JsonFields
 from loadgen.metrics.live_metrics import LIMIT_BYTES, LiveMetrics, LiveSecond, read_live, write_live
 from loadgen.metrics.outcome import FailedOutcome
 from loadgen.metrics.recorder import Sample, WindowState
-from loadgen.metrics.window import ALL_STATEMENTS
-from loadgen.metrics.window_codec import VERSION, dump, histogram_data, read_histogram
+from loadgen.metrics.window import ALL_STATEMENTS, VERSION, ClientResourceUse, dump, histogram_data, read_histogram
 from loadgen.model.counts import ErrorCategory
 from loadgen.model.run import Phase
 from tests.unit.metrics_builders import MOMENT, MS, S, histogram, live_of, row_of, sample, samples, time_lists, worker

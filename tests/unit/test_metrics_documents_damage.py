@@ -14,8 +14,7 @@ from loadgen.metrics.json_fields import InvalidMetrics, JsonFields
 from loadgen.metrics.live_metrics import LiveSecond, read_live, write_live
 from loadgen.metrics.outcome import FailedOutcome, Outcome
 from loadgen.metrics.recorder import Sample
-from loadgen.metrics.window import WindowResult
-from loadgen.metrics.window_codec import WindowRow, histogram_data, read_histogram
+from loadgen.metrics.window import WindowResult, WindowRow, histogram_data, read_histogram
 from loadgen.model.counts import ErrorCategory
 from loadgen.model.run import Phase
 from tests.unit.metrics_builders import MOMENT, MS, S, histogram, live_of, row_of, sample, worker

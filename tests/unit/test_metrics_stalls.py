@@ -211,6 +211,15 @@ def test_without_a_median_nothing_is_overdue():
     assert loop.until(15).stalled == ()
 
 
+def test_a_rare_statement_in_flight_hides_no_stall():
+    loop = Loop(clients=2, names=("a", "rare"))
+    busy(loop, 5.0, 50 * MS)
+    loop.send(0, 20 * S)
+    loop.send(1, 20 * S, number=1)
+
+    assert loop.until(20).stalled == ((5_001, 20_000),)
+
+
 def test_each_statement_is_held_against_its_own_median():
     loop = Loop(clients=2, names=("fast", "slow"))
     for _ in range(20):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.control.sql import load_queries
+from loadgen.control.session import load_queries
 from loadgen.model.run import PHASES, RUN_TRANSITIONS, InvalidTransition, Phase, RunStatus, check_transition
 
 # As the design draws it, written down a second time.

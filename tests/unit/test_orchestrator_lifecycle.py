@@ -73,8 +73,8 @@ def stopped(ending: RunEnding, phase: Phase = Phase.COOLDOWN) -> tuple[Action, .
 
 
 BEGIN = MoveRun(R.RUNNING, P.WARMUP)
-START = (PublishStart(), BEGIN)
-SAID = course(R.RUNNING, start_said=True)
+START = (PublishStart(),)
+SAID = course(R.RUNNING)
 PREPARING: dict[str, Any] = {"phase": P.PREPARING}
 RUN: dict[str, Any] = {"zero_s": 0.0}
 WARM: dict[str, Any] = {"zero_s": 0.0, "phase": P.WARMUP}
@@ -95,19 +95,19 @@ ROWS: list[tuple[str, LifecycleState, RunObservation, tuple[Action, ...]]] = [
     ("no worker at all is never ready", course(R.STARTING), look(R.STARTING, **PREPARING), ()),
     (
         "START was said, and the run was not moved: it begins as announced",
-        course(R.STARTING, start_said=True),
+        course(R.STARTING),
         look(R.STARTING, WAITING, RUNNING, zero_s=4.0, **PREPARING),
         (BEGIN,),
     ),
     (
         "START was said long ago: workers have begun by themselves",
-        course(R.STARTING, start_said=True),
+        course(R.STARTING),
         look(R.STARTING, RUNNING, CONNECTING, now_s=99.0, zero_s=0.5, **PREPARING),
         (BEGIN,),
     ),
     (
         "START was said, and one died",
-        course(R.STARTING, start_said=True),
+        course(R.STARTING),
         look(R.STARTING, RUNNING, KILLED, zero_s=0.5, **PREPARING),
         stopped(failure("worker-0 was killed by signal 9"), P.PREPARING),
     ),

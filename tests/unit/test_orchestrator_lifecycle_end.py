@@ -166,7 +166,7 @@ def test_the_course_of_a_run_in_which_nothing_happens() -> None:
         if world.ending is not None:
             break
     assert story == [
-        (3, R.RUNNING, P.WARMUP),
+        (4, R.RUNNING, P.WARMUP),  # START is said at 3
         (16, R.RUNNING, P.MEASUREMENT),
         (77, R.STOPPING, P.COOLDOWN),
     ]
@@ -202,7 +202,7 @@ def judged_step(led: Led) -> tuple[MeasuredStep, StartStep]:
 
 def test_a_judged_step_is_recorded_and_the_next_is_published_until_both_were_done() -> None:
     step, following = judged_step(Led())
-    state = LifecycleState(since_s=0.0, seen=RunStatus.RUNNING, start_said=True)
+    state = LifecycleState(since_s=0.0, seen=RunStatus.RUNNING)
 
     state, actions = decide(state, observed(SearchUpdate(step=step, decision=following)), POLICY)
     assert actions == (RecordStep(step), PublishStep(following))
@@ -215,9 +215,7 @@ def test_a_judged_step_is_recorded_and_the_next_is_published_until_both_were_don
 
 def test_a_step_that_could_not_be_stored_is_stored_while_the_run_stops_and_no_step_follows() -> None:
     step, following = judged_step(Led())
-    state = LifecycleState(
-        since_s=0.0, seen=RunStatus.RUNNING, start_said=True, unrecorded=(step,), next_step=following
-    )
+    state = LifecycleState(since_s=0.0, seen=RunStatus.RUNNING, unrecorded=(step,), next_step=following)
 
     state, actions = decide(state, observed(None, RunStatus.CANCELLING), POLICY)
 
@@ -231,9 +229,22 @@ def test_a_step_that_could_not_be_stored_is_stored_while_the_run_stops_and_no_st
     ids=["found", "no metrics"],
 )
 def test_the_end_of_a_search_ends_the_run(decision: SearchDecision, status: RunStatus) -> None:
-    state = LifecycleState(since_s=0.0, seen=RunStatus.RUNNING, start_said=True)
+    state = LifecycleState(since_s=0.0, seen=RunStatus.RUNNING)
 
     state, _ = decide(state, observed(SearchUpdate(step=None, decision=decision)), POLICY)
 
     assert state.ending is not None
     assert (state.ending.status, state.ending.stop) == (status, "find_max")
+
+
+def test_the_cost_ends_a_drain_too():
+    costly = RunEnding(status=R.FAILED, reason="the warehouse has cost 2 credits", stop="guardrail", drain_s=20.0)
+    state = LifecycleState(since_s=0.0, seen=R.STOPPING, ending=DONE_BY_PLAN, stop_said=True)
+    seen = RunObservation(
+        now_s=1.0, status=R.STOPPING, phase=P.COOLDOWN, reason=None, workers=(DRAINING,), zero_s=0.0, limit=costly
+    )
+
+    state, actions = decide(state, seen, RULES)
+
+    assert actions == (TerminateWorkers(hard=False),)
+    assert state.ending == costly

@@ -5,29 +5,43 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import pytest
 
+from loadgen.clock import FakeClock
+from loadgen.control.session import ControlFailed
+from loadgen.errors import RunFailed
 from loadgen.metrics.interval import ThresholdSecond
 from loadgen.metrics.live_metrics import LiveSecond
 from loadgen.metrics.recorder import WindowState
 from loadgen.metrics.tally import StatementTally, Tally
 from loadgen.metrics.window import ALL_STATEMENTS
-from loadgen.model.run import Phase, RunStatus
+from loadgen.model.counts import ErrorCategory
+from loadgen.model.run import Phase, RunStatus, WorkerStatus
 from loadgen.model.threshold import parse_threshold
-from loadgen.model.worker import WorkerStatus
+from loadgen.model.warehouse import WarehouseKind
 from loadgen.rules.liveness import WorkerHealth
-from loadgen.scenario.model import Threshold
+from loadgen.scenario.model import Load, Threshold
 from loadgen.scenario.settings import GuardrailAction, GuardrailSettings, TimingSettings
+from loadgen.snowflake.failure import Failure
 from orchestrator.aggregation import RunAggregator, RunSeconds
 from orchestrator.guardrails import CONSECUTIVE_BREACHES, WAREHOUSE_UNSEEN_MAX_S, LimitMonitor
+from orchestrator.leader import Leader
 from orchestrator.lifecycle import RunEnding
-from orchestrator.warehouse import CreditMeter
+from orchestrator.warehouse import CreditMeter, WarehousePoller
 from orchestrator.worker_health import WorkerView
 from tests.unit.orchestrator_builders import end, live, tally, view, window
+from tests.unit.worker_builders import scenario
 
 FAST, SLOW = (10.0,) * 50, (90.0,) * 50  # a second of statements
+
+
+class Cost(NamedTuple):
+    """Of a warehouse."""
+
+    credits: float
+    unseen_s: float
 
 
 def limits(*thresholds: Threshold, **guardrails: Any) -> tuple[LimitMonitor, RunAggregator]:
@@ -255,29 +269,46 @@ def test_the_cost_ends_the_run_whatever_the_client_may_do(action):
     watching, _ = limits(action=action, max_credits=0.5)
     unlimited, _ = limits(action=action)
 
-    assert watching.cost(0.49, WAREHOUSE_UNSEEN_MAX_S) is None
-    ending = watching.cost(0.5, 0.0)
+    assert watching.cost(Cost(0.49, WAREHOUSE_UNSEEN_MAX_S)) is None
+    assert watching.cost(None) is None, "no warehouse is named"
+    ending = watching.cost(Cost(0.5, 0.0))
     assert ending is not None
     assert (ending.status, ending.stop) == (RunStatus.FAILED, "guardrail")
     assert ending.reason == "the warehouse has cost 0.5 credits or more, which is guardrails.max_credits"
-    blind = watching.cost(0.0, WAREHOUSE_UNSEEN_MAX_S + 1)
+    blind = watching.cost(Cost(0.0, WAREHOUSE_UNSEEN_MAX_S + 1))
     assert blind is not None
     assert "could not be looked at for 61 s" in blind.reason
-    assert unlimited.cost(1e9, 1e9) is None
+    assert unlimited.cost(Cost(1e9, 1e9)) is None
+
+
+def test_the_cost_ends_a_run_whose_control_plane_does_not_answer():
+    limited = replace(scenario(Load(connections=1, workers=1)), guardrails=GuardrailSettings(max_credits=0.5))
+    none: Any = None  # nothing is said to the control plane, or to workers
+    leader = Leader("run", limited, none, session=none, lease_session=none, clock=FakeClock())
+    away = ControlFailed("no answer", Failure(category=ErrorCategory.CONNECTION, retryable=True))
+    leader.watch = cast(WarehousePoller, Cost(0.4, 0.0))
+    leader._missed(away)
+
+    leader.watch = cast(WarehousePoller, Cost(0.5, 0.0))
+    with pytest.raises(RunFailed, match=r"guardrails\.max_credits; the control plane has been unreachable for 0 s"):
+        leader._missed(away)
 
 
 def test_the_meter_counts_clusters_by_size_and_time():
     meter, second_ns = CreditMeter(), 10**9
-    meter.look("Medium", 2, 0)
+    meter.look("Medium", WarehouseKind.GEN1, 2, 0)
     assert meter.credits == 0.0
-    meter.look("X-Small", 1, 1_800 * second_ns)
-    meter.look(None, 1, 5_400 * second_ns)
-    meter.look("X-Small", 1, 9_000 * second_ns)  # of an unknown size nothing is known
+    meter.look("X-Small", WarehouseKind.GEN1, 1, 1_800 * second_ns)
+    meter.look(None, WarehouseKind.GEN1, 1, 5_400 * second_ns)
+    meter.look("X-Small", WarehouseKind.GEN1, 1, 9_000 * second_ns)  # of an unknown size nothing is known
 
     assert meter.credits == pytest.approx(2 * 4 / 2 + 1)
     assert meter.until(9_000 * second_ns) == meter.credits
     assert meter.until(12_600 * second_ns) == pytest.approx(meter.credits + 1)  # as when it was last seen
     assert CreditMeter().until(12_600 * second_ns) == 0.0
+    later = CreditMeter()
+    later.look("X-Small", WarehouseKind.GEN2, 2, 0)
+    assert later.until(3_600 * second_ns) == pytest.approx(2 * 1.35)
 
 
 # --- stages ----------------------------------------------------------------------------------------------------------

@@ -14,8 +14,7 @@ from loadgen.metrics.interval import ThresholdSecond, judged_data
 from loadgen.metrics.live_metrics import LiveMetrics, LiveSecond
 from loadgen.metrics.recorder import WindowState
 from loadgen.metrics.tally import Tally
-from loadgen.metrics.window import ALL_STATEMENTS
-from loadgen.metrics.window_codec import VERSION, dump
+from loadgen.metrics.window import ALL_STATEMENTS, VERSION, dump
 from loadgen.rules.liveness import WorkerHealth
 from loadgen.scenario.model import Threshold
 from orchestrator.lifecycle import RunEnding

@@ -9,10 +9,9 @@ from typing import Any, cast
 import pytest
 
 from loadgen.clock import FakeClock
-from loadgen.control.rows import ParsedRows, RowUnreadable
-from loadgen.control.session import ControlSession
+from loadgen.control.session import ControlSession, ParsedRows, RowUnreadable
 from loadgen.control.tables.warehouse_poll_snapshots import WarehousePoll
-from loadgen.metrics.window_codec import WindowRow
+from loadgen.metrics.window import WindowRow
 from loadgen.scenario.settings import GuardrailSettings, TimingSettings
 from loadgen.snowflake.profile import ConnectionProfile
 from orchestrator.aggregation import RunAggregator

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.control.tables.worker_heartbeats import HeartbeatRow
-from loadgen.model.run import Phase
-from loadgen.model.worker import WorkerStatus
+from loadgen.model.run import Phase, WorkerStatus
 from loadgen.rules.liveness import LivenessTracker, WorkerHealth
 from orchestrator.spawn.spawner import ProcessEnd
 from orchestrator.worker_health import LiveMetricsReader, ReplacementTracker, WorkerView, assess_workers

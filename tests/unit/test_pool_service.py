@@ -14,9 +14,8 @@ from loadgen.cli.common import duration_s
 from loadgen.cli.pool import run as pool_run
 from loadgen.clock import Clock
 from orchestrator.nightly.attempt import STOP_S
-from orchestrator.nightly.pool import LEAVE_MARGIN_S, PoolManager
+from orchestrator.nightly.pool import LEAVE_MARGIN_S, PoolManager, RunnerProcess
 from orchestrator.nightly.pool_size import PoolRules
-from orchestrator.nightly.runner_process import RunnerProcess
 from tests.processes import ROOT, wait_until
 
 PYTHON = [sys.executable, "-I", "-S", "-c"]

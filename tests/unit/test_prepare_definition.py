@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from loadgen.errors import RunFailed
+from loadgen.prepare.fill import RowCounts, beginning
 from loadgen.prepare.statements import count_rows, create_table
 from loadgen.prepare.table_definition import TableDefinition, TableMarker, differences, is_ours, shown
-from loadgen.prepare.table_survey import RowCounts, beginning
 from loadgen.snowflake.ident import Identifier, QualifiedName
 from tests.unit.scenario_builders import only_table
 

@@ -22,16 +22,16 @@ from loadgen.model.workload import (
     Zipfian,
 )
 from loadgen.prepare.fill import BOUND_VALUES_MAX, BoundRows, rows_per_statement_max
-from loadgen.prepare.sql_values import (
+from loadgen.prepare.table_definition import (
     SIZE_MAX,
     TOO_SHORT,
     SqlRandom,
+    TableDefinition,
     _chance_of_fewer,
     _digests_for,
     literal,
     sql_value,
 )
-from loadgen.prepare.table_definition import TableDefinition
 from tests.unit.scenario_builders import only_table
 
 DRAWS = SqlRandom(seed=7, table=5, column=2)

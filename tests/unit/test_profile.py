@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from loadgen.errors import ConfigurationError
-from loadgen.snowflake.config_files import config_folder
-from loadgen.snowflake.profile_lookup import find_profile
+from loadgen.snowflake.profile_lookup import config_folder, find_profile
 from tests.unit.profile_builders import PASSWORD, Home, section
 
 # --- which connection ------------------------------------------------------------------------------------------------

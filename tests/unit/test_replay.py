@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.metrics.client_resources import ClientResourceUse
 from loadgen.metrics.histogram import Histogram
+from loadgen.metrics.window import ClientResourceUse
 from loadgen.model.capture import CaptureManifest, RecordedStatement, StatementRole
-from loadgen.prepare.replay import deal_replay
+from loadgen.prepare.prepare import deal_replay
 from loadgen.rules.client_health import ClientHealth
 from loadgen.rules.plan import plan_run, planned_arrivals
 from loadgen.rules.scenario_plan import plan, plan_text

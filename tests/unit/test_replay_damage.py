@@ -7,7 +7,6 @@ import gzip
 import hashlib
 import json
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -228,8 +227,8 @@ def test_two_templates_with_one_name_are_both_counted(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"\0", b"a", b'"a', b"\xc3\xa9"], ids=["zeros", "letters", "a quote", "not ascii"])
-def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(tmp_path, capsys, monkeypatch, request, content):
-    request.addfinalizer(partial(csv.field_size_limit, csv.field_size_limit()))  # of the whole process
+def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(tmp_path, capsys, monkeypatch, content):
+    before = csv.field_size_limit()
     monkeypatch.setattr(history, "FIELD_CHARACTERS_MAX", 10_000)
     file = tmp_path / "endless.csv"
     file.write_bytes(content * 100_000)
@@ -239,3 +238,4 @@ def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(tmp_path, c
     told = capsys.readouterr().err
     assert "has a line of more than 10,000 characters" in told
     assert "hint: Export the rows of QUERY_HISTORY as CSV" in told
+    assert csv.field_size_limit() == before  # it is one for the whole process

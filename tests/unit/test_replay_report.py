@@ -8,22 +8,27 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.json_fields import InvalidMetrics
-from loadgen.metrics.replayed import ReplayedEntry, ReplayMeter, ReplayTally, RowCount, all_replayed
-from loadgen.metrics.window import MergedWindows, merge
-from loadgen.metrics.window_codec import WindowRow
-from loadgen.model.capture import RecordedTimes, Replay, SessionReplay, WriteReplay
+from loadgen.metrics.recorder import ReplayedEntry, ReplayMeter, ReplayTally, RowCount, all_replayed
+from loadgen.metrics.window import ClientResourceUse, MergedWindows, WindowRow, merge
+from loadgen.model.capture import CaptureCoverage, RecordedTimes, Replay, SessionReplay, WriteReplay
 from loadgen.report.records import RunRecord
+from loadgen.report.run_exports import report_markdown
 from loadgen.report.run_page import report_html
 from loadgen.report.run_replay import arrival_spans
-from loadgen.report.run_text import summary_lines
+from loadgen.report.run_text import summary_lines, summary_text
+from loadgen.rules.plan import plan_run
+from loadgen.rules.validity import shortfalls
 from loadgen.scenario.model import Load, LoadMode
-from loadgen.units import NS_PER_S
+from loadgen.units import NS_PER_MS, NS_PER_S
 from loadgen.workload.replay import PLAN_PARTS
+from orchestrator.run_result import MeasuredWindows, delivered_load
 from tests.unit.orchestrator_builders import tally, window
 from tests.unit.report_builders import MANY, record, scenario, summary
 from tests.unit.test_capture import row
@@ -44,8 +49,9 @@ def replay(planned: tuple[tuple[int, ...], ...] = (), **more: Any) -> Replay:
         "writes": WriteReplay.SKIP,
         "pseudonyms": True,
         "planned": planned or (tuple(range(1, PLAN_PARTS + 1)),) * 2,
+        "coverage": CaptureCoverage(statements=80, left_out={"unparsed": 3, "no_binds": 17}, unrecorded=1_200),
         "recorded": (
-            RecordedTimes(count=50, avg_ms=9.0, p50_ms=8.0, p95_ms=12.0, rows=175, rows_known=50),
+            RecordedTimes(count=50, avg_ms=9.0, p50_ms=8.0, p95_ms=12.0, rows=175, rows_known=50, failed=4),
             RecordedTimes(count=20, avg_ms=5.0, p50_ms=5.0, p95_ms=6.0),
         ),
     }
@@ -171,6 +177,81 @@ def test_without_recorded_rows_none_are_shown():
 
     assert not any("rows of each statement" in line.text for line in summary_lines(found.summary))
     assert "recorded rows" not in report_html(found)
+
+
+def test_coverage_is_told_by_reason_in_every_report():
+    found = replay_record(None)
+
+    assert found.summary["replay"]["coverage"] == {
+        "history": 100,
+        "captured": 80,
+        "left_out": {"no_binds": 17, "unparsed": 3},
+        "unrecorded": 1_200,
+        "due": 70,
+    }
+    said = (
+        "Coverage: the capture has 80 of 100 statements of the history, and 70 were due in the replay;",
+        "3 left out because the text cannot be parsed",
+        "17 left out because the history has no values for its binds",
+        "1,200 more are not in the history",
+    )
+    for report in (summary_text(found.summary), report_markdown(found), report_html(found)):
+        assert all(text in report for text in said)
+
+
+def test_a_run_of_an_earlier_version_is_shown_without_coverage():
+    found = replay_record(None, coverage=None)
+    summary = dict(found.summary) | {
+        "replay": {key: one for key, one in found.summary["replay"].items() if key not in ("late", "new_errors")}
+    }
+
+    for report in (summary_text(summary), report_html(replace(found, summary=summary))):
+        assert "Coverage" not in report
+        assert "Late:" not in report
+
+
+def test_errors_that_the_original_did_not_have_are_told_by_statement():
+    made, merged = replay(), merge([[window({"look": tally(MANY, failed=7), "pay": tally(MANY)}, example="a|b <i>")]])
+    found = record(NAMES, summary=summary(merged, NAMES, replay=made, open_loop=True), merged=merged)
+
+    (error,) = found.summary["replay"]["new_errors"]
+    assert (error["statement"], error["failed"], error["recorded_failed"]) == ("look", 7, 4)
+    assert (error["category"], error["code"]) == ("SNOWFLAKE_ERROR", 100_051)
+    assert any(line.split() == ["look", "7", "4"] for line in summary_text(found.summary).splitlines())
+    assert "| 7 | 4 |" in report_markdown(found)
+    page = report_html(found)
+    assert "Errors that the original did not have, by statement" in page
+    assert "SNOWFLAKE_ERROR 100051 a|b &lt;i&gt;" in page
+    assert "No statement failed that had succeeded in the recording." in report_html(replay_record(None))
+
+
+def test_late_statements_are_counted_with_the_share_of_the_client():
+    looked = tally(MANY[:10], lag_ms=(0.1,) * 4 + (400.0,) * 6, skipped=2, unsent_ms=(900.0, 900.0))
+    lags = Histogram.of(np.array([100_000] * 9 + [7 * NS_PER_MS], np.int64))
+    one = replace(window({"look": looked}), client=ClientResourceUse(elapsed_ms=1000, sent_late=lags))
+    merged = merge([[one]])
+
+    found = record(NAMES, summary=summary(merged, NAMES, replay=replay(), open_loop=True), merged=merged)
+
+    late = found.summary["replay"]["late"]
+    assert late == {"limit_ms": 5.0, "sent_late": 6, "by_client": 1, "skipped": 2}
+    said = "Late: 6 statements sent more than 5 ms after the due time; the client delayed 1 by as much"
+    for report in (summary_text(found.summary), report_markdown(found), report_html(found)):
+        assert said in report
+        assert "Skipped: 2." in report
+
+
+def test_what_a_slow_server_left_unsent_needs_a_threshold_on_times_or_less_speed(tmp_path):
+    recorded(tmp_path)
+    scenario, _ = dealt(tmp_path)
+    unsent = tally((1.0,) * 5, skipped=15, unsent_ms=(50.0,) * 15)
+    windows = {f"worker-{number}": (window({"look": unsent}),) for number in range(2)}
+    gathered = MeasuredWindows(windows=windows, gaps=())
+
+    reasons = shortfalls(delivered_load(scenario, plan_run(scenario.load), gathered, until_s=None))
+
+    assert [reason for reason in reasons if reason.startswith("30 of 40 arrivals were not sent")]
+    assert any(reason.endswith("add a threshold on response times, or lower load.speed") for reason in reasons)
 
 
 @given(sent_parts, st.lists(st.lists(counts, min_size=PLAN_PARTS, max_size=PLAN_PARTS), min_size=1, max_size=3),

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from loadgen.capture.statement_text import FreshValues
 from loadgen.model.capture import RecordedStatement, StatementRole
-from loadgen.prepare.prepare import PreparationStopped
-from loadgen.prepare.replay import deal_replay, read_statements
+from loadgen.prepare.prepare import PreparationStopped, deal_replay, read_statements
 from loadgen.rules.plan import plan_run, planned_arrivals
 from loadgen.rules.scenario_plan import plan, plan_text
 from loadgen.scenario.document import ScenarioProblems
@@ -189,7 +188,6 @@ def test_a_missing_parser_is_told(tmp_path, monkeypatch):
     recorded(tmp_path)
     scenario = with_workers(loaded(tmp_path, "users: 3").scenario, cores=2)
     monkeypatch.delitem(sys.modules, "loadgen.capture.statement_text")
-    monkeypatch.delitem(sys.modules, "loadgen.capture.syntax_tree")
     monkeypatch.setitem(sys.modules, "sqlglot", None)
 
     with pytest.raises(CaptureUnusable, match="needs a package that is not installed: sqlglot") as caught:

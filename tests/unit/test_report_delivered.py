@@ -13,7 +13,9 @@ from loadgen.metrics.stalls import WindowStalls
 from loadgen.metrics.tally import StatementTally
 from loadgen.metrics.window import WindowResult
 from loadgen.model.threshold import parse_threshold
-from loadgen.rules.delivered_load import (
+from loadgen.rules.plan import plan_run
+from loadgen.rules.thresholds import check_threshold
+from loadgen.rules.validity import (
     Delivered,
     Key,
     Portion,
@@ -22,8 +24,6 @@ from loadgen.rules.delivered_load import (
     percent,
     shortfalls,
 )
-from loadgen.rules.plan import plan_run
-from loadgen.rules.thresholds import check_threshold
 from loadgen.scenario.read import parse_scenario
 from orchestrator.run_result import MeasuredWindows, delivered_load, delivered_steps
 from tests.unit.orchestrator_builders import merged, tally, window
@@ -333,6 +333,43 @@ def test_missing_arrivals_are_named() -> None:
     ]
 
 
+def test_an_open_loop_whose_connections_were_missing_is_invalid_though_all_was_sent_or_is_overload() -> None:
+    """A third of the connection time is missing; the backlog was sent in a burst, or given up."""
+    scenario = parse_scenario(STAGES_OF_RATE + "thresholds: [max < 1h]", source="s", environ={}).scenario
+    times = {1: ConnectionTime(planned_ms=20_000, delivered_ms=20_000), 2: ConnectionTime(planned_ms=20_000)}
+    windows = tuple(
+        replace(window({"pay": unsent(40), "look": unsent(0)}), step_id=number, window_id=number, connections=time)
+        for number, time in times.items()
+    )
+
+    delivered = delivered_load(
+        scenario,
+        plan_run(scenario.load),
+        MeasuredWindows(windows={"worker-0": windows}, gaps=()),
+        until_s=None,
+        because="7 logins were refused",
+    )
+
+    assert shortfalls(delivered) == [
+        "connections could be used for 50.0 % (20.0 of 40.0 connection-seconds) of the planned time; 7 logins were"
+        " refused",
+        "stage 2 could use its connections for 0.0 % (0.0 of 20.0 connection-seconds) of the planned time",
+        "worker-0 could use its connections for 50.0 % (20.0 of 40.0 connection-seconds) of the time",
+    ]
+    document = delivered.document()
+    assert document["by_worker"]["worker-0"] == {
+        "planned_connection_seconds": 40.0,
+        "delivered_connection_seconds": 20.0,
+        "logging_in_connection_seconds": 0.0,
+        "planned_arrivals": 200,
+        "sent_arrivals": 120,
+        "overload_arrivals": 80,
+        "fraction": 0.6,
+    }
+    assert document | document["by_worker"]["worker-0"] == document
+    assert [one["delivered_connection_seconds"] for one in document["by_window"]] == [20.0, 0.0]
+
+
 # --- summary.json ----------------------------------------------------------------------------------------------------
 
 
@@ -353,19 +390,6 @@ def test_the_document_has_seconds_by_worker_and_by_window() -> None:
     assert list(document["by_worker"]) == ["worker-0", "worker-1"]
     assert [one["step_id"] for one in document["by_window"]] == [1, 2]
     assert document["by_window"][1]["fraction"] == 1.0
-
-
-def test_the_document_of_an_open_loop_has_arrivals() -> None:
-    portions: dict[Key, Portion] = {("worker-0", None): Portion(planned=100, missing=3, overload=7)}
-
-    document = Delivered(portions=portions, open_loop=True).document()
-
-    assert document["by_worker"]["worker-0"] == {
-        "planned_arrivals": 100,
-        "sent_arrivals": 90,
-        "overload_arrivals": 7,
-        "fraction": 0.9,
-    }
 
 
 @pytest.mark.parametrize(

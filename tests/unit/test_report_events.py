@@ -135,6 +135,22 @@ def test_a_lost_worker_is_an_event_at_its_last_heartbeat() -> None:
     assert (event.at_s, event.label, event.kind) == (7.5, "worker-1 lost", EventKind.LOST)
 
 
+def test_refused_logins_and_lost_connections_are_events_with_their_errors() -> None:
+    known = {"worker_id": "worker-1", "at": "2026-11-15T02:00:09.000Z", "slot": 3, "code": 390_111, "text": "gone"}
+    connections = {
+        "last_refused": [known | {"second": -0.4, "count": 1}, known | {"second": None}],
+        "last_lost": [known | {"second": 9.0, "count": 4, "reason": "session_lost"}],
+    }
+
+    events = events_of([], (), {}, START, connections)
+
+    assert labels(events) == [(0.0, "refused", EventKind.REFUSED), (9.0, "reconnect", EventKind.RECONNECT)]
+    assert [event.text for event in events] == [
+        "worker-1: 1 login refused: 390111: gone",
+        "worker-1: 4 connections lost (session lost): 390111: gone",
+    ]
+
+
 def test_what_came_a_moment_before_the_start_is_at_the_start() -> None:
     (event,) = events_of([said(-0.2, Start(expected_workers=1))], (), {}, START)
     assert (event.at_s, event.text) == (0.0, "START: 1 worker")

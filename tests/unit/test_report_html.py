@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.log import printable
+from loadgen.metrics.logins import LoginCounts, ReconnectReason
 from loadgen.report import formatting
 from loadgen.report.run_distribution import RANGES_MAX, range_counts, range_edges_ms
 from loadgen.report.run_page import report_html
@@ -180,6 +181,31 @@ def test_stages_have_a_table_when_there_are_any() -> None:
 
 def test_an_error_names_its_statement() -> None:
     assert "pay SNOWFLAKE_ERROR 100051 2 it failed" in page(record()).words
+
+
+def test_every_lost_connection_and_refused_login_that_is_kept_is_listed_with_its_error() -> None:
+    known = {"worker_id": "worker-1", "at": "2026-11-15T02:00:05.000Z", "second": 5.0, "code": 390_111, "slot": 3}
+    logins = {
+        **LoginCounts(opened=9, refused=4, reopened={ReconnectReason.SESSION_LOST: 2}).counts(),
+        "last_refused": [known | {"text": f"no {number}"} for number in range(4)],
+        "last_lost": [known | {"text": "gone", "count": 2, "reason": "session_lost"}],
+    }
+
+    read = page(record(facts={"logins": logins}))
+
+    assert all(f"no {number}" in read.words for number in range(4))
+    assert "2 connections lost (session lost) 390111 gone" in read.words
+    assert "sends each measured statement once" in read.words
+    assert "logins" not in read.charts, "no second of it has any"
+
+
+def test_logins_again_are_drawn_when_there_were_any() -> None:
+    own = [
+        replace(one, logins=LoginCounts(opened=9, refused=1, reopened={ReconnectReason.ERROR: int(at > 4)}))
+        for at, one in enumerate(record().seconds)
+    ]
+
+    assert "logins" in page(record(seconds=tuple(own))).charts
 
 
 def test_reports_of_an_earlier_version_have_no_stages_and_no_statements_of_errors() -> None:

@@ -7,9 +7,8 @@ import xml.etree.ElementTree as ElementTree
 from collections import Counter as Count
 
 from loadgen.model.counts import Counts
-from loadgen.report.records import RunRecord
+from loadgen.report.records import RunRecord, merge_seconds
 from loadgen.report.run_page import report_html
-from loadgen.report.timeline import merge_seconds
 from tests.unit.report_builders import LONG_NAME, START, full, page, record, worker_second
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import random
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
+from loadgen.metrics.logins import LoginCounts, ReconnectReason
 from loadgen.model.counts import Counts
-from loadgen.report.run_exports import COLUMNS, intervals_csv
-from loadgen.report.timeline import (
+from loadgen.report.records import (
     StatementTimes,
     Stretch,
     WorkerSecond,
@@ -22,6 +23,7 @@ from loadgen.report.timeline import (
     spans,
     thin,
 )
+from loadgen.report.run_exports import COLUMNS, intervals_csv
 from tests.unit.report_builders import HOSTILE_NAME, START, hostile, record, seconds, worker_second
 
 
@@ -152,6 +154,23 @@ def test_what_is_not_known_is_an_empty_cell() -> None:
     few = merge_seconds(START, [worker_second(1.5, ms=(5.0,), statements={"look": Counts(succeeded=1)})])
     row = rows(intervals_csv(record(seconds=few)))[0]
     assert (row["p50_ms"], row["p99_ms"], row["max_ms"]) == ("", "", "5")
+
+
+def test_logins_of_a_row_are_what_workers_counted_in_it() -> None:
+    counted = [
+        LoginCounts(opened=4),
+        LoginCounts(opened=7, reopened={ReconnectReason.SESSION_LOST: 2, ReconnectReason.MAX_AGE: 1}, refused=5),
+        LoginCounts(opened=7, reopened={ReconnectReason.SESSION_LOST: 2, ReconnectReason.MAX_AGE: 1}, refused=6),
+    ]
+    seconds = [replace(worker_second(at), logins=own) for at, own in zip((1.0, 2.0, 3.0), counted, strict=True)]
+    other = [worker_second(at, worker_id="worker-1") for at in (1.0, 2.0, 3.0)]
+
+    written = rows(intervals_csv(record(seconds=merge_seconds(START, [*seconds, *other]))))
+    silent = rows(intervals_csv(record(seconds=merge_seconds(START, other))))
+
+    names = ("logins", "reopened", "lost", "logins_refused")
+    assert [[row[name] for name in names] for row in written] == [list("4000"), list("3325"), list("0001")]
+    assert [silent[0][name] for name in names] == [""] * 4
 
 
 def test_names_of_statements_are_neither_markup_nor_formulas() -> None:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 import signal
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from loadgen.metrics.connections import LoginCounts
+from loadgen.metrics.logins import ConnectionFailure, LoginCounts, ReconnectReason
 from loadgen.model.workload import StatementKind
 from loadgen.report.summary import RunFacts, WorkerResult, in_order, summarize, with_unstored
 from loadgen.rules.client_health import ClientHealth
-from loadgen.rules.delivered_load import Delivered, Portion
 from loadgen.rules.thresholds import Checked
+from loadgen.rules.validity import Delivered, Portion
+from orchestrator.run_result import connections_document
 from tests.unit.metrics_builders import statement
 from tests.unit.orchestrator_builders import merged, tally
-from tests.unit.report_builders import stages
+from tests.unit.report_builders import START, stages
 
 LATENCY = ["p50", "p90", "p95", "p99", "p999", "avg", "min", "max"]
 # Names and types as design and README promise them; scripts rely on both.
@@ -106,7 +108,21 @@ SCHEMA: dict[str, Any] = {
             "opened": int,
             "reopened": {"error": int, "max_age": int, "max_statements": int, "session_lost": int},
             "refused": int,
-            "last_refused": [{"worker_id": str, "code": int, "at": str, "second": float, "text": str}],
+            "last_refused": [
+                {"worker_id": str, "code": int, "count": int, "at": str, "second": float, "slot": int, "text": str}
+            ],
+            "last_lost": [
+                {
+                    "worker_id": str,
+                    "code": int,
+                    "count": int,
+                    "reason": str,
+                    "at": str,
+                    "second": float,
+                    "slot": int,
+                    "text": str,
+                }
+            ],
         },
         "cpu_percent_of_core": float,
         "worst_minute_cpu_percent": type(None),
@@ -117,10 +133,18 @@ SCHEMA: dict[str, Any] = {
         "others_cores": float,
         "overhead_ms": type(None),
         "saturated": bool,
+        "client_lag_avg_ms": type(None),
     },
     "environment": dict,
     "enrichment": dict,
 }
+SEVENTH = START + timedelta(seconds=7)
+LOGINS = LoginCounts(
+    opened=8,
+    refused=1,
+    last_refused=(ConnectionFailure(at=SEVENTH, slot=0, code=390_144, text="no"),),
+    last_lost=(ConnectionFailure(at=SEVENTH, slot=0, code=7, text="no", reason=ReconnectReason.SESSION_LOST),),
+)
 MANY = tuple(1.0 + number / 100 for number in range(2_000))
 
 
@@ -163,12 +187,7 @@ def facts(**more: Any) -> RunFacts:
         "open_loop": True,
         "stages": stages(),
         "delivered": Delivered(portions={("worker-0", 1): Portion(planned=10_000, missing=7)}),
-        "logins": {
-            **LoginCounts(opened=8, refused=1).counts(),
-            "last_refused": [
-                {"worker_id": "worker-0", "at": "2026-11-15T02:00:07.000Z", "second": 7, "code": 390_144, "text": "no"}
-            ],
-        },
+        "logins": connections_document({"worker-0": LOGINS}, START),
     }
     return RunFacts(**(known | more))
 

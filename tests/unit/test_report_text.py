@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from loadgen.metrics.connections import LoginCounts, ReconnectReason
+from loadgen.metrics.logins import LoginCounts, ReconnectReason
 from loadgen.report.run_text import STATEMENTS_MAX, TextLine, columns, summary_lines, summary_text, wrapped
 from loadgen.report.summary import RunFacts, summarize
 from loadgen.rules.client_health import ClientHealth
-from loadgen.rules.delivered_load import Delivered, Key, Portion
 from loadgen.rules.thresholds import Checked
+from loadgen.rules.validity import Delivered, Key, Portion
 from tests.unit.metrics_builders import statement
 from tests.unit.orchestrator_builders import merged, tally
 from tests.unit.report_builders import stages
@@ -97,7 +97,8 @@ def test_delivered_load_and_logins_are_told_where_there_is_something_to_tell() -
     refusal = {"worker_id": "worker-0", "at": "…", "second": 12.5, "code": 390_144, "text": f"no {HOSTILE}"}
     quiet = {**LoginCounts(opened=8).counts(), "last_refused": []}
     logins = LoginCounts(opened=20, reopened={ReconnectReason.MAX_AGE: 10, ReconnectReason.SESSION_LOST: 2}, refused=3)
-    busy = {**logins.counts(), "last_refused": [refusal]}
+    lost = {**refusal, "at": ".", "second": 3.0, "code": None, "text": "gone", "reason": "session_lost", "count": 2}
+    busy = {**logins.counts(), "last_refused": [refusal], "last_lost": [lost]}
 
     said = text(delivered=Delivered(portions=portions), logins=quiet).splitlines()
     assert said[4] == "delivered load 99.8 %"
@@ -105,8 +106,9 @@ def test_delivered_load_and_logins_are_told_where_there_is_something_to_tell() -
 
     said = text(delivered=Delivered(portions=portions), logins=busy).splitlines()
     assert said[5] == "connections: 12 opened again (10 max age, 2 session lost), 3 logins refused"
-    assert said[6].startswith("  last refused at 12.5 s, worker-0: 390144: no ")
-    assert "\x1b" not in said[6]
+    assert said[6] == "  at 3.0 s worker-0: 2 connections lost (session lost): gone"
+    assert said[7].startswith("  at 12.5 s worker-0: 1 login refused: 390144: no ")
+    assert "\x1b" not in said[7]
 
 
 def test_arrivals_that_found_every_connection_busy_are_told() -> None:

@@ -13,9 +13,8 @@ from loadgen.metrics.window import MergedWindows
 from loadgen.model.threshold import ThresholdMetric, parse_threshold
 from loadgen.report.summary import RunFacts
 from loadgen.rules.client_health import ClientHealth, ClientVerdict
-from loadgen.rules.delivered_load import Delivered, Portion
 from loadgen.rules.thresholds import Checked, check_threshold, check_thresholds
-from loadgen.rules.validity import Evidence, RunVerdict, invalid_reasons, undecided, verdict_of
+from loadgen.rules.validity import Delivered, Evidence, Portion, RunVerdict, invalid_reasons, undecided, verdict_of
 from loadgen.scenario.model import DEFAULT_THRESHOLD, Threshold
 from tests.unit.orchestrator_builders import merged, tally
 

@@ -11,8 +11,7 @@ import pytest
 
 from loadgen.cli.run_screen import RunDisplay, RunLines, display_snapshot, status_line
 from loadgen.clock import FakeClock
-from loadgen.model.run import Phase
-from loadgen.model.worker import WorkerStatus
+from loadgen.model.run import Phase, WorkerStatus
 from loadgen.rules.liveness import WorkerHealth
 from loadgen.tui.screen_state import LogEntry, TableProgress
 from loadgen.tui.snapshot import WorkerDisplayState

@@ -14,8 +14,8 @@ from loadgen.cli import runs, status
 from loadgen.cli.common import user_and_host
 from loadgen.cli.main import cli, main
 from loadgen.cli.status import RunDetails, as_json, as_lines, outcome
-from loadgen.cli.stop import _as_json, _as_text
-from loadgen.control.rows import ParsedRows
+from loadgen.cli.watch import _as_json, _as_text
+from loadgen.control.session import ParsedRows
 from loadgen.control.tables.run_leases import LeaseHolder
 from loadgen.control.tables.run_status import Run, RunFigures
 from loadgen.control.tables.test_logs import LogRow

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.errors import ConfigurationError
-from loadgen.model.worker import worker_share
+from loadgen.model.run import worker_share
 from loadgen.scenario.document import ScenarioProblems
 from loadgen.scenario.frozen import (
     FROZEN_VERSION,

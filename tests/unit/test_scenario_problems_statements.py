@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from loadgen.model.workload import databases_of
 from loadgen.scenario.file import LoadSection
 from loadgen.scenario.keys import declared_keys
 from loadgen.scenario.read import parse_scenario
@@ -151,6 +152,25 @@ def test_a_load_in_the_database_of_the_control_plane_is_a_warning():
     assert not found("connection: prod\ntarget: {database: BENCH}")
     assert not found("connection: embedded\ntarget: {database: LOADGEN}")  # which has no such limit
     assert not found("connection: prod\ntarget: {database: LOADGEN}\ncontrol: {connection: other}")
+    columns = "type: standard, columns: [{name: A, type: INT}]"
+    assert found(f"connection: prod\nprepare: {{tables: [{{name: loadgen.public.t, {columns}}}]}}")
+    assert not found(f"connection: prod\nprepare: {{tables: [{{name: bench.loadgen.t, {columns}}}]}}")
+    assert found('connection: prod\nprepare: {statements: [CREATE VIEW V AS SELECT 1 FROM "LOADGEN" . s.t]}')
+
+
+@pytest.mark.parametrize(
+    ("sql", "found"),
+    [
+        ("SELECT * FROM a.b.c JOIN d.e ON TRUE", ('"A"',)),
+        ('SELECT \'a.b.c\' FROM "x.y"."B"."c" -- d.e.f', ('"x.y"',)),
+        ("SELECT a.b.c.d, e.f.g FROM a . b /* */ . c, e.f.g", ('"A"', '"E"')),
+        ("SELECT 1.2.3, t.v:a.b.c, ?", ()),
+        ("SELECT 1", ()),
+        ("", ()),
+    ],
+)
+def test_the_databases_of_a_text_are_the_first_of_three_parts(sql, found):
+    assert databases_of(sql) == found
 
 
 def test_problems_of_one_part_do_not_hide_or_cause_those_of_another():

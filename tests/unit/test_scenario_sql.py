@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.embedded.service_time import parse_service_time
+from loadgen.embedded.performance_model import parse_service_time
 from loadgen.identifiers import canonical, is_name, is_qualified_name
-from loadgen.model.sql_text import preparation_refusal, shape_of, workload_refusal
+from loadgen.model.workload import preparation_refusal, shape_of, workload_refusal
 from loadgen.scenario.settings import check_service_time
 from loadgen.snowflake.ident import Identifier, InvalidIdentifier, QualifiedName
 

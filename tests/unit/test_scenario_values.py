@@ -287,7 +287,7 @@ def test_what_is_no_threshold_is_refused(text):
 
 @pytest.mark.parametrize(
     ("workers", "heartbeat_s", "events_s", "tick_s", "stale_s", "dead_s"),
-    [(1, 1, 5, 1, 30, 60), (100, 1, 5, 1, 30, 60), (500, 5, 10, 1, 30, 60), (1_000, 10, 20, 2, 60, 120)],
+    [(1, 1, 5, 1, 30, 60), (100, 1, 5, 1, 30, 60), (500, 5, 10, 2.5, 30, 60), (1_000, 10, 20, 5, 60, 120)],
 )
 def test_intervals_grow_with_the_number_of_workers(workers, heartbeat_s, events_s, tick_s, stale_s, dead_s):
     timing = TimingSettings().for_workers(workers)

@@ -7,16 +7,18 @@ test_simulation_flat, _stages, _rate and _find_max have the verdicts. To see wha
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from loadgen.control.sql import load_queries
+from loadgen.control.session import load_queries
+from loadgen.model.event import EventType
 from tests.unit.simulation.histories import history_of, quiet
 from tests.unit.simulation.rules import Broken, Rule, Violation
 from tests.unit.simulation.scenarios import Kind
 from tests.unit.simulation.tables import Tables
-from tests.unit.simulation.world import History, World
+from tests.unit.simulation.world import TICK_ENDS, History, World
 
 __all__ = ["quiet"]
 
@@ -53,7 +55,7 @@ NOTICED = {
     Broken.RECOVERY: {Rule.END},
     Broken.CONNECTIONS: {Rule.SHORT},
     Broken.PAUSES: {Rule.SHORT},
-    Broken.LATE: {Rule.SHORT},
+    Broken.OVERLOAD: {Rule.SHORT},
     Broken.WAITS: {Rule.SHORT},
     Broken.LIMITS: {Rule.SHORT},
     Broken.PLAN: {Rule.SHORT},
@@ -61,32 +63,40 @@ NOTICED = {
     Broken.BUSY: {Rule.SHORT},
     Broken.QUEUE: {Rule.FOUND},
     Broken.LOG: {Rule.LOG},
-    Broken.TOGETHER: {Rule.SHORT, Rule.FOUND},
+    Broken.ARRIVAL: {Rule.MOMENTS},
+    Broken.MOMENTS: {Rule.MOMENTS},
+    Broken.WARMUP: {Rule.SHORT},
+    Broken.STANDSTILL: {Rule.MOMENTS, Rule.SHORT},
 }
 OF_LEADERS = {
     *(Broken.FENCING, Broken.MARGIN, Broken.RENEWAL, Broken.NUMBERS, Broken.MEMORY, Broken.LIVENESS),
 }
-OF_SEARCHES = {Broken.BUSY, Broken.QUEUE, Broken.TOGETHER}
+KINDS = {
+    **dict.fromkeys((Broken.BUSY, Broken.QUEUE), Kind.FIND_MAX),
+    Broken.OVERLOAD: Kind.RATE,
+}
 # Seeds that have shown it: the search begins with them.
 SHOWN_BY = {
     Broken.FENCING: 50,
     Broken.MARGIN: 89,
     Broken.RENEWAL: 3,
-    Broken.NUMBERS: 156,
+    Broken.NUMBERS: 215,
     Broken.MEMORY: 1,
     Broken.LIVENESS: 88,
-    Broken.LOSS: 129,
+    Broken.LOSS: 27,
     Broken.CONNECTIONS: 22,
     Broken.PAUSES: 73,
-    Broken.LATE: 73,
-    Broken.WAITS: 112,
+    Broken.OVERLOAD: 20,
+    Broken.WAITS: 347,
     Broken.LIMITS: 22,
     Broken.PLAN: 201,
     Broken.STRICT: 4,
     Broken.BUSY: 0,
     Broken.QUEUE: 37,
     Broken.LOG: 79,
-    Broken.TOGETHER: 69,
+    Broken.MOMENTS: 63,
+    Broken.WARMUP: 629,
+    Broken.STANDSTILL: 7,
 }
 
 
@@ -104,8 +114,7 @@ def test_one_leads_at_a_time_and_every_run_ends(first: int, tmp_path: Path) -> N
 @pytest.mark.parametrize("broken", Broken, ids=lambda broken: broken.name)
 def test_what_is_broken_is_noticed(broken: Broken, tmp_path: Path) -> None:
     for seed in (SHOWN_BY.get(broken, 0), *range(SEARCHED)):
-        kind = Kind.FIND_MAX if broken in OF_SEARCHES else None
-        history = history_of(seed, tmp_path, broken, kind=kind, contested=broken in OF_LEADERS)
+        history = history_of(seed, tmp_path, broken, kind=KINDS.get(broken), contested=broken in OF_LEADERS)
         if isinstance(history, Violation):
             assert history.rule in NOTICED[broken], f"seed {seed}: {history}"
             return
@@ -118,6 +127,59 @@ def test_a_run_in_which_nothing_fails_is_valid(kind: Kind, tmp_path: Path) -> No
     for seed in range(CALM_SEARCHES if kind is Kind.FIND_MAX else CALM):
         history = World(seed, str(tmp_path), kind=kind, calm_latency_s=CALM_LATENCY_S).run()
         assert history.valid or history.forbids, f"seed {seed}: {history.summary['validity']}"
+
+
+# What a tick of the leader costs at most, by what it does; statements are named as in schemas/queries.
+STATEMENTS_MAX = {
+    "nothing": 2,  # heartbeats, and either the run or its figures
+    "START": 4,  # the run, heartbeats, the event, its publication
+    "MOVE": 4,  # the run, heartbeats, the move, figures
+    "STEP": 5,  # as START, and the row of the step before
+    "STOP": 6,  # as STEP, and the move
+}
+
+
+def ticks_of(world: World) -> list[list[str]]:
+    """The statements of each tick of the leader; those before its first one and after its last one are left out."""
+    ticks: list[list[str]] = [[]]
+    for statement in world.statements:
+        if statement == TICK_ENDS:
+            ticks.append([])
+        elif statement[:2] == ("orchestrator-0", "orchestrator"):
+            ticks[-1].append(statement[2])
+    return ticks[1:-1]
+
+
+def done_in(tick: list[str], said: Iterator[str]) -> str:
+    if "run_control_events.emit" in tick:
+        return next(said)
+    return "MOVE" if "run_status.move" in tick else "nothing"
+
+
+@pytest.mark.parametrize(("kind", "said"), [(Kind.FLAT, {"START", "STOP"}), (Kind.FIND_MAX, {"START", "STEP", "STOP"})])
+def test_a_tick_makes_two_statements_and_few_more_when_it_says_something(
+    kind: Kind, said: set[str], tmp_path: Path
+) -> None:
+    world = World(1, str(tmp_path), kind=kind, calm_latency_s=CALM_LATENCY_S)
+    world.run()
+    events = ("STEP" if row.kind == EventType.SET_WORKER_TARGET else row.kind for row in world.tables.events)
+
+    ticks = [(done_in(tick, events), tick) for tick in ticks_of(world)]
+
+    assert {what for what, _ in ticks} == {"nothing", "MOVE", *said}
+    assert [(what, tick) for what, tick in ticks if len(tick) > STATEMENTS_MAX[what]] == []
+
+
+def test_nothing_is_looked_for_when_writes_succeed(tmp_path: Path) -> None:
+    world = World(1, str(tmp_path), kind=Kind.FIND_MAX, calm_latency_s=CALM_LATENCY_S)
+    world.run()
+
+    names = Counter(name for _, _, name in world.statements)
+
+    assert [name for name in names if name.endswith((".find", ".any", ".last", ".server_time"))] == []
+    assert names["run_control_events.emit"] == len(world.tables.events) > 3
+    assert names["window_results.append"] > 1
+    assert names["find_max_step_history.append"] > 1
 
 
 def test_a_seed_has_one_history(tmp_path: Path) -> None:
@@ -142,9 +204,12 @@ GUARDS = {
         "AND PHASE = ? AND END_TIME IS NULL",
         LIVING_TERM,
     ],
-    "run_status.publish": ["WHERE RUN_ID = ? AND END_TIME IS NULL", LIVING_TERM],
+    "run_status.publish": [
+        "WHERE RUN_ID = ? AND STATUS IN ('PREPARED', 'STARTING', 'RUNNING', 'STOPPING', 'CANCELLING')",
+        LIVING_TERM,
+    ],
     "run_status.cancel": ["(STATUS = 'PREPARED' OR STATUS = 'STARTING' OR STATUS = 'RUNNING')"],
-    "run_control_events.emit": ["COALESCE(MAX(SEQUENCE_ID), 0) + 1", LIVING_TERM],
+    "run_control_events.emit": ["SELECT RUN_ID, ?, ?, EPOCH, ?, ?, SYSDATE()", LIVING_TERM],
     "worker_heartbeats.beat": ["AND HOSTNAME = ? AND PID = ? AND HEARTBEAT_COUNT < ?"],
     "worker_heartbeats.replace": ["OR LAST_HEARTBEAT < DATEADD(millisecond, ?, SYSDATE())", LIVING_TERM],
     "test_results.finish": ["WHERE TEST_ID = ? AND RUN_ID = ? AND SUMMARY IS NULL"],

@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 from ruamel.yaml import YAML
 
-from loadgen.cli.grants import grants
 from loadgen.cli.run import run
+from loadgen.cli.setup import grants
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.errors import ConfigurationError
 from loadgen.scenario.frozen import freeze, thaw

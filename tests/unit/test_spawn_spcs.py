@@ -18,8 +18,7 @@ from loadgen.scenario.model import Scenario
 from loadgen.scenario.read import parse_scenario, read_scenario
 from loadgen.snowflake.failure import Failure
 from loadgen.snowflake.ident import Identifier
-from orchestrator.spawn.spcs import refusal
-from orchestrator.spawn.spcs_service import SpcsJob, job_name, quoted, read_containers, require_spcs_settings
+from orchestrator.spawn.spcs import SpcsJob, job_name, quoted, read_containers, refusal, require_spcs_settings
 
 RUN_ID = "20261115-0200-orders-7f3a9c"
 MINIMAL = """

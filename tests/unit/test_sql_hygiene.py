@@ -7,33 +7,20 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from functools import cache
 from typing import Any
 
 import pytest
 import sqlglot
 from sqlglot import exp
 
-from loadgen.control.sql import NamedQuery
 from tests.contract.strict_pairs import HARMLESS
-from tests.unit.sql_texts import MIGRATIONS, PRUNING, QUERIES, TABLES
+from tests.unit.sql_texts import MIGRATIONS, PRUNING, QUERIES, TABLES, parsed
 
 STATEMENTS = [*QUERIES, *MIGRATIONS]
 CREATES = [query for query in STATEMENTS if re.match(r"CREATE (HYBRID )?TABLE", query.sql)]
 CHANGES = [query for query in QUERIES if query not in CREATES]
 each_statement = pytest.mark.parametrize("query", STATEMENTS, ids=lambda query: query.name)
 each_change = pytest.mark.parametrize("query", CHANGES, ids=lambda query: query.name)
-
-
-@cache
-def parsed(query: NamedQuery) -> Any:
-    """The statement as sqlglot reads it; it does not know hybrid tables, nor indexes inside of CREATE."""
-    text = query.sql.replace("CREATE HYBRID TABLE", "CREATE TABLE")
-    text = re.sub(r",\s*INDEX \w+ \([\w, ]+\)", "", text)
-    statements = sqlglot.parse(text, read="snowflake")
-    assert len(statements) == 1
-    assert statements[0] is not None
-    return statements[0]
 
 
 def reads_a_table(select: Any) -> bool:
@@ -148,36 +135,6 @@ def test_of_every_change_of_a_row_it_is_known_why_it_may_have_waited():
     assert changes == set(HARMLESS)
 
 
-# The predicates for which Snowflake uses an index: = < > <= >= IN BETWEEN STARTSWITH, with constants.
-POLLED = {
-    "run_queue.candidates": "STATUS",
-    "run_queue.depth": "STATUS",
-    "run_queue.waiting": "STATUS",
-    "run_queue.owners": "STATUS",
-    "run_queue.unsettled": "STATUS",
-    "run_status.unfinished": "STATUS",
-    "run_attempts.open_of": "OWNER",
-    "pool_workers.offers": "STATUS",
-    "pool_workers.silent_offline": "STATUS",
-    "schedule_fires.due": "OUTCOME",
-    "schedules.enabled": "SCHEDULE_ID",
-}
-
-
-@pytest.mark.parametrize("name", POLLED)
-def test_what_is_polled_begins_with_an_index(name):
-    """Queries that look for work, every few seconds, have a condition that an index answers, and read no scenario."""
-    (query,) = (query for query in QUERIES if query.name == name)
-    where = parsed(query).args["where"].this
-    conditions = list(where.flatten()) if isinstance(where, exp.And) else [where]
-    answered = [one for one in conditions if isinstance(one, (exp.EQ, exp.In, exp.GT))]
-    table = TABLES[name.split(".")[0].upper()]
-
-    assert POLLED[name] in {one.this.name for one in answered if isinstance(one.this, exp.Column)}
-    assert POLLED[name] in table.indexed
-    assert not re.search(r"\b(SCENARIO|FILES|SCENARIO_CONFIG|LIVE_METRICS)\b", query.sql)
-
-
 @each_change
 def test_the_row_count_of_an_update_is_a_count_of_rows(query):
     for update in parsed(query).find_all(exp.Update):
@@ -201,6 +158,9 @@ SMALL = {
     "run_queue.candidates": "inside: runs that are under way",
     "run_queue.depth": "one number",
     "run_queue.work": "two numbers",
+    "run_attempts.claim": "inside: the end of an attempt, by its key",
+    "run_attempts.open_of": "inside: the end of an attempt, by its key",
+    "pool_workers.offers": "inside: the wish for a runner, by its key",
     "pool_workers.count": "one number",
     "experiments.led": "experiments that are under way",
     "experiment_warehouses.changed": "a row per warehouse whose settings an experiment changes",
@@ -274,7 +234,7 @@ def test_hybrid_tables_have_an_enforceable_key():
     of_nights = ["POOL_WORKERS", "RUN_ATTEMPTS", "RUN_QUEUE", "SCHEDULES", "SCHEDULE_FIRES"]
     of_nights += ["RUN_ATTEMPT_ENDS", "SCHEDULE_PROGRESS"]
     of_experiments = ["EXPERIMENTS", *(f"EXPERIMENT_{name}" for name in ("BLOCKS", "MEASUREMENTS", "ENDS"))]
-    of_experiments += ["EXPERIMENT_WAREHOUSES", "EXPERIMENT_WAREHOUSE_RESTORES"]
+    of_experiments += ["EXPERIMENT_WAREHOUSES", "EXPERIMENT_WAREHOUSE_RESTORES", "EXPERIMENT_METERINGS"]
     assert sorted(HYBRID) == sorted([*of_runs, *of_nights, *of_experiments, "STOP_REQUESTS"])
     for table in TABLES.values():
         assert table.key

@@ -10,7 +10,7 @@ import pytest
 
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlSession
-from loadgen.model.worker import WorkerExit
+from loadgen.model.run import WorkerExit
 from loadgen.snowflake.driver import Cursor
 from loadgen.threads import Service, ThreadDied
 from loadgen.worker.arguments import WorkerArguments

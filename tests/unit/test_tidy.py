@@ -14,7 +14,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ["loadgen", "orchestrator", "schemas", "bin", "tests", "examples", "docs", ".ci"]
 Node = TypeVar("Node", bound=ast.AST)
-MODULE_LINES_MAX = 400
+PRODUCT_LINES_MAX = 600
+TEST_LINES_MAX = 400
 FUNCTION_LINES_MAX = 60
 
 # --- layers ----------------------------------------------------------------------------------------------------------
@@ -148,8 +149,9 @@ def test_modules_and_functions_stay_small():
 def too_large(path: Path, tree: ast.Module) -> list[str]:
     wrong = []
     lines = len(path.read_text("utf-8").splitlines())
-    if lines > MODULE_LINES_MAX:
-        wrong.append(f"{shown(path)}: {lines} lines, max {MODULE_LINES_MAX}")
+    most = TEST_LINES_MAX if shown(path).startswith("tests/") else PRODUCT_LINES_MAX
+    if lines > most:
+        wrong.append(f"{shown(path)}: {lines} lines, max {most}")
     functions = [node for node in all_nodes(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
     for node in functions:
         length = (node.end_lineno or node.lineno) - node.lineno + 1
@@ -276,10 +278,10 @@ def test_relative_imports_are_resolved():
     path = ROOT / "loadgen" / "worker" / "client.py"
 
     names = imported(
-        path, ast.parse("from . import x\nfrom ..control import runs\nfrom .client_pool import ClientPool")
+        path, ast.parse("from . import x\nfrom ..control import runs\nfrom .ramp_controller import RampController")
     )
 
-    assert [name for _, name in names] == ["loadgen.worker", "loadgen.control", "loadgen.worker.client_pool"]
+    assert [name for _, name in names] == ["loadgen.worker", "loadgen.control", "loadgen.worker.ramp_controller"]
 
 
 # --- helpers ---------------------------------------------------------------------------------------------------------

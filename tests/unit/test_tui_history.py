@@ -16,7 +16,7 @@ import pytest
 from loadgen.metrics.histogram import EMPTY, Histogram
 from loadgen.metrics.live_metrics import LiveSecond
 from loadgen.model.run import Phase
-from loadgen.report.timeline import WorkerSecond
+from loadgen.report.records import WorkerSecond
 from loadgen.tui.history import KEPT_S, LiveHistory, PeakThroughput, coarsen_second
 from loadgen.tui.snapshot import DisplaySnapshot, WorkerDisplayState
 from loadgen.units import NS_PER_MS
@@ -61,6 +61,17 @@ def test_seconds_of_all_workers_are_added_up_in_the_rows_of_the_run():
     assert shown(history) == [(0, None), (1, 150.0), (2, 150.0), (3, 150.0)]  # of the first, a part is not known
     assert history.seconds[-1].p50_ms == pytest.approx(10.0, rel=0.04)
     assert history.seconds[-1].p95_ms == pytest.approx(20.0, rel=0.04)
+
+
+def test_p95_of_a_second_with_few_samples_is_taken_with_those_before_it_in_its_phase():
+    history = LiveHistory()
+    warm = [second(at_s + 1.0, *[90.0] * 10, phase=Phase.WARMUP) for at_s in range(3)]
+    measured = [second(at_s + 1.0, *[10.0 + at_s] * 10) for at_s in range(3, 7)]
+
+    history.note(telling(8.0, [*warm, *measured]))
+
+    p95 = [None if one.p95_ms is None else round(one.p95_ms) for one in history.seconds]
+    assert p95 == [None, 90, 90, None, 14, 15, 16]
 
 
 def test_a_row_is_shown_once_every_working_worker_has_told_of_it():

@@ -21,8 +21,7 @@ import pytest
 from loadgen.cli.run_screen import LiveDisplay, RunDisplay
 from loadgen.clock import FakeClock
 from loadgen.scenario.spawner import SpawnerKind, SpawnerSettings
-from loadgen.tui.live_screen import LiveScreen
-from loadgen.tui.terminal import is_usable
+from loadgen.tui.terminal import LiveScreen, is_usable
 from orchestrator.job import JobStatus
 from tests.processes import wait_until
 from tests.unit.tui_builders import MEASUREMENT, scenario

@@ -11,20 +11,14 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
-from rich.text import Text
 
 from loadgen.model.run import Phase
-from loadgen.tui.charts import nice_top
-from loadgen.tui.draw import cut_between_words
-from loadgen.tui.history import PeakThroughput
 from loadgen.tui.screen import ScreenPage, ScreenSection, distribute_lines, render
 from loadgen.tui.screen_state import ScreenState, TableProgress
 from loadgen.tui.snapshot import WorkerDisplayState
-from tests.unit.tui_builders import FIND_MAX, MEASUREMENT, NOW_S, STALE, WARMUP, cells, quantile_of, rung
+from tests.unit.tui_builders import FIND_MAX, MEASUREMENT, NOW_S, SIZES, STALE, VIEWS, WARMUP, cells, drawn, rung
 
 GOLDEN = Path(__file__).with_name("golden")
-VIEWS = {"warmup": WARMUP, "measurement": MEASUREMENT, "find_max": FIND_MAX, "stale": STALE}
-SIZES = ((80, 24), (120, 40), (200, 60))
 HOSTILE = (
     "</script><b>x",
     "[/dim] [red]",
@@ -36,15 +30,6 @@ HOSTILE = (
 )
 STYLE = re.compile(r"\x1b\[[0-9;]*m")
 CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u2028\u2029]")
-
-
-def drawn(
-    view: ScreenState, width: int, height: int, *, now_s: float = NOW_S, page: ScreenPage = ScreenPage.RUN
-) -> str:
-    """As text, without what is at the end of lines."""
-    console = Console(record=True, width=width, height=height, file=io.StringIO(), color_system=None)
-    console.print(render(view, width, height, now_s, page), end="")
-    return "\n".join(line.rstrip() for line in console.export_text().split("\n"))
 
 
 def coloured(view: ScreenState, width: int, height: int, page: ScreenPage = ScreenPage.RUN) -> str:
@@ -94,124 +79,6 @@ def test_everything_that_matters_is_on_a_small_screen(name):
 
     for word in ("QPS", "p50", "p95", "p99", "errors", "thresholds", "point_lookup", "workers", "client CPU", "q stop"):
         assert word in text
-
-
-# --- charts ----------------------------------------------------------------------------------------------------------
-
-
-def lines_of(view: ScreenState, width: int, height: int, first: str, count: int) -> list[str]:
-    lines = drawn(view, width, height).split("\n")
-    start = next(number for number, line in enumerate(lines) if line.startswith(f" {first}"))
-    return lines[start : start + count]
-
-
-@pytest.mark.parametrize(("width", "height"), SIZES, ids=lambda size: str(size))
-def test_charts_have_numbers_with_units_and_the_time_below(width, height):
-    text = drawn(MEASUREMENT, width, height)
-
-    assert re.search(r"812/s +900/s┤", text)
-    assert re.search(r"p50 41.2.* 80 ms┤", text)
-    assert len(re.findall(r" 0┤", text)) >= 2
-    assert re.search(r"elapsed └.*01:30─+01:40─", text)
-
-
-def test_a_mark_of_the_time_axis_begins_in_the_column_of_its_second():
-    """Only second 20 was measured: its bar stands above the beginning of the mark."""
-    alone = replace(MEASUREMENT, plan_s=30.0, history=tuple(one for one in MEASUREMENT.history if one.at_s == 20))
-    for width in (80, 200):
-        lines = lines_of(alone, width, 40, "QPS", 16)
-        bar = next(line for line in lines if "0┤" in line and "█" in line)
-        axis = next(line for line in lines if "elapsed" in line)
-
-        assert axis.index("00:20") == bar.index("█")
-
-
-def test_a_short_run_fills_the_chart_and_a_long_one_shows_its_last_part():
-    def axis(plan_s: float, width: int = 120) -> str:
-        view = replace(MEASUREMENT, plan_s=plan_s, history=MEASUREMENT.history[: int(plan_s)])
-        return next(line for line in drawn(view, width, 40).split("\n") if "elapsed" in line).partition("└")[2]
-
-    assert axis(25.0).startswith("00:00─")
-    assert len(axis(25.0)) == 52  # two columns a second
-    assert len(axis(25.0, 200)) == 156  # and six on a wide screen
-    assert axis(300.0).startswith("────00:40")
-
-
-def test_a_phase_that_begins_is_a_line_and_not_a_drop():
-    history = tuple(replace(one, qps=None) if one.at_s in (0, 10) else one for one in MEASUREMENT.history)
-
-    chart = lines_of(replace(MEASUREMENT, history=history), 200, 40, "QPS", 3)
-
-    assert [line.count("┊") for line in chart] == [2, 2, 2]
-
-
-def test_a_peak_that_may_have_been_higher_says_so():
-    view = replace(MEASUREMENT, peak=PeakThroughput(qps=840.0, at_least=True))
-
-    assert "peak 840/s" in drawn(MEASUREMENT, 120, 40)
-    assert "peak ≥ 840/s" in drawn(view, 120, 40)
-
-
-def test_statements_that_were_cut_off_have_a_column_and_their_bounds_a_sign():
-    window = MEASUREMENT.window
-    assert window is not None
-    first = replace(window.statements[0], p99=quantile_of(30_000, at_least=True), cut_off=12)
-    view = replace(MEASUREMENT, window=replace(window, statements=(first, *window.statements[1:])))
-
-    head, row = lines_of(view, 80, 24, "statement", 2)
-
-    assert head.split()[-4:] == ["ok", "failed", "cut", "off"]
-    assert re.search(r" 70.4 ≥ 30,000 .* 12$", row)
-    assert "cut off" not in drawn(MEASUREMENT, 80, 24)
-
-
-def test_a_wide_screen_shows_the_last_seconds_of_each_statement():
-    assert "last" not in "".join(lines_of(MEASUREMENT, 80, 24, "statement", 2))
-    assert re.search(r"failed +qps, last \d+ s$", lines_of(MEASUREMENT, 120, 40, "statement", 1)[0])
-    head, first = lines_of(MEASUREMENT, 200, 60, "statement", 2)
-    assert re.search(r"failed +qps, last 48 s +p95, last 48 s$", head)
-    assert re.search(r"[▇█]{48} ≤ 704/s +[▆▇█]{48} ≤ 76.0 ms$", first)
-
-
-def test_a_large_screen_shows_how_response_times_are_spread():
-    assert "histogram" not in drawn(MEASUREMENT, 120, 40)
-
-    lines = lines_of(MEASUREMENT, 200, 60, "histogram", 11)
-
-    assert re.search(r"^ +5 %┤", lines[1])
-    assert re.search(r"└─+20 ms─+50 ms─+100 ms", lines[9])
-    assert lines[10].split() == ["↑p50", "38.2", "↑p95", "70.4", "↑p99", "110"]
-    assert lines[9].index("100 ms") < lines[10].index("↑p99") < lines[9].index("200 ms")
-
-
-def test_an_axis_ends_at_a_round_number():
-    tops = [nice_top(value) for value in (0.0, 0.031, 1.0, 1.01, 8.1, 99.0, 334.0, 1_000.0)]
-
-    assert tops == pytest.approx([1.0, 0.04, 1.0, 1.2, 9.0, 100.0, 400.0, 1_000.0])
-
-
-@pytest.mark.parametrize(
-    ("width", "shown"),
-    [
-        (33, "begins with so many one two three"),
-        (32, "begins with so many one two …"),
-        (29, "begins with so many one two …"),
-        (28, "begins with so many one …"),
-    ],
-)
-def test_a_line_that_is_too_long_loses_whole_words(width, shown):
-    assert cut_between_words(Text("begins with so many one two three"), width).plain == shown
-
-
-def test_a_header_that_is_too_long_loses_whole_parts():
-    long = replace(MEASUREMENT, scenario="a scenario with a longer name", run_id="20261115-0200-a-scenario-with-7f3a9c")
-
-    wide, narrow, least = (drawn(long, width, 24).split("\n")[0] for width in (120, 80, 60))
-
-    assert "a scenario with a longer name  20261115" in wide
-    assert wide.endswith("prod, BENCH_WH")
-    assert narrow == " loadgen  a scenario with a longer name  20261115-0200-a-scenario-with-7f3a9c"
-    assert least == " loadgen  20261115-0200-a-scenario-with-7f3a9c"
 
 
 # --- foreign text ----------------------------------------------------------------------------------------------------

@@ -7,13 +7,12 @@ from dataclasses import replace
 import pytest
 
 from loadgen.control.tables.find_max_step_history import StepRecord
-from loadgen.metrics.connections import LoginCounts, LoginFailure
 from loadgen.metrics.interval import MeasuredCounts
+from loadgen.metrics.logins import ConnectionFailure, LoginCounts, ReconnectReason
 from loadgen.model.run import Phase, RunStatus
 from loadgen.scenario.model import ArrivalProcess, FindMaxSettings, LoadMode, LoadStage
 from loadgen.tui.draw import clock, count, measured, ms, one_line, percent, rate, short, short_worker, time_of
-from loadgen.tui.event_log import new_log_entries
-from loadgen.tui.presenter import ScreenPresenter
+from loadgen.tui.presenter import ScreenPresenter, new_log_entries
 from loadgen.tui.snapshot import WorkerDisplayState
 from tests.unit.orchestrator_builders import tally, window
 from tests.unit.tui_builders import MOMENT, look, quantile_of, run_row, scenario, second, worker
@@ -192,7 +191,7 @@ def test_workers_that_changed_alike_share_a_line():
 
 def test_refused_logins_are_told_when_there_are_twice_as_many():
     def after(refused: int, *, text: str = "the token has\nexpired"):
-        refusal = LoginFailure(at=MOMENT, code=390_144, text=text)
+        refusal = ConnectionFailure(at=MOMENT, code=390_144, text=text)
         logins = LoginCounts(refused=refused, last_refused=(refusal,) if refused else ())
         one = worker(0)
         assert one.live is not None
@@ -203,6 +202,21 @@ def test_refused_logins_are_told_when_there_are_twice_as_many():
     assert texts(after(2), after(3)) == []
     assert texts(after(3), after(9)) == ["9 logins refused, the last of worker-0: 390144: the token has␊expired"]
     assert all(line.bad for line in new_log_entries(after(0), after(1)))
+
+
+def test_lost_connections_are_told_with_their_error():
+    def after(lost: int):
+        failure = ConnectionFailure(at=MOMENT, code=390_111, text="gone", reason=ReconnectReason.SESSION_LOST)
+        logins = LoginCounts(
+            reopened={ReconnectReason.SESSION_LOST: lost, ReconnectReason.MAX_AGE: 5}, last_lost=(failure,)
+        )
+        one = worker(0)
+        assert one.live is not None
+        return look(1.0, replace(one, live=replace(one.live, logins=logins)))
+
+    assert texts(after(0), after(1)) == ["1 connection lost, the last of worker-0: 390111: gone"]
+    assert texts(after(1), after(1)) == []
+    assert texts(after(2), after(4)) == ["4 connections lost, the last of worker-0: 390111: gone"]
 
 
 # --- words -----------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loadgen.model.warehouse import alter_sql, settings_from, unsettled
+from loadgen.model.warehouse import alter_sql, create_sql, settings_from, unsettled
 from tests.unit.test_experiment_file import MINIMAL, problems, read
 
 SHOWN = {
@@ -118,3 +118,14 @@ def test_an_arm_may_change_settings_of_its_warehouse(tmp_path):
 )
 def test_settings_that_cannot_be_are_told(tmp_path, written, told):
     assert any(told in one for one in problems(tmp_path, with_warehouse(written)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"), [({}, "FALSE"), ({"generation": "2"}, "FALSE"), ({"query_acceleration": True}, "TRUE")]
+)
+def test_a_new_warehouse_has_query_acceleration_only_if_the_file_says_so(settings, told):
+    made = create_sql('"W"', settings, "e-1")
+
+    assert made.startswith('CREATE WAREHOUSE "W" WITH ')
+    assert f"ENABLE_QUERY_ACCELERATION = {told} " in made
+    assert made.count("ENABLE_QUERY_ACCELERATION") == 1

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import Any, cast
 
 import pytest
 
-from loadgen.metrics.outcome import FailedOutcome
+from loadgen.clock import monotonic_ns
+from loadgen.metrics.outcome import FailedOutcome, Outcome
 from loadgen.metrics.recorder import WindowRegistry
 from loadgen.metrics.sample_collector import SampleCollector
 from loadgen.model.counts import ErrorCategory
@@ -16,11 +16,13 @@ from loadgen.model.run import Phase
 from loadgen.scenario.model import LoadMode, Scenario
 from loadgen.scenario.read import parse_scenario
 from loadgen.snowflake.driver import Connection
+from loadgen.units import NS_PER_MS, NS_PER_S
 from loadgen.worker.arguments import WorkerArguments
 from loadgen.worker.client import Client
 from loadgen.worker.client_context import ArrivalQueue, ClientContext, ClientSlots
 from loadgen.worker.sessions import LoadSessions
 from loadgen.workload.arrivals import window_schedules
+from loadgen.workload.ramp import Ramp
 
 KEYS = 10
 SCENARIO = f"""
@@ -57,7 +59,7 @@ class ConnectedClient(Client):
 
 
 def client_of(scenario: Scenario, failures: list[tuple[Any, ...]]) -> Client:
-    now_ns, windows, open_loop = time.monotonic_ns(), WindowRegistry(), scenario.load.mode is LoadMode.RATE
+    now_ns, windows, open_loop = monotonic_ns(), WindowRegistry(), scenario.load.mode is LoadMode.RATE
     harvester = SampleCollector(windows, scenario.workload.statements, open_loop=open_loop, started_ns=now_ns)
     bench = ClientContext(
         scenario=scenario,
@@ -111,3 +113,82 @@ def test_a_statement_without_an_answer_within_its_limit_has_timed_out(category, 
 
     assert failed.category is ErrorCategory[counted]
     assert failed.answered == (category != "CONNECTION"), "else the query id would be that of the statement before"
+
+
+# --- an open loop: what is late because of the client ----------------------------------------------------------------
+
+LATE_NS = 20 * NS_PER_S
+RATE = "load: {mode: rate, rate: 4/s, max_connections: 1, workers: 1, warmup: 0s, duration: 60s, arrival: uniform"
+READ = """
+version: 1
+name: late
+connection: embedded
+target: {database: BENCH, schema: PUBLIC}
+workload: {statements: [{name: read, sql: SELECT 1}]}
+"""
+
+
+def late_client(more: str, *, complete_ago_ns: int | None, sends: int = 1) -> Client:
+    """The schedule of its window began 20 s ago. Its pool has been complete for so long; None: it is not."""
+    client = client_of(parse_scenario(f"{READ}{RATE}{more}}}", source="s", environ={}).scenario, [])
+    context, now_ns = client._context, monotonic_ns()
+    schedule = window_schedules(context.scenario.load, worker=0, workers=1, seed=1)[-1]
+    context.arrivals = ArrivalQueue(0, schedule, now_ns - LATE_NS)
+    context.connections.plan(Ramp(origin=1, target=1), 0)
+    if complete_ago_ns is not None:
+        context.connections.login_succeeded(0, now_ns - complete_ago_ns, None)
+    sent = iter(range(1, sends + 1))
+
+    def run(cursor: object, row: object) -> int:
+        if next(sent) == sends:
+            client.leave()
+        return 1
+
+    context.runs = (run,)
+    return client
+
+
+@pytest.mark.parametrize(("complete_ago_ns", "is_overload"), [(LATE_NS + NS_PER_S, True), (0, False), (None, False)])
+def test_an_arrival_given_up_is_overload_only_if_no_connection_was_missing_since_it_was_due(
+    complete_ago_ns, is_overload
+):
+    client = late_client(", max_lag: 5s", complete_ago_ns=complete_ago_ns)
+
+    client.run()
+
+    given_up = [one for one in client.slot.recorder.take() if one[5] is Outcome.SKIPPED]
+    assert 58 <= len(given_up) <= 62, "those of the first 15 s"
+    assert {done_ns > due_ns for _, _, due_ns, _, done_ns, _ in given_up} == {is_overload}
+
+
+@pytest.mark.parametrize(("complete_ago_ns", "is_clients"), [(LATE_NS + NS_PER_S, False), (0, True), (None, True)])
+def test_a_backlog_sent_after_reconnecting_is_lag_of_the_client(complete_ago_ns, is_clients):
+    client = late_client("", complete_ago_ns=complete_ago_ns, sends=3)
+
+    client.run()
+
+    lags_ns = [lag_ns for window, lag_ns in client._context.client_lags if window == 0]
+    assert len(lags_ns) == 3
+    assert all((lag_ns > 19 * NS_PER_S) == is_clients for lag_ns in lags_ns)
+    assert is_clients or max(lags_ns) < NS_PER_S, "the connection became free a moment ago"
+
+
+def test_making_parameters_is_lag_of_the_client():
+    client = late_client("", complete_ago_ns=LATE_NS + NS_PER_S)
+    draw, made = client.slot.drawer.draw, []
+
+    class Slow:
+        """Takes its time."""
+
+        def draw(self, index: int) -> Any:
+            made.append(monotonic_ns())
+            threading.Event().wait(0.02)
+            return draw(index)
+
+    client.slot.drawer = cast(Any, Slow())
+
+    client.run()
+
+    ((_, lag_ns),) = client._context.client_lags
+    assert lag_ns >= 20 * NS_PER_MS
+    assert made

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from loadgen.control.tables.run_control_events import Event
 from loadgen.control.tables.run_status import ConnectionTarget
 from loadgen.model.event import EventScope, PlannedCommand, Recipient, SetPhase, SetRunTarget, SetWorkerTarget, Start
-from loadgen.model.run import Phase
-from loadgen.model.worker import worker_share
+from loadgen.model.run import Phase, worker_share
 from loadgen.units import NS_PER_MS
 from loadgen.worker.commands import CommandQueue, DueCommand
 from tests.unit.worker_builders import (

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import pytest
 
 from loadgen.clock import FakeClock
-from loadgen.control.session import ControlSession
-from loadgen.control.sql import NamedQuery
+from loadgen.control.session import ControlSession, NamedQuery
 from loadgen.model.event import Command, KnownCommand, PlannedCommand, SetPhase, Start, encode_command
-from loadgen.model.run import Phase, RunStatus
-from loadgen.model.worker import WorkerExit
+from loadgen.model.run import Phase, RunStatus, WorkerExit
 from loadgen.scenario.settings import TimingSettings
+from loadgen.units import NS_PER_S
 from loadgen.worker.commands import CommandQueue
 from loadgen.worker.control_loop import ControlLoop, ControlPlaneWatchdog
 from loadgen.worker.worker_state import ExitReason, WorkerSharedState
@@ -47,6 +46,9 @@ class Weather:
     def __init__(self, fate: Callable[[], Fate]) -> None:
         self._fate = fate
 
+    def note(self, query: NamedQuery) -> None:
+        """Nobody counts them."""
+
     def fate(self, *, changes: bool) -> Fate:
         return self._fate()
 
@@ -57,6 +59,9 @@ class Weather:
         return 0.0
 
     def silence_s(self) -> float:
+        return 0.0
+
+    def held_s(self) -> float:
         return 0.0
 
     def later(self, fate: Fate, happens: Callable[[], None]) -> None:
@@ -200,6 +205,73 @@ def test_a_poll_without_an_answer_is_no_contact_and_the_next_one_finds_what_was_
     follower.fate = Fate.ANSWERED
     follower.loop.watch(OneTurn())
     assert (follower.begun, follower.code, follower.board.contacts) == ([P.WARMUP], None, 1)
+
+
+# --- moments of the plan ----------------------------------------------------------------------------------------------
+
+
+class TimedFollower(Follower):
+    """Server and worker go by one time; the answers to what is read take as long as the test says."""
+
+    def __init__(self, *said: Command) -> None:
+        super().__init__(R.RUNNING, P.WARMUP, *said, lease_over_s=-20.0)
+        self.tables._clock = lambda: self.clock.now_ns / NS_PER_S
+        self.back_s: list[float] = []  # of each answer in turn; then 0
+        self.agenda = self.loop._command_queue
+        fetch = self.tables.fetch
+
+        def slow(query: NamedQuery, binds: tuple[object, ...]) -> list[tuple[object, ...]]:
+            rows = fetch(query, binds)
+            self.clock.advance(self.back_s.pop(0) if self.back_s else 0.0)
+            return rows
+
+        self.tables.fetch = slow  # type: ignore[method-assign]
+
+    @property
+    def zero_s(self) -> float:
+        at_ns = self.agenda.next_ns()
+        assert at_ns is not None
+        return at_ns / NS_PER_S
+
+
+@pytest.mark.parametrize("polls_before", [0, 3])
+def test_a_slow_answer_to_the_read_of_start_does_not_move_the_plan(polls_before: int) -> None:
+    """Nothing else would notice: all windows of this worker would be as long as planned, and seconds later."""
+    follower = TimedFollower()
+    follower.tables.status = R.STARTING
+    for _ in range(polls_before):
+        follower.loop.watch(OneTurn())
+    kind, data = encode_command(replace(PLANNED, lead_ms=8_000))
+    begun_s = follower.clock.now_ns / NS_PER_S
+    follower.tables.events.append(EventRow(1, "1", 1, kind, data, begun_s, None))
+    follower.back_s = [0.0, 5.0]  # the poll, and the events
+    follower.loop.watch(OneTurn())
+
+    assert follower.zero_s == pytest.approx(begun_s + 8.0, abs=0.002)
+
+
+def test_a_moment_that_is_known_badly_is_known_better_with_every_answer_until_it_has_come() -> None:
+    follower = TimedFollower(replace(PLANNED, lead_ms=8_000))
+    follower.back_s = [3.0, 3.0]
+    follower.loop.watch(OneTurn())
+    assert follower.zero_s == pytest.approx(8.0 + 1.5, abs=0.01), "in the middle of what is possible"
+
+    follower.loop.watch(OneTurn())  # answered at once
+    assert follower.zero_s == pytest.approx(8.0, abs=0.002)
+
+
+def test_windows_keep_their_distance_once_the_plan_has_begun() -> None:
+    later = PlannedCommand(at_ms=20_000, command=SetPhase(phase=P.MEASUREMENT))
+    follower = TimedFollower(replace(PLANNED, plan=(*PLANNED.plan, later)))
+    follower.back_s = [0.5, 2.0]
+    follower.loop.watch(OneTurn())
+    follower.clock.advance(3.0)
+    (warmup,) = follower.agenda.take_due(follower.clock.now_ns)
+    follower.loop.watch(OneTurn())  # answered at once: it is known now how far off it was
+
+    assert follower.zero_s == warmup.at_ns / NS_PER_S + 20.0
+    (measurement,) = follower.agenda.take_due(10**12)
+    assert warmup.uncertain_ns == measurement.uncertain_ns == pytest.approx(0.251 * NS_PER_S, rel=0.01)
 
 
 class Listener:

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from loadgen.clock import FakeClock
-from loadgen.control.session import ControlFailed
-from loadgen.control.sql import NamedQuery
+from loadgen.control.session import ControlFailed, NamedQuery
 from loadgen.model.counts import ErrorCategory
 from loadgen.snowflake.failure import Failure
 from loadgen.snowflake.session import RetryPolicy

@@ -12,15 +12,26 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from snowflake.connector.errors import OperationalError
 
 from loadgen.clock import FakeClock, SystemClock
 from loadgen.errors import ConfigurationError, LoadgenError
-from loadgen.metrics.connections import ConnectionMeter, LoginCounts, LoginFailure, ReconnectReason
+from loadgen.metrics.connections import ConnectionMeter
+from loadgen.metrics.json_fields import InvalidMetrics, JsonFields
+from loadgen.metrics.live_metrics import LIMIT_BYTES
+from loadgen.metrics.logins import (
+    FAILURES_KEPT,
+    ConnectionFailure,
+    LoginCounts,
+    ReconnectReason,
+    logins_data,
+    read_logins,
+)
 from loadgen.metrics.recorder import WindowRegistry
 from loadgen.metrics.sample_collector import SampleCollector
+from loadgen.metrics.window import dump
 from loadgen.model.counts import ErrorCategory
-from loadgen.model.run import Phase
-from loadgen.model.worker import WorkerExit, WorkerStatus
+from loadgen.model.run import Phase, WorkerExit, WorkerStatus
 from loadgen.scenario.model import Load
 from loadgen.scenario.settings import ConnectionPolicy, TimingSettings
 from loadgen.snowflake.driver import Cursor
@@ -147,7 +158,7 @@ def test_a_client_that_pauses_after_failures_delivers_nothing() -> None:
     paused: list[bool] = []
 
     def no_answer() -> None:
-        paused.append(bed.connections.is_complete(0))
+        paused.append(bed.connections.complete_since_ns is not None)
         if len(paused) == 4:
             client.leave()
         raise OSError("no answer")
@@ -196,6 +207,43 @@ def test_why_a_client_logs_in_again_is_known(policy: ConnectionPolicy, why: Reco
     assert logins.refused == 0
 
 
+def test_a_lost_session_is_told_with_when_whose_and_which_error() -> None:
+    done = iter(range(100))
+
+    def lost_at_first() -> None:
+        if next(done) < 2:
+            raise OperationalError(msg="Session no longer exists.", errno=390_111)
+        client.leave()
+
+    bed = Bed(Door(), lost_at_first, clock=Waits())
+    client = Client(bed.slots.get(3), bed.bench)
+
+    client.run()
+
+    logins = bed.connections.logins
+    assert logins.reopened == {ReconnectReason.SESSION_LOST: 2}
+    assert [(one.slot, one.reason, one.code, one.count) for one in logins.last_lost] == [
+        (3, ReconnectReason.SESSION_LOST, 390_111, 2)
+    ]
+    assert "Session no longer exists." in logins.last_lost[0].text
+    assert logins.last_lost[0].at == bed.clock.utc_now().replace(tzinfo=None)
+
+
+def test_a_connection_lost_when_its_client_leaves_is_not_told() -> None:
+    """The end of every run cancels statements, and nothing is opened again."""
+
+    def lost_at_the_end() -> None:
+        client.leave()
+        raise OperationalError(msg="Session no longer exists.", errno=390_111)
+
+    bed = Bed(Door(), lost_at_the_end)
+    client = Client(bed.slots.get(0), bed.bench)
+
+    client.run()
+
+    assert bed.connections.logins.last_lost == ()
+
+
 @given(st.integers(1, 10_000), st.floats(0, 1))
 def test_pauses_between_refused_logins_are_bounded(attempts: int, part: float) -> None:
     assert 1.0 <= login_pause_s(attempts, part) <= LOGIN_PAUSE_MAX_S
@@ -238,7 +286,7 @@ def working(status: WorkerStatus = WorkerStatus.RUNNING) -> WorkerSharedState:
 
 REFUSED = LoginCounts(
     refused=9,
-    last_refused=(LoginFailure(at=FakeClock().utc_now().replace(tzinfo=None), code=390_144, text="JWT is bad"),),
+    last_refused=(ConnectionFailure(at=FakeClock().utc_now().replace(tzinfo=None), code=390_144, text="JWT is bad"),),
 )
 
 
@@ -274,3 +322,22 @@ def test_a_worker_that_is_not_ready_or_ends_is_not_ended_for_it(status: WorkerSt
     disconnected = TargetWatchdog(since_s=1_000.0)
 
     assert disconnected.ending(working(status), TimingSettings(), REFUSED) is None
+
+
+@pytest.mark.parametrize("at", ["yesterday", 7, None])
+def test_a_refusal_without_a_moment_is_refused(at) -> None:
+    said = {**logins_data(LoginCounts()), "last_refused": [{"at": at, "code": None, "text": "no"}]}
+
+    with pytest.raises(InvalidMetrics):
+        read_logins(JsonFields(said, "x"))
+
+
+def test_the_failures_of_a_heartbeat_take_less_than_half_of_it() -> None:
+    """Whatever their texts are, in JSON of ASCII characters."""
+    longest = [
+        ConnectionFailure.of(FakeClock().utc_now(), 10**6, 10**9 + at, "\U0001f600" * 10**4)
+        for at in range(FAILURES_KEPT)
+    ]
+    logins = LoginCounts(opened=10**9, refused=10**9, last_refused=tuple(longest), last_lost=tuple(longest))
+
+    assert len(dump(logins_data(logins))) < LIMIT_BYTES / 2

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from loadgen.metrics.logins import ConnectionFailure, ReconnectReason
 from loadgen.metrics.recorder import WindowState
 from loadgen.metrics.window import window_discrepancy
 from loadgen.model.run import Phase
@@ -123,6 +124,29 @@ def test_what_nobody_sent_is_overload_when_no_connection_was_missing(missing):
         assert 0 < unsent.min_ns < 10 * NS_PER_S / skipped + NS_PER_MS
 
 
+def test_what_was_due_while_connections_were_missing_is_no_overload_though_all_are_open_again():
+    stage = Stage(rate(arrival=ArrivalProcess.UNIFORM))
+    stage.ramp_controller.aim(2)
+    for slot in range(2):
+        stage.connections.login_succeeded(slot, stage.clock.now_ns, None)
+    stage.say(phase(MEASUREMENT, 10), at_s=0)
+    stage.run_to(3)
+    refused = ConnectionFailure(at=stage.clock.utc_now().replace(tzinfo=None), code=None, text="503")
+    stage.connections.login_refused(0, stage.clock.now_ns, refused)
+    stage.run_to(8)
+    stage.connections.login_succeeded(0, stage.clock.now_ns, ReconnectReason.SESSION_LOST)
+    stage.run_to(11)
+
+    (result,) = stage.results()
+
+    assert result.counts.skipped == 100, "no client has taken any"
+    unsent = result.tally.whole.unsent
+    assert unsent.count == 20, "those that were due in the last two seconds, since which every connection was there"
+    assert unsent.max_ns == 2 * NS_PER_S
+    assert result.connections is not None
+    assert (result.connections.planned_ms, result.connections.delivered_ms) == (20_000, 15_000)
+
+
 def test_a_window_with_more_leftovers_than_are_counted_at_once():
     stage = Stage(rate(2_500.0))
     stage.say(phase(MEASUREMENT, 10), at_s=0)
@@ -171,6 +195,22 @@ def test_due_times_count_from_the_announced_moment():
     number = arrivals.take()
     assert number is not None
     assert arrivals.due_ns(number) == stage.zero_ns + NS_PER_S
+
+
+def test_a_window_that_opens_late_has_its_connection_time_from_its_opening():
+    stage = Stage(rate())
+    stage.ramp_controller.aim(1)
+    stage.connections.login_succeeded(0, stage.clock.now_ns, None)
+    stage.say(phase(MEASUREMENT, 10), at_s=1)
+    stage.ramp_controller.begin(WARMUP, None)
+    stage.clock.advance(3.0)
+    stage.run_to(12)
+
+    _, result = stage.results()
+
+    assert result.seconds == pytest.approx(8.0)
+    assert result.connections is not None
+    assert (result.connections.planned_ms, result.connections.delivered_ms) == (8_000, 8_000)
 
 
 def test_a_late_joiner_leaves_out_what_was_due_before_it_came():

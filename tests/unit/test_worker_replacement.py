@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from loadgen.control.tables.worker_heartbeats import WorkerHeartbeat
-from loadgen.model.run import Phase, RunStatus
-from loadgen.model.worker import WorkerStatus
+from loadgen.model.run import Phase, RunStatus, WorkerStatus
 from loadgen.model.workload import (
     Parameter,
     Query,

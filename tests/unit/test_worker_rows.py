@@ -8,7 +8,7 @@ from loadgen.metrics.interval import MeasuredCounts, read_custom_metrics
 from loadgen.metrics.outcome import FailedOutcome, Outcome
 from loadgen.metrics.recorder import WindowRegistry
 from loadgen.metrics.sample_collector import SampleCollector
-from loadgen.metrics.window_codec import WindowRow
+from loadgen.metrics.window import WindowRow
 from loadgen.model.counts import ErrorCategory
 from loadgen.model.run import Phase
 from loadgen.model.workload import StatementKind

@@ -254,3 +254,16 @@ def test_a_busy_minute_does_not_hide_in_the_average() -> None:
     verdict = judge_client([ClientPart(where="worker-0", health=ClientHealth.of(effect), service_mean_ms=100.0)])
     assert verdict.health.saturated
     assert "worker-0 used 95 % of its core in its busiest minute (at most 85 %)" in verdict.invalid[0]
+
+
+def test_a_busy_minute_counts_wherever_it_begins_and_at_the_end_too() -> None:
+    for first in (31, 91, 171):  # across a boundary, and up to the last second of the window
+        windows, meter = WindowRegistry(), ClientResourceMeter()
+        windows.open(1, phase=Phase.MEASUREMENT, at_ns=0)
+        for number in range(1, 231):
+            meter.add(second(number, cpu_ms=950 if first <= number < first + 60 else 100), windows.held())
+
+        effect = meter.effect(1)
+
+        assert effect is not None
+        assert effect.worst_cpu_percent == pytest.approx(95.0), first

@@ -7,7 +7,7 @@ import pytest
 
 from loadgen.model.workload import Query, Statement, StatementKind
 from loadgen.snowflake.driver import Cursor
-from loadgen.worker.statements import FETCH_ROWS, CheckFailed, RollbackFailed, compile_statement
+from loadgen.worker.sessions import FETCH_ROWS, CheckFailed, RollbackFailed, compile_statement
 from loadgen.workload.draw import Row
 
 READ, WRITE = "SELECT A FROM T WHERE B = ?", "UPDATE T SET A = ?"

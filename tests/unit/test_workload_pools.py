@@ -131,7 +131,7 @@ def test_rows_are_counted_while_they_are_read(monkeypatch):
 
 def test_rows_are_weighed_while_they_are_read(monkeypatch):
     monkeypatch.setattr(pools, "POOL_BYTES_MAX", 2 << 20)
-    rows = iter([("x" * 900_000,)] * 100)
+    rows = iter([("x" * 800_000,)] * 100)
 
     with pytest.raises(ScenarioInvalid, match="value pool p: its values take more than 2 MB"):
         pool_from_rows("p", rows)

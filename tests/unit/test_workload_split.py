@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.model.worker import worker_share
+from loadgen.model.run import worker_share
 from loadgen.model.workload import ClientPosition, KeyRange
 from loadgen.workload.split import (
     check_place,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import math
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
+
+from rich.console import Console
 
 from loadgen.control.tables.run_status import Run
 from loadgen.metrics.interval import MeasuredCounts
@@ -18,6 +21,7 @@ from loadgen.model.workload import Query, Statement, StatementKind, Workload
 from loadgen.rules.thresholds import Checked
 from loadgen.scenario.model import Load, Scenario
 from loadgen.tui.history import HistorySecond, PeakThroughput, RecentFigures, StatementSecond
+from loadgen.tui.screen import ScreenPage, render
 from loadgen.tui.screen_state import (
     ErrorLine,
     FindMaxStatus,
@@ -317,3 +321,16 @@ def second(
 def look(seen_s: float, *workers: WorkerSnapshot, **more: Any) -> DisplaySnapshot:
     fields: dict[str, Any] = {"run": run_row(), "moment": MOMENT + timedelta(seconds=seen_s)}
     return DisplaySnapshot(seen_s=seen_s, workers=workers, **(fields | more))
+
+
+VIEWS = {"warmup": WARMUP, "measurement": MEASUREMENT, "find_max": FIND_MAX, "stale": STALE}
+SIZES = ((80, 24), (120, 40), (200, 60))
+
+
+def drawn(
+    view: ScreenState, width: int, height: int, *, now_s: float = NOW_S, page: ScreenPage = ScreenPage.RUN
+) -> str:
+    """As text, without what is at the end of lines."""
+    console = Console(record=True, width=width, height=height, file=io.StringIO(), color_system=None)
+    console.print(render(view, width, height, now_s, page), end="")
+    return "\n".join(line.rstrip() for line in console.export_text().split("\n"))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from loadgen.control.tables.worker_metrics_snapshots import MetricsSnapshot
-from loadgen.embedded.service_time import ServiceTimeSampler, parse_service_time
+from loadgen.embedded.performance_model import ServiceTimeSampler, parse_service_time
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.interval import Interval
 from loadgen.metrics.interval import MeasuredCounts as Samples

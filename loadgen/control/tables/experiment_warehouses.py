@@ -7,9 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from loadgen.control.rows import ParsedRows, RowUnreadable, json_object, parse_row, read_rows
-from loadgen.control.session import ControlFailed, ControlSession
-from loadgen.control.sql import load_queries
+from loadgen.control.session import (
+    ControlFailed,
+    ControlSession,
+    ParsedRows,
+    RowUnreadable,
+    json_object,
+    load_queries,
+    parse_row,
+    read_rows,
+)
 from loadgen.model.warehouse import PROPERTIES, WarehouseValue
 from loadgen.snowflake.ident import Identifier, InvalidIdentifier
 from loadgen.snowflake.session import RetryPolicy

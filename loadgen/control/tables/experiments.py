@@ -1,4 +1,5 @@
-"""EXPERIMENTS, EXPERIMENT_BLOCKS, EXPERIMENT_MEASUREMENTS, EXPERIMENT_ENDS: what an experiment is, and how far it came.
+"""EXPERIMENTS, EXPERIMENT_BLOCKS, EXPERIMENT_MEASUREMENTS, EXPERIMENT_ENDS, EXPERIMENT_METERINGS: what an experiment
+is, how far it came, and what was metered.
 
 Rows are inserted and never rewritten. The key of a block lets one process begin it, the key of a measurement lets it
 count once; a process that resumes an experiment begins the next block.
@@ -8,14 +9,25 @@ from __future__ import annotations
 
 import json
 import re
+import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
-from loadgen.control.rows import ParsedRows, RowUnreadable, clip_text, json_object, parse_row, read_rows
-from loadgen.control.session import ControlFailed, ControlSession
-from loadgen.control.sql import NamedQuery, load_queries
+from loadgen.control.session import (
+    ControlFailed,
+    ControlSession,
+    NamedQuery,
+    ParsedRows,
+    RowUnreadable,
+    clip_text,
+    json_object,
+    load_queries,
+    parse_row,
+    read_rows,
+)
 from loadgen.errors import UsageError
 from loadgen.log import printable
 from loadgen.rules.measurement import (
@@ -24,6 +36,7 @@ from loadgen.rules.measurement import (
     figures_document,
     read_figures,
 )
+from loadgen.rules.metering import ExperimentMetering, metering_document, read_metering
 from loadgen.snowflake.session import RetryPolicy
 
 REASON_MAX = 2_000  # characters
@@ -67,6 +80,18 @@ class ListedExperiment:
     verdict: str | None
     exit_code: int | None
     ended_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentRun:
+    """A run of an experiment, by its labels. The time is naive UTC."""
+
+    run_id: str
+    created_at: datetime
+    config: str  # of its scenario: loadgen.scenario.frozen
+    block: int
+    arm: str
+    attempt: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,12 +191,61 @@ def measurements(session: ControlSession, experiment_id: str) -> ParsedRows[Meas
     return read_rows(session.fetch(_Q["measurements"], experiment_id), _measurement)
 
 
+def runs(session: ControlSession, experiment_id: str) -> tuple[ExperimentRun, ...]:
+    """Runs that were begun for it, recorded or not; without those whose labels cannot be read."""
+    found = []
+    for run_id, created_at, config in session.fetch(_Q["runs"], experiment_id):
+        with suppress(ValueError, TypeError, KeyError):  # a scenario that mentions the id, or of another version
+            labels = json.loads(config)["labels"]
+            if labels["experiment"] == experiment_id:
+                found.append(
+                    ExperimentRun(
+                        run_id=str(run_id),
+                        created_at=created_at,
+                        config=str(config),
+                        block=int(labels["block"]),
+                        arm=str(labels["arm"]),
+                        attempt=int(labels["attempt"]),
+                    )
+                )
+    return tuple(found)
+
+
+def spans(session: ControlSession, experiment_id: str) -> tuple[tuple[datetime, datetime], ...]:
+    """Begin and end of every measurement that had a run. Naive UTC."""
+    found = session.fetch(_Q["spans"], experiment_id)
+    return tuple((ended - timedelta(seconds=float(seconds)), ended) for seconds, ended in found)
+
+
+def meter(session: ControlSession, patience: RetryPolicy, experiment_id: str, metering: ExperimentMetering) -> None:
+    """Store what was metered; of several, the newest counts."""
+    binds = (experiment_id, str(uuid.uuid4()), json.dumps(metering_document(metering)))
+    _insert(session, patience, _Q["meter"], binds, lambda: session.fetch(_Q["metered"], *binds[:2])[0][0] == 1)
+
+
+def metering(session: ControlSession, experiment_id: str) -> ExperimentMetering | None:
+    """The newest; None: there is none yet."""
+    rows = session.fetch(_Q["metering"], experiment_id)
+    if not rows:
+        return None
+    table = "EXPERIMENT_METERINGS"
+    try:
+        return read_metering(json_object(table, experiment_id, "METERING", rows[0][0]))
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+        raise RowUnreadable(table, experiment_id, f"METERING: {error}") from None
+
+
 def finish(
     session: ControlSession, patience: RetryPolicy, experiment_id: str, epoch: int, result: Mapping[str, Any]
 ) -> None:
     """How this process leaves it: with the result up to now."""
     binds = (experiment_id, epoch, str(result["verdict"]), int(result["exit_code"]), json.dumps(result))
-    _insert(session, patience, _Q["finish"], binds, lambda: True)
+
+    def is_ours() -> bool:
+        end = last_end(session, experiment_id)
+        return end is not None and end.epoch >= epoch
+
+    _insert(session, patience, _Q["finish"], binds, is_ours)
 
 
 def last_end(session: ControlSession, experiment_id: str) -> ExperimentEnd | None:

@@ -5,10 +5,15 @@ from __future__ import annotations
 from dataclasses import astuple, dataclass, replace
 from datetime import datetime
 
-from loadgen.control.batch import append_row
-from loadgen.control.rows import ParsedRows, clip_text, parse_row, read_rows
-from loadgen.control.session import ControlSession
-from loadgen.control.sql import load_queries
+from loadgen.control.session import (
+    ControlSession,
+    ParsedRows,
+    append_row,
+    clip_text,
+    load_queries,
+    parse_row,
+    read_rows,
+)
 from loadgen.snowflake.session import RetryPolicy
 
 REASON_MAX = 2_000  # characters
@@ -37,10 +42,10 @@ class StepRecord:
     reason: str
 
 
-def append(session: ControlSession, patience: RetryPolicy, step: StepRecord) -> None:
-    """Append a step once: a successor may judge the last step of a dead leader again."""
+def append(session: ControlSession, patience: RetryPolicy, step: StepRecord, *, fresh: bool = False) -> None:
+    """Append a step once: a successor may judge the last step of a dead leader again; `fresh`: there is none."""
     row = astuple(replace(step, reason=clip_text(step.reason, REASON_MAX)))
-    append_row(session, patience, _Q, row, step.run_id, step.step_number)
+    append_row(session, patience, _Q, row, step.run_id, step.step_number, fresh=fresh)
 
 
 def read(session: ControlSession, run_id: str) -> ParsedRows[StepRecord]:

@@ -16,9 +16,15 @@ from datetime import datetime
 from typing import Any
 
 from loadgen.control.process_identity import MARK_LENGTH, PLACE_LENGTH, has_ended, process_mark
-from loadgen.control.rows import ParsedRows, parse_row, read_rows, text_list
-from loadgen.control.session import ControlFailed, ControlSession
-from loadgen.control.sql import load_queries
+from loadgen.control.session import (
+    ControlFailed,
+    ControlSession,
+    ParsedRows,
+    load_queries,
+    parse_row,
+    read_rows,
+    text_list,
+)
 from loadgen.control.tables.run_queue import labels_json
 from loadgen.errors import UsageError
 from loadgen.log import printable

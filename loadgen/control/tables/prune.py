@@ -1,4 +1,4 @@
-"""Deleting what old runs and old wishes left in the tables, in parts of bounded size.
+"""Deleting what old runs, old queued runs and old experiments left in the tables, in parts of bounded size.
 
 A part is the oldest runs that are still there. Their rows in RUN_STATUS or RUN_QUEUE go last, so a part that was
 interrupted is found again, and one that was deleted is never looked at again. A part that takes longer than the time
@@ -12,22 +12,30 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from loadgen.control.session import ControlFailed, ControlSession
-from loadgen.control.sql import NamedQuery, load_queries
+from loadgen.control.session import ControlFailed, ControlSession, NamedQuery, load_queries
+from loadgen.control.tables import run_leases
+from loadgen.control.tables.experiments import LEASE_PREFIX
 from loadgen.control.tables.run_status import server_time
 from loadgen.snowflake.session import RetryPolicy, is_retryable_soon
 
 PART_RUNS = 200
 
 _Q = load_queries("prune")
-_LOOKS = ("old", "old_queued")
+_LOOKS = ("old", "old_queued", "old_experiments")
 _OF_QUEUED = ("run_attempts", "run_attempt_ends", "run_queue")
-_AT_ONCE = {"stop_requests": "STOP_REQUESTS", "warehouse_leases": "RUN_LEASES"}  # a few rows each, and their tables
+_OF_EXPERIMENTS = (  # in this order: see prune.sql
+    *("experiment_warehouses", "experiment_warehouse_restores", "experiment_measurements", "experiment_blocks"),
+    *("experiment_ends", "experiment_meterings", "experiments", "experiment_lease"),
+)
+# A few rows each, and their tables.
+_AT_ONCE = {"stop_requests": "STOP_REQUESTS", "warehouse_leases": "RUN_LEASES", "experiment_leases": "RUN_LEASES"}
+_TABLES = {**_AT_ONCE, "experiment_lease": "RUN_LEASES"}
+LEASE_TTL_S = 60.0  # while an experiment is deleted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OldRun:
-    """A run, or a queued run."""
+    """A run, a queued run, or an experiment: it has ended with the lease of the process that led it."""
 
     id: str
     scenario: str
@@ -41,17 +49,19 @@ class PruneCandidates:
     before: datetime  # naive UTC
     runs: tuple[OldRun, ...]
     queued: tuple[OldRun, ...]
+    experiments: tuple[OldRun, ...] = ()
 
 
 def look(session: ControlSession, patience: RetryPolicy, age_s: float) -> PruneCandidates:
-    """Runs and queued runs that ended longer ago than this."""
+    """Runs, queued runs and experiments that ended longer ago than this, except those that left a warehouse changed."""
     before = patience.call(lambda: server_time(session)) - timedelta(seconds=age_s)
 
     def old(query: NamedQuery) -> tuple[OldRun, ...]:
         rows = patience.call(lambda: session.fetch(query, before))
         return tuple(OldRun(id=id_, scenario=name, ended_at=ended) for id_, name, ended in rows)
 
-    return PruneCandidates(before=before, runs=old(_Q["old"]), queued=old(_Q["old_queued"]))
+    runs, queued, experiments = (old(_Q[name]) for name in _LOOKS)
+    return PruneCandidates(before=before, runs=runs, queued=queued, experiments=experiments)
 
 
 def delete(
@@ -61,15 +71,20 @@ def delete(
     once = replace(patience, retryable=is_retryable_soon)
     deleted: Counter[str] = Counter()
 
-    def execute(queries: Mapping[str, NamedQuery], before: datetime) -> None:
+    def execute(queries: Mapping[str, NamedQuery], bind: datetime | str) -> None:
         for name, query in queries.items():
-            rows = once.call(lambda query=query: session.execute(query, before))  # type: ignore[misc]
-            deleted[_AT_ONCE.get(name, name.upper())] += rows
+            rows = once.call(lambda query=query: session.execute(query, bind))  # type: ignore[misc]
+            deleted[_TABLES.get(name, name.upper())] += rows
 
     of_queued = {name: _Q[name] for name in _OF_QUEUED}
-    of_runs = {name: query for name, query in _Q.items() if name not in {*_LOOKS, *_OF_QUEUED, *_AT_ONCE}}
+    others = {*_LOOKS, *_OF_QUEUED, *_AT_ONCE, *_OF_EXPERIMENTS}
+    of_runs = {name: query for name, query in _Q.items() if name not in others}
     _in_parts(found.runs, found.before, part_runs, lambda before: execute(of_runs, before))
     _in_parts(found.queued, found.before, part_runs, lambda before: execute(of_queued, before))
+    for experiment in found.experiments:
+        key = f"{LEASE_PREFIX}{experiment.id}"
+        if run_leases.claim(session, patience, key, run_leases.new_owner(), LEASE_TTL_S) is not None:
+            execute({name: _Q[name] for name in _OF_EXPERIMENTS}, experiment.id)
     execute({name: _Q[name] for name in _AT_ONCE}, found.before)
     return dict(+deleted)  # without tables that had none
 

@@ -9,10 +9,18 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from loadgen.control.batch import append_rows, in_batches
-from loadgen.control.rows import ParsedRows, RowUnreadable, clip_text, parse_row, read_rows
-from loadgen.control.session import ControlSession
-from loadgen.control.sql import load_queries
+from loadgen.control.session import (
+    ControlSession,
+    ParsedRows,
+    RowUnreadable,
+    append_rows,
+    clip_text,
+    in_batches,
+    load_queries,
+    parse_row,
+    read_rows,
+    row_values,
+)
 from loadgen.metrics.json_fields import NUMBER_MAX
 from loadgen.model.run import RowEnrichment
 from loadgen.rules.enrichment import SERVER_TIME_KINDS, EnrichmentCount, ServerTimeBreakdown, ServerTimeStats
@@ -167,7 +175,7 @@ def _count(row: tuple[Any, ...]) -> EnrichmentCount:
 
 def _row(execution: Execution) -> tuple[Any, ...]:
     error = execution.error
-    return astuple(replace(execution, error=None if error is None else clip_text(error, ERROR_MAX)))
+    return row_values(replace(execution, error=None if error is None else clip_text(error, ERROR_MAX)))
 
 
 def _is_there(session: ControlSession, patience: RetryPolicy, key: Sequence[str]) -> bool:

@@ -13,9 +13,15 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from loadgen.control.rows import ParsedRows, clip_text, parse_row, read_rows
-from loadgen.control.session import ControlFailed, ControlSession
-from loadgen.control.sql import load_queries
+from loadgen.control.session import (
+    ControlFailed,
+    ControlSession,
+    ParsedRows,
+    clip_text,
+    load_queries,
+    parse_row,
+    read_rows,
+)
 from loadgen.control.tables.run_leases import TAKEOVER_MARGIN_S
 from loadgen.model.nightly import AttemptStatus, QueueStatus
 from loadgen.snowflake.session import RetryPolicy

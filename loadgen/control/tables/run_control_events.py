@@ -1,7 +1,8 @@
 """RUN_CONTROL_EVENTS: commands to workers, numbered without gaps, read in order.
 
-Number and row come into being in one statement, so no reader can see 5 while 4 is still to come. An event has an id of
-its own: sending it again after a lost answer does nothing.
+The leader numbers its events itself: each gets the number after the last one that is in the table, so no reader can see
+5 while 4 is still to come; the key rejects a number that another writer has taken. An event has an id too: sending it
+again after a lost answer does nothing.
 """
 
 from __future__ import annotations
@@ -10,13 +11,19 @@ import random
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from loadgen.control.rows import ParsedRows, RowUnreadable, clean_json, read_rows
-from loadgen.control.session import ControlFailed, ControlSession
-from loadgen.control.sql import load_queries
+from loadgen.control.session import (
+    ControlFailed,
+    ControlSession,
+    ParsedRows,
+    RowUnreadable,
+    clean_json,
+    load_queries,
+    read_rows,
+)
 from loadgen.control.tables.run_leases import Lease
 from loadgen.control.tables.run_status import Fenced
 from loadgen.model.event import (
@@ -51,15 +58,6 @@ class NewEvent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EmittedEvent:
-    """An event that is in the table."""
-
-    sequence_id: int
-    created_at: datetime  # naive UTC
-    age_ms: int  # when it was looked up
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     sequence_id: int
     event_id: str
@@ -68,6 +66,7 @@ class Event:
     address: Recipient
     age_ms: int
     due_in_ms: int | None  # until it takes effect, by the server's clock; None: at once
+    server_time: datetime | None = None  # naive UTC, when it was read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,29 +92,34 @@ class AnnouncedCommand:
     address: Recipient
 
 
-def emit(session: ControlSession, patience: RetryPolicy, term: Lease, new: NewEvent) -> EmittedEvent:
-    """Append an event. Fenced when the lease is over."""
+def emit(session: ControlSession, patience: RetryPolicy, term: Lease, new: NewEvent, number: int = 1) -> int:
+    """Append an event. Returns its number: `number`, the first that the caller knows to be free, or a later one.
+
+    Fenced when the lease is over.
+    """
     kind, data = encode_command(new.command, new.address)
     content = clean_json(data)
 
-    def write() -> EmittedEvent:
+    def write() -> int:
+        free = number
         for _ in range(_COLLISIONS_MAX):
             try:
-                binds = (term.key, new.event_id, kind, content, term.key, term.epoch, term.owner)
+                binds = (free, new.event_id, kind, content, term.key, term.epoch, term.owner)
                 if session.execute(_Q["emit"], *binds) == 0:
                     raise Fenced(f"term {term.epoch} over run {term.key} has ended")
+                return free
             except ControlFailed as error:
                 if not error.failure.is_duplicate_key:
                     raise
             if (found := look()) is not None:
                 return found
             patience.clock.wait(patience.stop, random.uniform(0, _PAUSE_MAX_S))  # another writer was faster
+            free = int(session.fetch(_Q["last"], term.key)[0][0] or 0) + 1
         raise Fenced(f"run {term.key} has too many writers: no event number could be allocated")
 
-    def look() -> EmittedEvent | None:
-        for number, created_at, age_ms in session.fetch(_Q["find"], new.event_id):
-            return EmittedEvent(sequence_id=int(number), created_at=created_at, age_ms=int(age_ms))
-        return None
+    def look() -> int | None:
+        rows = session.fetch(_Q["find"], new.event_id)
+        return int(rows[0][0]) if rows else None
 
     return patience.settle(write, look)
 
@@ -123,8 +127,10 @@ def emit(session: ControlSession, patience: RetryPolicy, term: Lease, new: NewEv
 def poll(session: ControlSession, run_id: str, after: int) -> list[Event]:
     """The next events after a number, at most BATCH of them, in order."""
     return [
-        _event(int(number), event_id, int(epoch), kind, data, int(age_ms), due_in_ms)
-        for number, event_id, epoch, kind, data, age_ms, due_in_ms in session.fetch(_Q["poll"], run_id, after)
+        replace(_event(int(number), event_id, int(epoch), kind, data, int(age_ms), due_in_ms), server_time=server_time)
+        for number, event_id, epoch, kind, data, age_ms, due_in_ms, server_time in session.fetch(
+            _Q["poll"], run_id, after
+        )
     ]
 
 
@@ -160,7 +166,7 @@ def effective_time(command: Command, created_at: datetime) -> datetime:
     if isinstance(command, (SetPhase, SetWorkerTarget, SetRunTarget)) and command.effective_at is not None:
         with suppress(ValueError):  # what cannot be read is at once, as the poll has it
             return datetime.fromisoformat(command.effective_at).replace(tzinfo=None)
-    return created_at + timedelta(milliseconds=_lead_ms(command) or 0)
+    return created_at + timedelta(milliseconds=lead_ms(command) or 0)
 
 
 def _past_event(row: tuple[Any, ...]) -> PastEvent:
@@ -179,9 +185,9 @@ def _past_event(row: tuple[Any, ...]) -> PastEvent:
 
 def _event(number: int, event_id: str, epoch: int, kind: str, data: str, age_ms: int, due_in_ms: int | None) -> Event:
     command, address = decode_command(kind, data)
-    lead_ms = _lead_ms(command)
-    if due_in_ms is None and lead_ms is not None:
-        due_in_ms = lead_ms - age_ms
+    ahead_ms = lead_ms(command)
+    if due_in_ms is None and ahead_ms is not None:
+        due_in_ms = ahead_ms - age_ms
     return Event(
         sequence_id=number,
         event_id=event_id,
@@ -193,5 +199,6 @@ def _event(number: int, event_id: str, epoch: int, kind: str, data: str, age_ms:
     )
 
 
-def _lead_ms(command: Command) -> int | None:
+def lead_ms(command: Command) -> int | None:
+    """How long after its insertion a command takes effect; None: it does not say."""
     return command.lead_ms if isinstance(command, (Start, SetRunTarget)) else None

@@ -21,8 +21,7 @@ from functools import partial
 from typing import Any
 
 from loadgen.control.process_identity import MARK_LENGTH, has_ended, process_mark
-from loadgen.control.session import ControlFailed, ControlSession
-from loadgen.control.sql import load_queries
+from loadgen.control.session import ControlFailed, ControlSession, load_queries
 from loadgen.log import printable
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.snowflake.settings import CONTROL_STATEMENT_S

@@ -13,9 +13,17 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
-from loadgen.control.rows import ParsedRows, RowUnreadable, clean_text, clip_text, parse_row, read_rows
-from loadgen.control.session import ControlFailed, ControlSession
-from loadgen.control.sql import load_queries
+from loadgen.control.session import (
+    ControlFailed,
+    ControlSession,
+    ParsedRows,
+    RowUnreadable,
+    clean_text,
+    clip_text,
+    load_queries,
+    parse_row,
+    read_rows,
+)
 from loadgen.control.tables import run_attempts
 from loadgen.control.tables.run_attempts import Wish
 from loadgen.errors import UsageError

@@ -14,9 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from loadgen.control.rows import clip_text, parse_row
-from loadgen.control.session import ControlFailed, ControlSession
-from loadgen.control.sql import load_queries
+from loadgen.control.session import ControlFailed, ControlSession, clip_text, load_queries, parse_row
 from loadgen.control.tables import run_attempts
 from loadgen.control.tables.run_queue import REASON_MAX, REQUIRES_MAX, labels_json, read_files
 from loadgen.model.nightly import AttemptStatus, BaselineCheck, QueueStatus

@@ -9,13 +9,20 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from loadgen.control.rows import ParsedRows, RowUnreadable, clip_text, parse_row, read_rows
-from loadgen.control.session import ControlFailed, ControlSession
-from loadgen.control.sql import load_queries
+from loadgen.control.session import (
+    ControlFailed,
+    ControlSession,
+    ParsedRows,
+    RowUnreadable,
+    clip_text,
+    load_queries,
+    parse_row,
+    read_rows,
+)
 from loadgen.control.tables.run_leases import Lease
 from loadgen.control.tables.run_leases import read as read_holder
 from loadgen.errors import LoadgenError, UsageError
@@ -86,6 +93,9 @@ class Run:
     created_at: datetime
     updated_at: datetime
     stored_status: RunStatus | None = None  # what its leader wrote; `status` is CANCELLING once a user wants its end
+    # Of the reading, not of the row:
+    server_time: datetime | None = field(default=None, compare=False)  # when it was read; None: in a list
+    event_at: datetime | None = field(default=None, compare=False)  # when the event that was asked for was inserted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,9 +179,13 @@ def create(session: ControlSession, patience: RetryPolicy, run: NewRun) -> None:
         raise
 
 
-def read(session: ControlSession, run_id: str) -> Run | None:
-    rows = session.fetch(_Q["read"], run_id)
-    return _run(rows[0]) if rows else None
+def read(session: ControlSession, run_id: str, event: int = 0) -> Run | None:
+    """A run; and when its event with this number was inserted."""
+    rows = session.fetch(_Q["read"], run_id, event, run_id)
+    if not rows:
+        return None
+    *columns, moment, event_at = rows[0]
+    return _run(tuple(columns), moment, event_at)
 
 
 def newest(session: ControlSession, limit: int) -> ParsedRows[Run]:
@@ -383,8 +397,8 @@ def _figures(
     return parse_row("TEST_RESULTS", RunFigures, figures, key=run_id)
 
 
-def _run(row: tuple[Any, ...]) -> Run:
-    found = parse_row("RUN_STATUS", Run, row)
+def _run(row: tuple[Any, ...], server_time: datetime | None = None, event_at: datetime | None = None) -> Run:
+    found = parse_row("RUN_STATUS", Run, row, server_time=server_time, event_at=event_at)
     if not 0 <= found.workers_expected <= WORKERS_MAX:  # a list of them is made
         raise RowUnreadable("RUN_STATUS", found.run_id, f"workers_expected is {found.workers_expected}")
     return found

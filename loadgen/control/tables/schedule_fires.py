@@ -13,9 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from loadgen.control.rows import ParsedRows, parse_row, read_rows
-from loadgen.control.session import ControlFailed, ControlSession
-from loadgen.control.sql import load_queries
+from loadgen.control.session import ControlFailed, ControlSession, ParsedRows, load_queries, parse_row, read_rows
 from loadgen.control.tables.schedules import as_utc, utc_text
 from loadgen.model.nightly import FireOutcome, QueueStatus, ScheduleFire
 from loadgen.snowflake.session import RetryPolicy

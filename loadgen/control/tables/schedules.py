@@ -10,9 +10,19 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from loadgen.control.rows import ParsedRows, RowUnreadable, clean_text, clip_text, parse_row, read_rows, text_list
-from loadgen.control.session import ControlFailed, ControlSession
-from loadgen.control.sql import NamedQuery, load_queries
+from loadgen.control.session import (
+    ControlFailed,
+    ControlSession,
+    NamedQuery,
+    ParsedRows,
+    RowUnreadable,
+    clean_text,
+    clip_text,
+    load_queries,
+    parse_row,
+    read_rows,
+    text_list,
+)
 from loadgen.control.tables.run_queue import NAME_MAX, TARGET_MAX, QueueRequest, labels_json, read_files, write_files
 from loadgen.errors import UsageError
 from loadgen.log import printable

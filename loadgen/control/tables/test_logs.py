@@ -8,10 +8,18 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from loadgen.control.batch import append_rows, in_batches
-from loadgen.control.rows import ParsedRows, RowUnreadable, clip_text, details_json, json_object, read_rows
-from loadgen.control.session import ControlSession
-from loadgen.control.sql import load_queries
+from loadgen.control.session import (
+    ControlSession,
+    ParsedRows,
+    RowUnreadable,
+    append_rows,
+    clip_text,
+    details_json,
+    in_batches,
+    json_object,
+    load_queries,
+    read_rows,
+)
 from loadgen.snowflake.session import RetryPolicy
 
 MESSAGE_MAX = 4_000  # characters

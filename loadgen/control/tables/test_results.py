@@ -9,10 +9,17 @@ from dataclasses import astuple, dataclass
 from datetime import datetime
 from typing import Any
 
-from loadgen.control.batch import append_row
-from loadgen.control.rows import ParsedRows, RowUnreadable, clean_json, parse_row, read_rows
-from loadgen.control.session import ControlFailed, ControlSession
-from loadgen.control.sql import load_queries
+from loadgen.control.session import (
+    ControlFailed,
+    ControlSession,
+    ParsedRows,
+    RowUnreadable,
+    append_row,
+    clean_json,
+    load_queries,
+    parse_row,
+    read_rows,
+)
 from loadgen.snowflake.session import RetryPolicy
 
 _Q = load_queries("test_results")
@@ -53,38 +60,44 @@ class ScenarioResult:
     scenario_config: str  # of loadgen.scenario.frozen
 
 
-def begin(session: ControlSession, patience: RetryPolicy, result: ResultRow) -> None:
-    """The row of a worker that has begun, RUNNING; append() finishes it."""
+def begin(session: ControlSession, patience: RetryPolicy, result: ResultRow, *, fresh: bool = False) -> None:
+    """The row of a worker that has begun, RUNNING; append() finishes it. `fresh`: it was not written before."""
     row = astuple(result)[:5]
     started = {"append": _Q["begin"], "find": _Q["any"]}
-    append_row(session, patience, started, (*row, result.created_at), result.test_id, result.run_id)
+    append_row(session, patience, started, (*row, result.created_at), result.test_id, result.run_id, fresh=fresh)
 
 
-def append(session: ControlSession, patience: RetryPolicy, result: ResultRow) -> None:
-    """Store a result once: a successor that finishes the work of a dead leader finds it there."""
+def append(session: ControlSession, patience: RetryPolicy, result: ResultRow, *, fresh: bool = False) -> None:
+    """Store a result once: a successor that finishes the work of a dead leader finds it there.
+
+    `fresh`: this process is no successor.
+    """
     *columns, find_max_result, summary = astuple(result)
-    if result.worker_id is not None and _finished(session, patience, result, columns, summary):
-        return
+    if result.worker_id is not None:
+        finished = _finish(session, patience, result, columns, summary)
+        if finished:
+            return
+        fresh = fresh and finished is None  # else an answer may have been lost
     row = (*columns, clean_json(find_max_result), clean_json(summary))
-    append_row(session, patience, _Q, row, result.test_id, result.run_id)
+    append_row(session, patience, _Q, row, result.test_id, result.run_id, fresh=fresh)
 
 
-def _finished(
+def _finish(
     session: ControlSession, patience: RetryPolicy, result: ResultRow, columns: list[Any], summary: str | None
-) -> bool:
+) -> int | None:
     """The row that was begun. An UPDATE locks the whole table, and many workers end at once: those that would have to
-    wait append a row instead, and readers take that one."""
+    wait (None) append a row instead, and readers take that one."""
     binds = (columns[5], *columns[7:], clean_json(summary), result.test_id, result.run_id)
 
-    def finish() -> int:
+    def finish() -> int | None:
         try:
             return session.execute(_Q["finish"], *binds)
         except ControlFailed as error:
             if error.failure.is_lock_conflict:
-                return 0
+                return None
             raise
 
-    return patience.call(finish) > 0
+    return patience.call(finish)
 
 
 def abandon(session: ControlSession, patience: RetryPolicy, run_id: str) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from loadgen.control.batch import append_row
-from loadgen.control.session import ControlSession
-from loadgen.control.sql import load_queries
+from loadgen.control.session import ControlSession, append_row, load_queries
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.workload.pools import Pool, from_chunks, to_chunks
 from loadgen.workload.replay import POOL_NAME
@@ -13,10 +11,10 @@ _Q = load_queries("value_pools")
 
 
 def store(session: ControlSession, patience: RetryPolicy, run_id: str, pool: Pool) -> None:
-    """Write a pool, chunk by chunk; a chunk that is there already is not written again."""
+    """Write a pool of a run that this process has just created, chunk by chunk."""
     for number, chunk in enumerate(to_chunks(pool)):
         key = (run_id, pool.name, number)
-        append_row(session, patience, _Q, (*key, chunk), *key)
+        append_row(session, patience, _Q, (*key, chunk), *key, fresh=True)
 
 
 def load(session: ControlSession, patience: RetryPolicy, run_id: str, worker: int | None = None) -> dict[str, Pool]:

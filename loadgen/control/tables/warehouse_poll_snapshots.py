@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from loadgen.control.batch import append_rows, in_batches
-from loadgen.control.rows import ParsedRows, RowUnreadable, clean_json, parse_row, read_rows
-from loadgen.control.session import ControlSession
-from loadgen.control.sql import load_queries
+from loadgen.control.session import (
+    ControlSession,
+    ParsedRows,
+    RowUnreadable,
+    append_rows,
+    clean_json,
+    in_batches,
+    load_queries,
+    parse_row,
+    read_rows,
+    row_values,
+)
 from loadgen.snowflake.session import RetryPolicy
 
 COUNT_MAX = 1_000_000  # of statements or clusters
@@ -34,7 +42,7 @@ class WarehousePoll:
 
 
 def append(session: ControlSession, patience: RetryPolicy, polls: Sequence[WarehousePoll]) -> None:
-    for batch in in_batches([astuple(replace(poll, raw=clean_json(poll.raw))) for poll in polls]):
+    for batch in in_batches([row_values(replace(poll, raw=clean_json(poll.raw))) for poll in polls]):
         append_rows(session, patience, _Q, batch, *batch[0][:2])
 
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from loadgen.control.batch import append_row
-from loadgen.control.rows import ParsedRows, RowUnreadable, parse_row, read_rows
-from loadgen.control.session import ControlSession
-from loadgen.control.sql import load_queries
-from loadgen.metrics.window_codec import WindowRow
+from loadgen.control.session import (
+    ControlSession,
+    ParsedRows,
+    RowUnreadable,
+    append_row,
+    load_queries,
+    parse_row,
+    read_rows,
+)
+from loadgen.metrics.window import WindowRow
 from loadgen.snowflake.session import RetryPolicy
 
 NUMBER_MAX = 2**31  # of a window
@@ -16,8 +21,12 @@ NUMBER_MAX = 2**31  # of a window
 _Q = load_queries("window_results")
 
 
-def append(session: ControlSession, patience: RetryPolicy, run_id: str, window: WindowRow) -> None:
-    append_row(session, patience, _Q, (run_id, *window.to_row()), run_id, window.worker_id, window.window_id)
+def append(
+    session: ControlSession, patience: RetryPolicy, run_id: str, window: WindowRow, *, fresh: bool = False
+) -> None:
+    """Append a window once; `fresh`: no other process has had the worker's id."""
+    key = (run_id, window.worker_id, window.window_id)
+    append_row(session, patience, _Q, (run_id, *window.to_row()), *key, fresh=fresh)
 
 
 def read(session: ControlSession, run_id: str) -> ParsedRows[WindowRow]:

@@ -13,14 +13,20 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from loadgen.control.rows import ParsedRows, clean_text, clip_text, parse_row, read_rows
-from loadgen.control.session import ControlFailed, ControlSession
-from loadgen.control.sql import load_queries
+from loadgen.control.session import (
+    ControlFailed,
+    ControlSession,
+    ParsedRows,
+    clean_text,
+    clip_text,
+    load_queries,
+    parse_row,
+    read_rows,
+)
 from loadgen.control.tables import run_leases
 from loadgen.control.tables.run_leases import Lease
 from loadgen.errors import LoadgenError
-from loadgen.model.run import Phase
-from loadgen.model.worker import WorkerStatus
+from loadgen.model.run import Phase, WorkerStatus
 from loadgen.snowflake.session import RetryPolicy
 
 LAST_ERROR_MAX = 1_000  # characters, the mark included
@@ -84,8 +90,8 @@ def register(
     *,
     silent_ms: int,
     check: Callable[[HeartbeatRow], None] = lambda _: None,
-) -> None:
-    """Insert the row, or take it over from a process that is done or has been silent for `silent_ms`.
+) -> bool:
+    """Insert the row (True), or take it over from a process that is done or has been silent for `silent_ms` (False).
 
     `check` sees that process's row before it is overwritten, and may raise.
     """
@@ -104,6 +110,8 @@ def register(
         if not error.failure.is_duplicate_key:
             raise
         _replace(session, patience, me, silent_ms, check)
+        return False
+    return True
 
 
 def beat(session: ControlSession, me: WorkerIdentity, said: WorkerHeartbeat) -> bool:

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from loadgen.control.batch import append_rows, in_batches
-from loadgen.control.rows import ParsedRows, clean_json, parse_row, read_rows
-from loadgen.control.session import ControlSession
-from loadgen.control.sql import load_queries
+from loadgen.control.session import (
+    ControlSession,
+    ParsedRows,
+    append_rows,
+    clean_json,
+    in_batches,
+    load_queries,
+    parse_row,
+    read_rows,
+    row_values,
+)
 from loadgen.snowflake.session import RetryPolicy
 
 _Q = load_queries("worker_metrics_snapshots")
@@ -49,7 +56,7 @@ class MetricsSnapshot:
 
 
 def append(session: ControlSession, patience: RetryPolicy, snapshots: Sequence[MetricsSnapshot]) -> None:
-    rows = [astuple(replace(snapshot, custom_metrics=clean_json(snapshot.custom_metrics))) for snapshot in snapshots]
+    rows = [row_values(replace(snapshot, custom_metrics=clean_json(snapshot.custom_metrics))) for snapshot in snapshots]
     for batch in in_batches(rows):
         append_rows(session, patience, _Q, batch, *batch[0][:2])
 

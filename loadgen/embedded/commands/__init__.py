@@ -6,9 +6,9 @@ definition   columns, keys and indexes of a table; CREATE VIEW
 alter        ALTER TABLE, DROP INDEX
 warehouses   CREATE, ALTER and DROP WAREHOUSE
 services     jobs of Snowpark Container Services
-session      USE, ALTER SESSION, BEGIN, COMMIT, ROLLBACK
 show         SHOW and DESCRIBE
-system       SYSTEM$ functions, context functions, table functions over the server's records, RESULT_SCAN
+system       SYSTEM$ functions, context functions, table functions over the server's records, RESULT_SCAN; USE, ALTER
+             SESSION, BEGIN, COMMIT, ROLLBACK
 """
 
 from __future__ import annotations
@@ -127,7 +127,6 @@ from loadgen.embedded.commands import (  # noqa: E402  (they register their comm
     definition,
     objects,
     services,
-    session,
     show,
     system,
     tables,

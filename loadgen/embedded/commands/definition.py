@@ -14,8 +14,7 @@ from loadgen.embedded import postgres_names, sql_errors
 from loadgen.embedded.catalog import CatalogColumn, CatalogKey, CatalogTable, now_ms
 from loadgen.embedded.commands import CommandCall, command
 from loadgen.embedded.commands.objects import change, full_path, head
-from loadgen.embedded.result import StatementResult, status
-from loadgen.embedded.sql_types import REFUSED, SnowflakeType, declared
+from loadgen.embedded.result import REFUSED, SnowflakeType, StatementResult, declared, status
 from loadgen.embedded.translate import dialect
 from loadgen.embedded.translate.emitter import BindTypes, Emitter
 from loadgen.embedded.translate.planner import StatementPlan, describe

@@ -8,9 +8,8 @@ from loadgen.embedded import postgres_names, sql_errors
 from loadgen.embedded.commands import CommandCall, command
 from loadgen.embedded.commands.objects import full_path
 from loadgen.embedded.container_services import FINAL, ContainerInstance, ContainerJob
-from loadgen.embedded.result import StatementResult, status, table
+from loadgen.embedded.result import TEXT, StatementResult, is_number, status, table
 from loadgen.embedded.result import columns as columns_of
-from loadgen.embedded.sql_types import TEXT, is_number
 from loadgen.embedded.translate.token_reader import TokenReader
 
 POLL_S = 0.1

@@ -15,8 +15,7 @@ from loadgen.embedded.catalog import CatalogColumn, CatalogKey, CatalogTable, no
 from loadgen.embedded.commands import CommandCall, command
 from loadgen.embedded.commands.definition import TableDraft, definitions, query_plan
 from loadgen.embedded.commands.objects import change, full_path, head
-from loadgen.embedded.result import StatementResult, status
-from loadgen.embedded.sql_types import NUMBER, SnowflakeType
+from loadgen.embedded.result import NUMBER, SnowflakeType, StatementResult, status
 from loadgen.embedded.translate.planner import StatementPlan, describe
 from loadgen.embedded.translate.token_reader import TokenReader
 

@@ -4,18 +4,16 @@
 operators and functions, from the *.sql files here in the order of their names. It may be run again at any time.
 The server keeps `sf` in the search_path (operators are found through it) and DateStyle at ISO, MDY.
 
-    function     one entry of the allow-list, and how a call becomes PostgreSQL's text
-    scalars      scalar functions
-    aggregates   aggregates, window functions, table functions
-    rewrites     functions that become another expression than one call
+    function     one entry of the allow-list, and how a call becomes PostgreSQL's text; aggregates, window functions,
+                 table functions
+    scalars      scalar functions; functions that become another expression than one call
 """
 
 from __future__ import annotations
 
 from importlib import resources
 
-from loadgen.embedded.functions.aggregates import AGGREGATES, TABLES, WINDOWS
-from loadgen.embedded.functions.function import FunctionCall, SqlFunction, normal_unit
+from loadgen.embedded.functions.function import AGGREGATES, TABLES, WINDOWS, FunctionCall, SqlFunction, normal_unit
 from loadgen.embedded.functions.scalars import SCALARS
 
 __all__ = ["FUNCTIONS", "FunctionCall", "SqlFunction", "normal_unit", "script"]

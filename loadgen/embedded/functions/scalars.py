@@ -2,24 +2,235 @@
 
 from __future__ import annotations
 
-from loadgen.embedded.functions import rewrites
-from loadgen.embedded.functions.function import FLOAT, INTEGER, Form, SqlFunction, rows
-from loadgen.embedded.functions.rewrites import constant, expression
+from collections.abc import Sequence
+
+from loadgen.embedded import postgres_names
+from loadgen.embedded.functions.function import (
+    DAY_UNITS,
+    FLOAT,
+    INTEGER,
+    Argument,
+    Form,
+    FunctionCall,
+    SqlFunction,
+    normal_unit,
+    read,
+    rows,
+)
+
+# Functions that become another expression than one call: CASE, COALESCE, operators, a choice of functions.
+
+
+def together(values: Sequence[Argument]) -> list[str]:
+    """Branches of one expression, for which PostgreSQL requires one type.
+
+    Next to a VARIANT every branch becomes one. A string literal next to another type is untyped, so that it gets that
+    type: NVL(order_date, '2024-01-01') is a DATE.
+    """
+    if any(value.kind == "variant" for value in values):
+        return [read("v", value) for value in values]
+    if all(value.kind == "text" for value in values):
+        return [value.text for value in values]
+    return [postgres_names.literal(value.value) if value.kind == "text" else value.text for value in values]
+
+
+def iff(call: FunctionCall) -> str:
+    yes, no = together(call.raw[1:])
+    return f"CASE WHEN {call.arguments[0]} THEN {yes} ELSE {no} END"
+
+
+def nvl2(call: FunctionCall) -> str:
+    yes, no = together(call.raw[1:])
+    return f"CASE WHEN {call.arguments[0]} IS NOT NULL THEN {yes} ELSE {no} END"
+
+
+def coalesce(call: FunctionCall) -> str:
+    return f"coalesce({', '.join(together(call.raw))})"
+
+
+def decode(call: FunctionCall) -> str:
+    """DECODE(value, search, result, …[, default]): NULL finds NULL."""
+    value, *rest = call.raw
+    results = together([*rest[1::2], *(rest[-1:] if len(rest) % 2 else [])])
+    branches = [
+        f"WHEN {value.text} IS NOT DISTINCT FROM {search.text} THEN {result}"
+        for search, result in zip(rest[0 : len(rest) // 2 * 2 : 2], results, strict=False)
+    ]
+    otherwise = f" ELSE {results[-1]}" if len(rest) % 2 else ""
+    return f"CASE {' '.join(branches)}{otherwise} END"
+
+
+def extreme(name: str, *, ignore_nulls: bool = False) -> Form:
+    """GREATEST and LEAST: NULL when any argument is, unlike PostgreSQL's."""
+
+    def form(call: FunctionCall) -> str:
+        values = together(call.raw)
+        text = f"{name}({', '.join(values)})"
+        if ignore_nulls or len(values) == 1:
+            return text
+        uncertain = [text for text, value in zip(values, call.raw, strict=True) if value.kind != "text"]
+        missing = " OR ".join(f"{text} IS NULL" for text in uncertain)
+        return f"CASE WHEN {missing} THEN NULL ELSE {text} END" if missing else text
+
+    return form
+
+
+def expression(pattern: str) -> Form:
+    """A text with the arguments put in: {0}, {1} …"""
+    return lambda call: pattern.format(*call.arguments)
+
+
+def constant(text: str) -> Form:
+    """The same text whatever the arguments are, such as an unused precision."""
+    return lambda call: text
+
+
+def concat(call: FunctionCall) -> str:
+    return f"({' || '.join(call.arguments)})"
+
+
+def concat_ws(call: FunctionCall) -> str:
+    separator, *values = call.arguments
+    return f"({f' || {separator} || '.join(values)})"
+
+
+def _is_format(call: FunctionCall, index: int = 1) -> bool:
+    return len(call.raw) > index and call.raw[index].kind == "text"
+
+
+def to_number(attempt: bool) -> Form:
+    """TO_NUMBER(value[, format][, precision[, scale]]), which is NUMBER(38,0) by default."""
+    name = "sf.try_cast_number" if attempt else "sf.cast_number"
+
+    def form(call: FunctionCall) -> str:
+        value, rest = call.raw[0], list(call.raw[1:])
+        if _is_format(call):
+            text = f"{name}({value.text}, {rest.pop(0).text})"
+        else:
+            text = f"{name}({value.text})" if not attempt else f"{name}({read('t', value)})"
+        digits = _integer(rest[0]) if rest else 38
+        places = _integer(rest[1]) if len(rest) > 1 else 0
+        if attempt:
+            text = f"sf.within({text}, {digits}, {places})"
+        return f"({text})::numeric({digits},{places})"
+
+    return form
+
+
+def _integer(argument: Argument) -> int:
+    """A precision or scale, which must be a constant as in Snowflake."""
+    whole = argument.kind == "number" and argument.value.isdigit()
+    return min(int(argument.value), 38) if whole else 38
+
+
+def cast(name: str, *, attempt: bool = False) -> Form:
+    """TO_DATE and similar: sf.cast_x(value), or with a format or scale behind it."""
+    target = f"sf.{'try_' if attempt else ''}cast_{name}"
+
+    def form(call: FunctionCall) -> str:
+        first, *rest = call.raw
+        value = read("t", first) if attempt or first.kind == "null" else first.text
+        return f"{target}({', '.join([value, *(argument.text for argument in rest)])})"
+
+    return form
+
+
+def double(attempt: bool) -> Form:
+    """TO_DOUBLE(value[, format])."""
+    prefix = "sf.try_cast" if attempt else "sf.cast"
+
+    def form(call: FunctionCall) -> str:
+        if len(call.raw) > 1:
+            return f"{prefix}_number({call.raw[0].text}, {call.raw[1].text})::double precision"
+        return f"{prefix}_float({read('t', call.raw[0]) if attempt else call.raw[0].text})"
+
+    return form
+
+
+def dateadd(call: FunctionCall) -> str:
+    """By the unit: a DATE plus days stays a DATE, plus hours it becomes a timestamp."""
+    name = "sf.dateadd" if call.raw[0].value in DAY_UNITS else "sf.dateadd_time"
+    return f"{name}({', '.join(call.arguments)})"
+
+
+def date_part(unit: str) -> Form:
+    return lambda call: f"sf.date_part('{unit}', {call.arguments[0]})"
+
+
+def truncate(call: FunctionCall) -> str:
+    """TRUNC(number[, scale]), or TRUNC(date, 'month')."""
+    value, *rest = call.raw
+    unit = normal_unit(rest[0].value) if rest and rest[0].kind == "text" else None
+    if unit is not None:
+        return f"sf.date_trunc('{unit}', {value.text})"
+    return f"sf.trunc({', '.join([read('n', value), *(read('i', scale) for scale in rest)])})"
+
+
+def convert_timezone(call: FunctionCall) -> str:
+    if len(call.raw) == 2:
+        return f"sf.convert_timezone({call.arguments[0]}, sf.cast_ltz({call.raw[1].text}))"
+    source, target = call.arguments[:2]
+    return f"sf.convert_timezone({source}, {target}, sf.cast_ntz({call.raw[2].text}))"
+
+
+def from_parts(kind: str) -> Form:
+    """TIMESTAMP_x_FROM_PARTS(year … nanosecond[, zone]), or (date, time)."""
+
+    def form(call: FunctionCall) -> str:
+        if len(call.raw) == 2:
+            day, clock = read("d", call.raw[0]), call.raw[1].text
+            return f"sf.cast_{kind}(sf.ntz_from_parts({day}, {clock}))"
+        numbers = [read("i", part) for part in call.raw[:7]]
+        zone = [argument.text for argument in call.raw[7:]]
+        return f"sf.{kind}_from_parts({', '.join([*numbers, *zone])})"
+
+    return form
+
+
+def array_construct(call: FunctionCall) -> str:
+    """Not one call: PostgreSQL limits a call to 100 arguments."""
+    return f"to_jsonb(ARRAY[{', '.join(call.arguments)}]::jsonb[])"
+
+
+def object_construct(keep_null: bool) -> Form:
+    def form(call: FunctionCall) -> str:
+        keys = ", ".join(read("t", key) for key in call.raw[::2])
+        values = [read("v", value) for value in call.raw[1::2]]
+        if keep_null:
+            values = [f"coalesce({value}, 'null'::jsonb)" for value in values]
+        return f"sf.object_construct(ARRAY[{keys}]::text[], ARRAY[{', '.join(values)}]::jsonb[])"
+
+    return form
+
+
+def row_hash(call: FunctionCall) -> str:
+    """HASH(…): one 64-bit number over all arguments, equal for equal values."""
+    columns = ", ".join("NULL::text" if argument.kind == "null" else argument.text for argument in call.raw)
+    return f"hash_record_extended(ROW({columns}), 0)"
+
+
+def like(operator: str) -> Form:
+    def form(call: FunctionCall) -> str:
+        value, pattern, *escape = call.arguments
+        return f"({value} {operator} {pattern} ESCAPE {escape[0] if escape else repr('')})"
+
+    return form
+
 
 CONDITIONAL: list[SqlFunction] = [
-    *rows("IFF", "3", rewrites.iff),
-    *rows("NVL IFNULL", "2", rewrites.coalesce),
-    *rows("COALESCE", "2-", rewrites.coalesce),
-    *rows("NVL2", "3", rewrites.nvl2),
-    *rows("DECODE", "3-", rewrites.decode),
+    *rows("IFF", "3", iff),
+    *rows("NVL IFNULL", "2", coalesce),
+    *rows("COALESCE", "2-", coalesce),
+    *rows("NVL2", "3", nvl2),
+    *rows("DECODE", "3-", decode),
     *rows("NULLIF", "2", "nullif"),
     *rows("NULLIFZERO", "1", expression("nullif({0}, 0)"), "n"),
     *rows("ZEROIFNULL", "1", expression("coalesce({0}, 0)"), "n"),
     *rows("EQUAL_NULL", "2", expression("({0} IS NOT DISTINCT FROM {1})")),
-    *rows("GREATEST", "1-", rewrites.extreme("greatest")),
-    *rows("LEAST", "1-", rewrites.extreme("least")),
-    *rows("GREATEST_IGNORE_NULLS", "1-", rewrites.extreme("greatest", ignore_nulls=True)),
-    *rows("LEAST_IGNORE_NULLS", "1-", rewrites.extreme("least", ignore_nulls=True)),
+    *rows("GREATEST", "1-", extreme("greatest")),
+    *rows("LEAST", "1-", extreme("least")),
+    *rows("GREATEST_IGNORE_NULLS", "1-", extreme("greatest", ignore_nulls=True)),
+    *rows("LEAST_IGNORE_NULLS", "1-", extreme("least", ignore_nulls=True)),
     *rows("REGR_VALX", "2", expression("CASE WHEN {0} IS NOT NULL THEN {1} END"), "n"),
     *rows("REGR_VALY", "2", expression("CASE WHEN {1} IS NOT NULL THEN {0} END"), "n"),
     *rows("BOOLAND", "2", "sf.booland", "i"),
@@ -33,7 +244,7 @@ NUMBERS: list[SqlFunction] = [
     *rows("CEIL", "1-2", "sf.ceil", "ni"),
     *rows("FLOOR", "1-2", "sf.floor", "ni"),
     *rows("ROUND", "1-3", "sf.round", "nit"),
-    *rows("TRUNC TRUNCATE", "1-2", rewrites.truncate),
+    *rows("TRUNC TRUNCATE", "1-2", truncate),
     *rows("MOD", "2", "sf.mod", "n"),
     *rows("DIV0", "2", "sf.div0", "n"),
     *rows("DIV0NULL", "2", "sf.div0null", "n"),
@@ -71,12 +282,12 @@ GENERATORS: list[SqlFunction] = [
     *rows("ZIPF", "3", "sf.zipf", "fii", result=INTEGER),
     *rows("RANDSTR", "2", "sf.randstr", "i"),
     *rows("UUID_STRING", "0-2", "sf.uuid_string", "t"),
-    *rows("HASH", "1-", rewrites.row_hash, result=INTEGER),
+    *rows("HASH", "1-", row_hash, result=INTEGER),
 ]
 
 STRINGS: list[SqlFunction] = [
-    *rows("CONCAT", "1-", rewrites.concat, "t"),
-    *rows("CONCAT_WS", "2-", rewrites.concat_ws, "t"),
+    *rows("CONCAT", "1-", concat, "t"),
+    *rows("CONCAT_WS", "2-", concat_ws, "t"),
     *rows("UPPER", "1", "sf.upper", "t"),
     *rows("LOWER", "1", "sf.lower", "t"),
     *rows("INITCAP", "1-2", "sf.initcap", "t"),
@@ -91,8 +302,8 @@ STRINGS: list[SqlFunction] = [
     *rows("CONTAINS", "2", "sf.contains", "t"),
     *rows("STARTSWITH", "2", "starts_with", "t"),
     *rows("ENDSWITH", "2", "sf.endswith", "t"),
-    *rows("LIKE", "2-3", rewrites.like("LIKE"), "t"),
-    *rows("ILIKE", "2-3", rewrites.like("ILIKE"), "t"),
+    *rows("LIKE", "2-3", like("LIKE"), "t"),
+    *rows("ILIKE", "2-3", like("ILIKE"), "t"),
     *rows("TRIM", "1-2", "btrim", "t"),
     *rows("LTRIM", "1-2", "ltrim", "t"),
     *rows("RTRIM", "1-2", "rtrim", "t"),
@@ -142,26 +353,26 @@ BYTES: list[SqlFunction] = [
 ]
 
 CONVERSIONS: list[SqlFunction] = [
-    *rows("TO_CHAR TO_VARCHAR", "1-2", rewrites.cast("text")),
-    *rows("TO_NUMBER TO_DECIMAL TO_NUMERIC", "1-4", rewrites.to_number(attempt=False)),
-    *rows("TRY_TO_NUMBER TRY_TO_DECIMAL TRY_TO_NUMERIC", "1-4", rewrites.to_number(attempt=True)),
-    *rows("TO_DOUBLE", "1-2", rewrites.double(attempt=False)),
-    *rows("TRY_TO_DOUBLE", "1-2", rewrites.double(attempt=True)),
-    *rows("TO_BOOLEAN", "1", rewrites.cast("boolean")),
-    *rows("TRY_TO_BOOLEAN", "1", rewrites.cast("boolean", attempt=True)),
-    *rows("TO_BINARY", "1-2", rewrites.cast("binary")),
-    *rows("TRY_TO_BINARY", "1-2", rewrites.cast("binary", attempt=True)),
-    *rows("TO_DATE DATE", "1-2", rewrites.cast("date")),
-    *rows("TRY_TO_DATE", "1-2", rewrites.cast("date", attempt=True)),
-    *rows("TO_TIME TIME", "1-2", rewrites.cast("time")),
-    *rows("TRY_TO_TIME", "1-2", rewrites.cast("time", attempt=True)),
-    *rows("TO_TIMESTAMP TO_TIMESTAMP_NTZ", "1-2", rewrites.cast("ntz")),
-    *rows("TRY_TO_TIMESTAMP TRY_TO_TIMESTAMP_NTZ", "1-2", rewrites.cast("ntz", attempt=True)),
-    *rows("TO_TIMESTAMP_LTZ", "1-2", rewrites.cast("ltz")),
-    *rows("TRY_TO_TIMESTAMP_LTZ", "1-2", rewrites.cast("ltz", attempt=True)),
-    *rows("TO_TIMESTAMP_TZ", "1-2", rewrites.cast("tz")),
-    *rows("TRY_TO_TIMESTAMP_TZ", "1-2", rewrites.cast("tz", attempt=True)),
-    *rows("TO_VARIANT", "1", rewrites.cast("variant"), variant=True),
+    *rows("TO_CHAR TO_VARCHAR", "1-2", cast("text")),
+    *rows("TO_NUMBER TO_DECIMAL TO_NUMERIC", "1-4", to_number(attempt=False)),
+    *rows("TRY_TO_NUMBER TRY_TO_DECIMAL TRY_TO_NUMERIC", "1-4", to_number(attempt=True)),
+    *rows("TO_DOUBLE", "1-2", double(attempt=False)),
+    *rows("TRY_TO_DOUBLE", "1-2", double(attempt=True)),
+    *rows("TO_BOOLEAN", "1", cast("boolean")),
+    *rows("TRY_TO_BOOLEAN", "1", cast("boolean", attempt=True)),
+    *rows("TO_BINARY", "1-2", cast("binary")),
+    *rows("TRY_TO_BINARY", "1-2", cast("binary", attempt=True)),
+    *rows("TO_DATE DATE", "1-2", cast("date")),
+    *rows("TRY_TO_DATE", "1-2", cast("date", attempt=True)),
+    *rows("TO_TIME TIME", "1-2", cast("time")),
+    *rows("TRY_TO_TIME", "1-2", cast("time", attempt=True)),
+    *rows("TO_TIMESTAMP TO_TIMESTAMP_NTZ", "1-2", cast("ntz")),
+    *rows("TRY_TO_TIMESTAMP TRY_TO_TIMESTAMP_NTZ", "1-2", cast("ntz", attempt=True)),
+    *rows("TO_TIMESTAMP_LTZ", "1-2", cast("ltz")),
+    *rows("TRY_TO_TIMESTAMP_LTZ", "1-2", cast("ltz", attempt=True)),
+    *rows("TO_TIMESTAMP_TZ", "1-2", cast("tz")),
+    *rows("TRY_TO_TIMESTAMP_TZ", "1-2", cast("tz", attempt=True)),
+    *rows("TO_VARIANT", "1", cast("variant"), variant=True),
     *rows("TO_OBJECT", "1", "sf.cast_object", "j", returns="OBJECT"),
     *rows("TO_ARRAY", "1", "sf.cast_array", "v", returns="ARRAY"),
     *rows("TO_JSON", "1", "sf.json_text", "j"),
@@ -196,11 +407,11 @@ _PARTS = {
 }
 
 DATES: list[SqlFunction] = [
-    *rows("DATEADD TIMESTAMPADD TIMEADD", "3", rewrites.dateadd, "-im", units=(0,)),
+    *rows("DATEADD TIMESTAMPADD TIMEADD", "3", dateadd, "-im", units=(0,)),
     *rows("DATEDIFF TIMESTAMPDIFF TIMEDIFF", "3", "sf.datediff", "-mm", units=(0,), result=INTEGER),
     *rows("DATE_TRUNC", "2", "sf.date_trunc", "-r", units=(0,)),
     *rows("DATE_PART", "2", "sf.date_part", "-r", units=(0,), result=INTEGER),
-    *(row for names, unit in _PARTS.items() for row in rows(names, "1", rewrites.date_part(unit), "r", result=INTEGER)),
+    *(row for names, unit in _PARTS.items() for row in rows(names, "1", date_part(unit), "r", result=INTEGER)),
     *rows("LAST_DAY", "1-2", "sf.last_day", "d-", units=(1,)),
     *rows("NEXT_DAY", "2", "sf.next_day", "dt"),
     *rows("PREVIOUS_DAY", "2", "sf.previous_day", "dt"),
@@ -209,13 +420,13 @@ DATES: list[SqlFunction] = [
     *rows("ADD_MONTHS", "2", "sf.add_months", "mi"),
     *rows("MONTHS_BETWEEN", "2", "sf.months_between", "w"),
     *rows("TIME_SLICE", "3-4", "sf.time_slice", "ri-t", units=(2,)),
-    *rows("CONVERT_TIMEZONE", "2-3", rewrites.convert_timezone, "tt-"),
+    *rows("CONVERT_TIMEZONE", "2-3", convert_timezone, "tt-"),
     *rows("DATE_FROM_PARTS DATEFROMPARTS", "3", "sf.date_from_parts", "i"),
     *rows("TIME_FROM_PARTS TIMEFROMPARTS", "3-4", "sf.time_from_parts", "i"),
-    *rows("TIMESTAMP_FROM_PARTS TIMESTAMPFROMPARTS", "2-7", rewrites.from_parts("ntz")),
-    *rows("TIMESTAMP_NTZ_FROM_PARTS TIMESTAMPNTZFROMPARTS", "2-7", rewrites.from_parts("ntz")),
-    *rows("TIMESTAMP_LTZ_FROM_PARTS TIMESTAMPLTZFROMPARTS", "2-7", rewrites.from_parts("ltz")),
-    *rows("TIMESTAMP_TZ_FROM_PARTS TIMESTAMPTZFROMPARTS", "2-8", rewrites.from_parts("tz")),
+    *rows("TIMESTAMP_FROM_PARTS TIMESTAMPFROMPARTS", "2-7", from_parts("ntz")),
+    *rows("TIMESTAMP_NTZ_FROM_PARTS TIMESTAMPNTZFROMPARTS", "2-7", from_parts("ntz")),
+    *rows("TIMESTAMP_LTZ_FROM_PARTS TIMESTAMPLTZFROMPARTS", "2-7", from_parts("ltz")),
+    *rows("TIMESTAMP_TZ_FROM_PARTS TIMESTAMPTZFROMPARTS", "2-8", from_parts("tz")),
 ]
 
 
@@ -250,13 +461,13 @@ VARIANTS: list[SqlFunction] = [
     *rows("AS_BOOLEAN", "1", _as("boolean", "sf.cast_boolean"), "j"),
     *rows("AS_OBJECT", "1", _as("object"), "j", returns="OBJECT"),
     *rows("AS_ARRAY", "1", _as("array"), "j", returns="ARRAY"),
-    *rows("OBJECT_CONSTRUCT", "0-", rewrites.object_construct(keep_null=False), returns="OBJECT"),
-    *rows("OBJECT_CONSTRUCT_KEEP_NULL", "0-", rewrites.object_construct(keep_null=True), returns="OBJECT"),
+    *rows("OBJECT_CONSTRUCT", "0-", object_construct(keep_null=False), returns="OBJECT"),
+    *rows("OBJECT_CONSTRUCT_KEEP_NULL", "0-", object_construct(keep_null=True), returns="OBJECT"),
     *rows("OBJECT_INSERT", "3-4", "sf.object_insert", "jtvb", returns="OBJECT"),
     *rows("OBJECT_DELETE", "2-", "sf.object_delete", "jt", returns="OBJECT"),
     *rows("OBJECT_PICK", "2-", "sf.object_pick", "j-", returns="OBJECT"),
     *rows("OBJECT_KEYS", "1", "sf.object_keys", "j", returns="ARRAY"),
-    *rows("ARRAY_CONSTRUCT", "0-", rewrites.array_construct, "v", returns="ARRAY"),
+    *rows("ARRAY_CONSTRUCT", "0-", array_construct, "v", returns="ARRAY"),
     *rows("ARRAY_CONSTRUCT_COMPACT", "1-", "sf.array_construct_compact", "v", returns="ARRAY"),
     *rows("ARRAY_SIZE", "1", "sf.array_size", "j", result=INTEGER),
     *rows("ARRAY_APPEND", "2", "sf.array_append", "jv", returns="ARRAY"),

@@ -13,8 +13,8 @@ from sqlglot import exp
 from loadgen.embedded import postgres_names
 from loadgen.embedded.functions import FUNCTIONS, SqlFunction, normal_unit
 from loadgen.embedded.functions.function import Argument, Order
+from loadgen.embedded.result import POSTGRES_TYPES, SnowflakeType, declared
 from loadgen.embedded.sql_errors import compilation, syntax_error, unknown_function, unsupported, wrong_arity
-from loadgen.embedded.sql_types import POSTGRES_TYPES, SnowflakeType, declared
 from loadgen.embedded.translate import dialect
 from loadgen.embedded.translate.emitter import CAST_NAMES, CONTEXT_FUNCTIONS, Emitter, handles
 from loadgen.embedded.translate.operators import is_float, order_item, whole_number

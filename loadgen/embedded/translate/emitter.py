@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 from sqlglot import exp
 
 from loadgen.embedded.catalog import Catalog, CatalogTable
+from loadgen.embedded.result import POSTGRES_TYPES, is_number
 from loadgen.embedded.sql_errors import SqlError, compilation, syntax_error, unknown_function, unsupported
-from loadgen.embedded.sql_types import POSTGRES_TYPES, is_number
 from loadgen.embedded.translate import dialect
 from loadgen.embedded.translate.statement_limits import current_budget
 

@@ -17,8 +17,8 @@ from sqlglot.tokenizer_core import Token
 from loadgen.embedded import postgres_names
 from loadgen.embedded.backend_pool import Backend
 from loadgen.embedded.catalog import Catalog, CatalogTable
+from loadgen.embedded.result import NUMBER, SEMI_STRUCTURED, SnowflakeType, described, shortener
 from loadgen.embedded.sql_errors import SqlError, compilation, unsupported
-from loadgen.embedded.sql_types import NUMBER, SEMI_STRUCTURED, SnowflakeType, described, shortener
 from loadgen.embedded.translate import calls, dialect, dml, operators, queries
 from loadgen.embedded.translate.emitter import BindTypes, Emitter, ServerTableFunction
 from loadgen.embedded.translate.statement_limits import budget_of, too_deep

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from sqlglot import exp
 
-from loadgen.embedded import metering, postgres_names, statement_history
+from loadgen.embedded import postgres_names, statement_history, warehouse_properties
+from loadgen.embedded.account_usage import ACCOUNT_USAGE, USAGE_VIEWS
 from loadgen.embedded.catalog import INFORMATION_SCHEMA, CatalogTable
 from loadgen.embedded.sql_errors import (
     compilation,
@@ -19,62 +20,8 @@ from loadgen.embedded.sql_errors import (
 )
 from loadgen.embedded.translate import dialect
 from loadgen.embedded.translate.emitter import Emitter, NameScope, ServerTableFunction
+from loadgen.embedded.translate.information_views import INFORMATION_VIEWS
 from loadgen.embedded.translate.statement_limits import subqueries_in, too_deep
-
-# Each view is a query over the stored catalogue; {database} is the quoted name of the database asked.
-_TABLE = "FROM meta.object o WHERE o.kind = 'table' AND o.body->>'database' = {database}"
-_CREATED = "to_timestamp((o.body->>'created_ms')::numeric / 1000.0)"
-
-INFORMATION_VIEWS: dict[str, str] = {
-    "DATABASES": (
-        "SELECT o.body->>'name' AS \"DATABASE_NAME\", 'ACCOUNTADMIN'::text AS \"DATABASE_OWNER\","
-        " CASE WHEN (o.body->>'transient')::boolean THEN 'YES' ELSE 'NO' END AS \"IS_TRANSIENT\","
-        f' o.body->>\'comment\' AS "COMMENT", {_CREATED} AS "CREATED"'
-        " FROM meta.object o WHERE o.kind = 'database' AND {database} IS NOT NULL"
-    ),
-    "SCHEMATA": (
-        "SELECT o.body->>'database' AS \"CATALOG_NAME\", o.body->>'name' AS \"SCHEMA_NAME\","
-        " 'ACCOUNTADMIN'::text AS \"SCHEMA_OWNER\", 'NO'::text AS \"IS_TRANSIENT\","
-        f' o.body->>\'comment\' AS "COMMENT", {_CREATED} AS "CREATED"'
-        " FROM meta.object o WHERE o.kind = 'schema' AND o.body->>'database' = {database}"
-    ),
-    "TABLES": (
-        "SELECT o.body->>'database' AS \"TABLE_CATALOG\", o.body->>'schema' AS \"TABLE_SCHEMA\","
-        " o.body->>'name' AS \"TABLE_NAME\", 'ACCOUNTADMIN'::text AS \"TABLE_OWNER\","
-        " CASE o.body->>'kind' WHEN 'VIEW' THEN 'VIEW' ELSE 'BASE TABLE' END AS \"TABLE_TYPE\","
-        " CASE WHEN (o.body->>'transient')::boolean THEN 'YES' ELSE 'NO' END AS \"IS_TRANSIENT\","
-        " CASE WHEN (o.body->>'hybrid')::boolean THEN 'YES' ELSE 'NO' END AS \"IS_HYBRID\","
-        f' o.body->>\'comment\' AS "COMMENT", {_CREATED} AS "CREATED" {_TABLE}'
-    ),
-    "VIEWS": (
-        "SELECT o.body->>'database' AS \"TABLE_CATALOG\", o.body->>'schema' AS \"TABLE_SCHEMA\","
-        " o.body->>'name' AS \"TABLE_NAME\", 'ACCOUNTADMIN'::text AS \"TABLE_OWNER\","
-        f' o.body->>\'text\' AS "VIEW_DEFINITION", o.body->>\'comment\' AS "COMMENT", {_CREATED} AS "CREATED"'
-        f" {_TABLE} AND o.body->>'kind' = 'VIEW'"
-    ),
-    "COLUMNS": (
-        "SELECT o.body->>'database' AS \"TABLE_CATALOG\", o.body->>'schema' AS \"TABLE_SCHEMA\","
-        " o.body->>'name' AS \"TABLE_NAME\", c.column_->>'name' AS \"COLUMN_NAME\","
-        ' c.position_::numeric AS "ORDINAL_POSITION", c.column_->>\'default\' AS "COLUMN_DEFAULT",'
-        " CASE WHEN (c.column_->>'nullable')::boolean THEN 'YES' ELSE 'NO' END AS \"IS_NULLABLE\","
-        " CASE c.column_->'type'->>'kind' WHEN 'FIXED' THEN 'NUMBER' WHEN 'REAL' THEN 'FLOAT'"
-        " ELSE c.column_->'type'->>'kind' END AS \"DATA_TYPE\","
-        " (c.column_->'type'->>'length')::numeric AS \"CHARACTER_MAXIMUM_LENGTH\","
-        " CASE c.column_->'type'->>'kind' WHEN 'FIXED' THEN (c.column_->'type'->>'precision')::numeric END"
-        ' AS "NUMERIC_PRECISION",'
-        " CASE c.column_->'type'->>'kind' WHEN 'FIXED' THEN (c.column_->'type'->>'scale')::numeric END"
-        ' AS "NUMERIC_SCALE", c.column_->>\'comment\' AS "COMMENT"'
-        " FROM meta.object o, jsonb_array_elements(o.body->'columns') WITH ORDINALITY AS c(column_, position_)"
-        " WHERE o.kind = 'table' AND o.body->>'database' = {database}"
-    ),
-    "INDEXES": (
-        "SELECT o.body->>'database' AS \"TABLE_CATALOG\", o.body->>'schema' AS \"TABLE_SCHEMA\","
-        " o.body->>'name' AS \"TABLE_NAME\", i.key_->>'name' AS \"NAME\", 'ACTIVE'::text AS \"STATUS\","
-        " 'NO'::text AS \"IS_UNIQUE\""
-        " FROM meta.object o, jsonb_array_elements(o.body->'indexes') AS i(key_)"
-        " WHERE o.kind = 'table' AND o.body->>'database' = {database}"
-    ),
-}
 
 _RANGE = {"END_TIME_RANGE_START", "END_TIME_RANGE_END", "RESULT_LIMIT"}
 QUERY_HISTORY_FUNCTIONS: dict[str, set[str]] = {
@@ -93,6 +40,7 @@ _HISTORY_TYPES = {
     "FLOAT": "double precision",
     "TIMESTAMP_LTZ": "timestamptz",
     "VARIANT": "jsonb",
+    "BOOLEAN": "boolean",
 }
 
 
@@ -236,6 +184,8 @@ def _table(self: Emitter, node: exp.Table) -> str:
             else:
                 self.reads.append(table)
                 text = table.relation + _alias(node, default=table.name)
+        elif resolve(self, node)[:2] == ACCOUNT_USAGE:
+            text = _usage_view(self, node, name)
         else:
             self.system_tables = True
             text = system_view(self, node) + _alias(node, default=name)
@@ -275,10 +225,12 @@ def resolve(self: Emitter, node: exp.Table) -> tuple[str, str, str]:
 
 
 def lookup(self: Emitter, node: exp.Table) -> CatalogTable | None:
-    """The catalogue's table, None for a view of INFORMATION_SCHEMA; raises 2003 when there is none."""
+    """The catalogue's table, None for a view of INFORMATION_SCHEMA or ACCOUNT_USAGE; raises 2003 when there is none."""
     if not node.args.get("db") and dialect.identifier(node.this) in self.scope.ctes:
         return None
     database, schema, name = resolve(self, node)
+    if (database, schema) == ACCOUNT_USAGE:
+        return None
     if schema == INFORMATION_SCHEMA and database in self.catalog.databases:
         return None
     shown = ".".join(postgres_names.shown(dialect.identifier(p)) for p in node.parts)
@@ -296,6 +248,13 @@ def system_view(self: Emitter, node: exp.Table) -> str:
             "Object", f"{postgres_names.shown(database)}.{INFORMATION_SCHEMA}.{postgres_names.shown(name)}"
         )
     return f"({INFORMATION_VIEWS[name].format(database=postgres_names.literal(database))})"
+
+
+def _usage_view(self: Emitter, node: exp.Table, name: str) -> str:
+    """A view of SNOWFLAKE.ACCOUNT_USAGE, which the server answers like a table function without arguments."""
+    if name not in USAGE_VIEWS:
+        raise missing_object("Object", ".".join((*ACCOUNT_USAGE, postgres_names.shown(name))))
+    return _served(self, node, f"{ACCOUNT_USAGE[1]}.{name}", {}, history_record(USAGE_VIEWS[name]), default=name)
 
 
 def _lateral(self: Emitter, node: exp.Lateral) -> str:
@@ -378,10 +337,12 @@ def _metering(self: Emitter, node: exp.Expr, arguments: dict[str, exp.Expr]) -> 
     if unknown or "DATE_RANGE_START" not in given:
         what = f"Invalid argument name '{unknown[0]}'" if unknown else "Missing argument 'DATE_RANGE_START'"
         raise compilation(2144, "42601", f"{what} for table function {METERING_FUNCTION}.")
-    return _served(self, node, METERING_FUNCTION, given, history_record(metering.COLUMNS))
+    return _served(self, node, METERING_FUNCTION, given, history_record(warehouse_properties.COLUMNS))
 
 
-def _served(self: Emitter, node: exp.Expr, name: str, arguments: dict[str, exp.Expr], record: str) -> str:
+def _served(
+    self: Emitter, node: exp.Expr, name: str, arguments: dict[str, exp.Expr], record: str, *, default: str = "~h"
+) -> str:
     """A function that the server answers with rows of this record."""
     demand = ServerTableFunction(
         f"demand {len(self.demands)}", name, {key: self.emit(value) for key, value in arguments.items()}
@@ -389,7 +350,7 @@ def _served(self: Emitter, node: exp.Expr, name: str, arguments: dict[str, exp.E
     self.demands.append(demand)
     self.system_tables = True
     rows = self.context_value(demand.parameter)
-    return f"jsonb_to_recordset({rows}::jsonb){_alias(node, default='~h')}{record}"
+    return f"jsonb_to_recordset({rows}::jsonb){_alias(node, default=default)}{record}"
 
 
 def _history(self: Emitter, node: exp.Expr, name: str, arguments: dict[str, exp.Expr]) -> str:

@@ -7,8 +7,8 @@ import re
 from sqlglot.tokenizer_core import Token, TokenType
 
 from loadgen.embedded.postgres_names import SNOWFLAKE_NAME_LENGTH, too_long
+from loadgen.embedded.result import is_number
 from loadgen.embedded.sql_errors import SqlError, compilation, syntax_error
-from loadgen.embedded.sql_types import is_number
 
 _STRINGS = (TokenType.STRING, TokenType.RAW_STRING, TokenType.HEREDOC_STRING)
 

@@ -10,6 +10,7 @@ from loadgen.errors import LoadgenError
 from loadgen.snowflake.session import RetryPolicy
 from tests.unit.simulation.processes import OrchestratorProcess, Process, WorkerProcess
 from tests.unit.simulation.target import Span
+from tests.unit.simulation.wires import Fate
 
 if TYPE_CHECKING:
     from tests.unit.simulation.world import World
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 BEGINS_S = 3.0  # workers are ready by then, mostly
 SEARCH_S = 50.0  # most of a search
 BUSY_S = 30.0  # several steps
+SLOW_S = 25.0  # until after START
 LOG_FACTOR = 30.0
 
 WEIGHTS = {
@@ -24,6 +26,8 @@ WEIGHTS = {
     "kill": 1,
     "restart": 1,
     "pause": 4,
+    "suspend": 2,
+    "slow reads": 3,
     "drop": 2,
     "refuse": 3,
     "unanswered": 2,
@@ -71,6 +75,7 @@ def plan_faults(world: World) -> None:
         world.calm_s = ends_s
     for _ in range(times):
         at_s, lasts_s, kind = rng.uniform(0.0, ends_s), rng.choice(lasting_s), rng.choice(kinds)
+        at_s /= 4 if kind == "slow reads" else 1  # later, workers know the server's time
         world.calm_s = max(world.calm_s, at_s + lasts_s)
         world.scheduler.at(at_s, _happening(world, kind, lasts_s, rng.random()))
 
@@ -80,7 +85,7 @@ def _happening(world: World, kind: str, lasts_s: float, dice: float) -> Callable
         world.note(kind, f"{lasts_s:g} s")
         now_s = world.scheduler.now_s
         if kind not in HARMLESS:
-            world.disturbances.append((now_s, now_s + (BUSY_S if kind == "busy" else lasts_s)))
+            world.disturbances.append((now_s, now_s + {"busy": BUSY_S, "slow reads": SLOW_S}.get(kind, lasts_s)))
         workers = [process for process in world.workers if not process.gone]
         leaders = [process for process in world.orchestrators if not process.gone and process.is_leading]
         if kind in _OF_ALL:
@@ -187,6 +192,19 @@ def _busy(world: World, process: WorkerProcess, _: float) -> None:
     world.target.busy.append(Span(now_s, now_s + BUSY_S, frozenset([process.worker_id])))
 
 
+def _suspend(world: World, process: WorkerProcess, lasts_s: float) -> None:
+    """The machine of a worker sleeps, and with it the orchestrator whose child it is."""
+    parents = () if world.elsewhere else world.orchestrators[:1]
+    for one in (process, *parents):
+        if not one.gone:
+            one.suspend(lasts_s)
+
+
+def _slow_reads(world: World, process: WorkerProcess, _: float) -> None:
+    process.slow_until_s = world.scheduler.now_s + SLOW_S
+    process.slowness = world.rng.choice((Fate.HELD_UP, Fate.HELD_BACK))
+
+
 def _mute(world: World, process: Process, lasts_s: float) -> None:
     process.mute_until_s = world.scheduler.now_s + lasts_s
 
@@ -200,6 +218,8 @@ _OF_WORKERS: dict[str, Callable[[World, WorkerProcess, float], None]] = {
     "kill": lambda _, process, __: process.kill(),
     "restart": _restart,
     "pause": lambda _, process, lasts_s: process.pause(lasts_s),
+    "suspend": _suspend,
+    "slow reads": _slow_reads,
     "drop": _drop,
     "refuse": _refuse,
     "unanswered": _unanswered,

@@ -15,7 +15,7 @@ from tests.unit.simulation.rules import Broken, Violation
 from tests.unit.simulation.scenarios import Kind
 from tests.unit.simulation.world import History, World
 
-SEEDS, BLOCK = 250, 50  # of every kind of load
+SEEDS, BLOCK = 294, 49  # of every kind of load; with the searches a thousand
 BLOCKS = range(0, SEEDS, BLOCK)
 SEARCHES, SEARCH_BLOCK = 120, 60  # they take longer
 ENDS = (f"{RunStatus.COMPLETED} True", f"{RunStatus.COMPLETED} False", f"{RunStatus.FAILED} False")

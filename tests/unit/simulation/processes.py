@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, cast
 
-from loadgen.control.session import ControlSession
-from loadgen.control.sql import NamedQuery
+from loadgen.control.session import ControlSession, NamedQuery
 from loadgen.errors import LoadgenError
+from loadgen.model.run import Phase
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.units import NS_PER_S
 from loadgen.worker.arguments import WorkerArguments
@@ -28,25 +28,23 @@ from tests.unit.simulation.wires import PLACE, Fate, Wire
 if TYPE_CHECKING:
     from tests.unit.simulation.world import World
 
-RECOVER_S = 5.0  # whoever stands by looks for orphans so often
+RECOVER_S = 5.0  # between two looks for orphaned runs
 _PROBE_NS = round(PROBE_S * NS_PER_S)
 
 
 class ProcessClock:
-    """The clocks of a process. The monotonic one stands still while its machine is suspended."""
+    """The clocks of a process. They go on while its machine is suspended."""
 
     def __init__(self, process: Process) -> None:
         self.process = process
-        self.suspended_ns = 0
+        self._scheduler = process.world.scheduler
+        self.stood_still_ns = 0  # what is broken: while it was suspended
 
     def monotonic_ns(self) -> int:
-        return self.process.world.scheduler.now_ns - self.suspended_ns
-
-    def boottime_ns(self) -> int:
-        return self.process.world.scheduler.now_ns
+        return self._scheduler.now_ns - self.stood_still_ns
 
     def utc_now(self) -> datetime:
-        return ZERO.replace(tzinfo=UTC) + timedelta(microseconds=self.boottime_ns() // 1_000)
+        return ZERO.replace(tzinfo=UTC) + timedelta(microseconds=self.monotonic_ns() // 1_000)
 
     def wait(self, event: threading.Event, timeout_s: float) -> bool:
         return event.wait(timeout_s)
@@ -63,7 +61,10 @@ class Process:
         self.ended_s: float | None = None
         self.code: int | None = None
         self.paused_until_ns = 0
-        self.pauses: list[tuple[int, int]] = []  # by its own monotonic clock
+        self.pauses: list[tuple[int, int]] = []
+        self.suspensions: list[tuple[int, int]] = []  # those of them in which its machine slept
+        self.slow_until_s = 0.0  # answers to what it reads come late,
+        self.slowness = Fate.HELD_BACK  # in this way
         self.cut_off_until_s = 0.0  # from the control plane
         self.mute_until_s = 0.0  # its beats, or its renewals, do not arrive
 
@@ -81,8 +82,17 @@ class Process:
         until_ns = now_ns + round(seconds * NS_PER_S)
         if until_ns > self.paused_until_ns:
             since_ns = max(now_ns, self.paused_until_ns)
-            self.pauses.append((since_ns - self.clock.suspended_ns, until_ns - self.clock.suspended_ns))
+            self.pauses.append((since_ns, until_ns))
             self.paused_until_ns = until_ns
+
+    def suspend(self, seconds: float) -> None:
+        """Its machine sleeps: waits go on afterwards, where a signal would have let them end meanwhile."""
+        if self.world.scheduler.now_ns >= self.paused_until_ns:
+            self.pause(seconds)
+            self.world.scheduler.postpone(self, round(seconds * NS_PER_S))
+            self.suspensions.append(self.pauses[-1])
+            if self.world.broken is Broken.STANDSTILL:
+                self.clock.stood_still_ns += round(seconds * NS_PER_S)
 
     def kill(self) -> None:
         self._exit(-9)
@@ -111,8 +121,7 @@ class Process:
         return cast(ControlSession, Wire(self.world.tables, SessionWeather(self, role)))
 
     def soon(self, work: Callable[[], object], name: str) -> None:
-        """A thread of this process does something, as a signal's does."""
-        if not self.gone:
+        if not self.gone:  # as the thread of a signal does
             self.world.scheduler.spawn(self, work, name)
 
 
@@ -120,18 +129,22 @@ class SessionWeather:
     """What becomes of the statements of one session."""
 
     def __init__(self, process: Process, role: str) -> None:
-        self._process, self._world = process, process.world
+        self._process, self._world, self._role = process, process.world, role
         self._mutable = role.endswith(("heartbeat", "lease"))
 
+    def note(self, query: NamedQuery) -> None:
+        self._world.statements.append((self._process.name, self._role, query.name))
+
     def fate(self, *, changes: bool) -> Fate:
-        world, process = self._world, self._process
+        world, process, now_s = self._world, self._process, self._world.scheduler.now_s
         if process.gone:
             raise Killed
-        now_s = world.scheduler.now_s
         if now_s < world.away_until_s:
             return Fate.AWAY
         if now_s < process.cut_off_until_s or (self._mutable and now_s < process.mute_until_s):
             return Fate.LATE if changes and world.rng.random() < 0.3 else Fate.AWAY
+        if now_s < process.slow_until_s and not changes:
+            return process.slowness
         return world.fate(changes=changes)
 
     def refuses(self, query: NamedQuery) -> bool:
@@ -143,6 +156,9 @@ class SessionWeather:
 
     def silence_s(self) -> float:
         return self._world.rng.choice((0.01, 0.2, 2.0, 8.0))
+
+    def held_s(self) -> float:
+        return self._world.rng.choice((0.6, 0.6, 0.9, 1.2, 5.0))
 
     def later(self, fate: Fate, happens: Callable[[], None]) -> None:
         self._world.later(fate, happens)
@@ -168,8 +184,10 @@ class SimulatedGauges:
     def read(self) -> ResourceReading:
         from_ns, now_ns = self._told_ns, self._clock.monotonic_ns()
         process = self._clock.process
-        pauses = [] if process.world.broken is Broken.PAUSES else process.pauses[self._paused :]
-        self._paused += len(pauses)
+        by_breakage = {None: [], Broken.PAUSES: process.pauses, Broken.STANDSTILL: process.suspensions}
+        unseen = by_breakage.get(process.world.broken, [])
+        pauses = [pause for pause in process.pauses[self._paused :] if pause not in unseen]
+        self._paused = len(process.pauses)
         waits, at_ns = [], from_ns
         for since_ns, until_ns in pauses:
             if since_ns > at_ns:
@@ -196,8 +214,7 @@ class SimulatedGauges:
         assert isinstance(process, WorkerProcess)
         world = process.world
         for span in () if wait.late_ns or world.broken is Broken.BUSY else world.target.busy:
-            suspended_ns = self._clock.suspended_ns
-            since_ns, until_ns = (round(moment_s * NS_PER_S) - suspended_ns for moment_s in (span.from_s, span.to_s))
+            since_ns, until_ns = (round(moment_s * NS_PER_S) for moment_s in (span.from_s, span.to_s))
             since_ns, until_ns = max(at_ns, since_ns), min(wait.to_ns, until_ns)
             if process.worker_id in span.workers and since_ns < until_ns:
                 yield WakeupDelay(at_ns, since_ns, 0)
@@ -226,6 +243,22 @@ class WorkerProcess(Process):
             arguments, PLACE, environ=self.world.environ, clock=self.clock, open_session=self.open_session
         )
         return self._worker.run()
+
+    @property
+    def joined_s(self) -> float | None:
+        """When its first window opened."""
+        parts = None if self._worker is None else self._worker._parts
+        joined_ns = None if parts is None else parts.ramp_controller._joined_ns
+        return None if joined_ns is None else joined_ns / NS_PER_S
+
+    @property
+    def measured(self) -> tuple[float, float] | None:
+        """When its measurement was to begin, as it took it; and how exactly it says to know that."""
+        if self._worker is None or self._worker._parts is None or self._worker._measuring is None:
+            return None
+        zero_ns, windows = self._worker._parts.ramp_controller._zero_ns, self._worker._measuring._final
+        told_ms = [one.uncertain_ms for one in windows if one.phase is Phase.MEASUREMENT]
+        return None if zero_ns is None or not told_ms else (zero_ns / NS_PER_S, max(told_ms) / 1_000)
 
     def terminate(self) -> None:
         """SIGTERM. Before there is a handler it ends the process."""

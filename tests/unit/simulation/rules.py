@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from loadgen.clock import ServerTime, _server_ns
 from loadgen.metrics.connections import ConnectionMeter
-from loadgen.metrics.recorder import Window
-from loadgen.rules.delivered_load import Key, Portion, delivered_connections
+from loadgen.rules import validity, window_timing
 from loadgen.rules.liveness import LivenessTracker
+from loadgen.rules.validity import Key, Portion, delivered_connections
 from loadgen.scenario.model import OnWorkerLoss
 from loadgen.worker.collector import MetricsCollector
 from orchestrator import leader, run_result
@@ -35,6 +37,9 @@ class Rule(StrEnum):
     LOG = "what the query log of a worker has is stored, or told as not stored"
     SHORT = "a run is not VALID when less load was delivered than its plan asks for"
     WHOLE = "a run is VALID when its load was delivered, and nothing else is wrong"
+    MOMENTS = (
+        "windows lie as near to the moments of the plan as their worker says, and are far from them in no VALID run"
+    )
     FOUND = "a search names no number of connections that the warehouse cannot hold, and TRUE_MAX is the limit"
 
 
@@ -51,7 +56,7 @@ class Broken(StrEnum):
     RECOVERY = "no orphan is ended"
     CONNECTIONS = "connections that are missing count as open"
     PAUSES = "a pause of a worker's process is not noticed"
-    LATE = "a pause that keeps a window from opening is none of its gaps"
+    OVERLOAD = "what waits for a missing connection counts as overload of the server"
     WAITS = "clients that pause after failures count as open"
     LIMITS = "load that is missing has no effect on the verdict"
     PLAN = "what a worker did not live to measure was not planned"
@@ -59,7 +64,10 @@ class Broken(StrEnum):
     BUSY = "a client that is short of CPU is not noticed"
     QUEUE = "a queue in front of the warehouse is not noticed"
     LOG = "a worker does not tell what of its query log is not stored"
-    TOGETHER = "a step may begin later in one worker than in another"
+    ARRIVAL = "the server's time is taken for that of the moment at which its answer comes"
+    MOMENTS = "windows may be anywhere around the moments of the plan"
+    WARMUP = "a warm-up may be of any length"
+    STANDSTILL = "the clock of a worker stands still while its machine is suspended"
 
 
 def breakage(broken: Broken | None) -> list[tuple[Any, str, Any]]:
@@ -88,6 +96,14 @@ def _all_open(meter: ConnectionMeter, from_ns: int, to_ns: int) -> None:
             account.open_ns += planned * length_ns
 
 
+def _always_complete(meter: ConnectionMeter, _: int) -> None:
+    meter.complete_since_ns = 0
+
+
+def _on_arrival(known: ServerTime, server_time: datetime, _: int, answered_ns: int) -> None:
+    known._ahead = (_server_ns(server_time) - answered_ns,) * 2
+
+
 def _own_plan(windows: Any, planned: Mapping[Key, int]) -> Any:
     own = {
         (worker_id, one.step_id): one.connections.planned_ms for worker_id, known in windows.items() for one in known
@@ -100,13 +116,18 @@ _BREAKAGE: dict[Broken | None, list[tuple[Any, str, Any]]] = {
     Broken.LIVENESS: [(leader, "LivenessTracker", _never_quiet)],
     Broken.LOSS: [(leader, "RunPolicy", _careless)],
     Broken.CONNECTIONS: [(ConnectionMeter, "_count", _all_open)],
-    Broken.LATE: [(Window, "begins_ns", property(lambda window: window.opened_ns))],
+    Broken.OVERLOAD: [
+        (ConnectionMeter, "_note_complete", _always_complete),
+        (validity, "_unopened", lambda _: []),
+    ],
     Broken.WAITS: [(ConnectionMeter, "paused", lambda *_: None)],
     Broken.LIMITS: [(Portion, "is_short", lambda *_: False)],
     Broken.PLAN: [(run_result, "delivered_connections", _own_plan)],
     Broken.QUEUE: [(WarehousePoller, "queue_seen", lambda _: False)],
     Broken.LOG: [(MetricsCollector, "tell_unstored", lambda *_: None)],
-    Broken.TOGETHER: [(run_result, "WINDOW_OPENING_MS", 10**9)],
+    Broken.ARRIVAL: [(ServerTime, "note", _on_arrival)],
+    Broken.MOMENTS: [(window_timing, "UNCERTAIN_MS", 10**9)],
+    Broken.WARMUP: [(window_timing, "WARMUP_MIN_PERCENT", 0)],
     Broken.STRICT: [(Portion, "is_short", lambda *_: True)],
 }
 

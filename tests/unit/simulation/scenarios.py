@@ -6,7 +6,17 @@ import random
 from dataclasses import replace
 from enum import StrEnum
 
-from loadgen.scenario.model import ArrivalProcess, FindMaxSettings, Load, LoadMode, LoadStage, OnWorkerLoss, Scenario
+from loadgen.model.threshold import parse_threshold
+from loadgen.scenario.model import (
+    ArrivalProcess,
+    FindMaxSettings,
+    Load,
+    LoadMode,
+    LoadStage,
+    OnWorkerLoss,
+    Scenario,
+    Threshold,
+)
 from loadgen.scenario.read import parse_scenario
 from loadgen.scenario.settings import ConnectionPolicy, QueryLogMode, TimingSettings
 
@@ -24,6 +34,9 @@ enrichment: {enabled: false}
 ).scenario
 _WATCHED = replace(_BASE.target, warehouse="WH")
 _LOGGED = replace(_BASE.query_log, mode=QueryLogMode.ALL)
+
+_LIMITED = parse_threshold("max < 1h")  # judges the arrivals that were given up
+MAX_LAG_S = 2.0
 
 # Everything that waits for the dead waits less: the same histories, and fewer seconds in which nothing happens.
 QUICK = TimingSettings(
@@ -69,6 +82,7 @@ def random_scenario(rng: random.Random, kind: Kind) -> Scenario:
         on_worker_loss=rng.choice((OnWorkerLoss.FAIL, OnWorkerLoss.CONTINUE)),
         target=rng.choice((_WATCHED, _BASE.target, _BASE.target)),
         query_log=rng.choice((_LOGGED, *(_BASE.query_log,) * 4)),
+        thresholds=(Threshold(check=_LIMITED),) if kind is Kind.RATE else (),
     )
 
 
@@ -134,4 +148,5 @@ def _load(rng: random.Random, kind: Kind, workers: int) -> Load:
         rate_per_second=rng.choice((4.0, 6.0)) if is_flat else None,
         stages=() if is_flat else rates,
         arrival=arrival,
+        max_lag_s=rng.choice((None, MAX_LAG_S)),
     )

@@ -91,6 +91,14 @@ class Scheduler:
     def wake_waiter(self, task: Task, turn: int) -> None:
         self._push(self.now_ns, task, turn)
 
+    def postpone(self, owner: Owner, by_ns: int) -> None:
+        """All waits of a process take so much longer."""
+        self._heap = [
+            (at_ns + by_ns if isinstance(what, Task) and what.owner is owner else at_ns, order, what, turn)
+            for at_ns, order, what, turn in self._heap
+        ]
+        heapq.heapify(self._heap)
+
     # --- time --------------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
@@ -256,13 +264,16 @@ class SimulatedSemaphore:
         self._free = free
         self._released = threading.Event()
 
-    def __enter__(self) -> None:
+    def acquire(self, *, blocking: bool = True) -> bool:
         while not self._free:
+            if not blocking:
+                return False
             self._released.clear()
             self._released.wait()
         self._free -= 1
+        return True
 
-    def __exit__(self, *_: object) -> None:
+    def release(self) -> None:
         self._free += 1
         self._released.set()
 

@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from loadgen.metrics.client_resources import GAP_NS
-from loadgen.model.run import Phase
-from loadgen.model.worker import worker_share
+from loadgen.metrics.window import GAP_NS
+from loadgen.model.run import Phase, worker_share
 from loadgen.rules.client_health import GAP_INVALID_PERCENT
 from loadgen.rules.find_max_step import StepOutcome
 from loadgen.rules.validity import SAMPLES_MIN

@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from loadgen.control.sql import NamedQuery
+from loadgen.control.session import NamedQuery
 from loadgen.control.tables.run_leases import TAKEOVER_MARGIN_S
 from loadgen.model.event import EventType
-from loadgen.model.run import PHASES, RUN_TRANSITIONS, Phase, RunStatus
-from loadgen.model.worker import WorkerStatus
+from loadgen.model.run import PHASES, RUN_TRANSITIONS, Phase, RunStatus, WorkerStatus
 from tests.unit.simulation.rules import Broken, Rule, Violation
 from tests.unit.simulation.standard_tables import ZERO, Commit, StandardTables
 
@@ -185,14 +184,16 @@ class Tables(StandardTables):
             (int(bool(self.created) and (self.created[0], *self.created[2::2][:2]) == (run_id, template_id, config)),)
         ]
 
-    def _run_status_read(self, key: str) -> list[tuple[Any, ...]]:
+    def _run_status_read(self, _: str, number: int, key: str) -> list[tuple[Any, ...]]:
         if not self.created:
             return []
         _, _, template_id, name, _, workers = self.created
         is_at = (self.seen_status, self.phase, self._moment(self.started_s), None, None, self._moment(self.ended_s))
         knows = (workers, *self.counted, 0, 0, 0.0, None, self.targets, self.next_sequence_id, self.lease_epoch)
         said = (self.reason if self.seen_status is self.status else self.wish, self.verdict, self.enrichment)
-        return [(key, template_id, name, *is_at, *knows, *said, ZERO, self._moment(self.updated_s), self.status)]
+        event_at = next((self._moment(row.created_s) for row in self.events if row.number == number), None)
+        last = (ZERO, self._moment(self.updated_s), self.status, self._moment(self.now_s), event_at)
+        return [(key, template_id, name, *is_at, *knows, *said, *last)]
 
     @property
     def seen_status(self) -> RunStatus:
@@ -286,8 +287,8 @@ class Tables(StandardTables):
     # --- RUN_CONTROL_EVENTS --------------------------------------------------------------------------------------
 
     def _run_control_events_emit(self, *binds: Any) -> Commit:
-        _, event_id, kind, data, _, epoch, owner = binds
-        held, number = self._holds(epoch, owner), len(self.events) + 1
+        number, event_id, kind, data, _, epoch, owner = binds
+        held = self._holds(epoch, owner)
         created_s = self.now_s  # SYSDATE() of the statement, however long it takes to commit
         moment = json.loads(data).get("effective_at")
         due_s = None if moment is None else (datetime.fromisoformat(moment) - ZERO).total_seconds()
@@ -310,15 +311,14 @@ class Tables(StandardTables):
         return commit
 
     def _run_control_events_find(self, event_id: str) -> list[tuple[Any, ...]]:
-        return [
-            (row.number, self._moment(row.created_s), self._times_ms(row)[0])
-            for row in self.events
-            if row.event_id == event_id
-        ]
+        return [(row.number,) for row in self.events if row.event_id == event_id]
+
+    def _run_control_events_last(self, _: str) -> list[tuple[Any, ...]]:
+        return [(len(self.events) or None,)]
 
     def _run_control_events_poll(self, _: str, after: int) -> list[tuple[Any, ...]]:
-        rows = self.events[after : after + EVENTS_MAX]
-        return [(row.number, row.event_id, row.epoch, row.kind, row.data, *self._times_ms(row)) for row in rows]
+        rows, now = self.events[after : after + EVENTS_MAX], self._moment(self.now_s)
+        return [(row.number, row.event_id, row.epoch, row.kind, row.data, *self._times_ms(row), now) for row in rows]
 
     def _times_ms(self, row: EventRow) -> tuple[int, int | None]:
         due_ms = None if row.due_s is None else round((row.due_s - self.now_s) * 1000)

@@ -4,6 +4,7 @@ what really happened, which is the truth that verdicts are compared with.
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 from collections import Counter, defaultdict, deque
@@ -36,6 +37,7 @@ class Record:
     """What one slot really did, in seconds: logins that worked, executions, and statements of the load by window."""
 
     logins: list[tuple[float, float]] = field(default_factory=list)
+    sessions: dict[int, tuple[float, float]] = field(default_factory=dict)  # until its client closed it
     executions: list[tuple[float, float]] = field(default_factory=list)
     sent: Counter[Window] = field(default_factory=Counter)
     succeeded: Counter[Window] = field(default_factory=Counter)
@@ -155,6 +157,7 @@ class Target:
         connection = Connection(self, place, next(self._numbers), _window(session["QUERY_TAG"]))
         self._open[connection.session_id] = connection
         self.records[place].logins.append((began_s, scheduler.now_s))
+        self.records[place].sessions[connection.session_id] = (scheduler.now_s, math.inf)
         return connection
 
     def drop(self, worker_id: str, most: int | None = None) -> None:
@@ -207,7 +210,9 @@ class Target:
         return True
 
     def closed(self, connection: Connection) -> None:
-        self._open.pop(connection.session_id, None)
+        if self._open.pop(connection.session_id, None) is not None:
+            sessions = self.records[connection.place].sessions
+            sessions[connection.session_id] = (sessions[connection.session_id][0], here().now_s)
 
     def _takes_s(self, worker_id: str, now_s: float) -> float:
         takes_s = self._service_s()

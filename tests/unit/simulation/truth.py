@@ -2,29 +2,29 @@
 
 The plan is the scenario's, at the moments that the leader announced by the server's clock. Closed loop: of the
 connections that the plan wants at a moment, those that execute a statement or log in again. Open loop: arrivals that
-reached the target.
+reached the target, or waited in vain while every connection executed; and connections that are open or log in again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from loadgen.metrics.client_resources import GAP_NS, PAUSE_NS
+from loadgen.metrics.window import GAP_NS, PAUSE_NS
 from loadgen.model.event import Start, decode_command
-from loadgen.model.run import Phase, RunStatus
-from loadgen.model.worker import WorkerStatus, worker_share
+from loadgen.model.run import Phase, RunStatus, WorkerStatus, worker_share
 from loadgen.rules.client_health import GAP_INVALID_PERCENT, PAUSED_INVALID_PERCENT
-from loadgen.rules.delivered_load import LOGIN_INVALID_PERCENT, RUN_MIN_PERCENT, WORKER_MIN_PERCENT
 from loadgen.rules.plan import PlannedWindow, RunPlan, plan_run, planned_arrivals
-from loadgen.rules.validity import SAMPLES_MIN
+from loadgen.rules.validity import LOGIN_INVALID_PERCENT, RUN_MIN_PERCENT, SAMPLES_MIN, WORKER_MIN_PERCENT
+from loadgen.rules.window_timing import UNCERTAIN_MS, UNCERTAIN_PERCENT, WARMUP_MIN_PERCENT
 from loadgen.scenario.model import LoadMode, Scenario
 from loadgen.scenario.settings import QueryLogMode
 from loadgen.units import NS_PER_S
 from loadgen.worker.spool import EXECUTION, contents
+from loadgen.workload.arrivals import window_schedules
 from loadgen.workload.ramp import Ramp, follow, initial_connections
 from tests.unit.simulation.standard_tables import ZERO
 from tests.unit.simulation.tables import STATUS, EventRow
@@ -35,8 +35,10 @@ if TYPE_CHECKING:
 
 BAND = 0.005  # around a limit, where either verdict may be right
 LOGIN_BAND = 0.03  # around the limit of logging in: windows shift by the way of an answer, and logins are short
+IDLE_BAND_S = 0.5  # between two statements of a busy connection, and the way of an answer
+HARVEST_S = 1.0  # a worker notes a pause when it collects samples next, which may be in the next window
 SILENCE_MARGIN_S = 4.0  # leaders look once a second, and beats come every two
-SHIFTS_S = [0.01 * number for number in range(31)]  # the way of an answer, up to the longest
+TOLD_S = 0.002  # how exactly times are told
 
 Part = tuple[str, int | None]  # worker, stage
 Stair = tuple[float, float, int]  # since, for how long, how many connections are wanted
@@ -63,23 +65,47 @@ class Truth:
         return sum(self.delivered[part] for part in parts) / planned if planned else 1.0
 
 
-def truth_of(scenario: Scenario, target: Target, zero_s: float | None) -> tuple[Truth, Truth]:
+def truth_of(
+    scenario: Scenario, target: Target, zero_s: float | None, shifts_s: Mapping[str, float]
+) -> tuple[Truth, Truth]:
     """What was there at least, and at most. `zero_s`: when the plan began, by the server's clock; None: it never did.
 
-    The way of an answer shifts all windows of a worker, and cuts none. How long it was the target does not know: the
-    least is without a shift, the most with the best.
+    All windows of a worker lie as much beside their moments as it is wrong about them (`shifts_s`), which cuts none. As
+    far as that is tolerated, what was there is counted where the worker had its windows, at the most.
     """
     found = _truth(scenario, target, zero_s, {})
-    if zero_s is None or scenario.load.mode is LoadMode.RATE or found.lowest() >= BAND:
+    if zero_s is None or found.lowest() >= BAND:
         return found, found
-    shifts, plan = {}, plan_run(scenario.load)
-    for number in range(scenario.load.workers or 1):
-        worker_id = f"worker-{number}"
-        stairs = [stair for window in plan.windows for stair in _stairs(scenario, plan, window, number)]
-        spans = [_spans(record) for record in slots(target, worker_id)]
-        # Rounded: of shifts that are equally good the first is taken, whatever the order of the sums.
-        shifts[worker_id] = max(SHIFTS_S, key=lambda shift_s: round(_there_s(stairs, spans, zero_s + shift_s), 6))
-    return found, _truth(scenario, target, zero_s, shifts)
+    most_s = tolerated_s(scenario)
+    within = {worker_id: min(max(shift_s, -most_s), most_s) for worker_id, shift_s in shifts_s.items()}
+    most = _truth(scenario, target, zero_s, within)
+    if scenario.load.mode is LoadMode.RATE:
+        most = _with_overload(most, scenario, target, zero_s)
+    return found, most
+
+
+def tolerated_s(scenario: Scenario) -> float:
+    """How far from the moments of the plan the windows of a VALID run may lie."""
+    lengths_s = [window.duration_s for window in plan_run(scenario.load).windows]
+    return max(UNCERTAIN_MS / 1_000, UNCERTAIN_PERCENT / 100 * min(lengths_s, default=0.0))
+
+
+def misplaced(world: World, zero_s: float | None, *, valid: bool) -> tuple[dict[str, float], str | None]:
+    """How far from the moments of the plan the windows of each worker were; and what it says of it that is not so."""
+    shifts_s: dict[str, float] = {}
+    if zero_s is None or world.is_search:
+        return shifts_s, None
+    for process in world.workers:
+        if process.measured is None:
+            continue
+        begun_s, told_s = process.measured
+        shift_s = begun_s - zero_s - plan_run(world.scenario.load).measures_s
+        shifts_s[process.worker_id] = shift_s
+        if abs(shift_s) > told_s + TOLD_S:
+            return shifts_s, f"{process.name} was off by {shift_s:.3f} s, and told of {told_s:.3f} s"
+        if valid and abs(shift_s) > tolerated_s(world.scenario) + TOLD_S:
+            return shifts_s, f"{process.name} was off by {shift_s:.3f} s, and it is VALID"
+    return shifts_s, None
 
 
 def _truth(scenario: Scenario, target: Target, zero_s: float | None, shifts: Mapping[str, float]) -> Truth:
@@ -124,6 +150,30 @@ def slots(target: Target, worker_id: str) -> list[Record]:
 
 def _sent(records: Sequence[Record], window: PlannedWindow) -> int:
     return sum(record.sent[Phase.MEASUREMENT.value, window.step_id] for record in records)
+
+
+def _with_overload(found: Truth, scenario: Scenario, target: Target, zero_s: float) -> Truth:
+    """With the arrivals that may have found every connection executing until they were given up."""
+    load, workers, delivered = scenario.load, scenario.load.workers or 1, dict(found.delivered)
+    for number in range(workers):
+        worker_id = f"worker-{number}"
+        spans = [working(record) for record in slots(target, worker_id)]
+        schedules = window_schedules(load, worker=number, workers=workers, seed=scenario.workload.seed)
+        for window in plan_run(load).windows if spans else ():
+            schedule, part = schedules[window.step_id or 1], (worker_id, window.step_id)
+            from_s, end_s = zero_s + window.starts_s, zero_s + window.starts_s + window.duration_s
+            dues_s = (from_s + schedule.due_s(one) for one in range(schedule.first, schedule.end))
+            waits = [(due_s, min(end_s, due_s + (load.max_lag_s or window.duration_s))) for due_s in dues_s]
+            most = sum(min(overlap_s(own, wait) for own in spans) > wait[1] - wait[0] - IDLE_BAND_S for wait in waits)
+            delivered[part] = min(found.planned[part], delivered[part] + most)
+    return Truth(found.planned, delivered)
+
+
+def _missing_s(world: World, span: tuple[float, float], wanted_s: float) -> float:
+    """Connection-seconds of an open loop in which one was neither open nor logging in again."""
+    records = [record for place, record in world.target.records.items() if place[1] >= 0]
+    there = [[*record.sessions.values(), *record.logins[1:]] for record in records]
+    return wanted_s - sum(overlap_s(spans, span) for spans in there)
 
 
 def _stairs(scenario: Scenario, plan: RunPlan, window: PlannedWindow, number: int) -> list[Stair]:
@@ -200,6 +250,13 @@ def other_reasons(world: World, zero_s: float | None) -> tuple[list[str], list[s
         leaves_open.append("its orchestrator was lost")
     if len(world.workers) > (world.scenario.load.workers or 1):
         leaves_open.append("a worker was replaced")
+    if zero_s is not None:
+        for told, late_s in _short_warmups(world, zero_s):
+            (forbids if late_s > BAND else leaves_open).append(told)
+    shifts_s, _ = misplaced(world, zero_s, valid=False)
+    told_s = [worker.measured[1] for worker in world.workers if worker.measured is not None]
+    if max(told_s, default=0.0) > tolerated_s(world.scenario) - TOLD_S:
+        leaves_open.append(f"a worker knew the moments of the plan within {max(told_s):.3f} s only")
     windows = [] if zero_s is None else plan_run(world.scenario.load).windows
     if zero_s is not None and windows:
         end_s = zero_s + windows[-1].starts_s + windows[-1].duration_s
@@ -207,14 +264,14 @@ def other_reasons(world: World, zero_s: float | None) -> tuple[list[str], list[s
     for window in windows:
         assert zero_s is not None
         span = (zero_s + window.starts_s, zero_s + window.starts_s + window.duration_s)
-        planned_s = sum(
-            length_s * wanted
-            for number in range(world.scenario.load.workers or 1)
-            for _, length_s, wanted in _stairs(world.scenario, plan_run(world.scenario.load), window, number)
-        )
-        again_s = sum(overlap_s(record.logins[1:], span) for record in world.target.records.values())
+        planned_s, again_s = _login_time_s(world, window, zero_s, shifts_s)
         if world.scenario.load.mode is LoadMode.RATE:
             again_s = 0.0  # arrivals say what was delivered
+            missing_s = _missing_s(world, span, planned_s)
+            if missing_s > 0.001 or world.seen["unanswered"]:  # clients pause after that
+                leaves_open.append(f"{missing_s:.2f} of {planned_s:.0f} connection-seconds were missing")
+            if missing_s > (1 - RUN_MIN_PERCENT / 100 + LOGIN_BAND) * planned_s:
+                forbids.append(f"{missing_s:.2f} of {planned_s:.0f} connection-seconds were missing")
         if again_s > (LOGIN_INVALID_PERCENT / 100 - LOGIN_BAND) * planned_s:
             leaves_open.append(f"connections were logging in for {again_s:.1f} of {planned_s:.1f} s")
         if again_s > (LOGIN_INVALID_PERCENT / 100 + LOGIN_BAND) * planned_s:
@@ -226,9 +283,34 @@ def other_reasons(world: World, zero_s: float | None) -> tuple[list[str], list[s
             every_s = paused_s(worker.pauses, span, shortest_ns=PAUSE_NS * 3 // 2)
             if every_s > (PAUSED_INVALID_PERCENT / 100 + BAND) * window.duration_s:
                 forbids.append(f"{worker.name} was paused again and again, for {every_s:.2f} s")
-            if worker.pauses and paused_s(worker.pauses, span, shortest_ns=0) > 0:
+            if worker.pauses and paused_s(worker.pauses, (span[0] - HARVEST_S, span[1]), shortest_ns=0) > 0:
                 leaves_open.append(f"{worker.name} was paused")
     return forbids, leaves_open
+
+
+def _login_time_s(
+    world: World, window: PlannedWindow, zero_s: float, shifts_s: Mapping[str, float]
+) -> tuple[float, float]:
+    """Connection-seconds that are planned in a window, and those in which connections were logging in again."""
+    planned_s = again_s = 0.0
+    for number in range(world.scenario.load.workers or 1):
+        worker_id = f"worker-{number}"
+        begun_s, records = zero_s + shifts_s.get(worker_id, 0.0), slots(world.target, worker_id)
+        for at_s, length_s, wanted in _stairs(world.scenario, plan_run(world.scenario.load), window, number):
+            stair = (begun_s + at_s, begun_s + at_s + length_s)
+            planned_s += length_s * wanted
+            again_s += sum(overlap_s(record.logins[1:], stair) for record in records[:wanted])
+    return planned_s, again_s
+
+
+def _short_warmups(world: World, zero_s: float) -> Iterator[tuple[str, float]]:
+    """Workers that began too late for their warm-up as they placed it, or nearly so; and how much of it too late."""
+    warmup_s, most = plan_run(world.scenario.load).measures_s, 1 - WARMUP_MIN_PERCENT / 100
+    for worker in world.workers if warmup_s else ():
+        begins_s = zero_s if worker.measured is None else worker.measured[0] - warmup_s
+        late_s = 0.0 if worker.joined_s is None else worker.joined_s - begins_s
+        if late_s > (most - BAND) * warmup_s:
+            yield f"{worker.name} began to warm up {late_s:.2f} of {warmup_s:g} s late", late_s / warmup_s - most
 
 
 def polls_missing(world: World, span: tuple[float, float]) -> list[str]:

@@ -8,8 +8,7 @@ from enum import Enum
 from typing import Any, Protocol
 
 from loadgen.control.location import ControlPlaneLocation
-from loadgen.control.session import ControlFailed
-from loadgen.control.sql import NamedQuery
+from loadgen.control.session import ControlFailed, NamedQuery
 from loadgen.model.counts import ErrorCategory
 from loadgen.snowflake.failure import Failure
 from tests.unit.simulation.standard_tables import Commit
@@ -28,10 +27,15 @@ class Fate(Enum):
     LOST = "executed, and the answer lost"
     SLOW = "begun, no answer, and committed later"
     LATE = "no answer, and begun later, and committed later still"
+    HELD_UP = "read late, and answered"
+    HELD_BACK = "read, and answered late"
 
 
 class Weather(Protocol):
     """What the control plane is like at the moment, for one session."""
+
+    def note(self, query: NamedQuery) -> None:
+        """A statement is sent."""
 
     def fate(self, *, changes: bool) -> Fate: ...
 
@@ -41,6 +45,9 @@ class Weather(Protocol):
 
     def silence_s(self) -> float:
         """How long one waits for an answer that does not come."""
+
+    def held_s(self) -> float:
+        """How long an answer takes that is late, and still comes."""
 
     def later(self, fate: Fate, happens: Callable[[], None]) -> None:
         """Have something happen that nobody waits for any more."""
@@ -60,9 +67,16 @@ class Wire:
         self._tables, self._weather = tables, weather
 
     def fetch(self, query: NamedQuery, *binds: Any) -> list[tuple[Any, ...]]:
-        if self._weather.fate(changes=False) is not Fate.ANSWERED:
+        self._weather.note(query)
+        fate = self._weather.fate(changes=False)
+        if fate in (Fate.HELD_UP, Fate.HELD_BACK):
+            there_s, rest_s = self._weather.held_s(), AT_ONCE_S
+            there_s, rest_s = (there_s, rest_s) if fate is Fate.HELD_UP else (rest_s, there_s)
+            self._weather.sleep(there_s)
+        elif fate is Fate.ANSWERED:
+            rest_s = self._arrive()
+        else:
             self._no_answer(query)
-        rest_s = self._arrive()
         rows = self._tables.fetch(query, tuple(map(_plain, binds)))
         self._weather.sleep(rest_s)
         return rows
@@ -80,6 +94,7 @@ class Wire:
 
     def _change(self, query: NamedQuery, begin: Callable[[], Commit]) -> int:
         weather = self._weather
+        weather.note(query)
         fate = Fate.AWAY if weather.refuses(query) else weather.fate(changes=True)
         if fate is Fate.LATE:
             weather.later(fate, lambda: self._begin(begin))

@@ -17,14 +17,14 @@ from unittest.mock import Mock, patch
 from loadgen.control.tables.worker_heartbeats import WorkerIdentity
 from loadgen.metrics.live_metrics import read_live
 from loadgen.model.event import EventType
-from loadgen.model.run import RunStatus
-from loadgen.model.worker import WorkerStatus
+from loadgen.model.run import RunStatus, WorkerStatus
 from loadgen.rules.liveness import WorkerHealth
-from loadgen.scenario.model import OnWorkerLoss
+from loadgen.scenario.frozen import thaw
+from loadgen.scenario.model import OnWorkerLoss, Scenario
 from loadgen.scenario.settings import ConnectionPolicy
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
 from loadgen.threads import ThreadDied
-from loadgen.worker import client, client_pool, collector, flush, sessions, startup, worker
+from loadgen.worker import client, client_pool, collector, flush, ramp_controller, sessions, startup, worker
 from loadgen.worker.heartbeat import identity_of
 from loadgen.worker.spool import SPOOL_VARIABLE
 from orchestrator import enrich, warehouse, worker_health
@@ -46,12 +46,13 @@ from tests.unit.simulation.scheduler import Killed, Scheduler, here, simulated
 from tests.unit.simulation.search_truth import other_search_reasons, truth_of_search, wrong_answer
 from tests.unit.simulation.tables import STATUS, Tables
 from tests.unit.simulation.target import Target, Warehouse
-from tests.unit.simulation.truth import BAND, Truth, other_reasons, plan_zero_s, truth_of, untold_log
+from tests.unit.simulation.truth import BAND, Truth, misplaced, other_reasons, plan_zero_s, truth_of, untold_log
 from tests.unit.simulation.wires import Fate
 
 HELD_UP_S = 20.0  # a request may be under way for so long before it begins
 EXECUTES_S = 8.0  # and be executed for so long
 CHECK_S = 1.0
+TICK_ENDS = ("", "", "tick ends")
 ROOM = 10**6  # slots of a warehouse that is no limit
 
 
@@ -95,6 +96,8 @@ class World:
         self.spool = Path(spool, uuid.uuid4().hex)  # of this world alone
         self.environ = {EMBEDDED_ADDRESS: "127.0.0.1:1", SPOOL_VARIABLE: str(self.spool)}
         self.seen: Counter[str] = Counter()
+        self.statements: list[tuple[str, str, str]] = []  # process, role of the session, name; and the ends of ticks
+        self._thawed: Scenario | None = None
         rng = self.rng
         self.is_search = kind is Kind.FIND_MAX
         if self.is_search:
@@ -153,6 +156,7 @@ class World:
     def seen_by(self, tick: RunSnapshot) -> None:
         """A leader has looked at its run: who is dead by silence was silent while it could have been heard."""
         now_s, timing = self.scheduler.now_s, self.scenario.timing
+        self.statements.append(TICK_ENDS)
         for view in tick.workers:
             by_silence = view.end is None and view.status not in (WorkerStatus.DEAD, WorkerStatus.COMPLETED, None)
             if view.health is WorkerHealth.DEAD and by_silence and view.row is not None:
@@ -250,11 +254,15 @@ class World:
             least = most = truth_of_search(self, found)
             forbids, left = other_search_reasons(self, found)
             leaves_open += left
-        else:
-            least, most = truth_of(self.scenario, self.target, zero_s)
+        valid = status is RunStatus.COMPLETED and bool(summary["validity"]["valid"])
+        shifts_s, wrong = misplaced(self, zero_s, valid=valid)
+        if wrong is not None:
+            raise Violation(Rule.MOMENTS, wrong)
+        if not self.is_search:
+            least, most = truth_of(self.scenario, self.target, zero_s, shifts_s)
         return History(
             status=status,
-            valid=status is RunStatus.COMPLETED and bool(summary["validity"]["valid"]),
+            valid=valid,
             least=least,
             most=most,
             forbids=tuple(forbids),
@@ -278,6 +286,10 @@ class World:
         must_fail = self.scenario.on_worker_loss is OnWorkerLoss.FAIL and not is_replaced
         if lost and must_fail and tables.status is RunStatus.COMPLETED:
             raise Violation(Rule.LOSS, ", ".join(lost))
+
+    def _thaw(self, text: str, environ: Mapping[str, str]) -> Scenario:
+        self._thawed = self._thawed or thaw(text, environ)
+        return self._thawed
 
     @contextmanager
     def _simulated(self) -> Iterator[None]:
@@ -308,11 +320,14 @@ class World:
                 (worker.Worker, "_died", died),  # a bug that ends one of its threads ends the simulation
                 (worker, "SelfMonitor", SimulatedGauges),
                 (worker, "HARVEST_S", 2.0),  # paces: half as many steps, and the same history otherwise
+                (worker, "LOOK_S", 0.2),
+                (ramp_controller, "REAP_S", 1.0),
                 (collector, "SECONDS_PER_HEARTBEAT", 1),
                 (client, "IDLE_S", 1.0),
                 (client, "EXHAUSTED_S", 0.1),
                 (flush, "LOOK_S", 2.0),
                 (worker_health, "read_live", lru_cache(64)(read_live)),  # every beat is looked at more than once
+                (worker, "thaw", self._thaw),  # all workers have the same scenario
                 (worker, "identity_of", identity),
                 *breakage(self.broken),
             ):

@@ -1,0 +1,166 @@
+"""Reads what Snowflake metered for the warehouses of an experiment, and stores it beside the estimate."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+from loadgen.control.session import ControlFailed, ControlSession
+from loadgen.control.tables import experiments
+from loadgen.errors import Busy, LoadgenError, RunFailed
+from loadgen.prepare.session import target_profile
+from loadgen.rules.metering import (
+    FUNCTION,
+    HOUR,
+    LATENCY,
+    ExperimentMetering,
+    MeteredHour,
+    hours_of,
+    metering_of,
+    metering_source,
+)
+from loadgen.scenario.frozen import thaw
+from loadgen.scenario.model import Scenario
+from loadgen.snowflake import driver
+from loadgen.snowflake.connect import connect
+from loadgen.snowflake.failure import classify, describe
+from loadgen.snowflake.ident import Identifier
+from loadgen.snowflake.profile import ConnectionProfile
+from loadgen.snowflake.session import NOT_RETRYABLE, RetryPolicy, SnowflakeSession
+from loadgen.snowflake.settings import control_settings, control_tag
+from orchestrator.enrich import history_profile
+from orchestrator.warehouse import TargetWarehouse
+
+STATEMENT_S = 60  # of one warehouse; views of ACCOUNT_USAGE are slow
+_PLAIN = re.compile(r"[A-Z_][A-Z0-9_$]*")
+_COLUMNS = "WAREHOUSE_NAME, START_TIME, CREDITS_USED_COMPUTE, CREDITS_USED_CLOUD_SERVICES"
+# Times and names of table functions cannot be bound.
+_FUNCTION = f"""
+SELECT {_COLUMNS} FROM TABLE(INFORMATION_SCHEMA.WAREHOUSE_METERING_HISTORY(
+    DATE_RANGE_START => TO_TIMESTAMP_LTZ('{{start}}'), DATE_RANGE_END => TO_TIMESTAMP_LTZ('{{end}}'),
+    WAREHOUSE_NAME => '{{warehouse}}'))
+"""
+_VIEW = f"""
+SELECT {_COLUMNS} FROM SNOWFLAKE.ACCOUNT_USAGE.WAREHOUSE_METERING_HISTORY
+WHERE WAREHOUSE_NAME = ? AND START_TIME >= TO_TIMESTAMP_LTZ('{{start}}') AND START_TIME < TO_TIMESTAMP_LTZ('{{end}}')
+"""
+
+
+class MeteringFailed(ControlFailed):
+    """Snowflake's metering could not be read."""
+
+    remedy = "Grant what `loadgen grants --experiment FILE` prints for it, then try again."
+
+
+class NothingMetered(RunFailed):
+    """The metering has no row for the warehouses of the experiment in its hours."""
+
+    remedy = "Metering is up to 3 hours late, and needs MONITOR USAGE: see `loadgen grants --experiment FILE`."
+
+
+def meter_experiment(
+    session: ControlSession, patience: RetryPolicy, name: str, environ: Mapping[str, str] = os.environ
+) -> str:
+    """Read the metering of the experiment of that name and store it; the id of the experiment."""
+    experiment_id = experiments.find(session, patience, name).experiment_id
+    if experiment_id in patience.call(lambda: experiments.led(session)):
+        raise Busy(
+            f"experiment {experiment_id} goes on", remedy="Wait for its end: metering is up to 3 hours late anyway."
+        )
+    hours = hours_of(patience.call(lambda: experiments.spans(session, experiment_id)))
+    scenarios = _scenarios(session, patience, experiment_id, environ)
+    if not hours or not scenarios:
+        raise NothingMetered(f"experiment {experiment_id} has no run", remedy="There is nothing to meter.")
+    scenario = next(iter(scenarios.values()))
+    profile = history_profile(scenario, session.place, environ)
+    if profile.text("database") is None and session.place.connection == scenario.connection:
+        profile = profile.with_fields("the control plane", database=session.place.database)  # INFORMATION_SCHEMA of any
+    with closing(MeteringSession(profile, environ)) as history:
+        found = _read(history, patience, scenarios, hours, environ)
+    if found is None:
+        raise NothingMetered(f"nothing is metered for experiment {experiment_id} yet")
+    experiments.meter(session, patience, experiment_id, found)
+    return experiment_id
+
+
+def _scenarios(
+    session: ControlSession, patience: RetryPolicy, experiment_id: str, environ: Mapping[str, str]
+) -> dict[str, Scenario]:
+    """By arm, as they were run."""
+    found: dict[str, Scenario] = {}
+    for run in patience.call(lambda: experiments.runs(session, experiment_id)):
+        if run.arm not in found:
+            found[run.arm] = thaw(run.config, environ)
+    return found
+
+
+def _read(
+    history: MeteringSession,
+    patience: RetryPolicy,
+    scenarios: Mapping[str, Scenario],
+    hours: Sequence[datetime],
+    environ: Mapping[str, str],
+) -> ExperimentMetering | None:
+    now = patience.call(history.now)
+    profiles = {arm: target_profile(scenario, None, environ=environ) for arm, scenario in scenarios.items()}
+    arms = {arm: TargetWarehouse.of_profile(profile).name for arm, profile in profiles.items()}
+    source = metering_source(hours, now)
+    rows: list[MeteredHour] = []
+    for warehouse in sorted(set(arms.values())):
+        rows += patience.call(partial(history.metered, Identifier(warehouse), hours[0], hours[-1] + HOUR, source))
+    return metering_of(rows, hours, arms, now, history.latency)
+
+
+class MeteringSession(SnowflakeSession):
+    """WAREHOUSE_METERING_HISTORY of an account."""
+
+    def __init__(self, profile: ConnectionProfile, environ: Mapping[str, str]) -> None:
+        settings = control_settings(
+            profile, major=driver.major(), tag=control_tag("enrich"), statement_limit_s=STATEMENT_S
+        )
+        super().__init__(partial(connect, profile, settings, environ=environ))
+        self._name = profile.name
+        self.latency = timedelta() if profile.is_embedded else LATENCY
+
+    def now(self) -> datetime:
+        """Naive UTC, by the clock of the server."""
+        moment = self._fetch("SELECT SYSDATE()")[0][0]
+        assert isinstance(moment, datetime)
+        return moment
+
+    def metered(self, warehouse: Identifier, start: datetime, end: datetime, source: str) -> list[MeteredHour]:
+        span = {"start": start.isoformat(), "end": end.isoformat()}
+        if source == FUNCTION:
+            text = warehouse.name if _PLAIN.fullmatch(warehouse.name) else warehouse.sql
+            rows = self._fetch(_FUNCTION.format(**span, warehouse=text.replace("\\", "\\\\").replace("'", "''")))
+        else:
+            rows = self._fetch(_VIEW.format(**span), warehouse.name)
+        try:
+            return [_hour(*row) for row in rows]
+        except (ValueError, TypeError, AttributeError) as error:
+            raise MeteringFailed("metering came back in a form that is not known", NOT_RETRYABLE) from error
+
+    def _fetch(self, sql: str, *binds: Any) -> list[tuple[Any, ...]]:
+        try:
+            return self.rows(sql, binds)
+        except LoadgenError:  # from opening: it says already what to do
+            raise
+        except Exception as error:  # the driver leaks exceptions of its libraries
+            failure = classify(error)
+            what = f"metering could not be read with connection {self._name}: {describe(error)}"
+            remedy = "Set target.database, and try again." if failure.has_no_current_database else None
+            raise MeteringFailed(what, failure, remedy=remedy) from error
+
+
+def _hour(warehouse: Any, start: datetime, compute: Any, cloud_services: Any) -> MeteredHour:
+    return MeteredHour(
+        warehouse=str(warehouse),
+        start=start.astimezone(UTC).replace(tzinfo=None),
+        compute=float(compute or 0.0),
+        cloud_services=float(cloud_services or 0.0),
+    )

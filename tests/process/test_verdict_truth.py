@@ -1,0 +1,155 @@
+"""The verdict of runs to which something happens, against the server's own history: real processes, signals and faults.
+
+A session of a closed loop was there between statements that follow each other; of an open loop there must be statements
+in every part of the measurement. Whatever is short of that is not VALID, and whatever is not short of it is not INVALID
+for want of load. A band around the limits is left out: the history does not show logins, and windows have edges.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.embedded_server import EmbeddedServer
+from tests.process.run_bench import MEASURES, Bench, Program, benched, history
+from tests.processes import wait_until
+
+DURATION_S, SERVICE_MS, RATE = 6, 50, 40
+SHORT, WHOLE = 0.90, 0.97  # of what was planned
+JOINED_MS = 600  # the longest time between two statements of a session that was there
+PART_MS = 250  # of an open loop
+SQL = "SELECT 'truth'"
+LOGIN = "/session/v1/login-request"
+CONTROL = "WORKER_HEARTBEATS|RUN_STATUS"
+SESSION_GONE = {"kind": "error", "errno": 390111, "message": "Session no longer exists."}
+UNAVAILABLE = {"kind": "http_status", "status": 503}
+LOAD_REASONS = ("delivered", "planned load", "could be used", "could use", "worker lost")
+
+_RATE = {"mode": "rate", "rate": f"{RATE}/s", "arrival": "uniform", "connections": None, "max_connections": 4}
+MODES: dict[str, dict[str, Any]] = {
+    "concurrency": {"connections": 4, "workers": 2},
+    "stages": {
+        "connections": None,
+        "duration": None,
+        "workers": 2,
+        "stages": [{"duration": "3s", "connections": 2}, {"duration": "3s", "connections": 4}],
+    },
+    "rate": _RATE,
+    "rate with max_lag": _RATE | {"max_lag": "500ms"},
+    "processes": {"profile": "process", "workers": None, "connections": 2},
+}
+
+
+def terminate(bench: Bench, run: Program) -> None:
+    run.worker("worker-0").send_signal(signal.SIGTERM)
+
+
+def suspend(bench: Bench, run: Program) -> None:
+    worker = run.worker("worker-0")
+    worker.suspend()
+    bench.server.let_pass(2_000)
+    worker.resume()
+
+
+def drop_sessions(bench: Bench, run: Program) -> None:
+    bench.server.fault(match=SQL, count=2, **SESSION_GONE)
+
+
+def refuse_logins(bench: Bench, run: Program) -> None:
+    bench.server.fault(match=LOGIN, **UNAVAILABLE)
+    bench.server.strike(match=SQL, count=4, **SESSION_GONE)
+    bench.server.let_pass(1_500)
+    bench.server.clear_faults()
+
+
+def interrupt_control(bench: Bench, run: Program) -> None:
+    bench.server.fault(match=CONTROL, **UNAVAILABLE)
+    bench.server.let_pass(1_000)
+    bench.server.clear_faults()
+
+
+Fault = Callable[[Bench, Program], None]
+EACH = ("concurrency", "stages", "rate", "processes")
+_rng = random.Random(3)
+CASES: list[tuple[str, Fault]] = [
+    ("rate", refuse_logins),
+    ("rate with max_lag", refuse_logins),
+    *zip(_rng.sample(EACH, len(EACH)), (terminate, suspend, drop_sessions, interrupt_control), strict=True),
+]
+
+
+@pytest.fixture
+def bench(server: EmbeddedServer, tmp_path: Path) -> Iterator[Bench]:
+    workload = {"statements": [{"name": "truth", "sql": SQL}]}
+    with benched(
+        server, tmp_path, embedded={"slots": 16, "service_time": f"{SERVICE_MS}ms"}, workload=workload
+    ) as made:
+        yield made
+
+
+def marked(mode: str, fault: Fault) -> Any:
+    """Every fault whose rule no other test of real processes holds runs every time."""
+    held_elsewhere = fault in (suspend, drop_sessions) or mode == "rate"  # test_pauses.py, test_worker_faults.py
+    marks = [pytest.mark.slow] if held_elsewhere else []
+    return pytest.param(mode, fault, id=f"{mode}, {fault.__name__}", marks=marks)
+
+
+@pytest.mark.parametrize(("mode", "fault"), [marked(*case) for case in CASES])
+def test_the_verdict_is_what_the_history_of_the_server_allows(bench: Bench, mode: str, fault: Fault) -> None:
+    load = {"warmup": "0s", "duration": f"{DURATION_S}s", "workers": 1} | MODES[mode]
+    run = bench.run(load=load, thresholds=["max < 1h", "error_rate <= 100%"])
+    run.wait_for(MEASURES)
+    wait_until(lambda: sum(history(bench.server, run.run_id).values()) >= 20, f"it measures: {run.said}")
+    fault(bench, run)
+    code = run.ended()
+
+    found = delivered(bench.server, run.run_id, mode)
+
+    summary = run.summary
+    missing = [one for one in summary["validity"]["reasons"] if any(word in one for word in LOAD_REASONS)]
+    if found < SHORT:
+        assert code in (4, 5), f"{found:.3f}: {run.said}"
+        assert summary["status"] == "FAILED" or missing, f"{found:.3f}: {summary['validity']}"
+    if found > WHOLE:
+        assert summary["status"] == "COMPLETED", run.said
+        assert missing == [], f"{found:.3f}"
+
+
+def delivered(server: EmbeddedServer, run_id: str, mode: str) -> float:
+    """The smallest fraction of the plan in the run, and in each of its stages."""
+    by_step: dict[int | None, list[dict[str, Any]]] = {}
+    for line in server.history(run_id):
+        tag = json.loads(line["query_tag"])
+        if tag.get("phase") == "MEASUREMENT":
+            by_step.setdefault(tag.get("step"), []).append(line)
+    if mode == "stages":
+        return min(sessions_there(by_step.get(step, []), 3_000, 2 * step) for step in (1, 2))
+    if mode.startswith("rate"):
+        return statements_there(by_step[None])
+    return sessions_there(by_step[None], 1_000 * DURATION_S, MODES[mode]["connections"])
+
+
+def sessions_there(lines: list[dict[str, Any]], length_ms: int, sessions: int) -> float:
+    began_ms = min((line["start_ms"] for line in lines), default=0.0)
+    there_ms = 0.0
+    for session in {line["session_id"] for line in lines}:
+        last_ms: float | None = None
+        for line in sorted((one for one in lines if one["session_id"] == session), key=lambda one: one["start_ms"]):
+            start_ms, end_ms = line["start_ms"], min(line["end_ms"], began_ms + length_ms)
+            joins = last_ms is not None and start_ms - last_ms < JOINED_MS
+            there_ms += max(0.0, end_ms - (last_ms if joins and last_ms is not None else start_ms))
+            last_ms = end_ms
+    return there_ms / (sessions * length_ms)
+
+
+def statements_there(lines: list[dict[str, Any]]) -> float:
+    began_ms = min(line["start_ms"] for line in lines)
+    parts = {int((line["start_ms"] - began_ms) // PART_MS) for line in lines}
+    planned = 1_000 * DURATION_S // PART_MS
+    return min(len(lines) / (RATE * DURATION_S), len(parts & set(range(planned))) / planned)

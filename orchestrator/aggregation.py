@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from loadgen.control.session import ControlSession
 from loadgen.control.tables import worker_metrics_snapshots
@@ -27,6 +27,7 @@ from loadgen.rules.liveness import WorkerHealth
 from loadgen.rules.thresholds import Checked
 from loadgen.scenario.model import Threshold
 from loadgen.snowflake.session import RetryPolicy
+from loadgen.values import dataclass
 from orchestrator.lifecycle import RunEnding
 from orchestrator.worker_health import WorkerView
 

@@ -10,7 +10,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
@@ -33,6 +33,7 @@ from loadgen.snowflake.profile_lookup import find_profile
 from loadgen.snowflake.session import NOT_RETRYABLE, RetryInterrupted, RetryPolicy, SnowflakeSession, login_failure
 from loadgen.snowflake.settings import APPLICATION, CONTROL_TAG, control_settings, control_tag
 from loadgen.units import NS_PER_S
+from loadgen.values import dataclass
 from orchestrator.enrichment_rules import (
     HISTORY_LATENCY_S,
     ROWS_MAX,

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from loadgen.control.tables.query_executions import EnrichmentUpdate, PendingExecution, ServerTimes
@@ -20,6 +19,7 @@ from loadgen.model.run import RowEnrichment
 from loadgen.model.workload import Statement
 from loadgen.scenario.model import EnrichmentMode, Scenario, TableType
 from loadgen.snowflake.ident import QualifiedName
+from loadgen.values import dataclass
 
 ROWS_MAX = 10_000  # Snowflake's limit of one answer
 HISTORY_LATENCY_S = 240.0  # about 45 s have been seen; nothing is promised

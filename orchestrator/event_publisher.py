@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime, timedelta
 
 from loadgen.clock import Clock
@@ -20,6 +20,7 @@ from loadgen.rules.plan import RunPlan
 from loadgen.scenario.settings import TimingSettings
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.units import NS_PER_S
+from loadgen.values import dataclass
 from orchestrator.leadership import Leadership
 from orchestrator.worker_health import WorkerView
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cached_property, partial
 from typing import Any
@@ -35,6 +35,7 @@ from loadgen.rules.thresholds import check_threshold
 from loadgen.rules.validity import shortfalls
 from loadgen.scenario.model import EMBEDDED, FindMaxSettings, OnWorkerLoss, Scenario, Threshold
 from loadgen.units import NS_PER_MS
+from loadgen.values import dataclass
 from orchestrator.lifecycle import MetricsMissing, SearchDecision, SearchFinished, StartStep
 from orchestrator.run_result import client_effect, delivered_steps, service_mean_ms
 from orchestrator.worker_health import WorkerView

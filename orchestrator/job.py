@@ -9,7 +9,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -35,6 +35,7 @@ from loadgen.scenario.spawner import SpawnerKind
 from loadgen.snowflake.ident import Identifier
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
 from loadgen.snowflake.session import RetryPolicy
+from loadgen.values import dataclass
 from orchestrator.aggregation import RunSnapshot
 from orchestrator.recover import recover_orphans, unled_run_on
 from orchestrator.run_environment import TargetInfo

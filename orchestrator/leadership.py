@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from loadgen.clock import Clock
 from loadgen.control.lease import LeaseKeeper, LeaseTimes
@@ -24,6 +24,7 @@ from loadgen.log import event, printable
 from loadgen.scenario.model import Scenario
 from loadgen.scenario.spawner import SpawnerKind
 from loadgen.snowflake.session import RetryPolicy
+from loadgen.values import dataclass
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ remembered but read: the run's row tells when the plan begins.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from loadgen.metrics.window import MergedWindows
 from loadgen.model.run import RUN_TRANSITIONS, Phase, RunStatus, WorkerStatus
@@ -21,6 +21,7 @@ from loadgen.rules.liveness import WorkerHealth
 from loadgen.rules.plan import RunPlan
 from loadgen.scenario.model import OnWorkerLoss
 from loadgen.scenario.settings import TimingSettings
+from loadgen.values import dataclass
 from orchestrator.worker_health import WorkerView
 
 PLAN_COMPLETED = "duration"

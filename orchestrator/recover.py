@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -47,6 +47,7 @@ from loadgen.scenario.frozen import thaw
 from loadgen.scenario.model import Scenario
 from loadgen.snowflake.session import RetryPolicy, is_retryable_soon
 from loadgen.units import NS_PER_S
+from loadgen.values import dataclass
 from orchestrator.find_max_controller import FindMaxController, find_max_controller
 from orchestrator.leadership import (
     SkippedRun,

@@ -18,7 +18,6 @@ import platform
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate, pairwise
 from typing import Any
@@ -35,6 +34,7 @@ from loadgen.scenario.model import EMBEDDED, LoadMode, Scenario
 from loadgen.snowflake import driver
 from loadgen.snowflake.ident import Identifier
 from loadgen.units import MS_PER_S
+from loadgen.values import dataclass
 from orchestrator.enrich import QueryHistory, WarehouseUse, history_profile
 from orchestrator.enrichment_rules import HistorySlice
 from orchestrator.leader import Leader

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import datetime
 from typing import Any
 
@@ -33,6 +33,7 @@ from loadgen.rules.validity import ArrivalScope, Delivered, Key, delivered_arriv
 from loadgen.scenario.model import LoadStage, Scenario, stage_name
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.units import NS_PER_MS, counted
+from loadgen.values import dataclass
 from orchestrator.worker_health import WorkerView
 
 # In which the windows of a step open in all workers; a worker that opens it later has not delivered its part.

@@ -8,7 +8,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from loadgen.clock import Clock, SystemClock
@@ -30,6 +30,7 @@ from loadgen.rules.window_timing import judge_timing
 from loadgen.scenario.frozen import freeze, template_id, thaw
 from loadgen.scenario.model import Scenario
 from loadgen.snowflake.session import RetryPolicy
+from loadgen.values import dataclass
 from loadgen.workload.pools import Pool
 from orchestrator.aggregation import RunSnapshot
 from orchestrator.enrich import enrich_run

@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, Self
@@ -39,6 +39,7 @@ from loadgen.snowflake.session import RetryPolicy, SnowflakeSession
 from loadgen.snowflake.settings import control_settings, control_tag
 from loadgen.threads import Service
 from loadgen.units import NS_PER_S
+from loadgen.values import dataclass
 from orchestrator.guardrails import costs_too_much
 
 HOUR_S = 3600.0

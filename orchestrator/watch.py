@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from typing import Any
 
@@ -37,6 +37,7 @@ from loadgen.scenario.frozen import thaw
 from loadgen.scenario.model import Scenario
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.units import NS_PER_S
+from loadgen.values import dataclass
 from orchestrator.aggregation import RunAggregator, RunSnapshot
 from orchestrator.guardrails import LimitMonitor
 from orchestrator.worker_health import WorkerView, assess_workers

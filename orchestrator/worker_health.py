@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from loadgen.control.tables.worker_heartbeats import HeartbeatRow
 from loadgen.errors import LoadgenError
 from loadgen.metrics.live_metrics import LiveMetrics, read_live
 from loadgen.model.run import Phase, WorkerStatus
 from loadgen.rules.liveness import WorkerHealth, worker_health
+from loadgen.values import dataclass
 from orchestrator.spawn.spawner import ProcessEnd
 
 

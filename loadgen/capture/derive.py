@@ -15,11 +15,12 @@ import random
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from loadgen.capture.pseudonyms import KEY_BYTES, Pseudonyms, Scalar
 from loadgen.capture.statement_text import StatementCleaner
 from loadgen.model.capture import CapturedTemplate, CaptureManifest, RecordedStatement, StatementRole
+from loadgen.values import dataclass
 
 STATEMENTS_MAX = 30
 VALUES_MAX, VALUE_CHARACTERS_MAX = 10_000, 2_000_000  # of recorded values read per template

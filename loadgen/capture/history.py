@@ -12,7 +12,6 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TextIO
@@ -33,6 +32,7 @@ from loadgen.snowflake.session import (
     login_failure,
 )
 from loadgen.snowflake.settings import control_settings, control_tag
+from loadgen.values import dataclass
 
 PAGE_ROWS = 10_000  # maximum that the table function returns
 REACH = timedelta(days=7)  # of the table function

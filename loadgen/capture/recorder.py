@@ -19,7 +19,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TextIO, cast
@@ -40,6 +40,7 @@ from loadgen.model.capture import (
     StatementRole,
     header_line,
 )
+from loadgen.values import dataclass
 
 TEMPLATES_COUNTED, TEMPLATES_LISTED = 200_000, 500
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from loadgen.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import hashlib
 import logging
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -27,6 +27,7 @@ from sqlglot.tokenizer_core import TokenType
 from loadgen.capture.pseudonyms import KEY_BYTES, REMEMBERED_WORDS, SECRET, Pseudonyms, Scalar
 from loadgen.capture.sql_pieces import LITERALS, SqlPiece, pieces_of, quoted, shape_key, value_of
 from loadgen.model.capture import LeftOutReason, RecordedStatement, StatementRole
+from loadgen.values import dataclass
 
 logging.getLogger("sqlglot").setLevel(logging.CRITICAL)  # its warnings contain the texts that it cannot parse
 

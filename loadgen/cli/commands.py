@@ -1,6 +1,6 @@
 """Every sub-command of `loadgen`: nothing of it is imported before it is asked for."""
 
-from dataclasses import dataclass
+from loadgen.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

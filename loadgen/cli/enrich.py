@@ -6,7 +6,6 @@ import json
 import os
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +23,7 @@ from loadgen.cli.options import (
 from loadgen.errors import Busy, RunFailed, UsageError
 from loadgen.log import printable
 from loadgen.units import counted
+from loadgen.values import dataclass
 from orchestrator.run_folder import SPOOL, remove_if_empty
 
 if TYPE_CHECKING:

@@ -23,7 +23,6 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -41,6 +40,7 @@ from loadgen.cli.common import (
 )
 from loadgen.errors import LoadgenError, OutputFailed
 from loadgen.log import LINE_LIMIT, configure, printable, redact
+from loadgen.values import dataclass
 
 PROGRAM = "loadgen"
 _log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,6 +15,7 @@ import click
 from loadgen.cli.common import echo, run_in_thread
 from loadgen.errors import ConfigurationError, UsageError
 from loadgen.log import printable
+from loadgen.values import dataclass
 
 if TYPE_CHECKING:
     from loadgen.control.location import ControlPlaneLocation

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +30,7 @@ from loadgen.cli.recover import recover
 from loadgen.errors import UsageError
 from loadgen.log import printable
 from loadgen.units import counted
+from loadgen.values import dataclass
 
 if TYPE_CHECKING:
     from loadgen.cli.status import RunDetails

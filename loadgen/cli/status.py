@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -24,6 +23,7 @@ from loadgen.model.run import RunStatus, WorkerStatus
 from loadgen.report.run_text import VERDICT_COLOURS, TextLine, summary_lines, wrapped
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.units import counted
+from loadgen.values import dataclass
 
 
 @click.command(epilog="\b\nExample:\n  loadgen status -c prod\n  loadgen status 20261115-0200-orders --format json")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from loadgen.cli.options import override_option
 from loadgen.errors import ConfigurationError, UsageError
 from loadgen.log import printable
 from loadgen.units import counted
+from loadgen.values import dataclass
 
 if TYPE_CHECKING:
     from loadgen.rules.experiment import ExperimentPlan

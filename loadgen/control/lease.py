@@ -12,7 +12,6 @@ The leader asks `trusted` before each command, and SQL asks again (`EXPIRES_AT >
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 
 from loadgen.clock import Clock, SystemClock
 from loadgen.control.session import ControlSession
@@ -20,6 +19,7 @@ from loadgen.control.tables.run_leases import Lease, release, renew
 from loadgen.errors import ConfigurationError, LoadgenError
 from loadgen.log import event
 from loadgen.threads import Service
+from loadgen.values import dataclass
 
 log = logging.getLogger(__name__)
 

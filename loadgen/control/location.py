@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from loadgen.model.run import CONTROL_WAREHOUSE
 from loadgen.snowflake.ident import Identifier, QualifiedName
 from loadgen.snowflake.profile import ConnectionProfile
 from loadgen.snowflake.profile_lookup import find_profile
+from loadgen.values import dataclass
 
 if TYPE_CHECKING:
     from loadgen.scenario.model import Scenario

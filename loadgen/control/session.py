@@ -9,7 +9,7 @@ import re
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
 from enum import Enum, StrEnum
@@ -26,6 +26,7 @@ from loadgen.snowflake.driver import Connection, Cursor
 from loadgen.snowflake.failure import Failure, classify, describe
 from loadgen.snowflake.session import RetryPolicy, SnowflakeSession, StatementFailed, login_failure
 from loadgen.snowflake.settings import CONTROL_STATEMENT_S, control_settings, control_tag
+from loadgen.values import dataclass
 
 # --- The SQL of the control plane: one file per table in schemas/queries, a named block per statement ----------------
 #

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from queue import SimpleQueue
 from typing import Generic, Protocol, TypeVar
@@ -24,6 +23,7 @@ from loadgen.scenario.model import Scenario, TableType
 from loadgen.snowflake.connect import ConnectionProbe, probe
 from loadgen.snowflake.ident import Identifier, QualifiedName
 from loadgen.snowflake.session import RetryPolicy, StatementFailed
+from loadgen.values import dataclass
 
 # --- Checks in order: each in bounded time, and none that rests on a failed one --------------------------------------
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Self
 
@@ -20,6 +19,7 @@ from loadgen.snowflake.connect import ConnectionProbe
 from loadgen.snowflake.ident import Identifier, QualifiedName
 from loadgen.snowflake.profile import ConnectionProfile
 from loadgen.units import counted, format_duration_s
+from loadgen.values import dataclass
 
 FAR_MS = 50.0
 OFFSET_S = 2.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from loadgen.control.location import ControlPlaneLocation
@@ -21,6 +21,7 @@ from loadgen.snowflake.profile import ConnectionProfile
 from loadgen.snowflake.profile_lookup import find_profile
 from loadgen.snowflake.session import SnowflakeSession, StatementFailed
 from loadgen.snowflake.settings import probe_settings
+from loadgen.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from loadgen.embedded.statement_history import (
     COLUMNS,
@@ -18,6 +18,7 @@ from loadgen.embedded.statement_history import (
     StatementContext,
     StatementHistory,
 )
+from loadgen.values import dataclass
 
 ACCOUNT_USAGE = ("SNOWFLAKE", "ACCOUNT_USAGE")
 AGGREGATED_MAX = 20_000  # newest statements: more would hold up the event loop

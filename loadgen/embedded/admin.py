@@ -11,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,6 +27,7 @@ from loadgen.embedded.transactions import Executor
 from loadgen.embedded.warehouse import VirtualWarehouses
 from loadgen.embedded.warehouse_properties import WarehouseModel
 from loadgen.errors import EmbeddedServerError
+from loadgen.values import dataclass
 
 # Models of single warehouses: a run sets the slots and the service time of its scenario for its warehouse only.
 #

@@ -8,7 +8,7 @@ import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from loadgen.embedded import login, wire
@@ -32,6 +32,7 @@ from loadgen.embedded.session import ServerSession
 from loadgen.embedded.sql_errors import SqlError, canceled
 from loadgen.embedded.threads import in_thread, within
 from loadgen.embedded.transactions import Executor, QueryRequest, RequestKey
+from loadgen.values import dataclass
 
 _log = logging.getLogger(__name__)
 ANSWER_WITHIN_S = 45.0  # then the client is answered to poll, as by Snowflake

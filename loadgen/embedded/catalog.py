@@ -11,7 +11,7 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from typing import Any
 
 import asyncpg
@@ -19,6 +19,7 @@ import asyncpg
 from loadgen.embedded import postgres_names
 from loadgen.embedded.result import SnowflakeType
 from loadgen.embedded.sql_errors import missing_object
+from loadgen.values import dataclass
 
 INFORMATION_SCHEMA = "INFORMATION_SCHEMA"
 

@@ -32,7 +32,7 @@ import threading
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import quote
@@ -44,6 +44,7 @@ from loadgen.log import LINE_LIMIT, printable
 from loadgen.snowflake import driver
 from loadgen.snowflake.profile import EMBEDDED
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS, EMBEDDED_PASSWORD_FILE, embedded_password, find_profile
+from loadgen.values import dataclass
 
 START_TIMEOUT_S = 240.0  # more than the server allows PostgreSQL for making a cluster and starting it
 DATA_DIR_WAIT_S = 60.0  # how long a process may own the data directory without serving: it starts or stops

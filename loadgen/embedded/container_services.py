@@ -10,10 +10,11 @@ A test reads `GET /__loadgen/services`, starts the replicas as local processes a
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any
 
 from loadgen.embedded.wire import BadRequest
+from loadgen.values import dataclass
 
 LOG_BYTES_MAX = 100_000
 JOBS_MAX = 1_000

@@ -23,12 +23,12 @@ import stat
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Self
 
 from loadgen.errors import Busy, EmbeddedServerError
+from loadgen.values import dataclass
 
 DATA_DIR_VARIABLE = "LOADGEN_EMBEDDED_DATA_DIR"
 SYSTEM_DIR = Path("/var/lib/loadgen")  # for root: every user may traverse it, unlike root's home

@@ -30,9 +30,10 @@ import re
 import signal
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from types import FrameType
 from typing import Any
+
+from loadgen.values import dataclass
 
 RULES_MAX = 1_000
 PATTERN_CHARACTERS_MAX = 1_000

@@ -8,7 +8,6 @@ import struct
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -19,6 +18,7 @@ from loadgen.embedded.fault_injection import InjectedFault
 from loadgen.embedded.result import Charge
 from loadgen.embedded.session import ServerSession
 from loadgen.embedded.sql_errors import SqlError
+from loadgen.values import dataclass
 
 JSON_TYPE, LINES_TYPE, TEXT_TYPE = b"application/json", b"application/x-ndjson", b"text/plain; charset=utf-8"
 READ_S = 60.0  # for a client to read a large answer

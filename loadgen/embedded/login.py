@@ -8,7 +8,7 @@ import hmac
 import os
 import secrets
 import stat
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from loadgen.embedded.translate.dialect import tokens_of
 from loadgen.embedded.translate.token_reader import TokenReader
 from loadgen.errors import EmbeddedServerError
 from loadgen.log import Secret
+from loadgen.values import dataclass
 
 
 def read_private(path: Path, what: str, bytes_max: int, remedy: str) -> bytes:

@@ -27,12 +27,13 @@ import re
 import struct
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from loadgen.units import parse_duration_s
+from loadgen.values import dataclass
 
 SIZES = (
     "X-Small", "Small", "Medium", "Large", "X-Large", "2X-Large", "3X-Large", "4X-Large", "5X-Large", "6X-Large",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import asyncpg
@@ -14,6 +14,7 @@ from loadgen.embedded.result import NUMBER, Charge, ResultMemory, ResultSize, Sn
 from loadgen.embedded.sql_errors import SqlError
 from loadgen.embedded.threads import in_thread
 from loadgen.embedded.translate.planner import StatementPlan, rowtype
+from loadgen.values import dataclass
 
 DEPTH_MAX = 1_000  # each level adds two spaces to every line inside it
 COUNTED_AT_ONCE = 1_000  # values

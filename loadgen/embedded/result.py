@@ -6,12 +6,12 @@ import asyncio
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
 from loadgen.embedded.sql_errors import SqlError, compilation, unsupported
+from loadgen.values import dataclass
 
 # Snowflake's data types: how they are declared, stored in PostgreSQL, described to a driver and written as text.
 

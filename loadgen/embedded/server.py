@@ -11,7 +11,6 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from loadgen.embedded.datadir import DataDir, ListenAddress
 from loadgen.embedded.performance_model import PerformanceModel
 from loadgen.embedded.postgres import PostgresServer
 from loadgen.errors import EmbeddedServerError
+from loadgen.values import dataclass
 
 HOST = "127.0.0.1"
 POSTGRES_CONNECTIONS = 400

@@ -6,7 +6,7 @@ import asyncio
 import secrets
 import time
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -16,6 +16,7 @@ from loadgen.embedded.backend_pool import Backend
 from loadgen.embedded.result import is_number
 from loadgen.embedded.sql_errors import SqlError, compilation
 from loadgen.embedded.statement_history import StatementContext
+from loadgen.values import dataclass
 
 Value = bool | int | str
 

@@ -20,11 +20,12 @@ import os
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import orjson
+
+from loadgen.values import dataclass
 
 RECORDS_MAX = 1_000_000
 TEXT_BYTES_MAX = 256 * 1024 * 1024

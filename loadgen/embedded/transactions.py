@@ -6,7 +6,6 @@ import asyncio
 import time
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import asyncpg
@@ -21,6 +20,7 @@ from loadgen.embedded.session import ServerSession, ServerSessions, Transaction,
 from loadgen.embedded.sql_errors import SqlError, lock_timed_out, too_many_lock_waiters, too_many_waiters
 from loadgen.embedded.statement_history import StatementHistory, StatementRecord
 from loadgen.embedded.warehouse import VirtualWarehouses, WarehouseSlot
+from loadgen.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

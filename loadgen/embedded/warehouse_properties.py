@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Self
 
 from loadgen.embedded.performance_model import SIZES, ServiceTimeSpec, parse_service_time
+from loadgen.values import dataclass
 
 TYPES = ("STANDARD", "SNOWPARK-OPTIMIZED", "INTERACTIVE", "ADAPTIVE")
 SCALING_POLICIES = ("STANDARD", "ECONOMY")

@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from loadgen.metrics.json_fields import JsonFields
 from loadgen.metrics.logins import FAILURES_KEPT, ConnectionFailure, LoginCounts, ReconnectReason, keep_failure
 from loadgen.units import NS_PER_MS
+from loadgen.values import dataclass
 from loadgen.workload.ramp import Ramp
 
 _ABSENT, _OPEN = 0, 1

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 from numpy.typing import NDArray
+
+from loadgen.values import dataclass
 
 IntArray = NDArray[np.int64]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain
 from typing import Any
 
@@ -32,6 +32,7 @@ from loadgen.model.run import Phase
 from loadgen.model.workload import StatementKind
 from loadgen.scenario.model import Threshold
 from loadgen.units import NS_PER_MS
+from loadgen.values import dataclass
 
 _FIELDS = 6
 _OUTCOMES = len(Outcome)

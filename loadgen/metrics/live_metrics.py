@@ -16,7 +16,7 @@ shortened.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from datetime import datetime, timedelta
 from functools import reduce
 from operator import add
@@ -45,6 +45,7 @@ from loadgen.metrics.window import (
 )
 from loadgen.model.counts import Counts, count_discrepancy
 from loadgen.model.run import PHASES, Phase
+from loadgen.values import dataclass
 
 LIMIT_BYTES = 65_536
 _MICROSECOND = timedelta(microseconds=1)

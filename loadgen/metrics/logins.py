@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import chain
@@ -12,6 +12,7 @@ from typing import Any
 
 from loadgen.log import printable
 from loadgen.metrics.json_fields import JsonFields
+from loadgen.values import dataclass
 
 FAILURES_KEPT = 5  # the newest of each kind: every heartbeat carries them
 TEXT_MAX = 200  # characters of one

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 
 from loadgen.model.counts import ErrorCategory
+from loadgen.values import dataclass
 
 
 class Outcome(IntEnum):

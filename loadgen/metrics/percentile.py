@@ -21,12 +21,12 @@ do) carry less than their number; the bounds are then narrower than they should 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
 from loadgen.metrics.histogram import EMPTY, OVERFLOW, Histogram, IntArray
+from loadgen.values import dataclass
 
 PERCENTILES = {"p50": 500, "p90": 900, "p95": 950, "p99": 990, "p999": 999}
 _TAIL = 0.025  # on each side

@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -22,6 +22,7 @@ from loadgen.metrics.json_fields import COUNT_MAX, JsonFields, is_whole
 from loadgen.metrics.outcome import FailedOutcome, Outcome
 from loadgen.model.run import Phase
 from loadgen.units import NS_PER_S
+from loadgen.values import dataclass
 from loadgen.workload.replay import PLAN_PARTS
 
 

@@ -21,7 +21,6 @@ worker was and every other was stalled or idle. Spans are milliseconds since the
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -32,6 +31,7 @@ from loadgen.metrics.percentile import quantile
 from loadgen.metrics.recorder import Sample, Window
 from loadgen.metrics.tally import Tally
 from loadgen.units import NS_PER_MS, NS_PER_S
+from loadgen.values import dataclass
 
 OVERDUE_NS = NS_PER_S
 OVERDUE_MEDIANS = 10

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import reduce
 from operator import add
 from typing import NamedTuple, TypeVar
@@ -19,6 +19,7 @@ from loadgen.metrics.histogram import EMPTY, Histogram
 from loadgen.metrics.outcome import CUT_OFF, FailedOutcome, Outcome
 from loadgen.metrics.percentile import ConfidenceBounds, Quantile, quantile, quantile_bounds
 from loadgen.model.counts import Counts, ErrorCategory
+from loadgen.values import dataclass
 
 CODES_MAX = 32  # in one worker; what comes later is counted with the errors of its category that have no code
 NAMED_MAX = 32  # groups with a statement, in one worker; what comes later is counted without its statement

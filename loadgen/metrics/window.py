@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, field
+from dataclasses import asdict, astuple, field
 from functools import reduce
 from operator import add
 from typing import Any, Self
@@ -34,6 +34,7 @@ from loadgen.metrics.tally import ErrorKey, ErrorTally, StatementTally, Tally, T
 from loadgen.model.counts import Counts, ErrorCategory, count_discrepancy
 from loadgen.model.run import Phase
 from loadgen.units import NS_PER_MS
+from loadgen.values import dataclass
 
 # What the process of one worker did to a window itself: the CPU it used, and how late its threads woke up. They add.
 #

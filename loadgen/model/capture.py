@@ -10,10 +10,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from enum import StrEnum
 from functools import cache
 from typing import Any, get_type_hints
+
+from loadgen.values import dataclass
 
 CAPTURE_FORMAT, CAPTURE_VERSION = "loadgen-capture", 1
 STATEMENTS_FILE, MANIFEST_FILE = "statements.jsonl.gz", "capture.json"

@@ -9,13 +9,13 @@ Targets are absolute, so a command that arrives twice changes nothing. A command
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from loadgen.errors import LoadgenError
 from loadgen.log import printable
 from loadgen.model.run import Phase, worker_share
+from loadgen.values import dataclass
 
 WHY_MAX = 300  # characters
 AHEAD_MAX_MS = 10**11  # three years: what lies further ahead is no moment of a run

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
+
+from loadgen.values import dataclass
 
 PRICE = "price"
 _HOW = "write [statement.]metric, such as p95, pay.p99, qps or price"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
@@ -15,6 +15,7 @@ from cronsim import CronSim, CronSimError
 
 from loadgen.errors import LoadgenError
 from loadgen.log import printable
+from loadgen.values import dataclass
 
 ATTEMPTS_MAX = 5
 FIRST_PAUSE_S = 1.0

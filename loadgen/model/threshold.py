@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import dataclass
 from enum import StrEnum
 
 from loadgen.units import parse_count, parse_duration_ns, parse_rate_per_second
+from loadgen.values import dataclass
 
 LENGTH_MAX = 500  # characters of a threshold
 

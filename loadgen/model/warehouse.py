@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+
+from loadgen.values import dataclass
 
 # --- What a warehouse costs: credits per hour of one cluster, by size and kind, in a dated table ---------------------
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
 from loadgen.identifiers import canonical
+from loadgen.values import dataclass
 
 CYCLE_MAX = 1_000_000  # statements of a mix until it repeats
 ARRIVALS_MAX = 1_000_000_000  # of one open loop: a day at 10,000 a second

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from itertools import chain
 from typing import Any, Self
@@ -32,6 +32,7 @@ from loadgen.scenario.model import Scenario, TableType
 from loadgen.snowflake.failure import Failure, classify
 from loadgen.snowflake.ident import Identifier, QualifiedName
 from loadgen.units import NS_PER_S
+from loadgen.values import dataclass
 from loadgen.workload.generator import DrawContext, Generator, Value
 from loadgen.workload.generators import make_generator
 

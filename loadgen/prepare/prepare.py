@@ -8,7 +8,6 @@ import hashlib
 import threading
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -45,6 +44,7 @@ from loadgen.scenario.model import FilePool, QueryPool, Scenario, TableType
 from loadgen.snowflake.failure import classify, describe
 from loadgen.snowflake.ident import Identifier
 from loadgen.units import NS_PER_S
+from loadgen.values import dataclass
 from loadgen.workload.pools import Pool, pool_from_rows, read_csv_column
 from loadgen.workload.replay import CaptureUnusable, UserStatement, as_recorded, replay_pools
 

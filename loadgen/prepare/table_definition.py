@@ -13,7 +13,7 @@ import json
 import math
 import re
 import zlib
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from datetime import datetime
 from decimal import Decimal
 from typing import Self
@@ -34,6 +34,7 @@ from loadgen.model.workload import (
 )
 from loadgen.scenario.model import ColumnSpec, Scenario, TableSpec, TableType
 from loadgen.snowflake.ident import Identifier, QualifiedName
+from loadgen.values import dataclass
 
 # --- A column's generator as an SQL expression over N, the number of the row from 0 ----------------------------------
 #

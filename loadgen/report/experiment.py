@@ -6,7 +6,6 @@ import math
 import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from loadgen.log import printable
@@ -33,6 +32,7 @@ from loadgen.rules.measurement import (
 from loadgen.rules.metering import ExperimentMetering, metering_document
 from loadgen.rules.price import price_inside
 from loadgen.units import counted
+from loadgen.values import dataclass
 
 SCHEMA_VERSION = 1
 OUTSIDE_LIMITS = "outside the limits"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from loadgen.model.experiment import ExperimentMetric, ExperimentMetricKind
@@ -15,6 +14,7 @@ from loadgen.report.formatting import html
 from loadgen.report.page import note, section
 from loadgen.report.svg import LEFT, TICK_WIDTH, Axis, Chart, ChartBand, ChartDot, ChartLine, linear_axis, svg
 from loadgen.rules.scaling import fit_scaling, scaling_text
+from loadgen.values import dataclass
 
 _COLOURS = {"better": "s3", "worse": "s2", "equivalent": "s1"}
 _ROW_HEIGHT = 26

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from loadgen.model.experiment import Decision, ExperimentMetricKind
 from loadgen.report.experiment import OUTSIDE_LIMITS, change_text, value_text
@@ -15,6 +14,7 @@ from loadgen.rules.experiment import ArmComparison, ExperimentBudget, Experiment
 from loadgen.rules.measurement import Measurement, MeasurementOutcome
 from loadgen.rules.scenario_plan import format_span
 from loadgen.units import counted
+from loadgen.values import dataclass
 
 BLOCKS_MAX = 40  # newest blocks; a screen shows fewer
 PENDING, NOW, UNUSABLE = "·", "…", "✗"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import datetime
 from enum import StrEnum
 from functools import reduce
@@ -21,6 +21,7 @@ from loadgen.model.run import Phase
 from loadgen.model.warehouse import WarehouseKind
 from loadgen.scenario.model import Scenario
 from loadgen.units import NS_PER_MS
+from loadgen.values import dataclass
 
 # --- A run second by second: the seconds of all workers put together, and what charts draw of them. Pure -------------
 #

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from loadgen.metrics.histogram import Histogram
@@ -44,6 +44,7 @@ from loadgen.report.svg import (
     time_axis,
 )
 from loadgen.scenario.model import LoadMode
+from loadgen.values import dataclass
 
 MARKS_MAX = 80
 LANES_MAX = 3  # lines of labels of marks

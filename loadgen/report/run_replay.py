@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -18,6 +17,7 @@ from loadgen.report.records import RunRecord
 from loadgen.report.run_charts import ChartSeries, HoverData, described, value_axis
 from loadgen.report.svg import Chart, ChartLine, clock, time_axis
 from loadgen.units import NS_PER_MS, counted
+from loadgen.values import dataclass
 
 LATE_MS = 5.0  # sent more than this after it was due
 ERRORS_MAX = 20  # of statements, in a report

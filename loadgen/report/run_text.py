@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from loadgen.log import printable
@@ -21,6 +21,7 @@ from loadgen.report.run_replay import (
 )
 from loadgen.rules.validity import percent
 from loadgen.units import counted
+from loadgen.values import dataclass
 
 STATEMENTS_MAX = 50
 STAGES_MAX = 50

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from loadgen.metrics.histogram import EMPTY, Histogram
@@ -26,6 +26,7 @@ from loadgen.rules.enrichment import (
 from loadgen.rules.thresholds import Checked
 from loadgen.rules.validity import Delivered, verdict_of
 from loadgen.units import NS_PER_MS
+from loadgen.values import dataclass
 
 SCHEMA_VERSION = 1
 _UNSTORED = "not stored yet: "

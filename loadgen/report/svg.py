@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from html import unescape
 from itertools import groupby
+
+from loadgen.values import dataclass
 
 Point = tuple[float, float | None]  # None: nothing is known there, and the line has a gap
 

@@ -6,7 +6,6 @@ import difflib
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -46,6 +45,7 @@ from loadgen.rules.comparability import (
 from loadgen.rules.comparison import MeasuredRun
 from loadgen.rules.trend import OtherSeries, SeriesKey, Trend, TrendRun, series_of, trend_of, values_of
 from loadgen.snowflake.session import RetryPolicy
+from loadgen.values import dataclass
 
 MODE = "load.mode"  # what a response time is depends on it: runs of different modes are never comparable
 KEYS_NAMED = 3  # in a sentence; more are counted

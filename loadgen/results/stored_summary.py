@@ -7,7 +7,6 @@ that no reader knows are left alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from loadgen.control.session import ControlSession, RowUnreadable, json_object
@@ -21,6 +20,7 @@ from loadgen.report.summary import SCHEMA_VERSION
 from loadgen.rules.validity import RunVerdict
 from loadgen.scenario.read import as_written
 from loadgen.snowflake.session import RetryPolicy
+from loadgen.values import dataclass
 
 DEPTH_MAX = 16  # of objects and lists in one another; loadgen writes six
 

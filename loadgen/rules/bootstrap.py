@@ -20,13 +20,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.metrics.histogram import BUCKETS, EDGES_NS, IntArray
+from loadgen.values import dataclass
 
 FloatArray = NDArray[np.float64]
 

@@ -30,11 +30,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
+
+from loadgen.values import dataclass
 
 FloatArray = NDArray[np.float64]
 

@@ -17,10 +17,11 @@ Each worker is judged in each stage, or step of a search: a busy minute must not
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from loadgen.metrics.window import ClientResourceUse
 from loadgen.model.threshold import Operator, ThresholdCheck, ThresholdMetric
+from loadgen.values import dataclass
 
 CPU_WARN_PERCENT = 60.0  # of one core, per worker
 CPU_INVALID_PERCENT = 85.0

@@ -12,13 +12,14 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Any
 
 from loadgen.errors import UsageError
 from loadgen.log import printable
 from loadgen.scenario.read import ONE_VALUE, as_written, key_as_written
+from loadgen.values import dataclass
 
 # Parts of a stored scenario that do not change what is measured.
 _NO_MATTER = ("name", "description", "labels", "thresholds", "control", "enrichment", "notify")

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -47,6 +46,7 @@ from loadgen.rules.bootstrap import (
 )
 from loadgen.rules.comparability import ChangeLimits, Measure, SettingDifference
 from loadgen.units import NS_PER_MS, counted
+from loadgen.values import dataclass
 
 COUNTING = (Measure.QPS, Measure.P50, Measure.P95, Measure.ERROR_RATE)
 COUNTING_OF_STATEMENT = (Measure.P50, Measure.P95)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from loadgen.errors import LoadgenError
 from loadgen.model.run import RowEnrichment, RunEnrichment
+from loadgen.values import dataclass
 
 SERVER_TIME_KINDS = (
     "total",

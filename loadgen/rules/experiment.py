@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
@@ -33,6 +32,7 @@ from loadgen.rules.scenario_plan import SHOWN_SIZES, CostEstimate, ScenarioPlan,
 from loadgen.scenario.experiment import ExperimentFile
 from loadgen.scenario.model import Scenario
 from loadgen.units import counted
+from loadgen.values import dataclass
 
 ERROR = 0.05  # probability of any wrong decision in an experiment, over all pairs and metrics
 PERCENTILE_RESOLUTION = math.log(1.01)  # a percentile is exact to 1 %, half of a bucket

@@ -14,13 +14,14 @@ What comes next depends on the judged steps and on nothing else, so a search can
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from functools import cached_property, lru_cache
 
 from loadgen.rules.find_max_step import EXTEND_MAX, JudgedStep, StepObservation, StepOutcome, baseline_p95, judge
 from loadgen.scenario.model import FindMaxSettings
 from loadgen.units import counted
+from loadgen.values import dataclass
 
 GAP_MIN = 0.05  # of the best level: refining ends below it
 VOTE_MARGIN = 2  # votes: what a level needs at both ends of the gap, and the majority once it was judged both ways

@@ -11,7 +11,7 @@ step that would fail by no more than the client may have added to its times, or 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from functools import reduce
 from operator import add
@@ -19,6 +19,7 @@ from typing import Protocol, Self
 
 from loadgen.rules.client_health import ClientHealth
 from loadgen.scenario.model import FindMaxSettings
+from loadgen.values import dataclass
 
 PLATEAU_GAIN = 0.02  # of throughput, over two steps of the climb
 EXTEND_MAX = 3  # times the length of a step

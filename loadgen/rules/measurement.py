@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -23,6 +23,7 @@ from loadgen.rules.experiment import BlockValues, ExperimentDesign
 from loadgen.rules.price import WarehouseSample, billed_credits, credits_between
 from loadgen.rules.thresholds import check_threshold
 from loadgen.units import NS_PER_MS
+from loadgen.values import dataclass
 
 _REPORTED = ("p50", "p90", "p95", "p99", "avg")  # of every arm, compared or not
 

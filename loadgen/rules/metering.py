@@ -7,9 +7,10 @@ is an upper limit of what the experiment has cost; an arm has separate credits o
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
+
+from loadgen.values import dataclass
 
 HOUR = timedelta(hours=1)
 LATENCY = timedelta(hours=3)  # of Snowflake's metering

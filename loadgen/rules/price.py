@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 from loadgen.model.warehouse import CreditRates, WarehouseKind
+from loadgen.values import dataclass
 
 BILLED_MIN_S = 60.0  # of whatever starts
 HOUR_S = 3600.0

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.units import counted
+from loadgen.values import dataclass
 
 FloatArray = NDArray[np.float64]
 LEVELS_MIN = 6  # enough for points on both sides of the knee

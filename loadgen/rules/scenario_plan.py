@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from loadgen.log import printable
@@ -29,6 +28,7 @@ from loadgen.scenario.model import (
 )
 from loadgen.scenario.read import EffectiveValue, LoadedScenario, settings
 from loadgen.units import counted, format_duration_s, format_rate_per_second
+from loadgen.values import dataclass
 
 MINIMUM_BILLED_S = 60.0  # each time a warehouse starts
 SHOWN_SIZES = 5  # of warehouses, in the list of costs

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from loadgen.metrics.histogram import EMPTY, Histogram
 from loadgen.metrics.percentile import PERCENTILES, Quantile, maximum, mean, quantile, samples_needed
@@ -20,6 +19,7 @@ from loadgen.model.threshold import Operator, ThresholdCheck, ThresholdMetric
 from loadgen.scenario.model import DEFAULT_THRESHOLD as DEFAULT
 from loadgen.scenario.model import Threshold
 from loadgen.units import NS_PER_MS
+from loadgen.values import dataclass
 
 _COMPARE: Mapping[Operator, Callable[[float, float], bool]] = {
     Operator.LT: operator.lt,

@@ -20,13 +20,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
 from loadgen.rules.change_points import NIGHTS_MIN, ChangePoint, ChangePointAnalysis, detect_change_points
 from loadgen.rules.comparability import DEFAULTS, Measure, SettingDifference, Subject
+from loadgen.values import dataclass
 
 REGRESSION = 11  # exit code
 RUNS_MIN = NIGHTS_MIN + 1  # comparable runs: those that say what is usual, and the newest

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import signal
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from functools import reduce
 from operator import add
@@ -22,6 +22,7 @@ from loadgen.rules.client_health import ClientHealth, ClientVerdict, client_shar
 from loadgen.rules.thresholds import Checked, tally_of
 from loadgen.scenario.model import Threshold
 from loadgen.units import NS_PER_MS
+from loadgen.values import dataclass
 
 # Delivered load: how much of the planned load there was, by worker and window, and what is missing. Pure.
 #

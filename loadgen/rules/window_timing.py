@@ -9,9 +9,9 @@ warm-up   a worker that hears of START late begins late. With less than 95 % of 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from loadgen.metrics.window import WindowResult
+from loadgen.values import dataclass
 
 UNCERTAIN_PERCENT = 1  # of a window
 UNCERTAIN_MS = 200

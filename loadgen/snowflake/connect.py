@@ -5,7 +5,6 @@ import os
 import re
 import statistics
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from loadgen.snowflake.failure import causes, classify, describe
 from loadgen.snowflake.profile import ConnectionProfile
 from loadgen.snowflake.profile_lookup import read_private_file
 from loadgen.snowflake.settings import LOGOUT_S, ConnectionSettings, probe_settings
+from loadgen.values import dataclass
 
 log = logging.getLogger(__name__)
 

@@ -6,11 +6,12 @@ both share. Every row of the tables below is tested.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import TracebackType
 
 from loadgen.log import printable, redact
 from loadgen.model.counts import ErrorCategory
+from loadgen.values import dataclass
 
 TEXT_MAX = 2_000  # characters kept of an error text; servers have been seen to send a megabyte
 

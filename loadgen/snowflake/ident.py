@@ -10,11 +10,11 @@ no text from a scenario, a flag or a row can become anything but one name.
 
 import re
 import unicodedata
-from dataclasses import dataclass
 from typing import Self
 
 from loadgen.errors import ConfigurationError
 from loadgen.log import printable
+from loadgen.values import dataclass
 
 LENGTH_MAX = 255  # characters; Snowflake's limit
 PARTS_MAX = 3  # database.schema.object

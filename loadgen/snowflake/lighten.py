@@ -9,12 +9,12 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
 from inspect import signature
 from types import FunctionType
 from typing import Any
 
 from loadgen.log import event
+from loadgen.values import dataclass
 
 log = logging.getLogger(__name__)
 

@@ -6,13 +6,14 @@ A profile is found by `profile_lookup`, checked here, and turned into arguments 
 
 import ipaddress
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import MappingProxyType
 from typing import Self
 
 from loadgen.errors import ConfigurationError
 from loadgen.log import MASK, Secret, printable
 from loadgen.snowflake import connection_options
+from loadgen.values import dataclass
 
 Value = str | int | float | bool | tuple[str, ...] | Secret
 

@@ -15,7 +15,6 @@ import stat
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -32,6 +31,7 @@ from loadgen.snowflake.profile import (
     Value,
     is_loopback,
 )
+from loadgen.values import dataclass
 
 # --- connections.toml and config.toml: where they lie, who may touch them, and what they say -------------------------
 #

@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeVar
 
 from tenacity import (
@@ -31,6 +31,7 @@ from loadgen.model.counts import ErrorCategory
 from loadgen.snowflake.connect import close
 from loadgen.snowflake.driver import Connection, Cursor
 from loadgen.snowflake.failure import Failure, classify, describe
+from loadgen.values import dataclass
 
 Result = TypeVar("Result")
 OpenConnection = Callable[[], Connection]

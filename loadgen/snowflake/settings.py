@@ -20,12 +20,12 @@ little later, for the server that does not answer at all. Names differ between t
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from loadgen.snowflake import connection_options
 from loadgen.snowflake.failure import NotRetried
 from loadgen.snowflake.profile import ConnectionProfile, Value
+from loadgen.values import dataclass
 
 APPLICATION = "loadgen"
 CONTROL_TAG = f'{{"app":"{APPLICATION}","control":'  # how it begins

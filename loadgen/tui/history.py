@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from functools import reduce
 from operator import add
@@ -24,6 +24,7 @@ from loadgen.model.run import PHASES, Phase
 from loadgen.report.records import SecondAggregator, WorkerSecond
 from loadgen.tui.snapshot import DisplaySnapshot, WorkerDisplayState
 from loadgen.units import NS_PER_MS
+from loadgen.values import dataclass
 
 KEPT_S = 180
 RECENT_S = 10  # what "now" means for percentiles: one second has too few samples

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -33,6 +33,7 @@ from loadgen.tui.draw import (
 from loadgen.tui.history import HistorySecond
 from loadgen.tui.screen_state import LatencyDistribution, ScreenState
 from loadgen.units import NS_PER_MS
+from loadgen.values import dataclass
 
 # --- Charts of the screen: throughput and p95 over time, with axes, and how response times are spread ----------------
 

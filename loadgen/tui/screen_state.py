@@ -5,7 +5,6 @@ Moments (`…_s`) are of this process's monotonic clock, so a countdown needs no
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 
 from loadgen.metrics.percentile import Quantile
@@ -14,6 +13,7 @@ from loadgen.report.experiment_progress import ExperimentStatus
 from loadgen.rules.thresholds import Checked
 from loadgen.tui.history import HistorySecond, PeakThroughput, RecentFigures
 from loadgen.tui.snapshot import WorkerDisplayState
+from loadgen.values import dataclass
 
 STALE_AFTER_S = 3.0  # snapshots come every second; an older one is marked as old
 

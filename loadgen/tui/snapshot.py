@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
@@ -13,6 +12,7 @@ from loadgen.control.tables.worker_heartbeats import HeartbeatRow
 from loadgen.metrics.live_metrics import LiveMetrics
 from loadgen.report.records import WorkerSecond
 from loadgen.rules.thresholds import Checked
+from loadgen.values import dataclass
 
 
 class WorkerDisplayState(StrEnum):

@@ -6,10 +6,10 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Self
 
 from loadgen.errors import LoadgenError
+from loadgen.values import dataclass
 
 RUN_ID_MAX = 36
 WORKER_ID_MAX = 100

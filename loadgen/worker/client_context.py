@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import count
 
 from loadgen.clock import Clock, SystemClock
@@ -19,6 +19,7 @@ from loadgen.model.run import worker_share
 from loadgen.model.workload import ClientPosition, Sequence
 from loadgen.scenario.model import LoadMode, Scenario
 from loadgen.units import NS_PER_S
+from loadgen.values import dataclass
 from loadgen.worker.arguments import WorkerArguments
 from loadgen.worker.query_log import ClientQueryLog, QueryLogWriter
 from loadgen.worker.sessions import LoadSessions, StatementExecutor, compile_recorded, compile_statement

@@ -19,7 +19,7 @@ The control thread puts in what it reads; the thread that conducts the clients t
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -28,6 +28,7 @@ from loadgen.control.tables.run_control_events import Event
 from loadgen.control.tables.run_status import EVERY_WORKER, ConnectionTarget, RunPoll
 from loadgen.model.event import SetPhase, SetRunTarget, SetWorkerTarget, Start, Stop, UnknownCommand
 from loadgen.model.run import PHASES, Phase, RunStatus, worker_share
+from loadgen.values import dataclass
 
 _NS_PER_MS = 1_000_000
 _NS_PER_S = 1_000_000_000

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from loadgen.clock import Clock
 from loadgen.control.session import ControlSession
@@ -23,6 +22,7 @@ from loadgen.model.event import Stop
 from loadgen.model.run import Phase, RunStatus, WorkerExit, WorkerStatus
 from loadgen.scenario.settings import TimingSettings
 from loadgen.units import NS_PER_S
+from loadgen.values import dataclass
 from loadgen.worker.commands import CommandQueue
 from loadgen.worker.worker_state import ExitReason, WorkerSharedState
 

@@ -17,7 +17,6 @@ import struct
 import zlib
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -29,6 +28,7 @@ from loadgen.model.workload import StatementKind
 from loadgen.scenario.settings import QueryLogMode
 from loadgen.scenario.settings import QueryLogSettings as Policy
 from loadgen.snowflake.driver import Cursor
+from loadgen.values import dataclass
 
 VERSION = 1
 RECORDS, METADATA = "executions.bin", "executions.jsonl"

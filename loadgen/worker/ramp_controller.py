@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import islice
 
 from loadgen.clock import Clock
@@ -23,6 +22,7 @@ from loadgen.model.event import SetPhase, SetWorkerTarget
 from loadgen.model.run import Phase
 from loadgen.scenario.model import LoadMode
 from loadgen.units import NS_PER_MS, NS_PER_S
+from loadgen.values import dataclass
 from loadgen.worker.arguments import WorkerArguments
 from loadgen.worker.client_context import ArrivalQueue, ClientContext, ClientSlot
 from loadgen.worker.client_pool import ClientPool

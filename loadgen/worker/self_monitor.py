@@ -6,7 +6,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ from loadgen.metrics.recorder import Window
 from loadgen.metrics.window import GAP_NS, MINUTE_MS, PAUSE_NS, ClientResourceUse
 from loadgen.model.run import Phase
 from loadgen.units import NS_PER_MS, NS_PER_S
+from loadgen.values import dataclass
 
 SHORTEST_S = 0.2  # the kernel counts CPU time in steps: over less, a share of a core may be anything
 GAPS_KEPT = 100  # the newest

@@ -17,7 +17,7 @@ import shutil
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
@@ -32,6 +32,7 @@ from loadgen.control.tables.worker_metrics_snapshots import MetricsSnapshot
 from loadgen.metrics.outcome import Outcome
 from loadgen.metrics.window import WindowRow
 from loadgen.snowflake.session import RetryPolicy
+from loadgen.values import dataclass
 from loadgen.worker.arguments import WorkerArguments
 from loadgen.worker.query_log import METADATA, RECORD_BYTES, RECORDS, QueryLogHeader, QueryLogReader, QueryLogRecord
 

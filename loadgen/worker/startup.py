@@ -8,7 +8,6 @@ import os
 import random
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Protocol
@@ -26,6 +25,7 @@ from loadgen.scenario.model import Load, LoadMode, Scenario
 from loadgen.scenario.settings import QueryLogMode
 from loadgen.snowflake.failure import classify, describe
 from loadgen.units import counted
+from loadgen.values import dataclass
 from loadgen.worker.arguments import WorkerArguments
 from loadgen.worker.client_context import ClientContext, ClientSlots, compile_statements, max_clients
 from loadgen.worker.client_pool import ClientPool

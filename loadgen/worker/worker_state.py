@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections import Counter, deque
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 
 from loadgen.clock import Clock
@@ -15,6 +15,7 @@ from loadgen.log import printable
 from loadgen.model.counts import ErrorCategory
 from loadgen.model.run import WORKER_TRANSITIONS, WorkerExit, WorkerStatus
 from loadgen.snowflake.session import RetryInterrupted
+from loadgen.values import dataclass
 
 ERRORS_LOGGED_PER_KIND = 10  # errors of one kind are logged so often, then only counted
 LOG_LINES_MAX = 5_000  # waiting to be written to TEST_LOGS; beyond that they are counted

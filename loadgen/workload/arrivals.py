@@ -19,13 +19,13 @@ import math
 import threading
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from loadgen.model.run import worker_share
 from loadgen.scenario.load import RateStage, planned_arrivals, rate_windows
 from loadgen.scenario.model import ArrivalProcess, Load
+from loadgen.values import dataclass
 from loadgen.workload.random_bits import ARRIVALS, FloatArray, RandomBits
 
 CHUNK_ARRIVALS = 1_024

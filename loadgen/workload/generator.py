@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import date, datetime, time
 from decimal import Decimal
 from typing import Any, Generic, TypeVar
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from loadgen.errors import RunFailed
 from loadgen.model.workload import ClientPosition, Sharding
+from loadgen.values import dataclass
 from loadgen.workload.pools import Pool
 from loadgen.workload.random_bits import VALUES, RandomBits
 from loadgen.workload.split import Lane, check_place, check_worker, lane_of_client, lane_of_worker

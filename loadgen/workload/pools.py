@@ -10,12 +10,12 @@ import csv
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
 from typing import Any, BinaryIO
 
 from loadgen.errors import LoadgenError, RunFailed, ScenarioInvalid
+from loadgen.values import dataclass
 
 POOL_VALUES_MAX = 1_000_000
 POOL_BYTES_MAX = 256 << 20  # of JSON text; every worker holds it in memory

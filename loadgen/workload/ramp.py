@@ -7,10 +7,10 @@ orchestrator follow the same `Ramp`s, so what one plans is what the other is mea
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from loadgen.scenario.model import Load, LoadMode
 from loadgen.units import NS_PER_S
+from loadgen.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,6 @@ import math
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from itertools import count
@@ -37,6 +36,7 @@ from loadgen.model.capture import (
 from loadgen.model.workload import Statement
 from loadgen.scenario.model import Load
 from loadgen.scenario.replay import OTHERS, replayed_roles, statement_numbers
+from loadgen.values import dataclass
 from loadgen.workload.draw import Row
 from loadgen.workload.generator import Value
 from loadgen.workload.pools import POOL_BYTES_MAX, POOL_VALUES_MAX, Pool

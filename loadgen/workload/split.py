@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from loadgen.model.run import worker_share
 from loadgen.model.workload import ClientPosition, KeyRange
+from loadgen.values import dataclass
 
 
 def shares(total: int, count: int) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from loadgen.errors import ScenarioInvalid
 from loadgen.model.counts import UserSessionCounts
@@ -28,6 +28,7 @@ from loadgen.model.workload import (
     Uniform,
     Workload,
 )
+from loadgen.values import dataclass
 from loadgen.workload.draw import Row
 from loadgen.workload.generator import DrawContext, Value
 from loadgen.workload.generators import make_generator

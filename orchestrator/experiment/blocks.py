@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from loadgen.clock import Clock
@@ -46,6 +45,7 @@ from loadgen.rules.scenario_plan import longest_s
 from loadgen.scenario.experiment import LoadedExperiment
 from loadgen.scenario.model import Scenario
 from loadgen.units import NS_PER_S, counted
+from loadgen.values import dataclass
 from orchestrator.experiment.budget import progress_of, spending_of
 from orchestrator.experiment.state import ExperimentState, arm_connections, only_connections_differ
 

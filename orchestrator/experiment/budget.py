@@ -7,7 +7,6 @@ counts the unknown as nothing does not limit anything.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from loadgen.model.warehouse import CreditRates, WarehouseKind
 from loadgen.rules.experiment import REPEATS, ExperimentProgress
@@ -16,6 +15,7 @@ from loadgen.rules.price import BILLED_MIN_S, HOUR_S
 from loadgen.rules.scenario_plan import longest_s
 from loadgen.scenario.experiment import ArmSection
 from loadgen.scenario.model import Scenario
+from loadgen.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

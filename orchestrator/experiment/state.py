@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -31,6 +31,7 @@ from loadgen.scenario.experiment import ArmSection, LoadedExperiment
 from loadgen.scenario.frozen import template_id
 from loadgen.scenario.model import LoadMode, Scenario
 from loadgen.snowflake.session import RetryPolicy
+from loadgen.values import dataclass
 
 Result = TypeVar("Result")
 

@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 
@@ -36,6 +36,7 @@ from loadgen.snowflake.profile import ConnectionProfile
 from loadgen.snowflake.profile_lookup import find_profile
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.snowflake.settings import control_settings, control_tag
+from loadgen.values import dataclass
 from orchestrator.experiment.budget import PlannedWarehouse, planned_warehouse, worst_case_credits
 from orchestrator.experiment.warehouse_changes import (
     NotSettled,

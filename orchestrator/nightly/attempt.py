@@ -19,7 +19,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
@@ -33,6 +32,7 @@ from loadgen.model.nightly import (
     exit_code_meaning,
     retry_pause_s,
 )
+from loadgen.values import dataclass
 from orchestrator.nightly import process_guard
 
 FOLDER = ".queue"

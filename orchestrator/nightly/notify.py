@@ -10,7 +10,6 @@ import os
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from loadgen.errors import Busy, LoadgenError
@@ -19,6 +18,7 @@ from loadgen.rules.comparison import REGRESSION
 from loadgen.scenario.model import Scenario
 from loadgen.scenario.settings import Notification, NotifyEvent
 from loadgen.snowflake.driver import user_environment
+from loadgen.values import dataclass
 
 if TYPE_CHECKING:
     pass

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from loadgen.control.tables.run_queue_claims import QueueDepth
 from loadgen.errors import UsageError
 from loadgen.model.warehouse import look_credits_per_day
 from loadgen.units import counted
+from loadgen.values import dataclass
 
 PING_S = 2.0
 PING_TIMEOUT_S = 10.0

@@ -11,7 +11,6 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 
 from loadgen.clock import Clock
 from loadgen.control.session import ControlSession
@@ -23,6 +22,7 @@ from loadgen.model.nightly import unmet_requirements
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.threads import Service
 from loadgen.units import NS_PER_S
+from loadgen.values import dataclass
 from orchestrator.nightly.pool_size import PollPace
 from orchestrator.nightly.queued_scenario import HostPermissions, restrict_notifications
 

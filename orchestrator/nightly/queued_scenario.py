@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from loadgen.errors import ConfigurationError, ScenarioInvalid, UsageError
 from loadgen.log import printable
 from loadgen.scenario.spawner import SpawnerKind
+from loadgen.values import dataclass
 
 if TYPE_CHECKING:
     from loadgen.control.tables.run_queue import QueueRequest

@@ -17,7 +17,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import loadgen
@@ -33,6 +33,7 @@ from loadgen.model.nightly import AttemptStatus, QueueStatus, was_signalled
 from loadgen.snowflake import driver
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.units import NS_PER_S
+from loadgen.values import dataclass
 from orchestrator.nightly.attempt import (
     LOADGEN_COMMAND,
     STOP_S,

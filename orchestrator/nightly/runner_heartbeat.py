@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from dataclasses import dataclass
 
 from loadgen.clock import Clock
 from loadgen.control.lease import LeaseTimes, LeaseTrust
@@ -20,6 +19,7 @@ from loadgen.errors import LoadgenError
 from loadgen.log import event
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.threads import Service
+from loadgen.values import dataclass
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
@@ -40,6 +40,7 @@ from loadgen.model.nightly import (
 )
 from loadgen.snowflake.session import RetryInterrupted, RetryPolicy
 from loadgen.units import NS_PER_S
+from loadgen.values import dataclass
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,6 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -23,6 +22,7 @@ from loadgen.log import event
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.threads import Service
 from loadgen.units import NS_PER_S
+from loadgen.values import dataclass
 from orchestrator.spawn.spawner import LAST_LINES, ProcessEnd, WorkerOrder
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,6 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Self
 
 from loadgen.control.location import ControlPlaneLocation
@@ -21,6 +20,7 @@ from loadgen.scenario.model import EMBEDDED, Scenario
 from loadgen.scenario.spawner import OWN_LABELS, SpawnerSettings
 from loadgen.snowflake.profile import ENVIRONMENT, ConnectionProfile
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS, EMBEDDED_PASSWORD_FILE
+from loadgen.values import dataclass
 
 CONTAINER = "worker"
 RUN_LABEL = f"{OWN_LABELS}run"  # of the Job and its pods: the name of the Job

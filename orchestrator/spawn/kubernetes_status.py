@@ -13,10 +13,10 @@ ended when both have.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from loadgen.log import printable
+from loadgen.values import dataclass
 from orchestrator.spawn.container_job import ContainerLost, process_code
 from orchestrator.spawn.kubernetes_job import CONTAINER, RUN_ANNOTATION
 from orchestrator.spawn.spawner import ProcessEnd

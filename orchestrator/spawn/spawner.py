@@ -6,7 +6,6 @@ import os
 import threading
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -16,6 +15,7 @@ from loadgen.scenario.model import EMBEDDED, CorePinning, Scenario
 from loadgen.scenario.settings import TimingSettings
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS, EMBEDDED_PASSWORD_FILE
 from loadgen.units import NS_PER_S
+from loadgen.values import dataclass
 
 LAST_LINES = 20
 _ERRORS = ("error: ", "Fatal Python error: ")

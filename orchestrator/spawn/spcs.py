@@ -6,7 +6,6 @@ import os
 import re
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.resources import files
 from string import Template
 from typing import Any, Self
@@ -24,6 +23,7 @@ from loadgen.snowflake.profile import EMBEDDED, ENVIRONMENT
 from loadgen.snowflake.profile_lookup import find_profile
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.snowflake.settings import CONTROL_STATEMENT_S
+from loadgen.values import dataclass
 from orchestrator.spawn.container_job import LOG_LINES, ContainerLost, is_led_by_another, process_code
 from orchestrator.spawn.spawner import ProcessEnd
 

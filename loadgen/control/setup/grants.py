@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import NamedQuery, load_queries, query_files
@@ -23,6 +23,7 @@ from loadgen.errors import ConfigurationError
 from loadgen.log import printable
 from loadgen.scenario.model import EMBEDDED, QueryPool, Scenario, TableType
 from loadgen.snowflake.ident import Identifier, QualifiedName
+from loadgen.values import dataclass
 
 # --- Which privileges on which tables a statement needs, read from its text ------------------------------------------
 #

@@ -11,7 +11,6 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
@@ -23,6 +22,7 @@ from loadgen.snowflake.ident import Identifier
 from loadgen.snowflake.profile import EMBEDDED, ConnectionProfile
 from loadgen.snowflake.profile_lookup import find_profile
 from loadgen.snowflake.session import RetryPolicy
+from loadgen.values import dataclass
 
 # --- Making and updating the tables of the control plane, from the numbered files in schemas/control_plane -----------
 #

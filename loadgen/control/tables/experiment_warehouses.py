@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from loadgen.control.session import (
@@ -20,6 +19,7 @@ from loadgen.control.session import (
 from loadgen.model.warehouse import PROPERTIES, WarehouseValue
 from loadgen.snowflake.ident import Identifier, InvalidIdentifier
 from loadgen.snowflake.session import RetryPolicy
+from loadgen.values import dataclass
 
 _Q = load_queries("experiment_warehouses")
 

@@ -12,7 +12,6 @@ import re
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -38,6 +37,7 @@ from loadgen.rules.measurement import (
 )
 from loadgen.rules.metering import ExperimentMetering, metering_document, read_metering
 from loadgen.snowflake.session import RetryPolicy
+from loadgen.values import dataclass
 
 REASON_MAX = 2_000  # characters
 LATEST = "latest"

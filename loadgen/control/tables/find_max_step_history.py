@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, replace
 from datetime import datetime
 
 from loadgen.control.session import (
@@ -15,6 +15,7 @@ from loadgen.control.session import (
     read_rows,
 )
 from loadgen.snowflake.session import RetryPolicy
+from loadgen.values import dataclass
 
 REASON_MAX = 2_000  # characters
 

@@ -11,7 +11,6 @@ import re
 import secrets
 import socket
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -30,6 +29,7 @@ from loadgen.errors import UsageError
 from loadgen.log import printable
 from loadgen.model.nightly import PoolWorkerStatus
 from loadgen.snowflake.session import RetryPolicy
+from loadgen.values import dataclass
 
 BEAT_S = 10.0
 STALE_S = 30  # as the statements have it for runners that did not say

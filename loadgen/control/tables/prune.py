@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from loadgen.control.session import ControlFailed, ControlSession, NamedQuery, load_queries
@@ -17,6 +17,7 @@ from loadgen.control.tables import run_leases
 from loadgen.control.tables.experiments import LEASE_PREFIX
 from loadgen.control.tables.run_status import server_time
 from loadgen.snowflake.session import RetryPolicy, is_retryable_soon
+from loadgen.values import dataclass
 
 PART_RUNS = 200
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, replace
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -25,6 +25,7 @@ from loadgen.metrics.json_fields import NUMBER_MAX
 from loadgen.model.run import RowEnrichment
 from loadgen.rules.enrichment import SERVER_TIME_KINDS, EnrichmentCount, ServerTimeBreakdown, ServerTimeStats
 from loadgen.snowflake.session import RetryPolicy
+from loadgen.values import dataclass
 
 ERROR_MAX = 2_000  # characters
 DECISIONS_MAX = 5_000  # of one statement; about half a megabyte

@@ -8,7 +8,7 @@ its last two turns; RUN_QUEUE repeats it, and `settle` brings that up to date.
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -25,6 +25,7 @@ from loadgen.control.session import (
 from loadgen.control.tables.run_leases import TAKEOVER_MARGIN_S
 from loadgen.model.nightly import AttemptStatus, QueueStatus
 from loadgen.snowflake.session import RetryPolicy
+from loadgen.values import dataclass
 
 REASON_MAX = 2_000  # characters
 LOST = "its runner did not renew the lease in time"

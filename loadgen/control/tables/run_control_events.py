@@ -11,7 +11,7 @@ import random
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -40,6 +40,7 @@ from loadgen.model.event import (
     encode_command,
 )
 from loadgen.snowflake.session import RetryPolicy
+from loadgen.values import dataclass
 
 BATCH = 100  # rows per poll; written in the SQL too, where a bind would cost the fast path
 _COLLISIONS_MAX = 500

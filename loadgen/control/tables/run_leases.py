@@ -16,7 +16,6 @@ import os
 import secrets
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -25,6 +24,7 @@ from loadgen.control.session import ControlFailed, ControlSession, load_queries
 from loadgen.log import printable
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.snowflake.settings import CONTROL_STATEMENT_S
+from loadgen.values import dataclass
 
 # A statement of the last holder that began in time has ended by then; see schemas/queries/run_leases.sql.
 TAKEOVER_MARGIN_S = 10

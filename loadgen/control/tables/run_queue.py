@@ -9,7 +9,7 @@ import json
 import re
 import secrets
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from datetime import datetime
 from typing import Any
 
@@ -30,6 +30,7 @@ from loadgen.errors import UsageError
 from loadgen.log import printable
 from loadgen.model.nightly import ATTEMPTS_MAX, BaselineCheck, QueueStatus
 from loadgen.snowflake.session import RetryPolicy
+from loadgen.values import dataclass
 
 KEY_MAX = 200  # characters
 NAME_MAX = 255

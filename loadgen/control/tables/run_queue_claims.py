@@ -11,7 +11,7 @@ Every write of an owner is rejected when its lease has expired or its attempt wa
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 
 from loadgen.control.session import ControlFailed, ControlSession, clip_text, load_queries, parse_row
@@ -19,6 +19,7 @@ from loadgen.control.tables import run_attempts
 from loadgen.control.tables.run_queue import REASON_MAX, REQUIRES_MAX, labels_json, read_files
 from loadgen.model.nightly import AttemptStatus, BaselineCheck, QueueStatus
 from loadgen.snowflake.session import RetryPolicy
+from loadgen.values import dataclass
 
 CANDIDATES = 10  # as many others may be faster
 

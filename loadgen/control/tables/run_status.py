@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from typing import Any
 
@@ -29,6 +29,7 @@ from loadgen.errors import LoadgenError, UsageError
 from loadgen.metrics.json_fields import NUMBER_MAX
 from loadgen.model.run import Phase, RunStatus, check_transition
 from loadgen.snowflake.session import RetryPolicy
+from loadgen.values import dataclass
 
 REASON_MAX = 2_000  # characters
 WORKERS_MAX = 100_000  # more than any scenario may have

@@ -9,7 +9,7 @@ makes it the same run when the first had come that far. So no fire is lost and n
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -17,6 +17,7 @@ from loadgen.control.session import ControlFailed, ControlSession, ParsedRows, l
 from loadgen.control.tables.schedules import as_utc, utc_text
 from loadgen.model.nightly import FireOutcome, QueueStatus, ScheduleFire
 from loadgen.snowflake.session import RetryPolicy
+from loadgen.values import dataclass
 
 KEPT_DAYS = 90
 

@@ -6,7 +6,7 @@ A row holds the scenario's text and the texts of its value files, as a queued ru
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -28,6 +28,7 @@ from loadgen.errors import UsageError
 from loadgen.log import printable
 from loadgen.model.nightly import Overlap
 from loadgen.snowflake.session import RetryPolicy
+from loadgen.values import dataclass
 
 SCHEDULE_NAME_MAX = 100  # characters
 REASON_MAX = 2_000

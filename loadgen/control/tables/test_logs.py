@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from typing import Any
 
@@ -21,6 +21,7 @@ from loadgen.control.session import (
     read_rows,
 )
 from loadgen.snowflake.session import RetryPolicy
+from loadgen.values import dataclass
 
 MESSAGE_MAX = 4_000  # characters
 DETAILS_MAX = 16_000  # characters of JSON

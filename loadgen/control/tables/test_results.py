@@ -5,7 +5,7 @@ What changes later is the summary of a run, when its enrichment has come further
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from datetime import datetime
 from typing import Any
 
@@ -21,6 +21,7 @@ from loadgen.control.session import (
     read_rows,
 )
 from loadgen.snowflake.session import RetryPolicy
+from loadgen.values import dataclass
 
 _Q = load_queries("test_results")
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -28,6 +27,7 @@ from loadgen.control.tables.run_leases import Lease
 from loadgen.errors import LoadgenError
 from loadgen.model.run import Phase, WorkerStatus
 from loadgen.snowflake.session import RetryPolicy
+from loadgen.values import dataclass
 
 LAST_ERROR_MAX = 1_000  # characters, the mark included
 _REPLACE_S = 30.0  # for one statement, however often it is retried

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import datetime
 from typing import Any
 
@@ -20,6 +20,7 @@ from loadgen.control.session import (
     row_values,
 )
 from loadgen.snowflake.session import RetryPolicy
+from loadgen.values import dataclass
 
 _Q = load_queries("worker_metrics_snapshots")
 

@@ -14,7 +14,6 @@ system       SYSTEM$ functions, context functions, table functions over the serv
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sqlglot.tokenizer_core import Token
@@ -22,6 +21,7 @@ from sqlglot.tokenizer_core import Token
 from loadgen.embedded.result import StatementResult, status
 from loadgen.embedded.sql_errors import syntax_error, unsupported
 from loadgen.embedded.translate.token_reader import TokenReader, word_of
+from loadgen.values import dataclass
 
 if TYPE_CHECKING:
     from loadgen.embedded.engine import Engine

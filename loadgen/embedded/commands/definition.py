@@ -6,7 +6,7 @@ prevent their change.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from loadgen.embedded import catalog as store
@@ -19,6 +19,7 @@ from loadgen.embedded.translate import dialect
 from loadgen.embedded.translate.emitter import BindTypes, Emitter
 from loadgen.embedded.translate.planner import StatementPlan, describe
 from loadgen.embedded.translate.token_reader import TokenReader, word_of
+from loadgen.values import dataclass
 
 _TYPE_SUFFIXES = (("DOUBLE", "PRECISION"), ("CHAR", "VARYING"), ("NCHAR", "VARYING"))
 

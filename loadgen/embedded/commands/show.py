@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 from loadgen.embedded import postgres_names, sql_errors
@@ -16,6 +15,7 @@ from loadgen.embedded.result import StatementResult, table, text_of
 from loadgen.embedded.result import columns as columns_of
 from loadgen.embedded.session import PARAMETERS
 from loadgen.embedded.translate.token_reader import TokenReader, word_of
+from loadgen.values import dataclass
 
 # --- LIKE patterns matched by the server itself, in time bounded by the lengths of pattern and name ------------------
 

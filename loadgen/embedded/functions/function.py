@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from loadgen.embedded import postgres_names as identifiers
 from loadgen.embedded.sql_errors import unsupported
+from loadgen.values import dataclass
 
 Kind = Literal["scalar", "aggregate", "window", "table"]
 Form = Callable[["FunctionCall"], str]

@@ -8,7 +8,7 @@ numeric or double precision in the emitted text, strings always text, so that ov
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar
 
 from sqlglot import exp
@@ -18,6 +18,7 @@ from loadgen.embedded.result import POSTGRES_TYPES, is_number
 from loadgen.embedded.sql_errors import SqlError, compilation, syntax_error, unknown_function, unsupported
 from loadgen.embedded.translate import dialect
 from loadgen.embedded.translate.statement_limits import current_budget
+from loadgen.values import dataclass
 
 CONTEXT_FUNCTIONS = frozenset(
     {

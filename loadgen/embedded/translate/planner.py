@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -22,6 +22,7 @@ from loadgen.embedded.sql_errors import SqlError, compilation, unsupported
 from loadgen.embedded.translate import calls, dialect, dml, operators, queries
 from loadgen.embedded.translate.emitter import BindTypes, Emitter, ServerTableFunction
 from loadgen.embedded.translate.statement_limits import budget_of, too_deep
+from loadgen.values import dataclass
 
 PLANS_MAX = 5_000
 PLAN_CHARACTERS_MAX = 100_000  # a longer one lists rows and is not repeated

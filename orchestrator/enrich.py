@@ -61,16 +61,19 @@ FROM TABLE(INFORMATION_SCHEMA.QUERY_HISTORY(
     RESULT_LIMIT => {limit}))
 QUALIFY STARTSWITH(QUERY_TAG, ?) OR ROW_NUMBER() OVER (ORDER BY END_TIME, QUERY_ID) = 1
 """
-# Control statements are left out, load of another run is not. Of more rows than the limit the newest count.
+# Control statements are left out, load of another run is not. Of more rows than the limit the newest are there: then
+# the first that is there says from when on all are.
 _USE = """
-SELECT COALESCE(SUM(IFF(IS_OWN, EXECUTION_TIME, 0)), 0), COUNT_IF(NOT IS_OWN),
-       COALESCE(SUM(IFF(IS_OWN, 0, EXECUTION_TIME)), 0)
+SELECT COUNT_IF(IS_OWN), COALESCE(SUM(IFF(IS_OWN, EXECUTION_TIME, 0)), 0),
+       COUNT_IF(IS_OTHERS), COALESCE(SUM(IFF(IS_OTHERS, EXECUTION_TIME, 0)), 0),
+       IFF(COUNT(*) < {limit}, 0, DATEDIFF('millisecond', TO_TIMESTAMP_LTZ('{start}'), MIN(END_TIME)))
 FROM (
-    SELECT EXECUTION_TIME, STARTSWITH(COALESCE(QUERY_TAG, ''), ?) AS IS_OWN
+    SELECT EXECUTION_TIME, END_TIME, EXECUTION_TIME > 0 AND STARTSWITH(COALESCE(QUERY_TAG, ''), ?) AS IS_OWN,
+           EXECUTION_TIME > 0 AND NOT STARTSWITH(COALESCE(QUERY_TAG, ''), ?)
+               AND NOT STARTSWITH(COALESCE(QUERY_TAG, ''), ?) AS IS_OTHERS
     FROM TABLE(INFORMATION_SCHEMA.QUERY_HISTORY_BY_WAREHOUSE(
         WAREHOUSE_NAME => '{warehouse}', END_TIME_RANGE_START => TO_TIMESTAMP_LTZ('{start}'),
         END_TIME_RANGE_END => TO_TIMESTAMP_LTZ('{end}'), RESULT_LIMIT => {limit}))
-    WHERE EXECUTION_TIME > 0 AND NOT STARTSWITH(COALESCE(QUERY_TAG, ''), ?)
 )
 """
 
@@ -83,11 +86,13 @@ class HistoryFailed(ControlFailed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarehouseUse:
-    """What statements executed on a warehouse in a span of time."""
+    """What the query history shows of the statements that executed on a warehouse in a span of time."""
 
+    own: int
     own_ms: float
     others: int
     others_ms: float
+    left_out_ms: float = 0.0  # the beginning of the span, of which it shows nothing
 
 
 class QueryHistory(SnowflakeSession):
@@ -124,8 +129,14 @@ class QueryHistory(SnowflakeSession):
         """By the run and by others; without MONITOR on the warehouse, a role sees only the statements of its user."""
         sql = _USE.format(warehouse=warehouse, start=_literal(span.start), end=_literal(span.end), limit=ROWS_MAX)
         try:
-            ((own_ms, others, others_ms),) = self._fetch(sql, self._tag, CONTROL_TAG)
-            return WarehouseUse(own_ms=float(own_ms), others=int(others), others_ms=float(others_ms))
+            ((own, own_ms, others, others_ms, left_out_ms),) = self._fetch(sql, self._tag, self._tag, CONTROL_TAG)
+            return WarehouseUse(
+                own=int(own),
+                own_ms=float(own_ms),
+                others=int(others),
+                others_ms=float(others_ms),
+                left_out_ms=max(0.0, float(left_out_ms)),
+            )
         except (ValueError, TypeError) as error:
             raise HistoryFailed(_UNKNOWN_FORM, NOT_RETRYABLE) from error
 

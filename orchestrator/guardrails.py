@@ -132,15 +132,16 @@ class LimitMonitor:
                     self._worst[number] = checked
 
     def _span(self, threshold: Threshold, until: int | None = None) -> Checked | None:
-        """The span until this second, or the newest; None: so much was not measured yet."""
+        """The span until this second, or the newest; None: so much was not measured yet, or nothing ended in it. What
+        was in flight counts in the span in which it ends."""
         assert threshold.window_s is not None
         check = threshold.check
         span = self._progress.seconds.span(threshold.window_s, check.statement, until=until)
         if span is None:
             return None
         checked = check_threshold(check, span)
-        if checked.value is None and check.metric in _RATES:  # nothing ended: that is known
-            return Checked(check=check.text, value=0.0, passed=compare(check, 0.0))
+        if checked.value is None and not checked.undecided:  # nothing ended
+            return Checked(check=check.text, value=0.0, passed=compare(check, 0.0)) if check.metric in _RATES else None
         if checked.too_few:
             return replace(checked, too_few=f"{checked.too_few}, in each span of {threshold.window_s:g} s")
         return checked

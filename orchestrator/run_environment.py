@@ -1,7 +1,9 @@
 """The environment of a run: machine, versions, warnings, and statements of other users on the target warehouse.
 
 Those statements are seen in the polls of the warehouse while there are more than the run can have at once, and at its
-end in the query history: a run with pauses, or at a rate, has room for others below that number.
+end in the query history: a run with pauses, or at a rate, has room for others below that number. The history leaves out
+most short statements on hybrid tables, of the run and of others: such a run is compared with its own measurement, and
+load of others on hybrid tables shows in polls only.
 
 Statements of others in the query history are proof: they make the run INVALID. A role without MONITOR sees only those
 of its user there, so the absence of others proves nothing. Polls are exact on the embedded server: there load of others
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import platform
 import threading
@@ -33,7 +36,7 @@ from loadgen.log import event, printable
 from loadgen.scenario.model import EMBEDDED, LoadMode, Scenario
 from loadgen.snowflake import driver
 from loadgen.snowflake.ident import Identifier
-from loadgen.units import MS_PER_S
+from loadgen.units import MS_PER_S, NS_PER_MS
 from loadgen.values import dataclass
 from orchestrator.enrich import QueryHistory, WarehouseUse, history_profile
 from orchestrator.enrichment_rules import HistorySlice
@@ -45,6 +48,8 @@ log = logging.getLogger(__name__)
 
 MARGIN = 1  # a statement that has ended for its client, and not yet for the server
 FOREIGN_MAX_PERCENT = 2  # of the time that statements executed
+OWN_SEEN_MIN_PERCENT = 90  # of the statements of the run: else the history does not show what it executed
+FAR_MORE_PERCENT = 150  # of what the run can have at once: one poll is enough
 UNOBSERVED_MAX_PERIODS = 3  # poll periods of the measurement without a poll
 UNOBSERVED_MAX_PERCENT = 10  # of the measurement, where that is more
 
@@ -56,6 +61,14 @@ class OwnLoad:
     begin: datetime  # naive UTC
     end: datetime
     statements: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnUse:
+    """What the clients of a run measured: statements that ended, and how long they took."""
+
+    statements: int
+    service_ms: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +105,7 @@ def read_foreign_load(
     polled = foreign_statements(name.name, polls, own)
     used = None
     if not (is_exact and polled) and not hurried.is_set():
-        used = _foreign_use(leader, run, scenario, name, own, environ)
+        used = _foreign_use(leader, run, scenario, name, own, own_use(gathered), environ)
     unobserved = unobserved_load([poll.timestamp for poll in polls], own, scenario.timing.warehouse_poll_s)
     return judge_foreign_load(used=used, polled=polled, unobserved=unobserved, is_exact=is_exact)
 
@@ -117,7 +130,7 @@ def own_load_of_steps(steps: Sequence[StepRecord], again: int) -> list[OwnLoad]:
 
 
 def foreign_statements(warehouse: str, polls: Sequence[WarehousePoll], own: Sequence[OwnLoad]) -> str | None:
-    """A sentence, when two polls in a row show more than the run can have; None: they do not. Pure."""
+    """A sentence, when two polls in a row show more than the run can have, or one far more; None: they do not. Pure."""
     seen = [
         ((poll.running or 0) + (poll.queued or 0), span.statements)
         for poll in sorted(polls, key=lambda poll: poll.timestamp)
@@ -125,9 +138,10 @@ def foreign_statements(warehouse: str, polls: Sequence[WarehousePoll], own: Sequ
         if span.begin <= poll.timestamp <= span.end
     ]
     pairs = [pair for pair in pairwise(seen) if all(at_once > most + MARGIN for at_once, most in pair)]
-    if not pairs:
+    far_more = [(one,) for one in seen if one[0] * 100 > FAR_MORE_PERCENT * (one[1] + MARGIN)]
+    if not pairs and not far_more:
         return None
-    at_once, most = max((one for pair in pairs for one in pair), key=lambda one: one[0] - one[1])
+    at_once, most = max((one for found in (*pairs, *far_more) for one in found), key=lambda one: one[0] - one[1])
     return (
         f"other statements ran on warehouse {printable(warehouse, 100)}: up to {at_once} at once, this run has at most"
         f" {most}"
@@ -140,6 +154,7 @@ def _foreign_use(
     scenario: Scenario,
     warehouse: Identifier,
     own: Sequence[OwnLoad],
+    measured: OwnUse,
     environ: Mapping[str, str],
 ) -> str | None:
     """The same by the query history. What cannot be read there is no reason against a run."""
@@ -154,16 +169,31 @@ def _foreign_use(
     except LoadgenError as error:
         event(log, logging.WARNING, "history_not_read", run=run.run_id, why=str(error))
         return None
-    return foreign_use(warehouse.name, use)
+    shown = 1 - min(1.0, use.left_out_ms / (end_ms - start_ms)) if end_ms > start_ms else 1.0
+    return foreign_use(warehouse.name, use, measured, shown)
 
 
-def foreign_use(warehouse: str, use: WarehouseUse) -> str | None:
-    """A sentence, when others used more of the warehouse than can be neglected; None: they did not. Pure."""
-    if use.others_ms * 100 <= FOREIGN_MAX_PERCENT * (use.own_ms + use.others_ms):
+def own_use(gathered: MeasuredWindows) -> OwnUse:
+    times = gathered.merged.tally.whole.times.values()
+    return OwnUse(
+        statements=sum(one.service.count for one in times),
+        service_ms=math.fsum(one.service.sum_ns for one in times) / NS_PER_MS,
+    )
+
+
+def foreign_use(warehouse: str, use: WarehouseUse, measured: OwnUse, shown: float) -> str | None:
+    """A sentence, when others used more of the warehouse than can be neglected; None: they did not. Pure.
+
+    `shown`: the fraction of the measurement that the history shows.
+    """
+    own_ms = use.own_ms
+    if use.own * 100 < OWN_SEEN_MIN_PERCENT * measured.statements * shown:
+        own_ms = max(own_ms, measured.service_ms * shown)
+    if use.others_ms * 100 <= FOREIGN_MAX_PERCENT * (own_ms + use.others_ms):
         return None
     return (
         f"other statements ran on warehouse {printable(warehouse, 100)}: {use.others:,} of them executed for"
-        f" {use.others_ms / MS_PER_S:.1f} s, those of this run for {use.own_ms / MS_PER_S:.1f} s"
+        f" {use.others_ms / MS_PER_S:.1f} s, those of this run for {own_ms / MS_PER_S:.1f} s"
     )
 
 

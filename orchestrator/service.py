@@ -25,7 +25,15 @@ from loadgen.report.summary import RunFacts, enrichment_document, summarize
 from loadgen.results.stored_summary import read_result
 from loadgen.rules.client_health import judge_client
 from loadgen.rules.liveness import WorkerHealth
-from loadgen.rules.validity import Delivered, Evidence, invalid_reasons, login_warnings, surplus_warnings, undecided
+from loadgen.rules.validity import (
+    Delivered,
+    Evidence,
+    invalid_reasons,
+    login_warnings,
+    overload_warnings,
+    surplus_warnings,
+    undecided,
+)
 from loadgen.rules.window_timing import judge_timing
 from loadgen.scenario.frozen import freeze, template_id, thaw
 from loadgen.scenario.model import Scenario
@@ -273,7 +281,7 @@ class OrchestratorService:
         if not self._circumstances.shared_warehouse:  # else other runs are wanted there, and the result says so
             foreign = read_foreign_load(leader, run, scenario, gathered, connections, self._environ, self._hurried)
         seen = [*client.warnings, *foreign.warnings, *login_warnings(delivered), *stall_warnings(merged.stalls)]
-        seen += [*timing.warnings, *surplus_warnings(merged), *dropped_warnings(rows)]
+        seen += [*timing.warnings, *overload_warnings(delivered), *surplus_warnings(merged), *dropped_warnings(rows)]
         evidence = Evidence(
             merged=merged,
             client=client,

@@ -258,6 +258,16 @@ def _overloaded(delivered: Delivered) -> Iterator[str]:
     )
 
 
+def overload_warnings(delivered: Delivered) -> list[str]:
+    """Thresholds judge arrivals that were never sent, but a p50 is met although many were not."""
+    run = delivered.run
+    if run.overload * 100 <= (100 - RUN_MIN_PERCENT) * run.planned:
+        return []
+    share = f"{run.overload:,} of {run.planned:,} arrivals ({100 * run.overload / run.planned:.1f} %)"
+    why = "because every connection was executing"
+    return [f"{share} were never sent, {why}: thresholds count them as slower than their age"]
+
+
 def login_warnings(delivered: Delivered) -> list[str]:
     """What the reader of a valid result should know of connections that were logging in."""
     portion, where = _most_logins(delivered)

@@ -117,10 +117,28 @@ def test_of_a_rate_the_lowest_span_is_the_worst():
     assert checked.value == pytest.approx(5.0)
 
 
-def test_a_span_in_which_nothing_ended_fails():
+def test_a_span_in_which_nothing_ended_has_a_rate_of_zero():
     _, ended = led([threshold("qps > 10", window_s=2.0, abort=True)], [FAST] * 4 + [()] * 2)
 
     assert ended == [6]
+
+
+@pytest.mark.parametrize(
+    ("text", "passed"), [("error_rate < 50%", True), ("max < 60s", True), ("max < 5s", False), ("p50 < 5s", True)]
+)
+def test_a_span_in_which_nothing_ended_decides_no_time_and_no_error_rate(text, passed):
+    """What was in flight counts where it ends: the second after the pause."""
+    watching, _ = led([threshold(text, window_s=2.0)], [FAST] * 4 + [()] * 5 + [(6_000.0, *FAST)] * 1 + [FAST] * 2)
+
+    (checked,) = watching.now()
+    assert (checked.passed, checked.undecided, checked.value is None) == (passed, False, False)
+
+
+def test_where_nothing_ended_at_all_the_threshold_is_missed():
+    watching, _ = led([threshold("max < 60s", window_s=2.0)], [()] * 6)
+
+    (checked,) = watching.now()
+    assert (checked.passed, checked.value) == (False, None)
 
 
 def test_a_span_with_too_few_samples_ends_no_run_and_is_undecided_at_the_end():

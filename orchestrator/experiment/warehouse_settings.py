@@ -207,13 +207,14 @@ class ArmWarehouseSettings:
 
 
 def worst_cases(loaded: LoadedExperiment, scenarios: Mapping[str, Scenario]) -> dict[str, float | None]:
-    """Credits of one measurement at most, by arm; None: not known."""
-    return {
-        name: worst_case_credits(
-            scenario, planned_warehouse(loaded.file.arms[name], _planned(scenario)), loaded.file.price.table
-        )
-        for name, scenario in scenarios.items()
-    }
+    """Credits of one measurement at most, by arm; None: not known. A warehouse that the experiment makes is not looked
+    at: a session that names it would make it on the embedded server."""
+    found = {}
+    for name, scenario in scenarios.items():
+        arm = loaded.file.arms[name]
+        shown = None if arm.warehouse is not None and arm.warehouse.create else _planned(scenario)
+        found[name] = worst_case_credits(scenario, planned_warehouse(arm, shown), loaded.file.price.table)
+    return found
 
 
 def _planned(scenario: Scenario) -> PlannedWarehouse | None:

@@ -15,7 +15,7 @@ from loadgen.errors import ConfigurationError, LoadgenError
 from loadgen.scenario.experiment import read_experiment
 from loadgen.scenario.load import with_workers
 from orchestrator.experiment.warehouse_changes import WarehouseReplaced
-from orchestrator.experiment.warehouse_settings import ArmWarehouseSettings, restore_left_settings
+from orchestrator.experiment.warehouse_settings import ArmWarehouseSettings, restore_left_settings, worst_cases
 from tests.control_plane import ControlPlane, patience
 from tests.embedded_server import EmbeddedServer
 from tests.process.run_bench import scenario
@@ -40,11 +40,11 @@ class Made:
         document = {"version": 1, "name": "made", "scenario": "s.yaml", "arms": arms, "reference": "usual"}
         file = folder / "e.yaml"
         file.write_text(json.dumps(document | {"metrics": {"p50": "5%"}}))
-        loaded = read_experiment(file, environ=plane.environ)
-        scenarios = {name: with_workers(arm.scenario, 1) for name, arm in loaded.arms.items()}
+        self.loaded = read_experiment(file, environ=plane.environ)
+        self.scenarios = {name: with_workers(arm.scenario, 1) for name, arm in self.loaded.arms.items()}
         self.settings = ArmWarehouseSettings(
-            loaded,
-            scenarios,
+            self.loaded,
+            self.scenarios,
             plane.place,
             clock=SystemClock(),
             told=self.said.append,
@@ -84,6 +84,15 @@ def test_a_warehouse_is_made_with_its_settings_and_dropped_at_the_end(made: Made
     assert made.shown() == []
     assert made.said == [f'warehouse "{made.name}" is made', f'warehouse "{made.name}" is dropped']
     assert made.recover() == []
+
+
+def test_the_worst_case_of_a_budget_makes_no_warehouse(made: Made) -> None:
+    usual, new = (worst_cases(made.loaded, made.scenarios)[name] for name in ("usual", "new"))
+
+    assert made.shown() == []
+    assert usual is not None
+    assert new is not None
+    assert new > usual  # Medium, and two clusters
 
 
 def test_a_warehouse_that_a_killed_experiment_has_made_is_dropped_by_recover(made: Made) -> None:

@@ -9,13 +9,15 @@ with the same stall. A stall of which a part lies in a window is told in full: i
 on after the window has closed until one of its statements is answered.
 
 In an open loop arrivals go on, and those in flight may be young. There a stall is a span without any answer, at the end
-of which a statement in flight has run for that long.
+of which a statement in flight has run for that long. A worker with few arrivals has spans without an answer anyway: a
+stall of another worker counts as far as they reach.
 
 Time in which the worker's own process was paused is none of the server's: no statement grows older in it, and no stall
 covers it.
 
-A worker finds its stalls, and the spans in which it had nothing in flight or was paused. The run was stalled where one
-worker was and every other was stalled or idle. Spans are milliseconds since the common zero of the run.
+A worker finds its stalls, and the spans in which it had nothing in flight (in an open loop: no answer) or was paused.
+The run was stalled where one worker was and every other was stalled or idle. Spans are milliseconds since the common
+zero of the run.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ class WindowStalls:
     from_ms: int
     until_ms: int
     stalled: tuple[Span, ...] = ()
-    idle: tuple[Span, ...] = ()  # nothing was in flight, or the process was paused
+    idle: tuple[Span, ...] = ()  # nothing was in flight (open loop: answered), or the process was paused
 
 
 class StallDetector:
@@ -84,10 +86,14 @@ class StallDetector:
         for span in paused:
             _append(self._paused, span)
         news, idle = list(news), not samples and not flights
-        if idle and self._was_idle:
+        answers = sorted(one[4] for one in samples if int(one[5]) not in _UNANSWERED)
+        silent = [span for span in pairwise([self._answered_ns, *answers, now_ns]) if span[1] - span[0] > OVERDUE_NS]
+        if self._open_loop:
+            for answered_ns, end_ns in silent:
+                _append(self._idle, (answered_ns + NS_PER_MS, end_ns))
+        elif idle and self._was_idle:
             _append(self._idle, (from_ns, now_ns))
         self._was_idle = idle
-        answers = [one[4] for one in samples if int(one[5]) not in _UNANSWERED]
         longest = [
             times.service.max_ns for one in news for name in one.statements.values() for times in name.times.values()
         ]
@@ -95,7 +101,7 @@ class StallDetector:
             executed = [(one[0], one[3], one[4]) for one in samples if one[5] is not Outcome.SKIPPED]
             executed += [(number, sent_ns, now_ns) for number, _, _, sent_ns in flights]
             if self._open_loop:
-                for span in without(list(self._unanswered(executed, answers, now_ns)), self._paused):
+                for span in without(list(self._unanswered(executed, silent)), self._paused):
                     _append(self._stalled, span)
             else:
                 for span in self._overdue(executed, from_ns, now_ns):
@@ -143,13 +149,9 @@ class StallDetector:
                 late.append((due_ns, done_ns))
         return without(common(merged(late), [(from_ns, now_ns)]), merged(fine))
 
-    def _unanswered(
-        self, executed: Sequence[tuple[int, int, int]], answers: Sequence[int], now_ns: int
-    ) -> Iterator[Span]:
+    def _unanswered(self, executed: Sequence[tuple[int, int, int]], silent: Iterable[Span]) -> Iterator[Span]:
         """Spans between two answers, or since the last one, at the end of which a statement in flight is overdue."""
-        for answered_ns, end_ns in pairwise([self._answered_ns, *sorted(answers), now_ns]):
-            if end_ns - answered_ns <= OVERDUE_NS:
-                continue
+        for answered_ns, end_ns in silent:
             flying = [(number, sent_ns) for number, sent_ns, done_ns in executed if sent_ns < end_ns <= done_ns]
             if any(self._is_overdue(number, sent_ns, end_ns) for number, sent_ns in flying):
                 yield max(answered_ns + NS_PER_MS, min(sent_ns for _, sent_ns in flying)), end_ns

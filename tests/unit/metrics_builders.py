@@ -10,6 +10,7 @@ from loadgen.metrics.live_metrics import LiveMetrics
 from loadgen.metrics.outcome import FailedOutcome, Outcome
 from loadgen.metrics.recorder import Sample, WindowRegistry
 from loadgen.metrics.sample_collector import SampleCollector
+from loadgen.metrics.stalls import WindowStalls
 from loadgen.metrics.window import WindowResult, WindowRow
 from loadgen.model.counts import ErrorCategory
 from loadgen.model.run import Phase
@@ -100,3 +101,55 @@ def live_of(many: list[Sample], *, open_loop: bool = False, names: list[str] = N
 def row_of(result: WindowResult) -> WindowRow:
     """The window as a worker stores it."""
     return WindowRow.of(result, worker_id="worker-0", epoch=1)
+
+
+class Loop:
+    """A worker whose clients send statements that take so long; harvested every second, from 0 on."""
+
+    def __init__(self, clients: int = 1, names: tuple[str, ...] = ("a",), *, open_loop: bool = False) -> None:
+        self.windows = WindowRegistry()
+        self.harvester = SampleCollector(
+            self.windows, [statement(name) for name in names], open_loop=open_loop, started_ns=0
+        )
+        self.recorder = self.harvester.recorder()
+        self.free_ns = [0] * clients
+        self.flights: list[tuple[int, int, int, Outcome]] = []  # statement, sent, done, outcome
+        self.harvested_s = 0
+        self.pauses: list[tuple[int, int]] = []  # not told yet
+        self.windows.open(1, phase=Phase.MEASUREMENT, at_ns=0)
+
+    def send(
+        self, client: int, service_ns: int, *, number: int = 0, think_ns: int = 0, ends: Outcome = Outcome.SUCCEEDED
+    ) -> None:
+        sent_ns = self.free_ns[client] + think_ns
+        self.free_ns[client] = sent_ns + service_ns
+        self.flights.append((number, sent_ns, sent_ns + service_ns, ends))
+
+    def pause(self, from_s: float, to_s: float) -> None:
+        """The process does not run: what would end meanwhile ends with the pause."""
+        span = (round(from_s * S), round(to_s * S))
+        self.pauses.append(span)
+        self.flights = [
+            (number, sent_ns, span[1] if span[0] < done_ns < span[1] else done_ns, ends)
+            for number, sent_ns, done_ns, ends in self.flights
+        ]
+        self.free_ns = [span[1] if span[0] < free_ns < span[1] else free_ns for free_ns in self.free_ns]
+
+    def until(self, end_s: int) -> WindowStalls:
+        while self.harvested_s < end_s:
+            self.harvested_s += 1
+            if not any(start < self.harvested_s * S < end for start, end in self.pauses):
+                self._harvest(self.harvested_s * S)
+        found = self.harvester.stalls(1, 0)
+        assert found is not None
+        return found
+
+    def _harvest(self, now_ns: int) -> None:
+        for number, sent_ns, done_ns, ends in [one for one in self.flights if one[2] <= now_ns]:
+            self.recorder.begin()
+            self.recorder.append((number, 1, sent_ns, sent_ns, done_ns, ends))
+        self.flights = [one for one in self.flights if one[2] > now_ns]
+        flying = [(number, 1, sent_ns, sent_ns) for number, sent_ns, _, _ in self.flights if sent_ns <= now_ns]
+        told = [span for span in self.pauses if span[1] <= now_ns]
+        self.pauses = [span for span in self.pauses if span[1] > now_ns]
+        self.harvester.harvest(now_ns, flying, told)

@@ -33,7 +33,7 @@ else:
         made.__init__ = _init(made, fields)
         made.__match_args__ = tuple(field.name for field in fields if not field.kw_only)
         compared = [field.name for field in fields if field.compare]
-        made._compared = attrgetter(*compared, *compared[-1:]) if compared else _nothing  # twice: always a tuple
+        made._compared = attrgetter("__class__", *compared)  # of two or more names: a tuple, also for one field
         return made
 
 
@@ -66,10 +66,6 @@ def _parameter(field: dataclasses.Field[Any], names: dict[str, Any]) -> str:
 
 
 _FACTORY = object()  # the default of a parameter whose value a factory makes
-
-
-def _nothing(_: object) -> tuple[()]:
-    return ()
 
 
 @recursive_repr()

@@ -17,7 +17,15 @@ from loadgen.metrics.window import WindowResult
 from loadgen.model.run import Phase, WorkerStatus, worker_share
 from loadgen.rules.liveness import WorkerHealth
 from loadgen.rules.plan import RunPlan, plan_run, planned_connection_ms
-from loadgen.rules.validity import Delivered, Key, Portion, delivered_connections, login_warnings, shortfalls
+from loadgen.rules.validity import (
+    Delivered,
+    Key,
+    Portion,
+    delivered_connections,
+    login_warnings,
+    overload_warnings,
+    shortfalls,
+)
 from loadgen.scenario.model import Load
 from loadgen.scenario.model import LoadStage as Level
 from loadgen.units import NS_PER_S
@@ -349,3 +357,15 @@ def test_logins_in_a_stage_that_was_cancelled_before_it_began_are_no_share_of_an
     delivered = Delivered(portions={("worker-0", 1): Portion(planned=1_000), ("worker-0", 2): Portion(logging_in=30)})
 
     assert shortfalls(delivered) == login_warnings(delivered) == []
+
+
+def test_arrivals_that_were_never_sent_are_told_also_where_a_threshold_judges_them() -> None:
+    def told(overload: int) -> list[str]:
+        portions: dict[Key, Portion] = {("worker-0", None): Portion(planned=1_000, overload=overload)}
+        return overload_warnings(Delivered(portions=portions, open_loop=True))
+
+    assert told(10) == []
+    assert told(11) == [
+        "11 of 1,000 arrivals (1.1 %) were never sent, because every connection was executing: thresholds count them as"
+        " slower than their age"
+    ]

@@ -21,7 +21,6 @@ from loadgen.rules.validity import (
     Portion,
     delivered_arrivals,
     delivered_connections,
-    overload_warnings,
     percent,
     shortfalls,
 )
@@ -313,11 +312,6 @@ def test_overload_is_for_thresholds_to_judge_and_without_one_it_is_invalid() -> 
     assert said.endswith("raise max_connections")
     little: dict[Key, Portion] = {("worker-0", None): Portion(planned=1_000, overload=10, unjudged=10)}
     assert shortfalls(Delivered(portions=little, open_loop=True)) == []
-    assert overload_warnings(Delivered(portions=little, open_loop=True)) == []
-    assert overload_warnings(Delivered(portions=judged, open_loop=True)) == [
-        "11 of 1,000 arrivals (1.1 %) were never sent, because every connection was executing: thresholds count them as"
-        " slower than their age"
-    ]
 
 
 def test_what_waited_for_a_connection_in_vain_took_at_least_as_long_as_it_waited() -> None:

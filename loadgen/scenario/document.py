@@ -11,11 +11,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from loadgen.errors import ConfigurationError, ScenarioInvalid
 from loadgen.log import is_secret_name, printable, redact, register_secret
+from loadgen.model.workload import Scalar
 from loadgen.units import counted
+from loadgen.values import dataclass
 
 SHOWN_MAX = 100  # problems shown at once
 PART_SHOWN = 60  # characters of one key in a path
@@ -44,6 +46,10 @@ class Problem:
     @property
     def where(self) -> str:
         return self.source if self.mark is None else f"{self.source}:{self.mark.line}:{self.mark.column}"
+
+    def position(self) -> tuple[int, int]:
+        """Sort key: problems with options come first."""
+        return (0, 0) if self.mark is None else (self.mark.line, self.mark.column)
 
     @property
     def message(self) -> str:
@@ -77,8 +83,6 @@ def dotted(path: KeyPath) -> str:
     return ".".join(printable(str(part), PART_SHOWN) for part in path)
 
 
-Scalar = str | int | float | bool | None
-
 DIGITS_MAX = 40  # of one number; Snowflake's have at most 38
 
 _NULL = {"", "~", "null", "Null", "NULL"}
@@ -93,11 +97,11 @@ _DATE = re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}(?:(?:[Tt]|[ \t]+)[0-9]{1,2}:
 
 
 class NotAScalar(ValueError):
-    """An unquoted text that is neither a text nor a usable number; the message is the hint."""
+    """An unquoted text that must be quoted, or a number out of range; the message says what to do."""
 
 
 def resolve(text: str) -> Scalar:
-    """The value of an unquoted text. Quoted ones are texts and do not come here."""
+    """The value of an unquoted text; quoted texts are not passed here."""
     if text in _NULL:
         return None
     if text in _TRUE or text in _FALSE:
@@ -135,7 +139,7 @@ class YamlNode:
     text: str = ""  # a scalar as it was written: safe to show, without values of the environment
     option: str | None = None  # `--set load.rate=5` when it came from there
     variables: tuple[str, ...] = ()  # environment variables that are in the value
-    refused: bool = False  # it has a problem already, so it gets no other
+    rejected: bool = False  # a problem is noted already; further checks skip it
 
 
 @dataclass(slots=True)
@@ -148,7 +152,7 @@ class MappingEntry:
 
 @dataclass(slots=True)
 class Document:
-    """The tree, and what was wrong while reading it. `root` is None when nothing could be read."""
+    """The tree of a file and the problems found so far. `root` is None when nothing could be read."""
 
     source: str
     root: YamlNode | None = None
@@ -156,7 +160,7 @@ class Document:
     warnings: list[Problem] = field(default_factory=list)
 
     def entry(self, path: KeyPath) -> MappingEntry | None:
-        """Key and value at this path; list elements have their own place as the key's."""
+        """Key and value at this path; for an element of a list, the position of the key is its own."""
         if self.root is None:
             return None
         found = MappingEntry(self.root.mark, self.root)
@@ -171,7 +175,7 @@ class Document:
         return found
 
     def problem(self, path: KeyPath, what: str, hint: str | None = None, *, at_key: bool = False) -> None:
-        """Note a problem at the value (or key) at this path, or at the nearest thing above that exists."""
+        """Note a problem at the value (or key) at this path, or at its nearest existing parent."""
         known = path
         while (entry := self.entry(known)) is None and known:
             known = known[:-1]
@@ -338,7 +342,7 @@ def _fill_node(document: Document, node: YamlNode, path: KeyPath, variables: _Va
     if filled.too_long:
         document.problem(path, f"is longer than {TEXT_MAX:,} characters with its variables resolved")
     node.variables = tuple(filled.variables)
-    node.refused = bool(filled.missing or filled.forbidden or filled.malformed or filled.too_long)
+    node.rejected = bool(filled.missing or filled.forbidden or filled.malformed or filled.too_long)
     if filled.variables:
         node.value = EnvironmentText(filled.value, filled.template, filled.stored)
     else:

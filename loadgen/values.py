@@ -33,7 +33,8 @@ else:
         made.__init__ = _init(made, fields)
         made.__match_args__ = tuple(field.name for field in fields if not field.kw_only)
         compared = [field.name for field in fields if field.compare]
-        made._compared = attrgetter(*compared, *compared[-1:]) if compared else _nothing  # twice: always a tuple
+        # The last field twice: attrgetter then always gives a tuple.
+        made._compared = attrgetter(*compared, *compared[-1:]) if compared else staticmethod(_nothing)
         return made
 
 

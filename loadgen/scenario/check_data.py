@@ -1,4 +1,4 @@
-"""Rules of what lies outside the keys: tables to prepare, value pools and their files, the capture of a replay."""
+"""Rules for tables to prepare, value pools and their files, and the capture of a replay."""
 
 from __future__ import annotations
 
@@ -25,13 +25,12 @@ _TABLES: KeyPath = ("prepare", "tables")
 
 def check_data(checked: CheckedDocument, file: ScenarioFile, folder: Path | None) -> None:
     """`folder` is the scenario's; None: files are not checked."""
-    seen: set[str] = set()
-    for number, table in enumerate(file.prepare.tables):
-        path: KeyPath = (*_TABLES, number)
-        if canonical(table.name) in seen and checked.fine((*path, "name")):
-            checked.problem((*path, "name"), "is the name of another table too", "list each table once")
-        seen.add(canonical(table.name))
-        _check_table(checked, path, table)
+    tables = file.prepare.tables
+    checked.require_different_names(
+        _TABLES, [canonical(table.name) for table in tables], "table", "list each table once"
+    )
+    for number, table in enumerate(tables):
+        _check_table(checked, (*_TABLES, number), table)
     for number, sql in enumerate(file.prepare.statements):
         place: KeyPath = ("prepare", "statements", number)
         wrong = preparation_refusal(shape_of(sql)) if checked.fine(place) else None
@@ -59,14 +58,11 @@ def _check_table(checked: CheckedDocument, path: KeyPath, table: TableSection) -
 
 
 def _check_columns(checked: CheckedDocument, path: KeyPath, table: TableSection) -> None:
-    seen: set[str] = set()
+    names = [canonical(column.name) for column in table.columns]
+    checked.require_different_names((*path, "columns"), names, "column", "rename one")
     for number, column in enumerate(table.columns):
-        place: KeyPath = (*path, "columns", number)
-        if canonical(column.name) in seen and checked.fine((*place, "name")):
-            checked.problem((*place, "name"), "is the name of another column too", "rename one")
-        seen.add(canonical(column.name))
         if column.generate is not None:
-            check_column_generator(checked, (*place, "generate"), column.generate)
+            check_column_generator(checked, (*path, "columns", number, "generate"), column.generate)
     if not checked.fine((*path, "columns"), (*path, "rows")) or not table.columns:
         return
     keys = [(number, column) for number, column in enumerate(table.columns) if column.primary_key]
@@ -82,7 +78,7 @@ def _check_columns(checked: CheckedDocument, path: KeyPath, table: TableSection)
     unique = (SequenceGenerator, UuidGenerator)
     if not any(isinstance(column.generate, unique) for _, column in keys):
         place = (*path, "columns", keys[0][0], "generate")
-        what = "gives the same key twice, and a primary key holds each once"
+        what = "may give the same key twice, and a primary key is unique"
         checked.key_problem(place, what, "write {sequence: {start: 1}} or {uuid: {}}")
 
 

@@ -68,7 +68,8 @@ def check_workload(checked: CheckedDocument, file: ScenarioFile, capture: Captur
     elif whole and any(weights) and sum(weights) // math.gcd(*weights) > CYCLE_MAX:
         what = f"the weights make a cycle of more than {CYCLE_MAX:,} statements"
         checked.key_problem(_STATEMENTS, what, "use smaller weights, or weights with a common factor")
-    _check_names(checked, statements)
+    hint = "rename one: results are listed by name"
+    checked.require_different_names(_STATEMENTS, [statement.name for statement in statements], "statement", hint)
     around = _context(checked, file)
     for number, statement in enumerate(statements):
         _check_statement(checked, (*_STATEMENTS, number), statement, around)
@@ -109,15 +110,6 @@ def _all_generators(file: ScenarioFile) -> Iterator[Generator]:
             yield generator
             if isinstance(generator, RememberedGenerator) and generator.of is not None:
                 yield generator.of
-
-
-def _check_names(checked: CheckedDocument, statements: Sequence[StatementSection]) -> None:
-    seen: set[str] = set()
-    for number, statement in enumerate(statements):
-        path: KeyPath = (*_STATEMENTS, number, "name")
-        if statement.name in seen and checked.fine(path):
-            checked.problem(path, "is the name of another statement too", "names tell them apart in results")
-        seen.add(statement.name)
 
 
 def _check_statement(
@@ -245,9 +237,9 @@ def _check_thresholds(checked: CheckedDocument, file: ScenarioFile, written: Seq
             checked.problem(place, "is about a statement that is never sent", "give it a weight, or remove the check")
         if check.metric is ThresholdMetric.LONGEST_STALL:
             if check.statement is not None and check.statement in names:
-                checked.problem(place, "a stall is one of all statements", "leave the statement out")
+                checked.problem(place, "a stall is measured over all statements", "leave the statement out")
             elif threshold.window_s is not None:
-                checked.key_problem((*path, "window"), "a stall is one of the whole measurement", "leave it out")
+                checked.key_problem((*path, "window"), "a stall is measured over the whole measurement", "leave it out")
         if check.metric is ThresholdMetric.LAG_P99 and not file.load.is_open_loop and checked.fine("load.mode"):
             checked.problem(place, "lag exists in modes rate and replay only", "use p99, or write load.mode: rate")
 
@@ -346,7 +338,9 @@ def _check_count(checked: CheckedDocument, file: ScenarioFile) -> None:
         checked.problem(_SESSION_COUNT, what, "lower count, or raise max")
     connections = file.load.ceiling
     if checked.fine("load") and sessions.count < connections:
-        what = f"{sessions.count:,} users are too few for {connections:,} connections: each has one at least"
+        what = (
+            f"{sessions.count:,} users are too few for {connections:,} connections: each connection needs at least one"
+        )
         checked.problem(_SESSION_COUNT, what, "raise it, or have fewer connections under load")
 
 
@@ -387,7 +381,7 @@ def _check_remembered(checked: CheckedDocument, file: ScenarioFile) -> None:
     for path, generator, in_session in uses:
         place: KeyPath = (*path, "remembered")
         if not in_session:
-            checked.problem(place, "only a session can remember", "add session: true to the statement")
+            checked.problem(place, "needs a session", "add session: true to the statement")
         if generator.remembered not in drawn:
             checked.problem(place, "has no generator", "add of: {uniform: {min: 1, max: 10k}}")
 
@@ -481,7 +475,7 @@ def _check_range(checked: CheckedDocument, path: KeyPath, settings: Any) -> None
     elif settings.max < settings.min:
         checked.problem((*path, "max"), "is below min", "raise it, or lower min")
     elif settings.max == settings.min and float in (type(settings.min), type(settings.max)):
-        checked.problem((*path, "max"), "is min itself", "write {literal: …} for a fixed value")
+        checked.problem((*path, "max"), "equals min", "write {literal: …} for a fixed value")
 
 
 def _check_normal(checked: CheckedDocument, path: KeyPath, generator: NormalGenerator) -> None:
@@ -510,13 +504,13 @@ def _check_previous(checked: CheckedDocument, path: KeyPath, index: int, before:
         checked.problem(path, "works inside a transaction only", "list the statements under transaction:")
     elif index >= before:
         parameters = "no parameter comes" if before == 0 else f"only parameters 0 to {before - 1} come"
-        checked.problem(path, f"{parameters} before it in the transaction", "previous looks back, counted from 0")
+        checked.problem(path, f"{parameters} before it in the transaction", "name an earlier parameter, counted from 0")
 
 
 def _check_of(checked: CheckedDocument, path: KeyPath, of: Generator, around: GeneratorContext) -> None:
     follows = isinstance(of, LatestGenerator) and of.latest.follows is not None
     if follows or isinstance(of, (PreviousGenerator, RememberedGenerator)):
-        what = "belongs to one statement, and a session remembers from one statement to the next"
+        what = "belongs to one statement, and a remembered value is shared by several"
         checked.key_problem((*path, name_of(of)), what, "draw it from another generator")
     else:
         check_generator(checked, path, of, around)

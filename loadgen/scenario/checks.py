@@ -1,7 +1,6 @@
 """Rules between keys. They run on the part of the file without wrong keys and types, so all problems are shown.
 
-Here are the rules of `load`, and of sections without rules of their statements; the others are in `check_workload` and
-`check_data`.
+This module has the rules of `load` and of small sections; `check_workload` and `check_data` have the others.
 """
 
 from __future__ import annotations
@@ -74,7 +73,9 @@ def _check_stages(checked: CheckedDocument, load: LoadSection) -> None:
         if checked.given((*path, foreign)):
             checked.key_problem((*path, foreign), f"does not belong to mode {load.mode}", "remove it")
         if stage.name in seen and checked.fine((*path, "name")):
-            checked.problem((*path, "name"), "is the name of another stage too", "names tell them apart in results")
+            checked.problem(
+                (*path, "name"), "is the name of another stage too", "rename one: results are listed by name"
+            )
         seen.add(stage.name or stage_name(number + 1))
         if number == 0 and stage.ramp_s and (load.warmup_s or load.ramp_s) and checked.fine((*path, "ramp")):
             what = "the first level is reached in the warm-up" if load.warmup_s else "load.ramp sets it"

@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field
+from typing import NamedTuple
 
 from loadgen.errors import ConfigurationError, ScenarioInvalid
 from loadgen.log import is_secret_name, printable, redact, register_secret
@@ -286,18 +287,33 @@ _VARIABLE = re.compile(r"\$\$\{|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<def
 _HOW = "write ${NAME} or ${NAME:-default}, and $${ for a literal ${"
 
 
-@dataclass(slots=True)
 class _Filled:
     """A text with its variables resolved, and the texts to show and to store."""
 
-    value: str = ""
-    template: str = ""
-    stored: str = ""
-    variables: list[str] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)
-    forbidden: list[str] = field(default_factory=list)
-    malformed: bool = False
-    too_long: bool = False
+    def __init__(self, text: str) -> None:
+        self._parts: list[tuple[str, str, str]] = []
+        self.length = len(text)
+        self.variables: list[str] = []
+        self.missing: list[str] = []
+        self.forbidden: list[str] = []
+        self.malformed = False
+
+    def add(self, value: str, template: str | None = None, stored: str | None = None) -> None:
+        literal = escape(value)
+        self._parts.append((value, template or literal, stored or literal))
+
+    def texts(self) -> tuple[str, str, str]:
+        """Value, template and stored text."""
+        value, template, stored = map("".join, zip(*self._parts, strict=True))
+        return value, template, stored
+
+    @property
+    def too_long(self) -> bool:
+        return self.length > TEXT_MAX
+
+    @property
+    def rejected(self) -> bool:
+        return bool(self.missing or self.forbidden or self.malformed or self.too_long)
 
 
 def substitute_variables(
@@ -308,8 +324,7 @@ def substitute_variables(
         _visit(document, document.root, (), _Variables(environ, allowed))
 
 
-@dataclass(frozen=True, slots=True)
-class _Variables:
+class _Variables(NamedTuple):
     environ: Mapping[str, str]
     allowed: Collection[str] | None
 
@@ -341,53 +356,35 @@ def _fill_node(document: Document, node: YamlNode, path: KeyPath, variables: _Va
         document.problem(path, "has a ${ that names no variable", _HOW)
     if filled.too_long:
         document.problem(path, f"is longer than {TEXT_MAX:,} characters with its variables resolved")
-    node.variables = tuple(filled.variables)
-    node.rejected = bool(filled.missing or filled.forbidden or filled.malformed or filled.too_long)
-    if filled.variables:
-        node.value = EnvironmentText(filled.value, filled.template, filled.stored)
-    else:
-        node.value = filled.value
+    node.variables, node.rejected = tuple(filled.variables), filled.rejected
+    value, template, stored = filled.texts()
+    node.value = EnvironmentText(value, template, stored) if filled.variables else value
 
 
 def _fill(text: str, given: _Variables) -> _Filled:
-    filled, environ = _Filled(), given.environ
-    values: list[str] = []
-    templates: list[str] = []
-    stored: list[str] = []
-    end, length = 0, len(text)
+    filled, end = _Filled(text), 0
     for match in _VARIABLE.finditer(text):
-        if length > TEXT_MAX:  # reported by the caller; a text may repeat one long variable
+        if filled.too_long:  # a text may repeat one long variable
             break
-        before = text[end : match.start()]
-        values.append(before)
-        templates.append(escape(before))
-        stored.append(escape(before))
+        filled.add(text[end : match.start()])
         end = match.end()
         name = match["name"]
         if match[0] == "$${":
-            values.append("${")
-            templates.append("$${")
-            stored.append("$${")
+            filled.add("${")
         elif name is None:
             filled.malformed = True
         elif given.allowed is not None and name not in given.allowed:
             filled.forbidden.append(name)
-        elif name in environ:
-            values.append(environ[name])
-            length += len(environ[name])
-            templates.append(f"${{{name}}}")
+        elif name in given.environ:
+            value, secret = given.environ[name], is_secret_name(name)
+            if secret:
+                register_secret(value)
+            filled.add(value, f"${{{name}}}", f"${{{name}}}" if secret else None)
+            filled.length += len(value)
             filled.variables.append(name)
-            if is_secret_name(name):
-                register_secret(environ[name])
-            stored.append(f"${{{name}}}" if is_secret_name(name) else escape(environ[name]))
         elif match["default"] is not None:
-            values.append(match["default"])
-            templates.append(escape(match["default"]))
-            stored.append(escape(match["default"]))
+            filled.add(match["default"])
         else:
             filled.missing.append(name)
-    filled.too_long = length > TEXT_MAX
-    filled.value = "".join([*values, text[end:]])
-    filled.template = "".join([*templates, escape(text[end:])])
-    filled.stored = "".join([*stored, escape(text[end:])])
+    filled.add(text[end:])
     return filled

@@ -374,7 +374,9 @@ def _check_arms_together(checked: CheckedFile[Any], file: ExperimentFile, arms: 
             checked.key_problem(("arms", name), "has another control plane than the first arm", hint)
         if loaded.scenario.connection != scenarios[0].connection:
             what = "has another connection than the first arm"
-            checked.key_problem(("arms", name), what, "change target.warehouse, or use two accounts apart")
+            checked.key_problem(
+                ("arms", name), what, "change target.warehouse, or measure each account in a separate experiment"
+            )
         arm = file.arms[name].warehouse
         also = next((other for other in arms if other != name and used[other] == used[name]), None)
         if arm is not None and arm.create and also is not None:

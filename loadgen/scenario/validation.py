@@ -7,7 +7,7 @@ The rules between keys then run on the rest; they ask `fine()` whether the keys 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -77,6 +77,15 @@ class CheckedFile(Generic[FileSection]):
     def key_problem(self, path: KeyPath | str, what: str, hint: str | None = None) -> None:
         """Note a problem with the key at this path, or with everything below it."""
         self.document.problem(self.original(path), what, hint, at_key=True)
+
+    def require_different_names(self, path: KeyPath, names: Iterable[str], kind: str, hint: str) -> None:
+        """Note elements of the list at `path` that have the name of an earlier element."""
+        seen: set[str] = set()
+        for number, name in enumerate(names):
+            place = (*path, number, "name")
+            if name in seen and self.fine(place):
+                self.problem(place, f"is the name of another {kind} too", hint)
+            seen.add(name)
 
     def warn(self, path: KeyPath | str, what: str, hint: str | None = None) -> None:
         """Note something that works, but is probably a mistake."""

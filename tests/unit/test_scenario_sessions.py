@@ -150,7 +150,7 @@ def test_only_a_session_can_remember():
     written = text().replace("name: pay, session: true, ", "name: pay, ")
 
     assert problems(written) == [
-        "f.yaml:6:56 workload.statements.1.params.0.remembered: only a session can remember, got 'customer'; "
+        "f.yaml:6:56 workload.statements.1.params.0.remembered: needs a session, got 'customer'; "
         "add session: true to the statement"
     ]
 

@@ -111,3 +111,12 @@ def test_what_a_class_defines_itself_is_kept() -> None:
     assert repr(Parity(2)) == "even"
     assert Alone() != Alone()
     assert len({Alone(), Alone()}) == 2
+
+
+def test_values_of_a_class_without_fields_are_equal() -> None:
+    @dataclass(frozen=True, slots=True)
+    class Empty:
+        pass
+
+    assert Empty() == Empty()
+    assert hash(Empty()) == hash(Empty())

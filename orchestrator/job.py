@@ -30,8 +30,7 @@ from loadgen.report.summary import with_unstored
 from loadgen.results.run_record import read_record
 from loadgen.scenario.frozen import secrets_in, thaw
 from loadgen.scenario.model import EMBEDDED, Scenario
-from loadgen.scenario.settings import EmbeddedSettings
-from loadgen.scenario.spawner import SpawnerKind
+from loadgen.scenario.settings import EmbeddedSettings, SpawnerKind
 from loadgen.snowflake.ident import Identifier
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
 from loadgen.snowflake.session import RetryPolicy

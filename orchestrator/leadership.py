@@ -22,7 +22,7 @@ from loadgen.control.tables.worker_heartbeats import HeartbeatRow
 from loadgen.errors import Busy
 from loadgen.log import event, printable
 from loadgen.scenario.model import Scenario
-from loadgen.scenario.spawner import SpawnerKind
+from loadgen.scenario.settings import SpawnerKind
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.values import dataclass
 

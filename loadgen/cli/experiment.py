@@ -115,7 +115,7 @@ def experiment(
 
 def _scenarios(loaded: LoadedExperiment, connection: str | None) -> dict[str, Scenario]:
     from loadgen.cli.validate import _cores
-    from loadgen.scenario.load import with_workers
+    from loadgen.scenario.model import with_workers
 
     found = {}
     for name, arm in loaded.arms.items():

@@ -268,7 +268,7 @@ def _scenario(
     loaded: LoadedScenario, connection: str | None, labels: Sequence[str], allowed: HostPermissions | None = None
 ) -> Scenario:
     from loadgen.cli.validate import _cores
-    from loadgen.scenario.load import with_workers
+    from loadgen.scenario.model import with_workers
     from orchestrator.nightly.queued_scenario import apply_permissions, with_control_plane_of_queue
 
     for warning in loaded.warnings:
@@ -346,7 +346,7 @@ def _print_plan(file: Path, loaded: LoadedScenario, connection: str | None, outp
     """What would be done; for workers in Kubernetes the manifest of their Job, with the plan as its comment."""
     from loadgen.cli.validate import FileValidation, _as_json, _as_text, _cores
     from loadgen.rules.scenario_plan import plan
-    from loadgen.scenario.spawner import SpawnerKind
+    from loadgen.scenario.settings import SpawnerKind
 
     result = FileValidation(file=str(file), warnings=loaded.warnings, plan=plan(loaded, cores=_cores()))
     shown = _as_json([result]) if output == "json" else _as_text([result])
@@ -358,7 +358,7 @@ def _print_plan(file: Path, loaded: LoadedScenario, connection: str | None, outp
 def _with_manifest(shown: str, loaded: LoadedScenario, connection: str | None, output: str) -> str:
     from loadgen.cli.validate import _cores
     from loadgen.control.location import ControlPlaneLocation
-    from loadgen.scenario.load import with_workers
+    from loadgen.scenario.model import with_workers
     from orchestrator.spawn.containers import planned_manifest
     from orchestrator.spawn.kubernetes_job import manifest_text
     from orchestrator.spawn.spawner import told_to_workers

@@ -20,7 +20,7 @@ from loadgen.report.experiment_progress import ExperimentStatus
 from loadgen.report.records import WorkerSecond
 from loadgen.rules.liveness import WorkerHealth
 from loadgen.scenario.model import Scenario
-from loadgen.scenario.spawner import SpawnerKind
+from loadgen.scenario.settings import SpawnerKind
 from loadgen.tui.draw import clock as as_clock
 from loadgen.tui.draw import one_line, percent, rate, time_of
 from loadgen.tui.presenter import ScreenPresenter

@@ -67,8 +67,7 @@ def validate(files: Sequence[Path], with_plan: bool, overrides: Sequence[str], o
 
 def _validated(path: Path, overrides: Sequence[str], with_plan: bool) -> FileValidation:
     from loadgen.scenario.document import Problem, ScenarioProblems
-    from loadgen.scenario.read import parse_scenario
-    from loadgen.scenario.yaml_reader import compose, read_text
+    from loadgen.scenario.read import compose, parse_scenario, read_text
 
     text = read_text(path)
     if isinstance(text, Problem):

@@ -18,8 +18,7 @@ from loadgen.doctor.subject import DoctorSessions, DoctorTarget
 from loadgen.errors import LoadgenError
 from loadgen.log import printable, redact
 from loadgen.rules.scenario_plan import plan
-from loadgen.scenario.load import workers_of
-from loadgen.scenario.model import Scenario, TableType
+from loadgen.scenario.model import Scenario, TableType, workers_of
 from loadgen.snowflake.connect import ConnectionProbe, probe
 from loadgen.snowflake.ident import Identifier, QualifiedName
 from loadgen.snowflake.session import RetryPolicy, StatementFailed

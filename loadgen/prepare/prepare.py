@@ -38,8 +38,7 @@ from loadgen.prepare.fill import (
 )
 from loadgen.prepare.session import PrepareSession
 from loadgen.prepare.table_definition import TableDefinition, shown
-from loadgen.scenario.check_data import require_inside
-from loadgen.scenario.check_replay import read_manifest
+from loadgen.scenario.check_data import read_manifest, require_inside
 from loadgen.scenario.model import FilePool, QueryPool, Scenario, TableType
 from loadgen.snowflake.failure import classify, describe
 from loadgen.snowflake.ident import Identifier

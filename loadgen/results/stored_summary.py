@@ -18,7 +18,7 @@ from loadgen.metrics.percentile import PERCENTILES
 from loadgen.model.run import RowEnrichment, RunStatus
 from loadgen.report.summary import SCHEMA_VERSION
 from loadgen.rules.validity import RunVerdict
-from loadgen.scenario.read import as_written
+from loadgen.scenario.frozen import as_written
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.values import dataclass
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from loadgen.errors import UsageError
 from loadgen.log import printable
-from loadgen.scenario.read import ONE_VALUE, as_written, key_as_written
+from loadgen.scenario.frozen import ONE_VALUE, as_written, key_as_written
 from loadgen.values import dataclass
 
 # Parts of a stored scenario that do not change what is measured.

@@ -13,7 +13,6 @@ from loadgen.model.warehouse import SIZES, credits_per_hour
 from loadgen.model.workload import Sharding
 from loadgen.rules.find_max import FindMaxCap, find_max_cap
 from loadgen.scenario.document import KeyPath
-from loadgen.scenario.load import planned_arrivals, rate_windows, workers_of
 from loadgen.scenario.model import (
     CONNECTIONS_PER_WORKER,
     DEFAULT_THRESHOLD,
@@ -24,7 +23,10 @@ from loadgen.scenario.model import (
     QueryPool,
     Scenario,
     WorkerProfile,
+    planned_arrivals,
+    rate_windows,
     stage_name,
+    workers_of,
 )
 from loadgen.scenario.read import EffectiveValue, LoadedScenario, settings
 from loadgen.units import counted, format_duration_s, format_rate_per_second

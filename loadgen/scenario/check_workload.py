@@ -1,4 +1,4 @@
-"""What must fit together in `workload`, and between it and thresholds, pools and sharding."""
+"""Rules between keys of `workload`: statements, their generators, thresholds, sharding and user sessions."""
 
 from __future__ import annotations
 
@@ -6,26 +6,45 @@ import dataclasses
 import difflib
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+from loadgen.identifiers import canonical
 from loadgen.model.capture import CaptureManifest
 from loadgen.model.threshold import ThresholdMetric
-from loadgen.model.workload import CYCLE_MAX, SqlShape, StatementKind, shape_of, workload_refusal
-from loadgen.scenario.check_data import GeneratorContext, check_generator
+from loadgen.model.workload import CYCLE_MAX, NORMAL_KEPT_MIN, SqlShape, StatementKind, shape_of, workload_refusal
 from loadgen.scenario.document import KeyPath
-from loadgen.scenario.file import ScenarioFile, StatementSection
-from loadgen.scenario.generators import Generator, PoolGenerator, RememberedGenerator, SequenceGenerator, is_sharded
+from loadgen.scenario.file import ScenarioFile, StatementSection, load_of
+from loadgen.scenario.generators import (
+    Generator,
+    HotspotGenerator,
+    LatestGenerator,
+    LatestSettings,
+    NormalGenerator,
+    PoolGenerator,
+    PreviousGenerator,
+    RememberedGenerator,
+    SequenceGenerator,
+    ShardGenerator,
+    TextGenerator,
+    TimestampGenerator,
+    UniformGenerator,
+    ZipfianGenerator,
+    is_sharded,
+    name_of,
+    settings_of,
+)
 from loadgen.scenario.keys import values_of
-from loadgen.scenario.model import LoadMode, stage_name
-from loadgen.scenario.replay import replay_statements
+from loadgen.scenario.model import WORKERS_MAX, LoadMode, TableType, replay_s, replay_statements, stage_name, workers_of
 from loadgen.scenario.settings import UserSessionSettings
-from loadgen.scenario.types import InvalidValue, Label
 from loadgen.scenario.validation import CheckedDocument
+from loadgen.units import format_duration_s
+from loadgen.values import dataclass
 
 _STATEMENTS: KeyPath = ("workload", "statements")
 STATEMENTS_MAX = 500
 PARAMETERS_MAX = 1_000  # of one statement
-Text = tuple[KeyPath, str, list[Generator]]  # where its mapping is, the SQL, its parameters
+Text = tuple[KeyPath, str, list[Generator]]  # path of its mapping, SQL, parameters
 
 
 def check_workload(checked: CheckedDocument, file: ScenarioFile, capture: CaptureManifest | None) -> None:
@@ -33,7 +52,7 @@ def check_workload(checked: CheckedDocument, file: ScenarioFile, capture: Captur
     if file.load.mode is LoadMode.REPLAY:
         if statements:
             what = "belongs to other modes: a replay sends the statements of its capture"
-            checked.problem(_STATEMENTS, what, "remove it", at_key=True)
+            checked.key_problem(_STATEMENTS, what, "remove it")
         elif capture is not None:
             _check_thresholds(checked, file, [one.name for one in replay_statements(capture, file.load.writes)])
         return
@@ -41,16 +60,17 @@ def check_workload(checked: CheckedDocument, file: ScenarioFile, capture: Captur
     if not statements and whole:
         checked.problem(_STATEMENTS, "there is nothing to send", "add at least one statement under workload.statements")
     if len(statements) > STATEMENTS_MAX:
-        checked.problem(_STATEMENTS, f"has more than {STATEMENTS_MAX} statements", at_key=True)
+        checked.key_problem(_STATEMENTS, f"has more than {STATEMENTS_MAX} statements")
         return
     weights = [statement.weight for statement in statements]
     if statements and whole and not any(weights):
-        checked.problem(_STATEMENTS, "all weights are 0, so nothing would be sent", "give one a weight", at_key=True)
+        checked.key_problem(_STATEMENTS, "all weights are 0, so nothing would be sent", "give one a weight")
     elif whole and any(weights) and sum(weights) // math.gcd(*weights) > CYCLE_MAX:
         what = f"the weights make a cycle of more than {CYCLE_MAX:,} statements"
-        checked.problem(_STATEMENTS, what, "use smaller weights, or weights with a common factor", at_key=True)
-    _check_names(checked, statements)
-    around = _surroundings(checked, file)
+        checked.key_problem(_STATEMENTS, what, "use smaller weights, or weights with a common factor")
+    hint = "rename one: results are listed by name"
+    checked.require_different_names(_STATEMENTS, [statement.name for statement in statements], "statement", hint)
+    around = _context(checked, file)
     for number, statement in enumerate(statements):
         _check_statement(checked, (*_STATEMENTS, number), statement, around)
     _check_pools_are_used(checked, file)
@@ -59,20 +79,20 @@ def check_workload(checked: CheckedDocument, file: ScenarioFile, capture: Captur
     _check_thresholds(checked, file, names)
 
 
-def _surroundings(checked: CheckedDocument, file: ScenarioFile) -> GeneratorContext:
+def _context(checked: CheckedDocument, file: ScenarioFile) -> GeneratorContext:
     count = len(file.workload.statements)
     followed = {statement.name: _sequence_of(statement) for statement in file.workload.statements}
     return GeneratorContext(
-        pools=frozenset(file.values) if checked.fine(("values",)) else None,
+        pools=frozenset(file.values) if checked.fine("values") else None,
         followed=followed if checked.fine(_STATEMENTS) else None,
-        sharding=file.sharding.enabled if checked.fine(("sharding", "enabled")) else None,
+        sharding=file.sharding.enabled if checked.fine("sharding.enabled") else None,
         written=tuple(checked.written((*_STATEMENTS, number, "name")) for number in range(count)),
         previous=None,
     )
 
 
 def _sequence_of(statement: StatementSection) -> SequenceGenerator | None:
-    """What makes the new keys of a statement; None when it makes none, or is never sent."""
+    """The sequence of a statement's new keys; None when it has none, or is never sent."""
     sequences = (generator for generator in _generators(statement) if isinstance(generator, SequenceGenerator))
     return next(sequences, None) if statement.weight else None
 
@@ -84,21 +104,12 @@ def _generators(statement: StatementSection) -> Iterator[Generator]:
 
 
 def _all_generators(file: ScenarioFile) -> Iterator[Generator]:
-    """Also those that remembered values are drawn from."""
+    """All generators, those of remembered values included."""
     for statement in file.workload.statements:
         for generator in _generators(statement):
             yield generator
             if isinstance(generator, RememberedGenerator) and generator.of is not None:
                 yield generator.of
-
-
-def _check_names(checked: CheckedDocument, statements: Sequence[StatementSection]) -> None:
-    seen: set[str] = set()
-    for number, statement in enumerate(statements):
-        path: KeyPath = (*_STATEMENTS, number, "name")
-        if statement.name in seen and checked.fine(path):
-            checked.problem(path, "is the name of another statement too", "names tell them apart in results")
-        seen.add(statement.name)
 
 
 def _check_statement(
@@ -111,15 +122,15 @@ def _check_statement(
     if not checked.fine(sql_path, transaction_path) and not (statement.sql or statement.transaction):
         return
     if has_sql and has_transaction:
-        checked.problem(transaction_path, "a statement has sql or transaction, not both", "remove one", at_key=True)
+        checked.key_problem(transaction_path, "a statement has sql or transaction, not both", "remove one")
     elif not has_sql and not has_transaction:
         checked.problem(sql_path, "is missing", "add sql: SELECT …, or transaction: with several")
     if has_transaction:
         if not statement.transaction and checked.fine(transaction_path):
-            checked.problem(transaction_path, "is empty", "list at least one statement", at_key=True)
+            checked.key_problem(transaction_path, "is empty", "list at least one statement")
         for key in ("params", "expect"):
             if checked.given((*path, key)):
-                checked.problem((*path, key), "does not belong to a transaction", _INNER[key], at_key=True)
+                checked.key_problem((*path, key), "does not belong to a transaction", _INNER[key])
     shapes = [_check_text(checked, text) for text in _texts(path, statement)]
     _check_parameters(checked, path, statement, around)
     _check_kind(checked, path, statement, [shape for shape in shapes if shape is not None])
@@ -148,13 +159,13 @@ def _check_text(checked: CheckedDocument, text: Text) -> SqlShape | None:
     if not checked.fine((*path, "params")):
         return shape
     if len(parameters) > PARAMETERS_MAX:
-        checked.problem((*path, "params"), f"has more than {PARAMETERS_MAX:,} parameters", at_key=True)
+        checked.key_problem((*path, "params"), f"has more than {PARAMETERS_MAX:,} parameters")
     elif shape.binds != len(parameters):
         marks = "1 ? is" if shape.binds == 1 else f"{shape.binds} ? are"
         given = "1 parameter is" if len(parameters) == 1 else f"{len(parameters)} parameters are"
         place = "params" if checked.given((*path, "params")) else "sql"
         hint = "write one generator under params for each ? outside of texts and comments"
-        checked.problem((*path, place), f"{marks} in the SQL, and {given} given", hint, at_key=True)
+        checked.key_problem((*path, place), f"{marks} in the SQL, and {given} given", hint)
     return shape
 
 
@@ -183,7 +194,7 @@ def _check_kind(checked: CheckedDocument, path: KeyPath, statement: StatementSec
 
 
 def _check_pools_are_used(checked: CheckedDocument, file: ScenarioFile) -> None:
-    if not checked.fine(_STATEMENTS, ("values",)):
+    if not checked.fine(_STATEMENTS, "values"):
         return
     used = {generator.pool for generator in _all_generators(file) if isinstance(generator, PoolGenerator)}
     for name in file.values:
@@ -192,11 +203,11 @@ def _check_pools_are_used(checked: CheckedDocument, file: ScenarioFile) -> None:
 
 
 def _check_sharding_is_used(checked: CheckedDocument, file: ScenarioFile) -> None:
-    if not file.sharding.enabled or not checked.fine(_STATEMENTS, ("sharding", "enabled")):
+    if not file.sharding.enabled or not checked.fine(_STATEMENTS, "sharding.enabled"):
         return
     if not any(map(is_sharded, _all_generators(file))):
         hint = "write sharded: true in a generator, use {shard: {}}, or set enabled: false"
-        checked.problem(("sharding", "enabled"), "sharding is enabled, and no parameter uses it", hint)
+        checked.problem("sharding.enabled", "sharding is enabled, and no parameter uses it", hint)
 
 
 def _check_thresholds(checked: CheckedDocument, file: ScenarioFile, written: Sequence[str]) -> None:
@@ -208,12 +219,12 @@ def _check_thresholds(checked: CheckedDocument, file: ScenarioFile, written: Seq
         path: KeyPath = ("thresholds", number)
         check = threshold.check
         place: KeyPath = (*path, "check") if checked.given((*path, "check")) else path
-        if check.statement is not None and check.statement in stages and checked.fine(("load", "stages")):
+        if check.statement is not None and check.statement in stages and checked.fine("load.stages"):
             if check.statement in names:
                 checked.problem(place, "is the name of a statement and of a stage", "give one of them another name")
             elif threshold.window_s is not None:
                 what = "a stage is judged as a whole"
-                checked.problem((*path, "window"), what, "leave it out", at_key=True)
+                checked.key_problem((*path, "window"), what, "leave it out")
         elif check.statement is not None and check.statement not in names and checked.fine(_STATEMENTS):
             near = difflib.get_close_matches(check.statement, [*written, *stages], n=1)
             known = f"statements are {', '.join(written[:10])}" + (
@@ -226,22 +237,82 @@ def _check_thresholds(checked: CheckedDocument, file: ScenarioFile, written: Seq
             checked.problem(place, "is about a statement that is never sent", "give it a weight, or remove the check")
         if check.metric is ThresholdMetric.LONGEST_STALL:
             if check.statement is not None and check.statement in names:
-                checked.problem(place, "a stall is one of all statements", "leave the statement out")
+                checked.problem(place, "a stall is measured over all statements", "leave the statement out")
             elif threshold.window_s is not None:
-                checked.problem(
-                    (*path, "window"), "a stall is one of the whole measurement", "leave it out", at_key=True
-                )
-        if (
-            check.metric is ThresholdMetric.LAG_P99
-            and file.load.mode not in (LoadMode.RATE, LoadMode.REPLAY)
-            and checked.fine(("load", "mode"))
-        ):
+                checked.key_problem((*path, "window"), "a stall is measured over the whole measurement", "leave it out")
+        if check.metric is ThresholdMetric.LAG_P99 and not file.load.is_open_loop and checked.fine("load.mode"):
             checked.problem(place, "lag exists in modes rate and replay only", "use p99, or write load.mode: rate")
+
+
+def check_threshold_times(checked: CheckedDocument, file: ScenarioFile, capture: CaptureManifest | None) -> None:
+    if not checked.fine("load.mode", "load.duration", "load.stages"):
+        return
+    if file.load.mode is LoadMode.FIND_MAX:
+        for number in range(len(file.thresholds)):
+            _check_threshold_of_steps(checked, ("thresholds", number))
+        return
+    if file.load.mode is LoadMode.REPLAY and capture is None:
+        return
+    lasting_s = file.load.measured_s if capture is None else replay_s(capture, file.load.speed)
+    for number, threshold in enumerate(file.thresholds):
+        path: KeyPath = ("thresholds", number)
+        rules = (
+            ("window", (threshold.window_s or 0.0) <= lasting_s, "is longer than"),
+            ("after", threshold.after_s < lasting_s, "is not shorter than"),
+        )
+        for key, holds, what in rules:
+            if not holds and checked.fine((*path, key)):
+                measurement = f"the measurement, {format_duration_s(lasting_s)}"
+                checked.problem((*path, key), f"{what} {measurement}", "the check would never be made; shorten it")
+
+
+def _check_threshold_of_steps(checked: CheckedDocument, path: KeyPath) -> None:
+    for key in ("window", "after", "abort"):
+        if checked.given((*path, key)):
+            what = "belongs to modes concurrency and rate: find_max judges each step as a whole, and continues"
+            checked.key_problem((*path, key), what, "remove it")
+
+
+# --- sharding -----------------------------------------------------------------------------------------------------
+
+
+def check_sharding(checked: CheckedDocument, file: ScenarioFile) -> None:
+    _check_key_range(checked, file)
+    _check_key_column(checked, file)
+
+
+def _check_key_range(checked: CheckedDocument, file: ScenarioFile) -> None:
+    path = "sharding.key_range"
+    if not checked.fine(path):
+        return
+    keys = file.sharding.key_range
+    if len(keys) != 2 or keys[0] > keys[1]:
+        checked.problem(path, "must be [first, last] with first ≤ last", "for example key_range: [1, 1000000]")
+        return
+    if not file.sharding.enabled or not checked.fine("sharding.enabled", "load"):
+        return
+    workers = workers_of(load_of(file.load), cores=WORKERS_MAX)
+    if keys[1] - keys[0] + 1 < workers:
+        checked.problem(path, f"has fewer keys than the {workers:,} workers that may share it", "widen it")
+
+
+def _check_key_column(checked: CheckedDocument, file: ScenarioFile) -> None:
+    """The columns of a table of type existing are not known here."""
+    path = "sharding.key_column"
+    tables = file.prepare.tables
+    if not file.sharding.enabled or not tables or not checked.fine(path, "sharding.enabled", "prepare"):
+        return
+    if any(table.type is TableType.EXISTING for table in tables):
+        return
+    columns = dict.fromkeys(column.name for table in tables for column in table.columns)
+    if canonical(file.sharding.key_column) not in map(canonical, columns):
+        hint = f"name one of their columns: {', '.join(columns)}"
+        checked.problem(path, "is a column of no table of prepare", hint)
 
 
 # --- user sessions -----------------------------------------------------------------------------------------------
 
-METADATA_MAX = 1_000  # characters as JSON; a QUERY_TAG has at most 2,000, and holds our own keys too
+METADATA_MAX = 1_000  # characters as JSON; a QUERY_TAG has at most 2,000, keys of loadgen included
 _SESSION_COUNT: KeyPath = ("sessions", "count")
 
 
@@ -260,14 +331,16 @@ def _check_count(checked: CheckedDocument, file: ScenarioFile) -> None:
         for key, declared, value in values_of(sessions):
             if value != getattr(unused, declared.attribute) and checked.fine(("sessions", key)):
                 what = "has no effect: there are no sessions"
-                checked.problem(("sessions", key), what, "add count: …, or remove it", at_key=True)
+                checked.key_problem(("sessions", key), what, "add count: …, or remove it")
         return
-    if sessions.count > sessions.max and checked.fine(("sessions", "max")):
+    if sessions.count > sessions.max and checked.fine("sessions.max"):
         what = f"{sessions.count:,} sessions are over the quota: max is {sessions.max:,}"
         checked.problem(_SESSION_COUNT, what, "lower count, or raise max")
     connections = file.load.ceiling
-    if checked.fine(("load",)) and sessions.count < connections:
-        what = f"{sessions.count:,} users are too few for {connections:,} connections: each has one at least"
+    if checked.fine("load") and sessions.count < connections:
+        what = (
+            f"{sessions.count:,} users are too few for {connections:,} connections: each connection needs at least one"
+        )
         checked.problem(_SESSION_COUNT, what, "raise it, or have fewer connections under load")
 
 
@@ -285,16 +358,10 @@ def _check_marks(checked: CheckedDocument, file: ScenarioFile) -> None:
 
 
 def _check_metadata(checked: CheckedDocument, sessions: UserSessionSettings) -> None:
-    path: KeyPath = ("sessions", "metadata")
-    for key in sessions.metadata:
-        try:
-            Label().parse(key)
-        except InvalidValue as wrong:
-            checked.problem((*path, key), f"as a key {wrong.what}", wrong.hint, at_key=True)
     written = len(json.dumps(dict(sessions.metadata), separators=(",", ":")))
     if written > METADATA_MAX:
         what = f"has {written:,} characters as JSON, and QUERY_TAG has room for {METADATA_MAX:,}"
-        checked.problem(path, what, "shorten it", at_key=True)
+        checked.key_problem("sessions.metadata", what, "shorten it")
 
 
 def _check_remembered(checked: CheckedDocument, file: ScenarioFile) -> None:
@@ -308,13 +375,13 @@ def _check_remembered(checked: CheckedDocument, file: ScenarioFile) -> None:
     for path, generator, _ in uses:
         if generator.of is not None and generator.remembered in drawn:
             what = "has a generator in another place already"
-            checked.problem((*path, "of"), what, "write of: once, and {remembered: name} elsewhere", at_key=True)
+            checked.key_problem((*path, "of"), what, "write of: once, and {remembered: name} elsewhere")
         elif generator.of is not None:
             drawn.add(generator.remembered)
     for path, generator, in_session in uses:
         place: KeyPath = (*path, "remembered")
         if not in_session:
-            checked.problem(place, "only a session can remember", "add session: true to the statement")
+            checked.problem(place, "needs a session", "add session: true to the statement")
         if generator.remembered not in drawn:
             checked.problem(place, "has no generator", "add of: {uniform: {min: 1, max: 10k}}")
 
@@ -325,3 +392,142 @@ def _placed_generators(path: KeyPath, statement: StatementSection) -> Iterator[t
     for query_number, query in enumerate(statement.transaction or []):
         for number, generator in enumerate(query.params):
             yield (*path, "transaction", query_number, "params", number), generator
+
+
+WHOLE_NORMAL_MAX = float(1 << 62)
+_NOT_FOR_COLUMNS = (PoolGenerator, PreviousGenerator, RememberedGenerator, ShardGenerator, LatestGenerator)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GeneratorContext:
+    """What a generator may refer to."""
+
+    pools: frozenset[str] | None  # None: not known, because `values` has problems
+    followed: Mapping[str, SequenceGenerator | None] | None  # statement → the sequence of its new keys, if it is sent
+    written: tuple[str, ...]  # the names as the file has them
+    sharding: bool | None
+    previous: int | None  # number of earlier parameters of the transaction; None outside of one
+
+
+def check_generator(checked: CheckedDocument, path: KeyPath, generator: Generator, around: GeneratorContext) -> None:
+    """Check the parameter of a statement at `path`."""
+    if not checked.fine(path):
+        return
+    name = name_of(generator)
+    _check_numbers(checked, (*path, name), generator)
+    if is_sharded(generator) and around.sharding is False:
+        place: KeyPath = (*path, name) if isinstance(generator, ShardGenerator) else (*path, name, "sharded")
+        checked.key_problem(place, "needs sharding", "write sharding: {enabled: true, key_range: [first, last]}")
+    match generator:
+        case PoolGenerator():
+            _check_pool_generator(checked, path, generator, around.pools)
+        case PreviousGenerator():
+            _check_previous(checked, (*path, "previous"), generator.previous, around.previous)
+        case LatestGenerator() if generator.latest.follows is not None:
+            _check_follows(checked, (*path, "latest", "follows"), generator.latest, around)
+        case RememberedGenerator() if generator.of is not None:
+            _check_of(checked, (*path, "of"), generator.of, around)
+        case _:
+            pass
+
+
+def check_column_generator(checked: CheckedDocument, path: KeyPath, generator: Generator) -> None:
+    """Check the generator of a column of a table to prepare."""
+    if not checked.fine(path):
+        return
+    name = name_of(generator)
+    if isinstance(generator, _NOT_FOR_COLUMNS):
+        hint = "columns take literal, choice, uniform, normal, zipfian, hotspot, sequence, text, uuid or timestamp"
+        checked.key_problem((*path, name), f"{name} cannot fill a column", hint)
+        return
+    _check_numbers(checked, (*path, name), generator)
+    if is_sharded(generator):
+        checked.problem((*path, name, "sharded"), "rows are inserted before workers exist", "give min and max")
+
+
+def _check_numbers(checked: CheckedDocument, path: KeyPath, generator: Generator) -> None:
+    match generator:
+        case UniformGenerator() | ZipfianGenerator() | HotspotGenerator() | LatestGenerator():
+            _check_range(checked, path, settings_of(generator))
+        case SequenceGenerator() if generator.sequence.sharded and generator.sequence.start is not None:
+            checked.key_problem((*path, "start"), "is set by sharding.key_range", "remove it, or remove sharded")
+        case NormalGenerator():
+            _check_normal(checked, path, generator)
+        case TextGenerator():
+            longest = generator.text.max_length
+            if longest is not None and longest < generator.text.length:
+                checked.problem((*path, "max_length"), "is below length", "raise it, or lower length")
+        case TimestampGenerator() if generator.timestamp.min >= generator.timestamp.max:
+            checked.problem((*path, "max"), "is not after min", "write a later moment")
+        case _:
+            pass
+
+
+def _check_range(checked: CheckedDocument, path: KeyPath, settings: Any) -> None:
+    if settings.sharded:
+        for key in ("min", "max"):
+            if getattr(settings, key) is not None:
+                checked.key_problem((*path, key), "is set by sharding.key_range", "remove it, or remove sharded")
+        return
+    missing = [key for key in ("min", "max") if getattr(settings, key) is None]
+    if missing:
+        checked.key_problem(path, f"needs {' and '.join(missing)}", "write {min: 1, max: 10k}, or sharded: true")
+    elif settings.max < settings.min:
+        checked.problem((*path, "max"), "is below min", "raise it, or lower min")
+    elif settings.max == settings.min and float in (type(settings.min), type(settings.max)):
+        checked.problem((*path, "max"), "equals min", "write {literal: …} for a fixed value")
+
+
+def _check_normal(checked: CheckedDocument, path: KeyPath, generator: NormalGenerator) -> None:
+    settings = generator.normal
+    if settings.min is not None and settings.max is not None and settings.max <= settings.min:
+        checked.problem((*path, "max"), "is not above min", "raise it, or lower min")
+    elif settings.whole and not settings.has_whole_number():
+        checked.key_problem((*path, "whole"), "there is no whole number between min and max", "widen them")
+    elif settings.parameter().kept_fraction < NORMAL_KEPT_MIN:
+        what = "draws less than one value in a hundred between min and max, and would draw again forever"
+        checked.key_problem(path, what, "move mean between them, or change stddev")
+    elif settings.whole and abs(settings.mean) + 40 * settings.stddev > WHOLE_NORMAL_MAX:
+        checked.problem((*path, "whole"), "numbers as large as these do not fit 64 bits", "lower mean and stddev")
+
+
+def _check_pool_generator(
+    checked: CheckedDocument, path: KeyPath, generator: PoolGenerator, pools: frozenset[str] | None
+) -> None:
+    if pools is not None and generator.pool not in pools:
+        known = f"pools are {', '.join(sorted(pools))}" if pools else "there are none"
+        checked.problem((*path, "pool"), "is not a pool under values", known)
+
+
+def _check_previous(checked: CheckedDocument, path: KeyPath, index: int, before: int | None) -> None:
+    if before is None:
+        checked.problem(path, "works inside a transaction only", "list the statements under transaction:")
+    elif index >= before:
+        parameters = "no parameter comes" if before == 0 else f"only parameters 0 to {before - 1} come"
+        checked.problem(path, f"{parameters} before it in the transaction", "name an earlier parameter, counted from 0")
+
+
+def _check_of(checked: CheckedDocument, path: KeyPath, of: Generator, around: GeneratorContext) -> None:
+    follows = isinstance(of, LatestGenerator) and of.latest.follows is not None
+    if follows or isinstance(of, (PreviousGenerator, RememberedGenerator)):
+        what = "belongs to one statement, and a remembered value is shared by several"
+        checked.key_problem((*path, name_of(of)), what, "draw it from another generator")
+    else:
+        check_generator(checked, path, of, around)
+
+
+def _check_follows(checked: CheckedDocument, path: KeyPath, latest: LatestSettings, around: GeneratorContext) -> None:
+    if latest.sharded:
+        what = "does not go with sharded: new keys do not lie in this worker's part of the old ones"
+        checked.key_problem(path, what, "remove one of them")
+    if around.followed is None or latest.follows is None:
+        return
+    sequence = around.followed.get(latest.follows)
+    if latest.follows not in around.followed:
+        hint = f"statements are {', '.join(around.written[:10])}"
+        checked.problem(path, "is not a statement of the workload", hint)
+    elif sequence is None:
+        checked.problem(path, "is a statement that makes no new keys", "name one with a sequence and a weight")
+    elif sequence.sequence.sharded:
+        what = "is a statement with a sharded sequence, whose keys below the newest belong to other workers"
+        checked.problem(path, what, "give that sequence a start instead of sharded")

@@ -11,11 +11,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
+from typing import NamedTuple
 
 from loadgen.errors import ConfigurationError, ScenarioInvalid
 from loadgen.log import is_secret_name, printable, redact, register_secret
+from loadgen.model.workload import Scalar
 from loadgen.units import counted
+from loadgen.values import dataclass
 
 SHOWN_MAX = 100  # problems shown at once
 PART_SHOWN = 60  # characters of one key in a path
@@ -44,6 +47,10 @@ class Problem:
     @property
     def where(self) -> str:
         return self.source if self.mark is None else f"{self.source}:{self.mark.line}:{self.mark.column}"
+
+    def position(self) -> tuple[int, int]:
+        """Sort key: problems with options come first."""
+        return (0, 0) if self.mark is None else (self.mark.line, self.mark.column)
 
     @property
     def message(self) -> str:
@@ -77,8 +84,6 @@ def dotted(path: KeyPath) -> str:
     return ".".join(printable(str(part), PART_SHOWN) for part in path)
 
 
-Scalar = str | int | float | bool | None
-
 DIGITS_MAX = 40  # of one number; Snowflake's have at most 38
 
 _NULL = {"", "~", "null", "Null", "NULL"}
@@ -93,11 +98,11 @@ _DATE = re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}(?:(?:[Tt]|[ \t]+)[0-9]{1,2}:
 
 
 class NotAScalar(ValueError):
-    """An unquoted text that is neither a text nor a usable number; the message is the hint."""
+    """An unquoted text that must be quoted, or a number out of range; the message says what to do."""
 
 
 def resolve(text: str) -> Scalar:
-    """The value of an unquoted text. Quoted ones are texts and do not come here."""
+    """The value of an unquoted text; quoted texts are not passed here."""
     if text in _NULL:
         return None
     if text in _TRUE or text in _FALSE:
@@ -135,7 +140,7 @@ class YamlNode:
     text: str = ""  # a scalar as it was written: safe to show, without values of the environment
     option: str | None = None  # `--set load.rate=5` when it came from there
     variables: tuple[str, ...] = ()  # environment variables that are in the value
-    refused: bool = False  # it has a problem already, so it gets no other
+    rejected: bool = False  # a problem is noted already; further checks skip it
 
 
 @dataclass(slots=True)
@@ -148,7 +153,7 @@ class MappingEntry:
 
 @dataclass(slots=True)
 class Document:
-    """The tree, and what was wrong while reading it. `root` is None when nothing could be read."""
+    """The tree of a file and the problems found so far. `root` is None when nothing could be read."""
 
     source: str
     root: YamlNode | None = None
@@ -156,7 +161,7 @@ class Document:
     warnings: list[Problem] = field(default_factory=list)
 
     def entry(self, path: KeyPath) -> MappingEntry | None:
-        """Key and value at this path; list elements have their own place as the key's."""
+        """Key and value at this path; for an element of a list, the position of the key is its own."""
         if self.root is None:
             return None
         found = MappingEntry(self.root.mark, self.root)
@@ -171,7 +176,7 @@ class Document:
         return found
 
     def problem(self, path: KeyPath, what: str, hint: str | None = None, *, at_key: bool = False) -> None:
-        """Note a problem at the value (or key) at this path, or at the nearest thing above that exists."""
+        """Note a problem at the value (or key) at this path, or at its nearest existing parent."""
         known = path
         while (entry := self.entry(known)) is None and known:
             known = known[:-1]
@@ -282,18 +287,33 @@ _VARIABLE = re.compile(r"\$\$\{|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<def
 _HOW = "write ${NAME} or ${NAME:-default}, and $${ for a literal ${"
 
 
-@dataclass(slots=True)
 class _Filled:
     """A text with its variables resolved, and the texts to show and to store."""
 
-    value: str = ""
-    template: str = ""
-    stored: str = ""
-    variables: list[str] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)
-    forbidden: list[str] = field(default_factory=list)
-    malformed: bool = False
-    too_long: bool = False
+    def __init__(self, text: str) -> None:
+        self._parts: list[tuple[str, str, str]] = []
+        self.length = len(text)
+        self.variables: list[str] = []
+        self.missing: list[str] = []
+        self.forbidden: list[str] = []
+        self.malformed = False
+
+    def add(self, value: str, template: str | None = None, stored: str | None = None) -> None:
+        literal = escape(value)
+        self._parts.append((value, template or literal, stored or literal))
+
+    def texts(self) -> tuple[str, str, str]:
+        """Value, template and stored text."""
+        value, template, stored = map("".join, zip(*self._parts, strict=True))
+        return value, template, stored
+
+    @property
+    def too_long(self) -> bool:
+        return self.length > TEXT_MAX
+
+    @property
+    def rejected(self) -> bool:
+        return bool(self.missing or self.forbidden or self.malformed or self.too_long)
 
 
 def substitute_variables(
@@ -304,8 +324,7 @@ def substitute_variables(
         _visit(document, document.root, (), _Variables(environ, allowed))
 
 
-@dataclass(frozen=True, slots=True)
-class _Variables:
+class _Variables(NamedTuple):
     environ: Mapping[str, str]
     allowed: Collection[str] | None
 
@@ -337,53 +356,35 @@ def _fill_node(document: Document, node: YamlNode, path: KeyPath, variables: _Va
         document.problem(path, "has a ${ that names no variable", _HOW)
     if filled.too_long:
         document.problem(path, f"is longer than {TEXT_MAX:,} characters with its variables resolved")
-    node.variables = tuple(filled.variables)
-    node.refused = bool(filled.missing or filled.forbidden or filled.malformed or filled.too_long)
-    if filled.variables:
-        node.value = EnvironmentText(filled.value, filled.template, filled.stored)
-    else:
-        node.value = filled.value
+    node.variables, node.rejected = tuple(filled.variables), filled.rejected
+    value, template, stored = filled.texts()
+    node.value = EnvironmentText(value, template, stored) if filled.variables else value
 
 
 def _fill(text: str, given: _Variables) -> _Filled:
-    filled, environ = _Filled(), given.environ
-    values: list[str] = []
-    templates: list[str] = []
-    stored: list[str] = []
-    end, length = 0, len(text)
+    filled, end = _Filled(text), 0
     for match in _VARIABLE.finditer(text):
-        if length > TEXT_MAX:  # reported by the caller; a text may repeat one long variable
+        if filled.too_long:  # a text may repeat one long variable
             break
-        before = text[end : match.start()]
-        values.append(before)
-        templates.append(escape(before))
-        stored.append(escape(before))
+        filled.add(text[end : match.start()])
         end = match.end()
         name = match["name"]
         if match[0] == "$${":
-            values.append("${")
-            templates.append("$${")
-            stored.append("$${")
+            filled.add("${")
         elif name is None:
             filled.malformed = True
         elif given.allowed is not None and name not in given.allowed:
             filled.forbidden.append(name)
-        elif name in environ:
-            values.append(environ[name])
-            length += len(environ[name])
-            templates.append(f"${{{name}}}")
+        elif name in given.environ:
+            value, secret = given.environ[name], is_secret_name(name)
+            if secret:
+                register_secret(value)
+            filled.add(value, f"${{{name}}}", f"${{{name}}}" if secret else None)
+            filled.length += len(value)
             filled.variables.append(name)
-            if is_secret_name(name):
-                register_secret(environ[name])
-            stored.append(f"${{{name}}}" if is_secret_name(name) else escape(environ[name]))
         elif match["default"] is not None:
-            values.append(match["default"])
-            templates.append(escape(match["default"]))
-            stored.append(escape(match["default"]))
+            filled.add(match["default"])
         else:
             filled.missing.append(name)
-    filled.too_long = length > TEXT_MAX
-    filled.value = "".join([*values, text[end:]])
-    filled.template = "".join([*templates, escape(text[end:])])
-    filled.stored = "".join([*stored, escape(text[end:])])
+    filled.add(text[end:])
     return filled

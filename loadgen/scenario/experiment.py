@@ -5,7 +5,6 @@ Every problem is shown at once, those of the scenario and of each arm's override
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -23,35 +22,25 @@ from loadgen.model.warehouse import (
     size_name,
     snowflake_rates,
 )
-from loadgen.scenario.document import (
-    Document,
-    KeyPath,
-    Problem,
-    Scalar,
-    ScenarioProblems,
-    substitute_variables,
-)
-from loadgen.scenario.file import NAME_LENGTH_MAX, FileName, Version
-from loadgen.scenario.keys import key, section
-from loadgen.scenario.model import CheckText, LoadMode
-from loadgen.scenario.read import LoadedScenario, parse_scenario
-from loadgen.scenario.types import (
-    Boolean,
+from loadgen.model.workload import Scalar
+from loadgen.scenario.document import Document, KeyPath, Problem, ScenarioProblems, substitute_variables
+from loadgen.scenario.file import FileName, Version
+from loadgen.scenario.keys import (
     Duration,
     FreeText,
     Integer,
-    InvalidValue,
-    JsonSchema,
     Label,
-    Margin,
     Number,
-    OneOf,
+    ParsedText,
     ScalarValue,
+    Section,
     SqlName,
-    ValueType,
+    key,
 )
+from loadgen.scenario.model import NAME_LENGTH_MAX, CheckText, LoadMode
+from loadgen.scenario.read import LoadedScenario, compose, parse_scenario, read_text
 from loadgen.scenario.validation import CheckedFile, validate_as
-from loadgen.scenario.yaml_reader import compose, read_text
+from loadgen.values import dataclass
 
 ARMS_MAX = 8
 BLOCKS_MAX = 200
@@ -59,41 +48,44 @@ ARM_LENGTH_MAX = 40
 LABELS = ("experiment", "arm", "block", "attempt")  # of every run that an experiment makes
 
 
-class WarehouseSize(ValueType):
-    """As SHOW WAREHOUSES writes it: X-Small."""
-
-    def parse(self, value: object) -> str:
-        found = size_name(value) if isinstance(value, str) else None
-        if found is None:
-            raise InvalidValue("is not a size of warehouses", f"sizes are {', '.join(SIZES)}")
-        return found
-
-    def schema(self) -> JsonSchema:
-        return {"type": "string"}
+_PERCENT = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,6})?)\s*%")
 
 
+def _margin(text: str) -> float | None:
+    match = _PERCENT.fullmatch(text.strip())
+    return float(match[1]) / 100.0 if match is not None and 0.0 < float(match[1]) <= 100.0 else None
+
+
+Margin = Annotated[
+    float,
+    ParsedText(
+        read=_margin,
+        what="is not a margin",
+        how="write percent above 0% and at most 100%, such as 5%",
+        more={"pattern": r"^[0-9][0-9.]*\s*%$|\$\{"},
+    ),
+]
+# As SHOW WAREHOUSES writes it: X-Small.
+WarehouseSize = Annotated[
+    str, ParsedText(read=size_name, what="is not a size of warehouses", how=f"sizes are {', '.join(SIZES)}")
+]
 ScalingPolicy = StrEnum("ScalingPolicy", ["STANDARD", "ECONOMY"])
-Clusters = Annotated[int | None, Integer(low=1, high=300, nullable=True)]
+Clusters = Annotated[int, Integer(low=1, high=300)]
 
 
-@section
-class ArmWarehouse:
+class ArmWarehouse(Section):
     """The warehouse of an arm, or its name alone. Settings are changed before each measurement, and restored."""
 
     shorthand: ClassVar[str] = "name"
-    name: Annotated[str | None, SqlName(nullable=True)] = key(
-        default=None, description="Measure on this warehouse; null: on the scenario's."
-    )
-    create: Annotated[bool, Boolean()] = key(
-        default=False, description="Make this warehouse for the experiment, and drop it at the end."
-    )
-    size: Annotated[str | None, WarehouseSize(nullable=True)] = key(default=None, description="X-Small, Small, …")
-    generation: Annotated[int | None, Integer(low=1, high=2, nullable=True)] = key(default=None)
-    min_clusters: Clusters = key(default=None)
-    max_clusters: Clusters = key(default=None)
-    scaling_policy: Annotated[ScalingPolicy | None, OneOf(words=ScalingPolicy, nullable=True)] = key(default=None)
-    max_concurrency_level: Annotated[int | None, Integer(low=1, high=10_000, nullable=True)] = key(default=None)
-    query_acceleration: Annotated[bool | None, Boolean(nullable=True)] = key(default=None)
+    name: Annotated[str, SqlName()] | None = key("Measure on this warehouse; null: on the scenario's.", default=None)
+    create: bool = key("Make this warehouse for the experiment, and drop it at the end.", default=False)
+    size: WarehouseSize | None = key("X-Small, Small, …", default=None)
+    generation: Annotated[int, Integer(low=1, high=2)] | None = key(default=None)
+    min_clusters: Clusters | None = key(default=None)
+    max_clusters: Clusters | None = key(default=None)
+    scaling_policy: ScalingPolicy | None = key(default=None)
+    max_concurrency_level: Annotated[int, Integer(low=1, high=10_000)] | None = key(default=None)
+    query_acceleration: bool | None = key(default=None)
 
     @property
     def settings(self) -> dict[str, WarehouseValue]:
@@ -102,15 +94,14 @@ class ArmWarehouse:
         return {name: PROPERTIES[name].read(value) for name, value in given.items() if value is not None}
 
 
-@section
-class ArmSection:
+class ArmSection(Section):
     """One of the things to compare: changes of the scenario."""
 
     set: Mapping[str, Annotated[Scalar, ScalarValue()]] = key(
-        default={}, description="Values instead of the scenario's, as with --set: {load.connections: 64}."
+        "Values instead of the scenario's, as with --set: {load.connections: 64}.", default={}
     )
     warehouse: ArmWarehouse | None = key(
-        default=None, description="Another warehouse than the scenario's, or other settings of it."
+        "Another warehouse than the scenario's, or other settings of it.", default=None
     )
 
     @property
@@ -119,53 +110,47 @@ class ArmSection:
         return {} if self.warehouse is None else self.warehouse.settings
 
 
-@section
-class BlocksSection:
+class BlocksSection(Section):
     """Each block measures every arm once."""
 
     minimum: Annotated[int, Integer(low=2, high=BLOCKS_MAX)] = key(
-        default=4, description="No decision before this number of complete blocks."
+        "No decision before this number of complete blocks.", default=4
     )
     maximum: Annotated[int, Integer(low=2, high=BLOCKS_MAX)] = key(
-        default=20, description="The planned last block; blocks that do not count are included."
+        "The planned last block; blocks that do not count are included.", default=20
     )
 
 
-@section
-class BudgetSection:
+class BudgetSection(Section):
     """What the experiment may take. No block is begun that may exceed it."""
 
-    credits: Annotated[float | None, Number(low=0, high=10**6, above=True, nullable=True)] = key(
-        default=None, description="Credits of the warehouses under test, estimated; null: no limit."
+    credits: Annotated[float, Number(low=0, high=10**6, above=True)] | None = key(
+        "Credits of the warehouses under test, estimated; null: no limit.", default=None
     )
-    time_s: Annotated[float | None, Duration(low_s=1, high_s=30 * 86_400.0, nullable=True)] = key(
-        default=None, description="Null: no limit."
-    )
+    time_s: Annotated[float, Duration(low_s=1, high_s=30 * 86_400.0)] | None = key("Null: no limit.", default=None)
 
 
 Rates = Mapping[str, Annotated[float, Number(low=0, high=10**6)]]
 
 
-@section
-class RatesSection:
+class RatesSection(Section):
     """Credits per hour and cluster, by size: {X-Small: 1, Small: 2}."""
 
-    date: Annotated[str, FreeText(length_max=40)] = key(description="Of the consumption table: shown with prices.")
+    date: Annotated[str, FreeText(length_max=40)] = key("Of the consumption table: shown with prices.")
     gen1: Rates = key(default={})
     gen2: Rates = key(default={})
     snowpark_optimized: Rates = key(default={})
 
 
-@section
-class PriceSection:
+class PriceSection(Section):
     """How credits become a price."""
 
     credit: Annotated[float, Number(low=0, high=10**6, above=True)] = key(
-        default=1.0, description="Price of one credit; 1 shows prices in credits."
+        "Price of one credit; 1 shows prices in credits.", default=1.0
     )
-    currency: Annotated[str, Label(length_max=10)] = key(default="credits", description="Shown with prices: USD.")
-    cloud: Annotated[Cloud, OneOf(words=Cloud)] = key(default="aws", description="Rates of generation 2 depend on it.")
-    rates: RatesSection | None = key(default=None, description="Another table of rates; null: the built-in one.")
+    currency: Annotated[str, Label(length_max=10)] = key("Shown with prices: USD.", default="credits")
+    cloud: Cloud = key("Rates of generation 2 depend on it.", default="aws")
+    rates: RatesSection | None = key("Another table of rates; null: the built-in one.", default=None)
 
     @property
     def table(self) -> CreditRates:
@@ -176,31 +161,28 @@ class PriceSection:
         return CreditRates(date=self.rates.date, per_hour=named)
 
 
-@section
-class ExperimentFile:
+class ExperimentFile(Section):
     """An experiment."""
 
-    version: Annotated[int, Version()] = key(description="Version of the file format: 1.")
-    name: Annotated[str, Label(length_max=NAME_LENGTH_MAX)] = key(description="The name in reports.")
-    description: Annotated[str | None, FreeText(length_max=10_000, nullable=True)] = key(default=None)
-    scenario: Annotated[str, FileName()] = key(description="The scenario file, relative to this file.")
-    arms: dict[str, ArmSection] = key(description="What to compare, by name.")
+    version: Annotated[int, Version()] = key("Version of the file format: 1.")
+    name: Annotated[str, Label(length_max=NAME_LENGTH_MAX)] = key("The name in reports.")
+    description: Annotated[str, FreeText(length_max=10_000)] | None = key(default=None)
+    scenario: Annotated[str, FileName()] = key("The scenario file, relative to this file.")
+    arms: dict[str, ArmSection] = key("What to compare, by name.")
     reference: Annotated[str, Label(length_max=ARM_LENGTH_MAX)] = key(
-        description="The arm with which the others are compared first."
+        "The arm with which the others are compared first."
     )
-    metrics: dict[str, Annotated[float, Margin()]] = key(
-        description="What to compare, with the difference that does not matter: {p95: 5%, price: 3%}."
-    )
+    metrics: dict[str, Margin] = key("What to compare, with the difference that does not matter: {p95: 5%, price: 3%}.")
     limits: tuple[Annotated[ThresholdCheck, CheckText()], ...] = key(
-        default=[], description="What counts as served: statements of a measurement that holds them."
+        "What counts as served: statements of a measurement that holds them.", default=[]
     )
     blocks: BlocksSection = key(default=BlocksSection())
     washout_s: Annotated[float, Duration(high_s=3_600.0)] = key(
-        default="0s", description="Pause before each measurement; the scenario's warm-up follows."
+        "Pause before each measurement; the scenario's warm-up follows.", default="0s"
     )
     budget: BudgetSection = key(default=BudgetSection())
     price: PriceSection = key(default=PriceSection())
-    seed: Annotated[int, Integer(high=2**63 - 1)] = key(default=1, description="Of the order of arms.")
+    seed: Annotated[int, Integer(high=2**63 - 1)] = key("Of the order of arms.", default=1)
 
     @property
     def margins(self) -> dict[ExperimentMetric, float]:
@@ -235,40 +217,37 @@ def read_experiment(path: Path, *, environ: Mapping[str, str], text: str | None 
         _check(checked, file)
     arms: dict[str, LoadedScenario] = {}
     scenario = path.parent / (file.scenario if file is not None else "")
-    if file is not None and checked.fine(("scenario",), ("arms",)):
+    if file is not None and checked.fine("scenario", "arms"):
         arms = _arms(checked, file, scenario, environ)
     if document.problems or file is None:
-        raise ExperimentProblems(str(path), sorted(document.problems, key=lambda one: _position(one, str(path))))
+        raise ExperimentProblems(
+            str(path), sorted(document.problems, key=lambda one: (one.source != str(path), one.position()))
+        )
     warnings = dict.fromkeys([*document.warnings, *(one for arm in arms.values() for one in arm.warnings)])
     return LoadedExperiment(file=file, arms=arms, folder=scenario.resolve().parent, warnings=tuple(warnings))
-
-
-def _position(problem: Problem, source: str) -> tuple[bool, int, int]:
-    line, column = (problem.mark.line, problem.mark.column) if problem.mark is not None else (0, 0)
-    return problem.source != source, line, column
 
 
 # --- rules between keys ----------------------------------------------------------------------------------------------
 
 
 def _check(checked: CheckedFile[Any], file: ExperimentFile) -> None:
-    if checked.fine(("arms",)) and not 2 <= len(file.arms) <= ARMS_MAX:
-        checked.problem(("arms",), f"an experiment has 2 to {ARMS_MAX} arms", "give each a name", at_key=True)
+    if checked.fine("arms") and not 2 <= len(file.arms) <= ARMS_MAX:
+        checked.key_problem("arms", f"an experiment has 2 to {ARMS_MAX} arms", "give each a name")
     for name in file.arms:
         if not re.fullmatch(rf"[A-Za-z0-9_.-]{{1,{ARM_LENGTH_MAX}}}", name):
-            hint = "write letters, digits, underscores, dots and dashes, at most 40"
-            checked.problem(("arms", name), "is not the name of an arm", hint, at_key=True)
-    if checked.fine(("arms",), ("reference",)) and file.reference not in file.arms:
-        checked.problem(("reference",), "is not an arm", f"arms are {', '.join(map(printable, file.arms))}")
-    if checked.fine(("blocks",)) and file.blocks.minimum > file.blocks.maximum:
-        checked.problem(("blocks", "minimum"), f"is above maximum, {file.blocks.maximum}", "lower it, or raise maximum")
-    if checked.fine(("metrics",)) and not file.metrics:
-        checked.problem(("metrics",), "names nothing to compare", "write for example {p95: 5%}", at_key=True)
+            hint = f"write letters, digits, underscores, dots and dashes, at most {ARM_LENGTH_MAX}"
+            checked.key_problem(("arms", name), "is not the name of an arm", hint)
+    if checked.fine("arms", "reference") and file.reference not in file.arms:
+        checked.problem("reference", "is not an arm", f"arms are {', '.join(map(printable, file.arms))}")
+    if checked.fine("blocks") and file.blocks.minimum > file.blocks.maximum:
+        checked.problem("blocks.minimum", f"is above maximum, {file.blocks.maximum}", "lower it, or raise maximum")
+    if checked.fine("metrics") and not file.metrics:
+        checked.key_problem("metrics", "names nothing to compare", "write for example {p95: 5%}")
     for text in file.metrics:
         try:
             ExperimentMetric.parse(text)
         except InvalidMetric as error:
-            checked.problem(("metrics", text), error.what, error.hint, at_key=True)
+            checked.key_problem(("metrics", text), error.what, error.hint)
     _check_rates(checked, file)
 
 
@@ -279,7 +258,7 @@ def _check_rates(checked: CheckedFile[Any], file: ExperimentFile) -> None:
         for size in getattr(file.price.rates, kind.value):
             if size_name(size) is None:
                 path: KeyPath = ("price", "rates", kind.value, size)
-                checked.problem(path, "is not a size of warehouses", f"sizes are {', '.join(SIZES)}", at_key=True)
+                checked.key_problem(path, "is not a size of warehouses", f"sizes are {', '.join(SIZES)}")
 
 
 # --- arms ------------------------------------------------------------------------------------------------------------
@@ -292,7 +271,7 @@ def _arms(
     text = read_text(scenario)
     document = checked.document
     if isinstance(text, Problem):
-        checked.problem(("scenario",), text.what, "write its path relative to this file")
+        checked.problem("scenario", text.what, "write its path relative to this file")
         return {}
     arms: dict[str, LoadedScenario] = {}
     seen: set[Problem] = set()
@@ -328,7 +307,7 @@ class _Change:
 
     @property
     def source(self) -> str:
-        """How problems name it."""
+        """The source of its problems."""
         return printable(redact(f"--set {self.text}"), 60)
 
 
@@ -346,7 +325,7 @@ def _written(value: Scalar) -> str:
 
 
 def _placed(problem: Problem, changes: Sequence[_Change], document: Document) -> Problem:
-    """A problem with an override, at its place in the experiment file; others stay where they are."""
+    """A problem with an override, at its position in the experiment file; others are returned as they are."""
     change = next((one for one in changes if problem.mark is None and one.source == problem.source), None)
     if change is None:
         return problem
@@ -359,14 +338,14 @@ def _check_arm(checked: CheckedFile[Any], file: ExperimentFile, name: str, loade
     scenario, path = loaded.scenario, ("arms", name)
     if scenario.load.mode not in (LoadMode.CONCURRENCY, LoadMode.RATE):
         what = f"its load.mode is {scenario.load.mode}, and experiments measure one load"
-        checked.problem(path, what, "use mode concurrency or rate", at_key=True)
+        checked.key_problem(path, what, "use mode concurrency or rate")
     if any(threshold.abort for threshold in scenario.thresholds):
         what = "its scenario has a threshold that aborts the measurement"
-        checked.problem(path, what, "use limits of the experiment instead", at_key=True)
+        checked.key_problem(path, what, "use limits of the experiment instead")
     arm = file.arms[name].warehouse
     if arm is not None and arm.settings and scenario.target.warehouse is None:
         what = "changes settings of a warehouse that is not named"
-        checked.problem((*path, "warehouse"), what, "add name, or target.warehouse of the scenario", at_key=True)
+        checked.key_problem((*path, "warehouse"), what, "add name, or target.warehouse of the scenario")
     if arm is not None and arm.min_clusters and arm.max_clusters and arm.min_clusters > arm.max_clusters:
         what = f"is above max_clusters, {arm.max_clusters}"
         checked.problem((*path, "warehouse", "min_clusters"), what, "lower it, or raise the other")
@@ -392,10 +371,12 @@ def _check_arms_together(checked: CheckedFile[Any], file: ExperimentFile, arms: 
     for number, (name, loaded) in enumerate(arms.items()):
         if loaded.scenario.control != scenarios[0].control:
             hint = "one experiment has one control plane"
-            checked.problem(("arms", name), "has another control plane than the first arm", hint, at_key=True)
+            checked.key_problem(("arms", name), "has another control plane than the first arm", hint)
         if loaded.scenario.connection != scenarios[0].connection:
             what = "has another connection than the first arm"
-            checked.problem(("arms", name), what, "change target.warehouse, or use two accounts apart", at_key=True)
+            checked.key_problem(
+                ("arms", name), what, "change target.warehouse, or measure each account in a separate experiment"
+            )
         arm = file.arms[name].warehouse
         also = next((other for other in arms if other != name and used[other] == used[name]), None)
         if arm is not None and arm.create and also is not None:

@@ -1,41 +1,17 @@
-"""The whole scenario file: sections that only the file has, and all sections together."""
+"""The scenario file: the sections that only the file has, the whole file, and the typed Scenario made of it."""
 
+import dataclasses
 import re
-from typing import Annotated
+from collections.abc import Collection, Mapping, Sequence
+from typing import Annotated, Any, ClassVar
 
-from loadgen.model.capture import SessionReplay, WriteReplay
+from loadgen.model import workload as model
+from loadgen.model.capture import CaptureManifest, Replay, SessionReplay, WriteReplay
 from loadgen.model.workload import LENGTH_MAX as SQL_LENGTH_MAX
-from loadgen.model.workload import StatementKind
-from loadgen.scenario.generators import Generator
-from loadgen.scenario.keys import key, section
-from loadgen.scenario.model import (
-    OPEN_LOOP,
-    REPLAYED,
-    SEARCH,
-    Connections,
-    EnrichmentMode,
-    FindMaxSettings,
-    LoadKeys,
-    LoadMode,
-    OnWorkerLoss,
-    TableType,
-    Threshold,
-)
-from loadgen.scenario.settings import (
-    ConnectionPolicy,
-    ControlPlaneSettings,
-    EmbeddedSettings,
-    GuardrailSettings,
-    Notification,
-    OnOff,
-    OptionalLabel,
-    QueryLogSettings,
-    TargetSettings,
-    TimingSettings,
-    UserSessionSettings,
-)
-from loadgen.scenario.spawner import SpawnerSettings
-from loadgen.scenario.types import (
+from loadgen.model.workload import StatementKind, shape_of
+from loadgen.scenario import model as typed
+from loadgen.scenario.generators import Generator, RememberedGenerator, parameter
+from loadgen.scenario.keys import (
     Duration,
     FreeText,
     Integer,
@@ -43,13 +19,30 @@ from loadgen.scenario.types import (
     JsonSchema,
     Label,
     Number,
-    OneOf,
+    ParsedText,
+    Section,
     SqlName,
     ValueType,
+    declared_keys,
+    key,
 )
+from loadgen.scenario.model import (
+    OPEN_LOOP,
+    REPLAYED,
+    SEARCH,
+    Connections,
+    EnrichmentSection,
+    FindMaxSettings,
+    LoadKeys,
+    LoadMode,
+    ScenarioKeys,
+    TableType,
+    replay_s,
+    replay_statements,
+)
+from loadgen.scenario.settings import SLOW_SPAWNERS, SLOW_TIMING, LabelText
 
 VERSION = 1
-NAME_LENGTH_MAX = 128
 ROWS_MAX = 10**10
 
 
@@ -59,47 +52,40 @@ class FileName(ValueType):
     def parse(self, value: object) -> str:
         return str(FreeText(length_max=1_000).parse(value))
 
-    def schema(self) -> JsonSchema:
-        return {"type": "string"}
 
-
-@section
 class LoadSection(LoadKeys):
     """How much load, and for how long."""
 
     max_connections: Connections = key(
+        "Mode rate, and replay with sessions spread: the largest number of statements in flight.",
         default=64,
-        description="Mode rate, and replay with sessions spread: the largest number of statements in flight.",
         applies=OPEN_LOOP,
     )
-    max_lag_s: Annotated[float | None, Duration(low_s=0.001, nullable=True)] = key(
+    max_lag_s: Annotated[float, Duration(low_s=0.001)] | None = key(
+        "Modes rate and replay: drop (and count) statements that are later than this; null: send them late.",
         default=None,
-        description="Modes rate and replay: drop (and count) statements that are later than this; null: send them "
-        "late.",
         applies=OPEN_LOOP,
     )
     find_max: FindMaxSettings = key(default=FindMaxSettings(), applies=SEARCH)
-    capture: Annotated[str | None, FileName(nullable=True)] = key(
+    capture: Annotated[str, FileName()] | None = key(
+        "Mode replay: a folder that `loadgen capture` has written, in or below the scenario's folder.",
         default=None,
-        description="Mode replay: a folder that `loadgen capture` has written, in or below the scenario's folder.",
         applies=REPLAYED,
     )
     speed: Annotated[float, Number(low=0.01, high=1_000)] = key(
-        default=1, description="Mode replay: 2 sends everything in half the recorded time.", applies=REPLAYED
+        "Mode replay: 2 sends everything in half the recorded time.", default=1, applies=REPLAYED
     )
-    sessions: Annotated[SessionReplay, OneOf(words=SessionReplay)] = key(
-        default="keep",
-        description="Mode replay: keep: each recorded session in order on a separate connection; spread: the next free "
+    sessions: SessionReplay = key(
+        "Mode replay: keep: each recorded session in order on a separate connection; spread: the next free "
         "connection sends.",
+        default="keep",
         applies=REPLAYED,
     )
-    writes: Annotated[WriteReplay, OneOf(words=WriteReplay)] = key(
-        default="skip", description="Mode replay: skip sends reads only.", applies=REPLAYED
-    )
+    writes: WriteReplay = key("Mode replay: skip sends reads only.", default="skip", applies=REPLAYED)
     users: Connections = key(
-        default=1,
-        description="Mode replay: each recorded session is sent this number of times at the same moments, over "
+        "Mode replay: each recorded session is sent this number of times at the same moments, over "
         "separate connections; where values are pseudonyms, each time with other ones.",
+        default=1,
         applies=REPLAYED,
     )
 
@@ -108,7 +94,7 @@ class LoadSection(LoadKeys):
         """The largest number of connections of the run."""
         if self.mode is LoadMode.FIND_MAX:
             return self.find_max.maximum
-        if self.mode in (LoadMode.RATE, LoadMode.REPLAY):  # of kept sessions the capture knows how many there are
+        if self.is_open_loop:  # for kept sessions the capture has the number
             return self.max_connections
         return max((stage.connections for stage in self.stages if stage.connections), default=self.connections)
 
@@ -128,124 +114,104 @@ _TYPES = (
 _TYPE = re.compile(rf"(?:{_TYPES})(?:\s*\(\s*\d{{1,9}}(?:\s*,\s*\d{{1,3}})?\s*\))?")
 
 
-class ColumnType(ValueType):
-    """A data type. It becomes part of a CREATE TABLE, so nothing else is accepted."""
-
-    def parse(self, value: object) -> str:
-        if not isinstance(value, str) or not _TYPE.fullmatch(value.strip().upper()):
-            how = 'write for example "NUMBER(38,0)", VARCHAR or TIMESTAMP_NTZ'
-            raise InvalidValue("is not a data type that loadgen knows", how)
-        return value.strip()
-
-    def schema(self) -> JsonSchema:
-        return {"type": "string"}
+# It becomes part of a CREATE TABLE, so nothing else is accepted.
+ColumnType = Annotated[
+    str,
+    ParsedText(
+        read=lambda text: text.strip() if _TYPE.fullmatch(text.strip().upper()) else None,
+        what="is not a data type that loadgen knows",
+        how='write for example "NUMBER(38,0)", VARCHAR or TIMESTAMP_NTZ',
+    ),
+]
 
 
-@section
-class ColumnSection:
+class ColumnSection(Section):
     name: Annotated[str, SqlName()]
-    type: Annotated[str, ColumnType()] = key(description='For example "NUMBER(38,0)" or VARCHAR.')
-    primary_key: OnOff = key(default=False)
-    generate: Generator | None = key(default=None, description="The generator of the column's values; null: NULL.")
+    type: ColumnType = key('For example "NUMBER(38,0)" or VARCHAR.')
+    primary_key: bool = key(default=False)
+    generate: Generator | None = key("The generator of the column's values; null: NULL.", default=None)
 
 
-@section
-class IndexSection:
+class IndexSection(Section):
     columns: tuple[Annotated[str, SqlName()], ...]
 
 
-@section
-class TableSection:
+class TableSection(Section):
     """A table that `loadgen prepare` creates, or expects."""
 
     name: Annotated[str, SqlName(qualified=True)]
-    type: Annotated[TableType, OneOf(words=TableType)] = key(
-        default="hybrid", description="existing: the table must exist and is never changed."
-    )
-    rows: Annotated[int, Integer(high=ROWS_MAX)] = key(default=0, description="Number of rows to insert: 100k, 1m.")
+    type: TableType = key("existing: the table must exist and is never changed.", default="hybrid")
+    rows: Annotated[int, Integer(high=ROWS_MAX)] = key("Number of rows to insert: 100k, 1m.", default=0)
     columns: tuple[ColumnSection, ...] = key(default=[])
-    indexes: tuple[IndexSection, ...] = key(default=[], description="Secondary indexes of a hybrid table.")
+    indexes: tuple[IndexSection, ...] = key("Secondary indexes of a hybrid table.", default=[])
 
 
-@section
-class PrepareSection:
+class PrepareSection(Section):
     """What `loadgen prepare` creates before a run."""
 
     tables: tuple[TableSection, ...] = key(default=[])
-    statements: tuple[Annotated[str, FreeText()], ...] = key(
-        default=[], description="SQL to execute once after the tables."
-    )
+    statements: tuple[Annotated[str, FreeText()], ...] = key("SQL to execute once after the tables.", default=[])
 
 
-@section
-class PoolSection:
+class PoolSection(Section):
     """Values for parameters: the first column of a query, or a column of a CSV file."""
 
-    query: Annotated[str | None, FreeText(nullable=True)] = key(
-        default=None, description="A SELECT; with ORDER BY, its order is fixed."
+    query: Annotated[str, FreeText()] | None = key("A SELECT; with ORDER BY, its order is fixed.", default=None)
+    file: Annotated[str, FileName()] | None = key(
+        "A CSV file with a header, in or below the scenario's folder.", default=None
     )
-    file: Annotated[str | None, FileName(nullable=True)] = key(
-        default=None, description="A CSV file with a header, in or below the scenario's folder."
-    )
-    column: OptionalLabel = key(default=None, description="The column of the file; null: its only one.")
+    column: LabelText | None = key("The column of the file; null: its only one.", default=None)
 
 
-@section
-class ShardingSection:
+class ShardingSection(Section):
     """Disjoint keys for each worker: generators with `sharded: true`, and the generator `shard`."""
 
-    enabled: OnOff = key(default=False)
+    enabled: bool = key(default=False)
     total_partitions: Annotated[int, Integer(low=1, high=10**9)] = key(default=100)
     key_column: Annotated[str, SqlName()] = key(
-        default="ID", description="The column that key_range is about: one of a prepared table."
+        "The column that key_range is about: one of a prepared table.", default="ID"
     )
     key_range: tuple[Annotated[int, Integer(low=-(10**18))], ...] = key(
-        default=[1, 1_000_000], description="First and last key; the last is included."
+        "First and last key; the last is included.", default=[1, 1_000_000]
     )
 
 
 # --- workload --------------------------------------------------------------------------------------------------------
 
 
-@section
-class QuerySection:
+class QuerySection(Section):
     """One SQL text of a transaction."""
 
     sql: Annotated[str, FreeText(length_max=SQL_LENGTH_MAX)]
-    params: tuple[Generator, ...] = key(default=[], description="One generator for each ? in the SQL.")
+    params: tuple[Generator, ...] = key("One generator for each ? in the SQL.", default=[])
 
 
-@section
-class ExpectSection:
-    rows: Annotated[int, Integer(high=10**12)] = key(description="A statement with another number of rows fails.")
+class ExpectSection(Section):
+    rows: Annotated[int, Integer(high=10**12)] = key("A statement with another number of rows fails.")
 
 
-@section
-class StatementSection:
+class StatementSection(Section):
     """One entry of the mix: an SQL text, or a transaction of several."""
 
     name: Annotated[str, Label()]
-    kind: Annotated[StatementKind | None, OneOf(words=StatementKind, nullable=True)] = key(
-        default=None, description="read or write; null: derived from the SQL."
+    kind: StatementKind | None = key("read or write; null: derived from the SQL.", default=None)
+    weight: Annotated[int, Integer(high=1_000_000)] = key("Share of the mix.", default=1)
+    sql: Annotated[str, FreeText(length_max=SQL_LENGTH_MAX)] | None = key(
+        "One statement with ? for its parameters.", default=None
     )
-    weight: Annotated[int, Integer(high=1_000_000)] = key(default=1, description="Share of the mix.")
-    sql: Annotated[str | None, FreeText(length_max=SQL_LENGTH_MAX, nullable=True)] = key(
-        default=None, description="One statement with ? for its parameters."
-    )
-    params: tuple[Generator, ...] = key(default=[], description="One generator for each ? in the SQL.")
+    params: tuple[Generator, ...] = key("One generator for each ? in the SQL.", default=[])
     transaction: tuple[QuerySection, ...] | None = key(
-        default=None, description="Instead of sql: statements between BEGIN and COMMIT, measured as one sample."
+        "Instead of sql: statements between BEGIN and COMMIT, measured as one sample.", default=None
     )
     expect: ExpectSection | None = key(default=None)
-    session: OnOff = key(default=False, description="Execute it as one of the users of `sessions`.")
+    session: bool = key("Execute it as one of the users of `sessions`.", default=False)
 
 
-@section
-class WorkloadSection:
+class WorkloadSection(Section):
     """The statements to send."""
 
     think_time_s: Annotated[float, Duration(high_s=3_600)] = key(
-        default="0ms", description="Pause of each client between statements."
+        "Pause of each client between statements.", default="0ms"
     )
     statements: tuple[StatementSection, ...] = key(default=[])
 
@@ -263,46 +229,149 @@ class Version(ValueType):
         return {"const": VERSION}
 
 
-@section
-class EnrichmentSection:
-    """Server-side times from Snowflake's query history, joined after the run."""
-
-    enabled: Annotated[EnrichmentMode, OneOf(words=EnrichmentMode)] = key(
-        default="auto", description="auto: where the history has them; not for hybrid tables."
-    )
-
-
-@section
-class ScenarioFile:
+class ScenarioFile(ScenarioKeys):
     """A benchmark scenario of loadgen."""
 
-    version: Annotated[int, Version()] = key(description=f"Version of the file format: {VERSION}.")
-    name: Annotated[str, Label(length_max=NAME_LENGTH_MAX)] = key(description="The name in reports and trends.")
-    description: Annotated[str | None, FreeText(length_max=10_000, nullable=True)] = key(default=None)
-    labels: dict[str, Annotated[str, FreeText(length_max=1_000, empty=True)]] = key(
-        default={}, description="Texts to find runs by."
+    order: ClassVar[tuple[str, ...]] = (
+        *("version", "name", "description", "labels", "connection", "control", "target", "prepare", "values"),
+        *("workload", "sharding", "sessions", "seed", "load", "connections", "thresholds", "guardrails", "query_log"),
+        *("enrichment", "spawner", "on_worker_loss", "notify", "timing", "embedded"),
     )
-    connection: OptionalLabel = key(
-        default=None, description="embedded, or a name in connections.toml; null: the default one. -c overrides it."
-    )
-    control: ControlPlaneSettings = key(default=ControlPlaneSettings())
-    target: TargetSettings = key(default=TargetSettings())
+    version: Annotated[int, Version()] = key(f"Version of the file format: {VERSION}.")
     prepare: PrepareSection = key(default=PrepareSection())
-    values: dict[str, PoolSection] = key(default={}, description="Value pools, read once before the start.")
+    values: dict[str, PoolSection] = key("Value pools, read once before the start.", default={})
     workload: WorkloadSection = key(default=WorkloadSection())
     sharding: ShardingSection = key(default=ShardingSection())
-    sessions: UserSessionSettings = key(default=UserSessionSettings())
-    seed: Annotated[int, Integer(high=2**63 - 1)] = key(default=1, description="The same seed gives the same values.")
+    seed: Annotated[int, Integer(high=2**63 - 1)] = key("The same seed gives the same values.", default=1)
     load: LoadSection = key(default=LoadSection())
-    connections: ConnectionPolicy = key(default=ConnectionPolicy())
-    thresholds: tuple[Threshold, ...] = key(default=[], description="Checks that make the run fail (exit 10).")
-    guardrails: GuardrailSettings = key(default=GuardrailSettings())
-    query_log: QueryLogSettings = key(default=QueryLogSettings())
     enrichment: EnrichmentSection = key(default=EnrichmentSection())
-    spawner: SpawnerSettings = key(default=SpawnerSettings())
-    on_worker_loss: Annotated[OnWorkerLoss, OneOf(words=OnWorkerLoss)] = key(
-        default="fail", description="continue: continue with the remaining workers; the result is flagged."
+
+
+def build(file: ScenarioFile, given_timing: Collection[str], capture: CaptureManifest | None = None) -> typed.Scenario:
+    """The typed scenario; `given_timing` names the attributes of `timing` that the file sets, `capture` is what mode
+    replay sends."""
+    scenario = typed.Scenario(
+        **{name: getattr(file, name) for name in (one.attribute for one in declared_keys(ScenarioKeys).values())},
+        prepare=typed.Prepare(tables=tuple(map(_table, file.prepare.tables)), statements=file.prepare.statements),
+        pools=tuple(_pools(file)),
+        workload=_workload(file, capture),
+        load=load_of(file.load, capture),
+        enrichment=file.enrichment.enabled,
     )
-    notify: tuple[Notification, ...] = key(default=[], description="Messages at the end of a run.")
-    timing: TimingSettings = key(default=TimingSettings())
-    embedded: EmbeddedSettings = key(default=EmbeddedSettings())
+    if scenario.spawner.kind not in SLOW_SPAWNERS:
+        return scenario
+    slow = {name: value for name, value in SLOW_TIMING.items() if name not in given_timing}
+    return dataclasses.replace(scenario, timing=dataclasses.replace(scenario.timing, **slow))
+
+
+def _table(table: TableSection) -> typed.TableSpec:
+    columns = tuple(
+        typed.ColumnSpec(
+            name=column.name,
+            type=column.type,
+            primary_key=column.primary_key,
+            generate=None if column.generate is None else parameter(column.generate, {}),
+        )
+        for column in table.columns
+    )
+    indexes = tuple(index.columns for index in table.indexes)
+    return typed.TableSpec(name=table.name, type=table.type, rows=table.rows, columns=columns, indexes=indexes)
+
+
+def _pools(file: ScenarioFile) -> list[typed.Pool]:
+    pools: list[typed.Pool] = []
+    for name, pool in file.values.items():
+        if pool.query is not None:
+            pools.append(typed.QueryPool(name=name, query=pool.query))
+        elif pool.file is not None:
+            pools.append(typed.FilePool(name=name, file=pool.file, column=pool.column))
+    return pools
+
+
+def load_of(load: LoadSection, capture: CaptureManifest | None = None) -> typed.Load:
+    """The typed form of a load without problems."""
+    if capture is not None:
+        return _replayed(load, capture)
+    is_search = load.mode is typed.LoadMode.FIND_MAX
+    settled: dict[str, Any] = {
+        "connections": load.ceiling,
+        "duration_s": None if is_search else load.measured_s,
+        "rate_per_second": load.rate_per_second if load.mode is typed.LoadMode.RATE else None,
+    }
+    keys = {field.name: getattr(load, field.name) for field in dataclasses.fields(typed.LoadKeys)} | settled
+    return typed.Load(**keys, max_lag_s=load.max_lag_s, find_max=load.find_max if is_search else None)
+
+
+def _replayed(load: LoadSection, capture: CaptureManifest) -> typed.Load:
+    keeps = load.sessions is SessionReplay.KEEP
+    settled: dict[str, Any] = {
+        "connections": capture.sessions * load.users if keeps else load.max_connections,
+        "duration_s": replay_s(capture, load.speed),
+        "warmup_s": 0.0,
+    }
+    keys = {field.name: getattr(load, field.name) for field in dataclasses.fields(typed.LoadKeys)} | settled
+    replay = Replay(
+        capture=capture.statements_sha256,
+        speed=load.speed,
+        sessions=load.sessions,
+        writes=load.writes,
+        pseudonyms=capture.pseudonyms,
+        users=load.users,
+        folder=load.capture or "",
+        coverage=capture.coverage,
+    )
+    return typed.Load(**keys, max_lag_s=load.max_lag_s, replay=replay)
+
+
+def _workload(file: ScenarioFile, capture: CaptureManifest | None) -> model.Workload:
+    sharding = file.sharding
+    first, last = sharding.key_range
+    remembered = _remembered(file.workload.statements)
+    return model.Workload(
+        statements=replay_statements(capture, file.load.writes)
+        if capture is not None
+        else tuple(_statement(statement, remembered) for statement in file.workload.statements),
+        seed=file.seed,
+        think_time_s=file.workload.think_time_s,
+        sharding=model.Sharding(
+            total_partitions=sharding.total_partitions,
+            key_column=sharding.key_column,
+            keys=model.KeyRange(low=first, high=last + 1),
+        )
+        if sharding.enabled
+        else None,
+    )
+
+
+def _remembered(statements: Sequence[StatementSection]) -> dict[str, model.Parameter]:
+    """The generators of remembered values, by name."""
+    generators = [generator for statement in statements for _, params in _texts(statement) for generator in params]
+    return {
+        generator.remembered: parameter(generator.of, {})
+        for generator in generators
+        if isinstance(generator, RememberedGenerator) and generator.of is not None
+    }
+
+
+def _texts(statement: StatementSection) -> list[tuple[str, Sequence[Generator]]]:
+    if statement.sql is not None:
+        return [(statement.sql, statement.params)]
+    return [(query.sql, query.params) for query in statement.transaction or ()]
+
+
+def _statement(statement: StatementSection, remembered: Mapping[str, model.Parameter]) -> model.Statement:
+    texts = _texts(statement)
+    reads = all(shape_of(sql).reads for sql, _ in texts)
+    queries = [
+        model.Query(sql=sql, parameters=tuple(parameter(generator, remembered) for generator in params))
+        for sql, params in texts
+    ]
+    return model.Statement(
+        name=statement.name,
+        kind=statement.kind or (StatementKind.READ if reads else StatementKind.WRITE),
+        weight=statement.weight,
+        queries=tuple(queries),
+        transaction=statement.transaction is not None,
+        expected_rows=None if statement.expect is None else statement.expect.rows,
+        session=statement.session,
+    )

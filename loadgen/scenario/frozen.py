@@ -11,6 +11,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import re
 import types
 import typing
 from collections.abc import Mapping
@@ -25,18 +26,19 @@ from loadgen.model.workload import KeyRange, Parameter, Sharding, Statement, Wor
 from loadgen.scenario.document import resolve_template, template_of, variables_in
 from loadgen.scenario.model import FindMaxSettings, Load, LoadMode, LoadStage, Pool, Scenario
 from loadgen.scenario.settings import UserSessionSettings
+from loadgen.units import format_duration_s, format_rate_per_second
 
 Environment = Mapping[str, str] | None  # None: variables stay `${NAME}`, for showing
 
 _TYPE = "type"  # no class of a union may have a field of this name
-# Classes that stand in a union with others, and so need their name beside them.
+# Members of unions: stored with their name.
 _IN_UNIONS: frozenset[type] = frozenset(typing.get_args(Parameter)) | frozenset(typing.get_args(Pool))
 _RENAMED: dict[type, dict[str, str]] = {
     FindMaxSettings: {"step_s": "step_duration_seconds"},
     LoadStage: {"connections": "concurrent_connections"},
 }
-# Fields that are left out while they have their default, so that scenarios without them keep their stored form, and
-# with it what their runs are compared by.
+# Fields that are stored only when they differ from their default, so that scenarios without them keep their stored form
+# and their template id.
 _OPTIONAL: dict[type, frozenset[str]] = {
     Statement: frozenset({"session"}),
     LoadStage: frozenset({"name"}),
@@ -98,7 +100,7 @@ def _decode_scalar(kind: Any, data: Any, environ: Environment, where: str) -> An
             if issubclass(kind, datetime):
                 return datetime.fromisoformat(data)
         except ValueError:
-            pass  # raised below, with everything else that does not fit
+            pass  # raised below, as for every unusable value
     raise InvalidStoredScenario(f"the stored scenario has an unusable value at {where}")
 
 
@@ -117,7 +119,7 @@ def _decode_union(options: tuple[Any, ...], data: Any, environ: Environment, whe
 
 
 def _exactness(option: Any) -> int:
-    """JSON's own types first: 1 is an int although a float could hold it."""
+    """Sort key: types of JSON first, so that 1 is an int, not a float."""
     order = [types.NoneType, bool, int, float, str]
     return order.index(option) if option in order else len(order)
 
@@ -159,7 +161,7 @@ def _key(kind: type, name: str) -> str:
 
 
 def stored_name(name: str) -> str:
-    """Of a field: times are written out."""
+    """The stored name of a field: `_s` becomes `_seconds`."""
     return f"{name}econds" if name.endswith("_s") else name
 
 
@@ -177,7 +179,7 @@ LOAD_MODES = {
     LoadMode.FIND_MAX: "FIND_MAX_CONCURRENCY",
     LoadMode.REPLAY: "REPLAY",
 }
-# Keys that name a scenario and do not change what it measures.
+# Keys that do not change what a scenario measures.
 _NOT_MEASURED = ("name", "description", "labels")
 # Sections that are stored as the typed value has them.
 _SECTIONS = (
@@ -192,12 +194,12 @@ _LOAD_FIELDS = (
 
 
 def freeze(scenario: Scenario) -> str:
-    """The JSON text for RUN_STATUS.SCENARIO_CONFIG. Settle the number of workers first: workers.with_workers()."""
+    """The JSON text for RUN_STATUS.SCENARIO_CONFIG. The number of workers must be set: `with_workers`."""
     return json.dumps(frozen_config(scenario), ensure_ascii=False, separators=(",", ":"))
 
 
 def template_id(scenario: Scenario) -> str:
-    """What runs are compared by: the same for scenarios that differ in name, description and labels only."""
+    """The id by which runs are compared: the same for scenarios that differ in name, description and labels only."""
     measured = {key: value for key, value in frozen_config(scenario).items() if key not in _NOT_MEASURED}
     canonical = json.dumps(measured, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(canonical.encode("utf-8")).hexdigest()[:32]
@@ -342,3 +344,95 @@ class _Parts:
         if self._left:
             unknown = ", ".join(sorted(map(str, self._left))[:5])
             raise InvalidStoredScenario(f"the stored scenario has keys this loadgen does not know: {unknown}")
+
+
+# Scenarios in the keys of their files: stored ones, to show what differs between runs, and the origin of each value.
+#
+# Elements of lists go by their name, durations are texts; generators stay as they are stored. What is stored is
+# defined in `frozen`.
+
+# Of the stored `workload`; everything else in it is `load` in the file.
+_WORKLOAD = ("statements", "think_time_seconds")
+_MODES = {stored: mode.value for mode, stored in LOAD_MODES.items()}
+_FILE_KEYS = {
+    "load_mode": "mode",
+    "concurrent_connections": "connections",
+    "worker_group_count": "workers",
+    "rate_per_second": "rate",
+    "step_duration_seconds": "step",
+}
+_MOVED = (  # what keys begin with as stored, and in the file
+    ("workload.statements.", "workload.statements."),
+    ("workload.think_time", "workload.think_time"),
+    ("workload.seed.", "seed."),
+    ("workload.", "load."),
+    ("scaling.", "load."),
+    ("find_max.", "load.find_max."),
+    ("workers.", "load.workers."),
+    ("replay.", "load."),
+)
+# Shown as one value each.
+ONE_VALUE = frozenset({"generate", "params", "transaction", "thresholds", "stages", "indexes", "key_range"})
+_DEALT = ("planned", "recorded", "coverage")  # of a replay: made from its capture, never written
+_SECONDS = "_seconds"
+_MEMBER = re.compile(r"\[([^\]]*)\]")
+
+
+def as_written(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The sections of a scenario file. Lists whose elements have names are mappings by name."""
+    sections = {name: value for name, value in config.items() if name != "frozen_version"}
+    stored = dict(sections.pop("workload", {}))
+    workload = {name: stored.pop(name) for name in _WORKLOAD if name in stored}
+    load = {**stored, **sections.pop("scaling", {}), "find_max": sections.pop("find_max", None)}
+    if load.get("load_mode") == LOAD_MODES[LoadMode.RATE]:
+        load["max_connections"] = load.pop("concurrent_connections", None)
+    elif load.get("load_mode") == LOAD_MODES[LoadMode.FIND_MAX]:
+        load.pop("concurrent_connections", None)  # find_max.maximum
+    replay = sections.pop("replay", None)
+    if replay is not None:
+        load |= {name: value for name, value in replay.items() if name not in _DEALT}
+    workload["statements"] = [_file_statement(one) for one in workload.get("statements", ())]
+    pools = [{key: pool[key] for key in pool if key != "type"} for pool in sections.get("values", ())]  # query or file
+    sections |= {"values": pools, "seed": load.pop("seed", None), "workload": workload, "load": load}
+    return {_file_key(name): _as_value(name, value) for name, value in sections.items()}
+
+
+def key_as_written(stored: str) -> str:
+    """The same for one key: workload.statements[pay].weight, workload.duration_seconds, scaling.worker_group_count."""
+    key = _MEMBER.sub(r".\1", stored)
+    if key == "workload":  # a section of the file too
+        return key
+    before, after = next(((old, new) for old, new in _MOVED if f"{key}.".startswith(old)), ("", ""))
+    return ".".join(map(_file_key, (after + f"{key}."[len(before) :]).rstrip(".").split(".")))
+
+
+def _file_statement(stored: Mapping[str, Any]) -> dict[str, Any]:
+    written = {name: value for name, value in stored.items() if name not in ("queries", "transaction", "expected_rows")}
+    queries = [
+        {"sql": query["sql"], "params": query["parameters"]} if "parameters" in query else dict(query)
+        for query in stored.get("queries", ())
+    ]
+    if stored.get("expected_rows") is not None:
+        written["expect"] = {"rows": stored["expected_rows"]}
+    if stored.get("transaction"):
+        return {**written, "transaction": queries}
+    return written | (queries[0] if queries else {})
+
+
+def _file_key(name: str) -> str:
+    return _FILE_KEYS.get(name) or name.removesuffix(_SECONDS)
+
+
+def _as_value(name: str, value: Any) -> Any:
+    if name == "load_mode":
+        return _MODES.get(value, value)
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        write = format_rate_per_second if name == "rate_per_second" else format_duration_s
+        return write(value) if name == "rate_per_second" or name.endswith(_SECONDS) else value
+    if name in ONE_VALUE:
+        return value
+    if isinstance(value, Mapping):
+        return {_file_key(inner): _as_value(inner, one) for inner, one in value.items()}
+    if isinstance(value, list) and value and all(isinstance(one, Mapping) and "name" in one for one in value):
+        return {str(one["name"]): _as_value("", {key: one[key] for key in one if key != "name"}) for one in value}
+    return value

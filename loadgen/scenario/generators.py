@@ -22,29 +22,32 @@ distributions in loadgen.model.workload.
 """
 
 import math
+import re
 import typing
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any, ClassVar
 
 from loadgen.model import workload as model
 from loadgen.model.workload import PoolOrder, Scalar
-from loadgen.scenario.keys import AppliesWhen, first_key, is_section, key, section
-from loadgen.scenario.types import (
-    Boolean,
+from loadgen.scenario.keys import (
+    COUNT_PATTERN,
+    INTEGER_MAX,
+    AppliesWhen,
     FreeText,
     Integer,
-    IntegerOrNumber,
     InvalidValue,
     JsonSchema,
     Label,
     Number,
-    OneOf,
     ScalarValue,
-    UtcTimestamp,
+    Section,
     ValueType,
+    first_key,
+    is_section,
+    key,
 )
+from loadgen.values import dataclass
 
 CHOICES_MAX = 10_000
 TEXT_LENGTH_MAX = 1_000_000
@@ -56,8 +59,35 @@ _THETA_HELP = "Skew: 0.99 as in YCSB."
 
 Theta = Annotated[float, Number(low=0, high=0.9999, above=True)]
 Fraction = Annotated[float, Number(low=0, high=1, above=True)]
-Bound = Annotated[int | None, Integer(low=-(10**18), nullable=True)]
-Flag = Annotated[bool, Boolean()]
+Bound = Annotated[int, Integer(low=-INTEGER_MAX)]
+
+
+class IntegerOrNumber(ValueType):
+    """A bound of a range: an integer stays an integer."""
+
+    def parse(self, value: object) -> int | float:
+        if isinstance(value, float) or (isinstance(value, str) and re.search(r"[.eE][0-9+-]*$", value)):
+            return Number().parse(value)
+        return Integer(low=-INTEGER_MAX).parse(value)
+
+    def schema(self) -> JsonSchema:
+        return {"anyOf": [{"type": "number"}, {"type": "string", "pattern": rf"^-?{COUNT_PATTERN}$|\$\{{"}]}
+
+
+class UtcTimestamp(ValueType):
+    """A date or a timestamp; UTC unless it has an offset."""
+
+    def parse(self, value: object) -> datetime:
+        how = 'write it in quotes, like "2026-01-31" or "2026-01-31T18:30:00"'
+        try:
+            timestamp = datetime.fromisoformat(value) if isinstance(value, str) else None
+            if timestamp is not None and timestamp.tzinfo is not None:
+                timestamp = timestamp.astimezone(UTC).replace(tzinfo=None)
+        except (ValueError, OverflowError):
+            timestamp = None
+        if timestamp is None:
+            raise InvalidValue("is not a date or timestamp", how)
+        return timestamp
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,23 +144,20 @@ class NoSettings(ValueType):
         return {"type": "object", "additionalProperties": False}
 
 
-@section
-class LiteralGenerator:
-    literal: Annotated[Scalar, ScalarValue()] = key(description="Always this value.")
+class LiteralGenerator(Section):
+    literal: Annotated[Scalar, ScalarValue()] = key("Always this value.")
 
 
-@section
-class ChoiceGenerator:
-    choice: Annotated[ChoiceValues, ChoiceList()] = key(description="One of these values, or values with weights.")
+class ChoiceGenerator(Section):
+    choice: Annotated[ChoiceValues, ChoiceList()] = key("One of these values, or values with weights.")
 
 
-@section
-class KeyRangeSettings:
+class KeyRangeSettings(Section):
     """A range of integers, or this worker's part of sharding.key_range."""
 
-    min: Bound = key(default=None, description="The smallest value.")
-    max: Bound = key(default=None, description="The largest value; it is included.")
-    sharded: Flag = key(default=False, description="Draw from this worker's part of sharding.key_range instead.")
+    min: Bound | None = key("The smallest value.", default=None)
+    max: Bound | None = key("The largest value; it is included.", default=None)
+    sharded: bool = key("Draw from this worker's part of sharding.key_range instead.", default=False)
 
     def keys(self) -> model.KeyRange | None:
         """The typed range; None with sharded."""
@@ -139,15 +166,12 @@ class KeyRangeSettings:
         return model.KeyRange(low=self.min, high=self.max + 1)
 
 
-@section
-class UniformSettings:
-    min: Annotated[int | float | None, IntegerOrNumber(nullable=True)] = key(
-        default=None, description="The smallest value; integers unless one of the two has a fraction."
+class UniformSettings(Section):
+    min: Annotated[int | float, IntegerOrNumber()] | None = key(
+        "The smallest value; integers unless one of the two has a fraction.", default=None
     )
-    max: Annotated[int | float | None, IntegerOrNumber(nullable=True)] = key(
-        default=None, description="The largest value."
-    )
-    sharded: Flag = key(default=False, description="Draw from this worker's part of sharding.key_range instead.")
+    max: Annotated[int | float, IntegerOrNumber()] | None = key("The largest value.", default=None)
+    sharded: bool = key("Draw from this worker's part of sharding.key_range instead.", default=False)
 
     def parameter(self) -> model.Uniform | model.UniformFloat:
         """The typed form."""
@@ -157,18 +181,16 @@ class UniformSettings:
         return model.Uniform(keys=keys, sharded=self.sharded)
 
 
-@section
-class UniformGenerator:
-    uniform: UniformSettings = key(description="Every value of a range with equal probability.")
+class UniformGenerator(Section):
+    uniform: UniformSettings = key("Every value of a range with equal probability.")
 
 
-@section
-class NormalSettings:
+class NormalSettings(Section):
     mean: Annotated[float, Number()]
     stddev: Annotated[float, Number(low=0, above=True)]
-    min: Annotated[float | None, Number(nullable=True)] = key(default=None, description="Smaller ones: drawn again.")
-    max: Annotated[float | None, Number(nullable=True)] = key(default=None, description="Larger ones: drawn again.")
-    whole: Flag = key(default=False, description="Round to integers.")
+    min: Annotated[float, Number()] | None = key("Smaller ones: drawn again.", default=None)
+    max: Annotated[float, Number()] | None = key("Larger ones: drawn again.", default=None)
+    whole: bool = key("Round to integers.", default=False)
 
     def parameter(self) -> model.Normal:
         """The typed form."""
@@ -180,120 +202,98 @@ class NormalSettings:
         return self.min is None or self.max is None or math.ceil(self.min) <= math.floor(self.max)
 
 
-@section
-class NormalGenerator:
-    normal: NormalSettings = key(description="A normal distribution.")
+class NormalGenerator(Section):
+    normal: NormalSettings = key("A normal distribution.")
 
 
-@section
 class ZipfianSettings(KeyRangeSettings):
-    theta: Theta = key(default=_ZIPFIAN.theta, description=_THETA_HELP)
-    scrambled: Flag = key(default=_ZIPFIAN.scrambled, description="Spread the popular keys over the range.")
+    theta: Theta = key(_THETA_HELP, default=_ZIPFIAN.theta)
+    scrambled: bool = key("Spread the popular keys over the range.", default=_ZIPFIAN.scrambled)
 
 
-@section
-class ZipfianGenerator:
-    zipfian: ZipfianSettings = key(description="A few keys often, most keys rarely.")
+class ZipfianGenerator(Section):
+    zipfian: ZipfianSettings = key("A few keys often, most keys rarely.")
 
 
-@section
 class HotspotSettings(KeyRangeSettings):
-    hot_fraction: Fraction = key(default=_HOTSPOT.hot_fraction, description="This part of the keys, the first ones …")
-    hot_share: Fraction = key(default=_HOTSPOT.hot_share, description="… gets this part of the draws.")
+    hot_fraction: Fraction = key("This part of the keys, the first ones …", default=_HOTSPOT.hot_fraction)
+    hot_share: Fraction = key("… gets this part of the draws.", default=_HOTSPOT.hot_share)
 
 
-@section
-class HotspotGenerator:
-    hotspot: HotspotSettings = key(description="A part of the keys gets most of the draws.")
+class HotspotGenerator(Section):
+    hotspot: HotspotSettings = key("A part of the keys gets most of the draws.")
 
 
-@section
 class LatestSettings(KeyRangeSettings):
-    theta: Theta = key(default=_LATEST.theta, description=_THETA_HELP)
-    follows: Annotated[str | None, Label(nullable=True)] = key(
-        default=None, description="A statement with a sequence: its keys, of the same client, are the newest."
+    theta: Theta = key(_THETA_HELP, default=_LATEST.theta)
+    follows: Annotated[str, Label()] | None = key(
+        "A statement with a sequence: its keys, of the same client, are the newest.", default=None
     )
 
 
-@section
-class LatestGenerator:
-    latest: LatestSettings = key(description="Zipfian from the newest key backwards.")
+class LatestGenerator(Section):
+    latest: LatestSettings = key("Zipfian from the newest key backwards.")
 
 
-@section
-class SequenceSettings:
-    start: Bound = key(default=None, description=f"The first value; null: {model.Sequence().start}.")
-    sharded: Flag = key(default=False, description="Use this worker's part of sharding.key_range instead.")
+class SequenceSettings(Section):
+    start: Bound | None = key(f"The first value; null: {model.Sequence().start}.", default=None)
+    sharded: bool = key("Use this worker's part of sharding.key_range instead.", default=False)
 
 
-@section
-class SequenceGenerator:
-    sequence: SequenceSettings = key(description="Increasing and unique.")
+class SequenceGenerator(Section):
+    sequence: SequenceSettings = key("Increasing and unique.")
 
 
-@section
-class TextSettings:
-    length: Annotated[int, Integer(high=TEXT_LENGTH_MAX)] = key(
-        description="Number of characters; the smallest with max_length."
-    )
-    max_length: Annotated[int | None, Integer(high=TEXT_LENGTH_MAX, nullable=True)] = key(
-        default=None, description="The largest number of characters."
+class TextSettings(Section):
+    length: Annotated[int, Integer(high=TEXT_LENGTH_MAX)] = key("Number of characters; the smallest with max_length.")
+    max_length: Annotated[int, Integer(high=TEXT_LENGTH_MAX)] | None = key(
+        "The largest number of characters.", default=None
     )
     alphabet: Annotated[str, FreeText(length_max=ALPHABET_MAX)] = key(
-        default=_TEXT.alphabet, description="The characters to draw from."
+        "The characters to draw from.", default=_TEXT.alphabet
     )
 
 
-@section
-class TextGenerator:
-    text: TextSettings = key(description="Random characters.")
+class TextGenerator(Section):
+    text: TextSettings = key("Random characters.")
 
 
-@section
-class UuidGenerator:
-    uuid: Annotated[None, NoSettings()] = key(description="A random UUID.")
+class UuidGenerator(Section):
+    uuid: Annotated[None, NoSettings()] = key("A random UUID.")
 
 
-@section
-class TimestampSettings:
-    min: Annotated[datetime, UtcTimestamp()] = key(description='The earliest, in quotes: "2026-01-01".')
-    max: Annotated[datetime, UtcTimestamp()] = key(description="The end, which is not included.")
+class TimestampSettings(Section):
+    min: Annotated[datetime, UtcTimestamp()] = key('The earliest, in quotes: "2026-01-01".')
+    max: Annotated[datetime, UtcTimestamp()] = key("The end, which is not included.")
 
 
-@section
-class TimestampGenerator:
-    timestamp: TimestampSettings = key(description="Timestamps in UTC, all with equal probability.")
+class TimestampGenerator(Section):
+    timestamp: TimestampSettings = key("Timestamps in UTC, all with equal probability.")
 
 
-@section
-class PoolGenerator:
-    pool: Annotated[str, Label()] = key(description="A name under values.")
-    distribution: Annotated[PoolOrder, OneOf(words=PoolOrder)] = key(
-        default=_POOL.order.value, description="sequential: in order, each client its own stride; uniform; or zipfian."
+class PoolGenerator(Section):
+    pool: Annotated[str, Label()] = key("A name under values.")
+    distribution: PoolOrder = key(
+        "sequential: in order, each client its own stride; uniform; or zipfian.", default=_POOL.order.value
     )
     theta: Annotated[float, Number(low=0, high=0.9999, above=True, nullable=True, null_value=_POOL.theta)] = key(
+        f"With zipfian: skew; null: {_POOL.theta}.",
         default=None,
-        description=f"With zipfian: skew; null: {_POOL.theta}.",
         applies=AppliesWhen("distribution", (PoolOrder.ZIPFIAN,)),
     )
 
 
-@section
-class PreviousGenerator:
-    previous: Annotated[int, Integer(high=100_000)] = key(description="A parameter of the transaction so far, from 0.")
+class PreviousGenerator(Section):
+    previous: Annotated[int, Integer(high=100_000)] = key("A parameter of the transaction so far, from 0.")
 
 
-@section
-class RememberedGenerator:
-    remembered: Annotated[str, Label()] = key(description="The name of a value that a session keeps.")
-    of: "Generator | None" = key(default=None, description="The generator of the value; given once for each name.")
+class RememberedGenerator(Section):
+    remembered: Annotated[str, Label()] = key("The name of a value that a session keeps.")
+    of: "Generator | None" = key("The generator of the value; given once for each name.", default=None)
 
 
-@section
-class ShardGenerator:
-    shard: Annotated[None, NoSettings()] = key(
-        description="This worker's shard: its number modulo sharding.total_partitions."
-    )
+class ShardGenerator(Section):
+    shard: Annotated[None, NoSettings()] = key("This worker's shard: its number modulo sharding.total_partitions.")
 
 
 Generator = (

@@ -1,39 +1,48 @@
-"""A scenario, read and checked: frozen values that nothing inside checks again.
+"""A scenario, read and checked, and what follows from its load: workers, rates, the statements of a replay.
 
 Names of Snowflake objects are texts that `loadgen.snowflake.ident` accepts, as they were written. Times end in `_s`.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, ClassVar
 
-from loadgen.model.capture import Replay, SessionReplay
-from loadgen.model.threshold import (
-    InvalidThreshold,
-    ThresholdCheck,
-    ThresholdMetric,
-    parse_threshold,
+from loadgen.model.capture import CapturedTemplate, CaptureManifest, Replay, SessionReplay, StatementRole, WriteReplay
+from loadgen.model.threshold import InvalidThreshold, ThresholdCheck, ThresholdMetric, parse_threshold
+from loadgen.model.workload import ARRIVALS_MAX, Parameter, Query, Statement, StatementKind, Workload
+from loadgen.scenario.keys import (
+    AppliesWhen,
+    Duration,
+    FreeText,
+    Integer,
+    InvalidValue,
+    JsonSchema,
+    Label,
+    Number,
+    Rate,
+    Section,
+    ValueType,
+    key,
 )
-from loadgen.model.workload import Parameter, Workload
-from loadgen.scenario.keys import AppliesWhen, key, section
 from loadgen.scenario.settings import (
     ConnectionPolicy,
     ControlPlaneSettings,
     EmbeddedSettings,
     GuardrailSettings,
+    LabelText,
     Notification,
-    OnOff,
-    OptionalLabel,
     Percent,
     QueryLogSettings,
+    SpawnerSettings,
     TargetSettings,
     TimingSettings,
     UserSessionSettings,
 )
-from loadgen.scenario.spawner import SpawnerSettings
-from loadgen.scenario.types import Duration, Integer, InvalidValue, JsonSchema, Number, OneOf, Rate, ValueType
+from loadgen.values import dataclass
 
+NAME_LENGTH_MAX = 128
 EMBEDDED = "embedded"  # the connection that needs no account
 CONNECTIONS_MAX = 10_000
 WORKERS_MAX = 1_000
@@ -42,10 +51,10 @@ SEARCHING_PROCESSES_MAX = 64  # profile process: a search starts all of its work
 
 
 class LoadMode(StrEnum):
-    CONCURRENCY = "concurrency"  # closed loop: a number of connections, each sends when the last statement is done
-    RATE = "rate"  # open loop: statements per second on schedule, whether or not the last have returned
+    CONCURRENCY = "concurrency"  # closed loop: each connection sends when its previous statement has returned
+    RATE = "rate"  # open loop: statements are sent on schedule, whether or not earlier ones have returned
     FIND_MAX = "find_max"  # closed loop in steps, until a step fails
-    REPLAY = "replay"  # open loop: recorded statements at their recorded moments
+    REPLAY = "replay"  # open loop: recorded statements at their recorded times
 
 
 class WorkerProfile(StrEnum):
@@ -129,9 +138,7 @@ Pool = QueryPool | FilePool
 # --- load ------------------------------------------------------------------------------------------------------------
 
 Connections = Annotated[int, Integer(low=1, high=CONNECTIONS_MAX)]
-OptionalConnections = Annotated[int | None, Integer(low=1, high=CONNECTIONS_MAX, nullable=True)]
 Ramp = Annotated[float, Duration(high_s=86_400)]
-OptionalRate = Annotated[float | None, Rate(nullable=True)]
 
 CLOSED_LOOP = AppliesWhen("mode", (LoadMode.CONCURRENCY,))
 RATED = AppliesWhen("mode", (LoadMode.RATE,))
@@ -159,123 +166,103 @@ class WorkerCount(ValueType):
 
 
 def stage_name(number: int) -> str:
-    """Of a stage without a name, from 1."""
+    """The name of a stage that has none; numbers start at 1."""
     return f"stage {number}"
 
 
-@section
-class LoadStage:
+class LoadStage(Section):
     """A part of the measurement with its own level, reached by a linear ramp from the level before."""
 
-    duration_s: Annotated[float, Duration(low_s=0.1)] = key(description="Length of the stage.")
-    connections: OptionalConnections = key(default=None, description="Mode concurrency: the number of connections.")
-    rate_per_second: OptionalRate = key(default=None, description="Mode rate: 200/s.")
-    ramp_s: Ramp = key(default="0s", description="Part of the duration in which the level changes linearly.")
-    name: OptionalLabel = key(
-        default=None, description="For results and thresholds (peak.p95 < 50ms); null: stage 1, stage 2 …"
-    )
+    duration_s: Annotated[float, Duration(low_s=0.1)] = key("Length of the stage.")
+    connections: Connections | None = key("Mode concurrency: the number of connections.", default=None)
+    rate_per_second: Annotated[float, Rate()] | None = key("Mode rate: 200/s.", default=None)
+    ramp_s: Ramp = key("Part of the duration in which the level changes linearly.", default="0s")
+    name: LabelText | None = key("For results and thresholds (peak.p95 < 50ms); null: stage 1, stage 2 …", default=None)
 
 
-@section
-class FindMaxSettings:
+class FindMaxSettings(Section):
     """The search for the largest number of connections without a failed step."""
 
-    start: Connections = key(default=5, description="Connections of the first step.")
-    increment: Connections = key(default=10, description="Connections added by each step.")
-    step_s: Annotated[float, Duration(low_s=0.1, high_s=86_400)] = key(
-        default="30s", description="Measured time of each step."
-    )
+    start: Connections = key("Connections of the first step.", default=5)
+    increment: Connections = key("Connections added by each step.", default=10)
+    step_s: Annotated[float, Duration(low_s=0.1, high_s=86_400)] = key("Measured time of each step.", default="30s")
     settle_s: Annotated[float, Duration(high_s=3_600)] = key(
-        default="3s", description="Time before each step that is not measured."
+        "Time before each step that is not measured.", default="3s"
     )
-    maximum: Connections = key(default=500, description="The largest number of connections to try.")
-    qps_stability_pct: Percent = key(
-        default=5,
-        description="A step fails when throughput falls by more than this.",
-    )
+    maximum: Connections = key("The largest number of connections to try.", default=500)
+    qps_stability_pct: Percent = key("A step fails when throughput falls by more than this.", default=5)
     latency_stability_pct: Annotated[float, Number(low=0, high=10_000, above=True)] = key(
-        default=20,
-        description="A step fails when latency rises by more than this.",
+        "A step fails when latency rises by more than this.", default=20
     )
     max_error_rate_pct: Annotated[float, Number(low=0, high=100)] = key(
-        default=1, description="A step fails above this error rate."
+        "A step fails above this error rate.", default=1
     )
-    stop_on_queue: OnOff = key(default=True, description="A step in which statements are queued fails.")
-    refine: OnOff = key(default=True, description="Bisect between the best and the failed step.")
+    stop_on_queue: bool = key("A step in which statements are queued fails.", default=True)
+    refine: bool = key("Bisect between the best and the failed step.", default=True)
 
     def is_climbed(self, level: int) -> bool:
-        """Is it a level of the climb, and not one between two of them?"""
+        """Is it a level of the climb, not of the bisection between two levels?"""
         return level == self.maximum or (level - self.start) % self.increment == 0
 
 
-@section
-class LoadKeys:
+class LoadKeys(Section):
     """Keys of `load` that the file and the typed load share."""
 
-    mode: Annotated[LoadMode, OneOf(words=LoadMode)] = key(
-        default="concurrency",
-        description="concurrency: a fixed number of connections (closed loop); rate: statements per second on schedule "
+    mode: LoadMode = key(
+        "concurrency: a fixed number of connections (closed loop); rate: statements per second on schedule "
         "(open loop); find_max: search for the largest number of connections without a failed step; replay: send the "
         "statements of a capture at their recorded moments (open loop).",
+        default="concurrency",
     )
     connections: Connections = key(
-        default=32, description="Mode concurrency: the number of connections over all workers.", applies=CLOSED_LOOP
+        "Mode concurrency: the number of connections over all workers.", default=32, applies=CLOSED_LOOP
     )
-    min_connections: Connections = key(
-        default=1, description="Where a ramp begins; no level may be below it.", applies=NO_SCHEDULE
-    )
-    profile: Annotated[WorkerProfile, OneOf(words=WorkerProfile)] = key(
+    min_connections: Connections = key("Where a ramp begins; no level may be below it.", default=1, applies=NO_SCHEDULE)
+    profile: WorkerProfile = key(
+        f"process: one client per worker process, for isolation; with find_max at most {SEARCHING_PROCESSES_MAX}.",
         default="thread",
-        description="process: one client per worker process, for isolation; with find_max at most "
-        f"{SEARCHING_PROCESSES_MAX}.",
     )
-    pin: Annotated[CorePinning, OneOf(words=CorePinning)] = key(
-        default="auto", description="auto: each local worker on one core."
-    )
+    pin: CorePinning = key("auto: each local worker on one core.", default="auto")
     workers: Annotated[int | None, WorkerCount()] = key(
-        default="auto",
-        description=f"Processes; auto: one per {CONNECTIONS_PER_WORKER} connections, at most one per core.",
+        f"Processes; auto: one per {CONNECTIONS_PER_WORKER} connections, at most one per core.", default="auto"
     )
-    per_worker_connections: OptionalConnections = key(
-        default=None, description="Connections of each worker; null: an even split.", applies=TIMED
+    per_worker_connections: Connections | None = key(
+        "Connections of each worker; null: an even split.", default=None, applies=TIMED
     )
     warmup_s: Annotated[float, Duration()] = key(
-        default="10s", description="Load before the measurement, which is not measured.", applies=WARMED_UP
+        "Load before the measurement, which is not measured.", default="10s", applies=WARMED_UP
     )
     duration_s: Annotated[float | None, Duration(low_s=0.1)] = key(
-        default="60s", description="Length of the measurement.", applies=TIMED
+        "Length of the measurement.", default="60s", applies=TIMED
     )
     ramp_s: Ramp = key(
-        default="0s", description="Time in which the first level is reached linearly, from the start.", applies=TIMED
+        "Time in which the first level is reached linearly, from the start.", default="0s", applies=TIMED
     )
-    stages: tuple[LoadStage, ...] = key(
-        default=[], description="Parts of the measurement, each with its own level.", applies=TIMED
-    )
-    rate_per_second: OptionalRate = key(default=None, description="Mode rate: 500/s.", applies=RATED)
-    arrival: Annotated[ArrivalProcess, OneOf(words=ArrivalProcess)] = key(
+    stages: tuple[LoadStage, ...] = key("Parts of the measurement, each with its own level.", default=[], applies=TIMED)
+    rate_per_second: Annotated[float, Rate()] | None = key("Mode rate: 500/s.", default=None, applies=RATED)
+    arrival: ArrivalProcess = key(
+        "Mode rate: gaps between statements: poisson as of independent users, or uniform.",
         default="poisson",
-        description="Mode rate: gaps between statements: poisson as of independent users, or uniform.",
         applies=RATED,
     )
 
+    @property
+    def is_open_loop(self) -> bool:
+        """Are statements sent on schedule, whether or not earlier ones have returned?"""
+        return self.mode in OPEN_LOOP.values
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
 class Load(LoadKeys):
     """How much load, and for how long.
 
     `connections` is the ceiling of the run in every mode: load.connections or the largest stage, load.max_connections,
     find_max.maximum, the recorded sessions. `duration_s` is the measurement without warm-up: the sum of the stages;
-    None with find_max, which ends with its search. `workers` None: auto, see loadgen.scenario.load.
+    None with find_max, which ends with its search. `workers` None: auto, see `workers_of`.
     """
 
     max_lag_s: float | None = None
     find_max: FindMaxSettings | None = None
     replay: Replay | None = None
-
-    @property
-    def is_open_loop(self) -> bool:
-        """Are statements sent on schedule, whether or not earlier ones have returned?"""
-        return self.mode in (LoadMode.RATE, LoadMode.REPLAY)
 
     @property
     def keeps_sessions(self) -> bool:
@@ -303,23 +290,17 @@ class CheckText(ValueType):
         except InvalidThreshold as bad:
             raise InvalidValue(bad.what, bad.hint) from None
 
-    def schema(self) -> JsonSchema:
-        return {"type": "string"}
 
-
-@section
-class Threshold:
+class Threshold(Section):
     """A check over the whole measurement or over a window, or its text alone: p95 < 50ms."""
 
     shorthand: ClassVar[str] = "check"
-    check: Annotated[ThresholdCheck, CheckText()] = key(description="[statement.]metric op value, such as qps > 500.")
-    window_s: Annotated[float | None, Duration(low_s=1, nullable=True)] = key(
-        default=None, description="Judge the last seconds instead of the whole measurement."
+    check: Annotated[ThresholdCheck, CheckText()] = key("[statement.]metric op value, such as qps > 500.")
+    window_s: Annotated[float, Duration(low_s=1)] | None = key(
+        "Judge the last seconds instead of the whole measurement.", default=None
     )
-    after_s: Annotated[float, Duration()] = key(
-        default="0s", description="Judge only after this time of the measurement."
-    )
-    abort: OnOff = key(default=False, description="Stop the run when the check fails.")
+    after_s: Annotated[float, Duration()] = key("Judge only after this time of the measurement.", default="0s")
+    abort: bool = key("Stop the run when the check fails.", default=False)
 
 
 # Compared by identity: a file may have an equal one, and only `judged_thresholds` adds this one.
@@ -329,29 +310,48 @@ DEFAULT_THRESHOLD = Threshold(check=parse_threshold("error_rate < 5%"))
 # --- the whole -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scenario:
-    name: str
+class EnrichmentSection(Section):
+    """Server-side times from Snowflake's query history, joined after the run."""
+
+    enabled: EnrichmentMode = key("auto: where the history has them; not for hybrid tables.", default="auto")
+
+
+class ScenarioKeys(Section):
+    """Keys that the file and the typed scenario share."""
+
+    name: Annotated[str, Label(length_max=NAME_LENGTH_MAX)] = key("The name in reports and trends.")
+    description: Annotated[str, FreeText(length_max=10_000)] | None = key(default=None)
+    labels: Mapping[str, Annotated[str, FreeText(length_max=1_000, empty=True)]] = key(
+        "Texts to find runs by.", default={}
+    )
+    connection: LabelText | None = key(
+        "embedded, or a name in connections.toml; null: the default one. -c overrides it.", default=None
+    )
+    control: ControlPlaneSettings = key(default=ControlPlaneSettings())
+    target: TargetSettings = key(default=TargetSettings())
+    sessions: UserSessionSettings = key(default=UserSessionSettings())
+    connections: ConnectionPolicy = key(default=ConnectionPolicy())
+    thresholds: tuple[Threshold, ...] = key("Checks that make the run fail (exit 10).", default=[])
+    guardrails: GuardrailSettings = key(default=GuardrailSettings())
+    query_log: QueryLogSettings = key(default=QueryLogSettings())
+    spawner: SpawnerSettings = key(default=SpawnerSettings())
+    on_worker_loss: OnWorkerLoss = key(
+        "continue: continue with the remaining workers; the result is flagged.", default="fail"
+    )
+    # Not stored: messages are sent by the process that started the run.
+    notify: tuple[Notification, ...] = key("Messages at the end of a run.", default=[])
+    timing: TimingSettings = key(default=TimingSettings())
+    embedded: EmbeddedSettings = key(default=EmbeddedSettings())
+
+
+class Scenario(ScenarioKeys):
+    """What is measured, and how."""
+
     workload: Workload
     load: Load
-    description: str | None = None
-    labels: Mapping[str, str] = field(default_factory=dict)
-    connection: str | None = None  # None: the default connection
-    control: ControlPlaneSettings = field(default_factory=ControlPlaneSettings)
-    target: TargetSettings = field(default_factory=TargetSettings)
     prepare: Prepare = Prepare()
     pools: tuple[Pool, ...] = ()
-    sessions: UserSessionSettings = field(default_factory=UserSessionSettings)
-    connections: ConnectionPolicy = field(default_factory=ConnectionPolicy)
-    thresholds: tuple[Threshold, ...] = ()
-    guardrails: GuardrailSettings = field(default_factory=GuardrailSettings)
-    query_log: QueryLogSettings = field(default_factory=QueryLogSettings)
-    enrichment: EnrichmentMode = EnrichmentMode.AUTO
-    spawner: SpawnerSettings = field(default_factory=SpawnerSettings)
-    on_worker_loss: OnWorkerLoss = OnWorkerLoss.FAIL
-    notify: tuple[Notification, ...] = ()  # not stored: sent by the process that started the run
-    timing: TimingSettings = field(default_factory=TimingSettings)
-    embedded: EmbeddedSettings = field(default_factory=EmbeddedSettings)
+    enrichment: EnrichmentMode = EnrichmentSection().enabled
 
     @property
     def judged_stages(self) -> dict[str, int]:
@@ -366,3 +366,145 @@ class Scenario:
         errors = (ThresholdMetric.ERROR_RATE, ThresholdMetric.ERRORS)
         given = any(one.check.metric in errors and one.check.statement is None for one in self.thresholds)
         return self.thresholds if given or self.load.find_max is not None else (*self.thresholds, DEFAULT_THRESHOLD)
+
+
+def workers_of(load: Load, cores: int) -> int:
+    """The number of workers; `auto` is one per 25 connections, as many as there are cores, at least one."""
+    if load.workers is not None:
+        return load.workers
+    if load.profile is WorkerProfile.PROCESS:
+        return load.connections
+    if load.per_worker_connections is not None:
+        return load.connections // load.per_worker_connections
+    return max(1, min(cores, -(-load.connections // CONNECTIONS_PER_WORKER)))
+
+
+def with_workers(scenario: Scenario, cores: int) -> Scenario:
+    """The scenario with its number of workers settled, as it must be before a run is created."""
+    load = dataclasses.replace(scenario.load, workers=workers_of(scenario.load, cores))
+    return dataclasses.replace(scenario, load=load)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateStage:
+    """A rate for a time: constant, or changing linearly from `start_rate_per_second`."""
+
+    duration_s: float
+    rate_per_second: float
+    start_rate_per_second: float | None = None
+
+    def __post_init__(self) -> None:
+        rates = (self.rate_per_second, self.first_rate_per_second)
+        if not (0.0 <= self.duration_s < math.inf and min(rates) >= 0.0 and max(rates) < math.inf):
+            raise ValueError(f"a stage needs a duration and rates of 0 or more: {self}")
+        if not self.expected <= ARRIVALS_MAX:
+            raise ValueError(f"a stage has at most {ARRIVALS_MAX:,} arrivals: {self}")
+
+    @property
+    def first_rate_per_second(self) -> float:
+        return self.rate_per_second if self.start_rate_per_second is None else self.start_rate_per_second
+
+    @property
+    def expected(self) -> float:
+        """The area below the rate."""
+        if self.start_rate_per_second is None:
+            return self.duration_s * self.rate_per_second
+        return self.duration_s * (self.start_rate_per_second + self.rate_per_second) / 2.0
+
+    @property
+    def arrivals(self) -> int:
+        """The number of statements planned, over all workers."""
+        return math.floor(self.expected + 0.5)
+
+
+def planned_arrivals(stages: Sequence[RateStage]) -> int:
+    """The number of statements that these stages plan, over all workers."""
+    return sum(stage.arrivals for stage in stages)
+
+
+def rate_windows(load: Load) -> tuple[tuple[RateStage, ...], ...]:
+    """The rates of an open loop, one tuple per window: the warm-up (at the first level), then each stage.
+
+    The first level is reached from 0 in the load's ramp, which may last into the first stage; a stage without warm-up
+    before it may have its own ramp instead. Without warm-up its window is empty.
+    """
+    levels = [(stage.duration_s, _rate_of(stage), stage.ramp_s) for stage in load.levels]
+    if not levels:
+        raise ValueError("there are no rates in this mode of load")
+    duration_s, level, own_ramp_s = levels[0]
+    ramp_s = load.ramp_s or (0.0 if load.warmup_s else own_ramp_s)
+    if ramp_s > load.warmup_s:
+        reached = level * load.warmup_s / ramp_s
+        first = _window(load.warmup_s, 0.0, reached, load.warmup_s)
+        windows = [first, _window(duration_s, reached, level, ramp_s - load.warmup_s)]
+    else:
+        windows = [_window(load.warmup_s, 0.0, level, ramp_s), _window(duration_s, level, level, 0.0)]
+    for duration_s, rate, ramp_s in levels[1:]:
+        windows.append(_window(duration_s, level, rate, ramp_s))
+        level = rate
+    return tuple(windows)
+
+
+def _window(duration_s: float, before: float, rate: float, ramp_s: float) -> tuple[RateStage, ...]:
+    ramp = RateStage(duration_s=ramp_s, rate_per_second=rate, start_rate_per_second=before)
+    hold = RateStage(duration_s=max(0.0, duration_s - ramp_s), rate_per_second=rate)
+    return tuple(stage for stage in (ramp, hold) if stage.duration_s > 0.0)
+
+
+def _rate_of(stage: LoadStage) -> float:
+    if stage.rate_per_second is None:
+        raise ValueError("a stage of an open loop needs a rate")
+    return stage.rate_per_second
+
+
+TEMPLATES_MAX = 40  # that are measured separately; the others are measured together
+OTHERS = {
+    StatementRole.READ: "other_reads",
+    StatementRole.WRITE: "other_writes",
+    StatementRole.TRANSACTION: "transaction_control",
+}
+LASTING_MIN_S = 0.1
+_OTHER_SQL = "several"  # shown where one statement would be
+
+
+def replayed_roles(writes: WriteReplay) -> tuple[StatementRole, ...]:
+    """Roles of the statements that are sent and measured; session statements are sent, never measured."""
+    return tuple(OTHERS) if writes is WriteReplay.REPLAY else (StatementRole.READ,)
+
+
+def replay_s(capture: CaptureManifest, speed: float) -> float:
+    """The duration of a replay."""
+    return max(LASTING_MIN_S, capture.span_ms / 1000 / speed)
+
+
+def replay_statements(capture: CaptureManifest, writes: WriteReplay) -> tuple[Statement, ...]:
+    """The statements that results are made for: frequent templates, and the rest of each role together."""
+    roles = replayed_roles(writes)
+    own = [one for one in _named(capture).values() if one.role in roles and one.role in _KINDS][:TEMPLATES_MAX]
+    statements = [
+        Statement(name=one.name, kind=_KINDS[one.role], weight=one.count, queries=(Query(sql=one.sql),)) for one in own
+    ]
+    for role in roles:
+        rest = capture.roles.get(role.value, 0) - sum(one.count for one in own if one.role is role)
+        if rest > 0:
+            kind = _KINDS.get(role, StatementKind.WRITE)
+            statements.append(Statement(name=OTHERS[role], kind=kind, weight=rest, queries=(Query(sql=_OTHER_SQL),)))
+    return tuple(statements)
+
+
+def _named(capture: CaptureManifest) -> dict[str, CapturedTemplate]:
+    """By name, the most frequent first; a second one with the same name is measured with the others."""
+    found: dict[str, CapturedTemplate] = {}
+    for one in capture.templates:
+        found.setdefault(one.name, one)
+    return found
+
+
+_KINDS = {StatementRole.READ: StatementKind.READ, StatementRole.WRITE: StatementKind.WRITE}
+
+
+def statement_numbers(capture: CaptureManifest, statements: tuple[Statement, ...]) -> dict[str, int]:
+    """Numbers of statements by the id of their template, or by a name in OTHERS."""
+    names = {statement.name: number for number, statement in enumerate(statements)}
+    found = {one.id: names[one.name] for one in _named(capture).values() if one.name in names}
+    return found | {name: names[name] for name in OTHERS.values() if name in names}

@@ -1,40 +1,300 @@
-"""Reading a scenario: file → tree → variables → options → keys and types → checks → typed result."""
+"""Reading a scenario: file → tree → variables → options → keys and types → checks → typed result.
+
+YAML is read within limits. The tree is built from the parser's events, not by the library, so that size, depth and
+number of values are limited while reading: 10,000 brackets or an alias bomb cost no more than their first few. Anchors,
+aliases, merge keys, tags, several documents, dates, keys that are not texts and duplicate keys are problems; reading
+continues after them.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.events import (
+    AliasEvent,
+    CollectionEndEvent,
+    DocumentStartEvent,
+    MappingStartEvent,
+    NodeEvent,
+    ScalarEvent,
+)
+from ruamel.yaml.reader import ReaderError
+
 from loadgen.log import printable, redact
-from loadgen.scenario.build import build
-from loadgen.scenario.check_replay import check_replay
+from loadgen.scenario.check_data import check_replay
 from loadgen.scenario.checks import check
 from loadgen.scenario.document import (
     Document,
     EnvironmentText,
     KeyPath,
     MappingEntry,
+    NotAScalar,
     OptionText,
     Problem,
     ScenarioProblems,
+    SourcePosition,
     YamlNode,
     dotted,
+    resolve,
+    shown,
     substitute_variables,
     template_of,
 )
-from loadgen.scenario.file import ScenarioFile
-from loadgen.scenario.frozen import LOAD_MODES
+from loadgen.scenario.file import ScenarioFile, build
 from loadgen.scenario.generators import GENERATORS
 from loadgen.scenario.keys import applies_to, declared_keys, is_section, values_of
-from loadgen.scenario.model import EMBEDDED, LoadMode, Scenario
+from loadgen.scenario.model import EMBEDDED, Scenario
 from loadgen.scenario.settings import TimingSettings
 from loadgen.scenario.validation import CheckedDocument, validate
-from loadgen.scenario.yaml_reader import compose, read_text
-from loadgen.units import format_duration_s, format_rate_per_second
+from loadgen.values import dataclass
+
+BYTES_MAX = 1_000_000
+
+
+DEPTH_MAX = 32
+
+
+VALUES_MAX = 20_000  # keys and values together
+
+
+BRACKETS_MAX = 200  # open at once; the library's scanner needs quadratic time for them before it returns the first
+
+
+def read_text(path: Path) -> str | Problem:
+    """The text of a file, or the problem that prevents reading it. Reads at most BYTES_MAX."""
+
+    def problem(what: str, hint: str | None = None) -> Problem:
+        return Problem(source=str(path), mark=None, path=(), what=what, hint=hint)
+
+    try:
+        with path.open("rb") as file:
+            content = file.read(BYTES_MAX + 1)
+    except OSError as error:
+        inside = "name a scenario in it, such as scenario.yaml"
+        hint = inside if isinstance(error, IsADirectoryError) else "`loadgen init` writes a scenario to start from"
+        return problem(f"cannot be read: {error.strerror}", hint)
+    if len(content) > BYTES_MAX:
+        return problem(
+            f"is larger than {BYTES_MAX // 1_000_000} MB", "large lists of values belong in a CSV file: values"
+        )
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        return problem(f"is not UTF-8 text: line {line} has the byte 0x{content[error.start]:02x}", "save it as UTF-8")
+
+
+def compose(text: str, source: str) -> Document:
+    """Read one YAML document."""
+    document = Document(source)
+    composer = _Composer(document)
+    if _brackets(text) > BRACKETS_MAX:
+        composer.note(None, f"is nested more than {DEPTH_MAX} levels deep", _FLAT)
+        return document
+    try:
+        document.root = composer.compose(YAML(typ="safe", pure=True).parse(text))
+    except _StopReading:
+        pass  # its problem is noted
+    except ReaderError as error:
+        before = text[: error.position]
+        mark = SourcePosition(before.count("\n") + 1, len(before) - before.rfind("\n"))
+        composer.note(mark, "contains a control character, which YAML does not allow", "remove it")
+    except MarkedYAMLError as error:
+        composer.unreadable(error)
+    except (YAMLError, ValueError, OverflowError) as error:  # the last two: "\U99999999"
+        composer.note(composer.mark, f"cannot be read as YAML: {printable(str(error), 200)}")
+    return document
+
+
+_FLAT = "a scenario needs fewer than ten levels"
+
+
+_BRACKET = re.compile(r"[][{}]")
+
+
+def _brackets(text: str) -> int:
+    """The largest number of brackets open at once, those in texts included."""
+    depth = deepest = 0
+    for match in _BRACKET.finditer(text):
+        depth = depth + 1 if match[0] in "[{" else max(depth - 1, 0)
+        deepest = max(deepest, depth)
+    return deepest
+
+
+class _StopReading(Exception):
+    """Reading cannot continue, or would cost too much."""
+
+
+@dataclass(slots=True)
+class _Open:
+    """A mapping or list that is being read. `key` None: a key comes next."""
+
+    node: YamlNode
+    path: KeyPath
+    key: str | None = None
+    key_mark: SourcePosition | None = None
+    dropped: bool = False  # the next value has a rejected key
+
+
+class _Composer:
+    def __init__(self, document: Document) -> None:
+        self._document = document
+        self._open: list[_Open] = []
+        self._values = 0
+        self._root: YamlNode | None = None
+        self.mark: SourcePosition | None = None  # of the newest event
+
+    def note(self, mark: SourcePosition | None, what: str, hint: str | None = None) -> None:
+        problem = Problem(source=self._document.source, mark=mark, path=self._path(), what=what, hint=hint)
+        self._document.problems.append(problem)
+
+    def unreadable(self, error: MarkedYAMLError) -> None:
+        place = error.problem_mark or error.context_mark
+        mark = SourcePosition(place.line + 1, place.column + 1) if place else self.mark
+        said = " ".join(part for part in (error.problem, error.context) if part) or "syntax error"
+        hints = {
+            "\\t": "indent with spaces, never with tabs",
+            "but got '{'": "quote ${NAME} inside of braces and brackets",
+            "mapping values are not allowed": "quote a text that contains ': ', and check the indentation",
+            "cannot start any token": "quote a text that begins with a special character such as @ ` or %",
+            "alias": "quote a text that begins with *",
+            "quoted scalar": "a quote is not closed",
+        }
+        hint = next((hint for words, hint in hints.items() if words in said), "check indentation, colons and quotes")
+        self.note(mark, f"cannot be read as YAML: {printable(said, 200)}", hint)
+
+    def compose(self, events: Iterable[Any]) -> YamlNode | None:
+        documents = 0
+        for event in events:
+            self.mark = SourcePosition(event.start_mark.line + 1, event.start_mark.column + 1)
+            if isinstance(event, DocumentStartEvent):
+                documents += 1
+                self._begin(event, documents)
+            elif isinstance(event, CollectionEndEvent):
+                self._open.pop()
+            elif isinstance(event, NodeEvent):
+                self._add(event)
+        if self._root is None or self._root.value is None:
+            self.note(None, "is empty", "`loadgen init` writes a scenario to start from")
+        return self._root
+
+    def _begin(self, event: DocumentStartEvent, documents: int) -> None:
+        if documents > 1:
+            self.note(self.mark, "holds more than one document", "write each scenario to its own file, without ---")
+            raise _StopReading
+        if event.version not in (None, (1, 2)) or event.tags:
+            self.note(self.mark, "has a % directive, which is not supported", "remove it; files are read as YAML 1.2")
+
+    def _add(self, event: NodeEvent) -> None:
+        self._values += 1
+        if self._values > VALUES_MAX:
+            self.note(self.mark, f"has more than {VALUES_MAX:,} keys and values", "large lists belong in a CSV file")
+            raise _StopReading
+        parent = self._open[-1] if self._open else None
+        if parent is not None and isinstance(parent.node.value, dict) and parent.key is None and not parent.dropped:
+            self._add_key(event, parent)
+            return
+        node, path = self._node(event), self._path()
+        if parent is None:
+            self._root = node
+        elif isinstance(parent.node.value, list):
+            parent.node.value.append(node)
+        elif isinstance(parent.node.value, dict):
+            if not parent.dropped and parent.key is not None:
+                parent.node.value[parent.key] = MappingEntry(parent.key_mark, node)
+            parent.key, parent.dropped = None, False
+        if not isinstance(event, (ScalarEvent, AliasEvent)):
+            self._begin_inner(node, path)
+
+    def _begin_inner(self, node: YamlNode, path: KeyPath) -> None:
+        if len(self._open) >= DEPTH_MAX:
+            self._open.clear()  # a path of 32 parts is not readable
+            self.note(self.mark, f"is nested more than {DEPTH_MAX} levels deep", _FLAT)
+            raise _StopReading
+        self._open.append(_Open(node, path))
+
+    def _add_key(self, event: NodeEvent, parent: _Open) -> None:
+        assert isinstance(parent.node.value, dict)
+        parent.dropped = True  # until the key is accepted
+        if not isinstance(event, ScalarEvent):
+            self.note(self.mark, "a key must be a text", "lists, mappings and aliases cannot be keys")
+            node = self._node(event)
+            if not isinstance(event, AliasEvent):
+                self._begin_inner(node, parent.path)
+            return
+        key = _joined(event.value)
+        self._reject_decorations(event)
+        if event.implicit[0] and key == "<<":
+            self.note(self.mark, "merge keys (<<) are not supported", "write the keys out")
+        elif event.implicit[0] and not _is_text(key):
+            self.note(self.mark, f"the key {shown(key)} is not a text", f'quote it: "{printable(key, 20)}"')
+        elif key in parent.node.value:
+            first = parent.node.value[key].mark
+            line = f" on line {first.line}" if first else ""
+            self.note(self.mark, f"the key {shown(key)} is there twice, first{line}", "remove one of them")
+        else:
+            parent.key, parent.key_mark, parent.dropped = key, self.mark, False
+
+    def _node(self, event: NodeEvent) -> YamlNode:
+        self._reject_decorations(event)
+        if isinstance(event, AliasEvent):
+            self.note(
+                self.mark, "aliases (*name) are not supported", "write the value out; quote a text with a * first"
+            )
+            return YamlNode(self.mark, None, f"*{event.anchor}", rejected=True)
+        if isinstance(event, MappingStartEvent):
+            return YamlNode(self.mark, {})
+        if not isinstance(event, ScalarEvent):
+            return YamlNode(self.mark, [])
+        text = _joined(event.value)
+        if not event.implicit[0]:
+            return YamlNode(self.mark, text, text or '""')
+        try:
+            return YamlNode(self.mark, resolve(text), text)
+        except NotAScalar as error:
+            self.note(self.mark, f"{error}, got {shown(text)}")
+            return YamlNode(self.mark, text, text, rejected=True)
+
+    def _reject_decorations(self, event: NodeEvent) -> None:
+        if isinstance(event, AliasEvent):
+            return
+        if event.anchor is not None:
+            self.note(self.mark, "anchors (&name) are not supported", "write the value out where it is needed")
+        if getattr(event, "tag", None) is not None:
+            self.note(self.mark, "tags (!name) are not supported", "quote a text that begins with !")
+
+    def _path(self) -> KeyPath:
+        """The path of the next value."""
+        if not self._open:
+            return ()
+        parent = self._open[-1]
+        if isinstance(parent.node.value, list):
+            return (*parent.path, len(parent.node.value))
+        return parent.path if parent.key is None else (*parent.path, parent.key)
+
+
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+def _joined(text: str) -> str:
+    """With surrogate pairs joined, which JSON writes for 😀; a lone surrogate stays, and is rejected later."""
+    if not _SURROGATES.search(text):
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+
+
+def _is_text(key: str) -> bool:
+    try:
+        return isinstance(resolve(key), str)
+    except NotAScalar:
+        return False
+
 
 TEXT_MAX = 100_000  # characters of one --set
 PARTS_MAX = 16  # of a path
@@ -136,7 +396,7 @@ _UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedScenario:
-    """A scenario that can run, with where its values came from."""
+    """A scenario that can run, with the origin of its values."""
 
     scenario: Scenario
     file: ScenarioFile
@@ -146,11 +406,7 @@ class LoadedScenario:
 
 
 def read_scenario(
-    path: Path,
-    *,
-    overrides: Sequence[str] = (),
-    environ: Mapping[str, str],
-    variables: Collection[str] | None = None,
+    path: Path, *, overrides: Sequence[str] = (), environ: Mapping[str, str], variables: Collection[str] | None = None
 ) -> LoadedScenario:
     """Read and check a file. Raises ScenarioProblems with everything that is wrong with it."""
     text = read_text(path)
@@ -170,8 +426,8 @@ def parse_scenario(
     environ: Mapping[str, str],
     variables: Collection[str] | None = None,
 ) -> LoadedScenario:
-    """The same for a text; files of value pools are looked for in `folder`, if there is one. Only `variables` may be
-    used, when they are given."""
+    """Read and check a text. Files of value pools are searched in `folder`, if given. Only `variables` may be used,
+    if they are given."""
     document = compose(text, source)
     substitute_variables(document, environ, variables)
     apply_overrides(document, overrides)
@@ -179,13 +435,13 @@ def parse_scenario(
     capture = check_replay(checked, folder)
     check(checked, folder, capture)
     if document.problems or checked.file is None:
-        raise ScenarioProblems(source, sorted(document.problems, key=_position))
+        raise ScenarioProblems(source, sorted(document.problems, key=Problem.position))
     return LoadedScenario(
         scenario=build(checked.file, _given_timing(checked), capture),
         file=checked.file,
         document=document,
         text=text,
-        warnings=tuple(sorted(document.warnings, key=_position)),
+        warnings=tuple(sorted(document.warnings, key=Problem.position)),
     )
 
 
@@ -219,102 +475,6 @@ def _settled(node: YamlNode, path: KeyPath) -> Any:
     if isinstance(value, EnvironmentText) and path[0] == "notify" and path[-1] in ("webhook", "ping"):
         return value.template
     return template_of(value) if isinstance(value, str) else value
-
-
-def _position(problem: Problem) -> tuple[int, int]:
-    return (problem.mark.line, problem.mark.column) if problem.mark is not None else (0, 0)
-
-
-# Scenarios in the keys of their files: stored ones, to show what differs between runs, and the origin of each value.
-#
-# Elements of lists go by their name, durations are texts; generators stay as they are stored. What is stored is
-# defined in `frozen`.
-
-# Of the stored `workload`; everything else in it is `load` in the file.
-_WORKLOAD = ("statements", "think_time_seconds")
-_MODES = {stored: mode.value for mode, stored in LOAD_MODES.items()}
-_RENAMED = {
-    "load_mode": "mode",
-    "concurrent_connections": "connections",
-    "worker_group_count": "workers",
-    "rate_per_second": "rate",
-    "step_duration_seconds": "step",
-}
-_MOVED = (  # what keys begin with as stored, and in the file
-    ("workload.statements.", "workload.statements."),
-    ("workload.think_time", "workload.think_time"),
-    ("workload.seed.", "seed."),
-    ("workload.", "load."),
-    ("scaling.", "load."),
-    ("find_max.", "load.find_max."),
-    ("workers.", "load.workers."),
-    ("replay.", "load."),
-)
-# Shown as one value each.
-ONE_VALUE = frozenset({"generate", "params", "transaction", "thresholds", "stages", "indexes", "key_range"})
-_DEALT = ("planned", "recorded", "coverage")  # of a replay: made from its capture, never written
-_SECONDS = "_seconds"
-_MEMBER = re.compile(r"\[([^\]]*)\]")
-
-
-def as_written(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The sections of a scenario file. Lists whose elements have names are mappings by name."""
-    sections = {name: value for name, value in config.items() if name != "frozen_version"}
-    stored = dict(sections.pop("workload", {}))
-    workload = {name: stored.pop(name) for name in _WORKLOAD if name in stored}
-    load = {**stored, **sections.pop("scaling", {}), "find_max": sections.pop("find_max", None)}
-    if load.get("load_mode") == LOAD_MODES[LoadMode.RATE]:
-        load["max_connections"] = load.pop("concurrent_connections", None)
-    elif load.get("load_mode") == LOAD_MODES[LoadMode.FIND_MAX]:
-        load.pop("concurrent_connections", None)  # find_max.maximum
-    replay = sections.pop("replay", None)
-    if replay is not None:
-        load |= {name: value for name, value in replay.items() if name not in _DEALT}
-    workload["statements"] = [_statement(one) for one in workload.get("statements", ())]
-    pools = [{key: pool[key] for key in pool if key != "type"} for pool in sections.get("values", ())]  # query or file
-    sections |= {"values": pools, "seed": load.pop("seed", None), "workload": workload, "load": load}
-    return {_key(name): _as_value(name, value) for name, value in sections.items()}
-
-
-def key_as_written(stored: str) -> str:
-    """The same for one key: workload.statements[pay].weight, workload.duration_seconds, scaling.worker_group_count."""
-    key = _MEMBER.sub(r".\1", stored)
-    if key == "workload":  # a section of the file too
-        return key
-    before, after = next(((old, new) for old, new in _MOVED if f"{key}.".startswith(old)), ("", ""))
-    return ".".join(map(_key, (after + f"{key}."[len(before) :]).rstrip(".").split(".")))
-
-
-def _statement(stored: Mapping[str, Any]) -> dict[str, Any]:
-    written = {name: value for name, value in stored.items() if name not in ("queries", "transaction", "expected_rows")}
-    queries = [
-        {"sql": query["sql"], "params": query["parameters"]} if "parameters" in query else dict(query)
-        for query in stored.get("queries", ())
-    ]
-    if stored.get("expected_rows") is not None:
-        written["expect"] = {"rows": stored["expected_rows"]}
-    if stored.get("transaction"):
-        return {**written, "transaction": queries}
-    return written | (queries[0] if queries else {})
-
-
-def _key(name: str) -> str:
-    return _RENAMED.get(name) or name.removesuffix(_SECONDS)
-
-
-def _as_value(name: str, value: Any) -> Any:
-    if name == "load_mode":
-        return _MODES.get(value, value)
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        write = format_rate_per_second if name == "rate_per_second" else format_duration_s
-        return write(value) if name == "rate_per_second" or name.endswith(_SECONDS) else value
-    if name in ONE_VALUE:
-        return value
-    if isinstance(value, Mapping):
-        return {_key(inner): _as_value(inner, one) for inner, one in value.items()}
-    if isinstance(value, list) and value and all(isinstance(one, Mapping) and "name" in one for one in value):
-        return {str(one["name"]): _as_value("", {key: one[key] for key in one if key != "name"}) for one in value}
-    return value
 
 
 VALUE_SHOWN = 100  # characters
@@ -353,7 +513,9 @@ def _walk(document: Document, section: Any, path: KeyPath) -> Iterator[tuple[Key
             yield from _walk_container(document, value, place)
         elif entry is not None and (entry.node.value is not None or declared.default is None):
             yield place, _setting(document, place, entry.node)
-        elif declared.default is not None or len(place) < 4 or name == "kind":  # others: alternatives, not chosen
+        elif (
+            declared.default is not None or len(place) < 4 or name == "kind"
+        ):  # the rest: alternatives that were not chosen
             yield place, EffectiveValue(path=dotted(place), value=_written(declared.default), origin=_DEFAULT)
 
 
@@ -407,7 +569,7 @@ def _written(default: Any) -> str:
 
 
 def _matters(path: KeyPath, loaded: LoadedScenario) -> bool:
-    """Has the value an effect in this scenario? Defaults of unused sections have none."""
+    """Does the value have an effect in this scenario? Defaults of unused sections have none."""
     file = loaded.file
     key = path[-1] if len(path) == 2 else path[1] if len(path) > 1 else ""
     match path[0]:
@@ -421,7 +583,7 @@ def _matters(path: KeyPath, loaded: LoadedScenario) -> bool:
         case "workload":
             if path[-1] == "session":
                 return file.sessions.count > 0
-            return key != "think_time" or file.load.mode not in (LoadMode.RATE, LoadMode.REPLAY)
+            return key != "think_time" or not file.load.is_open_loop
         case "sharding":
             return file.sharding.enabled or key == "enabled"
         case "embedded":

@@ -11,6 +11,7 @@ from loadgen.scenario.experiment import ExperimentFile
 from loadgen.scenario.file import ScenarioFile
 from loadgen.scenario.keys import (
     REQUIRED,
+    JsonSchema,
     KeyDeclaration,
     declared_keys,
     element_type,
@@ -19,7 +20,6 @@ from loadgen.scenario.keys import (
     options_of,
     value_type_of,
 )
-from loadgen.scenario.types import JsonSchema
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 

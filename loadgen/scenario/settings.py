@@ -1,4 +1,4 @@
-"""Sections that a file and the typed Scenario share: each key is declared once, with type, default and help."""
+"""Sections that the file and the typed Scenario share: where workers run, sessions, limits, timing and others."""
 
 import re
 from collections.abc import Mapping
@@ -10,10 +10,8 @@ from loadgen.log import register_secret
 from loadgen.model.run import CONTROL_WAREHOUSE
 from loadgen.model.workload import Scalar
 from loadgen.scenario.document import EnvironmentText
-from loadgen.scenario.keys import AppliesWhen, key, section
-from loadgen.scenario.spawner import SpawnerKind
-from loadgen.scenario.types import (
-    Boolean,
+from loadgen.scenario.keys import (
+    AppliesWhen,
     Duration,
     FreeText,
     Integer,
@@ -21,52 +19,199 @@ from loadgen.scenario.types import (
     JsonSchema,
     Label,
     Number,
-    OneOf,
+    ParsedText,
     ScalarValue,
+    Section,
     SqlName,
     ValueType,
+    key,
 )
 from loadgen.units import format_duration_s, parse_duration_s
+
+OWN_LABELS = "loadgen-"  # prefix of the labels by which loadgen finds its Jobs and pods
+_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?")
+_DOTTED_NAME = re.compile(rf"{_NAME.pattern}(?:\.{_NAME.pattern})*")
+_WORD = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?")
+_QUANTITY = re.compile(r"[0-9]+(?:\.[0-9]+)?(?:[mkMGTPE]|[KMGTPE]i)?")
+_WORD_MAX, _DOTTED_NAME_MAX = 63, 253
+
+
+def is_label_key(text: str) -> bool:
+    """`name`, or `prefix/name` where the prefix is the name of a domain."""
+    prefix, slash, name = text.rpartition("/")
+    domain_fits = not slash or (len(prefix) <= _DOTTED_NAME_MAX and _DOTTED_NAME.fullmatch(prefix) is not None)
+    return domain_fits and len(name) <= _WORD_MAX and _WORD.fullmatch(name) is not None
+
+
+class KubernetesLabel(ValueType):
+    """The value of a label or of a node selector."""
+
+    def parse(self, value: object) -> str:
+        text = str(value).lower() if isinstance(value, bool) else str(value) if isinstance(value, int) else value
+        if not isinstance(text, str) or len(text) > _WORD_MAX or (text and not _WORD.fullmatch(text)):
+            how = f"write at most {_WORD_MAX} letters, digits, dashes, underscores and dots"
+            raise InvalidValue("is not the value of a Kubernetes label", how)
+        return str(text)
+
+    def schema(self) -> JsonSchema:
+        return {"anyOf": [{"type": "string"}, {"type": "integer"}, {"type": "boolean"}]}
+
+
+class ResourceQuantity(ValueType):
+    """An amount of CPU or memory, as Kubernetes writes it."""
+
+    def parse(self, value: object) -> str:
+        text = str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
+        if not isinstance(text, str) or not _QUANTITY.fullmatch(text) or not float(re.sub("[A-Za-z]+", "", text)):
+            raise InvalidValue("is not a quantity", "write it like 2, 500m or 2Gi")
+        return str(text)
+
+    def schema(self) -> JsonSchema:
+        return {"anyOf": [{"type": "string", "pattern": rf"^{_QUANTITY.pattern}$|\$\{{"}, {"type": "number"}]}
+
+
+class SpawnerKind(StrEnum):
+    LOCAL = "local"
+    SUBPROCESS = "subprocess"
+    SPCS = "spcs"
+    KUBERNETES = "kubernetes"
+    EXTERNAL = "external"
+
+
+class TolerationOperator(StrEnum):
+    EQUAL = "Equal"
+    EXISTS = "Exists"
+
+
+class TaintEffect(StrEnum):
+    NO_SCHEDULE = "NoSchedule"
+    PREFER_NO_SCHEDULE = "PreferNoSchedule"
+    NO_EXECUTE = "NoExecute"
+
+
+Name = Annotated[str, SqlName()]
+LabelText = Annotated[str, Label()]
+ObjectName = Annotated[
+    str,
+    ParsedText(
+        read=lambda text: text if len(text) <= _DOTTED_NAME_MAX and _DOTTED_NAME.fullmatch(text) else None,
+        what="is not the name of a Kubernetes object",
+        how="write lower-case letters, digits and dashes, beginning and ending with a letter or digit",
+        more={"minLength": 1},
+    ),
+]
+LabelValue = Annotated[str, KubernetesLabel()]
+Quantity = Annotated[str, ResourceQuantity()]
+
+
+class Toleration(Section):
+    """A taint of nodes that pods accept, as in a pod's specification."""
+
+    operator: TolerationOperator = key(default="Equal")
+    value: Annotated[str, KubernetesLabel()] | None = key(default=None)
+    effect: TaintEffect | None = key("null: every effect.", default=None)
+    seconds: Annotated[int, Integer(high=10**9)] | None = key(
+        "With NoExecute: how long a pod stays on such a node; null: for ever.", default=None
+    )
+    key: LabelText | None = key("null, with operator Exists: every taint.", default=None)
+
+
+class ContainerResources(Section):
+    """CPU and memory of each worker's container."""
+
+    requests: Mapping[str, Quantity] = key(
+        "What a node must have free: {cpu: 500m, memory: 4Gi}. cpu is 1 and memory 2Gi unless given.", default={}
+    )
+    limits: Mapping[str, Quantity] = key(
+        "What a worker is kept to. A limit of cpu pauses workers, which is measured as latency.", default={}
+    )
+
+
+_SPCS_ONLY = AppliesWhen("kind", (SpawnerKind.SPCS,))
+_KUBERNETES_ONLY = AppliesWhen("kind", (SpawnerKind.KUBERNETES,))
+_CONTAINERS_ONLY = AppliesWhen("kind", (SpawnerKind.SPCS, SpawnerKind.KUBERNETES))
+
+
+class SpawnerSettings(Section):
+    """Where workers run."""
+
+    kind: SpawnerKind = key("Where workers run. external: you start them, with `loadgen worker`.", default="local")
+    compute_pool: Annotated[str, SqlName()] | None = key(
+        "With spcs: where the containers run.", default=None, applies=_SPCS_ONLY
+    )
+    image: Annotated[str, FreeText(length_max=1_000)] | None = key(
+        "With spcs: the path of the image in its repository. With kubernetes: the image of the workers.",
+        default=None,
+        applies=_CONTAINERS_ONLY,
+    )
+    namespace: ObjectName | None = key(
+        "With kubernetes: where the Job is made; null: the namespace of the context, or of this pod.",
+        default=None,
+        applies=_KUBERNETES_ONLY,
+    )
+    context: LabelText | None = key(
+        "With kubernetes: the context of the kubeconfig file; null: in a pod its own cluster, elsewhere the"
+        " current context.",
+        default=None,
+        applies=_KUBERNETES_ONLY,
+    )
+    service_account: ObjectName | None = key(
+        "With kubernetes: the service account of the pods, whose identity may be their login.",
+        default=None,
+        applies=_KUBERNETES_ONLY,
+    )
+    secret: ObjectName | None = key(
+        "With kubernetes: a Secret with the environment of the pods: SNOWFLAKE_ACCOUNT, SNOWFLAKE_USER,"
+        " SNOWFLAKE_PRIVATE_KEY_RAW and others.",
+        default=None,
+        applies=_KUBERNETES_ONLY,
+    )
+    resources: ContainerResources = key(default=ContainerResources(), applies=_KUBERNETES_ONLY)
+    node_selector: Mapping[str, LabelValue] = key(
+        "With kubernetes: labels that a node must have.", default={}, applies=_KUBERNETES_ONLY
+    )
+    tolerations: tuple[Toleration, ...] = key(
+        "With kubernetes: taints of nodes that pods accept.", default=[], applies=_KUBERNETES_ONLY
+    )
+    labels: Mapping[str, LabelValue] = key(
+        "With kubernetes: further labels of the Job and its pods.", default={}, applies=_KUBERNETES_ONLY
+    )
+
 
 USERS_MAX = 10**6
 SERVICE_S_MAX = 3600.0
 SIGMA_MAX = 3.0
 _DAY_S = 86_400.0
 
-OptionalName = Annotated[str | None, SqlName(nullable=True)]
-OptionalLabel = Annotated[str | None, Label(nullable=True)]
-OnOff = Annotated[bool, Boolean()]
 Percent = Annotated[float, Number(low=0, high=100, above=True)]
 Interval = Annotated[float, Duration(low_s=0.001, high_s=_DAY_S)]
 
 
-@section
-class ControlPlaneSettings:
+class ControlPlaneSettings(Section):
     """Where the tables of the control plane are."""
 
-    connection: OptionalLabel = key(default=None, description="Another connection; null: that of the scenario.")
-    database: Annotated[str, SqlName()] = key(default="LOADGEN")
-    schema: Annotated[str, SqlName()] = key(default="CONTROL")
+    connection: LabelText | None = key("Another connection; null: that of the scenario.", default=None)
+    database: Name = key(default="LOADGEN")
+    schema: Name = key(default="CONTROL")
     warehouse: Annotated[str, SqlName(nullable=True, null_value=CONTROL_WAREHOUSE)] = key(
-        default=None, description=f"null: {CONTROL_WAREHOUSE}."
+        f"null: {CONTROL_WAREHOUSE}.", default=None
     )
-    share_warehouse: OnOff = key(
-        default=False, description="Allow the warehouse under test, although that disturbs the measurement."
+    share_warehouse: bool = key(
+        "Allow the warehouse under test, although that disturbs the measurement.", default=False
     )
 
 
-@section
-class TargetSettings:
+class TargetSettings(Section):
     """What the load sessions use; null: the value of the connection."""
 
-    warehouse: OptionalName = key(default=None, description="The warehouse under test.")
-    database: OptionalName = key(default=None)
-    schema: OptionalName = key(default=None)
-    use_cached_result: OnOff = key(default=False, description="true lets Snowflake answer from its result cache.")
+    warehouse: Name | None = key("The warehouse under test.", default=None)
+    database: Name | None = key(default=None)
+    schema: Name | None = key(default=None)
+    use_cached_result: bool = key("true lets Snowflake answer from its result cache.", default=False)
     statement_timeout_s: Annotated[int, Duration(low_s=1, high_s=604_800, whole=True)] = key(
-        default="30s", description="The server cancels a statement after this time."
+        "The server cancels a statement after this time.", default="30s"
     )
-    session: Mapping[str, Annotated[Scalar, ScalarValue()]] = key(default={}, description="Further session parameters.")
+    session: Mapping[str, Annotated[Scalar, ScalarValue()]] = key("Further session parameters.", default={})
 
 
 class SessionAffinity(StrEnum):
@@ -76,35 +221,33 @@ class SessionAffinity(StrEnum):
     HINT = "hint"  # it continues over the next connection of the same client
 
 
-@section
-class UserSessionSettings:
+class UserSessionSettings(Section):
     """Logical users that execute statements with `session: true`, each over one connection at a time."""
 
-    count: Annotated[int, Integer(high=USERS_MAX)] = key(default=0, description="Users of the whole run; 0: none.")
-    affinity: Annotated[SessionAffinity, OneOf(words=SessionAffinity)] = key(
-        default="hint", description="strict: a session ends with its connection. hint: it continues over the next one."
+    count: Annotated[int, Integer(high=USERS_MAX)] = key("Users of the whole run; 0: none.", default=0)
+    affinity: SessionAffinity = key(
+        "strict: a session ends with its connection. hint: it continues over the next one.", default="hint"
     )
-    ttl_s: Interval = key(default="1h", description="An idle session expires after this time.")
+    ttl_s: Interval = key("An idle session expires after this time.", default="1h")
     max: Annotated[int, Integer(low=1, high=USERS_MAX)] = key(
-        default=10_000, description="Quota: the largest value allowed for count."
+        "Quota: the largest value allowed for count.", default=10_000
     )
-    metadata: Mapping[str, Annotated[str, Label()]] = key(
-        default={}, description="Texts for QUERY_TAG of statements that are executed in sessions."
+    metadata: Mapping[str, LabelText] = key(
+        "Texts for QUERY_TAG of statements that are executed in sessions.", default={}
     )
 
 
-@section
-class ConnectionPolicy:
+class ConnectionPolicy(Section):
     """How load connections are opened, and when they are replaced between statements."""
 
     open_parallel: Annotated[int, Integer(low=1, high=1_000)] = key(
-        default=16, description="Connections that are opened at the same time."
+        "Connections that are opened at the same time.", default=16
     )
-    max_age_s: Annotated[float | None, Duration(low_s=1, nullable=True)] = key(
-        default=None, description="Replace a connection that is older; null: never."
+    max_age_s: Annotated[float, Duration(low_s=1)] | None = key(
+        "Replace a connection that is older; null: never.", default=None
     )
-    max_statements: Annotated[int | None, Integer(low=1, nullable=True)] = key(
-        default=None, description="Replace a connection after this number of statements; null: never."
+    max_statements: Annotated[int, Integer(low=1)] | None = key(
+        "Replace a connection after this number of statements; null: never.", default=None
     )
 
 
@@ -113,17 +256,14 @@ class GuardrailAction(StrEnum):
     ABORT = "abort"
 
 
-@section
-class GuardrailSettings:
+class GuardrailSettings(Section):
     """Limits of the client machine and of cost."""
 
-    max_cpu_percent: Percent = key(default=90, description="CPU of this machine.")
-    max_memory_percent: Percent = key(default=85, description="Memory of this machine.")
-    action: Annotated[GuardrailAction, OneOf(words=GuardrailAction)] = key(
-        default="warn", description="What to do above max_cpu_percent or max_memory_percent."
-    )
-    max_credits: Annotated[float | None, Number(low=0, high=10**6, above=True, nullable=True)] = key(
-        default=None, description="Stop the run when the warehouse may have cost this much, whatever action is."
+    max_cpu_percent: Percent = key("CPU of this machine.", default=90)
+    max_memory_percent: Percent = key("Memory of this machine.", default=85)
+    action: GuardrailAction = key("What to do above max_cpu_percent or max_memory_percent.", default="warn")
+    max_credits: Annotated[float, Number(low=0, high=10**6, above=True)] | None = key(
+        "Stop the run when the warehouse may have cost this much, whatever action is.", default=None
     )
 
 
@@ -134,19 +274,16 @@ class QueryLogMode(StrEnum):
     NONE = "none"
 
 
-@section
-class QueryLogSettings:
+class QueryLogSettings(Section):
     """Which executed statements are stored one by one, in QUERY_EXECUTIONS."""
 
-    mode: Annotated[QueryLogMode, OneOf(words=QueryLogMode)] = key(default="sample")
+    mode: QueryLogMode = key(default="sample")
     sample_rate: Annotated[float, Number(low=0, high=1, above=True)] = key(
-        default=0.01,
-        description="Mode sample: the fraction that is stored.",
-        applies=AppliesWhen("mode", (QueryLogMode.SAMPLE,)),
+        "Mode sample: the fraction that is stored.", default=0.01, applies=AppliesWhen("mode", (QueryLogMode.SAMPLE,))
     )
     max_rows: Annotated[int, Integer(low=1, high=10**9)] = key(
+        "Rows of the whole run.",
         default="1m",
-        description="Rows of the whole run.",
         applies=AppliesWhen("mode", (QueryLogMode.ALL, QueryLogMode.SAMPLE, QueryLogMode.ERRORS)),
     )
 
@@ -166,7 +303,7 @@ class NotifyEvent(StrEnum):
 
 
 class SecretUrl(ValueType):
-    """A URL that gives access to its owner, so it comes from the environment and never from the file."""
+    """A URL that is itself a credential: it comes from the environment, never from the file."""
 
     keeps_variables: ClassVar[bool] = True
 
@@ -182,21 +319,18 @@ class SecretUrl(ValueType):
         return {"type": "string", "pattern": r"\$\{"}
 
 
-@section
-class Notification:
+class Notification(Section):
     """A message at the end of a run: one of webhook, command and ping."""
 
-    webhook: Annotated[str | None, SecretUrl(nullable=True)] = key(
-        default=None, description="Receives a small JSON document by POST; write ${NAME}."
+    webhook: Annotated[str, SecretUrl()] | None = key(
+        "Receives a small JSON document by POST; write ${NAME}.", default=None
     )
     command: tuple[Annotated[str, FreeText(length_max=1_000)], ...] = key(
-        default=[], description="A program and its arguments; receives the same document on stdin."
+        "A program and its arguments; receives the same document on stdin.", default=[]
     )
-    ping: Annotated[str | None, SecretUrl(nullable=True)] = key(
-        default=None, description="Receives a GET; write ${NAME}."
-    )
-    on: tuple[Annotated[NotifyEvent, OneOf(words=NotifyEvent)], ...] = key(
-        default=["failed", "invalid", "regression"], description="When to send it; always: after every run."
+    ping: Annotated[str, SecretUrl()] | None = key("Receives a GET; write ${NAME}.", default=None)
+    on: tuple[NotifyEvent, ...] = key(
+        "When to send it; always: after every run.", default=["failed", "invalid", "regression"]
     )
 
 
@@ -204,7 +338,7 @@ class Notification:
 
 SLOW_SPAWNERS = (SpawnerKind.SPCS, SpawnerKind.KUBERNETES, SpawnerKind.EXTERNAL)
 REGISTRATION_S, START_S = 60.0, 120.0
-SLOW_TIMING = {"registration_s": 600.0, "start_s": 900.0}  # defaults for spawners that start workers slowly
+SLOW_TIMING = {"registration_s": 600.0, "start_s": 900.0}  # defaults for SLOW_SPAWNERS
 
 
 def _start_limit(default_s: float) -> Duration:
@@ -216,54 +350,49 @@ def _start_help(what: str, default_s: float, attribute: str) -> str:
     return f"{what}; null: {format_duration_s(default_s)}, or {slow} with spcs, kubernetes and external."
 
 
-WORKERS_PER_SECOND = 100  # that send a heartbeat, and that poll
+WORKERS_PER_SECOND = 100  # heartbeats per second of all workers together, and status polls
 
 
-@section
-class TimingSettings:
+class TimingSettings(Section):
     """Intervals and time limits of loadgen itself, for tests and slow networks."""
 
-    tick_s: Interval = key(default="1s", description="Interval of the orchestrator's decisions.")
+    tick_s: Interval = key("Interval of the orchestrator's decisions.", default="1s")
     heartbeat_s: Interval = key(
+        f"Interval of each worker's heartbeat; grows with the workers beyond {WORKERS_PER_SECOND}, to 10s at 1,000.",
         default="1s",
-        description="Interval of each worker's heartbeat; grows with the workers beyond 100, to 10s at 1,000.",
     )
     status_poll_s: Interval = key(
-        default="1s", description="Interval in which workers read the run's status; grows like heartbeat."
+        "Interval in which workers read the run's status; grows like heartbeat.", default="1s"
     )
-    events_poll_s: Interval = key(default="5s", description="Interval in which workers read events.")
-    warehouse_poll_s: Interval = key(default="5s", description="Interval in which the warehouse is polled.")
-    flush_s: Interval = key(default="5s", description="Interval in which snapshots and logs are written.")
+    events_poll_s: Interval = key("Interval in which workers read events.", default="5s")
+    warehouse_poll_s: Interval = key("Interval in which the warehouse is polled.", default="5s")
+    flush_s: Interval = key("Interval in which snapshots and logs are written.", default="5s")
     announce_s: Interval = key(
-        default="2s",
-        description="How far ahead a change is announced, plus one status_poll and the control plane's latency.",
+        "How far ahead a change is announced, plus one status_poll and the control plane's latency.", default="2s"
     )
     registration_s: Annotated[float, _start_limit(REGISTRATION_S)] = key(
-        default=None, description=_start_help("Time limit for workers to register", REGISTRATION_S, "registration_s")
+        _start_help("Time limit for workers to register", REGISTRATION_S, "registration_s"), default=None
     )
     start_s: Annotated[float, _start_limit(START_S)] = key(
-        default=None, description=_start_help("How long a worker waits for START", START_S, "start_s")
+        _start_help("How long a worker waits for START", START_S, "start_s"), default=None
     )
-    stale_s: Interval = key(default="30s", description="A worker without a heartbeat for this time is stale.")
-    dead_s: Interval = key(default="60s", description="A worker without a heartbeat for this time is lost.")
+    stale_s: Interval = key("A worker without a heartbeat for this time is stale.", default="30s")
+    dead_s: Interval = key("A worker without a heartbeat for this time is lost.", default="60s")
     no_connection_s: Interval = key(
-        default="60s",
-        description="A worker without the control plane, or without any load connection, ends after this time.",
+        "A worker without the control plane, or without any load connection, ends after this time.", default="60s"
     )
-    orchestrator_lost_s: Interval = key(
-        default="60s", description="A worker whose run has no leader ends after this time."
-    )
-    metrics_missing_s: Interval = key(default="30s", description="Metrics older than this count as missing.")
-    drain_s: Interval = key(default="120s", description="Time limit for statements in flight after STOP.")
-    drain_interrupt_s: Interval = key(default="20s", description="The same after Ctrl-C.")
-    terminate_after_s: Interval = key(default="5s", description="From the end of the drain to SIGTERM.")
-    kill_after_s: Interval = key(default="2s", description="From SIGTERM to SIGKILL.")
-    lease_ttl_s: Interval = key(default="30s", description="The leader's lease expires after this time.")
-    lease_renew_s: Interval = key(default="5s", description="Interval in which the lease is renewed.")
-    lease_margin_s: Interval = key(default="5s", description="The leader stops acting this long before the expiry.")
+    orchestrator_lost_s: Interval = key("A worker whose run has no leader ends after this time.", default="60s")
+    metrics_missing_s: Interval = key("Metrics older than this count as missing.", default="30s")
+    drain_s: Interval = key("Time limit for statements in flight after STOP.", default="120s")
+    drain_interrupt_s: Interval = key("The same after Ctrl-C.", default="20s")
+    terminate_after_s: Interval = key("From the end of the drain to SIGTERM.", default="5s")
+    kill_after_s: Interval = key("From SIGTERM to SIGKILL.", default="2s")
+    lease_ttl_s: Interval = key("The leader's lease expires after this time.", default="30s")
+    lease_renew_s: Interval = key("Interval in which the lease is renewed.", default="5s")
+    lease_margin_s: Interval = key("The leader stops acting this long before the expiry.", default="5s")
 
     def for_workers(self, workers: int) -> Self:
-        """With intervals that keep the statements per second of all workers together within bounds."""
+        """With longer intervals for many workers, so that their control statements per second stay bounded."""
         period_s = workers / WORKERS_PER_SECOND
         if period_s <= 1.0:
             return self
@@ -273,7 +402,7 @@ class TimingSettings:
             heartbeat_s=heartbeat_s,
             status_poll_s=status_poll_s,
             events_poll_s=max(self.events_poll_s, 2 * status_poll_s),
-            tick_s=max(self.tick_s, heartbeat_s / 2),  # more often, it would read the same heartbeats again
+            tick_s=max(self.tick_s, heartbeat_s / 2),  # a shorter tick would read the same heartbeats again
             stale_s=max(self.stale_s, 6 * heartbeat_s),
             dead_s=max(self.dead_s, 12 * heartbeat_s),
             metrics_missing_s=max(self.metrics_missing_s, 6 * heartbeat_s),
@@ -317,15 +446,14 @@ def _is_sigma(text: str) -> bool:
         return False
 
 
-class ServiceTimeText(ValueType):
-    def parse(self, value: object) -> str:
-        if not isinstance(value, str) or not check_service_time(value):
-            how = "write 20ms, lognormal(20ms,0.3), exponential(20ms) or uniform(10ms,30ms)"
-            raise InvalidValue("is not a service time", how)
-        return str(value)
-
-    def schema(self) -> JsonSchema:
-        return {"type": "string"}
+ServiceTimeText = Annotated[
+    str,
+    ParsedText(
+        read=lambda text: text if check_service_time(text) else None,
+        what="is not a service time",
+        how="write 20ms, lognormal(20ms,0.3), exponential(20ms) or uniform(10ms,30ms)",
+    ),
+]
 
 
 class EmbeddedEngine(StrEnum):
@@ -333,14 +461,11 @@ class EmbeddedEngine(StrEnum):
     NULL = "null"
 
 
-@section
-class EmbeddedSettings:
+class EmbeddedSettings(Section):
     """The target warehouse on the embedded server; read for `connection: embedded` only."""
 
-    service_time: Annotated[str | None, ServiceTimeText(nullable=True)] = key(
-        default=None, description="Added to each statement: 20ms, or lognormal(20ms,0.3)."
-    )
+    service_time: ServiceTimeText | None = key("Added to each statement: 20ms, or lognormal(20ms,0.3).", default=None)
     slots: Annotated[int, Integer(high=10_000)] = key(
-        default=0, description="Statements that run at once; 0: MAX_CONCURRENCY_LEVEL × clusters."
+        "Statements that run at once; 0: MAX_CONCURRENCY_LEVEL × clusters.", default=0
     )
-    engine: Annotated[EmbeddedEngine, OneOf(words=EmbeddedEngine)] = key(default="postgres")
+    engine: EmbeddedEngine = key(default="postgres")

@@ -7,8 +7,8 @@ The rules between keys then run on the rest; they ask `fine()` whether the keys 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from loadgen.log import is_secret_name, printable
@@ -25,9 +25,10 @@ from loadgen.scenario.keys import (
     options_of,
     read_section,
 )
+from loadgen.values import dataclass
 
 PASSES_MAX = 100
-# Values for missing keys, so that everything around them can still be checked.
+# Placeholders for missing keys, so that the rest can still be checked.
 _STAND_INS: dict[str, Any] = {"version": VERSION, "workload": {}}
 
 
@@ -54,13 +55,13 @@ class CheckedFile(Generic[FileSection]):
     file: FileSection | None = None
     broken: set[KeyPath] = field(default_factory=set)  # positions of the file that were removed
 
-    def fine(self, *paths: KeyPath) -> bool:
+    def fine(self, *paths: KeyPath | str) -> bool:
         """Are all these values right, and everything below and above them?"""
         originals = [self.original(path) for path in paths]
         return not any(_related(path, broken) for path in originals for broken in self.broken)
 
-    def given(self, path: KeyPath) -> bool:
-        """Does the file (or an option) set it, to something else than null or nothing?"""
+    def given(self, path: KeyPath | str) -> bool:
+        """Does the file (or an option) set it to something other than null or an empty value?"""
         entry = self.document.entry(self.original(path))
         return entry is not None and entry.node.value not in (None, {}, [])
 
@@ -69,18 +70,33 @@ class CheckedFile(Generic[FileSection]):
         entry = self.document.entry(self.original(path))
         return printable(entry.node.text, TEXT_SHOWN) if entry is not None else ""
 
-    def problem(self, path: KeyPath, what: str, hint: str | None = None, *, at_key: bool = False) -> None:
-        self.document.problem(self.original(path), what, hint, at_key=at_key)
+    def problem(self, path: KeyPath | str, what: str, hint: str | None = None) -> None:
+        """Note a problem with the value at this path."""
+        self.document.problem(self.original(path), what, hint)
 
-    def warn(self, path: KeyPath, what: str, hint: str | None = None) -> None:
-        """Note something that works but is probably a mistake."""
+    def key_problem(self, path: KeyPath | str, what: str, hint: str | None = None) -> None:
+        """Note a problem with the key at this path, or with everything below it."""
+        self.document.problem(self.original(path), what, hint, at_key=True)
+
+    def require_different_names(self, path: KeyPath, names: Iterable[str], kind: str, hint: str) -> None:
+        """Note elements of the list at `path` that have the name of an earlier element."""
+        seen: set[str] = set()
+        for number, name in enumerate(names):
+            place = (*path, number, "name")
+            if name in seen and self.fine(place):
+                self.problem(place, f"is the name of another {kind} too", hint)
+            seen.add(name)
+
+    def warn(self, path: KeyPath | str, what: str, hint: str | None = None) -> None:
+        """Note something that works, but is probably a mistake."""
         before = len(self.document.problems)
         self.document.problem(self.original(path), what, hint, at_key=True)
         self.document.warnings += self.document.problems[before:]
         del self.document.problems[before:]
 
-    def original(self, path: KeyPath) -> KeyPath:
+    def original(self, path: KeyPath | str) -> KeyPath:
         """The position in the file of `path` in the section: elements before it may have been removed."""
+        path = tuple(path.split(".")) if isinstance(path, str) else path
         parts: list[str | int] = []
         here: Any = self.data
         for part in path:
@@ -102,7 +118,7 @@ def validate(document: Document) -> CheckedDocument:
 
 
 def validate_as(section: type[FileSection], document: Document) -> CheckedFile[FileSection]:
-    """The same for a file that is another section."""
+    """Check keys and types of a file whose root is this section."""
     checked = CheckedFile(document, section, None if document.root is None else _plain(document.root))
     if document.root is None:
         return checked
@@ -128,7 +144,7 @@ def _related(path: KeyPath, other: KeyPath) -> bool:
 
 # --- secrets ---------------------------------------------------------------------------------------------------------
 
-_DATA = {"values", "choice"}  # below them keys are data of the user
+_DATA = {"values", "choice"}  # keys below these are data of the user
 _NAMES_ONLY: set[KeyPath] = {("spawner", "secret")}  # the name of an object in Kubernetes, not its content
 
 
@@ -144,7 +160,7 @@ def _remove_rejected(checked: CheckedFile[Any], node: YamlNode, path: KeyPath) -
                 _remove(checked, (*path, key))
             else:
                 _remove_rejected(checked, entry.node, (*path, key))
-    elif node.refused and path:
+    elif node.rejected and path:
         _remove(checked, path)
 
 
@@ -258,7 +274,7 @@ def _down_to_the_value(checked: CheckedFile[Any], path: KeyPath) -> KeyPath:
 def _note_unknown(checked: CheckedFile[Any], path: KeyPath) -> None:
     key = str(path[-1])
     if len(checked.document.problems) > SHOWN_MAX:  # the hint is not shown, and finding it takes time
-        checked.problem(path, f"{shown(key)} is not a known key", at_key=True)
+        checked.key_problem(path, f"{shown(key)} is not a known key")
         return
     known = keys_at(checked.section, checked.data, path[:-1])
     near = difflib.get_close_matches(key, known, n=1)
@@ -269,7 +285,7 @@ def _note_unknown(checked: CheckedFile[Any], path: KeyPath) -> None:
         hint = f"it belongs under {' or '.join(elsewhere[:3])}"
     else:
         hint = f"known here: {', '.join(known)}" if known else "it has no keys"
-    checked.problem(path, f"{shown(key)} is not a known key", hint, at_key=True)
+    checked.key_problem(path, f"{shown(key)} is not a known key", hint)
 
 
 def _note_generator(checked: CheckedFile[Any], path: KeyPath) -> None:
@@ -289,7 +305,7 @@ def _note_generator(checked: CheckedFile[Any], path: KeyPath) -> None:
     if key is None:
         checked.problem(path, "names no generator", hint)
     else:
-        checked.problem((*path, key), f"{shown(key)} is not a generator", hint, at_key=True)
+        checked.key_problem((*path, key), f"{shown(key)} is not a generator", hint)
 
 
 def keys_at(root: type, data: Any, path: KeyPath) -> list[str]:

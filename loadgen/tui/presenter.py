@@ -20,8 +20,7 @@ from loadgen.metrics.window import MergedWindows, merge
 from loadgen.model.run import Phase, RunStatus
 from loadgen.report.experiment_progress import ExperimentStatus
 from loadgen.rules.thresholds import Checked
-from loadgen.scenario.load import rate_windows
-from loadgen.scenario.model import LoadMode, Scenario
+from loadgen.scenario.model import LoadMode, Scenario, rate_windows
 from loadgen.tui.draw import one_line
 from loadgen.tui.history import LiveHistory, RecentFigures, least_seconds
 from loadgen.tui.screen_state import (

@@ -1,6 +1,6 @@
 """Open loop: when each statement of a worker is due, computed from its index and never by adding intervals.
 
-How many arrivals a stage has is planned (`loadgen.scenario.load`). They are dealt to the workers in turn, so parts
+How many arrivals a stage has is planned (`loadgen.scenario.model`). They are dealt to the workers in turn, so parts
 differ by at most one and add up exactly.
 
     uniform   arrival j of a stage comes j / rate after its beginning; a worker has every `workers`-th of them, so
@@ -23,8 +23,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from loadgen.model.run import worker_share
-from loadgen.scenario.load import RateStage, planned_arrivals, rate_windows
-from loadgen.scenario.model import ArrivalProcess, Load
+from loadgen.scenario.model import ArrivalProcess, Load, RateStage, planned_arrivals, rate_windows
 from loadgen.values import dataclass
 from loadgen.workload.random_bits import ARRIVALS, FloatArray, RandomBits
 

@@ -34,8 +34,7 @@ from loadgen.model.capture import (
     StatementRole,
 )
 from loadgen.model.workload import Statement
-from loadgen.scenario.model import Load
-from loadgen.scenario.replay import OTHERS, replayed_roles, statement_numbers
+from loadgen.scenario.model import OTHERS, Load, replayed_roles, statement_numbers
 from loadgen.values import dataclass
 from loadgen.workload.draw import Row
 from loadgen.workload.generator import Value

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from loadgen.errors import ConfigurationError, ScenarioInvalid, UsageError
 from loadgen.log import printable
-from loadgen.scenario.spawner import SpawnerKind
+from loadgen.scenario.settings import SpawnerKind
 from loadgen.values import dataclass
 
 if TYPE_CHECKING:

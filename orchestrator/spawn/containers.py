@@ -10,7 +10,7 @@ from loadgen.clock import Clock
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.errors import ConfigurationError
 from loadgen.scenario.model import Scenario
-from loadgen.scenario.spawner import SpawnerKind
+from loadgen.scenario.settings import SpawnerKind
 from loadgen.snowflake.profile_lookup import find_profile
 from orchestrator.spawn import container_job, kubernetes_job, spcs
 from orchestrator.spawn.container_job import WorkerJob

@@ -17,7 +17,7 @@ from loadgen.log import printable
 from loadgen.rules.plan import plan_run
 from loadgen.scenario.frozen import secrets_in
 from loadgen.scenario.model import EMBEDDED, Scenario
-from loadgen.scenario.spawner import OWN_LABELS, SpawnerSettings
+from loadgen.scenario.settings import OWN_LABELS, SpawnerSettings
 from loadgen.snowflake.profile import ENVIRONMENT, ConnectionProfile
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS, EMBEDDED_PASSWORD_FILE
 from loadgen.values import dataclass

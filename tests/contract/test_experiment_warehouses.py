@@ -13,7 +13,7 @@ import pytest
 from loadgen.clock import SystemClock
 from loadgen.errors import ConfigurationError, LoadgenError
 from loadgen.scenario.experiment import read_experiment
-from loadgen.scenario.load import with_workers
+from loadgen.scenario.model import with_workers
 from orchestrator.experiment.warehouse_changes import WarehouseReplaced
 from orchestrator.experiment.warehouse_settings import ArmWarehouseSettings, restore_left_settings, worst_cases
 from tests.control_plane import ControlPlane, patience

@@ -14,8 +14,7 @@ from loadgen.clock import SystemClock, monotonic_ns
 from loadgen.metrics.recorder import WindowRegistry
 from loadgen.metrics.sample_collector import SampleCollector
 from loadgen.model.run import Phase
-from loadgen.scenario.load import with_workers
-from loadgen.scenario.model import LoadMode, Scenario
+from loadgen.scenario.model import LoadMode, Scenario, with_workers
 from loadgen.scenario.read import parse_scenario
 from loadgen.snowflake.driver import Connection
 from loadgen.worker.arguments import WorkerArguments

@@ -45,8 +45,7 @@ from loadgen.model.workload import (
     Workload,
     Zipfian,
 )
-from loadgen.scenario.load import RateStage
-from loadgen.scenario.model import ArrivalProcess
+from loadgen.scenario.model import ArrivalProcess, RateStage
 from loadgen.workload.arrivals import ArrivalSchedule
 from loadgen.workload.draw import StatementStream
 from loadgen.workload.generator import CHUNK_VALUES, DrawContext

@@ -21,8 +21,7 @@ from loadgen.model.run import Phase, RunStatus
 from loadgen.report.summary import RunFacts, WorkerResult, summarize
 from loadgen.rules.client_health import ClientHealth
 from loadgen.scenario.frozen import freeze, template_id
-from loadgen.scenario.load import with_workers
-from loadgen.scenario.model import Scenario
+from loadgen.scenario.model import Scenario, with_workers
 from loadgen.scenario.read import parse_scenario
 from loadgen.worker.arguments import WorkerArguments
 from orchestrator.run_result import run_result_row

@@ -18,7 +18,7 @@ import pytest
 from loadgen.clock import SystemClock
 from loadgen.control.tables.run_leases import TAKEOVER_MARGIN_S
 from loadgen.errors import RunFailed
-from loadgen.scenario.load import with_workers
+from loadgen.scenario.model import with_workers
 from loadgen.scenario.read import parse_scenario
 from orchestrator.service import OrchestratorService
 from orchestrator.spawn.spawner import ProcessEnd, WorkerOrder

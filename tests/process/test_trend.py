@@ -18,7 +18,7 @@ from loadgen.control.tables.test_results import ResultRow
 from loadgen.control.tables.warehouse_poll_snapshots import WarehousePoll
 from loadgen.errors import UsageError
 from loadgen.scenario.frozen import freeze, template_id
-from loadgen.scenario.load import with_workers
+from loadgen.scenario.model import with_workers
 from loadgen.scenario.read import parse_scenario
 from orchestrator.nightly.baseline import check_baseline, judge_against_baseline, wants_second_run
 from tests.control_plane import ControlPlane, patience

@@ -38,7 +38,7 @@ from loadgen.model.counts import Counts
 from loadgen.model.event import ALL_WORKERS, KnownCommand, Recipient, Start, Stop
 from loadgen.model.run import Phase, RunStatus
 from loadgen.scenario.frozen import freeze, template_id
-from loadgen.scenario.load import with_workers
+from loadgen.scenario.model import with_workers
 from loadgen.scenario.read import read_scenario
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
 from tests.control_plane import ControlPlane, patience

@@ -19,8 +19,8 @@ from loadgen.rules.comparability import (
     unmatched_keys,
     why_not_comparable,
 )
-from loadgen.scenario.frozen import freeze
-from loadgen.scenario.read import key_as_written, parse_scenario, read_scenario
+from loadgen.scenario.frozen import freeze, key_as_written
+from loadgen.scenario.read import parse_scenario, read_scenario
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE_FOLDER = ROOT / "examples"

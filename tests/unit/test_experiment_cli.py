@@ -13,9 +13,9 @@ import pytest
 from loadgen.cli.experiment import experiment
 from loadgen.cli.validate import schema, validate
 from loadgen.errors import UsageError
+from loadgen.scenario.read import compose
 from loadgen.scenario.schema import experiment_schema, schema_text
 from loadgen.scenario.validation import _plain
-from loadgen.scenario.yaml_reader import compose
 from tests.unit.test_scenario_cli import run
 from tests.unit.test_scenario_examples import wrong_by_schema
 

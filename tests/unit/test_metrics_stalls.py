@@ -294,8 +294,8 @@ def test_stalls_are_stored_with_the_window_merged_and_judged():
 @pytest.mark.parametrize(
     ("threshold", "what"),
     [
-        ("a.longest_stall < 5s", "a stall is one of all statements"),
-        ("{check: longest_stall < 5s, window: 10s}", "a stall is one of the whole measurement"),
+        ("a.longest_stall < 5s", "a stall is measured over all statements"),
+        ("{check: longest_stall < 5s, window: 10s}", "a stall is measured over the whole measurement"),
         ("longest_stall < 5", "has a limit that does not fit longest_stall"),
     ],
 )

@@ -24,8 +24,7 @@ from loadgen.rules.plan import plan_run, planned_arrivals
 from loadgen.rules.scenario_plan import plan, plan_text
 from loadgen.scenario.document import ScenarioProblems
 from loadgen.scenario.frozen import freeze, template_id, thaw
-from loadgen.scenario.load import with_workers
-from loadgen.scenario.model import LoadMode, Scenario
+from loadgen.scenario.model import LoadMode, Scenario, with_workers
 from loadgen.scenario.read import LoadedScenario, read_scenario
 from loadgen.units import NS_PER_MS, NS_PER_S
 from loadgen.worker.client_context import ArrivalQueue

@@ -20,7 +20,7 @@ from loadgen.rules.plan import plan_run, planned_arrivals
 from loadgen.rules.scenario_plan import plan, plan_text
 from loadgen.scenario.document import ScenarioProblems
 from loadgen.scenario.frozen import freeze, thaw
-from loadgen.scenario.load import with_workers
+from loadgen.scenario.model import with_workers
 from loadgen.scenario.read import read_scenario
 from loadgen.workload import replay as replay_module
 from loadgen.workload.replay import CaptureUnusable, RecordedStream, SessionArrivals

@@ -7,8 +7,7 @@ import tracemalloc
 import pytest
 
 from loadgen.scenario.document import Problem, ScenarioProblems, SourcePosition, resolve
-from loadgen.scenario.read import read_scenario
-from loadgen.scenario.yaml_reader import BYTES_MAX, compose, read_text
+from loadgen.scenario.read import BYTES_MAX, compose, read_scenario, read_text
 
 STEPS_MAX = 10_000_000  # calls and returns: a second or so of work; an alias bomb that goes off has 9 to the 30th
 

@@ -11,10 +11,9 @@ import pytest
 from loadgen.model.workload import Latest, Sequence, Text, Zipfian
 from loadgen.scenario.frozen import template_id
 from loadgen.scenario.model import LoadMode
-from loadgen.scenario.read import parse_scenario, read_scenario
+from loadgen.scenario.read import compose, parse_scenario, read_scenario
 from loadgen.scenario.schema import scenario_schema, schema_text
 from loadgen.scenario.validation import _plain
-from loadgen.scenario.yaml_reader import compose
 from tests import SCENARIO_EXAMPLES
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -22,8 +22,7 @@ from loadgen.scenario.frozen import (
     template_id,
     thaw,
 )
-from loadgen.scenario.load import with_workers, workers_of
-from loadgen.scenario.model import WorkerProfile
+from loadgen.scenario.model import WorkerProfile, with_workers, workers_of
 from loadgen.scenario.read import parse_scenario, portable_text
 from loadgen.workload import split
 from tests.unit.test_scenario_fuzz import ENVIRON, RELAXED, damaged, scenario_data
@@ -305,7 +304,7 @@ def test_the_plan_splits_as_the_workload_does(total, workers):
 
 def test_reading_a_stored_scenario_needs_no_yaml_reader():
     code = (
-        "import sys, loadgen.scenario.frozen, loadgen.scenario.load; "
+        "import sys, loadgen.scenario.frozen, loadgen.scenario.model; "
         "sys.exit(any(name.split('.')[0] == 'ruamel' for name in sys.modules))"
     )
 

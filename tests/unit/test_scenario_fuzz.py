@@ -18,8 +18,7 @@ from loadgen.model.workload import ClientPosition
 from loadgen.rules.scenario_plan import plan, plan_data, plan_text
 from loadgen.scenario.document import Problem, ScenarioProblems
 from loadgen.scenario.frozen import freeze, template_id, thaw
-from loadgen.scenario.load import with_workers
-from loadgen.scenario.model import LoadMode, Scenario
+from loadgen.scenario.model import LoadMode, Scenario, with_workers
 from loadgen.scenario.read import LoadedScenario, parse_scenario
 from loadgen.workload.arrivals import window_schedules
 from loadgen.workload.draw import StatementStream

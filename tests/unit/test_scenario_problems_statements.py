@@ -10,8 +10,7 @@ from loadgen.model.workload import databases_of
 from loadgen.scenario.file import LoadSection
 from loadgen.scenario.keys import declared_keys
 from loadgen.scenario.read import parse_scenario
-from loadgen.scenario.settings import QueryLogSettings
-from loadgen.scenario.spawner import SpawnerSettings
+from loadgen.scenario.settings import QueryLogSettings, SpawnerSettings
 from tests.unit.scenario_builders import GOOD, MINIMAL, problems, problems_of
 
 

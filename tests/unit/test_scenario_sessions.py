@@ -8,7 +8,7 @@ from loadgen.errors import ScenarioInvalid
 from loadgen.model.workload import Remembered, Uniform
 from loadgen.rules.scenario_plan import plan
 from loadgen.scenario.frozen import freeze, frozen_config, template_id, thaw
-from loadgen.scenario.load import with_workers
+from loadgen.scenario.model import with_workers
 from loadgen.scenario.read import parse_scenario
 from loadgen.scenario.settings import SessionAffinity, UserSessionSettings
 from tests.unit.scenario_builders import problems, read
@@ -150,7 +150,7 @@ def test_only_a_session_can_remember():
     written = text().replace("name: pay, session: true, ", "name: pay, ")
 
     assert problems(written) == [
-        "f.yaml:6:56 workload.statements.1.params.0.remembered: only a session can remember, got 'customer'; "
+        "f.yaml:6:56 workload.statements.1.params.0.remembered: needs a session, got 'customer'; "
         "add session: true to the statement"
     ]
 

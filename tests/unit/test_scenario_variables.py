@@ -15,7 +15,7 @@ from loadgen.model.workload import (
 from loadgen.rules.scenario_plan import plan, plan_text
 from loadgen.scenario.document import EnvironmentText, ScenarioProblems
 from loadgen.scenario.frozen import freeze, thaw
-from loadgen.scenario.load import with_workers
+from loadgen.scenario.model import with_workers
 from loadgen.scenario.read import parse_scenario
 from tests.unit.scenario_builders import MINIMAL, problems, read
 

@@ -20,7 +20,7 @@ import pytest
 
 from loadgen.cli.run_screen import LiveDisplay, RunDisplay
 from loadgen.clock import FakeClock
-from loadgen.scenario.spawner import SpawnerKind, SpawnerSettings
+from loadgen.scenario.settings import SpawnerKind, SpawnerSettings
 from loadgen.tui.terminal import LiveScreen, is_usable
 from orchestrator.job import JobStatus
 from tests.processes import wait_until

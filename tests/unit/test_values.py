@@ -102,10 +102,6 @@ def test_what_a_class_defines_itself_is_kept() -> None:
         def __repr__(self) -> str:
             return "even" if self.number % 2 == 0 else "odd"
 
-    @dataclass(frozen=True)
-    class Empty:
-        pass
-
     @dataclass(frozen=True, eq=False)
     class Alone:
         number: int = 1
@@ -113,7 +109,14 @@ def test_what_a_class_defines_itself_is_kept() -> None:
     assert Parity(1) == Parity(3)
     assert hash(Parity(1)) == hash(Parity(1))
     assert repr(Parity(2)) == "even"
-    assert Empty() == Empty()
-    assert len({Empty(), Empty()}) == 1
     assert Alone() != Alone()
     assert len({Alone(), Alone()}) == 2
+
+
+def test_values_of_a_class_without_fields_are_equal() -> None:
+    @dataclass(frozen=True, slots=True)
+    class Empty:
+        pass
+
+    assert Empty() == Empty()
+    assert hash(Empty()) == hash(Empty())

@@ -5,8 +5,7 @@ import threading
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.scenario.load import RateStage
-from loadgen.scenario.model import ArrivalProcess
+from loadgen.scenario.model import ArrivalProcess, RateStage
 from loadgen.units import NS_PER_S
 from loadgen.worker.client_context import ArrivalQueue
 from loadgen.workload.arrivals import ArrivalSchedule

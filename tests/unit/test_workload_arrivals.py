@@ -11,8 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.model.workload import ClientPosition, Query, Sequence, Statement, StatementKind, Workload
-from loadgen.scenario.load import RateStage, planned_arrivals, rate_windows
-from loadgen.scenario.model import ArrivalProcess, FindMaxSettings, Load, LoadMode, LoadStage
+from loadgen.scenario.model import (
+    ArrivalProcess,
+    FindMaxSettings,
+    Load,
+    LoadMode,
+    LoadStage,
+    RateStage,
+    planned_arrivals,
+    rate_windows,
+)
 from loadgen.workload.arrivals import CHUNK_ARRIVALS, ArrivalSchedule, window_schedules
 from loadgen.workload.draw import StatementStream
 from tests.unit.workload_statistics import assert_cumulates, assert_follows

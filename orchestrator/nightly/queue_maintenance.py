@@ -18,7 +18,7 @@ from loadgen.control.tables import pool_workers, run_queue, run_queue_claims
 from loadgen.control.tables.run_queue_claims import QueueDepth
 from loadgen.errors import LoadgenError
 from loadgen.log import event
-from loadgen.model.nightly import unmet_requirements
+from loadgen.model.nightly import UNCLAIMED_AFTER_S, unmet_requirements
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.threads import Service
 from loadgen.units import NS_PER_S
@@ -140,9 +140,6 @@ class QueueMaintenance(Service):
     def _pause_s(self) -> float:
         due_in_s = None if self._due_ns is None else (self._due_ns - self._clock.monotonic_ns()) / NS_PER_S
         return self._pace.pause_s(self._idle_looks, self._failures, due_in_s)
-
-
-UNCLAIMED_AFTER_S = 120  # a pool without a runner starts one sooner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

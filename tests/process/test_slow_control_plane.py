@@ -22,6 +22,7 @@ LATENCY = "lognormal(300ms,0.3)"
 USUAL = dict.fromkeys(TIMING)  # the product's own, not the quick ones of other tests
 QUICKSTART = ROOT / "examples" / "quickstart.yaml"
 OF_MACHINE = "the client was"  # the limit, or paused: the fault of other programs, not of the control plane
+WHOLE = 0.9  # of a window's load
 EVENTS = "SELECT EVENT_TYPE FROM RUN_CONTROL_EVENTS WHERE RUN_ID = ? ORDER BY SEQUENCE_ID"
 
 
@@ -34,14 +35,24 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
             yield made
 
 
+def check_valid(summary: dict[str, Any], code: int) -> None:
+    """Other programs may have taken the cores of a client; then some load may be missing, but not as much as an
+    announcement that came too late would cost: seconds."""
+    reasons = summary["validity"]["reasons"]
+    disturbed = any(reason.startswith(OF_MACHINE) for reason in reasons)
+    assert disturbed or not reasons, reasons
+    assert (summary["status"], code) == ("COMPLETED", 5 if disturbed else 0), summary["exit_reason"]
+    assert all(one["fraction"] > WHOLE for one in summary["delivered"]["by_window"]), summary["delivered"]
+
+
 def check_passed(bench: Bench, run: Program) -> dict[str, Any]:
     """It has measured what was planned, to the statement, and its workers are gone. Its summary."""
     code, summary = run.ended(), run.summary
-    reasons = summary["validity"]["reasons"]
-    assert [reason for reason in reasons if not reason.startswith(OF_MACHINE)] == [], run.said
-    assert (summary["status"], code) == ("COMPLETED", 5 if reasons else 0), run.said
+    check_valid(summary, code)
     assert all(one["passed"] for one in summary["thresholds"])
-    assert sum(history(bench.server, run.run_id).values()) == summary["totals"]["succeeded"] > 0
+    found, executed = summary.get("find_max"), history(bench.server, run.run_id)
+    measured = sum(executed.values()) if found is None else executed[found["decisive_step"]]
+    assert measured == summary["totals"]["succeeded"] > 0
     run.wait_alone()
     return summary
 
@@ -116,8 +127,8 @@ def test_a_search_finds_its_maximum_with_an_event_for_each_level(bench: Bench) -
 
     found = check_passed(bench, run)["find_max"]
 
-    assert [step["target"] for step in found["steps"]] == [3, 7]
-    assert found["max_concurrency"] == 7
+    assert [step["target"] for step in found["steps"]][:2] == [3, 7]
+    assert (found["result"], found["max_concurrency"]) == ("BOUNDED_MAX", 7), found
     levels = [kind for (kind,) in bench.rows(EVENTS, run.run_id) if kind == "SET_WORKER_TARGET"]
     assert len(levels) == len(found["steps"])
 
@@ -172,6 +183,6 @@ def test_a_queued_run_is_done_by_a_pool(bench: Bench) -> None:
     pool.wait_alone()
     (row,) = bench.rows(sql, queue_id)
     summary = pool.summary
-    machine = any(reason.startswith(OF_MACHINE) for reason in summary["validity"]["reasons"])
-    assert row == ("COMPLETED", 1, 5 if machine else 0), pool.said
+    assert row == ("COMPLETED", 1, summary["exit_code"]), pool.said
+    check_valid(summary, row[2])
     assert sum(history(bench.server, summary["run_id"]).values()) == summary["totals"]["succeeded"] > 0

@@ -15,6 +15,8 @@ import click
 from loadgen.cli.common import echo, run_in_thread
 from loadgen.errors import ConfigurationError, UsageError
 from loadgen.log import printable
+from loadgen.model.warehouse import IDLE_POLL_S
+from loadgen.units import format_duration_s
 from loadgen.values import dataclass
 
 if TYPE_CHECKING:
@@ -81,6 +83,12 @@ def output_dir_option(help_text: str) -> Callable[[Command], Command]:
     )
 
 
+def idle_poll_option(help_text: str) -> Callable[[Command], Command]:
+    """--idle-poll, between looks that start the control plane's warehouse for nothing."""
+    default = format_duration_s(IDLE_POLL_S)
+    return click.option("--idle-poll", default=default, show_default=True, metavar="TIME", help=help_text)
+
+
 def html_option(help_text: str) -> Callable[[Command], Command]:
     """--html, a file for the report page."""
     file = click.Path(path_type=Path, dir_okay=False)
@@ -144,7 +152,7 @@ def print_scenario_warnings(loaded: LoadedScenario | None) -> None:
 def embedded_server_if_needed(*connections: str | None) -> Iterator[str | None]:
     """Keep the embedded server up when one of the connections leads there, and say its address. Any will do: nothing is
     measured."""
-    if not any(map(_leads_to_embedded, connections)):
+    if not any(map(leads_to_embedded, connections)):
         yield None
         return
     from loadgen.embedded.client import embedded_server
@@ -153,7 +161,8 @@ def embedded_server_if_needed(*connections: str | None) -> Iterator[str | None]:
         yield address
 
 
-def _leads_to_embedded(connection: str | None) -> bool:
+def leads_to_embedded(connection: str | None) -> bool:
+    """By its name; the default connection may have that name too."""
     from loadgen.snowflake.profile import EMBEDDED
     from loadgen.snowflake.profile_lookup import read_config_files
 

@@ -20,6 +20,7 @@ from loadgen.cli.options import (
     allow_options,
     control_options,
     format_option,
+    idle_poll_option,
     output_dir_option,
     with_control_session,
 )
@@ -89,13 +90,9 @@ def _runner_options(command: Command) -> Command:
     show_default=True,
     help="Start one more while N runs wait, and it could begin one of them.",
 )
-@click.option(
-    "--idle-poll",
-    default=format_duration_s(IDLE_POLL_S),
-    show_default=True,
-    metavar="TIME",
-    help="How often to look while nothing is queued, so that the control plane's warehouse suspends itself. Not with an"
-    " embedded control plane.",
+@idle_poll_option(
+    "How often to look while nothing is due, so that the control plane's warehouse suspends itself. Not with an"
+    " embedded control plane."
 )
 @click.option("--idle", default="300s", show_default=True, metavar="TIME", help="End a surplus runner after this time.")
 @click.option(
@@ -125,8 +122,8 @@ def run(
     More runners while many runs wait, fewer when there is nothing to do; dead ones are replaced, old ones recycled. On
     one warehouse one run measures at a time, unless --share-warehouse is given.
 
-    While nothing is queued, the pool looks once per --idle-poll, and at the next fire of a schedule; a run that is
-    queued meanwhile waits for that.
+    While nothing is due, the pool looks once per --idle-poll, at the next fire of a schedule and when a queued run
+    comes due; a run that is queued meanwhile waits for that.
 
     SIGTERM and Ctrl-C: nothing new is begun, runs under way have --grace to end, then they are stopped and queued
     again; a second signal queues them again within seconds, a third ends at once.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadgen.cli.common import echo, parse_labels, unreadable_as_json, warn_unreadable
+from loadgen.cli.common import duration_s, echo, parse_labels, unreadable_as_json, warn_unreadable
 from loadgen.cli.options import (
     allow_options,
     baseline_check_of,
@@ -22,6 +22,8 @@ from loadgen.cli.options import (
     control_options,
     count_option,
     format_option,
+    idle_poll_option,
+    leads_to_embedded,
     location_arguments,
     location_options,
     print_scenario_warnings,
@@ -29,6 +31,7 @@ from loadgen.cli.options import (
     with_control_session,
 )
 from loadgen.cli.schedule_view import print_units
+from loadgen.clock import SystemClock
 from loadgen.errors import UsageError
 from loadgen.log import printable
 from orchestrator.nightly.queued_scenario import HostPermissions, default_connection
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
     from loadgen.control.tables.schedules import NewSchedule, ScheduleRow
     from loadgen.model.nightly import Overlap
     from loadgen.snowflake.session import RetryPolicy
+    from orchestrator.nightly.next_look import NextLookFile
     from orchestrator.nightly.queue_maintenance import UnclaimedRun
     from orchestrator.nightly.scheduler import SchedulerPass
 
@@ -225,6 +229,7 @@ def enable(name: str, catch_up: bool, output: str, **place: str | None) -> None:
         return row.enabled, schedules.find(session, patience, name), _now(session, patience)
 
     was_enabled, row, now = with_control_session(change, name="schedule", **place)
+    _let_next_tick_look(resolve_target(None, **place).place)
     _print_changed(row, "was enabled already" if was_enabled else "is enabled", now, output)
 
 
@@ -264,16 +269,30 @@ def remove(name: str, output: str, **place: str | None) -> None:
 
 @schedule.command("tick", epilog="\b\nExample:\n  loadgen schedule tick --quiet -c prod")
 @click.option("-q", "--quiet", is_flag=True, help="Say something only when something is newly wrong.")
+@idle_poll_option("How often to look at the tables while nothing is due; 0s: now.")
 @allow_options()
 @control_options
 @format_option
-def tick(quiet: bool, output: str, **given: Any) -> None:
+def tick(quiet: bool, idle_poll: str, output: str, **given: Any) -> None:
     """Check every schedule once, and queue what is due. For crontabs and timers; may run several times at once.
+
+    A tick notes on this machine when the next fire is. Ticks before that connect to nothing, for at most --idle-poll,
+    so that the control plane's warehouse suspends itself: a schedule that is added on another machine meanwhile waits
+    for that. On an embedded control plane every tick looks.
 
     A schedule that cannot be fired says why, here and in `loadgen schedule list`, and stops no other. Queued runs that
     no runner takes within two minutes are named once, and their scenarios' `notify:` is told, as --allow-… lets it.
     """
-    from loadgen.cli.schedule_view import ticked_as_json, ticked_as_text
+    from loadgen.cli.schedule_view import not_looked_as_json, not_looked_as_text, ticked_as_json, ticked_as_text
+
+    idle_poll_s, began = duration_s(idle_poll, "--idle-poll"), SystemClock().utc_now()
+    memory = _next_look(resolve_target(None, **location_arguments(given)).place)
+    if memory is not None and (until := memory.pending(began, idle_poll_s)) is not None:
+        if output == "json":
+            echo(json.dumps(not_looked_as_json(until), indent=2))
+        elif not quiet:
+            echo(not_looked_as_text(until))
+        return
 
     def look(session: ControlSession, patience: RetryPolicy) -> tuple[SchedulerPass, tuple[UnclaimedRun, ...]]:
         from orchestrator.nightly.queue_maintenance import notify_unclaimed_runs
@@ -284,6 +303,8 @@ def tick(quiet: bool, output: str, **given: Any) -> None:
         return done, notify_unclaimed_runs(session, patience, allowed, _warn)
 
     done, stuck = with_control_session(look, name="schedule", **location_arguments(given))
+    if memory is not None:
+        memory.note(began, done, idle_poll_s)
     for one in stuck:
         _warn(f"{one.queue_id} waits: {one.reason}")
     for complaint in done.complaints:
@@ -295,6 +316,20 @@ def tick(quiet: bool, output: str, **given: Any) -> None:
         echo(json.dumps(ticked_as_json(done), indent=2))
     elif not quiet:
         echo(ticked_as_text(done))
+
+
+def _next_look(place: ControlPlaneLocation) -> NextLookFile | None:
+    """None: looks cost nothing on an embedded control plane."""
+    from orchestrator.nightly.next_look import NextLookFile, place_key
+
+    return None if leads_to_embedded(place.connection) else NextLookFile(place_key(place))
+
+
+def _let_next_tick_look(place: ControlPlaneLocation) -> None:
+    """Schedules have changed. On other machines the next tick after --idle-poll sees it."""
+    memory = _next_look(place)
+    if memory is not None:
+        memory.forget()
 
 
 schedule.add_command(print_units)
@@ -337,7 +372,9 @@ def _added(place: ControlPlaneLocation, new: NewSchedule) -> ScheduleRow:
         schedules.add(session, patience, new)
         return schedules.find(session, patience, new.name)
 
-    return control_access(place, "schedule")(put)
+    added = control_access(place, "schedule")(put)
+    _let_next_tick_look(place)
+    return added
 
 
 def _now(session: ControlSession, patience: RetryPolicy) -> datetime:

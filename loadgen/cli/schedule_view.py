@@ -16,12 +16,13 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from loadgen.cli.common import echo, text_table
-from loadgen.cli.options import control_options
+from loadgen.cli.common import duration_s, echo, text_table
+from loadgen.cli.options import control_options, idle_poll_option
 from loadgen.errors import ConfigurationError, UsageError
 from loadgen.log import printable
 from loadgen.model.nightly import ScheduleInvalid, parse_cron
-from loadgen.units import counted
+from loadgen.model.warehouse import IDLE_POLL_S, look_credits_per_day
+from loadgen.units import counted, format_duration_s
 
 if TYPE_CHECKING:
     from loadgen.control.tables.schedule_fires import FireRow
@@ -147,8 +148,20 @@ def ticked_as_text(done: SchedulerPass) -> str:
     return "\n".join([*lines, *more]) or f"nothing is due ({counted(done.schedules, 'schedule')})"
 
 
+def not_looked_as_text(until: datetime) -> str:
+    """Of a tick before the next look."""
+    return f"nothing is due before {_moment(until)} UTC; --idle-poll 0s looks now"
+
+
+def not_looked_as_json(until: datetime) -> dict[str, Any]:
+    """As ticked_as_json; how many schedules there are is not known."""
+    nothing: dict[str, Any] = {"schedules": None, "fired": [], "complaints": [], "more": False}
+    return {"looked": False, **nothing, "next_look_at": _stamp(until)}
+
+
 def ticked_as_json(done: SchedulerPass) -> dict[str, Any]:
     return {
+        "looked": True,
         "schedules": done.schedules,
         "fired": [
             {
@@ -218,8 +231,7 @@ _PLACE = ("connection", "database", "schema", "warehouse")
 CRONTAB = """\
 # loadgen: fire the schedules that are due. Add these lines with `crontab -e`.
 # cron mails what is printed: nothing, unless something is wrong. One tick at a time; one that hangs is ended.
-# In Snowflake the control plane's warehouse runs all the time for it: 24 credits a day. A pool (`loadgen pool run`)
-# fires schedules for less: it looks when the next one is due.
+{cost}
 SHELL=/bin/sh
 * * * * * flock -n -E 75 "$HOME/.{unit}.lock" timeout -k 10 {limit_s} {command}
 """
@@ -238,8 +250,7 @@ SyslogIdentifier={unit}
 TIMER = """\
 # ~/.config/systemd/user/{unit}.timer: `systemctl --user enable --now {unit}.timer`,
 # and `loginctl enable-linger` so that it continues while you are not logged in.
-# In Snowflake the control plane's warehouse runs all the time for it: 24 credits a day. A pool (`loadgen pool run`)
-# fires schedules for less: it looks when the next one is due.
+{cost}
 [Unit]
 Description=Look at the schedules of loadgen every minute
 
@@ -260,8 +271,9 @@ WantedBy=timers.target
 @click.option("--cron", "kind", flag_value="cron", help="Lines for a crontab.")
 @click.option("--systemd", "kind", flag_value="systemd", help="A service and a timer.")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Write the units there.")
+@idle_poll_option("For the ticks: how often to look at the tables while nothing is due.")
 @control_options
-def print_units(kind: str | None, out: Path | None, **place: str | None) -> None:
+def print_units(kind: str | None, out: Path | None, idle_poll: str, **place: str | None) -> None:
     """Print crontab lines or systemd units that check the schedules every minute.
 
     One tick at a time, ended when it hangs, silent unless something is wrong. Connects to nothing. -c and the other
@@ -269,12 +281,14 @@ def print_units(kind: str | None, out: Path | None, **place: str | None) -> None
     """
     if kind is None:
         raise UsageError("what shall be printed?", remedy="Add --cron or --systemd.")
+    idle_poll_s = duration_s(idle_poll, "--idle-poll")
+    words = _tick_command(place, idle_poll_s)
     if kind == "cron":
         if out is not None:
             raise UsageError("--out is for units of systemd", remedy="`crontab -e` takes the lines for cron.")
-        echo(crontab(_tick_command(place)), nl=False)
+        echo(crontab(words, idle_poll_s), nl=False)
         return
-    units = systemd_units(_tick_command(place))
+    units = systemd_units(words, idle_poll_s)
     if out is None:
         echo("\n".join(units.values()), nl=False)
         return
@@ -283,17 +297,26 @@ def print_units(kind: str | None, out: Path | None, **place: str | None) -> None
         echo(f"wrote {printable(str(out / name))}")
 
 
-def crontab(words: list[str]) -> str:
+def tick_cost(idle_poll_s: float) -> str:
+    """What a tick every minute costs, as a comment."""
+    every, per_day = format_duration_s(idle_poll_s), look_credits_per_day(idle_poll_s)
+    return (
+        f"# In Snowflake ticks start the control plane's warehouse once per {every}, and when a schedule fires, for a\n"
+        f"# minute each: about {per_day:.1f} credits a day (X-Small). The other ticks connect to nothing."
+    )
+
+
+def crontab(words: list[str], idle_poll_s: float = IDLE_POLL_S) -> str:
     command = shlex.join(words).replace("%", "\\%")  # cron takes a bare one for the end of the line
-    return CRONTAB.format(unit=UNIT, limit_s=LIMIT_S, command=command)
+    return CRONTAB.format(unit=UNIT, limit_s=LIMIT_S, command=command, cost=tick_cost(idle_poll_s))
 
 
-def systemd_units(words: list[str]) -> dict[str, str]:
+def systemd_units(words: list[str], idle_poll_s: float = IDLE_POLL_S) -> dict[str, str]:
     """By file name."""
     command = " ".join(map(_for_systemd, words))
     return {
         f"{UNIT}.service": SERVICE.format(unit=UNIT, limit_s=LIMIT_S, command=command),
-        f"{UNIT}.timer": TIMER.format(unit=UNIT),
+        f"{UNIT}.timer": TIMER.format(unit=UNIT, cost=tick_cost(idle_poll_s)),
     }
 
 
@@ -306,8 +329,9 @@ def program() -> str:
     return shutil.which("loadgen") or "loadgen"
 
 
-def _tick_command(place: dict[str, str | None]) -> list[str]:
+def _tick_command(place: dict[str, str | None], idle_poll_s: float) -> list[str]:
     options = [f"--{name}={place[name]}" for name in _PLACE if place[name] is not None]
+    options += [] if idle_poll_s == IDLE_POLL_S else [f"--idle-poll={format_duration_s(idle_poll_s)}"]
     if any(ord(character) < ord(" ") for word in options for character in word):
         raise UsageError("a name has a line break or another control character in it", remedy="Write it without.")
     return [program(), "schedule", "tick", "--quiet", *options]

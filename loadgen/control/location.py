@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from loadgen.model.run import CONTROL_WAREHOUSE
@@ -22,6 +23,13 @@ _VARIABLES = {
     "warehouse": "LOADGEN_CONTROL_WAREHOUSE",
 }
 _CONNECTION = "LOADGEN_CONNECTION"  # the target's; also the control plane's, unless that has its own
+
+
+def state_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where loadgen keeps files of this user between commands, beside what the tables have."""
+    state = environ.get("XDG_STATE_HOME", "")
+    base = Path(state) if state.startswith("/") else Path(environ.get("HOME") or "/tmp") / ".local" / "state"
+    return base / "loadgen"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

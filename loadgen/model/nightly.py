@@ -247,6 +247,7 @@ MISSED_RECORDED_MAX = 100  # of one schedule at once; those before are only sett
 FIRES_PER_TICK_MAX = 1_000
 BATCH = 100  # schedules
 TICK_S = 5.0
+UNCLAIMED_AFTER_S = 120  # a queued run that no runner has taken; a pool without a runner starts one sooner
 
 # One schedule's fires fit into one tick, even when it fires every second.
 assert GRACE.total_seconds() + MAX_CATCHUP + MISSED_RECORDED_MAX < FIRES_PER_TICK_MAX

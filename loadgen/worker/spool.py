@@ -23,6 +23,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from loadgen.control.location import state_folder
 from loadgen.control.session import ControlSession
 from loadgen.control.tables import query_executions, test_logs, test_results, window_results, worker_metrics_snapshots
 from loadgen.control.tables.query_executions import Execution
@@ -50,9 +51,7 @@ def spool_folder(environ: Mapping[str, str] = os.environ) -> Path:
     """Where workers keep their query logs until they are uploaded."""
     if given := environ.get(SPOOL_VARIABLE):
         return Path(given)
-    state = environ.get("XDG_STATE_HOME", "")
-    base = Path(state) if state.startswith("/") else Path(environ.get("HOME") or "/tmp") / ".local" / "state"
-    return base / "loadgen" / "spool"
+    return state_folder(environ) / "spool"
 
 
 def worker_spool_folder(arguments: WorkerArguments, test_id: str, environ: Mapping[str, str] = os.environ) -> Path:

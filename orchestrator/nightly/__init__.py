@@ -1,6 +1,7 @@
 """Runs without a person: a queue, runners that take runs from it, and schedules that fill it.
 
 scheduler          queues the runs of schedules when they are due
+next_look          when `schedule tick` must look at the tables again, in a file
 queued_scenario    a scenario in the queue: packed with its files, and what it may use on the host that runs it
 pool               keeps the right number of runner processes; one runner as a child process of the pool
 pool_size          pure: how many runners a pool needs

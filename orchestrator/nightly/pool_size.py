@@ -30,9 +30,12 @@ class PollPace:
         """After this number of looks in a row that found no work."""
         return self.idle_poll_s > self.poll_s and looks >= IDLE_LOOKS
 
-    def pause_s(self, looks: int, failures: int = 0) -> float:
-        """Before the next look; sooner after some that failed in a row, but not for as long as an outage lasts."""
+    def pause_s(self, looks: int, failures: int = 0, due_in_s: float | None = None) -> float:
+        """Before the next look: sooner when a queued run is due before that, and after some looks that failed in a
+        row, but not for as long as an outage lasts."""
         pause_s = self.idle_poll_s if self.is_idle(looks) else self.poll_s
+        if due_in_s is not None and due_in_s > 0:
+            pause_s = min(pause_s, max(due_in_s, self.poll_s))
         return min(pause_s, self.poll_s * 2.0 ** (failures - 1)) if 0 < failures <= SOONER_MAX else pause_s
 
     def credits_per_day(self) -> float:

@@ -18,7 +18,7 @@ from loadgen.control.tables import pool_workers, run_queue, run_queue_claims
 from loadgen.control.tables.run_queue_claims import QueueDepth
 from loadgen.errors import LoadgenError
 from loadgen.log import event
-from loadgen.model.nightly import unmet_requirements
+from loadgen.model.nightly import UNCLAIMED_AFTER_S, unmet_requirements
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.threads import Service
 from loadgen.units import NS_PER_S
@@ -43,6 +43,7 @@ class QueueMaintenance(Service):
         self._failures = 0  # looks in a row that failed
         self._gone: deque[str] = deque()  # runners of this pool whose processes have ended
         self._news = threading.Event()  # not to be kept until the next look
+        self._due_ns: int | None = None  # when the next queued run is due
         self.open_runs = 0  # queued for any pool, or under way
         self._depth: QueueDepth | None = None
         self._lock = threading.Lock()  # guards _depth
@@ -83,8 +84,12 @@ class QueueMaintenance(Service):
             pool_workers.prune(session, patience)
             pool_workers.silent_offline(session, patience)
             self._prune_ns = self._clock.monotonic_ns() + round(PRUNE_S * NS_PER_S)
-        work, self.open_runs = run_queue_claims.work(session, self._offers)
-        if not work:
+        found = run_queue_claims.open_runs(session, self._offers)
+        self.open_runs = found.total
+        self._due_ns = None
+        if found.due_in_s is not None:
+            self._due_ns = self._clock.monotonic_ns() + round(found.due_in_s * NS_PER_S)
+        if not found.is_work:
             self._idle_looks += 1
             self._set_depth(QueueDepth())
             return
@@ -126,14 +131,15 @@ class QueueMaintenance(Service):
                 event(log, logging.WARNING, "queue_look_failed", why=str(error))
             except Exception as error:  # the top of a thread: an error must be visible in the log of the pool
                 event(log, logging.ERROR, "queue_look_failed", why=f"{type(error).__name__}: {error}")
-            self._clock.wait(self._news, self._pace.pause_s(self._idle_looks, self._failures))
+            self._clock.wait(self._news, self._pause_s())
             self._news.clear()
         with suppress(LoadgenError):  # then their leases expire
             self._release_gone()
         self._session.close()
 
-
-UNCLAIMED_AFTER_S = 120  # a pool without a runner starts one sooner
+    def _pause_s(self) -> float:
+        due_in_s = None if self._due_ns is None else (self._due_ns - self._clock.monotonic_ns()) / NS_PER_S
+        return self._pace.pause_s(self._idle_looks, self._failures, due_in_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

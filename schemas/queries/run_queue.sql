@@ -85,13 +85,16 @@ WHERE Q.STATUS IN ('QUEUED', 'RUNNING') AND Q.ATTEMPTS < Q.MAX_ATTEMPTS
         AND S.STATUS = 'SKIPPED')
 ORDER BY Q.PRIORITY DESC, Q.CREATED_AT, Q.QUEUE_ID LIMIT {limit};
 
--- name: work
--- What a pool with these capabilities has to look after. A run that waits for others' capabilities is not: its pool may
--- be away for days.
-SELECT SUM(IFF(
-           STATUS IN ('RUNNING', 'CANCEL_REQUESTED') OR LENGTH(REQUIRES) > 16000
-           OR ARRAY_SIZE(ARRAY_EXCEPT(TO_ARRAY(TRY_PARSE_JSON(IFF(LENGTH(REQUIRES) <= 16000, REQUIRES, NULL))), TO_ARRAY(PARSE_JSON(?)))) = 0, 1, 0)),
-       COUNT(*)
+-- name: open_runs
+-- What a pool has to look after now: runs under way, and rows that are to be refused. All runs that have not ended. And in
+-- how many milliseconds the next one is due that its capabilities suffice for; not more than 0: it is due. A run that
+-- waits for others' capabilities is not its concern: their pool may be away for days.
+SELECT SUM(IFF(STATUS IN ('RUNNING', 'CANCEL_REQUESTED') OR LENGTH(REQUIRES) > 16000, 1, 0)),
+       COUNT(*),
+       MIN(IFF(
+           STATUS = 'QUEUED'
+           AND ARRAY_SIZE(ARRAY_EXCEPT(TO_ARRAY(TRY_PARSE_JSON(IFF(LENGTH(REQUIRES) <= 16000, REQUIRES, NULL))), TO_ARRAY(PARSE_JSON(?)))) = 0,
+           DATEDIFF(millisecond, SYSDATE(), AVAILABLE_AT), NULL))
 FROM RUN_QUEUE WHERE STATUS IN ('QUEUED', 'RUNNING', 'CANCEL_REQUESTED');
 
 -- name: depth

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -70,6 +71,46 @@ def test_what_is_not_due_is_not_taken(queue):
     assert queue.claim(runner) is None
     queue.pass_time(later, 3601)
     assert queue.claimed(runner).queue_id == later
+
+
+def test_a_pool_knows_when_the_next_run_is_due_that_it_can_do(queue):
+    def seen() -> tuple[bool, int, float | None]:
+        found = run_queue_claims.open_runs(queue.session, ("zone=eu",))
+        return found.is_work, found.total, found.due_in_s
+
+    def hours(number: float) -> dict[str, Any]:
+        return {"not_before": run_status.server_time(queue.session) + timedelta(hours=number)}
+
+    assert seen() == (False, 0, None)
+    queue.add(requires=("zone=us",))  # of another pool
+    assert seen() == (False, 1, None)
+    later, sooner = queue.add(**hours(20)), queue.add(requires=("zone=eu",), **hours(10))
+    is_work, total, due_in_s = seen()
+    assert (is_work, total) == (False, 3)
+    assert due_in_s is not None
+    assert 9 * 3600 < due_in_s <= 10 * 3600
+    queue.pass_time(sooner, 10 * 3600)
+    assert seen()[0], "it is due"
+    runner = queue.runner("zone=eu")
+    claim = queue.claim(runner, "zone=eu")
+    assert claim is not None
+    assert claim.queue_id == sooner
+    assert seen()[0], "it is under way"
+    queue.finish(claim, exit_code=0)
+    assert not seen()[0], f"{later} is for later"
+
+
+@pytest.mark.parametrize("end", ["failed", "skipped"])
+def test_a_run_in_its_pause_is_due_after_it(queue, end):
+    queue.add()
+    claim = queue.claimed(queue.runner())
+    (queue.give_back if end == "failed" else queue.push_back)(claim, pause_s=7200.0)
+
+    found = run_queue_claims.open_runs(queue.session, ())
+
+    assert not found.is_work
+    assert found.due_in_s is not None
+    assert 3600 < found.due_in_s <= 7200
 
 
 def test_a_beginning_names_what_no_other_begins_with(queue):

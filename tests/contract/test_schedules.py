@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -10,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from loadgen.cli.main import main
 from loadgen.control.session import ControlFailed
 from loadgen.control.tables import run_queue, run_status, schedule_fires, schedules
 from loadgen.control.tables.run_queue import QueueRequest
@@ -19,6 +22,7 @@ from loadgen.errors import UsageError
 from loadgen.model.nightly import BaselineCheck, FireOutcome, Overlap, QueueStatus, ScheduleFire
 from orchestrator.nightly.scheduler import fire_due_schedules
 from tests.control_plane import ControlPlane, patience
+from tests.processes import ROOT
 
 pytestmark = pytest.mark.any_driver
 
@@ -243,3 +247,43 @@ def test_old_fires_are_forgotten_and_a_removed_schedule_leaves_none(plane):
     )
     assert fire_due_schedules(plane.session, patience()).fired == ()
     assert fires(plane, row) == ()
+
+
+# --- ticks of a crontab -----------------------------------------------------------------------------------------------
+
+
+def test_a_tick_before_the_next_look_connects_to_nothing(plane, tmp_path, monkeypatch, capsys):
+    """On an account; and a change of the schedules on this machine is seen by the next tick."""
+    server, file = plane.server, tmp_path / "connections.toml"
+    file.write_text(
+        f'[account]\naccount = "a"\nuser = "u"\npassword = "any"\nhost = "{server.host}"\nport = {server.port}\n'
+        'protocol = "http"\n'
+    )
+    file.chmod(0o600)
+    monkeypatch.setenv("SNOWFLAKE_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+    def ask(*words: str) -> tuple[int, str]:
+        """How many requests the server saw, and what was printed."""
+        began_ms = server.now_ms()
+        code = main(["schedule", *words, "-c", "account", "--database", plane.place.database])
+        said = capsys.readouterr()
+        assert code == 0, said.err
+        lines = server.ask(f"/__loadgen/journal?since={began_ms}")
+        return sum(not line["path"].startswith("/__loadgen/") for line in lines), said.out
+
+    first, second, quiet = ask("tick"), ask("tick"), ask("tick", "--quiet")
+    now = ask("tick", "--idle-poll=0s")
+    ask("add", "nightly", str(ROOT / "examples" / "quickstart.yaml"), "--cron=0 0 1 1 *")
+    after_change, after_that = ask("tick", "--format=json"), ask("tick", "--format=json")
+
+    assert first[0] > 0
+    assert first[1] == "nothing is due (0 schedules)\n"
+    assert second[0] == 0
+    assert re.fullmatch(r"nothing is due before [-0-9]{10} [:0-9]{8} UTC; --idle-poll 0s looks now\n", second[1])
+    assert quiet == (0, "")
+    assert now[0] > 0
+    assert (after_change[0] > 0, after_that[0]) == (True, 0)
+    looked, not_looked = json.loads(after_change[1]), json.loads(after_that[1])
+    assert (looked["looked"], looked["schedules"]) == (True, 1)
+    assert (not_looked["looked"], not_looked["schedules"], not_looked["fired"]) == (False, None, [])

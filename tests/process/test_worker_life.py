@@ -207,6 +207,21 @@ def test_what_cannot_work_ends_with_1_and_says_why(stage: Stage) -> None:
 # --- 3 and 4: nobody leads -------------------------------------------------------------------------------------------
 
 
+def take_row(stage: Stage, run: Led, worker: Worker) -> None:
+    """Write another process into the row of a worker, until the worker has seen it.
+
+    A beat that waits for this very statement writes back what it saw when it began, the process id too: `replace` is
+    for rows of workers that were silent for long, and has no such beat to fear.
+    """
+    pid = worker.process.pid + 1
+
+    def taken() -> bool:
+        stage.plane.change("UPDATE WORKER_HEARTBEATS SET PID = ? WHERE RUN_ID = ?", pid, run.run_id)
+        return worker.gone() is not None
+
+    wait_until(taken, f"the worker ends whose row is another's: {worker.said}")
+
+
 @pytest.mark.slow
 def test_without_a_leader_a_worker_ends(stage: Stage) -> None:
     unstarted = stage.run(timing={"start": "1s"})
@@ -226,7 +241,7 @@ def test_without_a_leader_a_worker_ends(stage: Stage) -> None:
     stage.plane.expire(lost.run_id, since_s=3.5)
     orphan.wait_status("WAITING", workers["orphan"])
     os.close(writer)
-    stage.plane.change("UPDATE WORKER_HEARTBEATS SET PID = PID + 1 WHERE RUN_ID = ?", replaced.run_id)
+    take_row(stage, replaced, workers["replaced"])
 
     for name, run, code, said in (
         ("unstarted", unstarted, 3, "no START within 1 s"),

@@ -133,6 +133,25 @@ def test_a_line_for_cron_holds_a_lock_has_a_limit_and_is_silent(capsys):
     assert Path(program()).is_absolute()
 
 
+@pytest.mark.parametrize(
+    ("options", "every", "cost", "word"),
+    [
+        ((), "10m", "2.4", None),
+        (("--idle-poll", "1h"), "1h", "0.4", "--idle-poll=1h"),
+        (("--idle-poll", "5s"), "5s", "24.0", "--idle-poll=5s"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["--cron", "--systemd"])
+def test_what_is_printed_says_what_it_costs_a_day(capsys, kind, options, every, cost, word):
+    assert main(["schedule", "print", kind, "-c", "prod", *options]) == 0
+
+    printed = " ".join(capsys.readouterr().out.replace("#", "").split())
+    assert f"warehouse once per {every}, and when a schedule fires" in printed
+    assert f"about {cost} credits a day (X-Small)" in printed
+    assert ("--idle-poll" in printed) == (word is not None)
+    assert word is None or word in printed
+
+
 def test_names_are_written_as_cron_and_systemd_read_them():
     words = ["loadgen", '--connection=50% of $HOME; it\'s "odd" \\']
 

@@ -14,6 +14,7 @@ import pytest
 
 from loadgen.control.session import load_queries
 from loadgen.model.event import EventType
+from loadgen.model.run import RunStatus
 from tests.unit.simulation.histories import history_of, quiet
 from tests.unit.simulation.rules import Broken, Rule, Violation
 from tests.unit.simulation.scenarios import Kind
@@ -26,6 +27,7 @@ pytestmark = pytest.mark.simulation
 
 SEEDS, BLOCK = 150, 50
 CALM, CALM_SEARCHES = 20, 8  # worlds without faults
+CROWDS = 2  # of eight workers
 CALM_LATENCY_S = 0.3  # what a control statement takes in them
 SEARCHED = 200  # seeds at most, for one that shows what is broken
 
@@ -127,6 +129,16 @@ def test_a_run_in_which_nothing_fails_is_valid(kind: Kind, tmp_path: Path) -> No
     for seed in range(CALM_SEARCHES if kind is Kind.FIND_MAX else CALM):
         history = World(seed, str(tmp_path), kind=kind, calm_latency_s=CALM_LATENCY_S).run()
         assert history.valid or history.forbids, f"seed {seed}: {history.summary['validity']}"
+
+
+def test_eight_workers_on_a_slow_control_plane_keep_their_stages_together(tmp_path: Path) -> None:
+    for seed in range(CROWDS):
+        world = World(seed, str(tmp_path), kind=Kind.STAGES, calm_latency_s=CALM_LATENCY_S, workers=8)
+        history = world.run()
+        assert (history.status, history.valid) == (RunStatus.COMPLETED, True), (
+            f"seed {seed}: {history.summary['validity']}"
+        )
+        assert [row.kind for row in world.tables.events] == [EventType.START, EventType.STOP], "one event has the plan"
 
 
 # What a tick of the leader costs at most, by what it does; statements are named as in schemas/queries.

@@ -157,7 +157,7 @@ SMALL = {
     "run_status.unfinished": "runs that are under way",
     "run_queue.candidates": "inside: runs that are under way",
     "run_queue.depth": "one number",
-    "run_queue.work": "two numbers",
+    "run_queue.open_runs": "three numbers",
     "run_attempts.claim": "inside: the end of an attempt, by its key",
     "run_attempts.open_of": "inside: the end of an attempt, by its key",
     "pool_workers.offers": "inside: the wish for a runner, by its key",

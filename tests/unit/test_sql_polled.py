@@ -22,7 +22,7 @@ POLLED = {
     "run_control_events.emit": "RUN_ID",
     "worker_heartbeats.read": "RUN_ID",
     "worker_heartbeats.beat": "RUN_ID",
-    "run_queue.work": "STATUS",
+    "run_queue.open_runs": "STATUS",
     "run_queue.refuse_long": "STATUS",
     "run_attempts.look": "QUEUE_ID",
     "run_attempts.claim": "WORKER_ID",

@@ -73,6 +73,20 @@ class QueueDepth:
     startable: int = 0  # if there were enough runners: one for each target that is free
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenRuns:
+    """Runs that are queued or under way."""
+
+    under_way: int = 0
+    total: int = 0
+    due_in_s: float | None = None  # until the next of those that this pool can do; None: none is queued for it
+
+    @property
+    def is_work(self) -> bool:
+        """There is something to look after now, not later."""
+        return self.under_way > 0 or (self.due_in_s is not None and self.due_in_s <= 0)
+
+
 def claim(
     session: ControlSession,
     patience: RetryPolicy,
@@ -240,10 +254,12 @@ def _end(
     return ended
 
 
-def work(session: ControlSession, offers: tuple[str, ...]) -> tuple[int, int]:
-    """The runs under way and those that a runner with these capabilities can take now or later; and all of both."""
-    ((here, anywhere),) = session.fetch(_Q["work"], labels_json(offers))
-    return int(here or 0), int(anywhere)
+def open_runs(session: ControlSession, offers: tuple[str, ...]) -> OpenRuns:
+    """As a pool sees them whose runners have these capabilities."""
+    ((under_way, total, due_ms),) = session.fetch(_Q["open_runs"], labels_json(offers))
+    return OpenRuns(
+        under_way=int(under_way or 0), total=int(total), due_in_s=None if due_ms is None else int(due_ms) / 1000
+    )
 
 
 def depth(session: ControlSession, offers: tuple[str, ...], *, share: bool = False) -> QueueDepth:

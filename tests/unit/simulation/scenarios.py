@@ -68,8 +68,9 @@ class Kind(StrEnum):
 FIXED = (Kind.FLAT, Kind.STAGES, Kind.RATE)  # their plan is known at the start
 
 
-def random_scenario(rng: random.Random, kind: Kind) -> Scenario:
-    workers = rng.choice((1, 1, 1, 2, 2, 3))
+def random_scenario(rng: random.Random, kind: Kind, workers: int | None = None) -> Scenario:
+    """None: a few workers."""
+    workers = workers or rng.choice((1, 1, 1, 2, 2, 3))
     return replace(
         _BASE,
         load=_load(rng, kind, workers),

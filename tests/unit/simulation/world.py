@@ -84,6 +84,7 @@ class World:
         kind: Kind | None = None,
         contested: bool = False,
         calm_latency_s: float | None = None,
+        workers: int | None = None,
         trace: Callable[[str], None] | None = None,
     ) -> None:
         """`kind` of its load, None: any. `contested`: a small run, and four orchestrators want to lead it over a
@@ -103,7 +104,9 @@ class World:
         if self.is_search:
             self.scenario = search_scenario(rng)
         else:
-            self.scenario = contested_scenario(rng) if contested else random_scenario(rng, kind or rng.choice(FIXED))
+            self.scenario = (
+                contested_scenario(rng) if contested else random_scenario(rng, kind or rng.choice(FIXED), workers)
+            )
         self.elsewhere = contested or rng.random() < 0.5
         if calm_latency_s is not None:  # waiting for a turn to log in again is missing load too
             self.scenario = replace(self.scenario, connections=ConnectionPolicy())

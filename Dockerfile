@@ -12,12 +12,15 @@ WORKDIR /opt/loadgen
 ENV PIP_NO_CACHE_DIR=1
 
 # Packages first, by what bin/ uses everywhere: they are installed again only when the lock has changed. What only their
-# developers need does not go into the image.
+# developers need does not go into the image: tests and what they import, headers, stubs, libraries to link with, f2py.
+# Nor does what no command uses: modules for other versions of Python, and pygments, with which rich colours source code.
 COPY ${LOCK} requirements.lock
 COPY bin/ bin/
 RUN bash -euo pipefail -c 'root=$PWD; source bin/.bootstrap; ensure_environment .venv requirements.lock' \
-    && find .venv -type d -name tests -prune -exec rm -rf {} + \
-    && rm -rf .venv/lib/python3*/site-packages/pip .venv/lib/python3*/site-packages/pip-*
+    && tag=$(.venv/bin/python -c 'import sys; print(sys.implementation.cache_tag)') \
+    && find .venv/lib \( -type d \( -name tests -o -name include -o -name f2py \) -prune -o -name '*.pyi' -o -name '*.a' \
+        -o -name '_simd.*.so' -o -name '*.cpython-*.so' ! -name "*.$tag-*" \) -exec rm -rf {} + \
+    && cd .venv/lib/python3*/site-packages && rm -rf pip pip-* pygments pygments-*
 
 COPY loadgen/ loadgen/
 COPY orchestrator/ orchestrator/

@@ -28,6 +28,7 @@ from tests.processes import PROGRAM, ROOT
 NAMESPACE = "bench"
 TOKEN = "a-token-of-a-test"
 IMAGE = "registry.example/loadgen:1.0"
+SPAWNER = f'{{kind: kubernetes, image: "{IMAGE}", secret: snowflake}}'
 JOBS = re.compile(r"/apis/batch/v1/namespaces/([^/]+)/jobs(?:/([^/]+))?")
 CORE = re.compile(r"/api/v1/namespaces/([^/]+)/(pods|events)(?:/([^/]+)/(log))?")
 KUBECONFIG = """
@@ -145,7 +146,9 @@ class Cluster:
         self.faults: list[RequestFault] = []
         self.events: list[dict[str, Any]] = []
         self.second_pods: set[int] = set()  # indexes that get two pods
+        self.stuck: dict[int, dict[str, Any]] = {}  # what pods say that get no process
         self.program: Sequence[str] = PROGRAM  # of the image
+        self.code = ROOT  # in the image
         self.trouble: list[BaseException] = []
         self._lock, self._numbers = threading.RLock(), itertools.count(1)
         self._started: list[subprocess.Popen[bytes]] = []
@@ -203,10 +206,14 @@ class Cluster:
             pod = next((pod for pod in job.pods if pod.index == index), None) or self._add_pod(job, index)
             pod.said, pod.deleted = status, deleted
 
-    def kill(self, index: int) -> None:
-        process = next(pod.process for pod in self.only_job.pods if pod.index == index)
-        assert process is not None
-        process.send_signal(signal.SIGKILL)
+    def kill(self, index: int, status: dict[str, Any] | None = None) -> None:
+        """The process of an index, and what its pod says from then on."""
+        with self._lock:
+            pod = next(pod for pod in self.only_job.pods if pod.index == index)
+            assert pod.process is not None
+            pod.process.send_signal(signal.SIGKILL)
+            pod.process.wait()
+            pod.said = status
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
@@ -326,7 +333,8 @@ class Cluster:
         labels = template["metadata"]["labels"]
         pod = ClusterPod(name=name, uid=f"uid-{number}", index=index, labels=labels, process=None, log=log)
         job.pods.append(pod)
-        if self.processes:
+        pod.said = self.stuck.get(index)
+        if self.processes and pod.said is None:
             self._start(pod, template["spec"]["containers"][0], home)
         return pod
 
@@ -339,7 +347,7 @@ class Cluster:
         program, *words = container["command"]
         assert program == "loadgen"
         assert container["image"] == IMAGE
-        fixed = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
+        fixed = {"PATH": os.environ["PATH"], "PYTHONPATH": str(self.code)}
         spool = {"HOME": str(home), "LOADGEN_SPOOL_DIR": str(home / "spool")}  # instead of the pod's volume
         with pod.log.open("ab") as output:
             pod.process = subprocess.Popen(

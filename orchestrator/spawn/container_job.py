@@ -198,9 +198,18 @@ class ContainerSpawner:
                 level = logging.DEBUG if self._unseen else logging.WARNING
                 event(log, level, "containers_not_seen", job=job.name, what=str(error))
                 self._unseen += 1
-            self._clock.wait(self._woken, self._poll_s)
+            self._clock.wait(self._woken, self._pause_s())
             self._woken.clear()
         self._remove(job)
+
+    def _pause_s(self) -> float:
+        """Until the next look, and no longer than until containers are late: the reason must be known before the time
+        to register is over."""
+        left_s = self._poll_s if self._start_limit_s is None else self._start_limit_s - self._waited_s()
+        return min(self._poll_s, left_s) if left_s > 0 else self._poll_s
+
+    def _waited_s(self) -> float:
+        return (self._clock.monotonic_ns() - self._started_ns) / NS_PER_S
 
     def _saw(self, job: WorkerJob) -> None:
         if self._unseen:
@@ -222,7 +231,7 @@ class ContainerSpawner:
         if containers is None:
             self._lose_all("ended with its job" if self._cancelled else "was lost: its job was removed")
             return
-        waited_s = (self._clock.monotonic_ns() - self._started_ns) / NS_PER_S
+        waited_s = self._waited_s()
         for container in containers:
             worker_id = self._workers.get(container.index)
             if worker_id is None or worker_id in self._ends:
@@ -240,7 +249,7 @@ class ContainerSpawner:
         """A container that has not started in time. One that has, and is not seen now, is on its way out."""
         if not container.waits:
             self._begun.add(container.index)
-        late = self._start_limit_s is not None and waited_s > self._start_limit_s
+        late = self._start_limit_s is not None and waited_s >= self._start_limit_s
         if not late or container.index in self._begun or self._cancelled:
             return None
         what = f"did not start within {self._start_limit_s:g} s: {container.waits}"

@@ -59,7 +59,7 @@ class KubernetesFailed(LoadgenError):
 
     @property
     def is_retryable(self) -> bool:
-        return self.status is None or self.status in (408, 429) or self.status >= 500
+        return self.status is None or self.status in (408, 409, 429) or self.status >= 500
 
 
 def _is_retryable(error: BaseException) -> bool:
@@ -73,7 +73,7 @@ class KubernetesApi:
         self, context: str | None = None, namespace: str | None = None, *, environ: Mapping[str, str] = os.environ
     ) -> None:
         self._client, found = _configured_client(context, environ)
-        self.namespace = namespace or found
+        self.namespace, self.host = namespace or found, self._client.host
         self._jobs, self._core = self._client.BatchV1Api(), self._client.CoreV1Api()
 
     def create_job(self, manifest: Mapping[str, Any]) -> KubernetesJobStatus:
@@ -128,7 +128,7 @@ class ConfiguredClient:
     def __init__(self, library: Any, configuration: Any) -> None:
         configuration.retries = False  # loadgen retries, and says so
         self._library, self._api = library, library.client.ApiClient(configuration)
-        self._host = printable(str(configuration.host), 200)
+        self.host = printable(str(configuration.host), 200)
 
     def BatchV1Api(self) -> Any:
         return self._library.client.BatchV1Api(self._api)
@@ -146,7 +146,7 @@ class ConfiguredClient:
             raise KubernetesFailed(_message(error), error.status or 400) from error
         except (HTTPError, OSError) as error:
             text = printable(str(error), TEXT_MAX)
-            raise KubernetesFailed(f"the Kubernetes API at {self._host} did not answer: {text}", None) from error
+            raise KubernetesFailed(f"the Kubernetes API at {self.host} did not answer: {text}", None) from error
 
     def close(self) -> None:
         self._api.close()
@@ -244,13 +244,18 @@ class KubernetesWorkerJob:
         self.may_exist = True
 
     def _create(self, job: KubernetesJob) -> KubernetesJobStatus:
-        """Also when an answer was lost, and the Job is there already."""
+        """Also when an answer was lost, and the Job is there already. A conflict without one passes: another request
+        has changed a quota at the same time."""
         try:
             return self._api.create_job(job.manifest)
         except KubernetesFailed as error:
             if error.status != 409:
                 raise
-        return self._api.get_job(job.name)
+            conflict = error
+        try:
+            return self._api.get_job(job.name)
+        except KubernetesFailed as error:
+            raise conflict if error.is_missing else error from None
 
     def observe(self) -> Sequence[IndexStatus] | None:
         try:

@@ -103,7 +103,7 @@ class Pod:
     def waits(self) -> str:
         if self.phase != "Pending":
             return ""
-        return str(self.unschedulable or self.waiting or "its pod is pending")
+        return str(self.unschedulable or self.waiting or "") or "its pod is pending"
 
     @property
     def is_held_up(self) -> bool:
@@ -141,7 +141,8 @@ class IndexStatus:
     @property
     def waits(self) -> str:
         if self.pods:
-            return "" if any(pod.phase != "Pending" for pod in self.pods) else self.pods[0].waits
+            left = [pod for pod in self.pods if not pod.is_over]
+            return left[0].waits if left and all(pod.phase == "Pending" for pod in left) else ""
         if self.is_done or self.gone:
             return ""
         return str(self.refused or "Kubernetes has not made its pod")

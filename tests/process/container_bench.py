@@ -22,7 +22,8 @@ target: {warehouse: %s, database: BENCH, schema: PUBLIC}
 workload: {statements: [{name: nap, sql: "SELECT SYSTEM$WAIT(400, 'MILLISECONDS')"}]}
 load: {connections: 16, workers: 2, warmup: 0s, duration: %s}
 spawner: %s
-timing: {tick: 200ms, heartbeat: 200ms, status_poll: 150ms, events_poll: 600ms, flush: 500ms, announce: 500ms,
+timing: {registration: %s,
+         tick: 200ms, heartbeat: 200ms, status_poll: 150ms, events_poll: 600ms, flush: 500ms, announce: 500ms,
          drain_interrupt: 1s, terminate_after: 500ms, kill_after: 500ms}
 """
 CONNECTION = """
@@ -50,9 +51,12 @@ class ContainerBench:
         connections.chmod(0o600)
         self._started: list[subprocess.Popen[str]] = []
 
-    def run(self, connection: str, *, warehouse: str, duration: str) -> subprocess.Popen[str]:
+    def run(
+        self, connection: str, *, warehouse: str, duration: str, registration: str = "600s"
+    ) -> subprocess.Popen[str]:
         file = self.folder / f"{warehouse}.yaml"
-        file.write_text(SCENARIO % (self.plane.place.database, warehouse, duration, self._spawner), "utf-8")
+        values = (self.plane.place.database, warehouse, duration, self._spawner, registration)
+        file.write_text(SCENARIO % values, "utf-8")
         return self.start("run", str(file), "-c", connection)
 
     def start(self, *words: str) -> subprocess.Popen[str]:
@@ -75,6 +79,11 @@ class ContainerBench:
             return bool(self.plane.rows("SELECT 1 FROM RUN_STATUS WHERE PHASE = 'MEASUREMENT' AND TOTAL_OPS > 0"))
 
         wait_until(measures, "the run measures")
+
+    def run_id(self) -> str:
+        """Of the only run."""
+        ((run_id,),) = self.plane.rows("SELECT RUN_ID FROM RUN_STATUS")
+        return str(run_id)
 
     def statements(self, text: str) -> list[str]:
         """What the spawner's own sessions sent, and others did not."""

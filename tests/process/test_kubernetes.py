@@ -1,9 +1,8 @@
-"""Workers as pods of one Job: real processes behind a loopback API server, and every fault that it can play."""
+"""The spawner of pods, against an API server on loopback that plays faults. Whole runs: test_kubernetes_runs.py."""
 
 from __future__ import annotations
 
 import logging
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,97 +19,8 @@ from orchestrator.spawn.kubernetes_job import RULES, KubernetesJob
 from orchestrator.spawn.spawner import WorkerOrder
 from tests.control_plane import ControlPlane, patience
 from tests.embedded_server import EmbeddedServer
-from tests.kubernetes_cluster import IMAGE, Cluster, RequestFault, condition, login_secret, pod_status
-from tests.process.container_bench import ContainerBench, result
-from tests.processes import alive, wait_until
-
-SPAWNER = f'{{kind: kubernetes, image: "{IMAGE}", secret: snowflake}}'
-
-
-@pytest.fixture
-def cluster(server: EmbeddedServer, tmp_path: Path) -> Iterator[Cluster]:
-    with Cluster(tmp_path, secrets={"snowflake": login_secret(server.host, server.port)}) as running:
-        yield running
-
-
-@pytest.fixture
-def bench(server: EmbeddedServer, tmp_path: Path, cluster: Cluster) -> Iterator[ContainerBench]:
-    made = ContainerBench(server, tmp_path, SPAWNER, KUBECONFIG=str(cluster.kubeconfig))
-    yield made
-    made.close()
-
-
-def test_a_run_with_its_workers_in_pods_one_of_them_twice(bench, cluster):
-    cluster.second_pods = {1}
-
-    ended = result(bench.run("bench", warehouse="POD_WH", duration="2s"))
-
-    assert (ended["code"], ended["status"]) == (0, "COMPLETED"), ended
-    assert [one["worker_id"] for one in ended["worker_results"]] == ["worker-0", "worker-1"]
-    assert ended["totals"]["succeeded"] > 0
-    name = f"loadgen-{ended['run_id']}"
-    (manifest,) = cluster.manifests
-    assert (manifest["metadata"]["name"], manifest["spec"]["completions"]) == (name, 2)
-    assert "any" not in str(manifest)  # the password
-    # Nothing is left, and what they said is here.
-    assert cluster.removed == [(name, "Background")]
-    assert cluster.jobs == {}
-    wait_until(lambda: not alive(cluster.pids()), "its workers have ended")
-    rows = bench.plane.rows("SELECT WORKER_ID, HOSTNAME, LABELS FROM WORKER_HEARTBEATS ORDER BY WORKER_ID")
-    assert [(worker, host.rpartition("-")[0]) for worker, host, _ in rows] == [
-        (f"worker-{n}", f"{name}-{n}") for n in range(2)
-    ]
-    assert all('"node=node-a","pod_uid=uid-' in labels for _, _, labels in rows)
-    logs = [path.read_text("utf-8") for path in bench.folder.glob(f"{name}-1-*/log")]
-    assert len(logs) == 2
-    assert sum("worker worker-1 of run" in log and "is alive: process" in log for log in logs) == 1
-    kept = {path.name for path in (bench.folder / "runs" / ended["run_id"] / "logs").iterdir()}
-    assert kept == {"worker-0.log", "worker-1.log"}
-
-
-@pytest.mark.slow
-def test_ctrl_c_removes_the_job(bench, cluster):
-    process = bench.run("bench", warehouse="STOPPED_WH", duration="60s")
-    bench.wait_measuring(process)
-
-    process.send_signal(signal.SIGINT)
-
-    ended = result(process)
-    assert (ended["code"], ended["status"]) == (130, "CANCELLED"), ended
-    assert cluster.jobs == {}
-    wait_until(lambda: not alive(cluster.pids()), "its workers have ended")
-
-
-def test_pods_without_their_secret_fail_the_run_at_once_and_name_it(bench, cluster):
-    cluster.secrets = {}
-
-    ended = result(bench.run("bench", warehouse="NO_SECRET_WH", duration="60s"))
-
-    assert (ended["code"], ended["status"]) == (4, "FAILED")
-    assert 'worker-0 cannot start: CreateContainerConfigError: secret "snowflake" not found' in ended["exit_reason"]
-    assert cluster.jobs == {}
-
-
-@pytest.mark.slow
-def test_a_recovered_run_loses_its_job(bench, cluster):
-    process = bench.run("bench", warehouse="ORPHAN_POD_WH", duration="60s")
-    bench.wait_measuring(process)
-    process.kill()
-    process.wait()
-    for number in (0, 1):
-        cluster.kill(number)
-    wait_until(lambda: not alive(cluster.pids()), "the workers are gone")
-    bench.plane.change("UPDATE RUN_LEASES SET EXPIRES_AT = DATEADD(second, -12, SYSDATE())")
-    bench.plane.change("UPDATE WORKER_HEARTBEATS SET LAST_HEARTBEAT = DATEADD(second, -90, SYSDATE())")
-    assert len(cluster.jobs) == 1
-
-    ended = result(bench.start("runs", "recover", "-c", "bench", "--database", bench.plane.place.database))
-
-    assert [one["status"] for one in ended["recovered"]] == ["FAILED"], ended
-    assert cluster.jobs == {}
-
-
-# --- the spawner alone -----------------------------------------------------------------------------------------------
+from tests.kubernetes_cluster import SPAWNER, Cluster, RequestFault, condition, pod_status
+from tests.processes import wait_until
 
 
 class NoWait(SystemClock):
@@ -251,7 +161,15 @@ def test_a_job_that_was_deleted_has_lost_its_workers(spawners):
     spawner.close()
 
 
-@pytest.mark.parametrize("fault", [{"status": None, "executed": True}, {"status": None}, {"status": 503}])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"status": None, "executed": True},
+        {"status": None},
+        {"status": 503},
+        {"status": 409, "message": "Operation cannot be fulfilled on resourcequotas: the object has been modified"},
+    ],
+)
 def test_a_lost_answer_makes_no_second_job(spawners, caplog, fault):
     spawners.cluster.faults = [RequestFault(verb="create jobs", **fault)]
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from orchestrator.spawn.kubernetes_status import (
     IndexStatus,
@@ -131,6 +133,7 @@ def test_what_the_state_of_a_pod_means_for_its_worker(status, deleted, sentence)
     [
         (pod_status("Running", {"running": {}}), "", False),
         (pod_status("Pending"), "its pod is pending", False),
+        (waiting(""), "its pod is pending", False),
         (waiting("ContainerCreating"), "ContainerCreating", False),
         (waiting("ErrImagePull", "toomanyrequests: slow down"), "ErrImagePull: toomanyrequests: slow down", True),
         (
@@ -205,6 +208,38 @@ def test_two_pods_of_one_index_are_one_worker(first, second, sentence):
 
     end = worker.end("worker-1")
     assert (None if end is None else end.sentence) == sentence
+
+
+def test_a_second_pod_waits_when_the_first_has_ended():
+    worker = status_of(pod(terminated(1, "Error"), name="a"), pod(waiting("ErrImagePull"), name="b"))
+
+    assert (worker.waits, worker.is_held_up) == ("ErrImagePull", True)
+
+
+REASONS = ["", "ContainerCreating", "ImagePullBackOff", "CreateContainerConfigError", "CrashLoopBackOff", "New"]
+STATES = st.one_of(
+    st.none(),
+    st.builds(lambda reason: {"waiting": {"reason": reason}}, st.sampled_from(REASONS)),
+    st.just({"running": {}}),
+    st.builds(lambda code: {"terminated": {"exitCode": code, "reason": "Error"}}, st.sampled_from([0, 1, 137, 143])),
+)
+STATUSES = st.builds(
+    lambda phase, state, conditions, why: pod_status(phase, state, conditions=conditions, **why),
+    st.sampled_from(["Pending", "Running", "Succeeded", "Failed", "Unknown"]),
+    STATES,
+    st.lists(st.sampled_from([UNSCHEDULABLE, DRAIN, TAINT]), unique_by=str),
+    st.sampled_from([{}, {"reason": "Evicted"}, {"reason": "NodeLost"}, {"reason": "DeadlineExceeded"}]),
+)
+
+
+@given(st.lists(st.tuples(STATUSES, st.booleans()), max_size=2))
+def test_a_worker_runs_or_has_ended_or_waits_for_a_reason_whatever_its_pods_say(said):
+    pods = [pod(status, name=f"p{n}", deleted=deleted) for n, (status, deleted) in enumerate(said)]
+
+    worker = status_of(*pods)
+
+    runs = any(status["phase"] == "Running" for status, _ in said)
+    assert runs or worker.end("worker-1") is not None or worker.waits  # what waits is given up in time
 
 
 def test_pods_of_others_are_not_workers():

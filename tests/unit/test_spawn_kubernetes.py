@@ -7,8 +7,10 @@ import json
 import sys
 from pathlib import Path
 
+import certifi
 import pytest
 from click.testing import CliRunner
+from kubernetes.config import incluster_config
 from ruamel.yaml import YAML
 
 from loadgen.cli.run import run
@@ -20,6 +22,7 @@ from loadgen.scenario.model import Scenario
 from loadgen.scenario.read import parse_scenario
 from loadgen.snowflake.profile_lookup import find_profile
 from orchestrator.spawn.containers import require_container_settings
+from orchestrator.spawn.kubernetes import KubernetesApi
 from orchestrator.spawn.kubernetes_job import (
     KubernetesJob,
     job_name,
@@ -48,6 +51,14 @@ password = "hunter22"
 database = "MINE"
 schema = "OTHER"
 warehouse = "my_wh"
+"""
+
+
+KUBECONFIG = """
+current-context: c
+contexts: [{name: c, context: {cluster: c, user: c}}]
+clusters: [{name: c, cluster: {server: "http://here"}}]
+users: [{name: c, user: {token: t}}]
 """
 
 
@@ -222,6 +233,25 @@ def test_a_run_does_not_start_without_the_client_library(monkeypatch):
         require_container_settings(scenario(), ControlPlaneLocation(connection="prod"), {})
 
     assert "loadgen[kubernetes]" in refused.value.remedy
+
+
+@pytest.mark.parametrize(("configured", "host"), [(False, "https://10.0.0.1:443"), (True, "http://here")])
+def test_in_a_pod_the_cluster_around_it_is_used_unless_another_is_configured(tmp_path, monkeypatch, configured, host):
+    account = {"token": "of-the-pod", "namespace": "around", "ca.crt": Path(certifi.where()).read_text("utf-8")}
+    for name, text in account.items():
+        (tmp_path / name).write_text(text, "utf-8")
+    monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(tmp_path / "token"))
+    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(tmp_path / "ca.crt"))
+    monkeypatch.setattr("orchestrator.spawn.kubernetes.NAMESPACE_FILE", tmp_path / "namespace")
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    (tmp_path / "config").write_text(KUBECONFIG, "utf-8")
+    environ = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+
+    api = KubernetesApi(environ=environ | ({"KUBECONFIG": str(tmp_path / "config")} if configured else {}))
+
+    assert (api.host, api.namespace) == (host, "default" if configured else "around")
+    api.close()
 
 
 def test_a_scenario_with_pods_is_stored_and_read_again():

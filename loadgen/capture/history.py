@@ -37,6 +37,7 @@ from loadgen.values import dataclass
 PAGE_ROWS = 10_000  # maximum that the table function returns
 REACH = timedelta(days=7)  # of the table function
 REACH_MARGIN = timedelta(minutes=10)  # a page near its end may have left it when it is read
+OLDEST = timedelta(days=365)  # that ACCOUNT_USAGE keeps
 DAY = timedelta(days=1)
 AGGREGATE_LATE = timedelta(hours=3)  # AGGREGATE_QUERY_HISTORY, at most
 STATEMENT_S = 600

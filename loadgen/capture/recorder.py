@@ -8,6 +8,7 @@ The key of the pseudonyms lies in state.json until the capture is complete, and 
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import heapq
@@ -255,6 +256,10 @@ class CaptureExists(UsageError):
     remedy = "Name another folder with --out."
 
 
+class NothingCaptured(UsageError):
+    """No statement of the history can be captured: a replay would have nothing to send."""
+
+
 class CaptureRecorder:
     """add() rows, save() when all rows that ended after a moment were added, finish() once."""
 
@@ -263,6 +268,8 @@ class CaptureRecorder:
         self._folder, self._unfinished = folder, folder / UNFINISHED
         if (folder / MANIFEST_FILE).exists():
             raise CaptureExists(f"{printable(str(folder), 200)} holds a capture already")
+        if folder.is_dir() and not self._unfinished.exists() and any(folder.iterdir()):
+            raise CaptureExists(f"{printable(str(folder), 200)} is not empty, and holds no unfinished capture")
         self._state = self._begun(options, arguments)
         self.options = replace(options, start=_moment(self._state["start"]), end=_moment(self._state["end"]))
         self.left_until = _moment(self._state["left_until"])  # rows that ended later are stored; None: none are
@@ -446,8 +453,10 @@ class CaptureRecorder:
             raise _unwritable(self._folder, error) from error
 
     def finish(self, unrecorded: int | None = None, unrecorded_note: str = "") -> CaptureManifest:
-        """Write the files of the capture, and delete what was needed to make them."""
+        """Write the files of the capture, and delete what was needed to make them. Raises NothingCaptured."""
         self._write_part()
+        if not self.taken:
+            raise self._nothing_captured()
         try:
             totals = CaptureTotals()
             path = self._unfinished / STATEMENTS_FILE
@@ -465,6 +474,25 @@ class CaptureRecorder:
         except OSError as error:
             raise _unwritable(self._folder, error) from error
         return manifest
+
+    def _nothing_captured(self) -> NothingCaptured:
+        """Nothing is left of the capture, so that the command can be given again with another span."""
+        shutil.rmtree(self._unfinished, ignore_errors=True)
+        with contextlib.suppress(OSError):  # the folder was there before, with something else in it
+            self._folder.rmdir()
+        span = ""
+        if self.options.start is not None and self.options.end is not None:
+            span = f" that ended from {_shown(self.options.start)} to {_shown(self.options.end)} UTC"
+        if not self._left_out:
+            return NothingCaptured(
+                f"{self.options.source} has no statement{span}",
+                remedy="Check the name of the warehouse and the span; the role needs MONITOR on the warehouse.",
+            )
+        reasons = "; ".join(f"{count:,} because {LeftOutReason[name].value}" for name, count in self._left_out.items())
+        return NothingCaptured(
+            f"nothing can be captured of {self.options.source}{span}. Left out: {reasons}",
+            remedy="Choose another span, or other filters; docs/capture.md explains the reasons.",
+        )
 
     def _merged(self) -> Iterator[PartEntry]:
         parts = [self._unfinished / name for name in self._parts]
@@ -531,6 +559,10 @@ def _compressed(path: Path, level: int) -> io.BufferedWriter:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _shown(moment: datetime) -> str:
+    return moment.isoformat(sep=" ", timespec="seconds")
 
 
 def _text(moment: datetime | None) -> str | None:

@@ -148,9 +148,7 @@ def _capture(given: dict[str, Any]) -> CaptureManifest:
     history = WarehouseHistory(profile, given["warehouse"], RetryPolicy(stop=stop, attempts=ATTEMPTS, note=_warn))
     try:
         now = history.now()
-        start, end = _moment(given["since"], "--from", now), _moment(given["until"] or "0s", "--to", now)
-        if start >= end:
-            raise UsageError("--from is not before --to", remedy="Write for example --from 4h --to 2h.")
+        start, end = _span(given, now)
         source = f"the history of warehouse {printable(given['warehouse'], 100)}"
         recorder = _recorder(given["out"], source, given, start=start, end=end)
         start, end = recorder.options.start or start, recorder.options.end or end
@@ -223,12 +221,32 @@ def _filter(given: dict[str, Any]) -> CaptureFilter:
     )
 
 
+def _span(given: dict[str, Any], now: datetime) -> tuple[datetime, datetime]:
+    """Naive UTC. There is no history of the future, and none that is older than a year."""
+    from loadgen.capture.history import OLDEST
+
+    start, end = _moment(given["since"], "--from", now), min(now, _moment(given["until"] or "0s", "--to", now))
+    if start >= end:
+        what = f"--from ({_shown(start)}) is not before --to ({_shown(end)})"
+        raise UsageError(what, remedy="Write times in UTC, or for example --from 4h --to 2h.")
+    if start < now - OLDEST:
+        raise UsageError(
+            f"--from ({_shown(start)}) is more than {OLDEST.days} days ago",
+            remedy="Choose a later --from: QUERY_HISTORY does not reach further back.",
+        )
+    return start, end
+
+
 def _moment(text: str, option: str, now: datetime) -> datetime:
     """A time, or how long ago; naive UTC."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        return now - timedelta(seconds=duration_s(text, option))
+        try:
+            return now - timedelta(seconds=duration_s(text, option))
+        except (UsageError, OverflowError) as error:
+            remedy = f"Write {option} 2026-11-15T08:00 (UTC), or 2h for two hours ago."
+            raise UsageError(f"{option} is {printable(text, 40)!r}", remedy=remedy) from error
     return moment if moment.tzinfo is None else moment.astimezone(UTC).replace(tzinfo=None)
 
 

@@ -293,6 +293,7 @@ def test_the_key_can_be_read_by_its_owner_only_and_is_deleted(tmp_path):
 
     assert state.stat().st_mode & 0o077 == 0
     key = json.loads(state.read_text("utf-8"))["key"]
+    work.add([row()])
     work.finish()
     assert all(key.encode() not in content for content in contents(tmp_path))
 

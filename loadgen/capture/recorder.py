@@ -298,21 +298,14 @@ class CaptureRecorder:
             self._unfinished.mkdir(parents=True, exist_ok=True)
             if path.exists():
                 state: dict[str, Any] = json.loads(path.read_text("utf-8"))
-                if state.get("version") != STATE_VERSION:
-                    what = "an unfinished capture of another version of loadgen"
-                    raise ConfigurationError(
-                        f"{printable(str(self._folder), 200)} holds {what}",
-                        remedy="Delete the folder, or name another with --out.",
-                    )
-                if state["arguments"] != dict(arguments):
-                    raise ConfigurationError(
-                        f"{printable(str(self._folder), 200)} holds an unfinished capture with other options",
-                        remedy="Use the same options to continue it, or name another folder with --out.",
-                    )
-                for part in self._unfinished.glob("part-*"):
-                    if part.name not in state["parts"]:  # written after the last save(): its rows are read again
-                        part.unlink()
-                return state
+                if state["left_until"] is not None:  # else nothing was saved: it begins again
+                    self._require_same(state, arguments)
+                    for part in self._unfinished.glob("part-*"):
+                        if part.name not in state["parts"]:  # written after the last save(): its rows are read again
+                            part.unlink()
+                    return state
+                shutil.rmtree(self._unfinished)
+                self._unfinished.mkdir()
         except (OSError, ValueError, KeyError) as error:
             if isinstance(error, OSError):
                 raise _unwritable(self._folder, error) from error
@@ -333,6 +326,20 @@ class CaptureRecorder:
         }
         self._write_state(state)
         return state
+
+    def _require_same(self, state: Mapping[str, Any], arguments: Mapping[str, str]) -> None:
+        """Is it an unfinished capture that these options continue?"""
+        shown = printable(str(self._folder), 200)
+        if state.get("version") != STATE_VERSION:
+            raise ConfigurationError(
+                f"{shown} holds an unfinished capture of another version of loadgen",
+                remedy="Delete the folder, or name another with --out.",
+            )
+        if state["arguments"] != dict(arguments):
+            raise ConfigurationError(
+                f"{shown} holds an unfinished capture with other options",
+                remedy="Use the same options to continue it, or name another folder with --out.",
+            )
 
     # --- rows --------------------------------------------------------------------------------------------------------
 

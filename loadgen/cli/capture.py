@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,7 +20,7 @@ from loadgen.log import printable
 from loadgen.units import counted
 
 if TYPE_CHECKING:
-    from loadgen.capture.history import WarehouseHistory
+    from loadgen.capture.history import HistoryRow, WarehouseHistory
     from loadgen.capture.recorder import CaptureFilter, CaptureRecorder
     from loadgen.model.capture import CaptureManifest
 
@@ -82,7 +83,11 @@ def capture(context: click.Context, /, **given: Any) -> None:
         if not given[name]:
             raise UsageError(f"{option} is missing", remedy="`loadgen capture --help` shows an example.")
     with embedded_server_if_needed(given["connection"]):
-        manifest = run_in_thread(lambda: _capture(given), name="capture")
+        try:
+            manifest = run_in_thread(lambda: _capture(given), name="capture")
+        except KeyboardInterrupt:
+            echo("the capture is unfinished: give the same command again to continue it", err=True)
+            raise
     _print(manifest, given["out"], given["output"])
 
 
@@ -99,17 +104,22 @@ def import_csv(file: Path, out: Path, **given: Any) -> None:
     """
     from loadgen.capture.history import read_csv
 
+    batches = _batches(read_csv(file))
+    batch = next(batches, [])  # first, so that a file that cannot be read leaves no folder
     recorder = _recorder(out, "a CSV file", given, start=None, end=None)
-    held = []
-    for number, row in enumerate(read_csv(file), 1):
-        held.append(row)
-        if not number % IMPORT_ROWS:
-            recorder.add(held)
-            held.clear()
+    number = 0
+    while batch:
+        recorder.add(batch)
+        number += len(batch)
         if not number % PROGRESS_ROWS:
             echo(f"read {counted(number, 'statement')}", err=True)
-    recorder.add(held)
+        batch = next(batches, [])
     _print(recorder.finish(None, "a CSV file does not tell"), out, given["output"])
+
+
+def _batches(rows: Iterator[HistoryRow]) -> Iterator[list[HistoryRow]]:
+    while batch := list(islice(rows, IMPORT_ROWS)):
+        yield batch
 
 
 def _derive(capture: Path, out: Path) -> None:

@@ -23,7 +23,7 @@ REMEMBERED_USES = 500  # of the permutation: one for each kind and length of wor
 WEEKS_MAX = 52
 _ROUNDS = 6
 _REMEMBERED_BITS = 12
-_REMEMBERED_MIN = 5_000  # with fewer words there are many mappings at once, of users, and no memory for it
+_REMEMBERED_MIN = 2_000  # with fewer words there are many mappings at once, of users, and no memory for it
 PIECE_CHARACTERS = 64  # longer words and numbers are permuted in pieces
 
 _WORD = re.compile(r"[^\W_]+")

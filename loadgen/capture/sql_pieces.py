@@ -58,7 +58,7 @@ def cut(text: str) -> tuple[bytes, list[SqlPiece]]:
         elif first not in '":':
             kind = _KINDS.get(first, "number")
             literals.append(SqlPiece(kind, found))
-            # No text can be taken for it. Digits of other scripts are no SQL: they have shapes of their own.
+            # No text can be taken for it. Digits of other scripts are no SQL: a text with them has another key.
             parts[place] = (kind, kind == "number" and found.isascii())
     return hashlib.blake2b(repr(parts).encode(), digest_size=16).digest(), literals
 

@@ -211,6 +211,19 @@ def test_numbers_that_become_moments_are_moved_like_dates(sql, unit_s):
     assert len(made) == len(sql.format(1_700_006_400))
 
 
+@pytest.mark.parametrize("sql", ["SELECT a FROM t WHERE b > {}", "SELECT TO_TIMESTAMP(b) FROM t WHERE c = {}"])
+def test_an_epoch_that_nothing_marks_as_a_moment_is_a_number_like_any_other(sql):
+    epoch, work = "1700000000", cleaner()
+
+    made = work.clean(sql.format(epoch)).text.split()[-1]
+
+    assert made == Pseudonyms(KEY).number(epoch) == work.bound(epoch, "FIXED")
+    assert (len(made), made != epoch) == (10, True)
+    moved = work.clean(f"SELECT TO_TIMESTAMP({epoch})").text
+    assert made not in moved
+    assert work.clean("SELECT TO_TIMESTAMP(86400)").text == f"SELECT TO_TIMESTAMP({Pseudonyms(KEY).number('86400')})"
+
+
 def test_equal_values_of_different_statements_stay_equal():
     one, other = cleaned("SELECT 1 FROM a WHERE x = 'Acme Corp'"), cleaned("SELECT 2 FROM b WHERE y = 'Acme Corp'")
 

@@ -1,6 +1,6 @@
 """How fast a capture is made, and in how much memory, however many statements there are.
 
-    ./bin/bench capture                     5 million rows, about ten minutes on a free core
+    ./bin/bench capture                     5 million rows, 12 minutes of CPU time
     ./bin/bench capture --rows 200000       less, to see that it works
 
 Rows of a query history come through a pipe into `loadgen capture import`; each has literals of its own.

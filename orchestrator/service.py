@@ -281,7 +281,8 @@ class OrchestratorService:
         if not self._circumstances.shared_warehouse:  # else other runs are wanted there, and the result says so
             foreign = read_foreign_load(leader, run, scenario, gathered, connections, self._environ, self._hurried)
         seen = [*client.warnings, *foreign.warnings, *login_warnings(delivered), *stall_warnings(merged.stalls)]
-        seen += [*timing.warnings, *overload_warnings(delivered), *surplus_warnings(merged), *dropped_warnings(rows)]
+        surplus = surplus_warnings(merged, replay=scenario.load.replay is not None)
+        seen += [*timing.warnings, *overload_warnings(delivered), *surplus, *dropped_warnings(rows)]
         evidence = Evidence(
             merged=merged,
             client=client,
@@ -291,8 +292,7 @@ class OrchestratorService:
             delivered=delivered,
         )
         open_loop, limits = scenario.load.is_open_loop, scenario.judged_thresholds
-        unclear = undecided(limits, checked, client.health, merged, open_loop=open_loop)
-        invalid = [*invalid_reasons(evidence), *unclear]
+        invalid = [*invalid_reasons(evidence), *undecided(limits, checked, client.health, merged, open_loop=open_loop)]
         return RunFacts(
             run_id=run.run_id,
             scenario=scenario.name,

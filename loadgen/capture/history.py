@@ -41,6 +41,7 @@ OLDEST = timedelta(days=365)  # that ACCOUNT_USAGE keeps
 DAY = timedelta(days=1)
 AGGREGATE_LATE = timedelta(hours=3)  # AGGREGATE_QUERY_HISTORY, at most
 STATEMENT_S = 600
+ELAPSED_MS_MAX = OLDEST / timedelta(milliseconds=1)
 FIELD_CHARACTERS_MAX = 16 * 1024 * 1024  # of a CSV file
 
 _COLUMNS = (
@@ -298,6 +299,8 @@ def _bind_value(one: Any) -> BindValue:
 
 # --- a CSV file of QUERY_HISTORY -------------------------------------------------------------------------------------
 
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  naive UTC, as the rows are
+_NUMBER, _WHOLE_NUMBER = re.compile(r"-?\d+(?:\.\d*)?(?:[eE][+-]?\d{1,3})?"), re.compile(r"-?\d{1,18}")
 _NEEDED = ("QUERY_TEXT", "SESSION_ID", "START_TIME")
 _MOMENT = re.compile(
     r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,9}))?\s*(?:Z|([+-]\d\d):?(\d\d))?", re.IGNORECASE
@@ -345,13 +348,17 @@ def _row_of_csv(row: Mapping[str, str | None], where: str) -> HistoryRow:
         end = row.get("END_TIME")
         if not elapsed and not end:
             raise ValueError("neither TOTAL_ELAPSED_TIME nor END_TIME has a value")
-        elapsed_ms = float(elapsed) if elapsed else (_moment(end or "") - start).total_seconds() * 1000
+        if start < _EPOCH:
+            raise ValueError(f"START_TIME is {start.isoformat(sep=' ')} UTC, and there is no history before 1970")
+        elapsed_ms = _elapsed_ms(elapsed) if elapsed else (_moment(end or "") - start).total_seconds() * 1000
         if elapsed_ms < 0:
             raise ValueError("the statement ends before it starts")
+        if elapsed_ms > ELAPSED_MS_MAX:
+            raise ValueError(f"the statement took {elapsed_ms / 86_400_000:,.0f} days, and {OLDEST.days} are the most")
         produced = row.get("ROWS_PRODUCED")
         return HistoryRow(
             text=row.get("QUERY_TEXT") or "",
-            session_id=int(row.get("SESSION_ID") or ""),
+            session_id=_whole_number(row.get("SESSION_ID") or "", "SESSION_ID"),
             start=start,
             end=start + timedelta(milliseconds=elapsed_ms),
             elapsed_ms=elapsed_ms,
@@ -361,10 +368,12 @@ def _row_of_csv(row: Mapping[str, str | None], where: str) -> HistoryRow:
             user=row.get("USER_NAME") or None,
             role=row.get("ROLE_NAME") or None,
             tag=row.get("QUERY_TAG") or None,
-            rows=int(produced) if produced else None,
+            rows=_whole_number(produced, "ROWS_PRODUCED") if produced else None,
             binds=bind_values(row.get("BIND_VALUES") or None),
         )
-    except (ValueError, TypeError, OverflowError) as error:
+    except OverflowError as error:
+        raise InvalidHistoryFile(f"{where}: a time is not in the years 1970 to 9999") from error
+    except (ValueError, TypeError) as error:
         raise InvalidHistoryFile(f"{where}: {error}") from error
 
 
@@ -381,3 +390,15 @@ def _moment(text: str) -> datetime:
         return moment
     offset = timedelta(hours=int(hours), minutes=int(f"{hours[0]}{minutes}"))
     return moment - offset
+
+
+def _elapsed_ms(text: str) -> float:
+    if not _NUMBER.fullmatch(text.strip()):
+        raise ValueError(f"TOTAL_ELAPSED_TIME is {printable(text, 40)!r}, and must be milliseconds")
+    return float(text)
+
+
+def _whole_number(text: str, column: str) -> int:
+    if not _WHOLE_NUMBER.fullmatch(text.strip()):
+        raise ValueError(f"{column} is {printable(text, 40)!r}, and must be a whole number")
+    return int(text)

@@ -3,7 +3,7 @@
     pieces    a regular expression finds comments, literals and names; the rest of the text never changes
     tree      the first text of each shape is parsed: the syntax tree says what each literal is (a value, a LIMIT, a
               format …). Later texts of the same shape differ in literals only, and are not parsed again
-    proof     the text that is made is parsed too, and must be the same kind of statement
+    proof     the text that is made is parsed too, and must be the same kind of statement with the same role
 
 A text that cannot be parsed, or whose literals are not where the parser sees them, is left out, never guessed at.
 """
@@ -24,6 +24,7 @@ from sqlglot.dialects.snowflake import Snowflake
 from sqlglot.errors import SqlglotError
 from sqlglot.tokenizer_core import TokenType
 
+from loadgen.capture.hidden_names import KEPT_NAMES, name_parts, path_keys, plain_names
 from loadgen.capture.pseudonyms import KEY_BYTES, REMEMBERED_WORDS, SECRET, Pseudonyms, Scalar
 from loadgen.capture.sql_pieces import LITERALS, SqlPiece, cut, pieces_of, quoted, value_of
 from loadgen.model.capture import LeftOutReason, RecordedStatement, StatementRole
@@ -43,6 +44,7 @@ class LiteralTreatment(StrEnum):
     MOMENT = "moment"  # becomes a date or timestamp: digits may be an epoch
     FORMAT = "format"  # kept if it is a format
     KEY = "key"  # of an object: kept if it is written like a name
+    NAME = "name"  # of a table: IDENTIFIER('…')
 
 
 _ALWAYS_REPLACED = frozenset((LiteralTreatment.VALUE, LiteralTreatment.PATTERN, LiteralTreatment.MOMENT))
@@ -51,9 +53,12 @@ _ALWAYS_REPLACED = frozenset((LiteralTreatment.VALUE, LiteralTreatment.PATTERN, 
 @dataclass(frozen=True, slots=True)
 class StatementShape:
     role: StatementRole
+    kind: str  # of the syntax tree
     treatments: tuple[LiteralTreatment, ...]  # of the literals, in order
     names: frozenset[int]  # pieces that are identifiers
+    keys: frozenset[int]  # pieces that are keys of paths into objects; case matters there
     binds: int
+    names_bound: bool  # the name of a table is a bind value: IDENTIFIER(?)
 
 
 _LITERAL_TOKENS = {TokenType.STRING: "string", TokenType.RAW_STRING: "raw", TokenType.NUMBER: "number"}
@@ -73,13 +78,14 @@ _FORMAT = re.compile(
 _ZONE = re.compile(r"UTC|GMT|Z|[A-Z][A-Za-z]+/[A-Za-z_]+(?:/[A-Za-z_]+)?|[+-]\d\d:?\d\d")
 _KEY_NAME = re.compile(r"[A-Za-z_]\w{0,63}")
 PLAIN_NAME = re.compile(r"[A-Z_][A-Z0-9_$]*")
-KEPT_NAMES = frozenset({"INFORMATION_SCHEMA", "SNOWFLAKE", "ACCOUNT_USAGE", "NEXTVAL"})
 _SIZES = frozenset({"ROWCOUNT", "TIMELIMIT", "OFFSET"})  # named arguments that are no data
 _FORMAT_KEYS = frozenset({"format", "unit", "zone", "source_tz", "target_tz", "kind", "precision", "scale"})
 _STRUCTURE = (
     exp.Limit, exp.Offset, exp.Fetch, exp.Interval, exp.DataTypeParam, exp.Group, exp.Ordered, exp.WindowSpec,
-    exp.TableSample, exp.Parameter, exp.Escape, exp.HistoricalData, exp.DynamicIdentifier,
+    exp.TableSample, exp.Parameter, exp.Escape, exp.HistoricalData,
 )  # fmt: skip
+_NAMED = (exp.DynamicIdentifier, exp.TableFromRows)  # IDENTIFIER('t'), TABLE('t')
+_DML = (exp.Insert, exp.Update, exp.Delete, exp.Merge)
 _MOVES = (exp.DateAdd, exp.DateSub, exp.TimestampAdd, exp.TimestampSub, exp.DatetimeAdd, exp.TimeAdd, exp.TsOrDsAdd)
 _TO_MOMENT = re.compile(r"(?:TRY_)?(?:TO_)?(?:DATE|TIMESTAMP(?:_NTZ|_LTZ|_TZ)?)")  # functions the parser does not know
 _SMALL_DIGITS = 3  # numbers up to here are positions, lengths and scales when they stand in a function
@@ -109,6 +115,8 @@ def parse_statement(text: str) -> ParsedStatement | LeftOutReason:
         trees = dialect.parser().parse(list(tokens), text)
     except (SqlglotError, RecursionError, ValueError):
         return LeftOutReason.UNPARSED
+    if any(token.token_type is TokenType.DARROW for token in tokens):  # ->> sends one statement after another
+        return LeftOutReason.SEVERAL
     if len(trees) != 1 or trees[0] is None:
         return LeftOutReason.SEVERAL if len(trees) > 1 else LeftOutReason.UNPARSED
     return ParsedStatement(trees[0], dialect.tokenize(text))  # parsing a Command changes tokens
@@ -133,14 +141,23 @@ def shape_of_statement(pieces: Sequence[SqlPiece], read: ParsedStatement) -> Sta
     named = {piece.text for piece in pieces if piece.kind == "bind" and piece.text != "?"}  # :1 may stand twice
     binds = len(named) + sum(piece.kind == "bind" and piece.text == "?" for piece in pieces)
     if isinstance(read.tree, exp.Alter):  # of session parameters, whose values are words of Snowflake
-        return StatementShape(role, (LiteralTreatment.KEEP,) * len(literals), frozenset(), binds)
+        kept = (LiteralTreatment.KEEP,) * len(literals)
+        return StatementShape(role, read.tree.key, kept, frozenset(), frozenset(), binds, names_bound=False)
     nodes = {node.meta.get("start"): node for node in read.tree.find_all(exp.Literal, exp.RawString)}
     return StatementShape(
         role=role,
+        kind=read.tree.key,
         treatments=tuple(_treatment(nodes.get(start), pieces, starts[start]) for start, _ in literals),
-        names=frozenset(_names(read.tree, pieces, starts)),
+        names=frozenset((*_identifiers(read.tree, pieces, starts), *plain_names(pieces))),
+        keys=frozenset(path_keys(pieces)),
         binds=binds,
+        names_bound=any(isinstance(node.this, exp.Placeholder) for node in read.tree.find_all(*_NAMED)),
     )
+
+
+def shape_of_text(pieces: Sequence[SqlPiece]) -> StatementShape | LeftOutReason:
+    read = parse_statement("".join(piece.text for piece in pieces))
+    return read if isinstance(read, LeftOutReason) else shape_of_statement(pieces, read)
 
 
 def _literal_spans(
@@ -160,8 +177,10 @@ def _role_of(tree: Any) -> StatementRole | LeftOutReason:
     functions = [str(node.this).upper() for node in tree.find_all(exp.Anonymous)]
     if any(name.startswith("SYSTEM$") for name in functions):
         return LeftOutReason.SYSTEM_FUNCTION
-    if isinstance(tree, (exp.Insert, exp.Update, exp.Delete, exp.Merge)):
-        return StatementRole.WRITE
+    if tree.find(*_DML):
+        return StatementRole.WRITE if isinstance(tree, _DML) else LeftOutReason.NOT_REPLAYABLE
+    if tree.find(exp.Into):
+        return LeftOutReason.NOT_REPLAYABLE
     if isinstance(tree, (exp.Select, exp.SetOperation, exp.Subquery, exp.Values)):
         draws = any(column.name.upper() == "NEXTVAL" for column in tree.find_all(exp.Column))
         return StatementRole.WRITE if draws else StatementRole.READ
@@ -204,6 +223,8 @@ def _treatment(node: Any, pieces: Sequence[SqlPiece], number: int) -> LiteralTre
         key, parent = parent.arg_key, parent.parent
     if isinstance(parent, exp.Bracket) and key == "expressions":
         return LiteralTreatment.KEY if piece.kind == "string" else LiteralTreatment.KEEP
+    if isinstance(parent, _NAMED):
+        return LiteralTreatment.NAME
     if key in _FORMAT_KEYS or (isinstance(parent, exp.Extract) and key == "this"):
         return LiteralTreatment.FORMAT if piece.kind == "string" else LiteralTreatment.KEEP
     if isinstance(parent, _STRUCTURE) and (piece.kind == "number" or not isinstance(parent, (exp.Group, exp.Ordered))):
@@ -222,7 +243,7 @@ def _treatment(node: Any, pieces: Sequence[SqlPiece], number: int) -> LiteralTre
 
 
 def stays(treatment: LiteralTreatment, value: str) -> bool:
-    if treatment is LiteralTreatment.KEEP:
+    if treatment in (LiteralTreatment.KEEP, LiteralTreatment.NAME):
         return True
     if treatment is LiteralTreatment.SMALL:
         return len(value) <= _SMALL_DIGITS
@@ -231,21 +252,12 @@ def stays(treatment: LiteralTreatment, value: str) -> bool:
     return treatment is LiteralTreatment.KEY and _KEY_NAME.fullmatch(value) is not None
 
 
-def _names(tree: Any, pieces: Sequence[SqlPiece], starts: dict[int, int]) -> Iterator[int]:
-    """The pieces that are names of objects, columns and aliases, and keys of paths into objects."""
+def _identifiers(tree: Any, pieces: Sequence[SqlPiece], starts: dict[int, int]) -> Iterator[int]:
+    """The pieces that the parser sees as names of objects, columns and aliases."""
     for node in tree.find_all(exp.Identifier):
         number = starts.get(node.meta.get("start"))
         if number is not None and pieces[number].kind in ("word", "quoted"):
             yield number
-    in_path = False
-    for number, piece in enumerate(pieces):
-        if piece.kind == "mark":
-            begins = piece.text.endswith(":") and not piece.text.endswith("::")
-            in_path = begins or (in_path and piece.text == ".")
-        elif in_path and piece.kind in ("word", "quoted"):
-            yield number
-        else:
-            in_path = False
 
 
 SHAPES_MAX = 20_000  # that are remembered
@@ -370,7 +382,7 @@ class StatementCleaner:
             return plan
         shape, template, template_id = plan.shape, plan.template, plan.template_id
         if template is None:
-            template = plan.text(list(map(_in_template, literals, shape.treatments)))
+            template = plan.text(list(map(self._in_template, literals, shape.treatments)))
             template_id = _template_id(template)
         return CleanText(
             text=self.rewritten(plan, literals),
@@ -382,21 +394,20 @@ class StatementCleaner:
 
     def _learned(self, pieces: Sequence[SqlPiece]) -> TextPlan | LeftOutReason:
         """Parse the text, decide, write it, and parse what was written."""
-        text = "".join(piece.text for piece in pieces)
-        read = parse_statement(text)
-        if isinstance(read, LeftOutReason):
-            return read
-        shape = shape_of_statement(pieces, read)
+        shape = shape_of_text(pieces)
         if isinstance(shape, LeftOutReason):
             return shape
+        if self._hide_names and shape.names_bound:
+            return LeftOutReason.NAMES
+        literals = [piece for piece in pieces if piece.kind in LITERALS]
         fixed = self._fixed(pieces, shape)
         template = "?".join(fixed) if _ALWAYS_REPLACED.issuperset(shape.treatments) else None
         plan = TextPlan(
             shape=shape, fixed=fixed, template=template, template_id=_template_id(template) if template else ""
         )
-        again = parse_statement(self.rewritten(plan, [piece for piece in pieces if piece.kind in LITERALS]))
-        if isinstance(again, LeftOutReason) or type(again.tree) is not type(read.tree):
-            return LeftOutReason.UNPARSED
+        again = shape_of_text(pieces_of(self.rewritten(plan, literals)))
+        if isinstance(again, LeftOutReason) or (again.kind, again.role) != (shape.kind, shape.role):
+            return LeftOutReason.NAMES if self._hide_names else LeftOutReason.UNPARSED
         return plan
 
     def _fixed(self, pieces: Sequence[SqlPiece], shape: StatementShape) -> tuple[str, ...]:
@@ -405,8 +416,8 @@ class StatementCleaner:
         for number, piece in enumerate(pieces):
             if piece.kind in LITERALS:
                 runs.append([])
-            elif self._hide_names and number in shape.names:
-                runs[-1].append(self._identifier(piece))
+            elif self._hide_names and (number in shape.names or number in shape.keys):
+                runs[-1].append(self._identifier(piece, is_key=number in shape.keys))
             elif piece.kind == "quoted" and SECRET.search(piece.text):
                 runs[-1].append(self._hidden_name(piece.text))
             else:
@@ -418,7 +429,7 @@ class StatementCleaner:
     def _literal(self, piece: SqlPiece, treatment: LiteralTreatment) -> str:
         value = value_of(piece)
         if stays(treatment, value):
-            return piece.text
+            return self._kept_literal(piece, treatment, value)
         if self._keep_values and not SECRET.search(value):
             return piece.text
         if treatment is LiteralTreatment.MOMENT and value.isdigit():
@@ -431,14 +442,59 @@ class StatementCleaner:
         )
         return f"$${made}$$" if piece.kind == "raw" and "$$" not in made else quoted(made)
 
-    def _identifier(self, piece: SqlPiece) -> str:
-        name = piece.text[1:-1].replace('""', '"') if piece.kind == "quoted" else piece.text.upper()
+    def _in_template(self, piece: SqlPiece, treatment: LiteralTreatment) -> str:
+        value = value_of(piece)
+        return self._kept_literal(piece, treatment, value) if stays(treatment, value) else "?"
+
+    def _kept_literal(self, piece: SqlPiece, treatment: LiteralTreatment, value: str) -> str:
+        """A literal that stays, unless it may be a name, and names are hidden."""
+        if not self._hide_names or piece.kind == "number":
+            return piece.text
+        if treatment is LiteralTreatment.KEY:
+            return quoted(self._hidden_name(value).strip('"'))
+        if treatment is LiteralTreatment.NAME:
+            parts = [SqlPiece("quoted" if part[:1] == '"' else "word", part) for part in name_parts(value)]
+            return quoted(".".join(map(self._identifier, parts)))
+        if treatment is LiteralTreatment.KEEP and not stays(LiteralTreatment.FORMAT, value):
+            return quoted(self._pseudonyms.text(value))
+        return piece.text
+
+    def _identifier(self, piece: SqlPiece, *, is_key: bool = False) -> str:
+        name = piece.text[1:-1].replace('""', '"') if piece.kind == "quoted" else piece.text
+        name = name if is_key or piece.kind == "quoted" else name.upper()
         return piece.text if name in KEPT_NAMES else self._hidden_name(name)
 
     def _hidden_name(self, name: str) -> str:
         """Unquoted and quoted spellings of one name stay one name."""
         hidden = self._pseudonyms.name(name, "N_").upper()
         return hidden if PLAIN_NAME.fullmatch(name) else f'"{hidden.lower()}"'
+
+
+class StatementRoles:
+    """Roles of the texts of a capture, by the rule that a capture is made with: its labels may be wrong."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, StatementRole | LeftOutReason] = {}  # by the key of cut(): literals do not matter
+
+    def of(self, text: str) -> StatementRole | LeftOutReason:
+        """A reason: no capture holds such a text."""
+        if len(text) > 2 * TEXT_CHARACTERS_MAX:  # pseudonyms may be longer, because of their quotes
+            return LeftOutReason.TRUNCATED
+        key, _ = cut(text)
+        found = self._known.get(key)
+        if found is None:
+            found = self._read(text)
+            if len(self._known) >= SHAPES_MAX:
+                self._known.clear()
+            self._known[key] = found
+        return found
+
+    def _read(self, text: str) -> StatementRole | LeftOutReason:
+        pieces = pieces_of(text)
+        if "".join(piece.text for piece in pieces) != text:  # comments and ends of statements are always removed
+            return LeftOutReason.UNPARSED
+        shape = shape_of_text(pieces)
+        return shape if isinstance(shape, LeftOutReason) else shape.role
 
 
 class FreshValues:
@@ -468,10 +524,6 @@ class FreshValues:
             sql=one.sql if read is None else cleaner.rewritten(*read),
             binds=tuple((kind, cleaner.bound(value, kind)) for kind, value in one.binds),
         )
-
-
-def _in_template(piece: SqlPiece, treatment: LiteralTreatment) -> str:
-    return piece.text if stays(treatment, value_of(piece)) else "?"
 
 
 def _template_id(template: str) -> str:

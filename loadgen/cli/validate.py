@@ -76,9 +76,26 @@ def _validated(path: Path, overrides: Sequence[str], with_plan: bool) -> FileVal
         if compose(text, str(path)).entry(("arms",)) is not None:
             return _validated_experiment(path, text, overrides, with_plan)
         loaded = parse_scenario(text, source=str(path), folder=path.parent, overrides=overrides, environ=os.environ)
+        _require_capture(loaded, path.parent)
     except ScenarioProblems as found:
         return FileValidation(file=str(path), problems=found.problems)
     return FileValidation(file=str(path), warnings=loaded.warnings, plan=_plan(loaded) if with_plan else None)
+
+
+def _require_capture(loaded: LoadedScenario, folder: Path) -> None:
+    """The statements of a replay, which the checks of a scenario do not read. Raises ScenarioProblems."""
+    if loaded.scenario.load.replay is None:
+        return
+    from loadgen.prepare.prepare import check_capture
+    from loadgen.scenario.document import ScenarioProblems
+    from loadgen.workload.replay import CaptureUnusable
+
+    try:
+        check_capture(loaded.scenario, folder, _cores())
+    except CaptureUnusable as error:
+        document = loaded.document
+        document.problem(("load", "capture"), str(error), error.remedy, at_key=True)
+        raise ScenarioProblems(document.source, document.problems) from error
 
 
 def _validated_experiment(path: Path, text: str, overrides: Sequence[str], with_plan: bool) -> FileValidation:
@@ -91,6 +108,8 @@ def _validated_experiment(path: Path, text: str, overrides: Sequence[str], with_
             remedy="Write it in the file: arms.NAME.set changes the scenario of an arm.",
         )
     loaded = read_experiment(path, environ=os.environ, text=text)
+    for arm in loaded.arms.values():
+        _require_capture(arm, loaded.folder)
     return FileValidation(file=str(path), warnings=loaded.warnings, plan=plan_of(loaded) if with_plan else None)
 
 

@@ -44,6 +44,7 @@ class LeftOutReason(StrEnum):
     TEMPORARY_TABLE = "it makes a temporary table, which a replay does not have"
     SYSTEM_FUNCTION = "it calls a SYSTEM$ function"
     SEVERAL = "the text has several statements"
+    NAMES = "its names cannot all be hidden"
     FAILED = "it failed"
     EARLIER = "it began before the span"
     OTHER_DATABASE = "it ran in another database"

@@ -12,6 +12,7 @@ from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from threading import Event
+from typing import TYPE_CHECKING, TextIO
 
 from loadgen.clock import Clock
 from loadgen.errors import ConfigurationError, LoadgenError, RunFailed, ScenarioInvalid
@@ -20,8 +21,10 @@ from loadgen.model.capture import (
     STATEMENTS_FILE,
     CaptureManifest,
     InvalidCapture,
+    LeftOutReason,
     RecordedStatement,
     Replay,
+    StatementRole,
     check_header,
 )
 from loadgen.prepare import statements
@@ -39,13 +42,16 @@ from loadgen.prepare.fill import (
 from loadgen.prepare.session import PrepareSession
 from loadgen.prepare.table_definition import TableDefinition, shown
 from loadgen.scenario.check_data import read_manifest, require_inside
-from loadgen.scenario.model import FilePool, QueryPool, Scenario, TableType
+from loadgen.scenario.model import FilePool, QueryPool, Scenario, TableType, with_workers
 from loadgen.snowflake.failure import classify, describe
 from loadgen.snowflake.ident import Identifier
 from loadgen.units import NS_PER_S
 from loadgen.values import dataclass
 from loadgen.workload.pools import Pool, pool_from_rows, read_csv_column
 from loadgen.workload.replay import CaptureUnusable, UserStatement, as_recorded, replay_pools
+
+if TYPE_CHECKING:
+    from loadgen.capture.statement_text import FreshValues, StatementRoles
 
 
 class TableOutcome(StrEnum):
@@ -367,19 +373,17 @@ def _planned_count(definition: TableDefinition) -> PlannedStatement:
 # --- Mode replay: a capture is read once, before the run, and dealt to the workers as value pools --------------------
 
 
+LINE_CHARACTERS_MAX = 64_000_000  # with the text, and all bind values
+CHECKED_STATEMENTS_MAX = 100_000  # that are sent: to read them takes seconds
+
+
 def deal_replay(scenario: Scenario, folder: Path, stop: Event | None = None) -> tuple[Scenario, dict[str, Pool]]:
     """Mode replay: the scenario with the plan of each worker, and what each is to send. The number of workers must be
     settled."""
     replay = scenario.load.replay
     if replay is None:
         return scenario, {}
-    try:
-        manifest = read_manifest(folder, replay.folder)
-    except (OSError, ValueError) as error:
-        raise CaptureUnusable(f"{replay.folder} is no capture: {error}") from error
-    if manifest.statements_sha256 != replay.capture:
-        raise CaptureUnusable(f"{replay.folder} has changed since the scenario was read", remedy="Run it again.")
-    _require_described(folder / replay.folder, manifest)
+    manifest = _described_manifest(folder, replay)
     dealt = replay_pools(
         _until(stop, read_statements(folder / replay.folder)),
         manifest,
@@ -395,15 +399,21 @@ def deal_replay(scenario: Scenario, folder: Path, stop: Event | None = None) -> 
 
 
 def _fresh_values(replay: Replay) -> UserStatement:
-    """Values of each user in place of the recorded pseudonyms. The parser is slow to import, and seldom needed."""
+    """Values of each user in place of the recorded pseudonyms."""
+    _, fresh_values = _text_readers()
+    return fresh_values(replay.capture, replay.users).of_user
+
+
+def _text_readers() -> tuple[type[StatementRoles], type[FreshValues]]:
+    """The parser is slow to import, and only replays need it."""
     try:
-        from loadgen.capture.statement_text import FreshValues
+        from loadgen.capture.statement_text import FreshValues, StatementRoles
     except ModuleNotFoundError as error:
         raise CaptureUnusable(
-            f"load.users needs a package that is not installed: {error.name}",
+            f"a replay needs a package that is not installed: {error.name}",
             remedy="Install loadgen with its extra `capture`: pip install 'loadgen[capture]'.",
         ) from error
-    return FreshValues(replay.capture, replay.users).of_user
+    return StatementRoles, FreshValues
 
 
 def _until(stop: Event | None, statements: Iterator[RecordedStatement]) -> Iterator[RecordedStatement]:
@@ -413,8 +423,15 @@ def _until(stop: Event | None, statements: Iterator[RecordedStatement]) -> Itera
         yield one
 
 
-def _require_described(folder: Path, manifest: CaptureManifest) -> None:
-    path = folder / STATEMENTS_FILE
+def _described_manifest(folder: Path, replay: Replay) -> CaptureManifest:
+    """The description of the capture, which must be that of its statements."""
+    try:
+        manifest = read_manifest(folder, replay.folder)
+    except (OSError, ValueError) as error:
+        raise CaptureUnusable(f"{replay.folder} is no capture: {error}") from error
+    if manifest.statements_sha256 != replay.capture:
+        raise CaptureUnusable(f"{replay.folder} has changed since the scenario was read", remedy="Run it again.")
+    path = folder / replay.folder / STATEMENTS_FILE
     try:
         with path.open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
@@ -422,16 +439,48 @@ def _require_described(folder: Path, manifest: CaptureManifest) -> None:
         raise CaptureUnusable(f"{path} cannot be read: {error.strerror}") from error
     if found != manifest.statements_sha256:
         raise CaptureUnusable(f"{path} is damaged or was changed: {MANIFEST_FILE} describes another file")
+    return manifest
+
+
+def check_capture(scenario: Scenario, folder: Path, cores: int) -> None:
+    """What a run would refuse; of a large capture, only whether it is the file that its description is of. Raises
+    CaptureUnusable."""
+    replay = scenario.load.replay
+    if replay is None:
+        return
+    if sum(one.weight for one in scenario.workload.statements) <= CHECKED_STATEMENTS_MAX:
+        deal_replay(with_workers(scenario, cores), folder)
+    else:
+        _described_manifest(folder, replay)
 
 
 def read_statements(folder: Path) -> Iterator[RecordedStatement]:
     """The statements of a capture, in order."""
     path = folder / STATEMENTS_FILE
+    roles, number = _text_readers()[0](), 1
     try:
         with gzip.open(path, "rt", encoding="utf-8") as file:
-            check_header(file.readline())
-            for line in file:
-                yield RecordedStatement.of_line(line)
+            check_header(file.readline(LINE_CHARACTERS_MAX))
+            for line in _lines(file):
+                number += 1
+                one = RecordedStatement.of_line(line)
+                if roles.of(one.sql) is not one.role:
+                    raise InvalidCapture(_wrong_role(one, roles.of(one.sql), number))
+                yield one
     except (OSError, EOFError, zlib.error, UnicodeDecodeError, InvalidCapture) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise CaptureUnusable(f"{path} cannot be read: {reason}") from error
+
+
+def _lines(file: TextIO) -> Iterator[str]:
+    """One that does not end would fill the memory."""
+    while line := file.readline(LINE_CHARACTERS_MAX):
+        if len(line) >= LINE_CHARACTERS_MAX:
+            raise InvalidCapture(f"it has a line of more than {LINE_CHARACTERS_MAX:,} characters")
+        yield line
+
+
+def _wrong_role(one: RecordedStatement, found: StatementRole | LeftOutReason, line: int) -> str:
+    """The label decides whether a statement is sent, so that one that contradicts the text may not stay."""
+    text = f"is a {found}" if isinstance(found, StatementRole) else f"belongs in no capture: {found}"
+    return f'line {line} has the role "{one.role}", and its text {text}'

@@ -342,14 +342,17 @@ def invalid_reasons(evidence: Evidence) -> list[str]:
     return reasons
 
 
-def surplus_warnings(merged: MergedWindows) -> list[str]:
+def surplus_warnings(merged: MergedWindows, *, replay: bool) -> list[str]:
     """Throughput that the server did not have in the measured time: see MergedWindows.surplus_fraction."""
     fraction = merged.surplus_fraction
     if not fraction:
         return []
+    avoided = "a longer warm-up or longer stages avoid that"
+    if replay:  # it has neither
+        avoided = "a capture of a longer span or a lower load.speed makes that less"
     return [
         f"throughput is up to {100 * fraction:.1f} % too high: {merged.surplus:,} statements more were answered after"
-        " the measured time than were under way at its beginning; a longer warm-up or longer stages avoid that"
+        f" the measured time than were under way at its beginning; {avoided}"
     ]
 
 

@@ -52,6 +52,7 @@ class CaptureUnusable(ScenarioInvalid):
     remedy = "Capture again, or take the folder from where it is complete."
 
 
+_OTHER_NUMBERS = "the capture has other numbers of statements than its description"
 _LESS = "Use more workers or fewer users, or capture a shorter span."
 
 
@@ -101,7 +102,7 @@ def replay_pools(
             rows = None if one.role is StatementRole.TRANSACTION else one.rows
             found.setdefault(number_of(one, numbers), []).append((one.ms, rows))
     if any(len(found.get(number, ())) != one.weight for number, one in enumerate(statements)):
-        raise CaptureUnusable("the capture has other numbers of statements than its description")
+        raise CaptureUnusable(_OTHER_NUMBERS)
     failed = _failures(manifest, numbers)
     ends = [load.duration_s * 1e6 * part / PLAN_PARTS for part in range(1, PLAN_PARTS)]
     return DealtReplay(
@@ -157,11 +158,15 @@ def _recorded_times(found: Sequence[tuple[float, int | None]], failed: int) -> R
 
 def _described(recorded: Iterable[RecordedStatement], manifest: CaptureManifest) -> Iterator[RecordedStatement]:
     """The statements, each where the description of the capture allows it."""
-    before_ms = 0.0
-    for one in recorded:
+    before_ms, listed = 0.0, {one.id: one.role for one in manifest.templates}
+    for number, one in enumerate(recorded, 1):
+        if listed.get(one.template, one.role) is not one.role:
+            raise CaptureUnusable(f"the capture has a {one.role} that its description calls a {listed[one.template]}")
         if one.session >= manifest.sessions or not before_ms <= one.at_ms <= manifest.span_ms:
             place = f"session {one.session} at {one.at_ms:g} ms"
             raise CaptureUnusable(f"the capture has a statement that is not in order, or not in its span: {place}")
+        if number > manifest.statements:
+            raise CaptureUnusable(_OTHER_NUMBERS)
         before_ms = one.at_ms
         yield one
 

@@ -371,7 +371,7 @@ def test_a_csv_file_is_imported(tmp_path, capsys):
     ("rows", "header", "what"),
     [
         ([], ["QUERY_TEXT", "START_TIME"], "there is no column SESSION_ID"),
-        ([["SELECT 1", "x", "2026-11-15 02:00:00", "5", "", ""]], HEADER, "history.csv:2: invalid literal"),
+        ([["SELECT 1", "x", "2026-11-15 02:00:00", "5", "", ""]], HEADER, "history.csv:2: SESSION_ID is 'x'"),
         ([["SELECT 1", "1", "yesterday", "5", "", ""]], HEADER, "history.csv:2: 'yesterday' is no time"),
         ([["SELECT 1", "1", "2026-11-15 02:00:00", "", "", ""]], HEADER, "neither TOTAL_ELAPSED_TIME nor END_TIME"),
     ],

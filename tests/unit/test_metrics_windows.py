@@ -211,6 +211,11 @@ def test_a_surplus_that_hardly_shows_is_ignored() -> None:
     merged = merge([[replace(window({"s": tally((20.0,) * 1_000)}), surplus=10)]])
 
     assert merged.surplus_fraction == 0.0
-    assert surplus_warnings(merged) == []
-    (warning,) = surplus_warnings(replace(merged, surplus=11))
+    assert surplus_warnings(merged, replay=False) == []
+    (warning,) = surplus_warnings(replace(merged, surplus=11), replay=False)
     assert "1.1 % too high" in warning
+    assert "a longer warm-up" in warning
+    (of_replay,) = surplus_warnings(replace(merged, surplus=11), replay=True)
+    assert "a lower load.speed" in of_replay
+    assert "warm-up" not in of_replay
+    assert "stages" not in of_replay

@@ -17,6 +17,7 @@ from loadgen.capture.pseudonyms import KEY_BYTES, Pseudonyms
 from loadgen.capture.statement_text import FreshValues
 from loadgen.cli.main import main
 from loadgen.errors import LoadgenError
+from loadgen.prepare import prepare
 from tests.unit.test_capture import row
 from tests.unit.test_replay import dealt, loaded, recorded, texts
 from tests.unit.test_replay_users import CAPTURE, statement
@@ -146,6 +147,102 @@ def test_other_statements_than_described_are_refused(tmp_path, change: Callable[
     assert reason in refused(tmp_path, more)
 
 
+@pytest.mark.parametrize("more", ["writes: skip", "writes: replay"])
+@pytest.mark.parametrize(
+    ("sql", "told"),
+    [
+        ("DELETE FROM t0", "its text is a write"),
+        ("SELECT s.NEXTVAL", "its text is a write"),
+        ("COMMIT", "its text is a transaction"),
+        ("USE ROLE ACCOUNTADMIN", "its text is a context"),
+        ("SELECT 1; DELETE FROM t0", "several statements"),
+        ("SELECT 1 ->> DELETE FROM t0", "several statements"),
+        ("SELECT 1 INTO t9", "it is no query, DML or session statement"),
+        ("DROP TABLE t0", "it is no query, DML or session statement"),
+        ("CALL p()", "it is no query, DML or session statement"),
+        ("SELECT SYSTEM$CANCEL_ALL_QUERIES(1)", "SYSTEM$ function"),
+        ("/* /* */ DELETE FROM t0 -- */ */ SELECT 1", "cannot be parsed"),
+        ("SELEC 1", "cannot be parsed"),
+    ],
+)
+def test_a_label_that_contradicts_the_text_is_refused_with_its_line(tmp_path, sql, told, more):
+    recorded(tmp_path)
+    lines = lines_of(tmp_path)
+    lines[8] = json.dumps(json.loads(lines[8]) | {"sql": sql})
+    write(tmp_path, lines)
+
+    said = refused(tmp_path, more)
+
+    assert 'statements.jsonl.gz cannot be read: line 9 has the role "read"' in said
+    assert told in said
+
+
+def test_a_context_statement_hides_in_no_comment(tmp_path):
+    recorded(tmp_path, [row("SET v = 5"), row("SELECT 1", 1)])
+    lines = lines_of(tmp_path)
+    lines[1] = json.dumps(json.loads(lines[1]) | {"sql": "/**/USE ROLE ACCOUNTADMIN"})
+    write(tmp_path, lines)
+
+    assert 'line 2 has the role "context"' in refused(tmp_path, "writes: skip")
+
+
+def test_a_description_with_other_roles_is_refused(tmp_path):
+    manifest = recorded(tmp_path, [row("SELECT 1 FROM a"), row("DELETE FROM b", 1)])
+    templates = json.loads(manifest.text())["templates"]
+    describe(tmp_path, templates=[one | {"role": "read"} for one in templates])
+
+    assert "a write that its description calls a read" in refused(tmp_path, "writes: replay")
+
+
+def test_more_statements_than_described_are_refused_when_they_are_read(tmp_path):
+    recorded(tmp_path)
+    lines = lines_of(tmp_path)
+    write(tmp_path, [*lines, *lines[-1:] * 3])
+
+    assert "other numbers of statements than its description" in refused(tmp_path, "users: 3")
+
+
+DAMAGES = {
+    "truncated": (lambda content: content[:-20], "is damaged or was changed"),
+    "flipped": (lambda content: content[:50] + bytes([content[50] ^ 1]) + content[51:], "is damaged or was changed"),
+    "another": (lambda _: gzip.compress(b"hello", mtime=0), "is damaged or was changed"),
+}
+
+
+@pytest.mark.parametrize("checked", [100_000, 5])  # large captures: the digest only
+@pytest.mark.parametrize(("damage", "told"), DAMAGES.values(), ids=DAMAGES)
+def test_validate_finds_damaged_statements(tmp_path, capsys, monkeypatch, damage, told, checked):
+    monkeypatch.setattr(prepare, "CHECKED_STATEMENTS_MAX", checked)
+    recorded(tmp_path)
+    loaded(tmp_path)
+    assert main(["validate", str(tmp_path / "again.yaml")]) == 0
+    path = tmp_path / "captured" / "statements.jsonl.gz"
+    path.write_bytes(damage(path.read_bytes()))
+
+    assert main(["validate", str(tmp_path / "again.yaml")]) == 2
+
+    assert f"{tmp_path}/again.yaml:6:" in (said := capsys.readouterr().out)
+    assert told in said
+
+
+def test_validate_reads_the_statements(tmp_path, capsys):
+    recorded(tmp_path)
+    loaded(tmp_path)
+    write(tmp_path, lines_of(tmp_path)[:20])
+
+    assert main(["validate", str(tmp_path / "again.yaml")]) == 2
+
+    assert "load.capture: the capture has other numbers of statements" in capsys.readouterr().out
+
+
+def test_a_line_of_a_capture_that_does_not_end_is_refused_before_it_fills_the_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(prepare, "LINE_CHARACTERS_MAX", 10_000)
+    recorded(tmp_path)
+    write(tmp_path, [*lines_of(tmp_path), "x" * 20_000])
+
+    assert "has a line of more than 10,000 characters" in refused(tmp_path, "users: 1")
+
+
 CONTENTS = {
     "empty": b"",
     "not gzip": b"hello",
@@ -239,3 +336,28 @@ def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(tmp_path, c
     assert "has a line of more than 10,000 characters" in told
     assert "hint: Export the rows of QUERY_HISTORY as CSV" in told
     assert csv.field_size_limit() == before  # it is one for the whole process
+
+
+@pytest.mark.parametrize(
+    ("session", "start", "elapsed", "told"),
+    [
+        ("2", "1969-12-31 23:59:59", "5", "START_TIME is 1969-12-31 23:59:59 UTC, and there is no history before 1970"),
+        ("2", "0001-01-01 00:00:00 +0100", "5", "a time is not in the years 1970 to 9999"),
+        ("2", "9999-12-31 23:59:59", "5000", "a time is not in the years 1970 to 9999"),
+        ("2", "2026-11-15 02:00:00", "1e18", "the statement took 11,574,074,074 days, and 365 are the most"),
+        ("2", "2026-11-15 02:00:00", "nan", "TOTAL_ELAPSED_TIME is 'nan', and must be milliseconds"),
+        ("2", "2026-11-15 02:00:00", "inf", "TOTAL_ELAPSED_TIME is 'inf', and must be milliseconds"),
+        ("2", "2026-11-15 02:00:00", "1e999", "the statement took inf days"),
+        ("9" * 5_000, "2026-11-15 02:00:00", "5", "SESSION_ID is '999"),
+    ],
+)
+def test_rows_that_cannot_be_are_told_with_their_line(tmp_path, capsys, session, start, elapsed, told):
+    file = tmp_path / "history.csv"
+    file.write_text(
+        f"QUERY_TEXT,SESSION_ID,START_TIME,TOTAL_ELAPSED_TIME\nSELECT 1,1,2026-11-15 02:00:00,5\n"
+        f"SELECT 2,{session},{start},{elapsed}\n"
+    )
+
+    assert main(["capture", "import", str(file), "--out", str(tmp_path / "captured")]) == 2
+
+    assert f"history.csv:3: {told}" in capsys.readouterr().err

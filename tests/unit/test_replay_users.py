@@ -186,7 +186,7 @@ def test_an_interrupt_ends_the_reading_of_a_capture(tmp_path):
 
 def test_a_missing_parser_is_told(tmp_path, monkeypatch):
     recorded(tmp_path)
-    scenario = with_workers(loaded(tmp_path, "users: 3").scenario, cores=2)
+    scenario = with_workers(loaded(tmp_path).scenario, cores=2)
     monkeypatch.delitem(sys.modules, "loadgen.capture.statement_text")
     monkeypatch.setitem(sys.modules, "sqlglot", None)
 

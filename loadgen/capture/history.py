@@ -37,6 +37,7 @@ from loadgen.values import dataclass
 PAGE_ROWS = 10_000  # maximum that the table function returns
 REACH = timedelta(days=7)  # of the table function
 REACH_MARGIN = timedelta(minutes=10)  # a page near its end may have left it when it is read
+OLDEST = timedelta(days=365)  # that ACCOUNT_USAGE keeps
 DAY = timedelta(days=1)
 AGGREGATE_LATE = timedelta(hours=3)  # AGGREGATE_QUERY_HISTORY, at most
 STATEMENT_S = 600
@@ -313,13 +314,14 @@ def read_csv(path: Path) -> Iterator[HistoryRow]:
     shown = printable(str(path), 200)
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            rows = csv.DictReader(_lines(file, shown), strict=True)
-            rows.fieldnames = [name.strip().upper() for name in rows.fieldnames or ()]
-            absent = [name for name in _NEEDED if name not in rows.fieldnames]
+            rows = csv.reader(_lines(file, shown), strict=True)
+            names = [name.strip().upper() for name in next(rows, ())]
+            absent = [name for name in _NEEDED if name not in names]
             if absent:
                 raise InvalidHistoryFile(f"{shown}: there is no column {', '.join(absent)}")
             for row in rows:
-                yield _row_of_csv(row, f"{shown}:{rows.line_num}")
+                if row:
+                    yield _row_of_csv(dict(zip(names, row, strict=False)), f"{shown}:{rows.line_num}")
     except OSError as error:
         raise InvalidHistoryFile(f"cannot read {shown}: {error.strerror}") from error
     except (csv.Error, UnicodeDecodeError) as error:
@@ -338,7 +340,7 @@ def _lines(file: TextIO, shown: str) -> Iterator[str]:
 
 def _row_of_csv(row: Mapping[str, str | None], where: str) -> HistoryRow:
     try:
-        start = _moment(row["START_TIME"] or "")
+        start = _moment(row.get("START_TIME") or "")
         elapsed = row.get("TOTAL_ELAPSED_TIME")
         end = row.get("END_TIME")
         if not elapsed and not end:
@@ -348,8 +350,8 @@ def _row_of_csv(row: Mapping[str, str | None], where: str) -> HistoryRow:
             raise ValueError("the statement ends before it starts")
         produced = row.get("ROWS_PRODUCED")
         return HistoryRow(
-            text=row["QUERY_TEXT"] or "",
-            session_id=int(row["SESSION_ID"] or ""),
+            text=row.get("QUERY_TEXT") or "",
+            session_id=int(row.get("SESSION_ID") or ""),
             start=start,
             end=start + timedelta(milliseconds=elapsed_ms),
             elapsed_ms=elapsed_ms,

@@ -11,6 +11,7 @@ import hashlib
 import json
 import math
 import re
+from array import array
 from collections.abc import Callable, Iterator
 from datetime import date, timedelta
 from functools import lru_cache
@@ -18,9 +19,11 @@ from typing import Any
 
 KEY_BYTES = 32
 REMEMBERED_WORDS = 100_000  # of each capture: words repeat
-REMEMBERED_USES = 1_000  # of the permutation: one for each kind and length of words
+REMEMBERED_USES = 500  # of the permutation: one for each kind and length of words, 48 KB at most
 WEEKS_MAX = 52
 _ROUNDS = 6
+_REMEMBERED_BITS = 12
+_REMEMBERED_MIN = 2_000  # with fewer words there are many mappings at once, of users, and no memory for it
 PIECE_CHARACTERS = 64  # longer words and numbers are permuted in pieces
 
 _WORD = re.compile(r"[^\W_]+")
@@ -66,7 +69,8 @@ class Pseudonyms:
         self._hours = 1 + self._number_below("hour", "", 22)
         self._word = lru_cache(remembered)(self._word_uncached)
         self.number = lru_cache(remembered)(self._number_uncached)
-        self._rounds = lru_cache(REMEMBERED_USES)(self._rounds_uncached)
+        self._rounds = lru_cache(max(20, REMEMBERED_USES * remembered // REMEMBERED_WORDS))(self._rounds_uncached)
+        self._remembered_bits = _REMEMBERED_BITS if remembered >= _REMEMBERED_MIN else 0
 
     # --- values ------------------------------------------------------------------------------------------------------
 
@@ -275,21 +279,32 @@ class Pseudonyms:
             return number
         half = max(1, -(-(size - 1).bit_length() // 2))
         mask = (1 << half) - 1
-        rounds = self._rounds(use, (half + 7) // 8)
+        rounds = self._rounds(use, half)
         while True:
             left, right = number >> half, number & mask
-            for begun in rounds:
-                keyed = begun.copy()
-                keyed.update(b"%x" % right)
-                left, right = right, left ^ (int.from_bytes(keyed.digest(), "big") & mask)
+            for begun, known in rounds:
+                mixed = -1 if known is None else known[right]
+                if mixed < 0:
+                    keyed = begun.copy()
+                    keyed.update(b"%x" % right)
+                    mixed = int.from_bytes(keyed.digest(), "big") & mask
+                    if known is not None:
+                        known[right] = mixed
+                left, right = right, left ^ mixed
             number = left << half | right
             if number < size:
                 return number
 
-    def _rounds_uncached(self, use: str, length: int) -> list[Any]:
-        """The hash of each round as far as it is the same for all values: a copy of it costs a third."""
+    def _rounds_uncached(self, use: str, half: int) -> list[tuple[Any, array[int] | None]]:
+        """The hash of each round as far as it is the same for all values: a copy of it costs a third. Of short values
+        its results are remembered, which costs a tenth."""
+        length = (half + 7) // 8
         return [
-            hashlib.blake2b(f"{use} {turn}\0".encode(), key=self._key, digest_size=length) for turn in range(_ROUNDS)
+            (
+                hashlib.blake2b(f"{use} {turn}\0".encode(), key=self._key, digest_size=length),
+                array("h", [-1]) * (1 << half) if half <= self._remembered_bits else None,
+            )
+            for turn in range(_ROUNDS)
         ]
 
     def _number_below(self, use: str, value: str, size: int) -> int:

@@ -8,9 +8,11 @@ The key of the pseudonyms lies in state.json until the capture is complete, and 
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import heapq
+import io
 import json
 import os
 import re
@@ -21,8 +23,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any, cast
 
 from loadgen.capture.history import HistoryRow
 from loadgen.capture.pseudonyms import KEY_BYTES, Pseudonyms
@@ -48,11 +51,12 @@ TEMPLATES_COUNTED, TEMPLATES_LISTED = 200_000, 500
 # --- The totals of a capture: counts, templates, and its README.md ---------------------------------------------------
 
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  naive UTC, as the history's rows are read
+_MICROSECOND = timedelta(microseconds=1)
 _OBJECT = re.compile(r"(?i:\b(?:from|into|update|merge\s+into)\s+)([\w.$\"]+)")
 
 
 def epoch_ms(moment: datetime) -> float:
-    return round((moment - _EPOCH) / timedelta(milliseconds=1), 3)
+    return (moment - _EPOCH) // _MICROSECOND / 1000
 
 
 def moment_text(milliseconds: float) -> str:
@@ -70,6 +74,13 @@ def template_name(sql: str, template_id: str) -> str:
     return "_".join(word for part in words if (word := re.sub(r"\W+", "", part).lower()))[:60]
 
 
+@dataclass(slots=True)
+class _TemplateTotals:
+    role: StatementRole
+    count: int
+    total_ms: float
+
+
 class CaptureTotals:
     """Numbers sessions by their first statements, and counts statements, which must come in order of start."""
 
@@ -79,25 +90,29 @@ class CaptureTotals:
         self.statements = 0
         self.sessions: list[tuple[float, float]] = []  # start of the first and end of the last statement of each
         self.roles: Counter[str] = Counter()
-        self.templates: dict[str, tuple[StatementRole, int, float]] = {}  # role, count, total milliseconds
+        self.templates: dict[str, _TemplateTotals] = {}
         self._numbers: dict[int, int] = {}  # by the id that the history has
 
-    def counted(self, one: RecordedStatement) -> RecordedStatement:
-        """The same statement with the number of its session, and its time since the first statement."""
-        ends_ms = one.at_ms + one.ms
-        self.start_ms = one.at_ms if self.start_ms is None else self.start_ms
+    def number_of(self, at_ms: float, ms: float, session_id: int, role: str, template: str) -> int:
+        """Count a statement. The number of its session."""
+        if self.start_ms is None:
+            self.start_ms = at_ms
+        ends_ms = at_ms + ms
         self.end_ms = max(self.end_ms, ends_ms)
-        number = self._numbers.setdefault(one.session, len(self._numbers))
+        number = self._numbers.setdefault(session_id, len(self._numbers))
         if number == len(self.sessions):
-            self.sessions.append((one.at_ms, ends_ms))
-        first_ms, last_ms = self.sessions[number]
-        self.sessions[number] = (first_ms, max(last_ms, ends_ms))
+            self.sessions.append((at_ms, ends_ms))
+        elif ends_ms > self.sessions[number][1]:
+            self.sessions[number] = (self.sessions[number][0], ends_ms)
         self.statements += 1
-        self.roles[one.role.value] += 1
-        role, count, total_ms = self.templates.get(one.template, (one.role, 0, 0.0))
-        if count or len(self.templates) < TEMPLATES_COUNTED:
-            self.templates[one.template] = (role, count + 1, total_ms + one.ms)
-        return replace(one, session=number, at_ms=round(one.at_ms - self.start_ms, 3))
+        self.roles[role] += 1
+        known = self.templates.get(template)
+        if known is not None:
+            known.count += 1
+            known.total_ms += ms
+        elif len(self.templates) < TEMPLATES_COUNTED:
+            self.templates[template] = _TemplateTotals(StatementRole(role), 1, ms)
+        return number
 
     def overlap(self) -> int:
         """The most sessions at one moment."""
@@ -110,19 +125,19 @@ class CaptureTotals:
 
     def listed(self, texts: Mapping[str, str], failed: Mapping[str, int]) -> tuple[CapturedTemplate, ...]:
         """The most frequent templates."""
-        ranked = sorted(self.templates.items(), key=lambda item: (-item[1][1], item[0]))
+        ranked = sorted(self.templates.items(), key=lambda item: (-item[1].count, item[0]))
         known = [(key, totals, texts[key]) for key, totals in ranked if key in texts][:TEMPLATES_LISTED]
         return tuple(
             CapturedTemplate(
                 id=key,
                 name=template_name(text, key),
-                role=role,
-                count=count,
-                total_ms=round(total_ms, 3),
+                role=totals.role,
+                count=totals.count,
+                total_ms=round(totals.total_ms, 3),
                 sql=text,
                 failed=failed.get(key, 0),
             )
-            for key, (role, count, total_ms), text in known
+            for key, totals, text in known
         )
 
 
@@ -173,12 +188,15 @@ def readme_text(manifest: CaptureManifest) -> str:
     return "\n".join(lines)
 
 
-PART_ROWS, PART_CHARACTERS = 20_000, 64_000_000  # held in memory before a part is written
-MERGED_AT_ONCE = 50  # files
+PART_ROWS, PART_CHARACTERS = 50_000, 64_000_000  # held in memory before a part is written
+MERGED_AT_ONCE = 100  # files
 TEMPLATES_MAX, TEMPLATE_CHARACTERS = 10_000, 2_000  # whose texts are kept; further templates are only counted
+USERS_REMEMBERED = 10_000  # names with their pseudonyms
 ACCOUNT_USAGE_TEXT_MAX = 100_000  # characters; longer texts are cut off there
 UNFINISHED, TEMPLATES_FILE = "unfinished", "templates.jsonl"
-COMPRESSION = 6
+COMPRESSION, PART_COMPRESSION = 6, 1  # a part is read once, and deleted
+BUFFER_BYTES = 65_536
+STATE_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,6 +256,10 @@ class CaptureExists(UsageError):
     remedy = "Name another folder with --out."
 
 
+class NothingCaptured(UsageError):
+    """No statement of the history can be captured: a replay would have nothing to send."""
+
+
 class CaptureRecorder:
     """add() rows, save() when all rows that ended after a moment were added, finish() once."""
 
@@ -246,6 +268,8 @@ class CaptureRecorder:
         self._folder, self._unfinished = folder, folder / UNFINISHED
         if (folder / MANIFEST_FILE).exists():
             raise CaptureExists(f"{printable(str(folder), 200)} holds a capture already")
+        if folder.is_dir() and not self._unfinished.exists() and any(folder.iterdir()):
+            raise CaptureExists(f"{printable(str(folder), 200)} is not empty, and holds no unfinished capture")
         self._state = self._begun(options, arguments)
         self.options = replace(options, start=_moment(self._state["start"]), end=_moment(self._state["end"]))
         self.left_until = _moment(self._state["left_until"])  # rows that ended later are stored; None: none are
@@ -256,10 +280,10 @@ class CaptureRecorder:
         )
         self._left_out: Counter[str] = Counter(self._state["left_out"])
         self._failed: Counter[str] = Counter(self._state.get("failed", {}))  # by the id of the template
-        self._held: list[tuple[float, float, str]] = []
+        self._held: list[tuple[float, float, str]] = []  # start, end, and what a part has of the statement
         self._held_characters = 0
         self._parts: list[str] = list(self._state["parts"])
-        self._users = Pseudonyms(bytes.fromhex(self._state["key"]))
+        self._user_name = lru_cache(USERS_REMEMBERED)(Pseudonyms(bytes.fromhex(self._state["key"])).name)
         self.taken = int(self._state["taken"])
         self._templates = self._known_templates()
         self._new_templates: list[str] = []
@@ -274,15 +298,14 @@ class CaptureRecorder:
             self._unfinished.mkdir(parents=True, exist_ok=True)
             if path.exists():
                 state: dict[str, Any] = json.loads(path.read_text("utf-8"))
-                if state["arguments"] != dict(arguments):
-                    raise ConfigurationError(
-                        f"{printable(str(self._folder), 200)} holds an unfinished capture with other options",
-                        remedy="Use the same options to continue it, or name another folder with --out.",
-                    )
-                for part in self._unfinished.glob("part-*"):
-                    if part.name not in state["parts"]:  # written after the last save(): its rows are read again
-                        part.unlink()
-                return state
+                if state["left_until"] is not None:  # else nothing was saved: it begins again
+                    self._require_same(state, arguments)
+                    for part in self._unfinished.glob("part-*"):
+                        if part.name not in state["parts"]:  # written after the last save(): its rows are read again
+                            part.unlink()
+                    return state
+                shutil.rmtree(self._unfinished)
+                self._unfinished.mkdir()
         except (OSError, ValueError, KeyError) as error:
             if isinstance(error, OSError):
                 raise _unwritable(self._folder, error) from error
@@ -290,6 +313,7 @@ class CaptureRecorder:
                 f"{printable(str(path), 200)} is damaged", remedy="Delete the folder, and capture again."
             ) from error
         state = {
+            "version": STATE_VERSION,
             "arguments": dict(arguments),
             "key": secrets.token_hex(KEY_BYTES),
             "start": _text(options.start),
@@ -303,6 +327,20 @@ class CaptureRecorder:
         self._write_state(state)
         return state
 
+    def _require_same(self, state: Mapping[str, Any], arguments: Mapping[str, str]) -> None:
+        """Is it an unfinished capture that these options continue?"""
+        shown = printable(str(self._folder), 200)
+        if state.get("version") != STATE_VERSION:
+            raise ConfigurationError(
+                f"{shown} holds an unfinished capture of another version of loadgen",
+                remedy="Delete the folder, or name another with --out.",
+            )
+        if state["arguments"] != dict(arguments):
+            raise ConfigurationError(
+                f"{shown} holds an unfinished capture with other options",
+                remedy="Use the same options to continue it, or name another folder with --out.",
+            )
+
     # --- rows --------------------------------------------------------------------------------------------------------
 
     def add(self, rows: Iterable[HistoryRow]) -> None:
@@ -311,7 +349,8 @@ class CaptureRecorder:
             if isinstance(found, LeftOutReason):
                 self._left_out[found.name] += 1
                 continue
-            line = found.line()
+            totals = f"{found.session}\t{found.role}\t{found.template}\t{found.ms!r}"
+            line = f"{totals}\t{found.rest_of_line()}"  # JSON has no tabs
             self._held.append((found.at_ms, found.at_ms + found.ms, line))
             self._held_characters += len(line)
             self.taken += 1
@@ -371,7 +410,7 @@ class CaptureRecorder:
             rows=None if row.rows is None or row.rows < 0 else row.rows,
             database=self._cleaner.name(row.database),
             schema=self._cleaner.name(row.schema),
-            user=None if row.user is None else self._users.name(row.user, "user_"),
+            user=None if row.user is None else self._user_name(row.user, "user_"),
         )
 
     def _count_failed(self, text: str) -> None:
@@ -401,8 +440,8 @@ class CaptureRecorder:
         self._held.sort()
         name = f"part-{len(self._parts):06}.jsonl.gz"
         try:
-            with _compressed(self._unfinished / name) as file:
-                file.writelines(f"{line}\n" for _, _, line in self._held)
+            with _compressed(self._unfinished / name, PART_COMPRESSION) as file:
+                file.writelines(f"{at_ms!r}\t{ends_ms!r}\t{line}\n".encode() for at_ms, ends_ms, line in self._held)
             with (self._unfinished / TEMPLATES_FILE).open("a", encoding="utf-8") as templates:
                 templates.writelines(f"{line}\n" for line in self._new_templates)
         except OSError as error:
@@ -421,14 +460,16 @@ class CaptureRecorder:
             raise _unwritable(self._folder, error) from error
 
     def finish(self, unrecorded: int | None = None, unrecorded_note: str = "") -> CaptureManifest:
-        """Write the files of the capture, and delete what was needed to make them."""
+        """Write the files of the capture, and delete what was needed to make them. Raises NothingCaptured."""
         self._write_part()
+        if not self.taken:
+            raise self._nothing_captured()
         try:
             totals = CaptureTotals()
             path = self._unfinished / STATEMENTS_FILE
-            with _compressed(path) as file:
-                file.write(f"{header_line()}\n")
-                file.writelines(f"{totals.counted(one).line()}\n" for one in self._merged())
+            with _compressed(path, COMPRESSION) as file:
+                file.write(f"{header_line()}\n".encode())
+                file.writelines(_final_line(totals, at_ms, rest) for at_ms, _, rest in self._merged())
             manifest = replace(
                 self._manifest(totals, _sha256(path)), unrecorded=unrecorded, unrecorded_note=unrecorded_note
             )
@@ -441,13 +482,32 @@ class CaptureRecorder:
             raise _unwritable(self._folder, error) from error
         return manifest
 
-    def _merged(self) -> Iterator[RecordedStatement]:
+    def _nothing_captured(self) -> NothingCaptured:
+        """Nothing is left of the capture, so that the command can be given again with another span."""
+        shutil.rmtree(self._unfinished, ignore_errors=True)
+        with contextlib.suppress(OSError):  # the folder was there before, with something else in it
+            self._folder.rmdir()
+        span = ""
+        if self.options.start is not None and self.options.end is not None:
+            span = f" that ended from {_shown(self.options.start)} to {_shown(self.options.end)} UTC"
+        if not self._left_out:
+            return NothingCaptured(
+                f"{self.options.source} has no statement{span}",
+                remedy="Check the name of the warehouse and the span; the role needs MONITOR on the warehouse.",
+            )
+        reasons = "; ".join(f"{count:,} because {LeftOutReason[name].value}" for name, count in self._left_out.items())
+        return NothingCaptured(
+            f"nothing can be captured of {self.options.source}{span}. Left out: {reasons}",
+            remedy="Choose another span, or other filters; docs/capture.md explains the reasons.",
+        )
+
+    def _merged(self) -> Iterator[PartEntry]:
         parts = [self._unfinished / name for name in self._parts]
         while len(parts) > MERGED_AT_ONCE:
             group, parts = parts[:MERGED_AT_ONCE], parts[MERGED_AT_ONCE:]
             merged = self._unfinished / f"merged-{group[0].name}"
-            with ExitStack() as stack, _compressed(merged) as file:
-                file.writelines(one.line() + "\n" for one in _merge(stack, group))
+            with ExitStack() as stack, _compressed(merged, PART_COMPRESSION) as file:
+                file.writelines(b"%r\t%r\t%b" % entry for entry in _merge(stack, group))
             for path in group:
                 path.unlink()
             parts.append(merged)
@@ -478,19 +538,38 @@ class CaptureRecorder:
         )
 
 
-def _merge(stack: ExitStack, paths: Sequence[Path]) -> Iterator[RecordedStatement]:
-    files = [stack.enter_context(gzip.open(path, "rt", encoding="utf-8")) for path in paths]  # noqa: SIM115
-    sources = [map(RecordedStatement.of_line, file) for file in files]
-    return heapq.merge(*sources, key=lambda one: (one.at_ms, one.at_ms + one.ms))
+PartEntry = tuple[float, float, bytes]  # start, end, and the rest of a line of a part
 
 
-def _compressed(path: Path) -> TextIO:
-    return cast("TextIO", gzip.open(path, "wt", COMPRESSION, encoding="utf-8"))
+def _merge(stack: ExitStack, paths: Sequence[Path]) -> Iterator[PartEntry]:
+    files = [stack.enter_context(gzip.open(path, "rb")) for path in paths]  # noqa: SIM115
+    return heapq.merge(*(_entries(io.BufferedReader(cast("Any", file), BUFFER_BYTES)) for file in files))
+
+
+def _entries(file: io.BufferedReader) -> Iterator[PartEntry]:
+    for line in file:
+        at_ms, ends_ms, rest = line.split(b"\t", 2)
+        yield float(at_ms), float(ends_ms), rest
+
+
+def _final_line(totals: CaptureTotals, at_ms: float, rest: bytes) -> bytes:
+    """With the number of the session, and the time since the first statement."""
+    session_id, role, template, ms, tail = rest.split(b"\t", 4)
+    number = totals.number_of(at_ms, float(ms), int(session_id), role.decode(), template.decode())
+    return b'{"session": %d, "at_ms": %r, %b' % (number, round(at_ms - (totals.start_ms or 0.0), 3), tail)
+
+
+def _compressed(path: Path, level: int) -> io.BufferedWriter:
+    return io.BufferedWriter(cast("Any", gzip.open(path, "wb", level)), BUFFER_BYTES)
 
 
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _shown(moment: datetime) -> str:
+    return moment.isoformat(sep=" ", timespec="seconds")
 
 
 def _text(moment: datetime | None) -> str | None:

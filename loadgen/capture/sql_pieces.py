@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
-
-from loadgen.values import dataclass
+from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class SqlPiece:
+class SqlPiece(NamedTuple):
     kind: str
     text: str
 
 
+_COMMENT = r"--[^\n]*|//[^\n]*|/\*.*?\*/"
+_STRING = r"'(?:[^'\\]|''|\\.)*'"
+_RAW = r"(?<![\w$])\$\$.*?\$\$"
+_QUOTED = r'"(?:[^"]|"")*"'
+_NUMBER = r"(?<![\w$.])(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?(?![\w$])"
+_NAMED_BIND = r"(?<![\w:)\]\"']):\w+"
 _PIECES = re.compile(
-    r"(?P<comment>--[^\n]*|//[^\n]*|/\*.*?\*/)"
-    r"|(?P<string>'(?:[^'\\]|''|\\.)*')"
-    r"|(?P<raw>\$\$.*?\$\$)"
-    r'|(?P<quoted>"(?:[^"]|"")*")'
-    r"|(?P<number>(?<![\w$.])(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?(?![\w$]))"
-    r"|(?P<word>[^\W\d][\w$]*)"
-    r"|(?P<space>\s+)"
-    r"|(?P<bind>\?|(?<![\w:)\]\"']):\w+)",
+    rf"(?P<comment>{_COMMENT})|(?P<string>{_STRING})|(?P<raw>{_RAW})|(?P<quoted>{_QUOTED})|(?P<number>{_NUMBER})"
+    rf"|(?P<word>[^\W\d][\w$]*)|(?P<space>\s+)|(?P<bind>\?|{_NAMED_BIND})",
     re.DOTALL,
 )
+# The same literals, and everything that may contain what looks like one: none of these can begin inside of a word.
+_CUTS = re.compile(f"({_COMMENT}|{_STRING}|{_RAW}|{_QUOTED}|{_NUMBER}|{_NAMED_BIND})", re.DOTALL)
 LITERALS = ("string", "raw", "number")
+_KINDS = {"'": "string", "$": "raw"}  # of a literal, by its first character; others are numbers
 
 
 def pieces_of(text: str) -> list[SqlPiece]:
@@ -46,9 +46,21 @@ def pieces_of(text: str) -> list[SqlPiece]:
     return pieces
 
 
-def shape_key(pieces: Sequence[SqlPiece]) -> bytes:
-    parts = (piece.kind if piece.kind in LITERALS else piece.text for piece in pieces)
-    return hashlib.blake2b("\0".join(parts).encode("utf-8", "surrogatepass"), digest_size=16).digest()
+def cut(text: str) -> tuple[bytes, list[SqlPiece]]:
+    """A key of all that is no literal or comment, and the literals: what pieces_of() finds, at a fifth of its cost."""
+    parts: list[Any] = _CUTS.split(text)
+    literals = []
+    for place in range(1, len(parts), 2):
+        found = parts[place]
+        first = found[0]
+        if first in "-/":
+            parts[place] = None
+        elif first not in '":':
+            kind = _KINDS.get(first, "number")
+            literals.append(SqlPiece(kind, found))
+            # No text can be taken for it. Digits of other scripts are no SQL: a text with them has another key.
+            parts[place] = (kind, kind == "number" and found.isascii())
+    return hashlib.blake2b(repr(parts).encode(), digest_size=16).digest(), literals
 
 
 def value_of(piece: SqlPiece) -> str:
@@ -56,7 +68,10 @@ def value_of(piece: SqlPiece) -> str:
         return piece.text[2:-2]
     if piece.kind == "number":
         return piece.text
-    return re.sub(r"\\(.)|''", lambda match: _unescaped(match[1]), piece.text[1:-1], flags=re.DOTALL)
+    text = piece.text[1:-1]
+    if "\\" not in text and "'" not in text:
+        return text
+    return re.sub(r"\\(.)|''", lambda match: _unescaped(match[1]), text, flags=re.DOTALL)
 
 
 def _unescaped(escaped: str | None) -> str:

@@ -25,7 +25,7 @@ from sqlglot.errors import SqlglotError
 from sqlglot.tokenizer_core import TokenType
 
 from loadgen.capture.pseudonyms import KEY_BYTES, REMEMBERED_WORDS, SECRET, Pseudonyms, Scalar
-from loadgen.capture.sql_pieces import LITERALS, SqlPiece, pieces_of, quoted, shape_key, value_of
+from loadgen.capture.sql_pieces import LITERALS, SqlPiece, cut, pieces_of, quoted, value_of
 from loadgen.model.capture import LeftOutReason, RecordedStatement, StatementRole
 from loadgen.values import dataclass
 
@@ -43,6 +43,9 @@ class LiteralTreatment(StrEnum):
     MOMENT = "moment"  # becomes a date or timestamp: digits may be an epoch
     FORMAT = "format"  # kept if it is a format
     KEY = "key"  # of an object: kept if it is written like a name
+
+
+_ALWAYS_REPLACED = frozenset((LiteralTreatment.VALUE, LiteralTreatment.PATTERN, LiteralTreatment.MOMENT))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +119,8 @@ def shape_of_statement(pieces: Sequence[SqlPiece], read: ParsedStatement) -> Sta
     if isinstance(role, LeftOutReason):
         return role
     if any(token.token_type in _UNKNOWN_LITERALS for token in read.tokens) or read.tree.find(exp.Command):
+        return LeftOutReason.UNPARSED
+    if any("$$" in piece.text for piece in pieces if piece.kind in ("word", "mark")):  # a name, or a text behind one?
         return LeftOutReason.UNPARSED
     starts, literals, at = {}, [], 0
     for number, piece in enumerate(pieces):
@@ -226,15 +231,6 @@ def stays(treatment: LiteralTreatment, value: str) -> bool:
     return treatment is LiteralTreatment.KEY and _KEY_NAME.fullmatch(value) is not None
 
 
-def fits(shape: StatementShape, pieces: Sequence[SqlPiece]) -> bool:
-    """May this text be treated like others of its shape? A literal that is kept as a format must be one."""
-    literals = (piece for piece in pieces if piece.kind in LITERALS)
-    return all(
-        treatment is not LiteralTreatment.FORMAT or stays(treatment, value_of(piece))
-        for piece, treatment in zip(literals, shape.treatments, strict=True)
-    )
-
-
 def _names(tree: Any, pieces: Sequence[SqlPiece], starts: dict[int, int]) -> Iterator[int]:
     """The pieces that are names of objects, columns and aliases, and keys of paths into objects."""
     for node in tree.find_all(exp.Identifier):
@@ -258,7 +254,28 @@ TEXT_CHARACTERS_MAX = 1_000_000
 TEXTS_READ = 16
 
 
-ReadText = Sequence[str | tuple[SqlPiece, LiteralTreatment]]  # what stays, and values with their treatments, in turn
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextPlan:
+    """How all texts of one shape are written: `fixed` stands around the literals."""
+
+    shape: StatementShape
+    fixed: tuple[str, ...]
+    template: str | None  # with its id; None: it depends on the literals
+    template_id: str
+
+    def fits(self, literals: Sequence[SqlPiece]) -> bool:
+        """A literal that is kept as a format must be one."""
+        treatments = self.shape.treatments
+        return LiteralTreatment.FORMAT not in treatments or all(
+            treatment is not LiteralTreatment.FORMAT or stays(treatment, value_of(piece))
+            for piece, treatment in zip(literals, treatments, strict=True)
+        )
+
+    def text(self, literals: Sequence[str]) -> str:
+        parts = [self.fixed[0]]
+        for literal, after in zip(literals, self.fixed[1:], strict=True):
+            parts += (literal, after)
+        return "".join(parts)
 
 
 class StatementLeftOut(Exception):
@@ -283,7 +300,7 @@ class StatementCleaner:
 
     def __init__(self, secret: Pseudonyms, *, keep_values: bool = False, hide_names: bool = False) -> None:
         self._pseudonyms, self._keep_values, self._hide_names = secret, keep_values, hide_names
-        self._shapes: dict[bytes, StatementShape | LeftOutReason] = {}
+        self._plans: dict[bytes, TextPlan | LeftOutReason] = {}
         self._clean = lru_cache(TEXTS_MAX)(self._cleaned)
 
     def clean(self, text: str) -> CleanText:
@@ -293,25 +310,17 @@ class StatementCleaner:
             raise StatementLeftOut(found)
         return found
 
-    def read(self, text: str) -> ReadText | None:
+    def read(self, text: str) -> tuple[TextPlan, Sequence[SqlPiece]] | None:
         """What rewritten() needs, the same for all cleaners; None: it cannot be parsed, or has no value."""
-        pieces = pieces_of(text) if len(text) <= TEXT_CHARACTERS_MAX else []
-        shape = self._shape(pieces) if pieces else LeftOutReason.UNPARSED
-        if isinstance(shape, LeftOutReason) or not shape.treatments:
+        if len(text) > TEXT_CHARACTERS_MAX:
             return None
-        treatments = iter(shape.treatments)
-        parts: list[str | tuple[SqlPiece, LiteralTreatment]] = [""]
-        for piece in pieces:
-            treatment = next(treatments) if piece.kind in LITERALS else LiteralTreatment.KEEP
-            if piece.kind in LITERALS and not stays(treatment, value_of(piece)):
-                parts += [(piece, treatment), ""]
-            else:
-                parts[-1] = f"{parts[-1]}{piece.text}"
-        return parts
+        key, literals = cut(text)
+        plan = self._plan(key, literals, text) if literals else LeftOutReason.UNPARSED
+        return None if isinstance(plan, LeftOutReason) else (plan, literals)
 
-    def rewritten(self, read: ReadText) -> str:
+    def rewritten(self, plan: TextPlan, literals: Sequence[SqlPiece]) -> str:
         """Only the text of clean(), of a text that was cleaned before."""
-        return "".join(part if isinstance(part, str) else self._literal(*part, template=False) for part in read).strip()
+        return plan.text(list(map(self._literal, literals, plan.shape.treatments)))
 
     def bound(self, value: Scalar, kind: str) -> Scalar:
         """A bind value of this Snowflake type."""
@@ -327,13 +336,13 @@ class StatementCleaner:
 
     def values(self, text: str, binds: Sequence[Scalar]) -> list[Scalar]:
         """What stands for each ? of the template of a text that was cleaned, in order."""
-        pieces = pieces_of(text)
-        shape = self._shape(pieces)
-        if isinstance(shape, LeftOutReason):
-            raise StatementLeftOut(shape)
-        treatments, bound = iter(shape.treatments), iter(binds)
+        key, literals = cut(text)
+        plan = self._plan(key, literals, text)
+        if isinstance(plan, LeftOutReason):
+            raise StatementLeftOut(plan)
+        treatments, bound = iter(plan.shape.treatments), iter(binds)
         found: list[Scalar] = []
-        for piece in pieces:
+        for piece in pieces_of(text):
             if piece.kind in LITERALS:
                 value = value_of(piece)
                 if not stays(next(treatments), value):
@@ -342,33 +351,36 @@ class StatementCleaner:
                 found.append(next(bound))
         return found
 
-    def _shape(self, pieces: Sequence[SqlPiece]) -> StatementShape | LeftOutReason:
-        key = shape_key(pieces)
-        shape = self._shapes.get(key)
-        if shape is None or (isinstance(shape, StatementShape) and not fits(shape, pieces)):
-            shape = self._learned(pieces)
-            if len(self._shapes) >= SHAPES_MAX:
-                self._shapes.clear()
-            self._shapes[key] = shape
-        return shape
+    def _plan(self, key: bytes, literals: Sequence[SqlPiece], text: str) -> TextPlan | LeftOutReason:
+        """`key` and `literals`: of cut()."""
+        plan = self._plans.get(key)
+        if plan is None or (isinstance(plan, TextPlan) and not plan.fits(literals)):
+            plan = self._learned(pieces_of(text))
+            if len(self._plans) >= SHAPES_MAX:
+                self._plans.clear()
+            self._plans[key] = plan
+        return plan
 
     def _cleaned(self, text: str) -> CleanText | LeftOutReason:
         if len(text) > TEXT_CHARACTERS_MAX:
             return LeftOutReason.TRUNCATED
-        pieces = pieces_of(text)
-        shape = self._shape(pieces)
-        if isinstance(shape, LeftOutReason):
-            return shape
-        template = "".join(self._written(pieces, shape, template=True)).strip()
+        key, literals = cut(text)
+        plan = self._plan(key, literals, text)
+        if isinstance(plan, LeftOutReason):
+            return plan
+        shape, template, template_id = plan.shape, plan.template, plan.template_id
+        if template is None:
+            template = plan.text(list(map(_in_template, literals, shape.treatments)))
+            template_id = _template_id(template)
         return CleanText(
-            text="".join(self._written(pieces, shape, template=False)).strip(),
+            text=self.rewritten(plan, literals),
             template=template,
-            template_id=hashlib.sha256(template.encode()).hexdigest()[:12],
+            template_id=template_id,
             role=shape.role,
             binds=shape.binds,
         )
 
-    def _learned(self, pieces: Sequence[SqlPiece]) -> StatementShape | LeftOutReason:
+    def _learned(self, pieces: Sequence[SqlPiece]) -> TextPlan | LeftOutReason:
         """Parse the text, decide, write it, and parse what was written."""
         text = "".join(piece.text for piece in pieces)
         read = parse_statement(text)
@@ -377,29 +389,36 @@ class StatementCleaner:
         shape = shape_of_statement(pieces, read)
         if isinstance(shape, LeftOutReason):
             return shape
-        again = parse_statement("".join(self._written(pieces, shape, template=False)))
+        fixed = self._fixed(pieces, shape)
+        template = "?".join(fixed) if _ALWAYS_REPLACED.issuperset(shape.treatments) else None
+        plan = TextPlan(
+            shape=shape, fixed=fixed, template=template, template_id=_template_id(template) if template else ""
+        )
+        again = parse_statement(self.rewritten(plan, [piece for piece in pieces if piece.kind in LITERALS]))
         if isinstance(again, LeftOutReason) or type(again.tree) is not type(read.tree):
             return LeftOutReason.UNPARSED
-        return shape
+        return plan
 
-    def _written(self, pieces: Sequence[SqlPiece], shape: StatementShape, *, template: bool) -> Iterator[str]:
-        treatments = iter(shape.treatments)
+    def _fixed(self, pieces: Sequence[SqlPiece], shape: StatementShape) -> tuple[str, ...]:
+        """The text around its literals."""
+        runs: list[list[str]] = [[]]
         for number, piece in enumerate(pieces):
             if piece.kind in LITERALS:
-                yield self._literal(piece, next(treatments), template=template)
+                runs.append([])
             elif self._hide_names and number in shape.names:
-                yield self._identifier(piece)
+                runs[-1].append(self._identifier(piece))
             elif piece.kind == "quoted" and SECRET.search(piece.text):
-                yield self._hidden_name(piece.text)
+                runs[-1].append(self._hidden_name(piece.text))
             else:
-                yield piece.text
+                runs[-1].append(piece.text)
+        fixed = ["".join(run) for run in runs]
+        fixed[0], fixed[-1] = fixed[0].lstrip(), fixed[-1].rstrip()
+        return tuple(fixed)
 
-    def _literal(self, piece: SqlPiece, treatment: LiteralTreatment, *, template: bool) -> str:
+    def _literal(self, piece: SqlPiece, treatment: LiteralTreatment) -> str:
         value = value_of(piece)
         if stays(treatment, value):
             return piece.text
-        if template:
-            return "?"
         if self._keep_values and not SECRET.search(value):
             return piece.text
         if treatment is LiteralTreatment.MOMENT and value.isdigit():
@@ -446,9 +465,17 @@ class FreshValues:
         read = self._read(one.sql)
         return replace(
             one,
-            sql=one.sql if read is None else cleaner.rewritten(read),
+            sql=one.sql if read is None else cleaner.rewritten(*read),
             binds=tuple((kind, cleaner.bound(value, kind)) for kind, value in one.binds),
         )
+
+
+def _in_template(piece: SqlPiece, treatment: LiteralTreatment) -> str:
+    return piece.text if stays(treatment, value_of(piece)) else "?"
+
+
+def _template_id(template: str) -> str:
+    return hashlib.sha256(template.encode()).hexdigest()[:12]
 
 
 def _user_key(capture: str, user: int) -> bytes:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,7 +20,7 @@ from loadgen.log import printable
 from loadgen.units import counted
 
 if TYPE_CHECKING:
-    from loadgen.capture.history import WarehouseHistory
+    from loadgen.capture.history import HistoryRow, WarehouseHistory
     from loadgen.capture.recorder import CaptureFilter, CaptureRecorder
     from loadgen.model.capture import CaptureManifest
 
@@ -82,7 +83,11 @@ def capture(context: click.Context, /, **given: Any) -> None:
         if not given[name]:
             raise UsageError(f"{option} is missing", remedy="`loadgen capture --help` shows an example.")
     with embedded_server_if_needed(given["connection"]):
-        manifest = run_in_thread(lambda: _capture(given), name="capture")
+        try:
+            manifest = run_in_thread(lambda: _capture(given), name="capture")
+        except KeyboardInterrupt:
+            echo("the capture is unfinished: give the same command again to continue it", err=True)
+            raise
     _print(manifest, given["out"], given["output"])
 
 
@@ -99,17 +104,22 @@ def import_csv(file: Path, out: Path, **given: Any) -> None:
     """
     from loadgen.capture.history import read_csv
 
+    batches = _batches(read_csv(file))
+    batch = next(batches, [])  # first, so that a file that cannot be read leaves no folder
     recorder = _recorder(out, "a CSV file", given, start=None, end=None)
-    held = []
-    for number, row in enumerate(read_csv(file), 1):
-        held.append(row)
-        if not number % IMPORT_ROWS:
-            recorder.add(held)
-            held.clear()
+    number = 0
+    while batch:
+        recorder.add(batch)
+        number += len(batch)
         if not number % PROGRESS_ROWS:
             echo(f"read {counted(number, 'statement')}", err=True)
-    recorder.add(held)
+        batch = next(batches, [])
     _print(recorder.finish(None, "a CSV file does not tell"), out, given["output"])
+
+
+def _batches(rows: Iterator[HistoryRow]) -> Iterator[list[HistoryRow]]:
+    while batch := list(islice(rows, IMPORT_ROWS)):
+        yield batch
 
 
 def _derive(capture: Path, out: Path) -> None:
@@ -148,9 +158,7 @@ def _capture(given: dict[str, Any]) -> CaptureManifest:
     history = WarehouseHistory(profile, given["warehouse"], RetryPolicy(stop=stop, attempts=ATTEMPTS, note=_warn))
     try:
         now = history.now()
-        start, end = _moment(given["since"], "--from", now), _moment(given["until"] or "0s", "--to", now)
-        if start >= end:
-            raise UsageError("--from is not before --to", remedy="Write for example --from 4h --to 2h.")
+        start, end = _span(given, now)
         source = f"the history of warehouse {printable(given['warehouse'], 100)}"
         recorder = _recorder(given["out"], source, given, start=start, end=end)
         start, end = recorder.options.start or start, recorder.options.end or end
@@ -223,12 +231,32 @@ def _filter(given: dict[str, Any]) -> CaptureFilter:
     )
 
 
+def _span(given: dict[str, Any], now: datetime) -> tuple[datetime, datetime]:
+    """Naive UTC. There is no history of the future, and none that is older than a year."""
+    from loadgen.capture.history import OLDEST
+
+    start, end = _moment(given["since"], "--from", now), min(now, _moment(given["until"] or "0s", "--to", now))
+    if start >= end:
+        what = f"--from ({_shown(start)}) is not before --to ({_shown(end)})"
+        raise UsageError(what, remedy="Write times in UTC, or for example --from 4h --to 2h.")
+    if start < now - OLDEST:
+        raise UsageError(
+            f"--from ({_shown(start)}) is more than {OLDEST.days} days ago",
+            remedy="Choose a later --from: QUERY_HISTORY does not reach further back.",
+        )
+    return start, end
+
+
 def _moment(text: str, option: str, now: datetime) -> datetime:
     """A time, or how long ago; naive UTC."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        return now - timedelta(seconds=duration_s(text, option))
+        try:
+            return now - timedelta(seconds=duration_s(text, option))
+        except (UsageError, OverflowError) as error:
+            remedy = f"Write {option} 2026-11-15T08:00 (UTC), or 2h for two hours ago."
+            raise UsageError(f"{option} is {printable(text, 40)!r}", remedy=remedy) from error
     return moment if moment.tzinfo is None else moment.astimezone(UTC).replace(tzinfo=None)
 
 

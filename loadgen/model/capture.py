@@ -68,7 +68,19 @@ class RecordedStatement:
 
     def line(self) -> str:
         """One line of the file; what is not known is left out."""
-        return json.dumps({name: value for name, value in asdict(self).items() if value not in (None, ())})
+        return f'{{"session": {self.session}, "at_ms": {self.at_ms!r}, {self.rest_of_line()}'
+
+    def rest_of_line(self) -> str:
+        """All but session and time, which are not final before all statements are known."""
+        data: dict[str, Any] = {"role": self.role, "template": self.template, "sql": self.sql}
+        if self.binds:
+            data["binds"] = self.binds
+        data["ms"] = self.ms
+        for name in ("rows", "database", "schema", "user"):
+            value = getattr(self, name)
+            if value is not None:
+                data[name] = value
+        return json.dumps(data)[1:]
 
     @classmethod
     def of_line(cls, line: str) -> RecordedStatement:

@@ -207,7 +207,7 @@ def test_a_long_result_comes_whole(run):
 @pytest.mark.parametrize(
     ("text", "code", "state", "words"),
     [
-        ("SELECT * FROM NOWHERE", "002003", "02000", "does not exist or not authorized"),
+        ("SELECT * FROM NOWHERE", "002003", "42S02", "does not exist or not authorized"),
         ("SELEC 1", "001003", "42000", "syntax error"),
         ("SELECT 1 / 0", "100051", "22012", "Division by zero"),
         ("SELECT NO_SUCH_FUNCTION(1)", "002140", "42601", "Unknown function"),

@@ -4,9 +4,11 @@
     ./bin/bench replay --quick              less, to see that it works
 
 A capture of 200 statements per second over 40 sessions is replayed at speed 0.5, 1 and 4 against a target without
-service time (engine null). The arrival error is sent - due, as the run itself reports it; every statement must arrive.
-An error that is not the client's is the time that a session waited for its own earlier statement. Where other processes
-take the cores, the run is INVALID and the figure says so: repeat it on a quiet machine.
+service time (engine null). The arrival error is the server's: its history says when each statement arrived, which is
+compared with the recorded moment divided by the speed, counted from the statement with the least delay. The run's own
+report of sent - due stands beside it; every statement must arrive. An error that is not the client's is the time that a
+session waited for its own earlier statement. Where other processes take the cores, the run is INVALID and the figure
+says so: repeat it on a quiet machine.
 """
 
 from __future__ import annotations
@@ -19,8 +21,11 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 
+import numpy as np
+
 from loadgen.capture.history import HistoryRow
 from loadgen.capture.recorder import CaptureOptions, CaptureRecorder
+from loadgen.prepare.prepare import read_statements
 from tests.perf._cores import Cores
 from tests.perf._ending import leaving_nothing
 from tests.perf._figures import Figure, report
@@ -59,12 +64,12 @@ def recorded(folder: Path, seconds: int) -> Path:
         recorder.add(
             [
                 HistoryRow(
-                    text="SELECT V FROM KV WHERE ID = ?",
+                    text=f"SELECT V FROM KV WHERE ID = {number}",
                     session_id=number % SESSIONS,
                     start=start,
                     end=start + timedelta(milliseconds=1),
                     elapsed_ms=1.0,
-                    binds=(("FIXED", str(draw.randint(1, 50))),),
+                    binds=(),
                 )
             ]
         )
@@ -78,13 +83,16 @@ def replayed(stage: Stage, cores: Cores, capture: Path, speed: float, recorded_s
     summary = ran(stage, scenario, cores, recorded_s / speed + RUN_S, capture)
     lag, totals = summary["lag_ms"], summary["totals"]
     due = PER_S * recorded_s + 1
+    errors_ms = arrival_errors_ms(stage, summary["run_id"], capture, speed)
+    error_ms = float(np.percentile(errors_ms, 99))
     yield Figure(
         name=f"speed {speed:g}: arrival error p99",
-        value=lag["p99"],
+        value=error_ms,
         unit="ms",
         aim=f"≤ {ERROR_MS_MAX:g}",
-        met=lag["p99"] <= ERROR_MS_MAX,
-        note=f"p50 {lag['p50']:.2f}, {PER_S * speed:g}/s: {summary['verdict'].upper()}",
+        met=error_ms <= ERROR_MS_MAX,
+        note=f"of {len(errors_ms)} in the server's history, p50 {np.percentile(errors_ms, 50):.2f};"
+        f" the run says {lag['p99']:.2f}; {PER_S * speed:g}/s: {summary['verdict'].upper()}",
     )
     late = summary["replay"]["late"]
     yield Figure(
@@ -103,6 +111,15 @@ def replayed(stage: Stage, cores: Cores, capture: Path, speed: float, recorded_s
     )
     for reason in summary["validity"]["reasons"][:1]:
         print(f"speed {speed:g} is INVALID: {reason}", file=sys.stderr)
+
+
+def arrival_errors_ms(stage: Stage, run_id: str, capture: Path, speed: float) -> list[float]:
+    """How much later than due the statements of a run arrived, by the server's clock."""
+    due_ms = {one.sql: one.at_ms / speed for one in read_statements(capture)}
+    arrived = ((line["sql_text"], float(line["start_ms"])) for line in stage.server.history(run_id))
+    delays_ms = [start_ms - due_ms[text] for text, start_ms in arrived if text in due_ms]
+    least_ms = min(delays_ms)
+    return [delay_ms - least_ms for delay_ms in delays_ms]
 
 
 if __name__ == "__main__":

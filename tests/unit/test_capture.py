@@ -255,11 +255,12 @@ def test_templates_are_listed_with_names_and_counts(tmp_path):
     assert (second.role, second.count) == (StatementRole.WRITE, 1)
 
 
-def test_an_interrupted_capture_goes_on_with_the_same_pseudonyms(tmp_path):
+def test_an_interrupted_capture_goes_on_with_the_same_pseudonyms(tmp_path, monkeypatch):
+    monkeypatch.setattr(recorder_module, "PART_ROWS", 100)
     first = recorder(tmp_path, arguments={"from": "2h"}, start=START)
     first.add([row("SELECT 'Catherine'", 9)])
     first.save(START + timedelta(seconds=8))
-    first.add([row("SELECT 'lost'", 7)] * 30_000)  # written, but not complete
+    first.add([row("SELECT 'lost'", 7)] * 300)  # written, but not complete
 
     again = recorder(tmp_path, arguments={"from": "2h"}, start=START + timedelta(hours=1))
     again.add([row("SELECT 'Catherine'", 5)])
@@ -274,7 +275,8 @@ def test_an_interrupted_capture_goes_on_with_the_same_pseudonyms(tmp_path):
 
 
 def test_an_unfinished_capture_of_other_options_is_refused(tmp_path):
-    recorder(tmp_path, arguments={"from": "2h"})
+    recorder(tmp_path, arguments={"from": "1h"})  # nothing was saved
+    recorder(tmp_path, arguments={"from": "2h"}).save(START)
 
     with pytest.raises(ConfigurationError, match="unfinished capture with other options"):
         recorder(tmp_path, arguments={"from": "3h"})
@@ -293,6 +295,7 @@ def test_the_key_can_be_read_by_its_owner_only_and_is_deleted(tmp_path):
 
     assert state.stat().st_mode & 0o077 == 0
     key = json.loads(state.read_text("utf-8"))["key"]
+    work.add([row()])
     work.finish()
     assert all(key.encode() not in content for content in contents(tmp_path))
 

@@ -1,7 +1,9 @@
-"""What a capture does not hold: other databases, failed statements, what the history lacks, and a lost connection."""
+"""What a capture does not hold, and what cannot be captured: other databases, failed statements, empty spans, what the
+history lacks, and a lost connection."""
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -11,7 +13,9 @@ import pytest
 
 from loadgen.capture import history as history_module
 from loadgen.capture.history import HistoryRow, HistoryUnreadable, WarehouseHistory
-from loadgen.capture.recorder import CaptureFilter
+from loadgen.capture.recorder import CaptureExists, CaptureFilter, NothingCaptured
+from loadgen.cli.capture import _span
+from loadgen.errors import ConfigurationError, UsageError
 from loadgen.model.capture import CaptureManifest
 from loadgen.model.counts import ErrorCategory
 from loadgen.snowflake.failure import Failure
@@ -24,13 +28,65 @@ LOST = Failure(category=ErrorCategory.CONNECTION, retryable=True, session_lost=T
 
 
 def test_statements_of_other_databases_have_a_reason(tmp_path):
-    rows = [row(database="A"), row(database="B"), row(database=None), row(database="B", user="OTHER")]
+    other = (row(database="B", user="OTHER"), row(database="A", user="OTHER"))
+    rows = [row(database="A"), row(database="B"), row(database=None), *other]
 
     manifest = captured(tmp_path, rows, filters=CaptureFilter(database="a"))
 
-    assert (manifest.statements, manifest.left_out["other_database"], manifest.left_out["filtered"]) == (1, 3, 0)
+    assert (manifest.statements, manifest.left_out["other_database"], manifest.left_out["filtered"]) == (2, 3, 0)
     both = captured(tmp_path / "both", rows, filters=CaptureFilter(database="a", user="other"))
-    assert (both.statements, both.left_out["other_database"], both.left_out["filtered"]) == (0, 1, 3)
+    assert (both.statements, both.left_out["other_database"], both.left_out["filtered"]) == (1, 1, 3)
+
+
+def test_a_span_without_statements_is_told_and_leaves_no_capture(tmp_path):
+    span = {"start": START, "end": START + timedelta(hours=1)}
+
+    with pytest.raises(NothingCaptured, match=r"a test has no statement that ended from .* 08:00:00 to .* UTC") as told:
+        captured(tmp_path / "new", [], **span)
+    assert "MONITOR" in told.value.remedy
+    with pytest.raises(NothingCaptured, match="Left out: 1 because it failed; 2 because a filter excludes it"):
+        captured(tmp_path / "new", [row(succeeded=False), *[row(ms=11.0)] * 2], filters=CaptureFilter(max_ms=10.0))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_with_other_files_is_left_alone(tmp_path):
+    (tmp_path / "mine").write_text("mine")
+
+    with pytest.raises(CaptureExists, match="is not empty"):
+        recorder(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_an_unfinished_capture_of_another_version_is_refused(tmp_path):
+    recorder(tmp_path).save(START)
+    state = tmp_path / "unfinished" / "state.json"
+    state.write_text(json.dumps(json.loads(state.read_text()) | {"version": 1}))
+
+    with pytest.raises(ConfigurationError, match="another version of loadgen"):
+        recorder(tmp_path)
+
+
+NOW = datetime(2026, 11, 15, 12)  # noqa: DTZ001  naive UTC
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "told"),
+    [
+        ("1h", "2h", r"--from \(2026-11-15 11:00:00 UTC\) is not before --to \(2026-11-15 10:00:00 UTC\)"),
+        ("2099-01-01", None, r"--from \(2099-01-01 00:00:00 UTC\) is not before --to \(2026-11-15 12:00:00 UTC\)"),
+        ("400d", None, "more than 365 days ago"),
+        ("99999d", None, "--from is '99999d'|more than 365 days ago"),
+        ("yesterday", None, "--from is 'yesterday'"),
+        ("2h", "noon", "--to is 'noon'"),
+    ],
+)
+def test_a_span_that_cannot_be_is_told(since, until, told):
+    with pytest.raises(UsageError, match=told):
+        _span({"since": since, "until": until}, NOW)
+
+
+def test_a_span_ends_now_at_the_latest_and_times_may_have_an_offset():
+    assert _span({"since": "2026-11-15T12:00+02:00", "until": "2099-01-01"}, NOW) == (NOW - timedelta(hours=2), NOW)
 
 
 def test_failed_statements_are_counted_with_their_template(tmp_path):

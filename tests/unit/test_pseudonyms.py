@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.capture.pseudonyms import KEY_BYTES, Pseudonyms
+from loadgen.capture.sql_pieces import LITERALS, cut, pieces_of
 from loadgen.capture.statement_text import StatementCleaner, StatementLeftOut
 from loadgen.model.capture import LeftOutReason, StatementRole
 
@@ -210,6 +211,19 @@ def test_numbers_that_become_moments_are_moved_like_dates(sql, unit_s):
     assert len(made) == len(sql.format(1_700_006_400))
 
 
+@pytest.mark.parametrize("sql", ["SELECT a FROM t WHERE b > {}", "SELECT TO_TIMESTAMP(b) FROM t WHERE c = {}"])
+def test_an_epoch_that_nothing_marks_as_a_moment_is_a_number_like_any_other(sql):
+    epoch, work = "1700000000", cleaner()
+
+    made = work.clean(sql.format(epoch)).text.split()[-1]
+
+    assert made == Pseudonyms(KEY).number(epoch) == work.bound(epoch, "FIXED")
+    assert (len(made), made != epoch) == (10, True)
+    moved = work.clean(f"SELECT TO_TIMESTAMP({epoch})").text
+    assert made not in moved
+    assert work.clean("SELECT TO_TIMESTAMP(86400)").text == f"SELECT TO_TIMESTAMP({Pseudonyms(KEY).number('86400')})"
+
+
 def test_equal_values_of_different_statements_stay_equal():
     one, other = cleaned("SELECT 1 FROM a WHERE x = 'Acme Corp'"), cleaned("SELECT 2 FROM b WHERE y = 'Acme Corp'")
 
@@ -346,3 +360,35 @@ def test_any_literal_gives_a_text_of_the_same_shape(values):
 
     assert made.template == "SELECT ? FROM t WHERE a = ? OR b LIKE ?"
     assert len(list(sqlglot.parse_one(made.text, dialect="snowflake").find_all(sqlglot.exp.Literal))) == 3
+
+
+FRAGMENTS = (
+    *("'a b'", "'it''s'", "'\\''", "5", "1.5", ".5", "1e5", "٣", "$$x y$$", '"q\'1"', "--c 5\n", "/* 'x */", "//z\n"),
+    *(":1", "?", "::", "a", "b1", "$", "$1", "'", '"', ".", "(", ",", "=", "\n", " ", "\\", "a$$", ";", "/", "-", "ä"),
+)
+
+
+@given(st.lists(st.sampled_from(FRAGMENTS), max_size=12).map("".join))
+def test_the_cut_that_every_text_gets_finds_the_literals_of_the_one_that_is_parsed(text):
+    key, literals = cut(text)
+    pieces = pieces_of(text)
+
+    assert literals == [piece for piece in pieces if piece.kind in LITERALS]
+    rest = [piece.kind if piece.kind in LITERALS else piece for piece in pieces]
+    again = "".join(piece.text if piece.kind not in LITERALS else _ANOTHER[piece.kind] for piece in pieces)
+    if [piece.kind if piece.kind in LITERALS else piece for piece in pieces_of(again)] == rest and text.isascii():
+        assert cut(again)[0] == cut("".join(piece.text for piece in pieces))[0]  # the key is of everything else
+    assert cut(text + " x")[0] != key
+
+
+_ANOTHER = {"string": "'another'", "raw": "$$another$$", "number": "77"}
+
+
+@pytest.mark.parametrize("sql", ["SELECT ٣", "SELECT ٣ FROM t", "SELECT 5$$Ada$$", "SELECT a$$Ada b$$"])
+def test_what_may_be_a_value_or_a_name_is_left_out_and_spoils_no_other_text(sql):
+    work = cleaner()
+
+    with pytest.raises(StatementLeftOut, match="parsed"):
+        work.clean(sql)
+    assert work.clean("SELECT 5").template == "SELECT ?"
+    assert work.clean("SELECT 5 FROM t").template == "SELECT ? FROM t"

@@ -36,6 +36,7 @@ class SampleCollector:
         statements: Sequence[Statement],
         *,
         open_loop: bool,
+        thinks: bool = False,
         started_ns: int,
         connections: ConnectionMeter | None = None,
     ) -> None:
@@ -48,7 +49,7 @@ class SampleCollector:
         self._tallies: dict[int, Tally] = {}  # of the windows that are held
         self._surplus: dict[int, int] = {}  # of the windows that are held
         self._book = ErrorGrouper()
-        self._stalls = StallDetector(self._names, open_loop=open_loop)
+        self._stalls = StallDetector(self._names, keeps_sending=open_loop or thinks)
         self._measured = MeasuredCounts()
         self._stored = Counts()  # of the windows that are not held any more
         self._drained: list[Sample] = []  # by the last collection, when no window was open any more

@@ -8,16 +8,16 @@ what froze the server. Statements that were cut off (timed out, cancelled) were 
 with the same stall. A stall of which a part lies in a window is told in full: it may have begun in warm-up, and it goes
 on after the window has closed until one of its statements is answered.
 
-In an open loop arrivals go on, and those in flight may be young. There a stall is a span without any answer, at the end
-of which a statement in flight has run for that long. A worker with few arrivals has spans without an answer anyway: a
-stall of another worker counts as far as they reach.
+In an open loop, and with think time, statements are sent meanwhile, and those in flight may be young. There a stall is
+a span without any answer, at the end of which a statement in flight has run for that long. A worker with few statements
+has spans without an answer anyway: a stall of another worker counts as far as they reach.
 
 Time in which the worker's own process was paused is none of the server's: no statement grows older in it, and no stall
 covers it.
 
-A worker finds its stalls, and the spans in which it had nothing in flight (in an open loop: no answer) or was paused.
-The run was stalled where one worker was and every other was stalled or idle. Spans are milliseconds since the common
-zero of the run.
+A worker finds its stalls, and the spans in which it had nothing in flight (where it keeps sending: no answer) or was
+paused. The run was stalled where one worker was and every other was stalled or idle. Spans are milliseconds since the
+common zero of the run.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ class WindowStalls:
     from_ms: int
     until_ms: int
     stalled: tuple[Span, ...] = ()
-    idle: tuple[Span, ...] = ()  # nothing was in flight (open loop: answered), or the process was paused
+    idle: tuple[Span, ...] = ()  # nothing was in flight (where it keeps sending: answered), or the process was paused
 
 
 class StallDetector:
     """add() with every collection. One thread."""
 
-    def __init__(self, names: Sequence[str], *, open_loop: bool = False) -> None:
-        self._names, self._open_loop = names, open_loop
+    def __init__(self, names: Sequence[str], *, keeps_sending: bool = False) -> None:
+        self._names, self._keeps_sending = names, keeps_sending
         self._times: dict[str, Histogram] = {}  # service of what succeeded
         self._stalled: list[Span] = []  # of the monotonic clock, in order
         self._idle: list[Span] = []
@@ -88,7 +88,7 @@ class StallDetector:
         news, idle = list(news), not samples and not flights
         answers = sorted(one[4] for one in samples if int(one[5]) not in _UNANSWERED)
         silent = [span for span in pairwise([self._answered_ns, *answers, now_ns]) if span[1] - span[0] > OVERDUE_NS]
-        if self._open_loop:
+        if self._keeps_sending:
             for answered_ns, end_ns in silent:
                 _append(self._idle, (answered_ns + NS_PER_MS, end_ns))
         elif idle and self._was_idle:
@@ -100,7 +100,7 @@ class StallDetector:
         if max([*longest, *(now_ns - flight[3] for flight in flights)], default=0) > OVERDUE_NS:
             executed = [(one[0], one[3], one[4]) for one in samples if one[5] is not Outcome.SKIPPED]
             executed += [(number, sent_ns, now_ns) for number, _, _, sent_ns in flights]
-            if self._open_loop:
+            if self._keeps_sending:
                 for span in without(list(self._unanswered(executed, silent)), self._paused):
                     _append(self._stalled, span)
             else:

@@ -81,6 +81,7 @@ def assemble(
         windows,
         statements,
         open_loop=load.is_open_loop,
+        thinks=scenario.workload.think_time_s > 0,
         started_ns=clock.monotonic_ns(),
         connections=connections,
     )

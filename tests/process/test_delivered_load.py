@@ -60,9 +60,10 @@ def test_a_worker_that_leaves_early_is_missed(bench: Bench) -> None:
     )
 
 
+@pytest.mark.slow  # tests/process/test_verdict_truth.py refuses logins every time
 @pytest.mark.parametrize(
     "refusal",
-    [TOKEN_EXPIRED, pytest.param({"kind": "http_status", "status": 503}, marks=pytest.mark.slow)],
+    [TOKEN_EXPIRED, {"kind": "http_status", "status": 503}],
     ids=["token expired", "service unavailable"],
 )
 def test_refused_logins_are_tried_again_counted_and_missed(bench: Bench, refusal: dict[str, Any]) -> None:

@@ -40,7 +40,10 @@ LENGTHS = {
         *("load.ramp=0s", "load.stages.1.ramp=1s"),
     ],
 }
-LIKE_OTHERS = {"quickstart", "ycsb_b", "ycsb_c", "ycsb_d", "ycsb_f", "standard", "payments", "point_reads"}
+LIKE_OTHERS = {
+    *("quickstart", "oltp_mix", "nightly", "payments", "point_reads", "standard", "hybrid"),
+    *("ycsb_b", "ycsb_c", "ycsb_d", "ycsb_e", "ycsb_f"),
+}
 END_S = 250  # only a hang takes longer
 
 

@@ -16,7 +16,8 @@ FOREIGN = "other statements ran on warehouse FOREIGN_WH: up to "
 MEASURED = {"load": {"connections": 8, "warmup": "0s", "duration": "8s"}, "timing": {"warehouse_poll": "500ms"}}
 
 
-@pytest.mark.parametrize("alone", [pytest.param(True, marks=pytest.mark.slow), False])
+@pytest.mark.slow  # the next one shows it without a second run
+@pytest.mark.parametrize("alone", [True, False])
 def test_two_control_planes_on_one_warehouse_make_a_run_invalid(
     server: EmbeddedServer, tmp_path: Path, alone: bool
 ) -> None:

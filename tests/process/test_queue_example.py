@@ -56,6 +56,7 @@ def executions_ms(server: EmbeddedServer, run_id: str) -> list[float]:
     return [line["execution_ms"] for line in lines if json.loads(line["query_tag"])["phase"] == "MEASUREMENT"]
 
 
+@pytest.mark.slow  # pools have tests of their own; this is the recipe of the documents
 def test_what_is_queued_runs_on_the_pool_s_server_whatever_it_asks_for(bench, server):
     short = QUICKSTART.replace("warmup: 3s, duration: 20s", "warmup: 500ms, duration: 4s")
     assert short != QUICKSTART

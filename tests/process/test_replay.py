@@ -151,6 +151,7 @@ def test_a_stopped_client_makes_a_replay_invalid(bench: Bench, server, database)
     assert any("the client was the limit" in reason for reason in program.summary["validity"]["reasons"])
 
 
+@pytest.mark.slow
 def test_users_repeat_every_session_with_other_values(bench: Bench, server):
     users = ("--set", "load.users=3", "--set", "load.workers=2", "--set", "embedded.service_time=10ms")
     program = bench.start("run", EXAMPLE / "replay.yaml", "--format", "json", *users)

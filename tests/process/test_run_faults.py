@@ -287,6 +287,7 @@ def test_a_leader_that_lost_its_term_is_not_ended_by_one_answer_that_fails(serve
 # --- limits ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow  # unit tests and the simulation decide all of it
 def test_guardrails_thresholds_and_a_rate_that_is_too_high(bench: Bench) -> None:
     slow = bench.run(  # alone: its client must not wait for the starts of others
         workload=NAP,

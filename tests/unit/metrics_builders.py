@@ -106,10 +106,12 @@ def row_of(result: WindowResult) -> WindowRow:
 class Loop:
     """A worker whose clients send statements that take so long; harvested every second, from 0 on."""
 
-    def __init__(self, clients: int = 1, names: tuple[str, ...] = ("a",), *, open_loop: bool = False) -> None:
+    def __init__(
+        self, clients: int = 1, names: tuple[str, ...] = ("a",), *, open_loop: bool = False, thinks: bool = False
+    ) -> None:
         self.windows = WindowRegistry()
         self.harvester = SampleCollector(
-            self.windows, [statement(name) for name in names], open_loop=open_loop, started_ns=0
+            self.windows, [statement(name) for name in names], open_loop=open_loop, thinks=thinks, started_ns=0
         )
         self.recorder = self.harvester.recorder()
         self.free_ns = [0] * clients

@@ -43,3 +43,31 @@ def test_an_open_loop_of_several_workers_is_not_stalled_while_one_of_them_is_ans
         )
 
     assert run_stalls([[frozen.until(62)], [served.until(62)]]) == ()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_freeze_is_as_long_where_clients_think(workers: int) -> None:
+    """Eight clients, 4 s of think time, statements of 300 ms; each goes on sending when its pause is over."""
+    frozen = (40_000, 46_000)
+    loops = [Loop(thinks=True) for _ in range(workers)]
+    for client in range(8):
+        at_ms = client * 530
+        while at_ms < 80_000:
+            done_ms = at_ms + 300
+            if at_ms < frozen[1] and done_ms > frozen[0]:
+                done_ms = frozen[1] + client
+            loops[client % workers].flights.append((0, at_ms * MS, done_ms * MS, Outcome.SUCCEEDED))
+            at_ms = done_ms + 4_000
+
+    (stall,) = run_stalls([[loop.until(82)] for loop in loops]) or ()
+
+    assert frozen[0] - 500 <= stall[0] <= frozen[0] + 600
+    assert frozen[1] <= stall[1] <= frozen[1] + 8
+
+
+def test_think_time_alone_is_no_stall() -> None:
+    loop = Loop(thinks=True)
+    for at_ms in range(0, 80_000, 4_300):
+        loop.flights.append((0, at_ms * MS, (at_ms + 300) * MS, Outcome.SUCCEEDED))
+
+    assert run_stalls([[loop.until(82)]]) == ()

@@ -9,6 +9,7 @@ import random
 import threading
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -75,13 +76,13 @@ def assemble(
     clock: Clock,
     environ: Mapping[str, str] = os.environ,
 ) -> WorkerComponents:
-    load, statements = scenario.load, scenario.workload.statements
+    load, workload = scenario.load, scenario.workload
     windows, connections = WindowRegistry(), ConnectionMeter()
     harvester = SampleCollector(
         windows,
-        statements,
+        workload.statements,
         open_loop=load.is_open_loop,
-        thinks=scenario.workload.think_time_s > 0,
+        thinks=workload.think_time_s > 0,
         started_ns=clock.monotonic_ns(),
         connections=connections,
     )
@@ -109,10 +110,9 @@ def assemble(
         drain_interrupt_s=scenario.timing.drain_interrupt_s,
         patience_s=scenario.timing.events_poll_s,
     )
+    say = partial(shared.say, "INFO")
     spare = slots.spare() if context.open_loop else None
-    ramp_controller = RampController(
-        context, pool, command_queue, arguments, spare, clock, first_window, lambda text: shared.say("INFO", text)
-    )
+    ramp_controller = RampController(context, pool, command_queue, arguments, spare, clock, first_window, say)
     return WorkerComponents(
         scenario=scenario,
         windows=windows,

@@ -106,6 +106,11 @@ def add(
         not_before=at,
     )
     added = _added(aim.place, wanted)
+    if added.differs:
+        raise UsageError(
+            f"{added.queue_id} was queued with this --idempotency-key, and differs in {', '.join(added.differs)}",
+            remedy=f"Write another key to queue this run too; `loadgen queue show {added.queue_id}` shows the other.",
+        )
     if output == "json":
         echo(json.dumps({"queue_id": added.queue_id, "added": added.is_new}, indent=2))
         return
@@ -279,7 +284,7 @@ def as_text(row: QueuedRun, judging: BaselineCheck, attempts: Sequence[AttemptRo
         "connection": None if row.connection is None else printable(row.connection, 100),
         "target": printable(row.target, 200) or None,
         "judged by": printable(" ".join(judging.words), 200) or None,
-        "attempts": f"{row.attempts} of {row.max_attempts}",
+        "attempts": _counted_attempts(row, len(attempts)),
         "key": None if row.idempotency_key == row.queue_id else printable(row.idempotency_key, 200),
         "created": _moment_text(row.created_at),
         "not before": _moment_text(row.available_at) if row.status is QueueStatus.QUEUED else None,
@@ -290,6 +295,12 @@ def as_text(row: QueuedRun, judging: BaselineCheck, attempts: Sequence[AttemptRo
         *(f"  {name:<10}  {printable(value)}" for name, value in facts.items() if value),
     ]
     return "\n".join([*lines, "", _attempts(attempts) if attempts else "no attempt yet"])
+
+
+def _counted_attempts(row: QueuedRun, made: int) -> str:
+    """Those before a retry and those that were interrupted do not count."""
+    counted = f"{row.attempts} of {row.max_attempts}"
+    return counted if row.attempts == made else f"{counted} counted, {made} in all"
 
 
 def queued_as_json(row: QueuedRun) -> dict[str, Any]:
@@ -319,6 +330,7 @@ def queued_as_json(row: QueuedRun) -> dict[str, Any]:
 def as_json(row: QueuedRun, judging: BaselineCheck, attempts: Sequence[AttemptRow]) -> dict[str, Any]:
     history = [
         {
+            "attempt": attempt.number,
             "epoch": attempt.epoch,
             "owner": attempt.owner,
             "run_id": attempt.run_id,
@@ -337,7 +349,7 @@ def _attempts(attempts: Sequence[AttemptRow]) -> str:
     head = ("#", "STATUS", "EXIT", "RUN", "BEGUN (UTC)", "BY", "REASON")
     rows = [
         (
-            str(attempt.epoch),
+            str(attempt.number),
             attempt.status.value,
             "-" if attempt.exit_code is None else str(attempt.exit_code),
             attempt.run_id or "-",

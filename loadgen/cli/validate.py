@@ -73,7 +73,7 @@ def _validated(path: Path, overrides: Sequence[str], with_plan: bool) -> FileVal
     if isinstance(text, Problem):
         return FileValidation(file=str(path), problems=(text,))
     try:
-        if compose(text, str(path)).entry(("arms",)) is not None:
+        if compose(text, str(path)).is_experiment:
             return _validated_experiment(path, text, overrides, with_plan)
         loaded = parse_scenario(text, source=str(path), folder=path.parent, overrides=overrides, environ=os.environ)
         _require_capture(loaded, path.parent)

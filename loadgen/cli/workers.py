@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadgen.cli.common import echo, parse_labels, text_table, unreadable_as_json, warn_unreadable
+from loadgen.cli.common import echo, parse_labels, text_table, unreadable_as_json, user_and_host, warn_unreadable
 from loadgen.cli.options import control_options, count_option, format_option, with_control_session
 from loadgen.errors import UsageError
 from loadgen.log import printable
@@ -108,7 +108,7 @@ def offline(worker_id: str, output: str, **place: str | None) -> None:
     def say(session: ControlSession, patience: RetryPolicy) -> PoolWorker:
         found = pool_workers.find(session, patience, worker_id).identity.worker_id
         pool_workers.offline(session, patience, found)
-        run_queue_claims.expire(session, patience, found)
+        run_queue_claims.expire(session, patience, found, f"its runner was marked as gone by {user_and_host()}")
         return pool_workers.find(session, patience, found)
 
     _print_asked(with_control_session(say, name="workers", **place), output)

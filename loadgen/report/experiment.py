@@ -39,6 +39,7 @@ OUTSIDE_LIMITS = "outside the limits"
 NO_BOUND = "no bound"
 RUNNING = "running"  # the verdict of an experiment that a process leads
 BLOCKS_SHOWN = 6  # newest blocks in the progress output
+ANSWER_MAX = 10_000  # characters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,18 +227,45 @@ def answer(document: Mapping[str, Any]) -> str:
         said.append(f"{frontier[0]} is the only arm inside the limits.")
     elif len(frontier) > 1 and document["verdict"] == "decided":
         said.append(f"No arm is best in both price and latency: {', '.join(frontier)} are on the frontier.")
-    if len(said) == bool(outside):
-        first = next(iter(document["metrics"]))
-        mine = [one for one in document["comparisons"] if one["metric"] == first]
-        said += [f"{comparison_sentence(one)}" for one in mine if one["a"] == document["reference"]]
+    for arm in document["arms"]:
+        mine = [one for one in document["comparisons"] if (one["a"], one["b"]) == (document["reference"], arm["arm"])]
+        said += [_pair_sentence(mine)] if mine else []
     return " ".join(said)
+
+
+def _pair_sentence(pair: Sequence[Mapping[str, Any]]) -> str:
+    """One sentence on b compared with a in every metric: one metric alone may say the opposite of another."""
+    if len(pair) == 1:
+        return comparison_sentence(pair[0])
+    return f"{pair[0]['b']} compared with {pair[0]['a']}: {', '.join(map(_decision_words, pair))}."
+
+
+def _decision_words(one: Mapping[str, Any]) -> str:
+    name, interval = ExperimentMetric.parse(one["metric"]).text, _interval(one)
+    match Decision(one["decision"]):
+        case Decision.EQUIVALENT:
+            return f"equivalent in {name} (they differ by less than {one['margin']:.0%})"
+        case Decision.UNDECIDED:
+            return f"not decided in {name} ({interval})"
+        case Decision.OUTSIDE:
+            return f"not compared in {name} (an arm outside the limits has none)"
+    change = "" if one["change"] is None else f"{_change_words(one['change'])}, "
+    return f"{one['decision']} in {name} ({change}{interval})"
+
+
+def _change_words(change: float) -> str:
+    return f"{abs(change):.1%} {'higher' if change > 0 else 'lower'}"
+
+
+def _interval(one: Mapping[str, Any]) -> str:
+    return f"{change_text(one['low'])} to {change_text(one['high'])}"
 
 
 def comparison_sentence(one: Mapping[str, Any]) -> str:
     """One sentence on b compared with a in one metric."""
     metric = ExperimentMetric.parse(one["metric"])
     name, a, b = metric.text, one["a"], one["b"]
-    interval = f"{change_text(one['low'])} to {change_text(one['high'])}"
+    interval = _interval(one)
     match Decision(one["decision"]):
         case Decision.EQUIVALENT:
             return f"{b} and {a} are equivalent in {name}: they differ by less than {one['margin']:.0%}."
@@ -247,8 +275,7 @@ def comparison_sentence(one: Mapping[str, Any]) -> str:
             return f"{b} and {a} are not compared in {name}: an arm outside the limits has none."
     if one["change"] is None:  # an arm served nothing inside the limits
         return f"{b} is {one['decision']} than {a} in {name}: the difference is {interval}."
-    more = "higher" if one["change"] > 0 else "lower"
-    return f"{b} is {one['decision']} than {a}: {name} is {abs(one['change']):.1%} {more} ({interval})."
+    return f"{b} is {one['decision']} than {a}: {name} is {_change_words(one['change'])} ({interval})."
 
 
 def change_text(value: float | None) -> str:
@@ -274,7 +301,7 @@ def experiment_text(document: Mapping[str, Any]) -> str:
     complete = counted(len(blocks["complete"]), "complete block")
     name, experiment_id = printable(document["name"], 80), printable(document["experiment_id"], 60)
     head = f"{document['verdict'].upper()}  {name}  experiment {experiment_id}"
-    lines = [f"{head}: {printable(document['exit_reason'], 500)}", f"  {printable(document['answer'], 2_000)}", ""]
+    lines = [f"{head}: {printable(document['exit_reason'], 500)}", f"  {printable(document['answer'], ANSWER_MAX)}", ""]
     price = f"price of 1,000 in {currency}"
     head_of_arms = (*credits_head(_ARM_HEAD, document), price, "frontier")
     arms: list[tuple[str, ...]] = [head_of_arms, *map(_arm_row, document["arms"])]
@@ -420,7 +447,7 @@ def experiment_markdown(document: Mapping[str, Any]) -> str:
 
 def _plain(text: str) -> str:
     """Text of loadgen as it is; text with other characters as code."""
-    return text if _WORDS.fullmatch(text) else markdown(text, 2_000)
+    return text if _WORDS.fullmatch(text) else markdown(text, ANSWER_MAX)
 
 
 def _experiment_arms(document: Mapping[str, Any]) -> str:

@@ -33,6 +33,8 @@ from loadgen.values import dataclass
 
 CLOCK_JITTER = 0.25  # of a second
 COOLDOWN = Phase.COOLDOWN.value
+_LOAD_PHASES = (Phase.WARMUP.value, Phase.MEASUREMENT.value)  # in their order
+PHASE_SHIFT_MAX = 3  # seconds by which workers may differ in when a phase begins
 POINTS_MAX = 300  # of a line; longer runs have several seconds in each
 REACH_PARTS = 10  # a percentile with few samples is joined over a tenth of the run at most
 GAP_SPANS = 3  # points that are missing before a line is interrupted: workers stored nothing there
@@ -158,6 +160,7 @@ class SecondAggregator:
         number = _row_number(self._start, second, last_row)
         if number == last_row and second.phase not in (last_phase, COOLDOWN):
             number += 1  # a row of two phases would count statements of the warm-up as measured
+        number = self._row_of_phase(number, second.phase)
         self._before[second.worker_id] = number, second.phase
         row = self._rows.setdefault(number, _Row())
         row.add(second, partial=last_row is None or last_phase != second.phase)
@@ -165,6 +168,16 @@ class SecondAggregator:
             row.add_logins(second.logins.since(self._logins.get(second.worker_id, LoginCounts())))
             self._logins[second.worker_id] = second.logins
         return number
+
+    def _row_of_phase(self, number: int, phase: str | None) -> int:
+        """The row itself, or, where another worker has it for another phase, its neighbour on the side of this phase:
+        an interval has only what belongs to its phase, and so has a row."""
+        for _ in range(PHASE_SHIFT_MAX):
+            other = self._rows[number].phase if number in self._rows else None
+            if phase not in _LOAD_PHASES or other not in _LOAD_PHASES or other == phase:
+                break
+            number += 1 if _LOAD_PHASES.index(other) < _LOAD_PHASES.index(phase) else -1
+        return max(number, 0)
 
     @property
     def numbers(self) -> list[int]:
@@ -308,12 +321,16 @@ class _Row:
     def add_logins(self, logins: LoginCounts) -> None:
         self._logins = logins if self._logins is None else self._logins + logins
 
+    @property
+    def phase(self) -> str | None:
+        return _commonest([one.phase for one in self._last.values()])
+
     def second(self, number: int) -> RunSecond:
         last = self._last.values()
         rates = [succeeded / length_s if length_s > 0.0 else 0.0 for succeeded, length_s in self._tried.values()]
         return RunSecond(
             at_s=number,
-            phase=_commonest([one.phase for one in last]),
+            phase=self.phase,
             workers=len(self._last),
             qps=None if self._partial else fsum(rates),
             statements=self._statements,

@@ -160,6 +160,11 @@ class Document:
     problems: list[Problem] = field(default_factory=list)
     warnings: list[Problem] = field(default_factory=list)
 
+    @property
+    def is_experiment(self) -> bool:
+        """Only experiments have arms."""
+        return self.entry(("arms",)) is not None
+
     def entry(self, path: KeyPath) -> MappingEntry | None:
         """Key and value at this path; for an element of a list, the position of the key is its own."""
         if self.root is None:

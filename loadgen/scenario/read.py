@@ -429,6 +429,9 @@ def parse_scenario(
     """Read and check a text. Files of value pools are searched in `folder`, if given. Only `variables` may be used,
     if they are given."""
     document = compose(text, source)
+    if document.is_experiment:
+        what, hint = "is an experiment, not a scenario", "run it with `loadgen experiment FILE`"
+        raise ScenarioProblems(source, [Problem(source=source, mark=None, path=(), what=what, hint=hint)])
     substitute_variables(document, environ, variables)
     apply_overrides(document, overrides)
     checked = validate(document)

@@ -182,7 +182,11 @@ def start_attempt(
     _make_private(folder / "out", runs_folder)
     scenario = _write_all(folder / "in", wanted)
     words = [*program, "run", str(scenario), "--quiet", "--format=json", *options, *wanted.judging.words]
-    words += [f"--output-dir={folder / 'out'}", f"--label=queue_id={claim.queue_id}", f"--label=attempt={claim.epoch}"]
+    words += [
+        f"--output-dir={folder / 'out'}",
+        f"--label=queue_id={claim.queue_id}",
+        f"--label=attempt={wanted.number}",
+    ]
     if wanted.connection is not None:
         words.append(f"--connection={wanted.connection}")
     with _said(folder, "stdout") as stdout, _said(folder, "stderr") as stderr:

@@ -23,13 +23,14 @@ from orchestrator.nightly.attempt import STOP_S
 from orchestrator.nightly.pool_size import (
     PING_S,
     PING_TIMEOUT_S,
+    START_MAX_S,
     PoolRules,
     RunnerView,
     decide_pool_size,
     leaving_text,
     start_pause_s,
 )
-from orchestrator.nightly.runner import Runner, RunnerState
+from orchestrator.nightly.runner import TOLD_TO_END, Runner, RunnerState
 
 # --- A runner as its manager has it: a process, pings, and what it answered last -------------------------------------
 
@@ -51,7 +52,7 @@ def serve_manager(
             said = os.read(reading, 4096)
             if not said:
                 listening = []
-                runner.leave(grace_s)
+                runner.leave(grace_s, "its pool has ended")
             *lines, rest = (rest + said).split(b"\n")
             for line in lines:
                 _heed(runner, line, writing)
@@ -62,10 +63,11 @@ def serve_manager(
             _write(writing, dataclasses.asdict(now))
         while obeyed < len(received):
             obeyed += 1
+            told = f"{TOLD_TO_END} ({_signal_name(received[0])})"
             if obeyed == 1:
-                runner.leave(grace_s)
+                runner.leave(grace_s, told)
             else:
-                runner.hurry()
+                runner.hurry(told)
     _tell(runner, writing)
 
 
@@ -103,6 +105,7 @@ class RunnerProcess:
         self._next_ping_ns = self._started_ns
         self._misses = 0
         self._told_to_drain = False
+        self._killed_for: str | None = None  # by its manager
         self._rest = b""
         self._told: list[str] = []
         self._process = subprocess.Popen(
@@ -149,6 +152,7 @@ class RunnerProcess:
             busy=state is not None and state.queue_id is not None,
             draining=self._told_to_drain or (state is not None and state.draining),
             misses=self._misses,
+            has_answered=state is not None,
         )
 
     def drain(self) -> None:
@@ -166,6 +170,23 @@ class RunnerProcess:
         """Its run ends too: the guard of that process sees the end of its pipe."""
         with suppress(ProcessLookupError):
             self._process.kill()
+
+    def kill_silent(self) -> str:
+        """Kill it because it does not answer. The reason in words."""
+        why = "it does not answer" if self.state is not None else f"it did not start within {START_MAX_S:.0f} s"
+        self._killed_for = why
+        self.kill()
+        return why
+
+    @property
+    def end_text(self) -> str:
+        """How its process ended, as the reason of an attempt that it had under way."""
+        code = self.exit_code
+        if self._killed_for is not None:
+            return f"its pool killed its runner: {self._killed_for}"
+        if code is not None and code < 0:
+            return f"its runner was killed by {_signal_name(-code)}"
+        return f"its runner ended with exit code {code}"
 
     def close(self) -> None:
         """End it, if it has not ended, and wait for that."""
@@ -198,6 +219,12 @@ class RunnerProcess:
             os.write(self._writing, word + b"\n")
 
 
+def _signal_name(number: int) -> str:
+    with suppress(ValueError):
+        return signal.Signals(number).name
+    return f"signal {number}"
+
+
 log = logging.getLogger(__name__)
 
 TICK_S = 0.2
@@ -226,7 +253,7 @@ class PoolManager:
         *,
         clock: Clock,
         idle_beat_s: Callable[[], float | None] = lambda: None,
-        release: Callable[[str], None] = lambda _: None,
+        release: Callable[[str, str], None] = lambda worker_id, why: None,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._tell = tell  # one line per event, for the pool's user
@@ -234,7 +261,7 @@ class PoolManager:
         self._unstarted = 0  # starts in a row that failed
         self._rules, self._start_runner, self._take_depth, self._clock = rules, start_runner, take_depth, clock
         self._idle_beat_s = idle_beat_s  # None: there may be work
-        self._release = release  # what this runner, whose process has ended, holds
+        self._release = release  # what this runner, whose process has ended so, holds
         self._children: dict[str, RunnerProcess] = {}
         self._numbers = itertools.count(1)
         self._failures = 0  # runners in a row that ended before they were registered
@@ -267,9 +294,9 @@ class PoolManager:
         decision = decide_pool_size(self._rules, self._take_depth(), views, self._size)
         self._size = decision.size
         for name in decision.kill:
-            event(log, logging.WARNING, "runner_killed", runner=name, why="it does not answer")
-            self._tell(f"{name} killed: it does not answer")
-            self._children[name].kill()
+            why = self._children[name].kill_silent()
+            event(log, logging.WARNING, "runner_killed", runner=name, why=why)
+            self._tell(f"{name} killed: {why}")
         for name in (*decision.recycle, *decision.drain):
             event(log, logging.INFO, "runner_drained", runner=name)
             self._tell(f"{name} {'recycled' if name in decision.recycle else 'drained: it is idle'}")
@@ -309,7 +336,7 @@ class PoolManager:
             child.close()
             worked = child.state is not None and child.state.registered
             if child.state is not None and child.exit_code != 0:  # else it has given back what it held
-                self._release(child.state.worker_id)
+                self._release(child.state.worker_id, child.end_text)
             level = logging.INFO if child.exit_code == 0 else logging.WARNING
             event(log, level, "runner_ended", runner=child.name, code=child.exit_code)
             self._tell(f"{child.name} ended, exit code {child.exit_code}")

@@ -14,6 +14,7 @@ from loadgen.values import dataclass
 PING_S = 2.0
 PING_TIMEOUT_S = 10.0
 MISSES_MAX = 3
+START_MAX_S = 300.0  # until the first answer: a busy machine takes long to import, and longer with every start anew
 IDLE_LOOKS = 2  # in a row without work: one may fall between a fire of a schedule and its run
 SOONER_MAX = 4  # looks that failed in a row, after which the next one comes sooner
 START_PAUSE_MAX_S = 60.0
@@ -76,6 +77,12 @@ class RunnerView:
     busy: bool  # it does one
     draining: bool  # it takes nothing new
     misses: int  # pings in a row that it did not answer
+    has_answered: bool  # False: it starts
+
+    @property
+    def is_silent(self) -> bool:
+        """It has stopped answering, or has not begun to in the time it has for that."""
+        return self.misses >= MISSES_MAX and (self.has_answered or self.age_s >= START_MAX_S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +102,7 @@ def decide_pool_size(
 
     A runner that drains still needs the machine: together they are never more than the maximum.
     """
-    kill = tuple(runner.name for runner in runners if runner.misses >= MISSES_MAX)
+    kill = tuple(runner.name for runner in runners if runner.is_silent)
     living = [runner for runner in runners if runner.name not in kill]
     serving = [runner for runner in living if not runner.draining]
     size = min(max(rules.min_runners, len(serving) if size is None else size), rules.max_runners)

@@ -29,6 +29,7 @@ from orchestrator.nightly.queued_scenario import HostPermissions, restrict_notif
 log = logging.getLogger(__name__)
 
 PRUNE_S = 3600.0
+GONE = "the process of its runner has ended"
 
 
 class QueueMaintenance(Service):
@@ -41,7 +42,7 @@ class QueueMaintenance(Service):
         self._pace, self._clock = pace, clock
         self._idle_looks = 0  # in a row that found no work
         self._failures = 0  # looks in a row that failed
-        self._gone: deque[str] = deque()  # runners of this pool whose processes have ended
+        self._gone: deque[tuple[str, str]] = deque()  # runners of this pool whose processes have ended, and how
         self._news = threading.Event()  # not to be kept until the next look
         self._due_ns: int | None = None  # when the next queued run is due
         self.open_runs = 0  # queued for any pool, or under way
@@ -67,9 +68,9 @@ class QueueMaintenance(Service):
         self._idle_looks = 0
         self._news.set()
 
-    def release(self, worker_id: str) -> None:
+    def release(self, worker_id: str, why: str) -> None:
         """The process of this runner has ended: others can take its run at once."""
-        self._gone.append(worker_id)
+        self._gone.append((worker_id, why))
         self.wake()
 
     def stop(self) -> None:
@@ -104,7 +105,7 @@ class QueueMaintenance(Service):
 
     def _release_gone(self) -> None:
         while self._gone:
-            self._expire(self._gone[0])
+            self._expire(*self._gone[0])
             self._gone.popleft()
 
     def _set_depth(self, depth: QueueDepth) -> None:
@@ -114,12 +115,12 @@ class QueueMaintenance(Service):
     def _expire_gone(self) -> None:
         """Runners whose process has ended on this machine keep no run, though their leases would last longer."""
         for owner in filter(pool_workers.is_gone, run_queue_claims.owners(self._session)):
-            self._expire(owner)
+            self._expire(owner, GONE)
 
-    def _expire(self, owner: str) -> None:
-        run_queue_claims.expire(self._session, self._patience, owner)
+    def _expire(self, owner: str, why: str) -> None:
+        run_queue_claims.expire(self._session, self._patience, owner, why)
         pool_workers.offline(self._session, self._patience, owner)
-        event(log, logging.INFO, "claims_expired", runner=owner, why="its process has ended")
+        event(log, logging.INFO, "claims_expired", runner=owner, why=why)
 
     def _maintain(self) -> None:
         while not self.stopping.is_set():

@@ -49,6 +49,8 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 0.1  # at the process of a run
 IDLE_LOOK_S = 0.5  # at what the pool says, while it says that there is no work
+TOLD_TO_END = "its runner was told to end"
+GIVEN_UP = "its runner gave it up: the control plane failed or did not answer"
 ATTEMPTS = 4  # of a statement; a lease does not last for more
 _COULD_NOT_START = 1  # exit codes for a run that never was
 _HOPELESS = 2
@@ -107,6 +109,7 @@ class Runner:
         self._beats = RunnerHeartbeat(make_session("beats"), me, lease_s=settings.lease_s, clock=self._clock)
         self._leave_by_ns: int | None = None
         self._leaving = threading.Event()  # our process was told to end
+        self._leaves_for: str | None = None  # the reason of a run that is interrupted
         self._hurried = threading.Event()  # more than once
         self._is_idle = False  # the pool says that there is no work
         self._told: deque[str] = deque(maxlen=EVENTS_KEPT)
@@ -120,8 +123,11 @@ class Runner:
         self._beats.start()
         self._thread.start()
 
-    def leave(self, grace_s: float | None) -> None:
-        """Take nothing new; end what is under way, at the latest after the grace time. None: however long it takes."""
+    def leave(self, grace_s: float | None, why: str = TOLD_TO_END) -> None:
+        """Take nothing new; end what is under way, at the latest after the grace time. None: however long it takes.
+        `why` is the reason of a run that is interrupted by that; the first one counts."""
+        if grace_s is not None and self._leaves_for is None:
+            self._leaves_for = why
         if grace_s is not None:
             by_ns = self._clock.monotonic_ns() + round(grace_s * NS_PER_S)
             self._leave_by_ns = by_ns if self._leave_by_ns is None else min(by_ns, self._leave_by_ns)
@@ -133,10 +139,10 @@ class Runner:
         self._is_idle = beat_s is not None
         self._beats.set_idle(beat_s)
 
-    def hurry(self) -> None:
+    def hurry(self, why: str) -> None:
         """Leave within seconds: what is under way is ended, and queued again."""
         self._hurried.set()
-        self.leave(0.0)
+        self.leave(0.0, why)
 
     def guard(self) -> None:
         """Stop a run that is not ours any more. For the main thread: the others may be waiting for the driver."""
@@ -196,7 +202,7 @@ class Runner:
         patience = self._patience(self._beats.draining)
         try:
             if self._in_doubt:
-                run_queue_claims.expire(self._session, patience, self._me.worker_id)
+                run_queue_claims.expire(self._session, patience, self._me.worker_id, GIVEN_UP)
                 self._in_doubt = False
             offers, ttl_s = self._me.capabilities, self._settings.lease_s
             claim = run_queue_claims.claim(
@@ -223,7 +229,7 @@ class Runner:
     def _let_go(self) -> None:
         """Of what we perhaps hold without knowing: others need not wait for the end of its lease."""
         try:
-            run_queue_claims.expire(self._session, self._patience(threading.Event()), self._me.worker_id)
+            run_queue_claims.expire(self._session, self._patience(threading.Event()), self._me.worker_id, GIVEN_UP)
         except LoadgenError as error:
             event(log, logging.INFO, "let_go_failed", runner=self._me.worker_id, why=str(error))
 
@@ -236,8 +242,8 @@ class Runner:
             return
         if wanted is None:
             return
-        event(log, logging.INFO, "run_claimed", queued=claim.queue_id, epoch=claim.epoch, attempt=wanted.attempts)
-        self._tell(f"claimed {claim.queue_id}, attempt {wanted.attempts}")
+        event(log, logging.INFO, "run_claimed", queued=claim.queue_id, epoch=claim.epoch, attempt=wanted.number)
+        self._tell(f"claimed {claim.queue_id}, attempt {wanted.number}")
         try:
             process = start_attempt(
                 claim,
@@ -350,6 +356,8 @@ class Runner:
         patience = self._patience(threading.Event())
         if outcome.attempt is AttemptStatus.CANCELLED:
             result = replace(result, reason=None)  # what is there says who wanted it
+        elif outcome.attempt is AttemptStatus.INTERRUPTED:
+            result = replace(result, reason=self._leaves_for)  # it was no user who stopped it, whatever the run says
         if outcome.final is not None:
             accepted = run_queue_claims.finish(self._session, patience, claim, outcome.final, result)
         else:

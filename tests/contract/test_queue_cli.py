@@ -205,6 +205,20 @@ def test_attempts_are_shown(plane, ask, scenario):
     assert (code, "is COMPLETED: there is nothing to try again" in err, "hint: " in err) == (2, True, True)
 
 
+def test_another_run_with_a_used_key_is_refused(ask, scenario):
+    words = ("queue", "add", str(scenario), "--idempotency-key=once")
+    queue_id = ask(*words)[1].split()[-1]
+
+    again = ask(*words)
+    scenario.write_text(scenario.read_text("utf-8").replace("SELECT ?", "SELECT ? + 1"), "utf-8")
+    code, _, err = ask(*words)
+
+    assert again[:2] == (0, f"queued before, with the same key: {queue_id}\n")
+    assert code == 2
+    assert f"{queue_id} was queued with this --idempotency-key, and differs in its scenario" in err
+    assert "hint: Write another key" in err
+
+
 MANY_LABELS = ",".join(f"zone{number}={'x' * 190}" for number in range(90))
 
 

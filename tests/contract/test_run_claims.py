@@ -83,8 +83,9 @@ def test_the_runs_of_a_runner_that_is_gone_are_to_be_had_at_once(queue):
     queue_id, runner = queue.add(), queue.runner()
     old = queue.claimed(runner)
 
-    assert run_queue_claims.expire(queue.session, patience(), runner) == 1
+    assert run_queue_claims.expire(queue.session, patience(), runner, "its runner was killed") == 1
 
+    assert queue.row(queue_id).reason == "its runner was killed"
     assert_powerless(queue, old)
     assert queue.claimed(queue.runner()).queue_id == queue_id
 
@@ -98,13 +99,14 @@ def test_the_run_of_a_child_that_has_ended_is_given_back_at_once(queue, clock):
     before = queue.history(queue_id)
     queue.plane.server.fault(match="^INSERT INTO RUN_ATTEMPT_ENDS", count=1, kind="http_status", status=503)
 
-    upkeep.release(runner)
+    upkeep.release(runner, "its runner was killed by SIGKILL")
     with pytest.raises(ControlFailed):
         upkeep.step()
     upkeep.step()
 
     assert before == [(1, "RUNNING")]
     assert queue.history(queue_id) == [(1, "LOST")]
+    assert queue.row(queue_id).reason == "its runner was killed by SIGKILL"
     assert_powerless(queue, old)
     assert pool_workers.find(queue.session, patience(), runner).status is PoolWorkerStatus.OFFLINE
     assert queue.claimed(queue.runner()).queue_id == queue_id

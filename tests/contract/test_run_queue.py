@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from loadgen.control.tables import run_queue, run_queue_claims, run_status
+from loadgen.cli.queue import as_json, as_text
+from loadgen.control.tables import run_attempts, run_queue, run_queue_claims, run_status
 from loadgen.control.tables.run_queue import QueueRequest
 from loadgen.control.tables.run_queue_claims import QueueClaim
 from loadgen.errors import UsageError
@@ -37,7 +38,7 @@ def test_what_is_added_waits_with_its_texts(queue):
 
     assert (row.status, row.attempts, row.epoch, row.requires) == (QueueStatus.QUEUED, 0, 0, ("a=1", "b=2"))
     assert wanted == run_queue_claims.ClaimedRun(
-        name="Orders & more", scenario=text, files=files, connection="prod", attempts=1, judging=JUDGING
+        name="Orders & more", scenario=text, files=files, connection="prod", attempts=1, number=1, judging=JUDGING
     )
 
 
@@ -46,10 +47,14 @@ def test_of_two_with_one_key_there_is_one(queue):
         queue.session, patience(), QueueRequest(name="a", scenario="1", files={}, idempotency_key="k")
     )
     again = run_queue.add(
-        queue.session, patience(), QueueRequest(name="b", scenario="2", files={}, idempotency_key="k")
+        queue.session, patience(), QueueRequest(name="a", scenario="1", files={}, idempotency_key="k")
+    )
+    other = run_queue.add(
+        queue.session, patience(), QueueRequest(name="b", scenario="2", files={}, priority=1, idempotency_key="k")
     )
 
     assert (first.is_new, again.is_new, again.queue_id) == (True, False, first.queue_id)
+    assert (again.differs, other.differs, other.queue_id) == ((), ("its scenario", "--priority"), first.queue_id)
     assert len(run_queue.newest(queue.session, 10)) == 1
 
 
@@ -333,3 +338,26 @@ def test_what_was_done_stays_as_it_is(queue):
 
     assert cancelled.status is again.status is QueueStatus.COMPLETED
     assert again.reason == "passed"
+
+
+def test_attempts_are_numbered_alike_by_runners_and_for_users(queue):
+    """A cancellation and a retry are turns too, and no attempts."""
+    queue_id, runner, numbers = queue.add(), queue.runner(), []
+    for end in (QueueStatus.CANCELLED, QueueStatus.COMPLETED):
+        claim = queue.claimed(runner)
+        wanted = run_queue_claims.wanted(queue.session, claim)
+        assert wanted is not None
+        numbers.append((wanted.number, wanted.attempts))
+        if end is QueueStatus.CANCELLED:
+            run_queue.cancel(queue.session, patience(), queue_id, "not wanted")
+        assert queue.finish(claim, end, exit_code=0)
+        run_queue.retry(queue.session, patience(), queue_id, "wanted again")
+
+    found = run_attempts.read(queue.session, queue_id)
+    row, judging = queue.row(queue_id), BaselineCheck()
+    text = as_text(row, judging, found)
+
+    assert numbers == [(1, 1), (2, 1)]
+    assert [one["attempt"] for one in as_json(row, judging, found)["history"]] == [1, 2]
+    assert [line.split()[:2] for line in text.splitlines()[-2:]] == [["1", "CANCELLED"], ["2", "COMPLETED"]]
+    assert "attempts    1 of 5 counted, 2 in all" in text

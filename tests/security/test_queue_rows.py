@@ -348,6 +348,7 @@ def test_a_signal_to_every_process_of_a_pool_queues_its_run_again(empty, tmp_pat
     row = run_queue.read(empty.session, queue_id)
     assert row is not None
     assert (row.status, row.attempts, row.exit_code) == (QueueStatus.QUEUED, 0, 128 + number)
+    assert row.reason == "its runner was told to end"
     assert any(line.endswith(f"INTERRUPTED, exit code {128 + number}; queued again") for line in runner.take_told())
 
 

@@ -13,6 +13,7 @@ from loadgen.model.experiment import ExperimentMetric
 from loadgen.model.warehouse import RATES_DATE, WarehouseKind
 from loadgen.scenario.document import ScenarioProblems
 from loadgen.scenario.experiment import LoadedExperiment, read_experiment
+from loadgen.scenario.read import read_scenario
 from orchestrator.experiment.state import config_of, fingerprint_of, only_connections_differ
 
 EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "examples" / "experiments").glob("*.yaml"))
@@ -147,6 +148,16 @@ def test_mistakes_in_overrides_are_told_where_they_are_written(tmp_path):
         " 250, 10k (thousand), 1m (million) or 2b (billion)",
         "e.yaml:6:40 arms.many.set.load.durations: 'durations' is not a known key; did you mean duration?",
     ]
+
+
+def test_an_experiment_is_no_scenario_and_says_so_once(tmp_path):
+    (tmp_path / "e.yaml").write_text(MINIMAL, "utf-8")
+
+    with pytest.raises(ScenarioProblems) as told:
+        read_scenario(tmp_path / "e.yaml", environ={})
+
+    assert str(told.value) == f"{tmp_path / 'e.yaml'} is an experiment, not a scenario"
+    assert told.value.remedy == "Run it with `loadgen experiment FILE`."
 
 
 def test_problems_of_the_scenario_are_told_once(tmp_path):

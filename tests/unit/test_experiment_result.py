@@ -235,7 +235,10 @@ def test_a_better_and_cheaper_arm_is_the_answer():
 def test_an_arm_outside_the_limits_is_not_on_the_frontier():
     document = experiment_document(facts(eight_blocks(p95=5.0, price=0.5, inside=False)))
 
-    assert document["answer"] == "Outside the limits: b. a is the only arm inside the limits."
+    assert document["answer"].startswith(
+        "Outside the limits: b. a is the only arm inside the limits. b compared with a:"
+    )
+    assert re.search(r" better in p95 \(50\.0% lower, .*\), not decided in price \(", document["answer"])
     assert [arm["on_frontier"] for arm in document["arms"]] == [True, False]
     assert document["arms"][1]["price_per_1000"] is None
 
@@ -243,7 +246,30 @@ def test_an_arm_outside_the_limits_is_not_on_the_frontier():
 def test_a_trade_of_price_for_latency_has_no_best_arm():
     document = experiment_document(facts(eight_blocks(p95=5.0, price=2.0)))
 
-    assert document["answer"] == "No arm is best in both price and latency: a, b are on the frontier."
+    number = r"[+-]\d+\.\d %"
+    spans = rf"{number} to {number}"
+    assert re.fullmatch(
+        r"No arm is best in both price and latency: a, b are on the frontier\. b compared with a: "
+        rf"better in p95 \(50\.0% lower, {spans}\), worse in price \(100\.0% higher, {spans}\)\.",
+        document["answer"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("price", "said"),
+    [(1.4, "worse in price (40.0% higher, "), (1.0, "equivalent in price (they differ by less than 5%)")],
+)
+def test_the_answer_has_every_metric_also_when_another_is_not_decided(price, said):
+    seven = [one for one in eight_blocks(p95=10.4) if one.block <= 7]
+    for one in seven:
+        one.figures.values["price"] = price if one.arm == "b" else 1.0
+
+    document = experiment_document(facts(seven, verdict="undecided", exit_code=12))
+
+    assert document["comparisons"][0]["decision"] == "undecided"
+    assert "b compared with a: not decided in p95 (" in document["answer"]
+    assert said in document["answer"]
+    assert document["answer"] in experiment_text(document)
 
 
 def test_without_a_block_nothing_is_said_about_arms():
@@ -260,7 +286,7 @@ def test_an_undecided_pair_is_told_with_its_interval():
 
     document = experiment_document(facts(rows, verdict="undecided", exit_code=12))
 
-    assert re.search(r"Whether b is better than a in p95 is not decided: the difference is", document["answer"])
+    assert re.search(r"b compared with a: not decided in p95 \([-+0-9. %]+ to ", document["answer"])
 
 
 def test_the_text_has_verdict_answer_arms_and_pairs():

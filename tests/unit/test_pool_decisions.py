@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from orchestrator.nightly.attempt import AttemptOutcome, InvalidQueueRow, judge_
 from orchestrator.nightly.pool_size import (
     MISSES_MAX,
     SOONER_MAX,
+    START_MAX_S,
     PollPace,
     PoolDecision,
     PoolRules,
@@ -28,7 +30,14 @@ NOTHING = PoolDecision()
 
 
 def runner(name: str = "a", **more: Any) -> RunnerView:
-    fields: dict[str, Any] = {"age_s": 10.0, "runs": 0, "idle_s": None, "draining": False, "misses": 0}
+    fields: dict[str, Any] = {
+        "age_s": 10.0,
+        "runs": 0,
+        "idle_s": None,
+        "draining": False,
+        "misses": 0,
+        "has_answered": True,
+    }
     fields["busy"] = more.get("idle_s") is None
     return RunnerView(name=name, **(fields | more))
 
@@ -107,6 +116,13 @@ def test_one_that_does_not_answer_is_killed_and_replaced():
     assert decide_pool_size(PoolRules(min_runners=2, max_runners=2), None, silent) == PoolDecision(
         start=1, kill=("silent",)
     )
+
+
+def test_one_that_starts_has_longer_for_its_first_answer():
+    starting = runner("starting", misses=9, has_answered=False, age_s=START_MAX_S - 1)
+
+    assert decide_pool_size(RULES, None, [starting]) == NOTHING
+    assert decide_pool_size(RULES, None, [replace(starting, age_s=START_MAX_S)]).kill == ("starting",)
 
 
 def test_it_shrinks_by_the_one_that_has_been_idle_longest():
@@ -239,7 +255,7 @@ def test_exit_codes_nobody_knows_are_tried_again():
 
 @pytest.mark.parametrize("name", ["/etc/x", "../x.csv", "a/../../x", ""])
 def test_a_value_file_never_lies_elsewhere(tmp_path: Path, name):
-    wanted = ClaimedRun(name="n", scenario="s", files={name: "k"}, connection=None, attempts=1)
+    wanted = ClaimedRun(name="n", scenario="s", files={name: "k"}, connection=None, attempts=1, number=1)
 
     with pytest.raises(InvalidQueueRow):
         start_attempt(QueueClaim(queue_id="q", epoch=1, owner="o"), wanted, tmp_path, program=["false"])

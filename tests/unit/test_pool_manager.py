@@ -111,26 +111,6 @@ def test_runners_that_end_before_they_begin_are_started_less_often_and_then_no_m
         manager.step()
 
 
-def test_a_runner_that_does_not_answer_is_killed_and_another_takes_its_place(clock, children):
-    def start(name: str) -> RunnerProcess:
-        child = RunnerProcess(name, SILENT, os.environ, clock)
-        children.append(child)
-        return child
-
-    manager = PoolManager(PoolRules(min_runners=1, max_runners=1), start, lambda: None, clock=clock)
-    for _ in range(MISSES_MAX + 2):  # start, ping, and the misses
-        manager.step()
-        clock.advance(PING_TIMEOUT_S)
-
-    wait_until(lambda: children[0].exit_code is not None, "it is killed")
-    clock.advance(60.0)
-    manager.step()
-    manager.step()
-
-    assert children[0].exit_code == -signal.SIGKILL
-    assert [child.name for child in children] == ["runner-1", "runner-2"]
-
-
 @pytest.mark.parametrize("share", [True, False])
 def test_a_runner_understands_what_its_pool_passes_on(share):
     given = {
@@ -155,7 +135,7 @@ def test_a_runner_understands_what_its_pool_passes_on(share):
 
 
 def started(folder: Path, code: str, *, stop_s: float = PATIENCE_S) -> RunProcess:
-    wanted = ClaimedRun(name="n", scenario="text", files={"a/b.csv": "k\r\n"}, connection="prod", attempts=1)
+    wanted = ClaimedRun(name="n", scenario="text", files={"a/b.csv": "k\r\n"}, connection="prod", attempts=1, number=1)
     return start_attempt(CLAIM, wanted, folder, ["--share-warehouse"], program=[*PYTHON, code], stop_s=stop_s)
 
 
@@ -207,7 +187,7 @@ def test_why_a_run_failed_is_told_in_its_own_words(tmp_path, code, reason):
 
 @pytest.mark.parametrize("name", ["scenario.yaml", "./scenario.yaml", "stdout", "out/x.csv", "in/x.csv"])
 def test_whatever_a_value_file_is_called_nothing_is_overwritten(tmp_path, name):
-    wanted = ClaimedRun(name="n", scenario="text", files={name: "values"}, connection=None, attempts=1)
+    wanted = ClaimedRun(name="n", scenario="text", files={name: "values"}, connection=None, attempts=1, number=1)
     code = (
         f"import json, os, sys; f = sys.argv[2]; v = os.path.join(os.path.dirname(f), {name!r})\n"
         "print(json.dumps({'exit_reason': open(f).read() + ' ' + open(v).read()})); sys.exit(10)"
@@ -228,7 +208,7 @@ def test_when_a_second_run_was_to_confirm_the_files_of_both_are_kept_and_the_one
         'print(\'{"run_id": "run-2", "exit_reason": "worse"}\'); sys.exit(11)'
     )
     judging = BaselineCheck(baseline="trend", confirm=True)
-    wanted = ClaimedRun(name="n", scenario="text", files={}, connection=None, attempts=1, judging=judging)
+    wanted = ClaimedRun(name="n", scenario="text", files={}, connection=None, attempts=1, number=1, judging=judging)
     process = start_attempt(CLAIM, wanted, tmp_path, program=[*PYTHON, code])
     ended(process)
     result = process.result()
@@ -333,18 +313,20 @@ class Heard:
     def __init__(self, enough: int) -> None:
         self.done, self.guards, self._enough = threading.Event(), 0, enough
         self.graces: list[float | None] = []
+        self.reasons: list[str] = []
         self.idle_beats_s: list[float | None] = []
 
     def set_idle(self, beat_s: float | None) -> None:
         self.idle_beats_s.append(beat_s)
 
-    def leave(self, grace_s: float | None) -> None:
+    def leave(self, grace_s: float | None, why: str = "") -> None:
+        self.reasons += [why] if why else []
         self.graces.append(grace_s)
         if len(self.graces) == self._enough:
             self.done.set()
 
-    def hurry(self) -> None:
-        self.leave(0.0)
+    def hurry(self, why: str) -> None:
+        self.leave(0.0, why)
 
     def guard(self) -> None:
         self.guards += 1
@@ -357,11 +339,15 @@ class Heard:
 
 
 @pytest.mark.parametrize(
-    ("said", "received", "graces"),
-    [(b"drain\n", [], [None]), (b"", [], [9.0]), (b"drain\n", [15, 15], [None, 9.0, 0.0])],
+    ("said", "received", "graces", "why"),
+    [
+        (b"drain\n", [], [None], set()),
+        (b"", [], [9.0], {"its pool has ended"}),
+        (b"drain\n", [15, 15], [None, 9.0, 0.0], {"its runner was told to end (SIGTERM)"}),
+    ],
     ids=["drain", "the manager is gone", "signals"],
 )
-def test_a_runner_leaves_when_it_is_told(said, received, graces):
+def test_a_runner_leaves_when_it_is_told(said, received, graces, why):
     reading, writing = os.pipe()
     heard = Heard(len(graces))
     os.write(writing, said)
@@ -371,6 +357,7 @@ def test_a_runner_leaves_when_it_is_told(said, received, graces):
     serve_manager(heard, received, grace_s=9.0, reading=reading)  # type: ignore[arg-type]
 
     assert heard.graces == graces
+    assert set(heard.reasons) == why
     os.close(reading)
     if said:
         os.close(writing)

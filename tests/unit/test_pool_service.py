@@ -5,6 +5,7 @@ from __future__ import annotations
 import configparser
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Iterator
 
@@ -15,7 +16,7 @@ from loadgen.cli.pool import run as pool_run
 from loadgen.clock import Clock
 from orchestrator.nightly.attempt import STOP_S
 from orchestrator.nightly.pool import LEAVE_MARGIN_S, PoolManager, RunnerProcess
-from orchestrator.nightly.pool_size import PoolRules
+from orchestrator.nightly.pool_size import PING_TIMEOUT_S, START_MAX_S, PoolRules
 from tests.processes import ROOT, wait_until
 
 PYTHON = [sys.executable, "-I", "-S", "-c"]
@@ -77,14 +78,44 @@ def test_events_of_a_runner_are_told_with_its_name(clock, children):
     assert told == [f"runner-1 started, pid {children[0].pid}", "runner-1 claimed orders-1"]
 
 
-@pytest.mark.parametrize(("code", "released"), [(9, ["w-1"]), (0, [])], ids=["killed", "left"])
-def test_what_a_runner_held_that_ended_by_itself_is_released(clock, children, code, released):
+def test_a_runner_that_never_answers_is_killed_after_its_time_to_start_and_another_takes_its_place(clock, children):
+    told: list[str] = []
+    manager = PoolManager(ONE, starter(children, clock, SILENT), lambda: None, clock=clock, tell=told.append)
+    for _ in range(round(START_MAX_S / PING_TIMEOUT_S)):
+        manager.step()
+        clock.advance(PING_TIMEOUT_S)
+    before = [child.exit_code for child in children]
+    manager.step()
+    wait_until(lambda: children[0].exit_code is not None, "it is killed")
+    clock.advance(60.0)
+    manager.step()
+    manager.step()
+
+    assert before == [None]
+    assert children[0].exit_code == -signal.SIGKILL
+    assert "runner-1 killed: it did not start within 300 s" in told
+    assert [child.name for child in children] == ["runner-1", "runner-2"]
+
+
+CODES = [
+    ("os.kill(os.getpid(), 9)", [("w-1", "its runner was killed by SIGKILL")]),
+    ("sys.exit(9)", [("w-1", "its runner ended with exit code 9")]),
+    ("sys.exit(0)", []),
+]
+
+
+@pytest.mark.parametrize(("end", "released"), CODES, ids=["killed", "ended", "left"])
+def test_what_a_runner_held_that_ended_by_itself_is_released(clock, children, end, released):
     """One that leaves gracefully has said how its run ended."""
-    says = f"import sys\nsys.stdin.readline(); print({STATE!r}, flush=True); sys.exit({code})"
-    gone: list[str] = []
+    says = f"import os, sys\nsys.stdin.readline(); print({STATE!r}, flush=True); {end}"
+    gone: list[tuple[str, str]] = []
 
     manager = PoolManager(
-        ONE, starter(children, clock, [*PYTHON, says]), lambda: None, clock=clock, release=gone.append
+        ONE,
+        starter(children, clock, [*PYTHON, says]),
+        lambda: None,
+        clock=clock,
+        release=lambda worker_id, why: gone.append((worker_id, why)),
     )
 
     def replaced() -> bool:

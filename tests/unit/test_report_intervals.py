@@ -221,3 +221,30 @@ def test_statements_of_the_warm_up_are_in_no_row_of_the_measurement() -> None:
     found = merge_seconds(START, own)
 
     assert sum(second.counts.succeeded for second in found if second.phase == "MEASUREMENT") == 300
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_rows_of_the_measurement_add_up_to_what_was_measured(seed: int) -> None:
+    """Workers collect at different moments, so they change phase in different seconds; rows come in any order."""
+    chance = random.Random(seed)
+    of_workers: list[list[WorkerSecond]] = []
+    for number in range(4):
+        offset, change = chance.uniform(0.0, 1.0), 5 + chance.randrange(2)
+        of_workers.append(
+            [
+                worker_second(
+                    at + 1.0 + offset,
+                    worker_id=f"worker-{number}",
+                    phase="WARMUP" if at < change else "MEASUREMENT",
+                    statements={"a": Counts(succeeded=chance.randrange(1, 9))},
+                )
+                for at in range(12)
+            ]
+        )
+    every = [second for own in of_workers for second in own]
+    in_time = sorted(every, key=lambda second: second.ended_at)
+
+    for order in (every, in_time):
+        for phase in ("WARMUP", "MEASUREMENT"):
+            shown = sum(row.counts.succeeded for row in merge_seconds(START, order) if row.phase == phase)
+            assert shown == sum(second.counts.succeeded for second in every if second.phase == phase)

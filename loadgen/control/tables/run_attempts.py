@@ -47,7 +47,8 @@ class Wish(StrEnum):
 class AttemptRow:
     """A row. Times are naive UTC."""
 
-    epoch: int
+    number: int  # of all attempts at the queued run, from 1
+    epoch: int  # of all its turns
     owner: str
     run_id: str | None
     status: AttemptStatus
@@ -164,17 +165,17 @@ def wish(
 
 
 def mark_lost(
-    session: ControlSession, patience: RetryPolicy, queue_id: str, epoch: int, *, is_gone: bool = False
+    session: ControlSession, patience: RetryPolicy, queue_id: str, epoch: int, *, gone: str | None = None
 ) -> None:
     """End an attempt whose lease has expired: it can never be accepted again, whatever its owner does.
 
-    With `is_gone` also one whose lease lasts: its owner is known to have ended.
+    With `gone` also one whose lease lasts: its owner is known to have ended, and how.
     """
-    until_ms = _EVER_MS if is_gone else -TAKEOVER_MARGIN_S * 1000
+    until_ms = _EVER_MS if gone is not None else -TAKEOVER_MARGIN_S * 1000
 
     def write() -> None:
         try:
-            session.execute(_Q["mark_lost"], LOST, queue_id, epoch, until_ms)
+            session.execute(_Q["mark_lost"], clip_text(gone or LOST, REASON_MAX), queue_id, epoch, until_ms)
         except ControlFailed as error:
             if not error.failure.is_duplicate_key:  # it has its end
                 raise

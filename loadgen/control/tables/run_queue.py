@@ -40,6 +40,7 @@ REASON_MAX = 2_000
 TEXTS_BYTES_MAX = 900_000  # Snowflake recommends 1 MB at most for a statement, binds included
 BASELINE_KEY = "/judging"  # among the files, and never one of them: those lie beside the scenario
 _SLUG_MAX = 19
+_CONTENT = ("its scenario", "its value files or baseline", "--connection", "--requires", "--priority")  # of find_key
 _SHOW_IDS = "`loadgen queue list` shows what there is."
 
 _Q = load_queries("run_queue")
@@ -68,6 +69,7 @@ class QueueRequest:
 class EnqueueResult:
     queue_id: str
     is_new: bool  # False: one with this key was there
+    differs: tuple[str, ...] = ()  # in what that one is another run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,9 +127,11 @@ def add(session: ControlSession, patience: RetryPolicy, wanted: QueueRequest) ->
     """Put a run into the queue, once for each idempotency key."""
     queue_id = new_queue_id(wanted.name)
     key = wanted.idempotency_key or queue_id
+    scenario, files, requires = clean_text(wanted.scenario), write_files(wanted), labels_json(wanted.requires)
+    wanted_content = (scenario, files, wanted.connection, requires, wanted.priority)
     binds = (
-        *(queue_id, key, clip_text(wanted.name, NAME_MAX), clean_text(wanted.scenario), write_files(wanted)),
-        *(wanted.connection, clip_text(wanted.target, TARGET_MAX), labels_json(wanted.requires), wanted.priority),
+        *(queue_id, key, clip_text(wanted.name, NAME_MAX), scenario, files),
+        *(wanted.connection, clip_text(wanted.target, TARGET_MAX), requires, wanted.priority),
         *(None if wanted.not_before is None else wanted.not_before.isoformat(sep=" "), wanted.max_attempts),
     )
 
@@ -142,7 +146,13 @@ def add(session: ControlSession, patience: RetryPolicy, wanted: QueueRequest) ->
 
     def look() -> EnqueueResult | None:
         rows = session.fetch(_Q["find_key"], key)
-        return EnqueueResult(queue_id=rows[0][0], is_new=rows[0][0] == queue_id) if rows else None
+        if not rows:
+            return None
+        found, *content = rows[0]
+        differs = tuple(
+            name for name, is_one, was in zip(_CONTENT, wanted_content, content, strict=True) if is_one != was
+        )
+        return EnqueueResult(queue_id=found, is_new=found == queue_id, differs=differs)
 
     return patience.settle(write, look)
 

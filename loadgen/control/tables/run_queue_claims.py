@@ -51,7 +51,8 @@ class ClaimedRun:
     scenario: str
     files: Mapping[str, str]
     connection: str | None
-    attempts: int  # this one included
+    attempts: int  # that count against the maximum, this one included
+    number: int  # of this attempt, of all at this queued run
     judging: BaselineCheck = field(default_factory=BaselineCheck)
 
 
@@ -161,7 +162,7 @@ def _unless_taken(insert: Callable[[], bool | None]) -> bool | None:
 
 def wanted(session: ControlSession, claim: QueueClaim) -> ClaimedRun | None:
     """What to run; None: the claim belongs to another runner by now."""
-    rows = session.fetch(_TURNS["wanted"], claim.queue_id, claim.epoch, claim.owner)
+    rows = session.fetch(_TURNS["wanted"], claim.queue_id, claim.epoch, claim.queue_id, claim.epoch, claim.owner)
     if not rows:
         return None
     name, scenario, files, *others = rows[0]
@@ -177,11 +178,11 @@ def extend(session: ControlSession, claim: QueueClaim, ttl_s: float, *, run_id: 
     return session.execute(_TURNS["extend"], round(ttl_s * 1000), run_id, *key, claim.owner, *key) == 1
 
 
-def expire(session: ControlSession, patience: RetryPolicy, owner: str) -> int:
-    """The owner is gone: release its runs at once. How many there were."""
+def expire(session: ControlSession, patience: RetryPolicy, owner: str, why: str) -> int:
+    """The owner is gone, and `why`: release its runs at once. How many there were."""
     rows = patience.call(lambda: session.fetch(_TURNS["open_of"], owner))
     for queue_id, epoch in rows:
-        run_attempts.mark_lost(session, patience, queue_id, int(epoch), is_gone=True)
+        run_attempts.mark_lost(session, patience, queue_id, int(epoch), gone=why)
     return len(rows)
 
 

@@ -3,7 +3,8 @@
 moments   by the server's clock. A worker knows them as exactly as the control plane answers quickly. A window that
           may be off by more than 1 % of its length: a warning; by more than 200 ms as well: INVALID, as load may
           have been missing at one end of it while other workers had theirs
-warm-up   a worker that hears of START late begins late. With less than 95 % of the planned warm-up: INVALID
+warm-up   a worker that hears of START late begins late. With less than 95 % of the planned warm-up, and more than
+          200 ms of it missing: INVALID
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from loadgen.values import dataclass
 UNCERTAIN_PERCENT = 1  # of a window
 UNCERTAIN_MS = 200
 WARMUP_MIN_PERCENT = 95  # of the plan
+WARMUP_LATE_S = 0.2
 NAMED_MAX = 5  # workers
 
 
@@ -54,7 +56,7 @@ def warmed_up_s(windows: Sequence[WindowResult]) -> float:
 def _short_warmups(warmups: Mapping[str, Sequence[WindowResult]], planned_s: float) -> Iterator[str]:
     for worker_id, known in warmups.items():
         own_s = warmed_up_s(known)
-        if 100 * own_s < WARMUP_MIN_PERCENT * planned_s:
+        if 100 * own_s < WARMUP_MIN_PERCENT * planned_s and planned_s - own_s > WARMUP_LATE_S:
             share = f"{100 * own_s / planned_s:.0f} %, at least {WARMUP_MIN_PERCENT} %"
             yield f"{worker_id} warmed up for {own_s:.1f} of {planned_s:.1f} s ({share}): it began late"
 

@@ -39,7 +39,7 @@ def write_scenario(folder: Path, number: int) -> Path:
     made = scenario(
         number,
         workload={"statements": statements},
-        load={"connections": 4, "duration": "3s"},
+        load={"connections": 4, "duration": "8s"},
         thresholds=[f"{NAMES[0]}.p50 < 1ms", "error_rate < 100%"],
         timing=TIMING,
     )

@@ -52,6 +52,7 @@ class Tables:
     schedules: dict[str, Row] = field(default_factory=dict)
     fires: dict[tuple[str, datetime], FireEntry] = field(default_factory=dict)
     queue: dict[str, str] = field(default_factory=dict)  # idempotency key: queue id
+    queued: dict[str, tuple[Any, ...]] = field(default_factory=dict)  # idempotency key: what is run
     ended: set[str] = field(default_factory=set)  # queue ids
 
     def runs(self, schedule_id: str) -> list[datetime]:
@@ -165,14 +166,16 @@ class Wire:
             del self.tables.fires[key]
         return len(gone)
 
-    def _run_queue_add(self, queue_id: str, key: str, *_: Any) -> int:
+    def _run_queue_add(self, queue_id: str, key: str, name: str, *more: Any) -> int:
         if key in self.tables.queue:
             raise ControlFailed("there already", DUPLICATE)
         self.tables.queue[key] = queue_id
+        scenario, files, connection, _, requires, priority, *_ = more
+        self.tables.queued[key] = scenario, files, connection, requires, priority
         return 1
 
     def _run_queue_find_key(self, key: str) -> list[tuple[Any, ...]]:
-        return [(self.tables.queue[key],)] if key in self.tables.queue else []
+        return [(self.tables.queue[key], *self.tables.queued[key])] if key in self.tables.queue else []
 
 
 def at(text: str) -> datetime:

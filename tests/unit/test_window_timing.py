@@ -65,6 +65,13 @@ def test_a_warmup_that_was_cut_is_invalid(seconds: float, valid: bool) -> None:
     assert found.invalid == (() if valid else (expected,))
 
 
+@pytest.mark.parametrize(("seconds", "valid"), [(0.81, True), (0.79, False)])
+def test_a_short_warmup_may_begin_200_ms_late(seconds: float, valid: bool) -> None:
+    found = judge_timing({"worker-0": [measured(60.0, 0)]}, {"worker-0": [warmed_up(seconds)]}, warmup_s=1.0)
+
+    assert (found.invalid == ()) is valid
+
+
 def test_a_worker_that_measured_nothing_has_other_reasons() -> None:
     assert not judge_timing({"worker-0": []}, {}, warmup_s=10.0).invalid
 

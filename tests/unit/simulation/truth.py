@@ -19,7 +19,7 @@ from loadgen.model.run import Phase, RunStatus, WorkerStatus, worker_share
 from loadgen.rules.client_health import GAP_INVALID_PERCENT, PAUSED_INVALID_PERCENT
 from loadgen.rules.plan import PlannedWindow, RunPlan, plan_run, planned_arrivals
 from loadgen.rules.validity import LOGIN_INVALID_PERCENT, RUN_MIN_PERCENT, SAMPLES_MIN, WORKER_MIN_PERCENT
-from loadgen.rules.window_timing import UNCERTAIN_MS, UNCERTAIN_PERCENT, WARMUP_MIN_PERCENT
+from loadgen.rules.window_timing import UNCERTAIN_MS, UNCERTAIN_PERCENT, WARMUP_LATE_S, WARMUP_MIN_PERCENT
 from loadgen.scenario.model import LoadMode, Scenario
 from loadgen.scenario.settings import QueryLogMode
 from loadgen.units import NS_PER_S
@@ -305,12 +305,13 @@ def _login_time_s(
 
 def _short_warmups(world: World, zero_s: float) -> Iterator[tuple[str, float]]:
     """Workers that began too late for their warm-up as they placed it, or nearly so; and how much of it too late."""
-    warmup_s, most = plan_run(world.scenario.load).measures_s, 1 - WARMUP_MIN_PERCENT / 100
+    warmup_s = plan_run(world.scenario.load).measures_s
+    most_s = max((100 - WARMUP_MIN_PERCENT) * warmup_s / 100, WARMUP_LATE_S)
     for worker in world.workers if warmup_s else ():
         begins_s = zero_s if worker.measured is None else worker.measured[0] - warmup_s
         late_s = 0.0 if worker.joined_s is None else worker.joined_s - begins_s
-        if late_s > (most - BAND) * warmup_s:
-            yield f"{worker.name} began to warm up {late_s:.2f} of {warmup_s:g} s late", late_s / warmup_s - most
+        if late_s > most_s - BAND * warmup_s:
+            yield f"{worker.name} began to warm up {late_s:.2f} of {warmup_s:g} s late", (late_s - most_s) / warmup_s
 
 
 def polls_missing(world: World, span: tuple[float, float]) -> list[str]:

@@ -61,19 +61,30 @@ FROM TABLE(INFORMATION_SCHEMA.QUERY_HISTORY(
     RESULT_LIMIT => {limit}))
 QUALIFY STARTSWITH(QUERY_TAG, ?) OR ROW_NUMBER() OVER (ORDER BY END_TIME, QUERY_ID) = 1
 """
-# Control statements are left out, load of another run is not. Of more rows than the limit the newest are there: then
-# the first that is there says from when on all are.
+# Control statements are left out, load of another run is not. Without an end of the range, statements that are still
+# executing are there: others count with the time that they took of the span. Of more rows than the limit the newest are
+# there: then the first that is there says from when on all are.
 _USE = """
 SELECT COUNT_IF(IS_OWN), COALESCE(SUM(IFF(IS_OWN, EXECUTION_TIME, 0)), 0),
-       COUNT_IF(IS_OTHERS), COALESCE(SUM(IFF(IS_OTHERS, EXECUTION_TIME, 0)), 0),
-       IFF(COUNT(*) < {limit}, 0, DATEDIFF('millisecond', TO_TIMESTAMP_LTZ('{start}'), MIN(END_TIME)))
+       COUNT_IF(IS_OTHERS AND USED_MS > 0), COALESCE(SUM(IFF(IS_OTHERS, USED_MS, 0)), 0),
+       IFF(COUNT(*) < {limit}, 0,
+           DATEDIFF('millisecond', TO_TIMESTAMP_LTZ('{start}'), MIN(IFF(IS_RUNNING, NULL, END_TIME))))
 FROM (
-    SELECT EXECUTION_TIME, END_TIME, EXECUTION_TIME > 0 AND STARTSWITH(COALESCE(QUERY_TAG, ''), ?) AS IS_OWN,
-           EXECUTION_TIME > 0 AND NOT STARTSWITH(COALESCE(QUERY_TAG, ''), ?)
-               AND NOT STARTSWITH(COALESCE(QUERY_TAG, ''), ?) AS IS_OTHERS
-    FROM TABLE(INFORMATION_SCHEMA.QUERY_HISTORY_BY_WAREHOUSE(
-        WAREHOUSE_NAME => '{warehouse}', END_TIME_RANGE_START => TO_TIMESTAMP_LTZ('{start}'),
-        END_TIME_RANGE_END => TO_TIMESTAMP_LTZ('{end}'), RESULT_LIMIT => {limit}))
+    SELECT EXECUTION_TIME, END_TIME, IS_RUNNING, IS_OTHERS,
+           IS_OWN AND EXECUTION_TIME > 0 AND NOT IS_RUNNING AND END_TIME <= TO_TIMESTAMP_LTZ('{end}') AS IS_OWN,
+           GREATEST(0, LEAST(IFF(IS_RUNNING, SHARED_MS, EXECUTION_TIME), SHARED_MS)) AS USED_MS
+    FROM (
+        SELECT EXECUTION_TIME, END_TIME, UPPER(EXECUTION_STATUS) = 'RUNNING' AS IS_RUNNING,
+               STARTSWITH(COALESCE(QUERY_TAG, ''), ?) AS IS_OWN,
+               NOT STARTSWITH(COALESCE(QUERY_TAG, ''), ?) AND NOT STARTSWITH(COALESCE(QUERY_TAG, ''), ?) AS IS_OTHERS,
+               DATEDIFF('millisecond', GREATEST(START_TIME, TO_TIMESTAMP_LTZ('{start}')),
+                   LEAST(IFF(UPPER(EXECUTION_STATUS) = 'RUNNING', CURRENT_TIMESTAMP(), END_TIME),
+                         TO_TIMESTAMP_LTZ('{end}'))
+               ) AS SHARED_MS
+        FROM TABLE(INFORMATION_SCHEMA.QUERY_HISTORY_BY_WAREHOUSE(
+            WAREHOUSE_NAME => '{warehouse}', END_TIME_RANGE_START => TO_TIMESTAMP_LTZ('{start}'),
+            RESULT_LIMIT => {limit}))
+    )
 )
 """
 

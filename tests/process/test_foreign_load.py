@@ -59,9 +59,10 @@ def test_load_of_others_is_seen_below_the_number_of_connections(
     assert re.search(r": \d+ of them executed for \d+\.\d s, those of this run for \d+\.\d s$", found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fault",
-    [{"kind": "error", "errno": 1003}, pytest.param({"kind": "hang"}, marks=pytest.mark.slow)],
+    [{"kind": "error", "errno": 1003}, {"kind": "hang"}],
     ids=["fails", "hangs"],
 )
 def test_a_warehouse_that_cannot_be_observed_makes_a_run_invalid(

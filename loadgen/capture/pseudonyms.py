@@ -47,11 +47,17 @@ _NUMBER = re.compile(r"([+-]?)(\d*)(?:(\.)(\d*))?(?:([eE])([+-]?\d+))?")
 _REGEX_PART = re.compile(r"\\.|\[[^\]]*\]|\{[^}]*\}|[^\W_]+")
 _KEPT_WORDS = frozenset({"true", "false"})
 _MOMENT_UNITS = ((16, 10**9), (12, 10**3), (0, 1))  # digits of an epoch from which on it counts nano-, milliseconds, s
-SECRET = re.compile(  # what is never kept, whatever the user may keep
-    r"[\w.+-]+@[\w-]+\.[\w.-]+"  # e-mail
+# What is never kept, whatever the user may keep. Each part begins where a word does: long texts are searched once.
+SECRET = re.compile(
+    r"(?<![\w.+-])[\w.+-]+@[\w-]+\.[\w.-]+"  # e-mail
     r"|eyJ[\w-]{8,}\.[\w.-]+"  # JSON web token
-    r"|-----BEGIN|\bAKIA[0-9A-Z]{12,}|\bgh[pousr]_\w{20,}|\bxox[abp]-\w+|\bsk-\w{16,}"
-    r"|(?i:passw(?:or)?d|pwd|secret|token|api[_-]?key)\s*[=:]",
+    r"|-----BEGIN|\bAKIA[0-9A-Z]{12,}|\bgh[pousr]_\w{20,}|\bxox[abp]-\w+|\b[sr]k[-_]\w{16,}"
+    r"|://[^\s/@:]*:[^\s/@]+@"  # a password in an address
+    r"|(?i:\b(?:bearer|basic)\s+[\w+/=.-]{8,})"
+    r"|(?i:pass(?:w(?:or)?d|phrase|code)|pwd|secret|token|(?:api|access|account|private)[_-]?key|\bsig(?:nature)?)"
+    r"[\"']?\s*[=:]"
+    # a key in base 64
+    r"|(?<![\w+/])(?=[\w+/]*[A-Z])(?=[\w+/]*[a-z])(?=[\w+/]*\d)[\w+/]{40,}={0,2}(?![\w+/=])"
 )
 
 Scalar = str | int | float | bool | None

@@ -35,7 +35,6 @@ from loadgen.log import printable
 from loadgen.model.capture import (
     MANIFEST_FILE,
     STATEMENTS_FILE,
-    BindValue,
     CapturedTemplate,
     CaptureManifest,
     LeftOutReason,
@@ -405,7 +404,9 @@ class CaptureRecorder:
             role=clean.role,
             template=clean.template_id,
             sql=clean.text,
-            binds=tuple(self._bound(bind) for bind in binds),
+            binds=tuple(
+                (kind, self._cleaner.bound(value, kind, names_secret=clean.names_secret)) for kind, value in binds
+            ),
             ms=round(max(0.0, row.elapsed_ms), 3),
             rows=None if row.rows is None or row.rows < 0 else row.rows,
             database=self._cleaner.name(row.database),
@@ -421,10 +422,6 @@ class CaptureRecorder:
             return
         if template in self._failed or len(self._failed) < TEMPLATES_MAX:
             self._failed[template] += 1
-
-    def _bound(self, bind: BindValue) -> BindValue:
-        kind, value = bind
-        return kind, self._cleaner.bound(value, kind)
 
     def _known_templates(self) -> dict[str, str]:
         """The templates that an interrupted capture has stored; the last line may be incomplete."""

@@ -16,8 +16,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from enum import StrEnum
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, ClassVar
+from zoneinfo import available_timezones
 
 from sqlglot import exp
 from sqlglot.dialects.snowflake import Snowflake
@@ -59,6 +60,7 @@ class StatementShape:
     keys: frozenset[int]  # pieces that are keys of paths into objects; case matters there
     binds: int
     names_bound: bool  # the name of a table is a bind value: IDENTIFIER(?)
+    names_secret: bool  # it names a password, a token or a key: its texts may be one
 
 
 _LITERAL_TOKENS = {TokenType.STRING: "string", TokenType.RAW_STRING: "raw", TokenType.NUMBER: "number"}
@@ -75,7 +77,8 @@ _FORMAT = re.compile(
     r'(?i:(?:yyyy|yy|uuuu|mmmm|mm|mon|month|dd|dy|day|hh24|hh12|hh|am|pm|mi|ss|ff\d?|tzh|tzm|tzd|auto|"t"|[t9x0gdfms]'
     r"|hex|base64|utf-?8|[-/.,:; $+%])+)"
 )
-_ZONE = re.compile(r"UTC|GMT|Z|[A-Z][A-Za-z]+/[A-Za-z_]+(?:/[A-Za-z_]+)?|[+-]\d\d:?\d\d")
+_OFFSET = re.compile(r"UTC|GMT|Z|[+-]\d\d:?\d\d")  # of a time zone; others have names
+_zones = cache(available_timezones)
 _KEY_NAME = re.compile(r"[A-Za-z_]\w{0,63}")
 PLAIN_NAME = re.compile(r"[A-Z_][A-Z0-9_$]*")
 _SIZES = frozenset({"ROWCOUNT", "TIMELIMIT", "OFFSET"})  # named arguments that are no data
@@ -85,6 +88,9 @@ _STRUCTURE = (
     exp.TableSample, exp.Parameter, exp.Escape, exp.HistoricalData,
 )  # fmt: skip
 _NAMED = (exp.DynamicIdentifier, exp.TableFromRows)  # IDENTIFIER('t'), TABLE('t')
+_SECRET_NAME = re.compile(
+    r"(?i:pass(?:word|wd|phrase|code)|pwd|secret|token|credential|(?:api|access|account|private|encryption)_?key|crypt)"
+)
 _DML = (exp.Insert, exp.Update, exp.Delete, exp.Merge)
 _MOVES = (exp.DateAdd, exp.DateSub, exp.TimestampAdd, exp.TimestampSub, exp.DatetimeAdd, exp.TimeAdd, exp.TsOrDsAdd)
 _TO_MOMENT = re.compile(r"(?:TRY_)?(?:TO_)?(?:DATE|TIMESTAMP(?:_NTZ|_LTZ|_TZ)?)")  # functions the parser does not know
@@ -142,7 +148,8 @@ def shape_of_statement(pieces: Sequence[SqlPiece], read: ParsedStatement) -> Sta
     binds = len(named) + sum(piece.kind == "bind" and piece.text == "?" for piece in pieces)
     if isinstance(read.tree, exp.Alter):  # of session parameters, whose values are words of Snowflake
         kept = (LiteralTreatment.KEEP,) * len(literals)
-        return StatementShape(role, read.tree.key, kept, frozenset(), frozenset(), binds, names_bound=False)
+        none: frozenset[int] = frozenset()
+        return StatementShape(role, read.tree.key, kept, none, none, binds, names_bound=False, names_secret=False)
     nodes = {node.meta.get("start"): node for node in read.tree.find_all(exp.Literal, exp.RawString)}
     return StatementShape(
         role=role,
@@ -152,6 +159,7 @@ def shape_of_statement(pieces: Sequence[SqlPiece], read: ParsedStatement) -> Sta
         keys=frozenset(path_keys(pieces)),
         binds=binds,
         names_bound=any(isinstance(node.this, exp.Placeholder) for node in read.tree.find_all(*_NAMED)),
+        names_secret=any(_SECRET_NAME.search(piece.text) for piece in pieces if piece.kind in ("word", "quoted")),
     )
 
 
@@ -174,18 +182,24 @@ def _literal_spans(
 
 
 def _role_of(tree: Any) -> StatementRole | LeftOutReason:
-    functions = [str(node.this).upper() for node in tree.find_all(exp.Anonymous)]
-    if any(name.startswith("SYSTEM$") for name in functions):
+    functions = {node.name.upper() for node in tree.find_all(exp.Anonymous)}
+    by_text = any(node.expressions for node in tree.find_all(exp.DynamicIdentifier))  # IDENTIFIER('f')(1): any function
+    if by_text or any(name.startswith("SYSTEM$") for name in functions):
         return LeftOutReason.SYSTEM_FUNCTION
+    draws = "GETNEXTVAL" in functions or any(
+        node.name.upper() == "NEXTVAL" for node in tree.find_all(exp.Column, exp.Var)
+    )
     if tree.find(*_DML):
         return StatementRole.WRITE if isinstance(tree, _DML) else LeftOutReason.NOT_REPLAYABLE
     if tree.find(exp.Into):
         return LeftOutReason.NOT_REPLAYABLE
     if isinstance(tree, (exp.Select, exp.SetOperation, exp.Subquery, exp.Values)):
-        draws = any(column.name.upper() == "NEXTVAL" for column in tree.find_all(exp.Column))
-        return StatementRole.WRITE if draws else StatementRole.READ
-    if isinstance(tree, (exp.Use, exp.Set)) or (isinstance(tree, exp.Alter) and _sets_session(tree)):
-        return StatementRole.CONTEXT
+        # FOR UPDATE locks rows until a COMMIT, which is not sent where writes are skipped.
+        return StatementRole.WRITE if draws or tree.find(exp.Lock) else StatementRole.READ
+    if isinstance(tree, (exp.Use, exp.Set)):
+        return StatementRole.WRITE if draws else StatementRole.CONTEXT
+    if isinstance(tree, exp.Alter) and _sets_session(tree):
+        return StatementRole.TRANSACTION if "AUTOCOMMIT" in _parameters(tree) else StatementRole.CONTEXT
     if isinstance(tree, (exp.Transaction, exp.Commit, exp.Rollback)):
         return StatementRole.TRANSACTION
     if isinstance(tree, exp.Create) and tree.find(exp.TemporaryProperty):
@@ -206,9 +220,14 @@ def _sets_session(tree: Any) -> bool:
     """Is it ALTER SESSION with parameters that a replay may set?"""
     if str(tree.args.get("kind")).upper() != "SESSION":
         return False
-    items = [item for action in tree.args.get("actions") or () for item in action.find_all(exp.SetItem)]
-    names = [item.this.this.name if isinstance(item.this, exp.EQ) else item.this.name for item in items]
+    names = _parameters(tree)
     return bool(names) and all(_SESSION_PARAMETERS.fullmatch(name) for name in names)
+
+
+def _parameters(tree: Any) -> list[str]:
+    """The parameters that an ALTER SESSION names, in upper case."""
+    items = [item for action in tree.args.get("actions") or () for item in action.find_all(exp.SetItem)]
+    return [(item.this.this if isinstance(item.this, exp.EQ) else item.this).name.upper() for item in items]
 
 
 def _treatment(node: Any, pieces: Sequence[SqlPiece], number: int) -> LiteralTreatment:
@@ -248,7 +267,7 @@ def stays(treatment: LiteralTreatment, value: str) -> bool:
     if treatment is LiteralTreatment.SMALL:
         return len(value) <= _SMALL_DIGITS
     if treatment is LiteralTreatment.FORMAT:
-        return any(known.fullmatch(value) for known in (_UNIT, _INTERVAL, _FORMAT, _ZONE))
+        return any(known.fullmatch(value) for known in (_UNIT, _INTERVAL, _FORMAT, _OFFSET)) or value in _zones()
     return treatment is LiteralTreatment.KEY and _KEY_NAME.fullmatch(value) is not None
 
 
@@ -305,10 +324,12 @@ class CleanText:
     template_id: str
     role: StatementRole
     binds: int  # how many ? the text itself has
+    names_secret: bool
 
 
 class StatementCleaner:
-    """clean() for every text of one capture. `keep_values`: but for those that look like a secret."""
+    """clean() for every text of one capture. `keep_values`: but for those that look like a secret, and texts of
+    statements that name one."""
 
     def __init__(self, secret: Pseudonyms, *, keep_values: bool = False, hide_names: bool = False) -> None:
         self._pseudonyms, self._keep_values, self._hide_names = secret, keep_values, hide_names
@@ -332,11 +353,17 @@ class StatementCleaner:
 
     def rewritten(self, plan: TextPlan, literals: Sequence[SqlPiece]) -> str:
         """Only the text of clean(), of a text that was cleaned before."""
-        return plan.text(list(map(self._literal, literals, plan.shape.treatments)))
+        named = plan.shape.names_secret
+        return plan.text(
+            [
+                self._literal(piece, treatment, is_secret=named and piece.kind != "number")
+                for piece, treatment in zip(literals, plan.shape.treatments, strict=True)
+            ]
+        )
 
-    def bound(self, value: Scalar, kind: str) -> Scalar:
-        """A bind value of this Snowflake type."""
-        if self._keep_values and not (isinstance(value, str) and SECRET.search(value)):
+    def bound(self, value: Scalar, kind: str, *, names_secret: bool = False) -> Scalar:
+        """A bind value of this Snowflake type. `names_secret`: of its statement."""
+        if self._keep_values and not (isinstance(value, str) and (names_secret or SECRET.search(value))):
             return value
         return self._pseudonyms.bound(value, kind)
 
@@ -390,6 +417,7 @@ class StatementCleaner:
             template_id=template_id,
             role=shape.role,
             binds=shape.binds,
+            names_secret=shape.names_secret,
         )
 
     def _learned(self, pieces: Sequence[SqlPiece]) -> TextPlan | LeftOutReason:
@@ -426,11 +454,11 @@ class StatementCleaner:
         fixed[0], fixed[-1] = fixed[0].lstrip(), fixed[-1].rstrip()
         return tuple(fixed)
 
-    def _literal(self, piece: SqlPiece, treatment: LiteralTreatment) -> str:
+    def _literal(self, piece: SqlPiece, treatment: LiteralTreatment, *, is_secret: bool) -> str:
         value = value_of(piece)
         if stays(treatment, value):
             return self._kept_literal(piece, treatment, value)
-        if self._keep_values and not SECRET.search(value):
+        if self._keep_values and not is_secret and not SECRET.search(value):
             return piece.text
         if treatment is LiteralTreatment.MOMENT and value.isdigit():
             made = self._pseudonyms.epoch(value)

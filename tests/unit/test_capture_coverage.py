@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 
@@ -13,6 +14,7 @@ import pytest
 
 from loadgen.capture import history as history_module
 from loadgen.capture.history import HistoryRow, HistoryUnreadable, WarehouseHistory
+from loadgen.capture.pseudonyms import SECRET
 from loadgen.capture.recorder import CaptureExists, CaptureFilter, NothingCaptured
 from loadgen.cli.capture import _span
 from loadgen.errors import ConfigurationError, UsageError
@@ -21,7 +23,7 @@ from loadgen.model.counts import ErrorCategory
 from loadgen.snowflake.failure import Failure
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS, find_profile
 from loadgen.snowflake.session import RetryPolicy
-from tests.unit.test_capture import START, captured, recorder, row
+from tests.unit.test_capture import START, captured, recorder, row, statements_of
 from tests.unit.test_replay import dealt, recorded
 
 LOST = Failure(category=ErrorCategory.CONNECTION, retryable=True, session_lost=True)
@@ -169,3 +171,36 @@ def test_a_connection_lost_inside_a_day_loses_and_repeats_nothing(monkeypatch):
         assert part.left_until is not None
         assert all(one.end >= part.left_until for one in part.rows)
         assert all(one.end < part.left_until for one in after.rows)
+
+
+@pytest.mark.parametrize(
+    ("sql", "binds"),
+    [
+        ("SELECT 1 FROM users WHERE password = 'Geheim9'", ()),
+        ("INSERT INTO users (id, password) VALUES (1, 'Geheim9')", ()),
+        ("UPDATE users SET api_token = ? WHERE id = 1", (("TEXT", "Geheim9"),)),
+        ("SET api_key = 'Geheim9'", ()),
+        ("SELECT DECRYPT(c, 'Geheim9') FROM t", ()),
+        ("SELECT v:password FROM t WHERE v:password = 'Geheim9'", ()),
+        ('SELECT PARSE_JSON(\'{"password": "Geheim9"}\')', ()),
+        ("SELECT 1 FROM t WHERE url = 'https://me:Geheim9@host/'", ()),
+        ("SELECT 1 FROM t WHERE url = 'https://host/?sig=Geheim9'", ()),
+        ("SELECT 1 FROM t WHERE a = ?", (("TEXT", "AccountKey=Geheim9"),)),
+        ("SELECT 1 FROM t WHERE a = 'sk_live_Geheim9Geheim9Geheim9'", ()),
+        ("SELECT 1 FROM t WHERE a = 'Geheim9/K7MDENG/bPxRfiCYEXAMPLEKEYwJalrXUtn'", ()),
+    ],
+)
+def test_values_that_are_kept_hold_no_secret(tmp_path, sql, binds):
+    captured(
+        tmp_path, [replace(row(sql), binds=binds), row("SELECT 1 FROM t WHERE a = 'Freitag'", 1)], keep_values=True
+    )
+
+    secret, other = statements_of(tmp_path)
+    assert "Geheim9" not in secret.sql + str(secret.binds)
+    assert other.sql == "SELECT 1 FROM t WHERE a = 'Freitag'"
+
+
+def test_long_texts_are_searched_for_secrets_in_one_pass():
+    """Looked at from each of their characters, each of these would take hours."""
+    for text in ("a" * 10**6, "://" + ":" * 10**6, "A1a/" * 250_000, "a." * 500_000, "token " * 200_000):
+        assert SECRET.search(text) is None or text.startswith("A1a")

@@ -136,7 +136,7 @@ def _check_options(
     engine: str, service_time: str | None, strict_hybrid: bool, control_latency: str | None, schemas: tuple[str, ...]
 ) -> None:
     """Raises UsageError for values that click cannot check."""
-    from loadgen.embedded.performance_model import parse_service_time
+    from loadgen.service_time import parse_service_time
 
     for option, spec in (("--service-time", service_time), ("--control-latency", control_latency)):
         try:

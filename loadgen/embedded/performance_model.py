@@ -23,7 +23,6 @@ import json
 import math
 import os
 import random
-import re
 import struct
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -32,6 +31,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from loadgen.service_time import ServiceTimeSpec
 from loadgen.units import parse_duration_s
 from loadgen.values import dataclass
 
@@ -126,52 +126,11 @@ def _time_s(key: str, value: Any) -> float:
     return time_s
 
 
-# Service times: a distribution that a user writes as SPEC, samples of it, and a timer that ends them on time.
-#
-# SPEC                   what is added to each statement
-# 20ms                   always 20 ms
-# lognormal(20ms,0.3)    median 20 ms, the logarithm has a standard deviation of 0.3
-# exponential(20ms)      20 ms on average
-# uniform(10ms,30ms)     anything from 10 to 30 ms, evenly
-# nothing, "", 0ms       nothing
+# Service times: samples of a distribution, and a timer that ends them on time.
 #
 # The event loop's own timers count whole milliseconds and fire up to 1.2 ms early or late. `Alarm` uses the kernel's
 # timer instead: never early, about 0.1 ms late. Where the kernel has none (macOS), the loop's timers serve, never
 # early.
-
-SERVICE_S_MAX = 3600.0
-SIGMA_MAX = 3.0  # above it one sample in a thousand exceeds 10,000 times the median
-EXAMPLES = "20ms, lognormal(20ms,0.3), exponential(20ms) or uniform(10ms,30ms)"
-
-_CALL = re.compile(r"(?P<kind>[a-z]+)\s*\((?P<arguments>[^()]*)\)", re.IGNORECASE)
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceTimeSpec:
-    """A parsed SPEC. For a lognormal `low_s` is the median, for an exponential the mean."""
-
-    kind: str
-    low_s: float
-    high_s: float = 0.0
-    sigma: float = 0.0
-
-
-def parse_service_time(text: str | None) -> ServiceTimeSpec | None:
-    """None: nothing is added. Raises ValueError with a message for the user."""
-    spec = (text or "").strip()
-    if not spec:
-        return None
-    call = _CALL.fullmatch(spec)
-    if call is None:
-        duration_s = _duration_s(spec, spec)
-        return ServiceTimeSpec("constant", duration_s) if duration_s > 0 else None
-    kind = call["kind"].lower()
-    arguments = [part.strip() for part in call["arguments"].split(",")]
-    if kind not in _ARGUMENTS:
-        raise ValueError(f"service time {spec!r}: there is no distribution {kind!r}; write {EXAMPLES}")
-    if len(arguments) != len(_ARGUMENTS[kind]) or "" in arguments:
-        raise ValueError(f"service time {spec!r}: {kind} takes ({', '.join(_ARGUMENTS[kind])}); write {EXAMPLES}")
-    return _distribution(kind, arguments, spec)
 
 
 class ServiceTimeSampler:
@@ -182,43 +141,6 @@ class ServiceTimeSampler:
     def __init__(self, spec: ServiceTimeSpec, seed: int) -> None:
         self.spec = spec
         self.sample_s: Callable[[], float] = _sampler(spec, random.Random(seed))
-
-
-_ARGUMENTS = {
-    "lognormal": ("median", "sigma"),
-    "exponential": ("mean",),
-    "uniform": ("shortest", "longest"),
-}
-
-
-def _distribution(kind: str, arguments: list[str], spec: str) -> ServiceTimeSpec:
-    low_s = _duration_s(arguments[0], spec)
-    if kind == "uniform":
-        high_s = _duration_s(arguments[1], spec)
-        if low_s > high_s:
-            raise ValueError(f"service time {spec!r}: the shortest time comes first, and {low_s:g} s > {high_s:g} s")
-        return ServiceTimeSpec(kind, low_s, high_s=high_s)
-    if low_s <= 0:
-        raise ValueError(f"service time {spec!r}: the {_ARGUMENTS[kind][0]} must be above 0")
-    if kind == "exponential":
-        return ServiceTimeSpec(kind, low_s)
-    try:
-        sigma = float(arguments[1])
-    except ValueError:
-        sigma = math.nan
-    if not 0 <= sigma <= SIGMA_MAX:
-        raise ValueError(f"service time {spec!r}: sigma must be a number from 0 to {SIGMA_MAX:g}, got {arguments[1]!r}")
-    return ServiceTimeSpec(kind, low_s, sigma=sigma)
-
-
-def _duration_s(text: str, spec: str) -> float:
-    try:
-        duration_s = parse_duration_s(text)
-    except ValueError:
-        raise ValueError(f"service time {spec!r}: {text!r} is not a duration; write {EXAMPLES}") from None
-    if not 0 <= duration_s <= SERVICE_S_MAX:
-        raise ValueError(f"service time {spec!r}: {text!r} is not between 0 and {SERVICE_S_MAX:g} s")
-    return duration_s
 
 
 def _sampler(spec: ServiceTimeSpec, rng: random.Random) -> Callable[[], float]:

@@ -6,7 +6,8 @@ from collections import deque
 from dataclasses import field
 from typing import Self
 
-from loadgen.embedded.performance_model import SIZES, ServiceTimeSpec, parse_service_time
+from loadgen.embedded.performance_model import SIZES
+from loadgen.service_time import ServiceTimeSpec, parse_service_time
 from loadgen.values import dataclass
 
 TYPES = ("STANDARD", "SNOWPARK-OPTIMIZED", "INTERACTIVE", "ADAPTIVE")

@@ -26,7 +26,8 @@ from loadgen.scenario.keys import (
     ValueType,
     key,
 )
-from loadgen.units import format_duration_s, parse_duration_s
+from loadgen.service_time import EXAMPLES, parse_service_time
+from loadgen.units import format_duration_s
 
 OWN_LABELS = "loadgen-"  # prefix of the labels by which loadgen finds its Jobs and pods
 _NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?")
@@ -179,8 +180,6 @@ class SpawnerSettings(Section):
 
 
 USERS_MAX = 10**6
-SERVICE_S_MAX = 3600.0
-SIGMA_MAX = 3.0
 _DAY_S = 86_400.0
 
 Percent = Annotated[float, Number(low=0, high=100, above=True)]
@@ -402,6 +401,8 @@ class TimingSettings(Section):
             heartbeat_s=heartbeat_s,
             status_poll_s=status_poll_s,
             events_poll_s=max(self.events_poll_s, 2 * status_poll_s),
+            # All workers read an event within one poll, and by that slow one another down.
+            announce_s=max(self.announce_s, status_poll_s / 2),
             tick_s=max(self.tick_s, heartbeat_s / 2),  # a shorter tick would read the same heartbeats again
             stale_s=max(self.stale_s, 6 * heartbeat_s),
             dead_s=max(self.dead_s, 12 * heartbeat_s),
@@ -411,47 +412,21 @@ class TimingSettings(Section):
 
 # --- the embedded server ---------------------------------------------------------------------------------------------
 
-_CALL = re.compile(r"(?P<kind>[a-z]+)\s*\((?P<arguments>[^()]*)\)", re.IGNORECASE)
 
-
-def check_service_time(text: str) -> bool:
-    """Is it `20ms`, `lognormal(20ms,0.3)`, `exponential(20ms)` or `uniform(10ms,30ms)`?"""
-    text = text.strip()
-    call = _CALL.fullmatch(text)
-    if call is None:
-        return _service_s(text) is not None
-    kind = call["kind"].lower()
-    arguments = [argument.strip() for argument in call["arguments"].split(",")]
-    first_s = _service_s(arguments[0])
-    if first_s is None or len(arguments) != {"lognormal": 2, "exponential": 1, "uniform": 2}.get(kind):
-        return False
-    if kind == "uniform":
-        second_s = _service_s(arguments[1])
-        return second_s is not None and first_s <= second_s
-    return first_s > 0 and (kind == "exponential" or _is_sigma(arguments[1]))
-
-
-def _service_s(text: str) -> float | None:
+def _service_time_text(text: str) -> str | None:
     try:
-        duration_s = parse_duration_s(text)
-    except (ValueError, OverflowError):
-        return None
-    return duration_s if duration_s <= SERVICE_S_MAX else None
-
-
-def _is_sigma(text: str) -> bool:
-    try:
-        return 0 <= float(text) <= SIGMA_MAX
+        parse_service_time(text)
     except ValueError:
-        return False
+        return None
+    return text if text.strip() else None
 
 
 ServiceTimeText = Annotated[
     str,
     ParsedText(
-        read=lambda text: text if check_service_time(text) else None,
+        read=_service_time_text,
         what="is not a service time",
-        how="write 20ms, lognormal(20ms,0.3), exponential(20ms) or uniform(10ms,30ms)",
+        how=f"write {EXAMPLES}",
     ),
 ]
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from loadgen.embedded import performance_model
-from loadgen.embedded.performance_model import ServiceTimeSampler, ServiceTimeSpec, WakeupTimer, parse_service_time
+from loadgen.embedded.performance_model import ServiceTimeSampler, WakeupTimer
+from loadgen.service_time import ServiceTimeSpec, parse_service_time
 from tests.processes import PATIENCE_S
 
 SAMPLES = 20_000

@@ -4,10 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.embedded.performance_model import parse_service_time
 from loadgen.identifiers import canonical, is_name, is_qualified_name
 from loadgen.model.workload import preparation_refusal, shape_of, workload_refusal
-from loadgen.scenario.settings import check_service_time
 from loadgen.snowflake.ident import Identifier, InvalidIdentifier, QualifiedName
 
 
@@ -119,20 +117,3 @@ def test_a_name_is_what_the_connections_take_for_one(text):
 def test_hostile_names_are_refused(text):
     assert not is_name(text)
     assert not is_qualified_name(text)
-
-
-@given(
-    st.text(st.sampled_from(list("lognrmaexpuif(),0.3 12ms"))),
-    st.sampled_from(["lognormal", "exponential", "uniform", "Uniform", "odd", ""]),
-    st.lists(st.sampled_from(["20ms", "0.3", "0ms", "2h", "9", "-1", "", " 1s "]), max_size=3),
-)
-def test_a_service_time_is_what_the_embedded_server_takes_for_one(text, kind, arguments):
-    for spec in (text, f"{kind}({','.join(arguments)})", *arguments):
-        if not spec.strip():
-            continue
-        try:
-            parse_service_time(spec)
-        except ValueError:
-            assert not check_service_time(spec)
-        else:
-            assert check_service_time(spec)

@@ -286,14 +286,20 @@ def test_what_is_no_threshold_is_refused(text):
 
 
 @pytest.mark.parametrize(
-    ("workers", "heartbeat_s", "events_s", "tick_s", "stale_s", "dead_s"),
-    [(1, 1, 5, 1, 30, 60), (100, 1, 5, 1, 30, 60), (500, 5, 10, 2.5, 30, 60), (1_000, 10, 20, 5, 60, 120)],
+    ("workers", "heartbeat_s", "events_s", "announce_s", "tick_s", "stale_s", "dead_s"),
+    [
+        (1, 1, 5, 2, 1, 30, 60),
+        (100, 1, 5, 2, 1, 30, 60),
+        (500, 5, 10, 2.5, 2.5, 30, 60),
+        (1_000, 10, 20, 5, 5, 60, 120),
+    ],
 )
-def test_intervals_grow_with_the_number_of_workers(workers, heartbeat_s, events_s, tick_s, stale_s, dead_s):
+def test_intervals_grow_with_the_number_of_workers(workers, heartbeat_s, events_s, announce_s, tick_s, stale_s, dead_s):
     timing = TimingSettings().for_workers(workers)
 
     assert (timing.heartbeat_s, timing.status_poll_s, timing.events_poll_s) == (heartbeat_s, heartbeat_s, events_s)
-    assert (timing.tick_s, timing.stale_s, timing.dead_s) == (tick_s, stale_s, dead_s)
+    assert (timing.announce_s, timing.tick_s) == (announce_s, tick_s)
+    assert (timing.stale_s, timing.dead_s) == (stale_s, dead_s)
     assert timing.stale_s >= 6 * timing.heartbeat_s
     assert timing.dead_s > timing.stale_s
 

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 
 import numpy as np
+from numpy.typing import NDArray
 
-from loadgen.rules.change_points import FloatArray
 from loadgen.rules.comparability import Measure, Subject
 from loadgen.rules.trend import SeriesKey, Trend, TrendRun, trend_of
 
@@ -15,7 +15,7 @@ KEY = SeriesKey(template_id="t", driver_major="5", workers=2, cores=2, warehouse
 P95: Subject = (None, Measure.P95)
 
 
-def noise(seed: int, nights: int, spread: float = 0.05) -> FloatArray:
+def noise(seed: int, nights: int, spread: float = 0.05) -> NDArray[np.float64]:
     return np.random.default_rng(seed).normal(0.0, spread, nights)
 
 

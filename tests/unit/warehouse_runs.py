@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from loadgen.control.tables.worker_metrics_snapshots import MetricsSnapshot
-from loadgen.embedded.performance_model import ServiceTimeSampler, parse_service_time
+from loadgen.embedded.performance_model import ServiceTimeSampler
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.interval import Interval
 from loadgen.metrics.interval import MeasuredCounts as Samples
@@ -22,6 +22,7 @@ from loadgen.metrics.window import merge
 from loadgen.model.run import Phase
 from loadgen.rules.bootstrap import SecondSeries
 from loadgen.rules.comparison import MeasuredRun
+from loadgen.service_time import parse_service_time
 from loadgen.worker.arguments import WorkerArguments
 from loadgen.worker.flush import snapshot_row
 from loadgen.worker.self_monitor import ResourceReading

@@ -112,7 +112,7 @@ class Warehouse:
         self._answer()
         # Nobody else is here: the history has no statements of others.
         shown = ("WH", self.running, len(self.line), 1, 1, "X-Small")
-        self._row = (1.0, 0, 0.0) if "QUERY_HISTORY" in sql else shown
+        self._row = (0, 0.0, 0, 0.0, 0) if "QUERY_HISTORY" in sql else shown
         return self
 
     def _answer(self) -> None:

@@ -24,7 +24,7 @@ from loadgen.scenario.model import OnWorkerLoss, Scenario
 from loadgen.scenario.settings import ConnectionPolicy
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
 from loadgen.threads import ThreadDied
-from loadgen.worker import client, client_pool, collector, flush, ramp_controller, sessions, startup, worker
+from loadgen.worker import client, client_pool, collector, ramp_controller, sessions, startup, worker
 from loadgen.worker.heartbeat import identity_of
 from loadgen.worker.spool import SPOOL_VARIABLE
 from orchestrator import enrich, warehouse, worker_health
@@ -328,7 +328,6 @@ class World:
                 (collector, "SECONDS_PER_HEARTBEAT", 1),
                 (client, "IDLE_S", 1.0),
                 (client, "EXHAUSTED_S", 0.1),
-                (flush, "LOOK_S", 2.0),
                 (worker_health, "read_live", lru_cache(64)(read_live)),  # every beat is looked at more than once
                 (worker, "thaw", self._thaw),  # all workers have the same scenario
                 (worker, "identity_of", identity),

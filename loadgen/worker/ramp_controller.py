@@ -268,11 +268,9 @@ class RampController:
         schedule = self._schedule(phase, step_id)
         if schedule is None:
             return None
-        since_ns = self._joined_ns
-        if isinstance(schedule, RecordedStream):
-            since_ns = self._started_ns  # its first statement is due at once, and a window opens a moment later
-            if self._context.scenario.load.keeps_sessions:
-                return SessionArrivals(self._window_id, schedule, at_ns, since_ns=since_ns)
+        since_ns = self._started_ns  # not since its window opened: that is a moment after the first arrival may be due
+        if isinstance(schedule, RecordedStream) and self._context.scenario.load.keeps_sessions:
+            return SessionArrivals(self._window_id, schedule, at_ns, since_ns=since_ns)
         ahead_ns, _ = self._command_queue.next_phase() or (None, None)
         ends_ns = [moment_ns for moment_ns in (closes_ns, ahead_ns) if moment_ns is not None]
         return ArrivalQueue(self._window_id, schedule, at_ns, since_ns=since_ns, until_ns=min(ends_ns, default=None))

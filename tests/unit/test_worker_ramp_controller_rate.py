@@ -226,6 +226,18 @@ def test_a_late_joiner_leaves_out_what_was_due_before_it_came():
     assert counts_of(stage) == {0: (0, 0, 0), 1: (55, 55, 0)}
 
 
+def test_an_arrival_that_is_due_with_the_opening_of_the_first_window_is_not_left_out():
+    """Threads wake up a moment after the time for which the window was announced."""
+    stage = Stage(rate())
+    stage.say(phase(MEASUREMENT, 10), at_s=1)
+    stage.ramp_controller.begin(MEASUREMENT, 10.0)
+
+    stage.clock.advance(1.0001)
+    stage.run_to(12)
+
+    assert counts_of(stage) == {0: (100, 100, 0)}
+
+
 def test_a_worker_that_was_held_up_answers_for_what_it_missed():
     levels = tuple(Level(duration_s=10.0, rate_per_second=10.0) for _ in range(2))
     stage = Stage(rate(levels=levels))

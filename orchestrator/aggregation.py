@@ -60,8 +60,8 @@ class RunSeconds:
         self.closed = 0  # the newest that is
 
     def note(self, workers: Sequence[WorkerView]) -> None:
-        """What beats tell."""
-        for worker in workers:
+        """What beats tell. They tell it only where there are thresholds over a span."""
+        for worker in workers if self.subjects else ():
             for second in () if worker.live is None else worker.live.seconds:
                 if second.judged is not None:
                     self.add(worker.worker_id, second.judged)

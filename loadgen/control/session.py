@@ -128,11 +128,11 @@ def read_rows(found: Iterable[tuple[Any, ...]], parse: Callable[[tuple[Any, ...]
 
 def parse_row(table: str, kind: type[Record], row: tuple[Any, ...], *, key: object = None, **more: Any) -> Record:
     """A frozen dataclass whose fields are the columns, in order; `more` are fields that are no columns."""
-    hints, fields = _hints(kind), dict(more)  # type: ignore[arg-type]  # every class is hashable
-    names = [name for name in hints if name not in more]
-    for name, value in zip(names, row, strict=True):
+    fields = dict(more)
+    columns = [column for column in _columns(kind) if column[0] not in more]  # type: ignore[arg-type]  # it is hashable
+    for (name, as_it_is, hint), value in zip(columns, row, strict=True):
         try:
-            fields[name] = _read(hints[name], value)
+            fields[name] = value if type(value) in as_it_is else _read(hint, value)
         except (ValueError, TypeError, ArithmeticError, RecursionError):
             raise RowUnreadable(table, row[0] if key is None else key, f"{name} is {_shown(value)}") from None
     return kind(**fields)
@@ -168,6 +168,18 @@ def json_object(table: str, key: object, column: str, written: str | None) -> di
 @cache
 def _hints(kind: Any) -> dict[str, Any]:
     return get_type_hints(kind)
+
+
+@cache
+def _columns(kind: Any) -> list[tuple[str, tuple[Any, ...], Any]]:
+    """The fields of a record: name, the types of values that are taken as they are, and the hint for all others."""
+    return [(name, _taken_as_it_is(hint), hint) for name, hint in _hints(kind).items()]
+
+
+def _taken_as_it_is(hint: Any) -> tuple[Any, ...]:
+    if get_origin(hint) in (Union, types.UnionType):
+        return (type(None), *_taken_as_it_is(get_args(hint)[0]))
+    return (hint,) if hint in (int, str, datetime) else ()
 
 
 def _read(hint: Any, value: Any) -> Any:

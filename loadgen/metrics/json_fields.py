@@ -81,10 +81,10 @@ class JsonFields:
         return value
 
     def one_of(self, name: str, kind: type[Kind]) -> Kind:
-        text = self.text(name)
-        if text not in kind.__members__.values():
+        try:
+            return kind(self.text(name))
+        except ValueError:
             self.refuse(f"has a {name} that is none of {' '.join(kind)}")
-        return kind(text)
 
     def _value(self, name: str) -> Any:
         if name not in self._data:

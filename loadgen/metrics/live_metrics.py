@@ -19,8 +19,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, field, replace
 from datetime import datetime, timedelta
 from functools import reduce
+from itertools import chain
 from operator import add
-from typing import Any
+from typing import Any, overload
 
 from loadgen.metrics.histogram import COARSENESSES, EMPTY, Histogram
 from loadgen.metrics.interval import KEY as JUDGED
@@ -131,7 +132,7 @@ class LiveMetrics:
     left_out: tuple[int, ...] = ()  # ids of windows that the heartbeat had no room for
     logins: LoginCounts = field(default_factory=LoginCounts)
     unstored: Mapping[str, int] = field(default_factory=dict)  # in the last heartbeat: rows that are still in the spool
-    seconds: tuple[LiveSecond, ...] = ()  # the newest, oldest first
+    seconds: Sequence[LiveSecond] = ()  # the newest, oldest first
     signal: str | None = None  # it ends because it received this one, and not because the run does
 
 
@@ -216,32 +217,56 @@ def _seconds_data(seconds: Sequence[LiveSecond]) -> dict[str, Any]:
     return {"brief_seconds": {"ended_at": last.isoformat(), "rows": rows}}
 
 
-def _read_seconds(fields: JsonFields) -> tuple[LiveSecond, ...]:
+def _read_seconds(fields: JsonFields) -> Sequence[LiveSecond]:
     if fields.has("brief_seconds"):
         return _read_brief_seconds(fields.part("brief_seconds"))
     return tuple(map(_read_second, fields.parts("seconds"))) if fields.has("seconds") else ()
 
 
-def _read_brief_seconds(fields: JsonFields) -> tuple[LiveSecond, ...]:
-    last, found = _read_moment(fields), []
-    for row in fields.items("rows"):
-        if not isinstance(row, list) or len(row) != _BRIEF_COLUMNS or not {int}.issuperset(map(type, row)):
-            fields.refuse(f"has a row that is not {_BRIEF_COLUMNS} whole numbers")
-        if min(row) < 0 or max(row) > _BRIEF_MAX or row[2] >= len(PHASES):
-            fields.refuse("has a number that cannot be")
-        before_us, length_us, phase, executing, skipped, succeeded, failed, cancelled = row
+class BriefSeconds(Sequence[LiveSecond]):
+    """Seconds as a heartbeat has them, checked already. Each is made when it is looked at: a leader of many workers
+    reads thousands of them with every tick, and only a live view looks at them."""
+
+    __slots__ = ("_last", "_rows")
+
+    def __init__(self, last: datetime, rows: Sequence[Sequence[int]]) -> None:
+        self._last, self._rows = last, rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, index: int) -> LiveSecond: ...
+    @overload
+    def __getitem__(self, index: slice) -> BriefSeconds: ...
+    def __getitem__(self, index: int | slice) -> LiveSecond | BriefSeconds:
+        if isinstance(index, slice):
+            return BriefSeconds(self._last, self._rows[index])
+        before_us, length_us, phase, executing, skipped, succeeded, failed, cancelled = self._rows[index]
         counts = Counts(skipped=skipped, succeeded=succeeded, failed=failed, cancelled=cancelled)
-        found.append(
-            LiveSecond(
-                ended_at=last - before_us * _MICROSECOND,
-                seconds=length_us / 1e6,
-                phase=PHASES[phase],
-                executing=executing,
-                statements={ALL_STATEMENTS: counts},
-                times={},
-            )
+        return LiveSecond(
+            ended_at=self._last - before_us * _MICROSECOND,
+            seconds=length_us / 1e6,
+            phase=PHASES[phase],
+            executing=executing,
+            statements={ALL_STATEMENTS: counts},
+            times={},
         )
-    return tuple(found)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+
+def _read_brief_seconds(fields: JsonFields) -> BriefSeconds:
+    last, rows = _read_moment(fields), fields.items("rows")
+    if not all(type(row) is list and len(row) == _BRIEF_COLUMNS for row in rows):
+        fields.refuse(f"has a row that is not {_BRIEF_COLUMNS} whole numbers")
+    numbers = list(chain.from_iterable(rows))
+    if not {int}.issuperset(map(type, numbers)):
+        fields.refuse(f"has a row that is not {_BRIEF_COLUMNS} whole numbers")
+    if rows and (min(numbers) < 0 or max(numbers) > _BRIEF_MAX or max(numbers[2::_BRIEF_COLUMNS]) >= len(PHASES)):
+        fields.refuse("has a number that cannot be")
+    return BriefSeconds(last, rows)
 
 
 def _read_moment(fields: JsonFields) -> datetime:

@@ -21,6 +21,8 @@ class Outcome(IntEnum):
     CONFIGURATION = 7
     FATAL = 8
 
+    __hash__ = int.__hash__  # the one of Enum is a Python function, and tallies are dictionaries by outcome
+
     @property
     def is_failure(self) -> bool:
         return self >= Outcome.CONNECTION

@@ -264,6 +264,7 @@ def window_discrepancy(result: WindowResult) -> str | None:
 VERSION = 1
 _LAG, _UNSENT = "lag", "unsent"
 _ENDED = ("skipped", "succeeded", "failed", "cancelled")
+_OUTCOMES: Mapping[str, Outcome] = {one.name: one for one in Outcome if one is not Outcome.SKIPPED}  # they have times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -425,8 +426,8 @@ def read_statement(fields: JsonFields, *, skipped: int) -> StatementTally:
             lag = read_histogram(fields.part(name))
         elif name == _UNSENT:
             unsent = read_histogram(fields.part(name))
-        elif name in Outcome.__members__ and name != Outcome.SKIPPED.name:
-            times[Outcome[name]] = _read_times(fields.part(name))
+        elif name in _OUTCOMES:
+            times[_OUTCOMES[name]] = _read_times(fields.part(name))
         else:
             fields.refuse(f"has an unknown outcome {name!r}")
     return StatementTally(times=times, lag=lag, skipped=skipped, unsent=unsent)
@@ -503,18 +504,18 @@ def read_histogram(fields: JsonFields) -> Histogram:
         fields.refuse("has buckets that are not whole numbers, or none")
     if items[0] < 0:
         fields.refuse("has buckets that are not whole numbers, or none")
-    number, used, counts = items[0], [], []
+    first, counts = items[0], []  # of all buckets from the first to the last in use
     for item in items[1:]:
-        if item > 0 and number < length:
-            used.append(number)
+        if item > 0:
             counts.append(item)
-            number += 1
-        elif item < 0:
-            number -= item
-        else:
+        elif item == 0 or len(counts) - item > length:
             fields.refuse("has an empty bucket, or too many")
+        else:
+            counts += [0] * -item
+    if first + len(counts) > length:
+        fields.refuse("has an empty bucket, or too many")
     groups = np.zeros(length, np.int64)
-    groups[used] = counts
+    groups[first : first + len(counts)] = counts
     histogram = Histogram(
         counts=groups if coarseness == 1 else spread(groups, coarseness),
         count=fields.whole("count", low=1),
@@ -523,17 +524,16 @@ def read_histogram(fields: JsonFields) -> Histogram:
         max_ns=fields.whole("max_ns", high=TIME_NS_MAX),
         coarseness=coarseness,
     )
-    _check(histogram, used, sum(counts), fields)
+    _check(histogram, [first, first + len(counts) - 1], sum(counts), fields)
     return histogram
 
 
-def _check(histogram: Histogram, used: list[int], counted: int, fields: JsonFields) -> None:
-    """Its parts say some things twice; they must agree."""
+def _check(histogram: Histogram, ends: list[int], counted: int, fields: JsonFields) -> None:
+    """Its parts say some things twice; they must agree. `ends`: the first and the last bucket in use."""
     count, coarseness = histogram.count, histogram.coarseness
     if counted != count:
         fields.refuse(f"has {counted} in its buckets, and a count of {count}")
-    ends = [group_of(bucket_of(time_ns), coarseness) for time_ns in (histogram.min_ns, histogram.max_ns)]
-    if not used or ends != [used[0], used[-1]]:
+    if ends != [group_of(bucket_of(time_ns), coarseness) for time_ns in (histogram.min_ns, histogram.max_ns)]:
         fields.refuse("has a minimum or maximum outside its first or last bucket")
     if not count * histogram.min_ns <= histogram.sum_ns <= count * histogram.max_ns:
         fields.refuse("has a sum that its minimum, maximum and count do not allow")

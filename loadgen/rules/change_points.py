@@ -29,15 +29,10 @@ it is suspected, and confirms, like any value; below it says nothing. It is neve
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
-from statistics import NormalDist
-
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Collection, Iterable, Sequence
+from statistics import NormalDist, fmean, median
 
 from loadgen.values import dataclass
-
-FloatArray = NDArray[np.float64]
 
 NIGHTS_MIN = 5  # of a segment that a night can be tested against
 NIGHTS_NEW_MIN = 2  # of one that follows another, whose spread is known
@@ -116,7 +111,7 @@ class _Rule:
 
 
 def detect_change_points(
-    values: Sequence[float] | FloatArray,
+    values: Iterable[float],
     *,
     limit: float,
     usual: float,
@@ -183,7 +178,7 @@ class _Segment:
     def baseline(self, usual: float, without_last: int = 0) -> BaselineLevel | None:
         """Of all nights but the newest ones. Lower bounds are left out: they would lower the centre."""
         known = self.nights[: len(self.nights) - without_last][-NIGHTS_MAX:]
-        values = np.array([night.value for night in known if not night.bound])
+        values = [night.value for night in known if not night.bound]
         if len(values) >= NIGHTS_MIN:
             return _baseline(values, usual, _USUAL_NIGHTS)
         if self.before is not None and len(values) >= NIGHTS_NEW_MIN:
@@ -197,9 +192,9 @@ def _confirmed(segment: _Segment, rule: _Rule) -> ChangePoint | None:
         if baseline is None:
             return None
         nights = segment.nights[-together:]
-        apart = np.array([night.value for night in nights]) - baseline.centre
-        mean = float(apart.mean())
-        weakest = float((apart * math.copysign(1.0, mean)).min())
+        apart = [night.value - baseline.centre for night in nights]
+        mean = fmean(apart)
+        weakest = min(math.copysign(1.0, mean) * one for one in apart)
         if weakest <= rule.limit / 2:  # nor do more nights all show it
             return None
         all_show_it = weakest > abs(mean) / 2  # else one of them may have made the mean what it is
@@ -215,14 +210,17 @@ def _confirmed(segment: _Segment, rule: _Rule) -> ChangePoint | None:
     return None
 
 
-def _baseline(values: FloatArray, usual: float, usual_nights: float) -> BaselineLevel:
-    middle = float(np.median(values))
-    deviation = max(_MAD * float(np.median(np.abs(values - middle))), usual / 2)
-    pulled = np.clip(values, middle - _PULLED_IN * deviation, middle + _PULLED_IN * deviation)
+def _baseline(values: Sequence[float], usual: float, usual_nights: float) -> BaselineLevel:
+    middle = median(values)
+    deviation = max(_MAD * median([abs(value - middle) for value in values]), usual / 2)
+    low, high = middle - _PULLED_IN * deviation, middle + _PULLED_IN * deviation
+    pulled = [min(max(value, low), high) for value in values]
+    centre = fmean(pulled)
     own = _EFFICIENCY * (len(values) - 1)
+    own_variance = sum((value - centre) ** 2 for value in pulled) / (len(values) - 1)
     freedom = own + usual_nights
-    variance = (own * float(pulled.var(ddof=1)) + usual_nights * usual**2) / freedom
-    return BaselineLevel(centre=float(pulled.mean()), spread=math.sqrt(variance), freedom=freedom, nights=len(values))
+    variance = (own * own_variance + usual_nights * usual**2) / freedom
+    return BaselineLevel(centre=centre, spread=math.sqrt(variance), freedom=freedom, nights=len(values))
 
 
 def _student(z: float, freedom: float) -> float:

@@ -1,13 +1,14 @@
 """The control thread: reads the leader's commands from the tables into the command queue.
 
-Until the worker is ready, and then until START, it asks every second whether the run is on or over; after START it
-polls RUN_STATUS every second, and reads events when their number moved and at least every five seconds. One failed poll
-is followed by the next one.
+It polls RUN_STATUS every second, and reads events when their number moved and at least every five seconds: until the
+worker is ready only to see whether the run is on or over, then for START, then for everything. One failed poll is
+followed by the next one.
 """
 
 from __future__ import annotations
 
 import logging
+import random
 import threading
 from collections.abc import Callable
 
@@ -51,7 +52,7 @@ class ControlLoop:
         self._session, self._run_id, self._shared, self._command_queue = session, run_id, shared, command_queue
         self._timing, self._clock, self._wake = timing, clock, wake
         self._begin = begin
-        self._events_ns = 0
+        self._events_ns: int | None = None  # when events were read
         self._since_ns = clock.monotonic_ns()  # waiting for what has to come within timing.start
         self._looked_ns: int | None = None
         self._ready = self._started = False
@@ -71,6 +72,8 @@ class ControlLoop:
         """The worker is ready: wait for START, then follow the run until told to stop."""
         self._ready = True
         self._since_ns = self._clock.monotonic_ns()
+        # Workers that are ready together must not poll together.
+        pause_s = random.uniform(0.0, self._timing.status_poll_s)
         while not stopping.is_set():
             began_ns = self._clock.monotonic_ns()
             if not self._started and self._is_overdue():
@@ -80,7 +83,8 @@ class ControlLoop:
                 return
             self._try_step()
             spent_s = (self._clock.monotonic_ns() - began_ns) / NS_PER_S
-            self._clock.wait(stopping, max(0.0, self._timing.status_poll_s - spent_s))
+            self._clock.wait(stopping, max(0.0, pause_s - spent_s))
+            pause_s = self._timing.status_poll_s
 
     def _try_step(self) -> None:
         try:
@@ -112,8 +116,8 @@ class ControlLoop:
 
     def _are_due(self, poll: RunPoll, now_ns: int) -> bool:
         behind = poll.next_sequence_id > self._command_queue.last_sequence_id + 1
-        old = now_ns - self._events_ns >= self._timing.events_poll_s * NS_PER_S
-        return behind or old or not self._started
+        read_ns = self._events_ns
+        return behind or read_ns is None or now_ns - read_ns >= self._timing.events_poll_s * NS_PER_S
 
     def _read_events(self, poll: RunPoll) -> None:
         """Before START only START and STOP are looked for; all is taken once the worker is ready and the run is on."""

@@ -1,7 +1,8 @@
 """The flush thread: writes what the worker measured, on a dedicated session.
 
-Final windows at once, snapshots and logs in batches every few seconds (warnings at once). What cannot be written waits
-here, bounded; while the control plane is unreachable the measurement goes on.
+Final windows and warnings soon, snapshots and other logs in batches every few seconds. All workers end a window at the
+same moment: the more there are, the longer is the span over which they write it, and until then heartbeats carry it.
+What cannot be written waits here, bounded; while the control plane is unreachable the measurement goes on.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from loadgen.worker.worker_state import WorkerLogLine, WorkerSharedState
 log = logging.getLogger(__name__)
 
 SNAPSHOTS_MAX = 3_600  # an hour without the control plane
-LOOK_S = 0.5
+WRITERS_PER_S = 50  # of all workers together, when all of them have something to write at once
 
 
 class ResultFlusher:
@@ -65,6 +66,7 @@ class ResultFlusher:
         self._shared, self._clock = shared, clock
         # Many workers append to the same tables: the more there are, the less often each does, and not all at once.
         self._period_s = max(period_s, arguments.worker_group_count / 4)
+        self._spread_s = arguments.worker_group_count / WRITERS_PER_S
         self._snapshots: deque[MetricsSnapshot] = deque()
         self._rotating = threading.Lock()  # guards _snapshots: the oldest make room for new ones while they are sent
         self._windows: deque[tuple[WindowRow, bool]] = deque()
@@ -73,9 +75,9 @@ class ResultFlusher:
         self._in_doubt = False  # a write was given up, and may have been done: its rows may be there
 
     def put_start(self, row: ResultRow) -> None:
-        """The worker's result, from its beginning on. Any thread, once."""
+        """The worker's result, from its beginning on: with the next batch. START is when all workers read events, and
+        a late one starts late. Any thread, once."""
         self._started = row
-        self._shared.urgent.set()
 
     def forfeit(self) -> None:
         """Another process has this worker's id: no window is written any more."""
@@ -102,14 +104,16 @@ class ResultFlusher:
         self._shared.urgent.set()
 
     def run(self, stopping: threading.Event, patience: RetryPolicy) -> None:
-        """Until told to stop; what is left then is written by finish()."""
+        """Until told to stop, which `urgent` has to follow; what is left then is written by finish()."""
         due_ns = self._next_ns()
         while not stopping.is_set():
-            urgent = self._clock.wait(self._shared.urgent, LOOK_S)
-            if urgent or self._clock.monotonic_ns() >= due_ns:
+            if self._clock.wait(self._shared.urgent, (due_ns - self._clock.monotonic_ns()) / NS_PER_S):
                 self._shared.urgent.clear()
-                self.step(patience, everything=self._clock.monotonic_ns() >= due_ns)
-                due_ns = self._next_ns() if self._clock.monotonic_ns() >= due_ns else due_ns
+                if self._clock.wait(stopping, random.uniform(0.0, self._spread_s)):
+                    return
+            is_due = self._clock.monotonic_ns() >= due_ns
+            self.step(patience, everything=is_due)
+            due_ns = self._next_ns() if is_due else due_ns
 
     def step(self, patience: RetryPolicy, *, everything: bool) -> bool:
         """Write windows and logs, and with `everything` snapshots. False: something could not be written."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import logging
 import os
+import random
 import socket
 import threading
 from collections.abc import Callable, Mapping
@@ -127,7 +128,8 @@ class Heartbeat:
         faulthandler.cancel_dump_traceback_later()  # see main: the start has not hung
         self._shared.contact()
         self.registered.set()
-        due_ns = self._clock.monotonic_ns()
+        # Workers that were started together must not beat together.
+        due_ns = self._clock.monotonic_ns() - round(random.uniform(0.0, self.period_s) * NS_PER_S)
         while True:
             finishing = self._finishing.is_set()
             said = self._beat()

@@ -225,6 +225,7 @@ class Worker:
         assert self._measuring is not None
         if ending.replaced:
             self._storing.set()
+            self._shared.urgent.set()
             return
         self._measuring.hand_on(everything=True)
         self._measuring.close_log()

@@ -63,7 +63,7 @@ class WorkerSharedState:
     last_error: str | None = None  # any thread
     lost_lines: int = 0  # of the log, for which there was no room
     lines: deque[WorkerLogLine] = field(default_factory=deque)  # any thread; emptied by the flush thread
-    urgent: threading.Event = field(default_factory=threading.Event)  # a warning waits to be written
+    urgent: threading.Event = field(default_factory=threading.Event)  # something waits to be written, or to end
     stored_windows: deque[int] = field(default_factory=deque)  # the flush thread; emptied by the main thread
     _kinds: Counter[tuple[str, str, int | None]] = field(default_factory=Counter)
     _errors: int = 0

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,7 +49,7 @@ from tests.processes import ROOT
 SIZES = (10, 100, 1_000)
 LEVELS = 3
 LEVEL_S = 25.0
-PROCESSES = 4  # of workers
+PROCESSES = 8  # of workers
 SPREAD_MAX_S = 1.0
 MERGE_MAX_S = 0.5
 NS = 1e9
@@ -108,6 +108,9 @@ class FleetSpawner:
             if (code := codes[order.worker_group_id // each])
         )
 
+    def cpu_s(self) -> float:
+        return sum(sum(psutil.Process(process.pid).cpu_times()[:2]) for process in self._processes)
+
     def running(self) -> int:
         return sum(process.poll() is None for process in self._processes)
 
@@ -124,22 +127,23 @@ class Meter:
     """Counters at the beginning and the end of the levels."""
 
     server: EmbeddedServer
-    at: list[tuple[float, float, float, int]] = field(default_factory=list)
+    workers: Callable[[], float]  # processor time of their processes
+    at: list[tuple[float, float, float, float, int]] = field(default_factory=list)
 
     def read(self) -> None:
         tree = [psutil.Process(self.server.process.pid)]
         tree += tree[0].children(recursive=True)
         server_s = sum(sum(process.cpu_times()[:2]) for process in tree)
         statements = self.server.ask("/__loadgen/stats")["statements"]
-        self.at.append((time.monotonic(), time.process_time(), server_s, statements))
+        self.at.append((time.monotonic(), time.process_time(), server_s, self.workers(), statements))
 
-    def rates(self) -> tuple[float, float, float]:
-        """Cores of the leader and of the control plane, and statements a second."""
+    def rates(self) -> tuple[float, float, float, float]:
+        """Cores of the leader, of the control plane and of the workers, and statements a second."""
         (begun_s, *before), (ended_s, *after) = self.at[0], self.at[-1]
-        leader, server, statements = (
+        leader, server, workers, statements = (
             (late - early) / (ended_s - begun_s) for early, late in zip(before, after, strict=True)
         )
-        return leader, server, statements
+        return leader, server, workers, statements
 
 
 class LevelLeader(Leader):
@@ -169,9 +173,9 @@ class Fleet:
     def __init__(self, plane: ControlPlane, workers: int) -> None:
         self._plane, self.workers = plane, workers
         self.stale: set[str] = set()
-        self.meter = Meter(plane.server)
         environment = {**os.environ, **plane.environ, **plane.place.to_environment()}
         self._spawner = FleetSpawner(environment)
+        self.meter = Meter(plane.server, self._spawner.cpu_s)
         text = SCENARIO.format(workers=workers, top=workers * LEVELS)
         self._scenario: Scenario = parse_scenario(text, source="fleet", environ=os.environ).scenario
         self.ending: RunEnding | None = None
@@ -244,7 +248,7 @@ def merge_s(session: ControlSession, run_id: str, worker_ids: Sequence[str]) -> 
 
 def figures_of(fleet: Fleet, followed: Sequence[dict[str, Any]]) -> list[Figure]:
     of, whole = f"{fleet.workers:,} workers: ", fleet.workers
-    leader, server, statements = fleet.meter.rates()
+    leader, server, workers, statements = fleet.meter.rates()
     started = [worker["started_ns"] for worker in followed if worker["started_ns"] is not None]
     right = {str(step): step for step in range(1, LEVELS + 1)}  # a connection more for each worker
     levels = [{step: target for step, (_, target) in worker["levels"].items()} == right for worker in followed]
@@ -267,6 +271,7 @@ def figures_of(fleet: Fleet, followed: Sequence[dict[str, Any]]) -> list[Figure]
         Figure(name=of + "statements", value=statements, unit="/s", note=f"{statements / whole:.3f} per worker"),
         Figure(name=of + "leader", value=leader, unit="cores"),
         Figure(name=of + "control plane", value=server, unit="cores", note=f"{1e3 * server / statements:.2f} ms each"),
+        Figure(name=of + "worker processes", value=workers, unit="cores"),
         _at_most(of + "query and merge of all heartbeats", fleet.merge_s, "s", MERGE_MAX_S),
     ]
 

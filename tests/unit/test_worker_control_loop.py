@@ -45,9 +45,10 @@ class Weather:
 
     def __init__(self, fate: Callable[[], Fate]) -> None:
         self._fate = fate
+        self.sent: list[str] = []
 
     def note(self, query: NamedQuery) -> None:
-        """Nobody counts them."""
+        self.sent.append(query.name)
 
     def fate(self, *, changes: bool) -> Fate:
         return self._fate()
@@ -86,7 +87,8 @@ class Follower:
         self.fate = Fate.ANSWERED
         self.board = WorkerSharedState(clock=self.clock)
         self.begun: list[Phase | None] = []
-        session = cast(ControlSession, Wire(self.tables, Weather(lambda: self.fate)))
+        self.weather = Weather(lambda: self.fate)
+        session = cast(ControlSession, Wire(self.tables, self.weather))
         agenda = CommandQueue(
             "worker-0",
             0,
@@ -98,6 +100,13 @@ class Follower:
         self.loop = ControlLoop(
             session, "run", self.board, agenda, TIMING, self.clock, wake=threading.Event(), begin=self.begun.append
         )
+
+    def publish(self, command: KnownCommand, at_s: float = 0.0) -> None:
+        """As the leader does: an event, and in the row that there is one more."""
+        kind, data = encode_command(command)
+        number = len(self.tables.events) + 1
+        self.tables.events.append(EventRow(number, str(number), 1, kind, data, at_s, None))
+        self.tables.next_sequence_id = number + 1
 
     @property
     def code(self) -> WorkerExit | None:
@@ -161,8 +170,7 @@ def test_who_sees_the_state_of_the_run_first_drains_as_long_as_stop_says(status:
     follower.loop.watch(OneTurn())
     assert (follower.code, follower.board.drain_s) == (X.CLEAN, at_first_s)
 
-    kind, data = encode_command(STOP)
-    follower.tables.events.append(EventRow(1, "1", 1, kind, data, 0.0, None))
+    follower.publish(STOP)
     follower.loop.watch(OneTurn())
 
     assert (follower.code, follower.board.drain_s) == (X.CLEAN, 7.0)
@@ -172,8 +180,7 @@ def test_stop_does_not_lengthen_the_drain_of_a_worker_that_ends_for_another_reas
     follower = Follower(R.CANCELLING, P.MEASUREMENT, lease_over_s=-20.0)
     follower.board.end(ExitReason(code=X.CLEAN, drain_s=3.0))  # SIGTERM
     follower.loop.watch(OneTurn())
-    kind, data = encode_command(STOP)
-    follower.tables.events.append(EventRow(1, "1", 1, kind, data, 0.0, None))
+    follower.publish(STOP)
     follower.loop.watch(OneTurn())
 
     assert follower.board.drain_s == 3.0
@@ -205,6 +212,43 @@ def test_a_poll_without_an_answer_is_no_contact_and_the_next_one_finds_what_was_
     follower.fate = Fate.ANSWERED
     follower.loop.watch(OneTurn())
     assert (follower.begun, follower.code, follower.board.contacts) == ([P.WARMUP], None, 1)
+
+
+def watch_for(follower: Follower, polls: int) -> None:
+    """The loop goes round until it has polled so often."""
+    stopping, sent = threading.Event(), follower.weather.sent
+
+    def note(query: NamedQuery) -> None:
+        sent.append(query.name)
+        if sent.count("run_status.poll") == polls:
+            stopping.set()
+
+    follower.weather.note = note  # type: ignore[method-assign]
+    follower.loop.watch(stopping)
+
+
+def test_a_worker_that_waits_for_start_reads_events_when_there_are_some_and_now_and_then() -> None:
+    follower = Follower(R.STARTING, P.PREPARING, lease_over_s=-20.0)
+    watch_for(follower, 12)
+    assert follower.weather.sent.count("run_control_events.poll") == 3, "at once, and every 5 s"
+
+    before = len(follower.weather.sent)
+    follower.publish(START)
+    follower.loop.watch(OneTurn())
+
+    assert follower.weather.sent[before:] == ["run_status.poll", "run_control_events.poll"]
+    assert len(follower.begun) == 1
+
+
+def test_workers_that_are_ready_together_do_not_poll_together() -> None:
+    second_s = []
+    for _ in range(20):
+        follower = Follower(R.STARTING, P.PREPARING, lease_over_s=-20.0)
+        watch_for(follower, 2)
+        second_s.append(follower.clock.now_ns / NS_PER_S)
+
+    assert max(second_s) <= TIMING.status_poll_s
+    assert max(second_s) - min(second_s) > TIMING.status_poll_s / 4, "of 20 random ones"
 
 
 # --- moments of the plan ----------------------------------------------------------------------------------------------
@@ -241,9 +285,8 @@ def test_a_slow_answer_to_the_read_of_start_does_not_move_the_plan(polls_before:
     follower.tables.status = R.STARTING
     for _ in range(polls_before):
         follower.loop.watch(OneTurn())
-    kind, data = encode_command(replace(PLANNED, lead_ms=8_000))
     begun_s = follower.clock.now_ns / NS_PER_S
-    follower.tables.events.append(EventRow(1, "1", 1, kind, data, begun_s, None))
+    follower.publish(replace(PLANNED, lead_ms=8_000), begun_s)
     follower.back_s = [0.0, 5.0]  # the poll, and the events
     follower.loop.watch(OneTurn())
 

@@ -15,7 +15,9 @@ from loadgen.control.session import ControlFailed, NamedQuery
 from loadgen.model.counts import ErrorCategory
 from loadgen.snowflake.failure import Failure
 from loadgen.snowflake.session import RetryPolicy
-from loadgen.worker.flush import SNAPSHOTS_MAX, ResultFlusher
+from loadgen.units import NS_PER_S
+from loadgen.worker.arguments import WorkerArguments
+from loadgen.worker.flush import SNAPSHOTS_MAX, WRITERS_PER_S, ResultFlusher, started_row
 from loadgen.worker.spool import UnsentRows, contents, keep, upload
 from loadgen.worker.worker_state import WorkerSharedState
 from tests.unit.worker_builders import ME, snapshot
@@ -46,10 +48,10 @@ class Session:
 
 
 class Stand:
-    def __init__(self) -> None:
+    def __init__(self, me: WorkerArguments = ME) -> None:
         self.clock, self.session = FakeClock(), Session()
         self.board = WorkerSharedState(clock=self.clock)
-        self.flush = ResultFlusher(self.session, ME, "test", self.board, self.clock, period_s=5.0)  # type: ignore[arg-type]
+        self.flush = ResultFlusher(self.session, me, "test", self.board, self.clock, period_s=5.0)  # type: ignore[arg-type]
         self.patience = RetryPolicy(stop=threading.Event(), clock=self.clock)
 
     def put(self, *numbers: int) -> None:
@@ -127,6 +129,41 @@ def test_what_was_kept_is_uploaded_once_whatever_of_it_had_been_stored(stand: St
     assert sorted(stand.stored) == [str(number) for number in range(7)]
     assert all(isinstance(row[6], datetime) for row in stand.session.rows["snapshots"][2:])
     assert not folder.exists()
+
+
+def test_what_all_workers_write_at_once_is_spread_over_a_while() -> None:
+    workers, written_s = 1_000, []
+    for number in range(20):
+        me = WorkerArguments(run_id="run", worker_id="w", worker_group_id=number, worker_group_count=workers)
+        stand, stopping = Stand(me), threading.Event()
+        stand.session.meanwhile = stopping.set
+        stand.board.say("WARNING", "all workers say this at the same moment")
+        stand.flush.run(stopping, stand.patience)
+        assert [row[5] for row in stand.session.rows["logs"]] == ["all workers say this at the same moment"]
+        written_s.append(stand.clock.now_ns / NS_PER_S)
+
+    assert max(written_s) <= workers / WRITERS_PER_S == 20.0
+    assert max(written_s) - min(written_s) > 5.0, "of 20 random moments"
+
+
+def test_the_row_of_a_worker_that_starts_waits_for_the_next_batch(stand: Stand) -> None:
+    """All workers start together, and what they write then would delay those that have not read START yet."""
+    begun = started_row(ME, test_id="test", template_id="", created_at=stand.clock.utc_now().replace(tzinfo=None))
+    stand.flush.put_start(begun)
+
+    assert not stand.board.urgent.is_set()
+
+
+def test_a_worker_that_ends_does_not_wait_for_its_moment(stand: Stand) -> None:
+    """What is left is written by finish()."""
+    stopping = threading.Event()
+    stand.board.say("WARNING", "one")
+    stopping.set()
+
+    stand.flush.run(stopping, stand.patience)
+
+    assert stand.clock.now_ns == 0
+    assert [row.message for row in stand.flush.unsent().logs] == ["one"]
 
 
 def test_an_empty_spool_says_so(tmp_path: Path) -> None:

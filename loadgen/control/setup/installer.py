@@ -404,7 +404,9 @@ def _wanted(sql: str | None, place: ControlPlaneLocation, role: str) -> list[str
 def ensure_tables(place: ControlPlaneLocation, patience: RetryPolicy) -> None:
     """Create missing tables on the embedded server; elsewhere require that `loadgen setup` has created them."""
     if place.connection == EMBEDDED:
-        apply_setup(inspect_setup(place, patience), patience, lambda _: None)
+        setup = inspect_setup(place, patience)
+        if not setup.is_current:
+            apply_setup(setup, patience, lambda _: None)
         return
     with closing(ControlSession(place, role="tables")) as session:
         server_time(session)  # not retried: a wrong address is reported at once

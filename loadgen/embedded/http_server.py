@@ -33,7 +33,7 @@ from loadgen.embedded.login import (
     LoginRequest,
     load_or_create_password,
 )
-from loadgen.embedded.performance_model import ControlLatency, WakeupTimer, parse_service_time
+from loadgen.embedded.performance_model import ControlLatency, WakeupTimer
 from loadgen.embedded.postgres import STATEMENT_ROLE, PostgresServer
 from loadgen.embedded.result import NUMBER, StatementResult, table
 from loadgen.embedded.server import Ready, ServerOptions
@@ -43,7 +43,10 @@ from loadgen.embedded.transactions import Executor, QueryRequest
 from loadgen.embedded.warehouse import QueuedTooLong, VirtualWarehouses
 from loadgen.embedded.warehouse_properties import WarehouseModel, WarehouseSettings
 from loadgen.errors import EmbeddedServerError
+from loadgen.log import event
+from loadgen.service_time import parse_service_time
 
+_log = logging.getLogger(__name__)
 _ROW = table([("1", NUMBER)], [["1"]], 0x1000)
 
 
@@ -179,7 +182,9 @@ async def _ended(guard: asyncio.Task[None] | None) -> EmbeddedServerError | None
         return None
     guard.cancel()
     (problem,) = await asyncio.gather(guard, return_exceptions=True)
-    return problem if isinstance(problem, EmbeddedServerError) else None
+    if problem is None or isinstance(problem, (asyncio.CancelledError, EmbeddedServerError)):
+        return problem if isinstance(problem, EmbeddedServerError) else None
+    return EmbeddedServerError(f"PostgreSQL cannot be watched any more: {type(problem).__name__}: {problem}")
 
 
 async def _prepare(engine: Engine, postgres: PostgresServer) -> None:
@@ -254,6 +259,9 @@ async def _restarted(engine: Engine, postgres: PostgresServer, restarts: list[fl
         await postgres.restart()
         await _prepare(engine, postgres)
     except (EmbeddedServerError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+        return False
+    except Exception as error:  # whatever else the driver raises when the database dies again under it
+        event(_log, logging.WARNING, "postgresql_not_restarted", why=f"{type(error).__name__}: {error}")
         return False
     engine.backends.up.set()
     return True

@@ -116,7 +116,8 @@ def test_what_was_acknowledged_survives_kill_9_of_the_server(home, number):
         assert_kept(server, writers)
 
 
-@pytest.mark.parametrize("victim", [pytest.param("postmaster", marks=pytest.mark.slow), "backend"])
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["postmaster", "backend"])
 def test_what_was_acknowledged_survives_kill_9_of_postgresql_and_the_server_goes_on(home, victim):
     with serving(home) as server:
         make_tables(server)

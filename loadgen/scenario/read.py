@@ -66,8 +66,8 @@ VALUES_MAX = 20_000  # keys and values together
 BRACKETS_MAX = 200  # open at once; the library's scanner needs quadratic time for them before it returns the first
 
 
-def read_text(path: Path) -> str | Problem:
-    """The text of a file, or the problem that prevents reading it. Reads at most BYTES_MAX."""
+def read_text(path: Path, missing: str = "`loadgen init` writes a scenario to start from") -> str | Problem:
+    """The text of a file, or the problem that prevents reading it, with the hint `missing`. Reads at most BYTES_MAX."""
 
     def problem(what: str, hint: str | None = None) -> Problem:
         return Problem(source=str(path), mark=None, path=(), what=what, hint=hint)
@@ -77,8 +77,7 @@ def read_text(path: Path) -> str | Problem:
             content = file.read(BYTES_MAX + 1)
     except OSError as error:
         inside = "name a scenario in it, such as scenario.yaml"
-        hint = inside if isinstance(error, IsADirectoryError) else "`loadgen init` writes a scenario to start from"
-        return problem(f"cannot be read: {error.strerror}", hint)
+        return problem(f"cannot be read: {error.strerror}", inside if isinstance(error, IsADirectoryError) else missing)
     if len(content) > BYTES_MAX:
         return problem(
             f"is larger than {BYTES_MAX // 1_000_000} MB", "large lists of values belong in a CSV file: values"

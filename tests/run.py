@@ -29,9 +29,9 @@ PR_SET_CHILD_SUBREAPER = 36
 # pytest ends its workers within 10 s of an interrupt, and they end what they started.
 INTERRUPT_S = 30.0
 LEFT_BEHIND_S = 10.0
-# Of three, two make runs and mostly wait for them, and one computes (tests/conftest.py): more would want more processor
-# than there is, and runs whose client has to wait for it are INVALID.
-JOBS = 1 + len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 3
+# Of four, two make runs and mostly wait for them, and two compute at a low priority (tests/conftest.py): more would
+# want more processor than there is, and runs whose client has to wait for it are INVALID.
+JOBS = 2 + len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4
 NARROWING = ("-k", "-m")
 TAKES_A_VALUE = (
     "-c",

@@ -28,7 +28,7 @@ from tests.control_plane import patience
 from tests.embedded_server import EmbeddedServer
 from tests.process.control_actors import TIMES, Actor, Fate, Taken, World, execute_late
 
-EXAMPLES, STEPS_EACH = 30, 30
+EXAMPLES, STEPS_EACH = 15, 30
 # A step takes some real time: a write that was in time may be looked at when the term has just ended.
 SLACK_MS = 2_000
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
+
 from tests.process.event_processes import check, child, run_children
 from tests.processes import wait_until
 
 EMITTERS, EVENTS_EACH, READERS = 4, 60, 2
 
 
+@pytest.mark.slow
 def test_events_of_many_processes_are_numbered_without_gaps_and_read_by_all(plane):
     term = plane.claim(plane.new_run(), ttl_s=600)
 

@@ -41,7 +41,7 @@ LENGTHS = {
     ],
 }
 LIKE_OTHERS = {
-    *("quickstart", "oltp_mix", "nightly", "payments", "point_reads", "standard", "hybrid"),
+    *("quickstart", "oltp_mix", "nightly", "payments", "point_reads", "standard", "hybrid", "stages", "sessions"),
     *("ycsb_b", "ycsb_c", "ycsb_d", "ycsb_e", "ycsb_f"),
 }
 END_S = 250  # only a hang takes longer

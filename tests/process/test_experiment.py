@@ -141,6 +141,7 @@ def test_the_faster_and_cheaper_arm_is_found(modelled: Bench) -> None:
     )
 
 
+@pytest.mark.slow
 def test_an_experiment_is_resumed_after_a_kill_and_after_a_signal(bench: Bench) -> None:
     experiment = Experiment(bench, "resumed", blocks={"minimum": 2, "maximum": 2})
     first = experiment.start()
@@ -202,6 +203,7 @@ def check_recovered(bench: Bench, warehouse: str) -> None:
     assert bench.rows(f"{unrestored} WHERE {same})") == [(0,)]
 
 
+@pytest.mark.slow
 def test_settings_of_a_warehouse_are_restored_after_a_kill_and_after_a_signal(bench: Bench) -> None:
     experiment = two_sizes(bench, "sizes")
     killed = experiment.start()

@@ -94,6 +94,7 @@ def test_of_two_who_claim_a_run_at_the_same_instant_one_wins(plane):
     assert collisions, "they never met: nothing was shown"
 
 
+@pytest.mark.slow
 def test_of_two_who_take_over_at_the_same_instant_one_wins(plane):
     old_enough_s = TAKEOVER_MARGIN_S + 0.5
     for key, winners in Racers(plane).run(ROUNDS // 2, lambda: key_with_a_term(plane, over_since_s=old_enough_s)):

@@ -64,6 +64,7 @@ def reasons(run: Program) -> str:
     return "; ".join(run.summary["validity"]["reasons"])
 
 
+@pytest.mark.slow
 def test_the_model_of_a_run_survives_a_server_that_is_killed_and_started_again(folder: Path) -> None:
     with serving(folder / "data") as server, benched(server, folder / "home", embedded=MODEL) as bench:
         run = bench.run(load=LOAD)

@@ -43,6 +43,7 @@ def check_verdict(run: Program) -> dict[str, Any]:
 # --- the scenario ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_run_keeps_the_scenario_that_it_was_started_with(bench: Bench) -> None:
     files = [bench.home / f"{number}.yaml" for number in (902, 903)]
     texts = [bench.text(number, load=SHORT) for number in (902, 903)]
@@ -75,6 +76,7 @@ def test_a_scenario_may_come_from_a_pipe(bench: Bench) -> None:
 # --- disks -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_files_that_cannot_be_written_do_not_cost_the_verdict(bench: Bench) -> None:
     unwritable = {"summary.json", "report.html", "intervals.csv"}
     run = bench.run(load=SHORT)

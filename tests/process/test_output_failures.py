@@ -117,7 +117,8 @@ def test_reading_commands_tell_of_a_full_disk_and_keep_their_verdict(
     assert printed(no_reader, "compare", first, slow) == (11, "")
 
 
-@pytest.mark.parametrize("threshold", ["error_rate < 1%", pytest.param("p95 < 1ms", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("threshold", ["error_rate < 1%", "p95 < 1ms"])
 def test_a_run_whose_result_cannot_be_printed_has_its_files_and_its_verdict(
     server: EmbeddedServer, full, no_reader, tmp_path, threshold
 ):

@@ -55,6 +55,7 @@ def row(bench: PoolBench, queue_id: str) -> run_queue.QueuedRun:
     return found
 
 
+@pytest.mark.slow
 def test_runs_survive_runners_that_are_killed_and_stopped(bench):
     chance = random.Random(4711)
     queued = [

@@ -48,6 +48,7 @@ def row(bench: PoolBench, queue_id: str) -> run_queue.QueuedRun:
     return found
 
 
+@pytest.mark.slow
 def test_a_pool_that_is_told_to_end_says_what_it_waits_for_and_each_change_of_it(bench):
     release = bench.folder / "release"
     quick, slow = bench.add("quick", {"until": str(release)}), bench.add("slow", LONG)

@@ -173,6 +173,7 @@ def test_users_repeat_every_session_with_other_values(bench: Bench, server):
     assert len({tuple(texts) for texts in sessions.values()}) > len(shapes)  # and other values
 
 
+@pytest.mark.slow
 def test_a_slow_server_makes_statements_late_and_is_no_fault_of_the_client(bench: Bench):
     """At speed 4 sessions are busy all the time: what is late or never sent is the server's, and judged as its time."""
     slow = ("load.speed=4", "load.users=3", "embedded.service_time=300ms", "thresholds=[p95 < 100ms]")
@@ -192,6 +193,7 @@ def test_a_slow_server_makes_statements_late_and_is_no_fault_of_the_client(bench
     assert summary["thresholds"][0]["passed"] is False  # so the run has failed, and is not INVALID
 
 
+@pytest.mark.slow
 def test_a_derived_scenario_runs(bench: Bench, server, database):
     with server.connect(database=database, schema="PUBLIC") as connection:
         connection.cursor().execute("CREATE TABLE desk_orders (id INT, customer VARCHAR, status VARCHAR, placed DATE)")

@@ -56,6 +56,7 @@ def left_open(server: EmbeddedServer, since_ms: float) -> set[int]:
 # --- the orchestrator is killed --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_orchestrator_killed_in_any_phase_leaves_nothing_and_its_run_is_ended(bench: Bench) -> None:
     """However slow the machine: no phase ends before its run is killed. Runs begin before results are slow to read: a
     run that begins ends what others have left, and reads their results."""

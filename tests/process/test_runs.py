@@ -154,6 +154,7 @@ def test_workers_as_programs_through_uv(bench):
     assert bench.state(orphan) == ("FAILED", "PROCESSING")
 
 
+@pytest.mark.slow
 def test_a_worker_started_by_hand_with_the_command_that_was_printed(bench):
     process = bench.run("--quiet", "--set", "spawner.kind=external", warehouse="HAND_WH", duration="2s")
     line = read_until(process, lambda line: " loadgen worker " in line)

@@ -93,28 +93,52 @@ class Seat:
         os.close(self._master)
 
 
-@pytest.fixture
-def seats(plane: ControlPlane, tmp_path: Path) -> Iterator[dict[str, Seat]]:
-    """Four runs at once, each on a warehouse of its own. One is left to its end: it starts when the others have
-    started, so that what it measures is not their imports."""
+def seats(plane: ControlPlane, folder: Path, **durations: str) -> Iterator[dict[str, Seat]]:
+    """Runs at once, each on a warehouse of its own. One starts when those before it measure, so that what it measures
+    is not their imports."""
     made: dict[str, Seat] = {}
-    for name in ("KEY", "CTRL_C", "TERM", "END"):
-        if name == "END":
-            for seat in made.values():
-                seat.wait_for("statement, measurement")
-        file = tmp_path / f"{name}.yaml"
-        file.write_text(SCENARIO % (plane.place.database, f"{name}_WH", "10s" if name == "END" else "5m"), "utf-8")
-        made[name] = Seat(plane, tmp_path, "run", str(file))
-    yield made
-    for seat in made.values():
-        seat.close()
+    try:
+        for name, duration in durations.items():
+            file = folder / f"{name}.yaml"
+            file.write_text(SCENARIO % (plane.place.database, f"{name}_WH", duration), "utf-8")
+            made[name] = Seat(plane, folder, "run", str(file))
+            made[name].wait_for("statement, measurement")
+        yield made
+    finally:
+        for seat in made.values():
+            seat.close()
 
 
-def test_the_terminal_is_given_back_however_a_run_ends_and_whoever_watches(seats, plane, tmp_path):
-    for seat in seats.values():
-        seat.wait_for(ENTER)
-        seat.wait_for("statement, measurement")
-    run_id = re.findall(r"\d{8}-\d{4}-nap-[0-9a-f]+", seats["CTRL_C"].seen)[-1]
+@pytest.fixture
+def interrupted(plane: ControlPlane, tmp_path: Path) -> Iterator[dict[str, Seat]]:
+    yield from seats(plane, tmp_path, KEY="5m", CTRL_C="5m")
+
+
+@pytest.fixture
+def ending(plane: ControlPlane, tmp_path: Path) -> Iterator[dict[str, Seat]]:
+    yield from seats(plane, tmp_path, TERM="5m", END="10s")
+
+
+def check_given_back(ended: dict[str, Seat]) -> None:
+    for seat in ended.values():
+        assert ENTER in seat.seen
+        seat.check_restored()
+        left = COLOUR.sub("", seat.left).replace("\r", "").splitlines()
+        assert any(line.startswith("report: ") and line.endswith("/report.html") for line in left)
+        assert [line for line in left if len(line) > 80 and "/" not in line] == []
+        assert COLOUR.search(seat.left)
+
+
+@pytest.mark.slow
+def test_the_terminal_is_given_back_at_the_end_of_a_run_and_on_sigterm(ending):
+    ending["TERM"].process.send_signal(signal.SIGTERM)
+    assert ending["END"].ended() == 0, COLOUR.sub("", ending["END"].left)
+    assert ending["TERM"].ended() == 143
+    check_given_back(ending)
+
+
+def test_the_terminal_is_given_back_when_a_user_ends_a_run_and_whoever_watches(interrupted, plane, tmp_path):
+    run_id = re.findall(r"\d{8}-\d{4}-nap-[0-9a-f]+", interrupted["CTRL_C"].seen)[-1]
     watch = ("watch", run_id, "-c", "embedded", "--database", plane.place.database)
     by_cron = subprocess.Popen(
         [*PROGRAM, *watch],
@@ -132,30 +156,22 @@ def test_the_terminal_is_given_back_however_a_run_ends_and_whoever_watches(seats
         # The seconds before it was opened come from the tables, so the peak is known, and not only "at least".
         wait_until(lambda: re.search(r"peak \d", watcher.seen), "the peak of the run is known")
         peak = re.findall(r"peak [\d.,]+/s", watcher.seen)[-1]
-        wait_until(lambda: peak in seats["CTRL_C"].seen, f"the run's own view shows {peak!r}, as `watch` does")
+        wait_until(lambda: peak in interrupted["CTRL_C"].seen, f"the run's own view shows {peak!r}, as `watch` does")
         watcher.type("q")
         assert watcher.ended() == 0
         assert f"run {run_id} goes on: RUNNING MEASUREMENT" in watcher.left
         assert by_cron.stderr is not None
         first = by_cron.stderr.readline()
 
-        seats["KEY"].type("\x1a")  # Ctrl-Z: with no shell to continue it, it goes on by itself
-        wait_until(lambda: seats["KEY"].seen.count(ENTER) == 2, "the screen is left and taken again")
-        seats["KEY"].type("q")
-        seats["CTRL_C"].type("\x03")
-        seats["TERM"].process.send_signal(signal.SIGTERM)
+        interrupted["KEY"].type("\x1a")  # Ctrl-Z: with no shell to continue it, it goes on by itself
+        wait_until(lambda: interrupted["KEY"].seen.count(ENTER) == 2, "the screen is left and taken again")
+        interrupted["KEY"].type("q")
+        interrupted["CTRL_C"].type("\x03")
 
-        assert seats["END"].ended() == 0, COLOUR.sub("", seats["END"].left)
-        assert seats["KEY"].ended() == 130
-        assert seats["CTRL_C"].ended() == 130
-        assert seats["TERM"].ended() == 143
-        for seat in (*seats.values(), watcher):
-            seat.check_restored()
-        for seat in seats.values():
-            left = COLOUR.sub("", seat.left).replace("\r", "").splitlines()
-            assert any(line.startswith("report: ") and line.endswith("/report.html") for line in left)
-            assert [line for line in left if len(line) > 80 and "/" not in line] == []
-            assert COLOUR.search(seat.left)
+        assert interrupted["KEY"].ended() == 130
+        assert interrupted["CTRL_C"].ended() == 130
+        check_given_back(interrupted)
+        watcher.check_restored()
         said, told = by_cron.communicate(timeout=PATIENCE_S)
         assert f"{run_id} RUNNING MEASUREMENT" in first
         assert "\x1b" not in first + told

@@ -69,6 +69,7 @@ def assert_complete(summary: dict[str, Any]) -> None:
     assert [one["succeeded"] > 0 for one in summary["worker_results"]] == [True, True]
 
 
+@pytest.mark.slow
 def test_workers_as_programs_read_the_password_of_the_server(folder: Path) -> None:
     run = started(folder, "subprocess")
     try:

@@ -95,7 +95,7 @@ def bench(server: EmbeddedServer, tmp_path: Path) -> Iterator[Bench]:
 
 def marked(mode: str, fault: Fault) -> Any:
     """Every fault whose rule no other test of real processes holds runs every time."""
-    held_elsewhere = fault in (suspend, drop_sessions) or mode == "rate"  # test_pauses.py, test_worker_faults.py
+    held_elsewhere = fault is not terminate  # test_pauses.py, test_worker_faults.py, test_delivered_load.py
     marks = [pytest.mark.slow] if held_elsewhere else []
     return pytest.param(mode, fault, id=f"{mode}, {fault.__name__}", marks=marks)
 

@@ -68,6 +68,7 @@ def test_how_a_worker_starts(stage: Stage) -> None:
     assert late.seen().of(Phase.MEASUREMENT).seconds < 300  # what was left of ten minutes that began long ago
 
 
+@pytest.mark.slow
 def test_how_many_connections_a_worker_opens(stage: Stage) -> None:
     shared = stage.run({"connections": 5}, workers=3)
     little = stage.run({"connections": 1}, workers=2)

@@ -131,6 +131,7 @@ def _nothing_is_left(worker: Worker, stage: Stage, sessions: int) -> None:
 # --- 0: an orderly end, before there was any load --------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_waiting_worker_obeys_every_way_to_end(stage: Stage) -> None:
     runs = {name: stage.run() for name in ("STOP", "CANCELLING", "STOPPING", "FAILED", "SIGTERM", "TERMINAL")}
     other = stage.run({"connections": 4}, workers=2)
@@ -165,6 +166,7 @@ def test_a_waiting_worker_obeys_every_way_to_end(stage: Stage) -> None:
 # --- 1: configuration ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_what_cannot_work_ends_with_1_and_says_why(stage: Stage) -> None:
     refused = stage.run(statements=[NAP, {"name": "broken", "kind": "read", "sql": "SELECT NOTHERE FROM KV"}])
     strange = stage.run(workers=2)

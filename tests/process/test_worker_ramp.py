@@ -48,6 +48,7 @@ class Moved:
         return self.first + (self.last - self.first) * part
 
 
+@pytest.mark.slow
 def test_clients_follow_the_line_up_and_down(stage: Stage) -> None:
     run = stage.run({"connections": 64}, statements=[NAP], target={"warehouse": WAREHOUSE})
     worker = run.started()

@@ -156,7 +156,7 @@ def longer_than(histogram: Histogram, limit_ns: int) -> int:
     "load",
     [
         {"mode": "rate", "rate": f"{RATE}/s", "arrival": "uniform", "max_connections": CLIENTS},
-        {"mode": "concurrency", "connections": CLIENTS},
+        pytest.param({"mode": "concurrency", "connections": CLIENTS}, marks=pytest.mark.slow),
     ],
     ids=["open", "closed"],
 )

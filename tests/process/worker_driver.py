@@ -60,6 +60,8 @@ GET = {
 }
 NAP = {"name": "nap", "kind": "read", "sql": "SELECT SYSTEM$WAIT(20, 'MILLISECONDS')"}
 
+WAREHOUSE = "STAGE_WH"
+
 _numbers = itertools.count(1)
 
 
@@ -211,7 +213,12 @@ class Led:
             "version": 1,
             "name": "t",
             "connection": "embedded",
-            "target": {"database": stage.database, "schema": "PUBLIC", **sections.pop("target", {})},
+            "target": {
+                "warehouse": WAREHOUSE,
+                "database": stage.database,
+                "schema": "PUBLIC",
+                **sections.pop("target", {}),
+            },
             "prepare": {"tables": [{"name": "KV", "type": "existing"}]},
             "workload": {"statements": sections.pop("statements", [NAP])},
             "load": {"workers": workers, **load},
@@ -372,7 +379,8 @@ def adds_up(window: WindowResult) -> bool:
 
 
 def staged(server: EmbeddedServer, **more: Any) -> Iterator[Stage]:
-    """For a fixture."""
+    """For a fixture. Statements take 20 ms: clients that wait for answers leave the processor to others."""
+    server.model(WAREHOUSE, service_time="20ms")
     stage = Stage(server, **more)
     try:
         yield stage

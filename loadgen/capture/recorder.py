@@ -223,12 +223,12 @@ class CaptureFilter:
             return LeftOutReason.FILTERED
         return None if _is(self.database, row.database) else LeftOutReason.OTHER_DATABASE
 
-    def document(self) -> dict[str, str]:
+    def document(self, *, hide_names: bool = False) -> dict[str, str]:
         """As capture.json has it: what was asked for, without a user's name or a tag."""
         found = {
             **({"user": "one"} if self.user else {}),
-            **({"role": self.role} if self.role else {}),
-            **({"database": self.database} if self.database else {}),
+            **({"role": "one" if hide_names else self.role} if self.role else {}),
+            **({"database": "one" if hide_names else self.database} if self.database else {}),
             **({"tag": "a part of it"} if self.tag else {}),
             **({"kinds": ", ".join(sorted(self.kinds))} if self.kinds else {}),
             **({"min_ms": f"{self.min_ms:g}"} if self.min_ms is not None else {}),
@@ -515,13 +515,14 @@ class CaptureRecorder:
         options = self.options
         start_ms = totals.start_ms or 0.0
         asked = {"from": _text(options.start), "to": _text(options.end)}
+        filters = options.filters.document(hide_names=options.hide_names)
         return CaptureManifest(
             created_at=datetime.now(UTC).isoformat(timespec="seconds"),
-            source=options.source,
+            source="a source whose name is hidden" if options.hide_names else options.source,
             span_from=moment_text(start_ms),
             span_to=moment_text(totals.end_ms),
             span_ms=round(totals.end_ms - start_ms, 3),
-            filters={name: text for name, text in asked.items() if text is not None} | options.filters.document(),
+            filters={name: text for name, text in asked.items() if text is not None} | filters,
             pseudonyms=not options.keep_values,
             names_hidden=options.hide_names,
             statements=totals.statements,

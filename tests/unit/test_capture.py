@@ -56,7 +56,7 @@ def row(text: str = "SELECT 1", at_s: float = 0.0, *, session: int = 1, ms: floa
 
 
 def recorder(folder: Path, *, arguments: dict[str, str] | None = None, **options: Any) -> CaptureRecorder:
-    made = CaptureOptions(source="a test", **options)
+    made = CaptureOptions(**({"source": "a test"} | options))
     return CaptureRecorder(folder, made, arguments or {})
 
 

@@ -3,6 +3,7 @@ history lacks, and a lost connection."""
 
 from __future__ import annotations
 
+import gzip
 import json
 import threading
 from collections.abc import Iterator
@@ -38,6 +39,18 @@ def test_statements_of_other_databases_have_a_reason(tmp_path):
     assert (manifest.statements, manifest.left_out["other_database"], manifest.left_out["filtered"]) == (2, 3, 0)
     both = captured(tmp_path / "both", rows, filters=CaptureFilter(database="a", user="other"))
     assert (both.statements, both.left_out["other_database"], both.left_out["filtered"]) == (1, 1, 3)
+
+
+def test_no_name_is_left_in_any_file_of_a_capture_with_hidden_names(tmp_path):
+    rows = [row("SELECT * FROM payroll_db.hr.payroll_people", role="PAYROLL_ROLE", database="PAYROLL_DB")]
+    filters = CaptureFilter(role="PAYROLL_ROLE", database="PAYROLL_DB")
+
+    manifest = captured(tmp_path / "made", rows, filters=filters, source="warehouse PAYROLL_WH", hide_names=True)
+
+    assert manifest.filters == {"role": "one", "database": "one"}
+    for path in (tmp_path / "made").iterdir():
+        text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        assert b"payroll" not in text.lower(), path.name
 
 
 def test_a_span_without_statements_is_told_and_leaves_no_capture(tmp_path):

@@ -38,7 +38,6 @@ from loadgen.model.run import RUN_TRANSITIONS, Phase, RunStatus
 from loadgen.report.summary import RunFacts, summarize
 from loadgen.results.stored_summary import read_result
 from loadgen.rules.client_health import judge_client
-from loadgen.rules.liveness import WorkerHealth
 from loadgen.rules.plan import plan_run
 from loadgen.rules.thresholds import check_thresholds
 from loadgen.rules.validity import Delivered, Evidence, RunVerdict, invalid_reasons
@@ -72,7 +71,7 @@ from orchestrator.run_result import (
     worker_results,
 )
 from orchestrator.spawn.containers import remove_job, runs_containers
-from orchestrator.worker_health import WorkerView, assess_workers
+from orchestrator.worker_health import WorkerHealth, WorkerView, assess_workers
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,6 @@ plan             windows and targets of a run, and the load that they plan
 scenario_plan    what `validate --plan` and `doctor` show before a run: phases, shares, workers, cost
 find_max         the search for the largest number of connections that holds: its cap, the next level, the answer
 find_max_step    the verdict of one step of the search
-liveness         whether a worker is alive, stale or dead
 thresholds       thresholds against what was measured
 client_health    whether the client, not the server, limited the result
 validity         whether a run is valid, and its verdict and exit code; how much of the planned load was delivered

@@ -18,9 +18,8 @@ from loadgen.metrics.tally import ErrorKey, ErrorTally, StatementTally, Tally, T
 from loadgen.metrics.window import MergedWindows, WindowResult, merge
 from loadgen.model.counts import Counts, ErrorCategory
 from loadgen.model.run import Phase, WorkerStatus
-from loadgen.rules.liveness import WorkerHealth
 from orchestrator.spawn.spawner import ProcessEnd
-from orchestrator.worker_health import WorkerView
+from orchestrator.worker_health import WorkerHealth, WorkerView
 
 MS = 1_000_000
 

@@ -11,13 +11,13 @@ from typing import Any
 from loadgen.clock import ServerTime, _server_ns
 from loadgen.metrics.connections import ConnectionMeter
 from loadgen.rules import validity, window_timing
-from loadgen.rules.liveness import LivenessTracker
 from loadgen.rules.validity import Key, Portion, delivered_connections
 from loadgen.scenario.model import OnWorkerLoss
 from loadgen.worker.collector import MetricsCollector
 from orchestrator import leader, run_result
 from orchestrator.lifecycle import LifecycleState, RunPolicy
 from orchestrator.warehouse import WarehousePoller
+from orchestrator.worker_health import LivenessTracker
 
 
 class Rule(StrEnum):

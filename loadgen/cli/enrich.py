@@ -82,14 +82,13 @@ def _enrich(
     session: ControlSession, patience: RetryPolicy, name: str, *, wait: bool, hybrid: bool
 ) -> tuple[EnrichmentResult, RunRecord | None]:
     from loadgen.cli.report import update_stored_summary
-    from loadgen.control import run_lookup
     from loadgen.control.tables import run_status
     from loadgen.report.summary import with_enrichment
     from loadgen.scenario.frozen import thaw
     from loadgen.scenario.model import EnrichmentMode
     from orchestrator.enrich import EnrichmentOptions, enrich_run
 
-    run = run_lookup.find_run(session, patience, name)
+    run = run_status.find_run(session, patience, name)
     if not run.status.is_terminal:
         raise Busy(
             f"run {run.run_id} is still {run.status}: its statements are logged when it ends",
@@ -211,18 +210,18 @@ def upload(
 
 def _named(place: ControlPlaneLocation, name: str) -> str:
     """`latest` is what the tables say; anything else is looked for on this machine."""
-    from loadgen.control import run_lookup
     from loadgen.control.session import ControlSession
+    from loadgen.control.tables import run_status
     from loadgen.snowflake.session import RetryPolicy
 
-    if not run_lookup.is_latest(name):
+    if not run_status.is_latest(name):
         return name
 
     def look() -> str:
         session = ControlSession(place, role="upload")
         try:
             patience = RetryPolicy(stop=threading.Event(), attempts=ATTEMPTS, note=_note)
-            return run_lookup.find_run(session, patience, name).run_id
+            return run_status.find_run(session, patience, name).run_id
         finally:
             session.close()
 

@@ -24,12 +24,11 @@ loopback HTTP only. Only this package uses asyncio.
 
     engine               runs a statement from its text to its result
     transactions         running statements, transactions, locks
-    warehouse            slots and queues of warehouses
-    warehouse_properties  settings of warehouses; credits of warehouses, WAREHOUSE_METERING_HISTORY
+    warehouse            settings of warehouses, their slots and queues; credits, WAREHOUSE_METERING_HISTORY
     performance_model    speed, resume, cold cache and scale-out of warehouses; distributions of time, and a precise
                          timer
-    account_usage        QUERY_HISTORY and AGGREGATE_QUERY_HISTORY of SNOWFLAKE.ACCOUNT_USAGE
-    statement_history    the record of every statement, QUERY_HISTORY
+    statement_history    the record of every statement, QUERY_HISTORY; QUERY_HISTORY and AGGREGATE_QUERY_HISTORY of
+                         SNOWFLAKE.ACCOUNT_USAGE
     catalog              databases, schemas, tables and views
     container_services   jobs of Snowpark Container Services, recorded
 

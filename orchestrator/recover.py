@@ -40,8 +40,7 @@ from loadgen.results.stored_summary import read_result
 from loadgen.rules.client_health import judge_client
 from loadgen.rules.plan import plan_run
 from loadgen.rules.thresholds import check_thresholds
-from loadgen.rules.validity import Delivered, Evidence, RunVerdict, invalid_reasons
-from loadgen.rules.window_timing import judge_timing
+from loadgen.rules.validity import Delivered, Evidence, RunVerdict, invalid_reasons, judge_timing
 from loadgen.scenario.frozen import thaw
 from loadgen.scenario.model import Scenario
 from loadgen.snowflake.session import RetryPolicy, is_retryable_soon

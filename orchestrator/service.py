@@ -28,12 +28,12 @@ from loadgen.rules.validity import (
     Delivered,
     Evidence,
     invalid_reasons,
+    judge_timing,
     login_warnings,
     overload_warnings,
     surplus_warnings,
     undecided,
 )
-from loadgen.rules.window_timing import judge_timing
 from loadgen.scenario.frozen import freeze, template_id, thaw
 from loadgen.scenario.model import Scenario
 from loadgen.snowflake.session import RetryPolicy

@@ -230,7 +230,7 @@ def _named(place: ControlPlaneLocation, name: str) -> str:
 
 
 def _own_spool() -> Path:
-    from loadgen.worker.spool import spool_folder
+    from loadgen.worker.flush import spool_folder
 
     return spool_folder()
 
@@ -243,7 +243,7 @@ def _spools(output_dir: Path) -> list[Path]:
 def _found(run: str, spools: list[Path]) -> tuple[str, list[Path]]:
     """The run that is meant, and its folders."""
     from loadgen.worker.arguments import is_id
-    from loadgen.worker.spool import spool_folders_by_run
+    from loadgen.worker.flush import spool_folders_by_run
 
     if not is_id(run):
         raise UsageError(
@@ -264,8 +264,8 @@ def _upload(
     from loadgen.control.session import ControlSession
     from loadgen.report.summary import with_unstored
     from loadgen.snowflake.session import RetryPolicy
-    from loadgen.worker.spool import hold
-    from loadgen.worker.spool import upload as store
+    from loadgen.worker.flush import hold
+    from loadgen.worker.flush import upload as store
 
     patience = RetryPolicy(stop=threading.Event(), attempts=ATTEMPTS, note=_note)
     session = ControlSession(place, role="upload")

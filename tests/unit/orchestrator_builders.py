@@ -12,8 +12,7 @@ from loadgen.metrics.connections import ConnectionTime
 from loadgen.metrics.histogram import EMPTY, Histogram
 from loadgen.metrics.interval import MeasuredCounts
 from loadgen.metrics.live_metrics import LiveMetrics, write_live
-from loadgen.metrics.outcome import Outcome
-from loadgen.metrics.recorder import WindowState
+from loadgen.metrics.recorder import Outcome, WindowState
 from loadgen.metrics.tally import ErrorKey, ErrorTally, StatementTally, Tally, Times
 from loadgen.metrics.window import MergedWindows, WindowResult, merge
 from loadgen.model.counts import Counts, ErrorCategory

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from loadgen.metrics.connections import ConnectionFailure, ReconnectReason
 from loadgen.metrics.live_metrics import read_live, write_live
-from loadgen.metrics.logins import ConnectionFailure, ReconnectReason
 from loadgen.metrics.window import WindowResult
 from loadgen.model.run import Phase, WorkerStatus, worker_share
 from loadgen.rules.plan import RunPlan, plan_run, planned_connection_ms

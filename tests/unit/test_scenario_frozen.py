@@ -24,7 +24,7 @@ from loadgen.scenario.frozen import (
 )
 from loadgen.scenario.model import WorkerProfile, with_workers, workers_of
 from loadgen.scenario.read import parse_scenario, portable_text
-from loadgen.workload import split
+from loadgen.workload import generator
 from tests.unit.test_scenario_fuzz import ENVIRON, RELAXED, damaged, scenario_data
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -299,7 +299,7 @@ def test_workers_are_settled_before_freezing():
 
 @given(st.integers(0, 10_000), st.integers(1, 100))
 def test_the_plan_splits_as_the_workload_does(total, workers):
-    assert tuple(worker_share(total, worker, workers) for worker in range(workers)) == split.shares(total, workers)
+    assert tuple(worker_share(total, worker, workers) for worker in range(workers)) == generator.shares(total, workers)
 
 
 def test_reading_a_stored_scenario_needs_no_yaml_reader():

@@ -24,8 +24,8 @@ from loadgen.scenario.settings import ConnectionPolicy
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
 from loadgen.threads import ThreadDied
 from loadgen.worker import client, client_pool, collector, ramp_controller, sessions, startup, worker
+from loadgen.worker.flush import SPOOL_VARIABLE
 from loadgen.worker.heartbeat import identity_of
-from loadgen.worker.spool import SPOOL_VARIABLE
 from orchestrator import enrich, warehouse, worker_health
 from orchestrator.aggregation import RunSnapshot
 from orchestrator.recover import RecoveredRun

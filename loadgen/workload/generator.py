@@ -30,11 +30,6 @@ from loadgen.workload.random_bits import VALUES, RandomBits
 # --- One total over many workers: orchestrator and workers compute shares here, so they agree ------------------------
 
 
-def shares(total: int, count: int) -> tuple[int, ...]:
-    """All parts of `total`."""
-    return tuple(worker_share(total, index, count) for index in range(count))
-
-
 def shard_of(worker: int, total_partitions: int) -> int:
     """The partition that a worker is responsible for."""
     if total_partitions < 1:

@@ -23,13 +23,12 @@ from loadgen.metrics.recorder import WindowState
 from loadgen.metrics.tally import StatementTally, Tally
 from loadgen.metrics.window import ALL_STATEMENTS, MergedWindows, WindowResult, WindowRow, merge
 from loadgen.model.run import Phase
-from loadgen.rules.liveness import WorkerHealth
 from loadgen.rules.thresholds import Checked
 from loadgen.scenario.model import Threshold
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.values import dataclass
 from orchestrator.lifecycle import RunEnding
-from orchestrator.worker_health import WorkerView
+from orchestrator.worker_health import WorkerHealth, WorkerView
 
 BACKFILL_PERIOD_S = 5.0  # snapshots are stored every few seconds
 CLOCK_SKEW_MAX_S = 60.0  # by which the clocks of workers and server may differ

@@ -14,7 +14,7 @@ from typing import Any
 
 from loadgen.control.session import ParsedRows
 from loadgen.control.tables.find_max_step_history import StepRecord
-from loadgen.metrics.percentile import PERCENTILES
+from loadgen.metrics.histogram import PERCENTILES
 from loadgen.metrics.tally import StatementTally
 from loadgen.metrics.window import MergedWindows, WindowResult, merge
 from loadgen.model.run import Phase

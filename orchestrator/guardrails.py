@@ -15,13 +15,12 @@ from loadgen.metrics.window import MergedWindows
 from loadgen.model.run import RunStatus
 from loadgen.model.threshold import ThresholdMetric
 from loadgen.rules.client_health import ClientHealth
-from loadgen.rules.liveness import WorkerHealth
 from loadgen.rules.thresholds import Checked, check_threshold, check_thresholds, compare, has_failed, is_worse
 from loadgen.scenario.model import Threshold
 from loadgen.scenario.settings import GuardrailAction, GuardrailSettings, TimingSettings
 from orchestrator.aggregation import RunAggregator
 from orchestrator.lifecycle import RunEnding
-from orchestrator.worker_health import WorkerView
+from orchestrator.worker_health import WorkerHealth, WorkerView
 
 WAREHOUSE_UNSEEN_MAX_S = 60.0  # a warehouse may grow meanwhile, and its cost would not be seen
 CONSECUTIVE_BREACHES = 3  # looks in a row; one busy second is no trend

@@ -31,7 +31,6 @@ from loadgen.errors import RunFailed
 from loadgen.log import event
 from loadgen.model.event import Stop
 from loadgen.model.run import Phase, RunStatus
-from loadgen.rules.liveness import LivenessTracker
 from loadgen.rules.plan import RunPlan, plan_run
 from loadgen.scenario.model import Scenario
 from loadgen.snowflake.session import RetryPolicy
@@ -62,7 +61,13 @@ from orchestrator.lifecycle import (
 )
 from orchestrator.spawn.spawner import ProcessEnd, Spawner
 from orchestrator.warehouse import WarehousePoller
-from orchestrator.worker_health import LiveMetricsReader, ReplacementTracker, WorkerView, assess_workers
+from orchestrator.worker_health import (
+    LiveMetricsReader,
+    LivenessTracker,
+    ReplacementTracker,
+    WorkerView,
+    assess_workers,
+)
 
 Result = TypeVar("Result")
 

@@ -38,11 +38,9 @@ from loadgen.model.run import RUN_TRANSITIONS, Phase, RunStatus
 from loadgen.report.summary import RunFacts, summarize
 from loadgen.results.stored_summary import read_result
 from loadgen.rules.client_health import judge_client
-from loadgen.rules.liveness import WorkerHealth
 from loadgen.rules.plan import plan_run
 from loadgen.rules.thresholds import check_thresholds
-from loadgen.rules.validity import Delivered, Evidence, RunVerdict, invalid_reasons
-from loadgen.rules.window_timing import judge_timing
+from loadgen.rules.validity import Delivered, Evidence, RunVerdict, invalid_reasons, judge_timing
 from loadgen.scenario.frozen import thaw
 from loadgen.scenario.model import Scenario
 from loadgen.snowflake.session import RetryPolicy, is_retryable_soon
@@ -72,7 +70,7 @@ from orchestrator.run_result import (
     worker_results,
 )
 from orchestrator.spawn.containers import remove_job, runs_containers
-from orchestrator.worker_health import WorkerView, assess_workers
+from orchestrator.worker_health import WorkerHealth, WorkerView, assess_workers
 
 log = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ from loadgen.control.tables.run_control_events import PastEvent
 from loadgen.control.tables.run_status import Run
 from loadgen.control.tables.test_results import ResultRow
 from loadgen.errors import LoadgenError
+from loadgen.metrics.connections import ConnectionFailure, LoginCounts, ReconnectReason, failure_data, read_logins
 from loadgen.metrics.json_fields import JsonFields
-from loadgen.metrics.logins import ConnectionFailure, LoginCounts, ReconnectReason, failure_data, read_logins
 from loadgen.metrics.window import ClientResourceUse, MergedWindows, WindowResult, WindowRow, merge, window_discrepancy
 from loadgen.model.counts import UserSessionCounts
 from loadgen.model.event import SetPhase

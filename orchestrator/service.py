@@ -24,17 +24,16 @@ from loadgen.model.run import RUN_TRANSITIONS, Phase, RunStatus
 from loadgen.report.summary import RunFacts, enrichment_document, summarize
 from loadgen.results.stored_summary import read_result
 from loadgen.rules.client_health import judge_client
-from loadgen.rules.liveness import WorkerHealth
 from loadgen.rules.validity import (
     Delivered,
     Evidence,
     invalid_reasons,
+    judge_timing,
     login_warnings,
     overload_warnings,
     surplus_warnings,
     undecided,
 )
-from loadgen.rules.window_timing import judge_timing
 from loadgen.scenario.frozen import freeze, template_id, thaw
 from loadgen.scenario.model import Scenario
 from loadgen.snowflake.session import RetryPolicy
@@ -71,6 +70,7 @@ from orchestrator.run_result import (
 )
 from orchestrator.spawn.spawner import Spawner, terminate_gracefully, worker_orders
 from orchestrator.warehouse import CreditMeter, WarehousePoller, target_warehouse
+from orchestrator.worker_health import WorkerHealth
 
 log = logging.getLogger(__name__)
 

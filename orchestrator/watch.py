@@ -9,7 +9,6 @@ from datetime import datetime
 from typing import Any
 
 from loadgen.clock import Clock
-from loadgen.control import run_lookup
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlFailed, ControlSession, RowUnreadable
 from loadgen.control.tables import (
@@ -118,7 +117,7 @@ class WatchJob:
 
     def _watch(self, session: ControlSession) -> None:
         patience = RetryPolicy(stop=self.stop, attempts=ATTEMPTS, clock=self.clock, note=self._note)
-        run = run_lookup.find_run(session, patience, self.name)
+        run = run_status.find_run(session, patience, self.name)
         config = patience.call(lambda: run_status.read_config(session, run.run_id))
         self.scenario = thaw(config or "", None)
         looker = _Looker(session, self.scenario, run.run_id, self.clock, self.history)

@@ -287,10 +287,6 @@ class CaptureRecorder:
         self._templates = self._known_templates()
         self._new_templates: list[str] = []
 
-    @property
-    def is_resumed(self) -> bool:
-        return bool(self._state["parts"])
-
     def _begun(self, options: CaptureOptions, arguments: Mapping[str, str]) -> dict[str, Any]:
         path = self._unfinished / "state.json"
         try:

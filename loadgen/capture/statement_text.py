@@ -25,9 +25,19 @@ from sqlglot.dialects.snowflake import Snowflake
 from sqlglot.errors import SqlglotError
 from sqlglot.tokenizer_core import TokenType
 
-from loadgen.capture.hidden_names import KEPT_NAMES, name_parts, path_keys, plain_names
 from loadgen.capture.pseudonyms import KEY_BYTES, REMEMBERED_WORDS, SECRET, Pseudonyms, Scalar
-from loadgen.capture.sql_pieces import LITERALS, SqlPiece, cut, pieces_of, quoted, value_of
+from loadgen.capture.sql_pieces import (
+    KEPT_NAMES,
+    LITERALS,
+    SqlPiece,
+    cut,
+    name_parts,
+    path_keys,
+    pieces_of,
+    plain_names,
+    quoted,
+    value_of,
+)
 from loadgen.model.capture import LeftOutReason, RecordedStatement, StatementRole
 from loadgen.values import dataclass
 

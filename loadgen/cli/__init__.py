@@ -8,8 +8,7 @@ run               `loadgen run`: follows the job, passes on signals, writes the 
 run_screen        the display of `run` and `watch`: the live view, or lines
 capture           `loadgen capture`
 watch             `loadgen watch`; `loadgen stop`
-recover           `loadgen runs recover`
-runs              `loadgen runs`
+runs              `loadgen runs`, with `runs recover`
 status            `loadgen status`, and how a run is shown
 report            `loadgen report`, and the files of a run
 compare           `loadgen compare`; `loadgen trend`

@@ -82,14 +82,13 @@ def _enrich(
     session: ControlSession, patience: RetryPolicy, name: str, *, wait: bool, hybrid: bool
 ) -> tuple[EnrichmentResult, RunRecord | None]:
     from loadgen.cli.report import update_stored_summary
-    from loadgen.control import run_lookup
     from loadgen.control.tables import run_status
     from loadgen.report.summary import with_enrichment
     from loadgen.scenario.frozen import thaw
     from loadgen.scenario.model import EnrichmentMode
     from orchestrator.enrich import EnrichmentOptions, enrich_run
 
-    run = run_lookup.find_run(session, patience, name)
+    run = run_status.find_run(session, patience, name)
     if not run.status.is_terminal:
         raise Busy(
             f"run {run.run_id} is still {run.status}: its statements are logged when it ends",
@@ -211,18 +210,18 @@ def upload(
 
 def _named(place: ControlPlaneLocation, name: str) -> str:
     """`latest` is what the tables say; anything else is looked for on this machine."""
-    from loadgen.control import run_lookup
     from loadgen.control.session import ControlSession
+    from loadgen.control.tables import run_status
     from loadgen.snowflake.session import RetryPolicy
 
-    if not run_lookup.is_latest(name):
+    if not run_status.is_latest(name):
         return name
 
     def look() -> str:
         session = ControlSession(place, role="upload")
         try:
             patience = RetryPolicy(stop=threading.Event(), attempts=ATTEMPTS, note=_note)
-            return run_lookup.find_run(session, patience, name).run_id
+            return run_status.find_run(session, patience, name).run_id
         finally:
             session.close()
 
@@ -231,7 +230,7 @@ def _named(place: ControlPlaneLocation, name: str) -> str:
 
 
 def _own_spool() -> Path:
-    from loadgen.worker.spool import spool_folder
+    from loadgen.worker.flush import spool_folder
 
     return spool_folder()
 
@@ -244,7 +243,7 @@ def _spools(output_dir: Path) -> list[Path]:
 def _found(run: str, spools: list[Path]) -> tuple[str, list[Path]]:
     """The run that is meant, and its folders."""
     from loadgen.worker.arguments import is_id
-    from loadgen.worker.spool import spool_folders_by_run
+    from loadgen.worker.flush import spool_folders_by_run
 
     if not is_id(run):
         raise UsageError(
@@ -265,8 +264,8 @@ def _upload(
     from loadgen.control.session import ControlSession
     from loadgen.report.summary import with_unstored
     from loadgen.snowflake.session import RetryPolicy
-    from loadgen.worker.spool import hold
-    from loadgen.worker.spool import upload as store
+    from loadgen.worker.flush import hold
+    from loadgen.worker.flush import upload as store
 
     patience = RetryPolicy(stop=threading.Event(), attempts=ATTEMPTS, note=_note)
     session = ControlSession(place, role="upload")

@@ -33,8 +33,7 @@ from loadgen.model.warehouse import IDLE_POLL_S, look_credits_per_day
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.units import counted, format_duration_s
 from orchestrator.nightly.attempt import LOADGEN_COMMAND
-from orchestrator.nightly.pool import AT_ONCE, PoolManager, RunnerProcess, serve_manager
-from orchestrator.nightly.pool_size import PollPace, PoolRules
+from orchestrator.nightly.pool import AT_ONCE, PollPace, PoolManager, PoolRules, RunnerProcess, serve_manager
 from orchestrator.nightly.queue_maintenance import QueueMaintenance, notify_unclaimed_runs
 from orchestrator.nightly.queued_scenario import HostPermissions, default_connection
 from orchestrator.nightly.runner import Runner, RunnerSettings, capabilities, runner_identity
@@ -133,7 +132,7 @@ def run(
     on stderr.
     """
     from loadgen.cli.options import embedded_server_if_needed, resolve_target
-    from orchestrator.nightly.pool_size import PoolRules
+    from orchestrator.nightly.pool import PoolRules
     from orchestrator.run_folder import make_runs_folder
 
     rules = PoolRules(

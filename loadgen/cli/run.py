@@ -143,7 +143,7 @@ def job_roles() -> JobRoles:
     """What the orchestrator needs of the worker, the embedded server and the terminal."""
     from loadgen.cli.worker import run_child
     from loadgen.embedded.client import warehouse_model
-    from loadgen.worker.spool import SPOOL_VARIABLE, UnsentRows, keep, spooled
+    from loadgen.worker.flush import SPOOL_VARIABLE, UnsentRows, keep, spooled
     from orchestrator.job import JobRoles, SpoolAccess
 
     spool = SpoolAccess(

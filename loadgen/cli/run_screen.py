@@ -18,7 +18,6 @@ from loadgen.clock import Clock
 from loadgen.log import event
 from loadgen.report.experiment_progress import ExperimentStatus
 from loadgen.report.records import WorkerSecond
-from loadgen.rules.liveness import WorkerHealth
 from loadgen.scenario.model import Scenario
 from loadgen.scenario.settings import SpawnerKind
 from loadgen.tui.draw import clock as as_clock
@@ -30,7 +29,7 @@ from loadgen.tui.terminal import LiveScreen, is_usable
 from loadgen.units import NS_PER_S, counted
 from orchestrator.aggregation import RunSnapshot
 from orchestrator.job import JobStatus
-from orchestrator.worker_health import WorkerView
+from orchestrator.worker_health import WorkerHealth, WorkerView
 
 LINE_S = 9.8  # a little less than ten, as it is looked at ten times a second: never more than ten without a line
 LINE_MAX = 1_000  # characters

@@ -45,9 +45,8 @@ if TYPE_CHECKING:
     from loadgen.control.tables.schedules import NewSchedule, ScheduleRow
     from loadgen.model.nightly import Overlap
     from loadgen.snowflake.session import RetryPolicy
-    from orchestrator.nightly.next_look import NextLookFile
     from orchestrator.nightly.queue_maintenance import UnclaimedRun
-    from orchestrator.nightly.scheduler import SchedulerPass
+    from orchestrator.nightly.scheduler import NextLookFile, SchedulerPass
 
 SHOWN_FIRES = 10
 NEXT_MAX = 1_000
@@ -320,7 +319,7 @@ def tick(quiet: bool, idle_poll: str, output: str, **given: Any) -> None:
 
 def _next_look(place: ControlPlaneLocation) -> NextLookFile | None:
     """None: looks cost nothing on an embedded control plane."""
-    from orchestrator.nightly.next_look import NextLookFile, place_key
+    from orchestrator.nightly.scheduler import NextLookFile, place_key
 
     return None if leads_to_embedded(place.connection) else NextLookFile(place_key(place))
 

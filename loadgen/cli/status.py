@@ -11,7 +11,6 @@ import click
 
 from loadgen.cli.common import echo
 from loadgen.cli.options import control_options, format_option, with_control_session
-from loadgen.control import run_lookup
 from loadgen.control.session import ControlSession, ParsedRows, RowUnreadable
 from loadgen.control.tables import run_leases, run_status, worker_heartbeats
 from loadgen.control.tables.run_leases import LeaseHolder
@@ -73,7 +72,7 @@ class RunDetails:
 
 def look(session: ControlSession, patience: RetryPolicy, name: str) -> RunDetails:
     """The run of that name."""
-    run = run_lookup.find_run(session, patience, name)
+    run = run_status.find_run(session, patience, name)
     summary, problem = _summary(session, patience, run.run_id) if run.status.is_terminal else (None, None)
     return RunDetails(
         run=run,

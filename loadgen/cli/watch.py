@@ -186,10 +186,10 @@ def stop(
 
 
 def _ask(session: ControlSession, patience: RetryPolicy, name: str, why: str | None) -> StopRequest:
-    from loadgen.control import run_lookup
+    from loadgen.control.tables import run_status
     from orchestrator.service import OrchestratorService
 
-    run_id = run_lookup.find_run(session, patience, name).run_id
+    run_id = run_status.find_run(session, patience, name).run_id
     service = OrchestratorService(session.place, open_session=lambda _: session, patience=patience)
     return service.stop_run(run_id, by=user_and_host(), why=why)
 

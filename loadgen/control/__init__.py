@@ -5,7 +5,6 @@ session           statements by name on one reconnecting session; appending to s
                   records; foreign texts and JSON made storable; the SQL, by name, from schemas/queries
 lease             keeping a lease, in a dedicated thread
 process_identity  which process holds something, and whether it has ended
-run_lookup        a run by id, unique prefix or `latest`
 tables/           one module per table
 setup/            creating and updating the tables; grants
 

@@ -22,19 +22,17 @@ loopback HTTP only. Only this package uses asyncio.
     session              sessions, their parameters and transactions
     threads              runs long work beside the event loop
 
-    engine               runs a statement from its text to its result
+    engine               runs a statement from its text to its result; PostgreSQL's records as a result
     transactions         running statements, transactions, locks
-    warehouse            slots and queues of warehouses
-    warehouse_properties  settings of warehouses; credits of warehouses, WAREHOUSE_METERING_HISTORY
+    warehouse            settings of warehouses, their slots and queues; credits, WAREHOUSE_METERING_HISTORY
     performance_model    speed, resume, cold cache and scale-out of warehouses; distributions of time, and a precise
                          timer
-    account_usage        QUERY_HISTORY and AGGREGATE_QUERY_HISTORY of SNOWFLAKE.ACCOUNT_USAGE
-    statement_history    the record of every statement, QUERY_HISTORY
+    statement_history    the record of every statement, QUERY_HISTORY; QUERY_HISTORY and AGGREGATE_QUERY_HISTORY of
+                         SNOWFLAKE.ACCOUNT_USAGE
     catalog              databases, schemas, tables and views
     container_services   jobs of Snowpark Container Services, recorded
 
     backend_pool         connections to PostgreSQL
-    records              PostgreSQL's records as a result
     result               results, and the memory that they take; Snowflake's data types
     sql_errors           Snowflake's errors
     postgres_names       Snowflake's names in PostgreSQL

@@ -24,8 +24,7 @@ from loadgen.embedded.postgres_names import SNOWFLAKE_NAME_LENGTH
 from loadgen.embedded.result import is_number
 from loadgen.embedded.sql_errors import SqlError
 from loadgen.embedded.transactions import Executor
-from loadgen.embedded.warehouse import VirtualWarehouses
-from loadgen.embedded.warehouse_properties import WarehouseModel
+from loadgen.embedded.warehouse import VirtualWarehouses, WarehouseModel
 from loadgen.errors import EmbeddedServerError
 from loadgen.values import dataclass
 

@@ -26,8 +26,7 @@ from loadgen.embedded.commands.objects import make_database, make_schema, new_da
 from loadgen.embedded.login import DEFAULT_WAREHOUSE, LoginRequest
 from loadgen.embedded.postgres import STATEMENT_ROLE, SUPERUSER, PostgresServer
 from loadgen.embedded.postgres_names import SNOWFLAKE_NAME_LENGTH
-from loadgen.embedded.warehouse import CONTROL_WAREHOUSE
-from loadgen.embedded.warehouse_properties import WarehouseSettings
+from loadgen.embedded.warehouse import CONTROL_WAREHOUSE, WarehouseSettings
 from loadgen.errors import EmbeddedServerError
 
 if TYPE_CHECKING:

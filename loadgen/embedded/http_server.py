@@ -40,8 +40,7 @@ from loadgen.embedded.server import Ready, ServerOptions
 from loadgen.embedded.session import ServerSession, ServerSessions
 from loadgen.embedded.statement_history import StatementHistory, StatementRecord
 from loadgen.embedded.transactions import Executor, QueryRequest
-from loadgen.embedded.warehouse import QueuedTooLong, VirtualWarehouses
-from loadgen.embedded.warehouse_properties import WarehouseModel, WarehouseSettings
+from loadgen.embedded.warehouse import QueuedTooLong, VirtualWarehouses, WarehouseModel, WarehouseSettings
 from loadgen.errors import EmbeddedServerError
 from loadgen.log import event
 from loadgen.service_time import parse_service_time

@@ -23,11 +23,11 @@ from itertools import chain
 from operator import add
 from typing import Any, overload
 
+from loadgen.metrics.connections import LoginCounts, logins_data, read_logins
 from loadgen.metrics.histogram import COARSENESSES, EMPTY, Histogram
 from loadgen.metrics.interval import KEY as JUDGED
 from loadgen.metrics.interval import Interval, MeasuredCounts, ThresholdSecond, judged_data, read_judged
 from loadgen.metrics.json_fields import COUNT_MAX, JsonFields, is_whole, parse
-from loadgen.metrics.logins import LoginCounts, logins_data, read_logins
 from loadgen.metrics.recorder import WindowState
 from loadgen.metrics.tally import StatementTally, Tally, Times, by_kind
 from loadgen.metrics.window import (

@@ -12,12 +12,10 @@ from operator import add
 
 import numpy as np
 
-from loadgen.metrics.connections import ConnectionMeter
+from loadgen.metrics.connections import ConnectionMeter, LoginCounts
 from loadgen.metrics.interval import Interval, MeasuredCounts, SampleBatch
 from loadgen.metrics.live_metrics import LiveMetrics
-from loadgen.metrics.logins import LoginCounts
-from loadgen.metrics.outcome import FailedOutcome, Outcome
-from loadgen.metrics.recorder import Recorder, Sample, Window, WindowRegistry, WindowState
+from loadgen.metrics.recorder import FailedOutcome, Outcome, Recorder, Sample, Window, WindowRegistry, WindowState
 from loadgen.metrics.stalls import InFlightStatement, Span, StallDetector, WindowStalls
 from loadgen.metrics.tally import ErrorGrouper, Tally
 from loadgen.metrics.window import WindowResult

@@ -26,11 +26,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from loadgen.metrics.histogram import EMPTY, Histogram
+from loadgen.metrics.histogram import EMPTY, Histogram, quantile
 from loadgen.metrics.json_fields import COUNT_MAX, JsonFields, is_whole
-from loadgen.metrics.outcome import CUT_OFF, Outcome
-from loadgen.metrics.percentile import quantile
-from loadgen.metrics.recorder import Sample, Window
+from loadgen.metrics.recorder import CUT_OFF, Outcome, Sample, Window
 from loadgen.metrics.tally import Tally
 from loadgen.units import NS_PER_MS, NS_PER_S
 from loadgen.values import dataclass

@@ -23,12 +23,11 @@ from loadgen.metrics.histogram import (
     buckets_of,
     group_of,
     join,
+    quantile,
     spread,
 )
 from loadgen.metrics.json_fields import COUNT_MAX, TIME_NS_MAX, JsonFields, parse
-from loadgen.metrics.outcome import Outcome
-from loadgen.metrics.percentile import quantile
-from loadgen.metrics.recorder import ReplayTally, WindowState, all_replayed, read_replayed, replayed_data
+from loadgen.metrics.recorder import Outcome, ReplayTally, WindowState, all_replayed, read_replayed, replayed_data
 from loadgen.metrics.stalls import Span, WindowStalls, read_stalls, run_stalls, stalls_data
 from loadgen.metrics.tally import ErrorKey, ErrorTally, StatementTally, Tally, Times
 from loadgen.model.counts import Counts, ErrorCategory, count_discrepancy

@@ -236,7 +236,7 @@ class ClientPosition:
     """Which worker of how many, and which client in it: everything that is drawn depends on it.
 
     Both counts are ceilings of the whole run, not what is open at the moment, so that strides never change. A worker
-    whose part of the lanes is 0 has no clients, and so no Place in a closed loop; see loadgen.workload.split. In an
+    whose part of the lanes is 0 has no clients, and so no Place in a closed loop; see loadgen.workload.generator. In an
     open loop `worker` and `workers` say everything.
     """
 

@@ -1,8 +1,8 @@
 """The tables of a scenario: created, filled, checked, and reset to a known state. Nothing is printed here.
 
 table_definition   the wanted columns of a table, and the marker in its comment that identifies tables of loadgen; a
-                   column's generator as an SQL expression, so that the server creates the rows
-statements         every SQL text that is sent
+                   column's generator as an SQL expression, so that the server creates the rows; every SQL text that is
+                   sent
 session            the connection to the target, opened again when it is lost; retries
 fill               the missing rows of one table, in chunks; which tables are missing, foreign, different, incomplete
                    or ready

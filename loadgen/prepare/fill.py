@@ -16,7 +16,7 @@ from typing import Any, Self
 from loadgen.clock import Clock
 from loadgen.errors import ConfigurationError, RunFailed, ScenarioInvalid
 from loadgen.model.workload import Choice, Literal, Parameter, Text
-from loadgen.prepare import statements
+from loadgen.prepare import table_definition
 from loadgen.prepare.session import PrepareSession
 from loadgen.prepare.table_definition import (
     TableDefinition,
@@ -91,7 +91,7 @@ def survey(session: PrepareSession, scenario: Scenario) -> list[TableStatus]:
     """Look at every table of the scenario; changes nothing."""
     if not scenario.prepare.tables:
         return []
-    current = session.read(statements.WHERE_AM_I)[0]
+    current = session.read(table_definition.WHERE_AM_I)[0]
     database, schema = (None if part is None else Identifier(str(part)) for part in current)
     found = []
     for name, definition in tables_of(scenario, database, schema):
@@ -107,7 +107,7 @@ def survey(session: PrepareSession, scenario: Scenario) -> list[TableStatus]:
 def _existing(session: PrepareSession, name: QualifiedName) -> TableStatus:
     """A table of type `existing` must be readable; nothing else is asked of it."""
     try:
-        session.read(statements.read_one_row(name))
+        session.read(table_definition.read_one_row(name))
     except ScenarioInvalid as error:
         raise ConfigurationError(
             f"table {shown(name)} has type existing, but cannot be read: {error}",
@@ -120,7 +120,7 @@ def look(session: PrepareSession, definition: TableDefinition) -> TableStatus:
     """How a table that we make stands."""
     database, schema, table = definition.name.parts
     try:
-        rows = session.read(statements.read_comment(database), (schema.name, table.name))
+        rows = session.read(table_definition.read_comment(database), (schema.name, table.name))
     except ScenarioInvalid as error:
         raise ConfigurationError(
             f"database {database} cannot be used: {error}",
@@ -152,7 +152,7 @@ def rows_there(session: PrepareSession, definition: TableDefinition) -> int:
 
 def count(session: PrepareSession, definition: TableDefinition) -> RowCounts:
     """What of the prepared rows is there."""
-    sql, binds = statements.count_rows(definition)
+    sql, binds = table_definition.count_rows(definition)
     return _tally(session.read(sql, binds))
 
 
@@ -351,9 +351,9 @@ class TableFiller:
 
     def _insert(self, first: int, count: int) -> None:
         if self._bound is None:
-            self._session.execute_once(statements.insert_generated(self._definition, first, count))
+            self._session.execute_once(table_definition.insert_generated(self._definition, first, count))
         else:
-            self._session.insert_once(statements.insert_bound(self._definition), self._bound.take(first, count))
+            self._session.insert_once(table_definition.insert_bound(self._definition), self._bound.take(first, count))
 
 
 def _is_duplicate(failure: Failure) -> bool:

@@ -27,7 +27,7 @@ from loadgen.model.capture import (
     StatementRole,
     check_header,
 )
-from loadgen.prepare import statements
+from loadgen.prepare import table_definition
 from loadgen.prepare.fill import (
     ROWS_FIRST,
     ROWS_MAX,
@@ -169,7 +169,7 @@ def _drop(session: PrepareSession, found: list[TableStatus]) -> set[str]:
     dropped = set()
     for standing in found:
         if standing.definition is not None and standing.state is not TableState.MISSING:
-            session.change(statements.drop_table(standing.name))
+            session.change(table_definition.drop_table(standing.name))
             dropped.add(standing.name.sql)
     return dropped
 
@@ -206,7 +206,7 @@ class _Work:
         )
 
     def _create(self, definition: TableDefinition) -> TableStatus:
-        self._session.change(statements.create_table(definition))
+        self._session.change(table_definition.create_table(definition))
         standing = look(self._session, definition)
         if standing.damage is not None:
             raise standing.damage
@@ -333,16 +333,20 @@ def dry_run(scenario: Scenario, *, drop: bool) -> list[PlannedStatement]:
     tables = tables_of(scenario, *outer)
     if drop:
         planned += [
-            PlannedStatement(note=f"drop {shown(name)} if loadgen has made it", sql=statements.drop_table(name))
+            PlannedStatement(note=f"drop {shown(name)} if loadgen has made it", sql=table_definition.drop_table(name))
             for name, definition in tables
             if definition is not None
         ]
     for name, definition in tables:
         if definition is None:
-            planned.append(PlannedStatement(note=f"{shown(name)} must be there", sql=statements.read_one_row(name)))
+            planned.append(
+                PlannedStatement(note=f"{shown(name)} must be there", sql=table_definition.read_one_row(name))
+            )
             continue
         planned.append(
-            PlannedStatement(note=f"make {shown(name)} unless it is there", sql=statements.create_table(definition))
+            PlannedStatement(
+                note=f"make {shown(name)} unless it is there", sql=table_definition.create_table(definition)
+            )
         )
         if definition.rows:
             planned += [_planned_insert(definition), _planned_count(definition)]
@@ -360,12 +364,12 @@ def _planned_insert(definition: TableDefinition) -> PlannedStatement:
     number = "1 statement" if definition.rows <= count else f"statements of up to {most:,}, {fewest:,} or more"
     note = f"{definition.rows:,} rows, {where}, in {number}, each of a second or two; the first has {count:,}"
     if made_here:
-        return PlannedStatement(note=note, sql=statements.insert_bound(definition))
-    return PlannedStatement(note=note, sql=statements.insert_generated(definition, 0, count))
+        return PlannedStatement(note=note, sql=table_definition.insert_bound(definition))
+    return PlannedStatement(note=note, sql=table_definition.insert_generated(definition, 0, count))
 
 
 def _planned_count(definition: TableDefinition) -> PlannedStatement:
-    sql, binds = statements.count_rows(definition)
+    sql, binds = table_definition.count_rows(definition)
     values = f" with {' and '.join(map(str, binds))}" if binds else ""
     return PlannedStatement(note=f"before and after: how many rows are there{values}", sql=sql)
 

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from loadgen.metrics.histogram import IntArray
-from loadgen.metrics.percentile import is_supported
+from loadgen.metrics.histogram import IntArray, is_supported
 from loadgen.report import formatting
 from loadgen.report.compare import interval, point, remarks, unit, value_text, verdict
 from loadgen.report.formatting import html

@@ -29,8 +29,7 @@ from loadgen.rules.measurement import (
     figures_document,
     warehouse_document,
 )
-from loadgen.rules.metering import ExperimentMetering, metering_document
-from loadgen.rules.price import price_inside
+from loadgen.rules.price import ExperimentMetering, metering_document, price_inside
 from loadgen.units import counted
 from loadgen.values import dataclass
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from loadgen.log import printable
-from loadgen.metrics.logins import ReconnectReason
+from loadgen.metrics.connections import ReconnectReason
 from loadgen.model.threshold import InvalidThreshold, ThresholdMetric, parse_threshold
 from loadgen.rules.comparability import Measure
 from loadgen.units import counted

@@ -12,9 +12,8 @@ from math import ceil, floor, fsum
 from operator import add
 from typing import Any
 
-from loadgen.metrics.histogram import EMPTY, Histogram
-from loadgen.metrics.logins import LoginCounts
-from loadgen.metrics.percentile import is_supported, quantile
+from loadgen.metrics.connections import LoginCounts
+from loadgen.metrics.histogram import EMPTY, Histogram, is_supported, quantile
 from loadgen.metrics.window import MergedWindows
 from loadgen.model.counts import Counts
 from loadgen.model.run import Phase

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from loadgen.metrics.percentile import PERCENTILES
+from loadgen.metrics.histogram import PERCENTILES
 from loadgen.report import formatting
 from loadgen.report.formatting import connection_failures, html, html_json, login_words
 from loadgen.report.page import (
@@ -34,8 +34,16 @@ from loadgen.report.page import (
     text,
 )
 from loadgen.report.records import POINTS_MAX, RunEvent, RunRecord
-from loadgen.report.run_charts import ChartSeries, HoverData, Timeline, described, value_axis
-from loadgen.report.run_distribution import histogram_chart, percentile_curve, ranges
+from loadgen.report.run_charts import (
+    ChartSeries,
+    HoverData,
+    Timeline,
+    described,
+    histogram_chart,
+    percentile_curve,
+    ranges,
+    value_axis,
+)
 from loadgen.report.run_replay import arrivals_chart, replayed
 from loadgen.report.run_statements import find_max, sessions, stages, statements
 from loadgen.report.svg import Chart, ChartLine, clock, time_axis

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from loadgen.control import run_lookup
 from loadgen.control.session import ControlSession, RowUnreadable, json_object
 from loadgen.control.tables import (
     run_status,
@@ -105,7 +104,7 @@ def read_pair(
 
 
 def _known(session: ControlSession, patience: RetryPolicy, name: str) -> _Known:
-    run = run_lookup.find_run(session, patience, name)
+    run = run_status.find_run(session, patience, name)
     config = patience.call(lambda: run_status.read_config(session, run.run_id))
     summary = read_summary(session, patience, run.run_id)
     polls = patience.call(lambda: warehouse_poll_snapshots.read(session, run.run_id))

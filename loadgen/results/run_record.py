@@ -8,7 +8,6 @@ from math import inf
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from loadgen.control import run_lookup
 from loadgen.control.session import ControlSession, ParsedRows
 from loadgen.control.tables import (
     find_max_step_history,
@@ -68,7 +67,7 @@ Record = TypeVar("Record")
 
 def read_record(session: ControlSession, patience: RetryPolicy, name: str) -> RunRecord:
     """The run of that name. It must have a result."""
-    run = run_lookup.find_run(session, patience, name)
+    run = run_status.find_run(session, patience, name)
     summary = _summary(session, patience, run)
     run_id, start, left_out = run.run_id, run.start_time, _LeftOut(run)
     beats = left_out.of(patience.call(lambda: worker_heartbeats.read(session, run_id)))

@@ -4,21 +4,19 @@ plan             windows and targets of a run, and the load that they plan
 scenario_plan    what `validate --plan` and `doctor` show before a run: phases, shares, workers, cost
 find_max         the search for the largest number of connections that holds: its cap, the next level, the answer
 find_max_step    the verdict of one step of the search
-liveness         whether a worker is alive, stale or dead
 thresholds       thresholds against what was measured
 client_health    whether the client, not the server, limited the result
-validity         whether a run is valid, and its verdict and exit code; how much of the planned load was delivered
-window_timing    did windows and warm-ups lie where the plan has them?
+validity         whether a run is valid, and its verdict and exit code; how much of the planned load was delivered; did
+                 windows and warm-ups lie where the plan has them?
 enrichment       how many logged statements have server times, and why not all
 comparability    which differences between two runs forbid a comparison; metrics and their limits
 bootstrap        confidence intervals from resampled seconds
 comparison       two runs: change, interval, verdict
-change_points    levels of a series of nightly values, and where they change
 confidence       intervals that may be looked at after every block, with the variance unknown
 experiment       blocks, decisions about arms, when to stop, frontier; what `experiment --dry-run` shows
 measurement      what one measurement of an experiment found
 scaling          throughput over connections: the Universal Scalability Law
-metering         credits of an experiment as Snowflake metered them
-price            credits of a warehouse, and the price of 1,000 statements
-trend            the runs of a scenario over time: steady, suspected, regression, improved
+price            credits of a warehouse, estimated and as Snowflake metered them; the price of 1,000 statements
+trend            levels of a series of nightly values, and where they change; the runs of a scenario over time: steady,
+                 suspected, regression, improved
 """

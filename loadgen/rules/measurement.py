@@ -12,7 +12,7 @@ from dataclasses import field, replace
 from enum import StrEnum
 from typing import Any
 
-from loadgen.metrics.percentile import PERCENTILES, mean, quantile
+from loadgen.metrics.histogram import PERCENTILES, mean, quantile
 from loadgen.metrics.tally import StatementTally
 from loadgen.metrics.window import MergedWindows
 from loadgen.model.experiment import ExperimentMetric, ExperimentMetricKind
@@ -20,7 +20,7 @@ from loadgen.model.threshold import ThresholdCheck
 from loadgen.model.warehouse import CreditRates, WarehouseKind, size_name
 from loadgen.rules.bootstrap import log_quantile
 from loadgen.rules.experiment import BlockValues, ExperimentDesign
-from loadgen.rules.price import WarehouseSample, billed_credits, credits_between
+from loadgen.rules.price import WarehouseSample, credits_between
 from loadgen.rules.thresholds import check_threshold
 from loadgen.units import NS_PER_MS
 from loadgen.values import dataclass
@@ -136,11 +136,6 @@ def _warehouse(samples: Sequence[WarehouseSample], begin_s: float, end_s: float)
     if size is None:
         return None
     return MeasuredWarehouse(size=size, kind=within[-1].kind, clusters=max(one.clusters for one in within))
-
-
-def billed_of(run: MeasurementSource, rates: CreditRates) -> float | None:
-    """Credits of the whole run; None: not known."""
-    return billed_credits(run.samples, run.ended_s, rates)
 
 
 def _tally(metric: ExperimentMetric, merged: MergedWindows) -> StatementTally:

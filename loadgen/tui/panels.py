@@ -8,6 +8,8 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from loadgen.metrics.window import ALL_STATEMENTS
+from loadgen.model.experiment import Decision
+from loadgen.report.experiment_progress import ExperimentStatus
 from loadgen.report.formatting import TOO_FEW, bounded
 from loadgen.rules.client_health import CPU_INVALID_PERCENT, CPU_WARN_PERCENT
 from loadgen.rules.thresholds import Checked
@@ -32,7 +34,15 @@ from loadgen.tui.draw import (
     wrapped,
 )
 from loadgen.tui.history import StatementSecond
-from loadgen.tui.screen_state import ErrorLine, LogEntry, ScreenState, StatementLine, WindowFigures
+from loadgen.tui.screen_state import (
+    ErrorLine,
+    FindMaxStatus,
+    FindMaxStepLine,
+    LogEntry,
+    ScreenState,
+    StatementLine,
+    WindowFigures,
+)
 from loadgen.units import counted
 
 SPARK_MIN, SPARK_MAX = 15, 60  # columns of a line of small bars, a second each
@@ -321,3 +331,131 @@ def keys(view: ScreenState, width: int) -> Text:
         return Text(" q leave, the run goes on   e errors   ? help", style="dim")
     what = "the run   e errors" if view.experiment is None else "  e errors   x experiment"
     return Text(f" q stop {what}   ? help   Ctrl-C twice: cancel running statements", style="dim")
+
+
+# --- A search for the maximum: where it is, and the steps it has judged ----------------------------------------------
+
+_FIND_MAX_STAGES = {
+    "climb": "climbing",
+    "confirm": "confirming the best",
+    "verify": "confirming that it fails",
+    "refine": "bisecting",
+    "repeat": "measuring again",
+}
+
+
+def find_max(view: ScreenState, width: int, limit: int) -> list[Text]:
+    search = view.ladder
+    if search is None:
+        return []
+    lines = [_find_max_head(search, view)]
+    room = limit - 1
+    if room > 0 and (where := _find_max_position(search)) is not None:
+        room -= 1
+        lines.append(where)
+    if room > 0 and search.rungs:
+        rungs = [_rung(rung, width) for rung in reversed(search.rungs)]
+        shown = whole(rungs, room) or [rungs[0][:room]]
+        lines += [line for rung in reversed(shown) for line in rung]
+    return lines
+
+
+def find_max_lines(view: ScreenState, width: int, rungs: int) -> int:
+    """Of a search, with its last steps."""
+    return 0 if view.ladder is None else 2 + sum(len(_rung(rung, width)) for rung in view.ladder.rungs[-rungs:])
+
+
+def _find_max_head(search: FindMaxStatus, view: ScreenState) -> Text:
+    text = label("find max")
+    if search.target is None:
+        return text.append("over" if search.stage == "done" else f"step {search.step} is about to begin", style="bold")
+    text.append(f"step {search.step}: {counted(search.target, 'connection')}", style="bold")
+    text.append(f", {_FIND_MAX_STAGES.get(search.stage, one_line(search.stage, 20))}")
+    window = view.window
+    if window is not None and window.name == f"step {search.step}":
+        text.append(f", measured {window.seconds:.0f} of {search.step_s:g} s")
+        if window.seconds > search.step_s:
+            text.append(", undecided: it goes on", style="yellow")
+    else:
+        text.append(", settling")
+    return text
+
+
+def _find_max_position(search: FindMaxStatus) -> Text:
+    best = NOTHING if search.best is None else str(search.best)
+    failed = NOTHING if search.failed is None else str(search.failed)
+    text = Text(" " * LABEL + f"best {best}, failed {failed}")
+    if search.next_if_held is not None:
+        text.append(f"; next {search.next_if_held} if it holds")
+    return text
+
+
+def _rung(rung: FindMaxStepLine, width: int) -> list[Text]:
+    """A reason that does not fit beside the numbers stands below them."""
+    mark, style = ("✓", "green") if rung.held else ("✗", "bold red")
+    if rung.outcome == "CLIENT_LIMIT":
+        mark, style = "?", "yellow"
+    text = Text.assemble(
+        " " * LABEL,
+        (mark, style),
+        f"{rung.target:>6}  ",
+        (cell(one_line(rung.outcome, 15), 15), "" if rung.held else style.removeprefix("bold ")),
+    )
+    text.append(f"{NOTHING if rung.qps is None else rate(rung.qps):>8}/s  p95 {ms(rung.p95_ms):>7} ms")
+    reason = Text(one_line(rung.reason), style="dim")
+    if text.cell_len + 2 + reason.cell_len <= width:
+        return [Text.assemble(text, "  ", reason)]
+    return [text, *wrapped(Text.assemble(" " * (LABEL + 2), reason), width, indent=LABEL + 2)]
+
+
+# --- The experiment that a run belongs to: arms × blocks, every interval, and the budget -----------------------------
+
+NAME_MAX = 30  # columns of a metric and its arm
+_DECISION_STYLES = {Decision.BETTER: "green", Decision.WORSE: "red", Decision.EQUIVALENT: "cyan"}
+
+
+def experiment_lines(view: ScreenState, width: int) -> int:
+    return 0 if view.experiment is None else len(_experiment_text(view.experiment, width))
+
+
+def experiment(view: ScreenState, width: int, limit: int) -> list[Text]:
+    """Intervals before single blocks. What has no room is on a separate page."""
+    if view.experiment is None:
+        return []
+    lines = _experiment_text(view.experiment, width)
+    if len(lines) <= limit or limit < 2:
+        return lines[:limit]
+    rest = len(lines) - limit + 1
+    return [*lines[: limit - 1], Text(f"{'':{LABEL}}… {rest} more lines: x", style="dim")]
+
+
+def experiment_page(view: ScreenState, width: int, room: int) -> list[Text]:
+    """All of it."""
+    lines = [Text("")] if view.experiment is None else [Text(""), *_experiment_text(view.experiment, width)]
+    if len(lines) > room:
+        lines = [*lines[: room - 1], Text(f" … {len(lines) - room + 1} more lines", style="dim")]
+    return lines
+
+
+def _experiment_text(status: ExperimentStatus, width: int) -> list[Text]:
+    head = label("experiment").append(one_line(status.headline), style="bold")
+    spent = Text(f"{one_line(status.spent)} ")
+    lines = [spread(head, spent, width)]
+    if head.cell_len + spent.cell_len >= width:  # the budget has a line when it does not fit
+        lines = [head, Text.assemble(" " * LABEL, spent)]
+    pairs = [Text(one_line(one.text), style=_DECISION_STYLES.get(one.decision, "")) for one in status.pairs]
+    return [*lines, *flow(pairs, width, indent=LABEL), *_experiment_blocks(status, width)]
+
+
+def _experiment_blocks(status: ExperimentStatus, width: int) -> list[Text]:
+    """One line for each metric and arm, with as many of the newest blocks as have room."""
+    names = [one_line(name, 80) for name, _ in status.rows]
+    name_width = min(NAME_MAX, max((cell_len(name) for name in names), default=0))
+    value_width = max([3, *(cell_len(value) for _, values in status.rows for value in values)])
+    shown = max(1, (width - LABEL - name_width) // (value_width + 2))
+    numbers = "".join(f"  {cell(str(number), value_width, right=True)}" for number in status.blocks[-shown:])
+    lines = [label("blocks").append(f"{'':{name_width}}{numbers}", style="dim")]
+    for name, (_, values) in zip(names, status.rows, strict=True):
+        cells = "".join(f"  {cell(value, value_width, right=True)}" for value in values[-shown:])
+        lines.append(Text(f"{'':{LABEL}}{cell(name, name_width)}{cells}"))
+    return lines

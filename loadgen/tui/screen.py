@@ -15,7 +15,7 @@ from rich.text import Text
 from loadgen.log import printable
 from loadgen.model.run import Phase
 from loadgen.report.formatting import bounded
-from loadgen.tui import experiment_panel, find_max_panel, panels, workers_panel
+from loadgen.tui import panels, workers_panel
 from loadgen.tui.draw import (
     LABEL,
     NOTHING,
@@ -347,7 +347,7 @@ def render(view: ScreenState, width: int, height: int, now_s: float, page: Scree
     elif page is ScreenPage.HELP:
         body = explanation(view, width, room)
     elif page is ScreenPage.EXPERIMENT and view.experiment is not None:
-        body = experiment_panel.page(view, width, room)
+        body = panels.experiment_page(view, width, room)
     else:
         body = _body(_sections(view, width, height, now_s), room)
     body = [*body[:room], *[Text("")] * (room - len(body))]
@@ -371,7 +371,7 @@ def _sections(view: ScreenState, width: int, height: int, now_s: float) -> list[
     if not view.status:
         return [_experiment(view, width), replace(limits, apart=True), events]
     rows = len(view.window.statements) if view.window is not None else 0
-    worker_lines = workers_panel.lines_wanted(view, width, now_s)
+    worker_lines = workers_panel.worker_lines(view, width, now_s)
     seen = 0 if view.warehouse is None else 1
     warned = panels.warning_lines(view, width)
     high = 11 if height >= TALL else 9
@@ -406,10 +406,10 @@ def _sections(view: ScreenState, width: int, height: int, now_s: float) -> list[
             apart=True,
         ),
         ScreenSection(
-            draw=lambda limit: find_max_panel.find_max(view, width, limit),
-            least=find_max_panel.lines_wanted(view, width, 2 if height >= SMALL else 1),
-            good=find_max_panel.lines_wanted(view, width, 5),
-            most=find_max_panel.lines_wanted(view, width, 12),
+            draw=lambda limit: panels.find_max(view, width, limit),
+            least=panels.find_max_lines(view, width, 2 if height >= SMALL else 1),
+            good=panels.find_max_lines(view, width, 5),
+            most=panels.find_max_lines(view, width, 12),
             apart=True,
         ),
         ScreenSection(draw=lambda limit: panels.warehouse(view, width, limit), least=seen, good=seen, most=seen),
@@ -431,9 +431,9 @@ def _log_section(view: ScreenState, width: int) -> ScreenSection:
 
 
 def _experiment(view: ScreenState, width: int) -> ScreenSection:
-    wanted = experiment_panel.lines_wanted(view, width)
+    wanted = panels.experiment_lines(view, width)
     return ScreenSection(
-        draw=lambda limit: experiment_panel.experiment(view, width, limit),
+        draw=lambda limit: panels.experiment(view, width, limit),
         least=min(wanted, 4),
         good=min(wanted, 6),
         most=wanted,

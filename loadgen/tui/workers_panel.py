@@ -14,7 +14,7 @@ from loadgen.tui.snapshot import WorkerDisplayState
 
 LATE_HEARTBEAT_S = 3.0  # a heartbeat comes every second; an older one is shown in colour
 
-_MARKS = {
+_WORKER_MARKS = {
     WorkerDisplayState.MISSING: ("·", "dim"),
     WorkerDisplayState.STARTING: ("○", ""),
     WorkerDisplayState.WAITING: ("◌", ""),
@@ -32,25 +32,25 @@ def workers(view: ScreenState, width: int, limit: int, now_s: float) -> list[Tex
     if not cells:
         return [label("workers").append(NOTHING)]
     if len(cells) == 1:
-        return [_alone(cells[0], now_s)]
+        return [_only_worker(cells[0], now_s)]
     if len(cells) + 1 <= limit:
-        return [_summary(cells, width, now_s), *(_line(worker, width, now_s) for worker in cells)]
-    lines = [_summary(cells, width, now_s)]
+        return [_worker_summary(cells, width, now_s), *(_worker_line(worker, width, now_s) for worker in cells)]
+    lines = [_worker_summary(cells, width, now_s)]
     if limit > 1:
-        lines += _grid(cells, width, now_s)[: limit - 1]
+        lines += _worker_grid(cells, width, now_s)[: limit - 1]
     return lines
 
 
-def lines_wanted(view: ScreenState, width: int, now_s: float) -> int:
+def worker_lines(view: ScreenState, width: int, now_s: float) -> int:
     """A line each, up to eight workers; above, some lines of marks."""
     if len(view.workers) == 1:
         return 1
-    return 1 + (len(view.workers) if len(view.workers) <= 8 else min(6, len(_grid(view.workers, width, now_s))))
+    return 1 + (len(view.workers) if len(view.workers) <= 8 else min(6, len(_worker_grid(view.workers, width, now_s))))
 
 
-def _alone(worker: WorkerLine, now_s: float) -> Text:
+def _only_worker(worker: WorkerLine, now_s: float) -> Text:
     """The only worker needs no summary."""
-    mark, style = _MARKS[worker.state]
+    mark, style = _WORKER_MARKS[worker.state]
     trouble = style if worker.state in _TROUBLE else ""
     text = Text.assemble(label("workers"), (mark, style), f" {one_line(worker.worker_id, 20)} ")
     text.append(worker.state.value, style=trouble)
@@ -61,17 +61,17 @@ def _alone(worker: WorkerLine, now_s: float) -> Text:
     return _said(text.append(","), worker, now_s)
 
 
-def _summary(cells: Sequence[WorkerLine], width: int, now_s: float) -> Text:
+def _worker_summary(cells: Sequence[WorkerLine], width: int, now_s: float) -> Text:
     """How many are in each state, those in trouble by name."""
     text = label("workers")
     states = Counter(worker.state for worker in cells)
     parts: list[Text] = []
     for state in WorkerDisplayState:
         if states[state]:
-            mark, style = _MARKS[state]
+            mark, style = _WORKER_MARKS[state]
             part = Text(f"{mark} {states[state]} {state}", style=style if state in _TROUBLE else "")
             if state in (WorkerDisplayState.DEAD, WorkerDisplayState.STALE):
-                part.append(f" ({_names([worker for worker in cells if worker.state is state], now_s)})")
+                part.append(f" ({_worker_names([worker for worker in cells if worker.state is state], now_s)})")
             parts.append(part)
     text.append_text(Text(", ").join(parts))
     working = [worker for worker in cells if not worker.state.is_over and worker.cpu_percent is not None]
@@ -83,13 +83,13 @@ def _summary(cells: Sequence[WorkerLine], width: int, now_s: float) -> Text:
     return text
 
 
-def _names(cells: Sequence[WorkerLine], now_s: float) -> str:
-    shown = ", ".join(f"{short_worker(worker.worker_id)} {_age(worker, now_s)}" for worker in cells[:3])
+def _worker_names(cells: Sequence[WorkerLine], now_s: float) -> str:
+    shown = ", ".join(f"{short_worker(worker.worker_id)} {_heartbeat_age(worker, now_s)}" for worker in cells[:3])
     return shown if len(cells) <= 3 else f"{shown}, …"
 
 
-def _line(worker: WorkerLine, width: int, now_s: float) -> Text:
-    mark, style = _MARKS[worker.state]
+def _worker_line(worker: WorkerLine, width: int, now_s: float) -> Text:
+    mark, style = _WORKER_MARKS[worker.state]
     text = Text.assemble("   ", (mark, style), f" {cell(one_line(worker.worker_id, 40), 11)} ")
     text.append(cell(worker.state.value, 9), style=style if worker.state in _TROUBLE else "")
     cpu, over = worker.cpu_percent, "dim" if worker.state.is_over else ""  # then it is the last reported value
@@ -102,34 +102,34 @@ def _line(worker: WorkerLine, width: int, now_s: float) -> Text:
 def _said(text: Text, worker: WorkerLine, now_s: float) -> Text:
     """The age of its last heartbeat, and the last error of a worker that is not alive."""
     quiet = worker.heard_s is not None and now_s - worker.heard_s > LATE_HEARTBEAT_S and not worker.state.is_over
-    beat = " no heartbeat yet" if worker.heard_s is None else f" beat {_age(worker, now_s)} ago"
+    beat = " no heartbeat yet" if worker.heard_s is None else f" beat {_heartbeat_age(worker, now_s)} ago"
     text.append(beat, style="yellow" if quiet else "dim")
     if worker.said and worker.state in _TROUBLE:
         text.append(f"  {one_line(worker.said)}", style="red")
     return text
 
 
-def _grid(cells: Sequence[WorkerLine], width: int, now_s: float) -> list[Text]:
+def _worker_grid(cells: Sequence[WorkerLine], width: int, now_s: float) -> list[Text]:
     """A mark for each worker, trouble with its name first."""
     if len(cells) <= 40:
-        items = [_small(worker, now_s) for worker in cells]
+        items = [_worker_mark(worker, now_s) for worker in cells]
         return flow(items, width, indent=LABEL)
     marks = Text()
     for worker in cells:
-        marks.append(*_MARKS[worker.state])
+        marks.append(*_WORKER_MARKS[worker.state])
     row = max(10, width - LABEL - 1)
     return [Text.assemble(" " * LABEL, marks[start : start + row]) for start in range(0, len(cells), row)]
 
 
-def _small(worker: WorkerLine, now_s: float) -> Text:
-    mark, style = _MARKS[worker.state]
+def _worker_mark(worker: WorkerLine, now_s: float) -> Text:
+    mark, style = _WORKER_MARKS[worker.state]
     text = Text.assemble((mark, style), f" {short_worker(worker.worker_id)} {worker.open}c")
     if worker.cpu_percent is not None:
         text.append(f" {worker.cpu_percent:.0f}%", style="yellow" if worker.cpu_percent >= CPU_WARN_PERCENT else "dim")
     if worker.heard_s is not None and now_s - worker.heard_s > LATE_HEARTBEAT_S and not worker.state.is_over:
-        text.append(f" {_age(worker, now_s)}", style="yellow")
+        text.append(f" {_heartbeat_age(worker, now_s)}", style="yellow")
     return text
 
 
-def _age(worker: WorkerLine, now_s: float) -> str:
+def _heartbeat_age(worker: WorkerLine, now_s: float) -> str:
     return "never" if worker.heard_s is None else f"{max(0.0, now_s - worker.heard_s):.0f} s"

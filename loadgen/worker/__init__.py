@@ -16,7 +16,7 @@ users            the logical users of each slot, and their sessions
 sessions         sessions to the target: opened, tagged, cancelled; statements of the mix, ready to execute
 collector        once a second: samples into tallies, final windows, the next heartbeat's metrics
 self_monitor     CPU, memory, and how late threads wake up
-flush            the thread that writes results and logs during the run
+flush            what is not stored yet, on disk, and how it gets into the tables; the thread that writes results and
+                 logs during the run
 query_log        executed statements in a file, uploaded at the end
-spool            what is not stored yet, on disk, and how it gets into the tables
 """

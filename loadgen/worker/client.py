@@ -17,8 +17,8 @@ from collections.abc import Sequence
 
 from loadgen.clock import monotonic, monotonic_ns
 from loadgen.errors import LoadgenError
-from loadgen.metrics.logins import ConnectionFailure, ReconnectReason
-from loadgen.metrics.outcome import FailedOutcome, Outcome
+from loadgen.metrics.connections import ConnectionFailure, ReconnectReason
+from loadgen.metrics.recorder import FailedOutcome, Outcome
 from loadgen.metrics.stalls import InFlightStatement
 from loadgen.model.counts import ErrorCategory
 from loadgen.snowflake.connect import close

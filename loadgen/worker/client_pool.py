@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from loadgen.clock import monotonic_ns
 from loadgen.errors import LoadgenError
-from loadgen.metrics.outcome import Outcome
+from loadgen.metrics.recorder import Outcome
 from loadgen.metrics.stalls import InFlightStatement
 from loadgen.worker.client import Client
 from loadgen.worker.client_context import CLIENTS_MAX, ClientContext, ClientSlots

@@ -19,9 +19,8 @@ from loadgen.model.run import Phase
 from loadgen.units import NS_PER_S
 from loadgen.worker.arguments import WorkerArguments
 from loadgen.worker.control_loop import TargetWatchdog
-from loadgen.worker.flush import ResultFlusher, result_row, snapshot_row
+from loadgen.worker.flush import ResultFlusher, contents, keep, result_row, snapshot_row
 from loadgen.worker.self_monitor import ClientResourceMeter, ResourceReading
-from loadgen.worker.spool import contents, keep
 from loadgen.worker.startup import WorkerComponents
 from loadgen.worker.worker_state import WorkerSharedState, exit_reason_for
 

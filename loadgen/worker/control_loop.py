@@ -18,7 +18,7 @@ from loadgen.control.tables import run_control_events, run_status
 from loadgen.control.tables.run_status import RunPoll
 from loadgen.errors import LoadgenError
 from loadgen.log import event
-from loadgen.metrics.logins import LoginCounts
+from loadgen.metrics.connections import LoginCounts
 from loadgen.model.event import Stop
 from loadgen.model.run import Phase, RunStatus, WorkerExit, WorkerStatus
 from loadgen.scenario.settings import TimingSettings

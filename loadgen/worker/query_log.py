@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from loadgen.errors import RunFailed
-from loadgen.metrics.outcome import FailedOutcome, Outcome
-from loadgen.metrics.recorder import Window
+from loadgen.metrics.recorder import FailedOutcome, Outcome, Window
 from loadgen.model.workload import StatementKind
 from loadgen.scenario.settings import QueryLogMode
 from loadgen.scenario.settings import QueryLogSettings as Policy

@@ -37,10 +37,9 @@ from loadgen.units import NS_PER_S
 from loadgen.worker.arguments import InvalidWorkerArguments, WorkerArguments
 from loadgen.worker.collector import MetricsCollector
 from loadgen.worker.control_loop import ControlLoop, ControlPlaneWatchdog
-from loadgen.worker.flush import ResultFlusher, started_row
+from loadgen.worker.flush import ResultFlusher, hold, started_row, worker_spool_folder
 from loadgen.worker.heartbeat import Heartbeat, identity_of
 from loadgen.worker.self_monitor import SelfMonitor
-from loadgen.worker.spool import hold, worker_spool_folder
 from loadgen.worker.startup import WorkerComponents, assemble, compose, drain, open_connections
 from loadgen.worker.worker_state import ExitReason, WorkerSharedState, exit_reason_for
 

@@ -1,8 +1,7 @@
 """What a client sends, and when. Pure: no clock, no connection, no file is opened here.
 
-split        shares of a total; the clients of a worker and their lanes; shards
 random_bits  random words from a seed and a key; portable logarithm and power
-generator    the n-th value of a parameter, made in chunks
+generator    the n-th value of a parameter, made in chunks; the clients of a worker and their lanes; shards
 keys         generators of keys: uniform, zipfian, latest, sequences
 generators   from a parameter of the scenario to its generator
 pools        value pools: read, stored in chunks, read back

@@ -31,10 +31,9 @@ from loadgen.model.workload import (
     Zipfian,
 )
 from loadgen.workload import random_bits
-from loadgen.workload.generator import CHUNK_VALUES, Constant, DrawContext, Generator, Value, plain
+from loadgen.workload.generator import CHUNK_VALUES, Constant, DrawContext, Generator, Value, plain, shard_of
 from loadgen.workload.keys import HotspotKeys, LatestKeys, SequenceKeys, UniformKeys, ZipfianKeys, zipfian
 from loadgen.workload.random_bits import SMALL_SIZE_MAX, FloatArray, RandomBits
-from loadgen.workload.split import shard_of
 
 TEXT_CHUNK_CHARACTERS = 1 << 15  # so that long texts do not fill the memory; at least one text
 _NORMAL_ROUND_MAX = 1 << 15

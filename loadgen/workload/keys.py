@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from loadgen.model.workload import Hotspot, KeyRange, Latest, Sequence, Uniform, Zipfian
 from loadgen.workload import random_bits
-from loadgen.workload.generator import CHUNK_VALUES, DrawContext, Generator, Value, plain
-from loadgen.workload.split import Lane, shard_range
+from loadgen.workload.generator import CHUNK_VALUES, DrawContext, Generator, Lane, Value, plain, shard_range
 
 TABLE_RANKS = 4_096
 ITEMS_MAX = 1 << 62  # beyond 2**53 the rarest are drawn in small groups only

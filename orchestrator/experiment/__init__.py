@@ -4,6 +4,5 @@ blocks              measures the arms of each block, records the measurements, a
 budget              what was spent, and what the next block may take
 metering            what Snowflake metered, read after the experiment
 state               the stored state of an experiment, and the lease of the process that leads it
-warehouse_changes   statements on one warehouse, each seen to have worked
-warehouse_settings  settings of warehouses that arms change: recorded, verified, restored
+warehouse_settings  settings of warehouses that arms change: recorded, changed, verified, restored
 """

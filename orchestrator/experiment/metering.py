@@ -14,7 +14,7 @@ from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.tables import experiments
 from loadgen.errors import Busy, LoadgenError, RunFailed
 from loadgen.prepare.session import target_profile
-from loadgen.rules.metering import (
+from loadgen.rules.price import (
     FUNCTION,
     HOUR,
     LATENCY,

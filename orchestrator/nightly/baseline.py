@@ -96,11 +96,11 @@ def _beside_trend(
 
 
 def _fit(session: ControlSession, patience: RetryPolicy, name: str) -> str:
-    from loadgen.control import run_lookup
+    from loadgen.control.tables import run_status
     from loadgen.results.stored_summary import read_summary
     from loadgen.rules.comparability import why_not_comparable
 
-    run = run_lookup.find_run(session, patience, name)
+    run = run_status.find_run(session, patience, name)
     summary = read_summary(session, patience, run.run_id)
     why = why_not_comparable("it", run.run_id, run.status.value, summary)
     if why is not None:

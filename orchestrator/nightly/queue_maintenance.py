@@ -23,7 +23,7 @@ from loadgen.snowflake.session import RetryPolicy
 from loadgen.threads import Service
 from loadgen.units import NS_PER_S
 from loadgen.values import dataclass
-from orchestrator.nightly.pool_size import PollPace
+from orchestrator.nightly.pool import PollPace
 from orchestrator.nightly.queued_scenario import HostPermissions, restrict_notifications
 
 log = logging.getLogger(__name__)

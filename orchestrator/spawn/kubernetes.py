@@ -21,9 +21,11 @@ from loadgen.errors import ConfigurationError, ConnectFailed, LoadgenError, Priv
 from loadgen.log import event, printable
 from loadgen.snowflake.session import RetryPolicy
 from orchestrator.spawn.container_job import LOG_LINES, is_led_by_another
-from orchestrator.spawn.kubernetes_job import CONTAINER, RUN_LABEL, KubernetesJob
-from orchestrator.spawn.kubernetes_status import (
+from orchestrator.spawn.kubernetes_job import (
+    CONTAINER,
+    RUN_LABEL,
     IndexStatus,
+    KubernetesJob,
     KubernetesJobStatus,
     Pod,
     index_statuses,

@@ -14,8 +14,12 @@ from loadgen.clock import SystemClock
 from loadgen.errors import ConfigurationError, LoadgenError
 from loadgen.scenario.experiment import read_experiment
 from loadgen.scenario.model import with_workers
-from orchestrator.experiment.warehouse_changes import WarehouseReplaced
-from orchestrator.experiment.warehouse_settings import ArmWarehouseSettings, restore_left_settings, worst_cases
+from orchestrator.experiment.warehouse_settings import (
+    ArmWarehouseSettings,
+    WarehouseReplaced,
+    restore_left_settings,
+    worst_cases,
+)
 from tests.control_plane import ControlPlane, patience
 from tests.embedded_server import EmbeddedServer
 from tests.process.run_bench import scenario

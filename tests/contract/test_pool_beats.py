@@ -9,7 +9,7 @@ from loadgen.control.tables import pool_workers, run_queue, run_queue_claims
 from loadgen.control.tables.pool_workers import PoolWorkerIdentity
 from loadgen.control.tables.run_queue_claims import QueueClaim
 from loadgen.model.nightly import PoolWorkerStatus
-from orchestrator.nightly.runner_heartbeat import AttemptCounts, HeldClaim, RunnerHeartbeat
+from orchestrator.nightly.runner import AttemptCounts, HeldClaim, RunnerHeartbeat
 from tests.contract.queue_builders import let_pass
 from tests.control_plane import ControlPlane, patience
 

@@ -38,8 +38,7 @@ from loadgen.control.tables.worker_metrics_snapshots import MetricsSnapshot
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.interval import MeasuredCounts
 from loadgen.metrics.live_metrics import FULL_SECONDS_WORKERS_MAX, LiveMetrics, LiveSecond, write_live
-from loadgen.metrics.outcome import Outcome
-from loadgen.metrics.recorder import WindowState
+from loadgen.metrics.recorder import Outcome, WindowState
 from loadgen.metrics.tally import StatementTally, Tally, Times
 from loadgen.metrics.window import WindowResult, WindowRow
 from loadgen.model.counts import Counts

@@ -30,7 +30,6 @@ from loadgen.clock import SystemClock
 from loadgen.control.session import ControlSession
 from loadgen.control.tables import worker_heartbeats
 from loadgen.model.run import Phase, RunStatus
-from loadgen.rules.liveness import WorkerHealth
 from loadgen.scenario.model import Scenario
 from loadgen.scenario.read import parse_scenario
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
@@ -39,7 +38,7 @@ from orchestrator.leader import Leader
 from orchestrator.lifecycle import MoveRun, RunEnding, RunObservation, SearchFinished, SearchUpdate, StartStep
 from orchestrator.service import OrchestratorService
 from orchestrator.spawn.spawner import ProcessEnd, WorkerOrder
-from orchestrator.worker_health import assess_workers
+from orchestrator.worker_health import WorkerHealth, assess_workers
 from tests.control_plane import ControlPlane
 from tests.embedded_server import EmbeddedServer
 from tests.perf._ending import leaving_nothing

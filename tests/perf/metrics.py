@@ -19,8 +19,7 @@ from typing import TypeVar
 import numpy as np
 
 from loadgen.metrics.live_metrics import read_live, write_live
-from loadgen.metrics.outcome import FailedOutcome, Outcome
-from loadgen.metrics.recorder import Recorder, Sample, WindowRegistry
+from loadgen.metrics.recorder import FailedOutcome, Outcome, Recorder, Sample, WindowRegistry
 from loadgen.metrics.sample_collector import SampleCollector
 from loadgen.metrics.window import WindowRow
 from loadgen.model.counts import ErrorCategory

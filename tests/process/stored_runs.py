@@ -14,7 +14,7 @@ from loadgen.cli.main import main
 from loadgen.control.tables import run_status, test_results, window_results, worker_metrics_snapshots
 from loadgen.control.tables.run_status import NewRun, StatusChange
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.outcome import Outcome
+from loadgen.metrics.recorder import Outcome
 from loadgen.metrics.tally import StatementTally, Tally, Times
 from loadgen.metrics.window import WindowRow, merge
 from loadgen.model.run import Phase, RunStatus

@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 
-from loadgen.control import run_lookup
 from loadgen.control.tables import run_status, test_results
 from loadgen.control.tables.run_status import NewRun, StatusChange
 from loadgen.errors import UsageError
@@ -263,7 +262,7 @@ def test_a_run_whose_result_was_stored_ends_as_the_result_says(plane):
 
 def test_runs_are_named_by_their_beginning(server):
     plane = ControlPlane(server)
-    find = partial(run_lookup.find_run, plane.session, patience())
+    find = partial(run_status.find_run, plane.session, patience())
     with pytest.raises(UsageError, match="there are no runs yet"):
         find("latest")
     for run_id in ("20260101-a", "20260101-a-1", "20260101-b", "20260102-c"):

@@ -14,7 +14,7 @@ import pytest
 
 from loadgen.control.tables.run_status import server_time
 from loadgen.control.tables.worker_heartbeats import WorkerHeartbeat
-from loadgen.metrics.outcome import Outcome
+from loadgen.metrics.recorder import Outcome
 from loadgen.model.run import Phase, RunStatus
 from tests.embedded_server import EmbeddedServer
 from tests.process.worker_driver import GET, Stage, adds_up, staged

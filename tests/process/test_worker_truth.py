@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from loadgen.control.tables import query_executions
-from loadgen.metrics.histogram import LOWEST_NS, Histogram, IntArray
-from loadgen.metrics.percentile import PERCENTILES, exact_quantile_ns, quantile
+from loadgen.metrics.histogram import LOWEST_NS, PERCENTILES, Histogram, IntArray, exact_quantile_ns, quantile
 from loadgen.metrics.tally import StatementTally
 from loadgen.metrics.window import WindowResult, merge
 from loadgen.model.event import SetPhase

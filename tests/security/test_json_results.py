@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.embedded import result
-from loadgen.embedded.records import DEPTH_MAX, format_json
+from loadgen.embedded.engine import DEPTH_MAX, format_json
 from loadgen.embedded.result import ResultMemory, ResultSize
 from loadgen.embedded.sql_errors import SqlError
 from tests.embedded_server import EmbeddedServer

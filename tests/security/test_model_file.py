@@ -17,8 +17,7 @@ import pytest
 
 from loadgen.embedded.admin import MODELS_FILE, WarehouseModels
 from loadgen.embedded.performance_model import WakeupTimer
-from loadgen.embedded.warehouse import VirtualWarehouses
-from loadgen.embedded.warehouse_properties import WarehouseModel
+from loadgen.embedded.warehouse import VirtualWarehouses, WarehouseModel
 from loadgen.errors import EmbeddedServerError
 from tests.process.served import refused, serving
 from tests.processes import reachable_directory

@@ -7,10 +7,9 @@ from datetime import datetime
 from typing import Any
 
 from loadgen.model.workload import ClientPosition, KeyRange, Parameter, Sharding
-from loadgen.workload.generator import DrawContext, Generator
+from loadgen.workload.generator import DrawContext, Generator, places
 from loadgen.workload.generators import make_generator
 from loadgen.workload.pools import Pool
-from loadgen.workload.split import places
 
 KEYS = KeyRange(low=101, high=201)
 LOW, HIGH = datetime(2024, 1, 1), datetime(2024, 1, 2)  # noqa: DTZ001  naive is the definition

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.live_metrics import LiveMetrics
-from loadgen.metrics.outcome import FailedOutcome, Outcome
-from loadgen.metrics.recorder import Sample, WindowRegistry
+from loadgen.metrics.recorder import FailedOutcome, Outcome, Sample, WindowRegistry
 from loadgen.metrics.sample_collector import SampleCollector
 from loadgen.metrics.stalls import WindowStalls
 from loadgen.metrics.window import WindowResult, WindowRow

@@ -12,15 +12,13 @@ from loadgen.metrics.connections import ConnectionTime
 from loadgen.metrics.histogram import EMPTY, Histogram
 from loadgen.metrics.interval import MeasuredCounts
 from loadgen.metrics.live_metrics import LiveMetrics, write_live
-from loadgen.metrics.outcome import Outcome
-from loadgen.metrics.recorder import WindowState
+from loadgen.metrics.recorder import Outcome, WindowState
 from loadgen.metrics.tally import ErrorKey, ErrorTally, StatementTally, Tally, Times
 from loadgen.metrics.window import MergedWindows, WindowResult, merge
 from loadgen.model.counts import Counts, ErrorCategory
 from loadgen.model.run import Phase, WorkerStatus
-from loadgen.rules.liveness import WorkerHealth
 from orchestrator.spawn.spawner import ProcessEnd
-from orchestrator.worker_health import WorkerView
+from orchestrator.worker_health import WorkerHealth, WorkerView
 
 MS = 1_000_000
 

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from loadgen.metrics.outcome import FailedOutcome, Outcome
-from loadgen.metrics.recorder import Window
+from loadgen.metrics.recorder import FailedOutcome, Outcome, Window
 from loadgen.model.run import Phase
 from loadgen.model.workload import StatementKind
 from loadgen.scenario.settings import QueryLogMode

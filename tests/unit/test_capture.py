@@ -266,7 +266,6 @@ def test_an_interrupted_capture_goes_on_with_the_same_pseudonyms(tmp_path, monke
     again.add([row("SELECT 'Catherine'", 5)])
     manifest = again.finish()
 
-    assert again.is_resumed
     assert again.left_until == START + timedelta(seconds=8)
     assert again.options.start == START
     assert manifest.statements == 2

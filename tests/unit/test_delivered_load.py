@@ -11,11 +11,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from loadgen.metrics.connections import ConnectionFailure, ReconnectReason
 from loadgen.metrics.live_metrics import read_live, write_live
-from loadgen.metrics.logins import ConnectionFailure, ReconnectReason
 from loadgen.metrics.window import WindowResult
 from loadgen.model.run import Phase, WorkerStatus, worker_share
-from loadgen.rules.liveness import WorkerHealth
 from loadgen.rules.plan import RunPlan, plan_run, planned_connection_ms
 from loadgen.rules.validity import (
     Delivered,
@@ -32,6 +31,7 @@ from loadgen.units import NS_PER_S
 from loadgen.worker.arguments import WorkerArguments
 from orchestrator.event_publisher import start_event
 from orchestrator.run_result import MeasuredWindows, missing_load_causes, with_login_cause
+from orchestrator.worker_health import WorkerHealth
 from tests.unit.orchestrator_builders import live, view, window
 from tests.unit.worker_builders import Pool, Stage
 

@@ -10,7 +10,7 @@ import pytest
 
 from loadgen.cli.embedded import _performance
 from loadgen.embedded.performance_model import PerformanceModel, parse_performance_model, read_performance_model
-from loadgen.embedded.warehouse_properties import HOUR_MS, WarehouseMeter
+from loadgen.embedded.warehouse import HOUR_MS, WarehouseMeter
 from loadgen.errors import UsageError
 from tests.unit.warehouse_builders import a_warehouse, run
 

@@ -13,11 +13,13 @@ from loadgen.embedded.warehouse import (
     VirtualWarehouse,
     VirtualWarehouses,
     WarehouseDropped,
+    WarehouseModel,
+    WarehouseSettings,
     WarehouseSlot,
     WarehouseSuspended,
     shortest_s,
+    size_name,
 )
-from loadgen.embedded.warehouse_properties import WarehouseModel, WarehouseSettings, size_name
 from tests.unit.warehouse_builders import JumpingLoop, LoopSleeper, a_warehouse, run, settle
 
 # --- late timers -----------------------------------------------------------------------------------------------------

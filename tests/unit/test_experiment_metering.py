@@ -15,7 +15,7 @@ from loadgen.report.experiment import (
     with_metering,
 )
 from loadgen.report.experiment_page import experiment_html
-from loadgen.rules.metering import (
+from loadgen.rules.price import (
     FUNCTION,
     LATENCY,
     VIEW,

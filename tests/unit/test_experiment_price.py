@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from loadgen.embedded.performance_model import PerformanceModel
-from loadgen.embedded.warehouse_properties import WarehouseMeter
+from loadgen.embedded.warehouse import WarehouseMeter
 from loadgen.model.experiment import Decision, ExperimentEnding
 from loadgen.model.warehouse import Cloud, WarehouseKind, shown_row, size_name, snowflake_rates
 from loadgen.results.run_record import resumed_s

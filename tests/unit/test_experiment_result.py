@@ -26,7 +26,6 @@ from loadgen.rules.measurement import (
     MeasurementFigures,
     MeasurementOutcome,
     MeasurementSource,
-    billed_of,
     complete_blocks,
     figures_document,
     figures_of,
@@ -74,7 +73,6 @@ def test_figures_are_those_of_the_measured_span():
     assert figures.values["price"] == pytest.approx(3.0 * figures.credits)
     assert (figures.inside, figures.error_rate, figures.statements) == (True, 0.0, 1_000)
     assert figures.warehouse == MeasuredWarehouse(size="Small", kind=WarehouseKind.GEN1, clusters=2)
-    assert billed_of(source(merged, SMALL), RATES) == pytest.approx(4 * (30.0 + merged.seconds) / 3600)
 
 
 def test_percentiles_are_interpolated_within_their_bucket():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from loadgen.metrics.histogram import BUCKETS, HIGHEST_NS, LOWEST_NS, Histogram, buckets_of
-from loadgen.metrics.outcome import Outcome as Ended
+from loadgen.metrics.recorder import Outcome as Ended
 from loadgen.metrics.tally import StatementTally, Times
 from loadgen.metrics.window import WindowResult
 from loadgen.rules.find_max import FindMaxSearch

@@ -14,7 +14,6 @@ from loadgen.metrics.connections import ConnectionTime
 from loadgen.metrics.tally import StatementTally
 from loadgen.metrics.window import ClientResourceUse, WindowResult, WindowRow, merge
 from loadgen.results.run_record import measured_windows
-from loadgen.rules.liveness import WorkerHealth
 from loadgen.scenario.model import FindMaxSettings, OnWorkerLoss
 from orchestrator.find_max_controller import FindMaxController, step_record
 from orchestrator.lifecycle import (
@@ -23,7 +22,7 @@ from orchestrator.lifecycle import (
     SearchFinished,
     StartStep,
 )
-from orchestrator.worker_health import WorkerView
+from orchestrator.worker_health import WorkerHealth, WorkerView
 from tests.unit.orchestrator_builders import end, live, tally, view, window
 from tests.unit.worker_builders import SERVER_TIME
 

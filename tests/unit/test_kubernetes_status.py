@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.spawn.kubernetes_status import (
+from orchestrator.spawn.kubernetes_job import (
     IndexStatus,
     Why,
     index_statuses,

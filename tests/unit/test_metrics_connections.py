@@ -10,16 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.metrics.connections import ConnectionMeter, ConnectionTime, read_time, time_data
-from loadgen.metrics.json_fields import InvalidMetrics, JsonFields
-from loadgen.metrics.logins import (
+from loadgen.metrics.connections import (
     FAILURES_KEPT,
     ConnectionFailure,
+    ConnectionMeter,
+    ConnectionTime,
     LoginCounts,
     ReconnectReason,
     logins_data,
     read_logins,
+    read_time,
+    time_data,
 )
+from loadgen.metrics.json_fields import InvalidMetrics, JsonFields
 from loadgen.units import NS_PER_MS, NS_PER_S
 from loadgen.workload.ramp import Ramp
 

@@ -22,8 +22,7 @@ from loadgen.metrics.interval import (
 )
 from loadgen.metrics.json_fields import InvalidMetrics, JsonFields
 from loadgen.metrics.live_metrics import LIMIT_BYTES, LiveMetrics, LiveSecond, read_live, write_live
-from loadgen.metrics.outcome import FailedOutcome
-from loadgen.metrics.recorder import Sample, WindowState
+from loadgen.metrics.recorder import FailedOutcome, Sample, WindowState
 from loadgen.metrics.window import ALL_STATEMENTS, VERSION, ClientResourceUse, dump, histogram_data, read_histogram
 from loadgen.model.counts import ErrorCategory
 from loadgen.model.run import Phase

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from loadgen.metrics.interval import read_custom_metrics, write_custom_metrics
 from loadgen.metrics.json_fields import InvalidMetrics, JsonFields
 from loadgen.metrics.live_metrics import LiveSecond, read_live, write_live
-from loadgen.metrics.outcome import FailedOutcome, Outcome
-from loadgen.metrics.recorder import Sample
+from loadgen.metrics.recorder import FailedOutcome, Outcome, Sample
 from loadgen.metrics.window import WindowResult, WindowRow, histogram_data, read_histogram
 from loadgen.model.counts import ErrorCategory
 from loadgen.model.run import Phase

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.metrics.outcome import Outcome
-from loadgen.metrics.recorder import WindowState
+from loadgen.metrics.recorder import Outcome, WindowState
 from loadgen.metrics.tally import ErrorKey, ErrorTally, StatementTally, Tally, Times
 from loadgen.metrics.window import WindowResult, merge, window_discrepancy
 from loadgen.model.counts import Counts, ErrorCategory, count_discrepancy

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from loadgen.metrics.interval import Interval, MeasuredCounts, SampleBatch
-from loadgen.metrics.outcome import FailedOutcome, Outcome
-from loadgen.metrics.recorder import Recorder, Sample, WindowRegistry, WindowState
+from loadgen.metrics.recorder import FailedOutcome, Outcome, Recorder, Sample, WindowRegistry, WindowState
 from loadgen.metrics.sample_collector import SampleCollector
 from loadgen.metrics.tally import CODES_MAX, EXAMPLE_MAX, NAMED_MAX, ErrorGrouper, ErrorKey, ErrorTally, Tally, by_kind
 from loadgen.metrics.window import window_discrepancy

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from loadgen.metrics.outcome import Outcome
+from loadgen.metrics.recorder import Outcome
 from loadgen.metrics.stalls import WindowStalls, run_stalls, stall_warnings, stalls_document
 from loadgen.metrics.window import merge
 from loadgen.model.run import Phase

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loadgen.metrics.outcome import Outcome
+from loadgen.metrics.recorder import Outcome
 from loadgen.metrics.stalls import run_stalls
 from tests.unit.metrics_builders import MS, Loop
 

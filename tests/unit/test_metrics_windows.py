@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from loadgen.metrics.outcome import FailedOutcome, Outcome
-from loadgen.metrics.recorder import Recorder, WindowRegistry, WindowState
+from loadgen.metrics.recorder import FailedOutcome, Outcome, Recorder, WindowRegistry, WindowState
 from loadgen.metrics.sample_collector import SampleCollector
 from loadgen.metrics.window import merge, window_discrepancy
 from loadgen.model.counts import ErrorCategory

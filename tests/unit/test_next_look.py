@@ -14,8 +14,17 @@ from hypothesis import strategies as st
 
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.model.nightly import UNCLAIMED_AFTER_S, FireOutcome
-from orchestrator.nightly.next_look import SIZE_MAX, NextLook, NextLookFile, after_tick, place_key
-from orchestrator.nightly.scheduler import FireResult, ScheduleFailure, SchedulerPass, fire_due_schedules
+from orchestrator.nightly.scheduler import (
+    SIZE_MAX,
+    FireResult,
+    NextLook,
+    NextLookFile,
+    ScheduleFailure,
+    SchedulerPass,
+    after_tick,
+    fire_due_schedules,
+    place_key,
+)
 from tests.control_plane import patience
 from tests.unit.schedule_tables import NEW_YEAR, Row, Tables, Wire
 

@@ -10,9 +10,15 @@ from hypothesis import strategies as st
 
 from loadgen.control.tables.worker_heartbeats import HeartbeatRow
 from loadgen.model.run import Phase, WorkerStatus
-from loadgen.rules.liveness import LivenessTracker, WorkerHealth
 from orchestrator.spawn.spawner import ProcessEnd
-from orchestrator.worker_health import LiveMetricsReader, ReplacementTracker, WorkerView, assess_workers
+from orchestrator.worker_health import (
+    LiveMetricsReader,
+    LivenessTracker,
+    ReplacementTracker,
+    WorkerHealth,
+    WorkerView,
+    assess_workers,
+)
 from tests.unit.orchestrator_builders import end, live_text, row, view, window
 
 STALE_S, DEAD_S, GAP_S = 30.0, 60.0, 2.0

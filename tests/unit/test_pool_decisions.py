@@ -12,7 +12,7 @@ from loadgen.control.tables.run_queue_claims import ClaimedRun, QueueClaim, Queu
 from loadgen.errors import UsageError
 from loadgen.model.nightly import AttemptStatus, ExitCodeMeaning, QueueStatus, exit_code_meaning, retry_pause_s
 from orchestrator.nightly.attempt import AttemptOutcome, InvalidQueueRow, judge_attempt, start_attempt
-from orchestrator.nightly.pool_size import (
+from orchestrator.nightly.pool import (
     MISSES_MAX,
     SOONER_MAX,
     START_MAX_S,

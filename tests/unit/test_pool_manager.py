@@ -21,8 +21,17 @@ from loadgen.control.tables.run_queue_claims import ClaimedRun, QueueClaim
 from loadgen.model.nightly import BaselineCheck
 from orchestrator.nightly import process_guard
 from orchestrator.nightly.attempt import LOADGEN_COMMAND, RunProcess, start_attempt
-from orchestrator.nightly.pool import FAILURES_MAX, PoolFailed, PoolManager, RunnerProcess, serve_manager
-from orchestrator.nightly.pool_size import MISSES_MAX, PING_S, PING_TIMEOUT_S, PoolRules
+from orchestrator.nightly.pool import (
+    FAILURES_MAX,
+    MISSES_MAX,
+    PING_S,
+    PING_TIMEOUT_S,
+    PoolFailed,
+    PoolManager,
+    PoolRules,
+    RunnerProcess,
+    serve_manager,
+)
 from orchestrator.nightly.queued_scenario import HostPermissions
 from orchestrator.nightly.runner import RunnerState
 from tests.processes import PATIENCE_S, alive, wait_until

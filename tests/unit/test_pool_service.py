@@ -15,8 +15,7 @@ from loadgen.cli.common import duration_s
 from loadgen.cli.pool import run as pool_run
 from loadgen.clock import Clock
 from orchestrator.nightly.attempt import STOP_S
-from orchestrator.nightly.pool import LEAVE_MARGIN_S, PoolManager, RunnerProcess
-from orchestrator.nightly.pool_size import PING_TIMEOUT_S, START_MAX_S, PoolRules
+from orchestrator.nightly.pool import LEAVE_MARGIN_S, PING_TIMEOUT_S, START_MAX_S, PoolManager, PoolRules, RunnerProcess
 from tests.processes import ROOT, wait_until
 
 PYTHON = [sys.executable, "-I", "-S", "-c"]

@@ -6,8 +6,15 @@ import pytest
 
 from loadgen.errors import RunFailed
 from loadgen.prepare.fill import RowCounts, beginning
-from loadgen.prepare.statements import count_rows, create_table
-from loadgen.prepare.table_definition import TableDefinition, TableMarker, differences, is_ours, shown
+from loadgen.prepare.table_definition import (
+    TableDefinition,
+    TableMarker,
+    count_rows,
+    create_table,
+    differences,
+    is_ours,
+    shown,
+)
 from loadgen.snowflake.ident import Identifier, QualifiedName
 from tests.unit.scenario_builders import only_table
 

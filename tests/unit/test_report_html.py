@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.log import printable
-from loadgen.metrics.logins import LoginCounts, ReconnectReason
+from loadgen.metrics.connections import LoginCounts, ReconnectReason
 from loadgen.report import formatting
-from loadgen.report.run_distribution import RANGES_MAX, range_counts, range_edges_ms
+from loadgen.report.run_charts import RANGES_MAX, range_counts, range_edges_ms
 from loadgen.report.run_page import report_html
 from loadgen.rules.thresholds import Checked
 from loadgen.scenario.model import Load, LoadMode

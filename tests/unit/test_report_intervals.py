@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from loadgen.metrics.logins import LoginCounts, ReconnectReason
+from loadgen.metrics.connections import LoginCounts, ReconnectReason
 from loadgen.model.counts import Counts
 from loadgen.report.records import (
     StatementTimes,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from loadgen.metrics.logins import ConnectionFailure, LoginCounts, ReconnectReason
+from loadgen.metrics.connections import ConnectionFailure, LoginCounts, ReconnectReason
 from loadgen.model.workload import StatementKind
 from loadgen.report.summary import RunFacts, WorkerResult, in_order, summarize, with_unstored
 from loadgen.rules.client_health import ClientHealth

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from loadgen.metrics.logins import LoginCounts, ReconnectReason
+from loadgen.metrics.connections import LoginCounts, ReconnectReason
 from loadgen.report.run_text import STATEMENTS_MAX, TextLine, columns, summary_lines, summary_text, wrapped
 from loadgen.report.summary import RunFacts, summarize
 from loadgen.rules.client_health import ClientHealth

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.errors import ConfigurationError
-from loadgen.model.run import worker_share
 from loadgen.scenario.document import ScenarioProblems
 from loadgen.scenario.frozen import (
     FROZEN_VERSION,
@@ -24,7 +23,6 @@ from loadgen.scenario.frozen import (
 )
 from loadgen.scenario.model import WorkerProfile, with_workers, workers_of
 from loadgen.scenario.read import parse_scenario, portable_text
-from loadgen.workload import split
 from tests.unit.test_scenario_fuzz import ENVIRON, RELAXED, damaged, scenario_data
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -295,11 +293,6 @@ def test_workers_are_settled_before_freezing():
     assert workers_of(dataclasses.replace(scenario.load, connections=1), cores=8) == 1
     assert workers_of(dataclasses.replace(scenario.load, per_worker_connections=15), cores=8) == 4
     assert workers_of(dataclasses.replace(scenario.load, profile=WorkerProfile.PROCESS, connections=7), cores=2) == 7
-
-
-@given(st.integers(0, 10_000), st.integers(1, 100))
-def test_the_plan_splits_as_the_workload_does(total, workers):
-    assert tuple(worker_share(total, worker, workers) for worker in range(workers)) == split.shares(total, workers)
 
 
 def test_reading_a_stored_scenario_needs_no_yaml_reader():

@@ -22,8 +22,8 @@ from loadgen.scenario.model import LoadMode, Scenario, with_workers
 from loadgen.scenario.read import LoadedScenario, parse_scenario
 from loadgen.workload.arrivals import window_schedules
 from loadgen.workload.draw import StatementStream
+from loadgen.workload.generator import places
 from loadgen.workload.pools import Pool
-from loadgen.workload.split import places
 from loadgen.workload.users import RememberedValues
 
 ENVIRON = {"SET": "7", "WORD": "w√rd", "EMPTY": ""}

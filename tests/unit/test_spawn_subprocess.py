@@ -20,8 +20,7 @@ from loadgen.control.tables.prune import PruneCandidates
 from loadgen.worker import main as worker_main
 from orchestrator.nightly.attempt import AttemptFolder
 from orchestrator.spawn import local as programs
-from orchestrator.spawn.external import ExternalSpawner, worker_command
-from orchestrator.spawn.local import SubprocessSpawner, find_python
+from orchestrator.spawn.local import ExternalSpawner, SubprocessSpawner, find_python, worker_command
 from orchestrator.spawn.spawner import WorkerOrder, last_lines
 from tests.processes import PATIENCE_S, alive, wait_until
 from tests.unit.run_builders import RUN

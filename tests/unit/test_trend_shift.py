@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from loadgen.rules.change_points import NIGHTS_MIN, ChangePointAnalysis, detect_change_points
+from loadgen.rules.trend import NIGHTS_MIN, ChangePointAnalysis, detect_change_points
 from tests.unit.trend_builders import noise
 
 LIMIT = math.log(1.1)

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from loadgen.control.tables.find_max_step_history import StepRecord
+from loadgen.metrics.connections import ConnectionFailure, LoginCounts, ReconnectReason
 from loadgen.metrics.interval import MeasuredCounts
-from loadgen.metrics.logins import ConnectionFailure, LoginCounts, ReconnectReason
 from loadgen.model.run import Phase, RunStatus
 from loadgen.scenario.model import ArrivalProcess, FindMaxSettings, LoadMode, LoadStage
 from loadgen.tui.draw import clock, count, measured, ms, one_line, percent, rate, short, short_worker, time_of

@@ -8,7 +8,7 @@ import pytest
 
 from loadgen.metrics.window import WindowResult
 from loadgen.model.run import Phase
-from loadgen.rules.window_timing import judge_timing
+from loadgen.rules.validity import judge_timing
 from tests.unit.orchestrator_builders import window
 
 

@@ -8,8 +8,7 @@ from typing import Any, cast
 import pytest
 
 from loadgen.clock import monotonic_ns
-from loadgen.metrics.outcome import FailedOutcome, Outcome
-from loadgen.metrics.recorder import WindowRegistry
+from loadgen.metrics.recorder import FailedOutcome, Outcome, WindowRegistry
 from loadgen.metrics.sample_collector import SampleCollector
 from loadgen.model.counts import ErrorCategory
 from loadgen.model.run import Phase

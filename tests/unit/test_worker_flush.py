@@ -17,8 +17,16 @@ from loadgen.snowflake.failure import Failure
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.units import NS_PER_S
 from loadgen.worker.arguments import WorkerArguments
-from loadgen.worker.flush import SNAPSHOTS_MAX, WRITERS_PER_S, ResultFlusher, started_row
-from loadgen.worker.spool import UnsentRows, contents, keep, upload
+from loadgen.worker.flush import (
+    SNAPSHOTS_MAX,
+    WRITERS_PER_S,
+    ResultFlusher,
+    UnsentRows,
+    contents,
+    keep,
+    started_row,
+    upload,
+)
 from loadgen.worker.worker_state import WorkerSharedState
 from tests.unit.worker_builders import ME, snapshot
 

@@ -16,17 +16,17 @@ from snowflake.connector.errors import OperationalError
 
 from loadgen.clock import FakeClock, SystemClock
 from loadgen.errors import ConfigurationError, LoadgenError
-from loadgen.metrics.connections import ConnectionMeter
-from loadgen.metrics.json_fields import InvalidMetrics, JsonFields
-from loadgen.metrics.live_metrics import LIMIT_BYTES
-from loadgen.metrics.logins import (
+from loadgen.metrics.connections import (
     FAILURES_KEPT,
     ConnectionFailure,
+    ConnectionMeter,
     LoginCounts,
     ReconnectReason,
     logins_data,
     read_logins,
 )
+from loadgen.metrics.json_fields import InvalidMetrics, JsonFields
+from loadgen.metrics.live_metrics import LIMIT_BYTES
 from loadgen.metrics.recorder import WindowRegistry
 from loadgen.metrics.sample_collector import SampleCollector
 from loadgen.metrics.window import dump

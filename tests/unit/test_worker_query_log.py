@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from loadgen.errors import RunFailed
-from loadgen.metrics.outcome import FailedOutcome, Outcome
+from loadgen.metrics.recorder import FailedOutcome, Outcome
 from loadgen.model.counts import ErrorCategory
 from loadgen.scenario.settings import QueryLogMode
 from loadgen.scenario.settings import QueryLogSettings as Policy

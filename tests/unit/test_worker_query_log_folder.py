@@ -8,7 +8,7 @@ import stat
 
 import pytest
 
-from loadgen.metrics.outcome import FailedOutcome, Outcome
+from loadgen.metrics.recorder import FailedOutcome, Outcome
 from loadgen.model.counts import ErrorCategory
 from loadgen.scenario.settings import QueryLogMode
 from loadgen.scenario.settings import QueryLogSettings as Policy

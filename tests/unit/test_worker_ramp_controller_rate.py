@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.metrics.logins import ConnectionFailure, ReconnectReason
+from loadgen.metrics.connections import ConnectionFailure, ReconnectReason
 from loadgen.metrics.recorder import WindowState
 from loadgen.metrics.window import window_discrepancy
 from loadgen.model.run import Phase

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.metrics.outcome import Outcome
-from loadgen.metrics.recorder import WindowRegistry, WindowState
+from loadgen.metrics.recorder import Outcome, WindowRegistry, WindowState
 from loadgen.metrics.sample_collector import SampleCollector
 from loadgen.metrics.window import window_discrepancy
 from loadgen.model.run import Phase

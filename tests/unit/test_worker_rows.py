@@ -5,8 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from loadgen.metrics.interval import MeasuredCounts, read_custom_metrics
-from loadgen.metrics.outcome import FailedOutcome, Outcome
-from loadgen.metrics.recorder import WindowRegistry
+from loadgen.metrics.recorder import FailedOutcome, Outcome, WindowRegistry
 from loadgen.metrics.sample_collector import SampleCollector
 from loadgen.metrics.window import WindowRow
 from loadgen.model.counts import ErrorCategory

@@ -39,7 +39,7 @@ from loadgen.model.workload import (
     Workload,
     Zipfian,
 )
-from loadgen.workload import split
+from loadgen.workload import generator
 from loadgen.workload.draw import StatementStream
 from loadgen.workload.keys import zipfian
 from loadgen.workload.pools import Pool
@@ -182,7 +182,7 @@ def test_the_same_seed_gives_the_same_statements_in_the_same_order():
 
 
 def test_clients_differ_in_statements_and_parameters():
-    places = [place for worker in range(2) for place in split.places(worker, 2, 5)]
+    places = [place for worker in range(2) for place in generator.places(worker, 2, 5)]
 
     seen = {json.dumps(draws(StatementStream(orders(), place, POOLS), 50)) for place in places}
 
@@ -313,8 +313,8 @@ def test_reads_of_the_latest_keys_hit_what_exists_however_many_lanes_are_open(wo
     """As in find_max: most lanes are not open yet, some were and are not any more, each at a count of its own."""
     mix = workload(READ_LATEST[0], statement("insert", 1, (Sequence(start=start),)))
     lanes = sorted(
-        (place for worker in range(workers) for place in split.places(worker, workers, ceiling)),
-        key=lambda place: split.lane_of_client(place).number,
+        (place for worker in range(workers) for place in generator.places(worker, workers, ceiling)),
+        key=lambda place: generator.lane_of_client(place).number,
     )
     drawers, count = {place: StatementStream(mix, place, {}) for place in lanes}, Counter[ClientPosition]()
     there: set[Any] = set(range(1, 101))

@@ -33,10 +33,9 @@ from loadgen.model.workload import (
     Uuid,
     Zipfian,
 )
-from loadgen.workload.generator import CHUNK_VALUES, DrawContext
+from loadgen.workload.generator import CHUNK_VALUES, DrawContext, places, shard_range
 from loadgen.workload.generators import make_generator
 from loadgen.workload.keys import fnv1a_64
-from loadgen.workload.split import places, shard_range
 from tests.unit.generator_builders import (
     HIGH,
     KEYS,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from loadgen.model.run import worker_share
 from loadgen.model.workload import ClientPosition, KeyRange
-from loadgen.workload.split import (
+from loadgen.workload.generator import (
     check_place,
     check_worker,
     lane_of_client,
@@ -16,7 +16,6 @@ from loadgen.workload.split import (
     places,
     shard_of,
     shard_range,
-    shares,
 )
 
 workers = st.integers(1, 200)
@@ -29,7 +28,6 @@ def test_shares_add_up_and_differ_by_at_most_one(total, count):
     assert sum(parts) == total
     assert max(parts) - min(parts) <= 1
     assert parts == sorted(parts, reverse=True), "the remainder goes to the low ids"
-    assert shares(total, count) == tuple(parts)
 
 
 @given(st.integers(-(10**12), 10**12), st.integers(0, 10**9), workers)

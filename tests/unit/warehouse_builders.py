@@ -8,8 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from loadgen.embedded.performance_model import PerformanceModel
-from loadgen.embedded.warehouse import VirtualWarehouse
-from loadgen.embedded.warehouse_properties import WarehouseModel, WarehouseSettings
+from loadgen.embedded.warehouse import VirtualWarehouse, WarehouseModel, WarehouseSettings
 
 
 class JumpingSelector(selectors.DefaultSelector):

@@ -16,7 +16,7 @@ from loadgen.embedded.performance_model import ServiceTimeSampler
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.interval import Interval
 from loadgen.metrics.interval import MeasuredCounts as Samples
-from loadgen.metrics.outcome import Outcome
+from loadgen.metrics.recorder import Outcome
 from loadgen.metrics.tally import StatementTally, Tally, Times
 from loadgen.metrics.window import merge
 from loadgen.model.run import Phase

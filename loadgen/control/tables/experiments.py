@@ -35,7 +35,7 @@ from loadgen.rules.measurement import (
     figures_document,
     read_figures,
 )
-from loadgen.rules.metering import ExperimentMetering, metering_document, read_metering
+from loadgen.rules.price import ExperimentMetering, metering_document, read_metering
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.values import dataclass
 

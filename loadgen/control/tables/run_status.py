@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import field
 from datetime import datetime
@@ -26,6 +27,7 @@ from loadgen.control.session import (
 from loadgen.control.tables.run_leases import Lease
 from loadgen.control.tables.run_leases import read as read_holder
 from loadgen.errors import LoadgenError, UsageError
+from loadgen.log import printable
 from loadgen.metrics.json_fields import NUMBER_MAX
 from loadgen.model.run import Phase, RunStatus, check_transition
 from loadgen.snowflake.session import RetryPolicy
@@ -403,3 +405,48 @@ def _run(row: tuple[Any, ...], server_time: datetime | None = None, event_at: da
     if not 0 <= found.workers_expected <= WORKERS_MAX:  # a list of them is made
         raise RowUnreadable("RUN_STATUS", found.run_id, f"workers_expected is {found.workers_expected}")
     return found
+
+
+# --- Which run is meant: its id, a beginning that no other has, `latest`, or `latest~1` for the one before -----------
+
+BACK_MAX = 1_000  # how far latest~N may go
+SHOWN = 5  # of several that begin alike
+
+_LATEST = re.compile(r"latest(?:~([0-9]{1,6}))?")
+_REMEDY = "`loadgen runs list` shows the runs there are."
+
+
+def is_latest(name: str) -> bool:
+    """Is it a name that only the tables can tell the meaning of?"""
+    return _LATEST.fullmatch(name) is not None
+
+
+def find_run(session: ControlSession, patience: RetryPolicy, name: str) -> Run:
+    """The run of that name. UsageError when there is none, or more than one."""
+    if latest := _LATEST.fullmatch(name):
+        return _latest(session, patience, int(latest[1] or 0))
+    if not name:
+        raise UsageError("the name of a run is empty", remedy=_REMEDY)
+    ids = patience.call(lambda: beginning_with(session, name, SHOWN + 1))
+    chosen = name if name in ids else ids[0] if len(ids) == 1 else None
+    run = None if chosen is None else patience.call(lambda: read(session, chosen))
+    if run is not None:
+        return run
+    if not ids:
+        raise UsageError(f"there is no run {printable(name, 100)}", remedy=_REMEDY)
+    more = ", …" if len(ids) > SHOWN else ""
+    raise UsageError(
+        f"{printable(name, 100)} is the beginning of several runs: {', '.join(ids[:SHOWN])}{more}",
+        remedy="Write more of it.",
+    )
+
+
+def _latest(session: ControlSession, patience: RetryPolicy, back: int) -> Run:
+    if back > BACK_MAX:
+        raise UsageError(f"latest~{back} is too far back: at most latest~{BACK_MAX}", remedy=_REMEDY)
+    runs = patience.call(lambda: newest(session, back + 1))
+    if not runs:
+        raise UsageError("there are no runs yet", remedy="Start one with `loadgen run FILE`.")
+    if len(runs) <= back:
+        raise UsageError(f"the oldest run is latest~{len(runs) - 1}: there is no latest~{back}", remedy=_REMEDY)
+    return runs[back]

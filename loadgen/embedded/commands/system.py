@@ -12,21 +12,19 @@ from sqlglot import exp
 
 from loadgen import __version__
 from loadgen.embedded import sql_errors
-from loadgen.embedded.account_usage import ACCOUNT_USAGE, usage_rows
 from loadgen.embedded.backend_pool import Backend
 from loadgen.embedded.commands import CommandCall, command
 from loadgen.embedded.commands.services import service_logs
 from loadgen.embedded.postgres_names import shown
 from loadgen.embedded.result import TEXT, UNCOUNTED_BYTES, StatementResult, is_number, status, table
 from loadgen.embedded.session import DEFAULTS, PARAMETERS, ServerSession, checked
-from loadgen.embedded.statement_history import COLUMNS, RESULT_LIMIT_DEFAULT
+from loadgen.embedded.statement_history import ACCOUNT_USAGE, COLUMNS, RESULT_LIMIT_DEFAULT, usage_rows
 from loadgen.embedded.transactions import RunningStatement
 from loadgen.embedded.translate import dialect, planner
 from loadgen.embedded.translate.emitter import BindTypes, Emitter, ServerTableFunction
 from loadgen.embedded.translate.sources import METERING_FUNCTION
 from loadgen.embedded.translate.token_reader import TokenReader, word_of
-from loadgen.embedded.warehouse import WarehouseSlot
-from loadgen.embedded.warehouse_properties import HOUR_MS
+from loadgen.embedded.warehouse import HOUR_MS, WarehouseSlot
 
 if TYPE_CHECKING:
     from loadgen.embedded.engine import Engine

@@ -12,8 +12,7 @@ from loadgen.embedded.commands.objects import change
 from loadgen.embedded.result import StatementResult, status
 from loadgen.embedded.session import checked
 from loadgen.embedded.translate.token_reader import TokenReader
-from loadgen.embedded.warehouse import VirtualWarehouse
-from loadgen.embedded.warehouse_properties import WarehouseSettings, size_name
+from loadgen.embedded.warehouse import VirtualWarehouse, WarehouseSettings, size_name
 
 _BOOLEANS = {
     "AUTO_RESUME": "auto_resume",

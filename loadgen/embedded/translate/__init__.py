@@ -7,8 +7,7 @@ emitter            the walk over the syntax tree, and what it collects
 operators          operators, literals, names, binds
 calls              casts, functions, paths into semi-structured values
 queries            SELECT and set operations
-sources            FROM: tables, joins, subqueries, VALUES, table functions
-information_views  the views of INFORMATION_SCHEMA
+sources            FROM: tables, joins, subqueries, VALUES, table functions; the views of INFORMATION_SCHEMA
 dml                INSERT, UPDATE, DELETE, MERGE
 planner            plans and their cache, descriptions, values of binds
 """

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from sqlglot import exp
 
-from loadgen.embedded import postgres_names, statement_history, warehouse_properties
-from loadgen.embedded.account_usage import ACCOUNT_USAGE, USAGE_VIEWS
+from loadgen.embedded import postgres_names, statement_history, warehouse
 from loadgen.embedded.catalog import INFORMATION_SCHEMA, CatalogTable
 from loadgen.embedded.sql_errors import (
     compilation,
@@ -18,10 +17,66 @@ from loadgen.embedded.sql_errors import (
     unknown_table_function,
     unsupported,
 )
+from loadgen.embedded.statement_history import ACCOUNT_USAGE, USAGE_VIEWS
 from loadgen.embedded.translate import dialect
 from loadgen.embedded.translate.emitter import Emitter, NameScope, ServerTableFunction
-from loadgen.embedded.translate.information_views import INFORMATION_VIEWS
 from loadgen.embedded.translate.statement_limits import subqueries_in, too_deep
+
+# Each view is a query over the stored catalogue; {database} is the quoted name of the database asked.
+_TABLE = "FROM meta.object o WHERE o.kind = 'table' AND o.body->>'database' = {database}"
+_CREATED = "to_timestamp((o.body->>'created_ms')::numeric / 1000.0)"
+
+INFORMATION_VIEWS: dict[str, str] = {
+    "DATABASES": (
+        "SELECT o.body->>'name' AS \"DATABASE_NAME\", 'ACCOUNTADMIN'::text AS \"DATABASE_OWNER\","
+        " CASE WHEN (o.body->>'transient')::boolean THEN 'YES' ELSE 'NO' END AS \"IS_TRANSIENT\","
+        f' o.body->>\'comment\' AS "COMMENT", {_CREATED} AS "CREATED"'
+        " FROM meta.object o WHERE o.kind = 'database' AND {database} IS NOT NULL"
+    ),
+    "SCHEMATA": (
+        "SELECT o.body->>'database' AS \"CATALOG_NAME\", o.body->>'name' AS \"SCHEMA_NAME\","
+        " 'ACCOUNTADMIN'::text AS \"SCHEMA_OWNER\", 'NO'::text AS \"IS_TRANSIENT\","
+        f' o.body->>\'comment\' AS "COMMENT", {_CREATED} AS "CREATED"'
+        " FROM meta.object o WHERE o.kind = 'schema' AND o.body->>'database' = {database}"
+    ),
+    "TABLES": (
+        "SELECT o.body->>'database' AS \"TABLE_CATALOG\", o.body->>'schema' AS \"TABLE_SCHEMA\","
+        " o.body->>'name' AS \"TABLE_NAME\", 'ACCOUNTADMIN'::text AS \"TABLE_OWNER\","
+        " CASE o.body->>'kind' WHEN 'VIEW' THEN 'VIEW' ELSE 'BASE TABLE' END AS \"TABLE_TYPE\","
+        " CASE WHEN (o.body->>'transient')::boolean THEN 'YES' ELSE 'NO' END AS \"IS_TRANSIENT\","
+        " CASE WHEN (o.body->>'hybrid')::boolean THEN 'YES' ELSE 'NO' END AS \"IS_HYBRID\","
+        f' o.body->>\'comment\' AS "COMMENT", {_CREATED} AS "CREATED" {_TABLE}'
+    ),
+    "VIEWS": (
+        "SELECT o.body->>'database' AS \"TABLE_CATALOG\", o.body->>'schema' AS \"TABLE_SCHEMA\","
+        " o.body->>'name' AS \"TABLE_NAME\", 'ACCOUNTADMIN'::text AS \"TABLE_OWNER\","
+        f' o.body->>\'text\' AS "VIEW_DEFINITION", o.body->>\'comment\' AS "COMMENT", {_CREATED} AS "CREATED"'
+        f" {_TABLE} AND o.body->>'kind' = 'VIEW'"
+    ),
+    "COLUMNS": (
+        "SELECT o.body->>'database' AS \"TABLE_CATALOG\", o.body->>'schema' AS \"TABLE_SCHEMA\","
+        " o.body->>'name' AS \"TABLE_NAME\", c.column_->>'name' AS \"COLUMN_NAME\","
+        ' c.position_::numeric AS "ORDINAL_POSITION", c.column_->>\'default\' AS "COLUMN_DEFAULT",'
+        " CASE WHEN (c.column_->>'nullable')::boolean THEN 'YES' ELSE 'NO' END AS \"IS_NULLABLE\","
+        " CASE c.column_->'type'->>'kind' WHEN 'FIXED' THEN 'NUMBER' WHEN 'REAL' THEN 'FLOAT'"
+        " ELSE c.column_->'type'->>'kind' END AS \"DATA_TYPE\","
+        " (c.column_->'type'->>'length')::numeric AS \"CHARACTER_MAXIMUM_LENGTH\","
+        " CASE c.column_->'type'->>'kind' WHEN 'FIXED' THEN (c.column_->'type'->>'precision')::numeric END"
+        ' AS "NUMERIC_PRECISION",'
+        " CASE c.column_->'type'->>'kind' WHEN 'FIXED' THEN (c.column_->'type'->>'scale')::numeric END"
+        ' AS "NUMERIC_SCALE", c.column_->>\'comment\' AS "COMMENT"'
+        " FROM meta.object o, jsonb_array_elements(o.body->'columns') WITH ORDINALITY AS c(column_, position_)"
+        " WHERE o.kind = 'table' AND o.body->>'database' = {database}"
+    ),
+    "INDEXES": (
+        "SELECT o.body->>'database' AS \"TABLE_CATALOG\", o.body->>'schema' AS \"TABLE_SCHEMA\","
+        " o.body->>'name' AS \"TABLE_NAME\", i.key_->>'name' AS \"NAME\", 'ACTIVE'::text AS \"STATUS\","
+        " 'NO'::text AS \"IS_UNIQUE\""
+        " FROM meta.object o, jsonb_array_elements(o.body->'indexes') AS i(key_)"
+        " WHERE o.kind = 'table' AND o.body->>'database' = {database}"
+    ),
+}
+
 
 _RANGE = {"END_TIME_RANGE_START", "END_TIME_RANGE_END", "RESULT_LIMIT"}
 QUERY_HISTORY_FUNCTIONS: dict[str, set[str]] = {
@@ -337,7 +392,7 @@ def _metering(self: Emitter, node: exp.Expr, arguments: dict[str, exp.Expr]) -> 
     if unknown or "DATE_RANGE_START" not in given:
         what = f"Invalid argument name '{unknown[0]}'" if unknown else "Missing argument 'DATE_RANGE_START'"
         raise compilation(2144, "42601", f"{what} for table function {METERING_FUNCTION}.")
-    return _served(self, node, METERING_FUNCTION, given, history_record(warehouse_properties.COLUMNS))
+    return _served(self, node, METERING_FUNCTION, given, history_record(warehouse.METERING_COLUMNS))
 
 
 def _served(

@@ -10,14 +10,14 @@ from typing import Any
 
 from loadgen.clock import ServerTime, _server_ns
 from loadgen.metrics.connections import ConnectionMeter
-from loadgen.rules import validity, window_timing
-from loadgen.rules.liveness import LivenessTracker
+from loadgen.rules import validity
 from loadgen.rules.validity import Key, Portion, delivered_connections
 from loadgen.scenario.model import OnWorkerLoss
 from loadgen.worker.collector import MetricsCollector
 from orchestrator import leader, run_result
 from orchestrator.lifecycle import LifecycleState, RunPolicy
 from orchestrator.warehouse import WarehousePoller
+from orchestrator.worker_health import LivenessTracker
 
 
 class Rule(StrEnum):
@@ -126,8 +126,8 @@ _BREAKAGE: dict[Broken | None, list[tuple[Any, str, Any]]] = {
     Broken.QUEUE: [(WarehousePoller, "queue_seen", lambda _: False)],
     Broken.LOG: [(MetricsCollector, "tell_unstored", lambda *_: None)],
     Broken.ARRIVAL: [(ServerTime, "note", _on_arrival)],
-    Broken.MOMENTS: [(window_timing, "UNCERTAIN_MS", 10**9)],
-    Broken.WARMUP: [(window_timing, "WARMUP_MIN_PERCENT", 0)],
+    Broken.MOMENTS: [(validity, "UNCERTAIN_MS", 10**9)],
+    Broken.WARMUP: [(validity, "WARMUP_MIN_PERCENT", 0)],
     Broken.STRICT: [(Portion, "is_short", lambda *_: True)],
 }
 

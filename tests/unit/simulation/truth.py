@@ -18,12 +18,20 @@ from loadgen.model.event import Start, decode_command
 from loadgen.model.run import Phase, RunStatus, WorkerStatus, worker_share
 from loadgen.rules.client_health import GAP_INVALID_PERCENT, PAUSED_INVALID_PERCENT
 from loadgen.rules.plan import PlannedWindow, RunPlan, plan_run, planned_arrivals
-from loadgen.rules.validity import LOGIN_INVALID_PERCENT, RUN_MIN_PERCENT, SAMPLES_MIN, WORKER_MIN_PERCENT
-from loadgen.rules.window_timing import UNCERTAIN_MS, UNCERTAIN_PERCENT, WARMUP_LATE_S, WARMUP_MIN_PERCENT
+from loadgen.rules.validity import (
+    LOGIN_INVALID_PERCENT,
+    RUN_MIN_PERCENT,
+    SAMPLES_MIN,
+    UNCERTAIN_MS,
+    UNCERTAIN_PERCENT,
+    WARMUP_LATE_S,
+    WARMUP_MIN_PERCENT,
+    WORKER_MIN_PERCENT,
+)
 from loadgen.scenario.model import LoadMode, Scenario
 from loadgen.scenario.settings import QueryLogMode
 from loadgen.units import NS_PER_S
-from loadgen.worker.spool import EXECUTION, contents
+from loadgen.worker.flush import EXECUTION, contents
 from loadgen.workload.arrivals import window_schedules
 from loadgen.workload.ramp import Ramp, follow, initial_connections
 from tests.unit.simulation.standard_tables import ZERO

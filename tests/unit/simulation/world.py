@@ -18,19 +18,19 @@ from loadgen.control.tables.worker_heartbeats import WorkerIdentity
 from loadgen.metrics.live_metrics import read_live
 from loadgen.model.event import EventType
 from loadgen.model.run import RunStatus, WorkerStatus
-from loadgen.rules.liveness import WorkerHealth
 from loadgen.scenario.frozen import thaw
 from loadgen.scenario.model import OnWorkerLoss, Scenario
 from loadgen.scenario.settings import ConnectionPolicy
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
 from loadgen.threads import ThreadDied
 from loadgen.worker import client, client_pool, collector, ramp_controller, sessions, startup, worker
+from loadgen.worker.flush import SPOOL_VARIABLE
 from loadgen.worker.heartbeat import identity_of
-from loadgen.worker.spool import SPOOL_VARIABLE
 from orchestrator import enrich, warehouse, worker_health
 from orchestrator.aggregation import RunSnapshot
 from orchestrator.recover import RecoveredRun
 from orchestrator.spawn.spawner import WorkerOrder
+from orchestrator.worker_health import WorkerHealth
 from tests.unit.simulation.faults import plan_faults
 from tests.unit.simulation.processes import (
     RECOVER_S,

@@ -76,7 +76,8 @@ FROM (
     FROM (
         SELECT EXECUTION_TIME, END_TIME, UPPER(EXECUTION_STATUS) = 'RUNNING' AS IS_RUNNING,
                STARTSWITH(COALESCE(QUERY_TAG, ''), ?) AS IS_OWN,
-               NOT STARTSWITH(COALESCE(QUERY_TAG, ''), ?) AND NOT STARTSWITH(COALESCE(QUERY_TAG, ''), ?) AS IS_OTHERS,
+               NOT STARTSWITH(COALESCE(QUERY_TAG, ''), ?) AND NOT STARTSWITH(COALESCE(QUERY_TAG, ''), ?)
+               AND COALESCE(QUERY_TAG, '') <> ? AND COALESCE(QUERY_TAG, '') <> ? AS IS_OTHERS,
                DATEDIFF('millisecond', GREATEST(START_TIME, TO_TIMESTAMP_LTZ('{start}')),
                    LEAST(IFF(UPPER(EXECUTION_STATUS) = 'RUNNING', CURRENT_TIMESTAMP(), END_TIME),
                          TO_TIMESTAMP_LTZ('{end}'))
@@ -136,11 +137,18 @@ class QueryHistory(SnowflakeSession):
         except (ValueError, TypeError, IndexError) as error:
             raise HistoryFailed(_UNKNOWN_FORM, NOT_RETRYABLE) from error
 
-    def use(self, warehouse: str, span: HistorySlice) -> WarehouseUse:
-        """By the run and by others; without MONITOR on the warehouse, a role sees only the statements of its user."""
+    def use(self, warehouse: str, span: HistorySlice, *, has_control_plane: bool = False) -> WarehouseUse:
+        """By the run and by others; without MONITOR on the warehouse, a role sees only the statements of its user.
+
+        `has_control_plane`: statements on the tables of the control plane execute on this warehouse, and are no load.
+        Elsewhere a statement with their tag is foreign: another `loadgen capture`, or a tag that was copied.
+        """
+        control = CONTROL_TAG if has_control_plane else self._tag
         sql = _USE.format(warehouse=warehouse, start=_literal(span.start), end=_literal(span.end), limit=ROWS_MAX)
         try:
-            ((own, own_ms, others, others_ms, left_out_ms),) = self._fetch(sql, self._tag, self._tag, CONTROL_TAG)
+            ((own, own_ms, others, others_ms, left_out_ms),) = self._fetch(
+                sql, self._tag, self._tag, control, control_tag("enrich"), control_tag("warehouse-poll")
+            )
             return WarehouseUse(
                 own=int(own),
                 own_ms=float(own_ms),

@@ -162,10 +162,13 @@ def _foreign_use(
         return None
     bounds = (min(span.begin for span in own), max(span.end for span in own))
     start_ms, end_ms = (round(moment.replace(tzinfo=UTC).timestamp() * MS_PER_S) for moment in bounds)
+    place = leader.session.place
+    is_shared = place.connection == scenario.connection and Identifier.parse(place.warehouse).name == warehouse.name
     try:
-        profile = history_profile(scenario, leader.session.place, environ)
+        profile = history_profile(scenario, place, environ)
         with closing(QueryHistory(profile, run.run_id, environ)) as history:
-            use = history.use(warehouse.name, HistorySlice(start_ms=start_ms, end_ms=end_ms))
+            span = HistorySlice(start_ms=start_ms, end_ms=end_ms)
+            use = history.use(warehouse.name, span, has_control_plane=is_shared)
     except LoadgenError as error:
         event(log, logging.WARNING, "history_not_read", run=run.run_id, why=str(error))
         return None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
-from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,10 +12,6 @@ import pytest
 from snowflake.connector import DictCursor
 from snowflake.connector.errors import ProgrammingError
 
-from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS, find_profile
-from loadgen.snowflake.settings import APPLICATION
-from orchestrator.enrich import QueryHistory
-from orchestrator.enrichment_rules import HistorySlice
 from tests.processes import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.any_driver
@@ -264,38 +259,6 @@ def test_a_running_statement_is_shown_with_the_epoch_as_its_end(connect, named):
     assert ended.is_set()
     assert cancelled["EXECUTION_STATUS"].upper() == "FAILED_WITH_ERROR"
     assert (int(cancelled["ERROR_CODE"]), cancelled["ERROR_MESSAGE"]) == (604, "SQL execution canceled")
-
-
-def test_what_others_execute_counts_with_the_time_that_they_take_of_a_span(connect, server, named, database):
-    """Also while they execute, and when they began before the span or end after it."""
-    warehouse, tag = f"WH_{database}", f'{{"app":"{APPLICATION}","run":"r","window":1}}'
-    other, run = (connect(warehouse=warehouse, session_parameters={"QUERY_TAG": of}) for of in ("", tag))
-    run.cursor().execute("SELECT SYSTEM$WAIT(300, 'MILLISECONDS')")
-
-    def wait() -> None:
-        with suppress(ProgrammingError):  # it is cancelled below
-            other.cursor().execute("SELECT SYSTEM$WAIT(240)")
-
-    thread = threading.Thread(target=wait, name="other")
-    thread.start()
-    mine, it = f"SESSION_ID => {other.session_id}", "QUERY_TEXT LIKE '%WAIT(240)'"
-    (row,) = wait_until(lambda: history(named, mine, function="_BY_SESSION", where=it), "it executes")
-    start_ms = server.now_ms()
-    run.cursor().execute("SELECT SYSTEM$WAIT(500, 'MILLISECONDS')")
-    span = HistorySlice(start_ms=round(start_ms), end_ms=round(server.now_ms()))
-    environ = {EMBEDDED_ADDRESS: server.address}
-    profile = find_profile("embedded", environ=environ, overrides={"database": database})
-
-    with closing(QueryHistory(profile, "r", environ)) as found:
-        while_it_executes = found.use(warehouse, span)
-        named.execute("SELECT SYSTEM$CANCEL_QUERY(?)", (row["QUERY_ID"],))
-        thread.join(PATIENCE_S)
-        afterwards = found.use(warehouse, span)
-
-    for use in (while_it_executes, afterwards):
-        assert (use.own, use.others, use.left_out_ms) == (1, 1, 0.0)
-        assert 500 <= use.own_ms <= span.end_ms - span.start_ms
-        assert use.others_ms == span.end_ms - span.start_ms
 
 
 @pytest.mark.parametrize(

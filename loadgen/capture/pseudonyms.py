@@ -52,10 +52,12 @@ SECRET = re.compile(
     r"(?<![\w.+-])[\w.+-]+@[\w-]+\.[\w.-]+"  # e-mail
     r"|eyJ[\w-]{8,}\.[\w.-]+"  # JSON web token
     r"|-----BEGIN|\bAKIA[0-9A-Z]{12,}|\bgh[pousr]_\w{20,}|\bxox[abp]-\w+|\b[sr]k[-_]\w{16,}"
+    r"|\bAIza[\w-]{30,}|\bglpat-[\w-]{16,}|\bSG\.[\w-]{16,}\.[\w-]+"
     r"|://[^\s/@:]*:[^\s/@]+@"  # a password in an address
     r"|(?i:\b(?:bearer|basic)\s+[\w+/=.-]{8,})"
-    r"|(?i:pass(?:w(?:or)?d|phrase|code)|pwd|secret|token|(?:api|access|account|private)[_-]?key|\bsig(?:nature)?)"
-    r"[\"']?\s*[=:]"
+    # named in the text: password=…, "password": …, <password>…, key="pw" value="…", --password …
+    r"|(?i:pass(?:w(?:or)?d|phrase|code)|\bpw|pwd|secret|token|(?:api|access|account|private)[_-]?key|\bsig(?:nature)?)"
+    r"(?:[\"']?\s{0,9}(?:[=:>]|,?\s{0,9}[\"']?value\b))|(?i:--[a-z-]{0,20}(?:pass[a-z]{0,8}|token|secret|key)\s+\S)"
     # a key in base 64
     r"|(?<![\w+/])(?=[\w+/]*[A-Z])(?=[\w+/]*[a-z])(?=[\w+/]*\d)[\w+/]{40,}={0,2}(?![\w+/=])"
 )

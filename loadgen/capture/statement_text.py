@@ -99,7 +99,8 @@ _STRUCTURE = (
 )  # fmt: skip
 _NAMED = (exp.DynamicIdentifier, exp.TableFromRows)  # IDENTIFIER('t'), TABLE('t')
 _SECRET_NAME = re.compile(
-    r"(?i:pass(?:word|wd|phrase|code)|pwd|secret|token|credential|(?:api|access|account|private|encryption)_?key|crypt)"
+    r"(?i:pass(?:word|wd|phrase|code)|pwd|secret|token|credential|(?:api|access|account|private|encryption)_?key|crypt"
+    r"|(?<![a-z])(?:pass|pw|pin|otp)(?![a-z]))"
 )
 _DML = (exp.Insert, exp.Update, exp.Delete, exp.Merge)
 _MOVES = (exp.DateAdd, exp.DateSub, exp.TimestampAdd, exp.TimestampSub, exp.DatetimeAdd, exp.TimeAdd, exp.TsOrDsAdd)
@@ -196,18 +197,17 @@ def _role_of(tree: Any) -> StatementRole | LeftOutReason:
     by_text = any(node.expressions for node in tree.find_all(exp.DynamicIdentifier))  # IDENTIFIER('f')(1): any function
     if by_text or any(name.startswith("SYSTEM$") for name in functions):
         return LeftOutReason.SYSTEM_FUNCTION
-    draws = "GETNEXTVAL" in functions or any(
-        node.name.upper() == "NEXTVAL" for node in tree.find_all(exp.Column, exp.Var)
-    )
+    # FOR UPDATE locks rows until a COMMIT, which is not sent where writes are skipped.
+    writes = "GETNEXTVAL" in functions or tree.find(exp.Lock) is not None
+    writes = writes or any(node.name.upper() == "NEXTVAL" for node in tree.find_all(exp.Column, exp.Var))
     if tree.find(*_DML):
         return StatementRole.WRITE if isinstance(tree, _DML) else LeftOutReason.NOT_REPLAYABLE
     if tree.find(exp.Into):
         return LeftOutReason.NOT_REPLAYABLE
     if isinstance(tree, (exp.Select, exp.SetOperation, exp.Subquery, exp.Values)):
-        # FOR UPDATE locks rows until a COMMIT, which is not sent where writes are skipped.
-        return StatementRole.WRITE if draws or tree.find(exp.Lock) else StatementRole.READ
+        return StatementRole.WRITE if writes else StatementRole.READ
     if isinstance(tree, (exp.Use, exp.Set)):
-        return StatementRole.WRITE if draws else StatementRole.CONTEXT
+        return StatementRole.WRITE if writes else StatementRole.CONTEXT
     if isinstance(tree, exp.Alter) and _sets_session(tree):
         return StatementRole.TRANSACTION if "AUTOCOMMIT" in _parameters(tree) else StatementRole.CONTEXT
     if isinstance(tree, (exp.Transaction, exp.Commit, exp.Rollback)):
@@ -256,6 +256,8 @@ def _treatment(node: Any, pieces: Sequence[SqlPiece], number: int) -> LiteralTre
         return LiteralTreatment.NAME
     if key in _FORMAT_KEYS or (isinstance(parent, exp.Extract) and key == "this"):
         return LiteralTreatment.FORMAT if piece.kind == "string" else LiteralTreatment.KEEP
+    if isinstance(parent, exp.HistoricalData) and str(parent.args["kind"]).upper() == "STATEMENT":
+        return LiteralTreatment.VALUE  # its id
     if isinstance(parent, _STRUCTURE) and (piece.kind == "number" or not isinstance(parent, (exp.Group, exp.Ordered))):
         return LiteralTreatment.KEEP
     if _becomes_moment(node):
@@ -325,6 +327,12 @@ class StatementLeftOut(Exception):
         self.reason = reason
 
 
+def _names_secret(shape: StatementShape, literals: Sequence[SqlPiece]) -> bool:
+    """Also by a text: OBJECT_CONSTRUCT('password', …), a['token']."""
+    texts = (value_of(piece) for piece in literals if piece.kind != "number")
+    return shape.names_secret or any(_KEY_NAME.fullmatch(text) and _SECRET_NAME.search(text) for text in texts)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanText:
     """`template` has a ? for each value; texts with equal templates are one statement of a workload."""
@@ -363,7 +371,7 @@ class StatementCleaner:
 
     def rewritten(self, plan: TextPlan, literals: Sequence[SqlPiece]) -> str:
         """Only the text of clean(), of a text that was cleaned before."""
-        named = plan.shape.names_secret
+        named = _names_secret(plan.shape, literals)
         return plan.text(
             [
                 self._literal(piece, treatment, is_secret=named and piece.kind != "number")
@@ -427,7 +435,7 @@ class StatementCleaner:
             template_id=template_id,
             role=shape.role,
             binds=shape.binds,
-            names_secret=shape.names_secret,
+            names_secret=_names_secret(shape, literals),
         )
 
     def _learned(self, pieces: Sequence[SqlPiece]) -> TextPlan | LeftOutReason:

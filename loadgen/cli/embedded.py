@@ -140,6 +140,8 @@ def _check_options(
 
     for option, spec in (("--service-time", service_time), ("--control-latency", control_latency)):
         try:
+            if spec is not None and not spec.strip():
+                raise ValueError("a service time is missing")
             parse_service_time(spec)
         except ValueError as error:
             raise UsageError(str(error), remedy=f'For example: {option} "lognormal(20ms,0.3)"') from None

@@ -48,6 +48,7 @@ def test_its_port_is_free_again_at_once(home):
     [
         ("--service-time", "fast"),
         ("--service-time", "20"),
+        ("--service-time", " "),
         ("--service-time", "-5ms"),
         ("--service-time", "lognormal(20ms)"),
         ("--service-time", "lognormal(0ms,0.3)"),

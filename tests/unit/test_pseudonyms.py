@@ -280,6 +280,7 @@ def test_what_cannot_be_cleaned_is_left_out_with_its_reason(sql, reason):
         ("SET v = (SELECT s.NEXTVAL)", StatementRole.WRITE),
         ("SELECT * FROM TABLE(GETNEXTVAL(s))", StatementRole.WRITE),
         ("SELECT a FROM t WHERE b = 1 FOR UPDATE", StatementRole.WRITE),
+        ("SET x = (SELECT a FROM t WHERE b = 1 FOR UPDATE)", StatementRole.WRITE),
         ("MERGE INTO t USING s ON t.a = s.a WHEN MATCHED THEN UPDATE SET b = 1", StatementRole.WRITE),
         ("DELETE FROM t", StatementRole.WRITE),
         ("USE SCHEMA a.b", StatementRole.CONTEXT),

@@ -52,7 +52,8 @@ class ClientResourceUse:
 
     elapsed_ms: int = 0  # of the window, as far as it was watched
     cpu_ms: int = 0  # of this process
-    machine_cpu_ms: int = 0  # of all processes of the machine, this one included
+    machine_cpu_ms: int = 0  # of all processes of the machine, this one included, and what the host withheld
+    stolen_cpu_ms: int = 0  # withheld by the host of a virtual machine: steal time
     cores: int = 0  # of the machine
     gap_ms: int = 0  # in which the process was paused
     late: Histogram = EMPTY  # of each millisecond
@@ -64,6 +65,7 @@ class ClientResourceUse:
             elapsed_ms=self.elapsed_ms + other.elapsed_ms,
             cpu_ms=self.cpu_ms + other.cpu_ms,
             machine_cpu_ms=self.machine_cpu_ms + other.machine_cpu_ms,
+            stolen_cpu_ms=self.stolen_cpu_ms + other.stolen_cpu_ms,
             cores=max(self.cores, other.cores),
             gap_ms=self.gap_ms + other.gap_ms,
             late=self.late + other.late,
@@ -84,7 +86,13 @@ class ClientResourceUse:
     @property
     def others_cores(self) -> float | None:
         """How many cores all other processes of the machine used, on average."""
-        return max(0, self.machine_cpu_ms - self.cpu_ms) / self.elapsed_ms if self.elapsed_ms else None
+        used_ms = self.machine_cpu_ms - self.stolen_cpu_ms - self.cpu_ms
+        return max(0, used_ms) / self.elapsed_ms if self.elapsed_ms else None
+
+    @property
+    def stolen_cores(self) -> float | None:
+        """How many cores the host of a virtual machine withheld, on average."""
+        return self.stolen_cpu_ms / self.elapsed_ms if self.elapsed_ms else None
 
     @property
     def late_mean_ms(self) -> float | None:
@@ -450,12 +458,12 @@ def _read_times(fields: JsonFields) -> Times:
 # --- what the client itself did --------------------------------------------------------------------------------------
 
 _CLIENT = ("elapsed_ms", "cpu_ms", "machine_cpu_ms", "cores", "gap_ms")
+_CLIENT_OPTIONAL = ("minute_cpu_ms", "stolen_cpu_ms")  # 0 is left out
 
 
 def _client_data(effect: ClientResourceUse) -> dict[str, Any]:
     data: dict[str, Any] = {name: getattr(effect, name) for name in _CLIENT}
-    if effect.minute_cpu_ms:
-        data["minute_cpu_ms"] = effect.minute_cpu_ms
+    data |= {name: value for name in _CLIENT_OPTIONAL if (value := getattr(effect, name))}
     found = {"late": effect.late, "sent_late": effect.sent_late}
     return data | {name: histogram_data(histogram) for name, histogram in found.items() if histogram.count}
 
@@ -464,9 +472,8 @@ def _read_client(fields: JsonFields) -> ClientResourceUse:
     late, sent_late = (
         read_histogram(fields.part(name)) if fields.has(name) else EMPTY for name in ("late", "sent_late")
     )
-    minute_cpu_ms = fields.whole("minute_cpu_ms") if fields.has("minute_cpu_ms") else 0
-    known = {name: fields.whole(name) for name in _CLIENT}
-    return ClientResourceUse(late=late, sent_late=sent_late, minute_cpu_ms=minute_cpu_ms, **known)
+    known = {name: fields.whole(name) for name in (*_CLIENT, *filter(fields.has, _CLIENT_OPTIONAL))}
+    return ClientResourceUse(late=late, sent_late=sent_late, **known)
 
 
 # --- a histogram -----------------------------------------------------------------------------------------------------

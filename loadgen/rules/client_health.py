@@ -32,6 +32,7 @@ GAP_INVALID_PERCENT = 1.0  # of the time
 PAUSED_WARN_PERCENT = 1.0
 PAUSED_INVALID_PERCENT = 5.0
 CORES_TAKEN = 0.5  # used by other processes; from here on they are named as the likely cause
+STOLEN_FRACTION = 0.05  # of the cores, withheld by the host; likewise
 
 _PAUSED = "its process was stopped and continued: SIGSTOP, a suspended machine or a frozen container"
 
@@ -62,6 +63,7 @@ class ClientHealth:
     paused_percent: float | None = None
     sent_late_mean_ms: float | None = None  # open loop: client lag
     others_cores: float | None = None  # used by other processes of the machine
+    stolen_cores: float | None = None  # withheld by the host of a virtual machine
     cores: int | None = None  # that it has
     saturated: bool = False  # it makes the result worthless
 
@@ -79,6 +81,7 @@ class ClientHealth:
             paused_percent=effect.paused_percent,
             sent_late_mean_ms=effect.sent_late_mean_ms,
             others_cores=effect.others_cores,
+            stolen_cores=effect.stolen_cores,
             cores=effect.cores or None,
         )
 
@@ -140,24 +143,43 @@ class ClientHealth:
             return "more workers would be safer"
         if paused:
             return f"{_PAUSED}{self._starved}"
-        if self.others_cores is not None and self.others_cores >= CORES_TAKEN:
+        others, stolen = self.others_cores or 0.0, self._stolen or 0.0
+        if stolen > others:
             return (
-                f"other processes use this machine: {self.others_cores:.1f} of its {self.cores} cores;"
+                f"the host of this virtual machine withheld {stolen:.1f} of its {self.cores} cores (steal time);"
+                " run the workers on a machine that shares its cores with no other"
+            )
+        if others >= CORES_TAKEN:
+            return (
+                f"other processes use this machine: {others:.1f} of its {self.cores} cores;"
                 " end them, or run the workers elsewhere"
             )
         return "run fewer connections per worker, or the workers on another machine"
 
     @property
     def taken_cores(self) -> str | None:
-        """That other processes left no core free on this machine; None: they did, or it is not known."""
-        if self.others_cores is None or self.cores is None or self.others_cores < self.cores - CORES_TAKEN:
+        """That other processes and the host left no core free on this machine; None: they did, or it is not known."""
+        stolen = self._stolen or 0.0
+        if self.others_cores is None or self.cores is None or self.others_cores + stolen < self.cores - CORES_TAKEN:
             return None
-        return f"other processes used {self.others_cores:.1f} of {self.cores}"
+        host = f", the host of this virtual machine withheld {stolen:.1f}" if stolen else ""
+        return f"other processes used {self.others_cores:.1f} of {self.cores}{host}"
 
     @property
     def _starved(self) -> str:
         """The other reason why a process did not run, where there is evidence for it."""
-        return f", or had no core to run on: {self.taken_cores}" if self.taken_cores else ""
+        if self.taken_cores:
+            return f", or had no core to run on: {self.taken_cores}"
+        if self._stolen:
+            return f", or its host withheld its cores: {self._stolen:.1f} of {self.cores} (steal time)"
+        return ""
+
+    @property
+    def _stolen(self) -> float | None:
+        """Cores that the host withheld, where that is more than the noise of a shared machine."""
+        if self.stolen_cores is None or self.cores is None or self.stolen_cores < STOLEN_FRACTION * self.cores:
+            return None
+        return self.stolen_cores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,6 +239,7 @@ def worst(healths: Iterable[ClientHealth]) -> ClientHealth:
         paused_percent=most("paused_percent"),
         sent_late_mean_ms=most("sent_late_mean_ms"),
         others_cores=most("others_cores"),
+        stolen_cores=most("stolen_cores"),
         cores=None if cores is None else int(cores),
         saturated=any(health.saturated for health in known),
     )

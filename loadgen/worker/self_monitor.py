@@ -29,6 +29,19 @@ _CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory
 _BUSY = ("user", "nice", "system", "irq", "softirq", "steal")  # of the machine's CPU times, where the system has them
 
 
+class _MachineCpu(NamedTuple):
+    """CPU time of the machine since it was started."""
+
+    busy_ns: int
+    stolen_ns: int  # of that, withheld by the host of a virtual machine
+
+    @classmethod
+    def now(cls) -> _MachineCpu:
+        times = psutil.cpu_times()
+        busy_s = sum(getattr(times, name, 0.0) for name in _BUSY)
+        return cls(round(busy_s * NS_PER_S), round(getattr(times, "steal", 0.0) * NS_PER_S))
+
+
 class WakeupDelay(NamedTuple):
     """A wait of the probe, or the part of one that was not told before. Times are of the monotonic clock."""
 
@@ -47,7 +60,8 @@ class ResourceReading:
     from_ns: int = 0
     to_ns: int = 0
     cpu_ns: int = 0
-    machine_cpu_ns: int = 0  # of all processes of the machine
+    machine_cpu_ns: int = 0  # of all processes of the machine, with what its host withheld
+    stolen_cpu_ns: int = 0  # withheld by the host of a virtual machine
     cores: int = 0
     waits: tuple[WakeupDelay, ...] = ()
 
@@ -70,7 +84,7 @@ class SelfMonitor:
         self._process = psutil.Process()
         self._memory_bytes = _memory_limit()
         self._cores = os.cpu_count() or 1
-        self._cpu_ns, self._machine_cpu_ns = self._used_cpu_ns(), _machine_cpu_ns()
+        self._cpu_ns, self._machine = self._used_cpu_ns(), _MachineCpu.now()
         self._read_ns = self._told_ns = clock.monotonic_ns()
         self._waits: deque[WakeupDelay] = deque()
         self._asked_ns: int | None = None  # when the wait under way began; the probe's to write
@@ -94,10 +108,10 @@ class SelfMonitor:
         self._waits.append(WakeupDelay(asked_ns, woken_ns, max(0, woken_ns - asked_ns - _PROBE_NS)))
 
     def read(self) -> ResourceReading:
-        cpu_ns, machine_cpu_ns = self._used_cpu_ns(), _machine_cpu_ns()
+        cpu_ns, machine, before = self._used_cpu_ns(), _MachineCpu.now(), self._machine
         from_ns, now_ns = self._read_ns, self._clock.monotonic_ns()
-        used_ns, busy_ns = max(0, cpu_ns - self._cpu_ns), max(0, machine_cpu_ns - self._machine_cpu_ns)
-        self._read_ns, self._cpu_ns, self._machine_cpu_ns = now_ns, cpu_ns, machine_cpu_ns
+        used_ns = max(0, cpu_ns - self._cpu_ns)
+        self._read_ns, self._cpu_ns, self._machine = now_ns, cpu_ns, machine
         if now_ns - from_ns >= SHORTEST_S * NS_PER_S:
             self._percent = 100.0 * used_ns / (now_ns - from_ns)
         waits = self._new_waits(now_ns)
@@ -109,7 +123,8 @@ class SelfMonitor:
             from_ns=from_ns,
             to_ns=now_ns,
             cpu_ns=used_ns,
-            machine_cpu_ns=busy_ns,
+            machine_cpu_ns=max(0, machine.busy_ns - before.busy_ns),
+            stolen_cpu_ns=max(0, machine.stolen_ns - before.stolen_ns),
             cores=self._cores,
             waits=waits,
         )
@@ -181,6 +196,7 @@ class _Account:
     elapsed_ns: int = 0
     cpu_ns: int = 0
     machine_cpu_ns: int = 0
+    stolen_cpu_ns: int = 0
     gap_ns: int = 0
     cores: int = 0
     late: Histogram = EMPTY
@@ -195,6 +211,7 @@ class _Account:
         self.elapsed_ns += inside_ns
         self.cpu_ns += round(share * resources.cpu_ns)
         self.machine_cpu_ns += round(share * resources.machine_cpu_ns)
+        self.stolen_cpu_ns += round(share * resources.stolen_cpu_ns)
         self.cores = resources.cores
         self._add_minute(inside_ns, round(share * resources.cpu_ns))
         self._wait(resources.waits, window)
@@ -228,6 +245,7 @@ class _Account:
             elapsed_ms=self.elapsed_ns // NS_PER_MS,
             cpu_ms=self.cpu_ns // NS_PER_MS,
             machine_cpu_ms=self.machine_cpu_ns // NS_PER_MS,
+            stolen_cpu_ms=self.stolen_cpu_ns // NS_PER_MS,
             cores=self.cores,
             gap_ms=self.gap_ns // NS_PER_MS,
             late=self.late,
@@ -240,11 +258,6 @@ def _overlap_ns(from_ns: int, to_ns: int, window: Window) -> int:
     """How much of a span lies inside the window."""
     end_ns = to_ns if window.closed_ns is None else min(to_ns, window.closed_ns)
     return max(0, end_ns - max(from_ns, window.begins_ns))
-
-
-def _machine_cpu_ns() -> int:
-    times = psutil.cpu_times()
-    return round(sum(getattr(times, name, 0.0) for name in _BUSY) * NS_PER_S)
 
 
 def _memory_limit() -> int:

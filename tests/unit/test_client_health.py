@@ -88,7 +88,24 @@ def test_lateness_is_judged_by_the_service_time_of_its_own_stage() -> None:
             part(wakeup_mean_ms=9.0, others_cores=1.93, cores=2),
             "other processes use this machine: 1.9 of its 2 cores; end them, or run the workers elsewhere",
         ),
+        (
+            part(wakeup_mean_ms=9.0, others_cores=0.1, stolen_cores=0.37, cores=2),
+            "the host of this virtual machine withheld 0.4 of its 2 cores (steal time); run the workers on a machine",
+        ),
+        (
+            part(wakeup_mean_ms=9.0, others_cores=1.0, stolen_cores=0.37, cores=2),
+            "other processes use this machine: 1.0",
+        ),
+        (part(wakeup_mean_ms=9.0, others_cores=0.0, stolen_cores=0.09, cores=2), "run fewer connections per worker"),
         (part(wakeup_mean_ms=9.0, others_cores=0.1, cores=2), "run fewer connections per worker"),
+        (
+            part(gap_percent=33.0, others_cores=0.5, stolen_cores=0.8, cores=2),
+            "frozen container, or its host withheld its cores: 0.8 of 2 (steal time)",
+        ),
+        (
+            part(gap_percent=33.0, others_cores=0.8, stolen_cores=0.8, cores=2),
+            "no core to run on: other processes used 0.8 of 2, the host of this virtual machine withheld 0.8",
+        ),
         (part(wakeup_mean_ms=9.0), "run fewer connections per worker"),
         (part(gap_percent=33.0), "was paused for 33.0 % of the time (at most 1 %)"),
         (

@@ -54,6 +54,7 @@ def test_a_histogram_is_read_as_it_was_written(times, coarseness):
             elapsed_ms=1_000,
             cpu_ms=412,
             machine_cpu_ms=1_900,
+            stolen_cpu_ms=300,
             cores=2,
             gap_ms=550,
             late=histogram([0, 7_000, 6 * 10**8]),

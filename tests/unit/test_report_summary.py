@@ -131,6 +131,7 @@ SCHEMA: dict[str, Any] = {
         "gap_percent": float,
         "paused_percent": float,
         "others_cores": float,
+        "stolen_cores": float,
         "overhead_ms": type(None),
         "saturated": bool,
         "client_lag_avg_ms": type(None),
@@ -172,6 +173,7 @@ def facts(**more: Any) -> RunFacts:
             gap_percent=0.0,
             paused_percent=0.0,
             others_cores=0.5,
+            stolen_cores=0.1,
         ),
         "workers": (
             WorkerResult(

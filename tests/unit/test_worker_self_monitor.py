@@ -90,7 +90,9 @@ def test_a_wait_that_should_have_ended_is_told_before_it_does() -> None:
 # --- windows ---------------------------------------------------------------------------------------------------------
 
 
-def second(number: int, *, cpu_ms: int = 0, machine_ms: int = 0, late_ms: int = 0) -> ResourceReading:
+def second(
+    number: int, *, cpu_ms: int = 0, machine_ms: int = 0, stolen_ms: int = 0, late_ms: int = 0
+) -> ResourceReading:
     """The second before `number` seconds, with four waits of 250 ms."""
     end_ns = number * NS_PER_S
     waits = tuple(
@@ -105,6 +107,7 @@ def second(number: int, *, cpu_ms: int = 0, machine_ms: int = 0, late_ms: int = 
         to_ns=end_ns,
         cpu_ns=cpu_ms * NS_PER_MS,
         machine_cpu_ns=machine_ms * NS_PER_MS,
+        stolen_cpu_ns=stolen_ms * NS_PER_MS,
         cores=2,
         waits=waits,
     )
@@ -116,16 +119,17 @@ def test_only_what_lies_inside_a_window_counts() -> None:
     windows.open(0, phase=Phase.WARMUP, at_ns=0)
     meter.add(second(1, cpu_ms=990, late_ms=90), windows.held())
     windows.open(1, phase=Phase.MEASUREMENT, at_ns=NS_PER_S)
-    meter.add(second(2, cpu_ms=200, machine_ms=500, late_ms=1), windows.held())
+    meter.add(second(2, cpu_ms=200, machine_ms=900, stolen_ms=400, late_ms=1), windows.held())
     windows.close(at_ns=2 * NS_PER_S)
     meter.add(second(3, cpu_ms=990, late_ms=90), windows.held())
 
     found = meter.effect(1)
 
     assert found is not None
-    assert (found.elapsed_ms, found.cpu_ms, found.machine_cpu_ms, found.cores) == (1000, 200, 500, 2)
+    assert (found.elapsed_ms, found.cpu_ms, found.machine_cpu_ms, found.cores) == (1000, 200, 900, 2)
     assert found.cpu_percent_of_core == pytest.approx(20.0)
     assert found.others_cores == pytest.approx(0.3)
+    assert found.stolen_cores == pytest.approx(0.4)
     assert found.late_mean_ms == pytest.approx(1.0)
     assert found.late.count == 1000
     assert meter.effect(0) is None

@@ -29,7 +29,7 @@ Exit codes of the program:
     141  the reader of the output has gone
     143  stopped by SIGTERM
 
-When several apply, the first of 1, 2, 3, 4, 130/143, 5, 10, 11 wins. Codes 0, 5, 10, 11 and 12 are verdicts of
+When several apply, the first of 1, 2, 3, 4, that of a signal, 5, 10, 11 wins. Codes 0, 5, 10, 11 and 12 are verdicts of
 finished runs and experiments, not errors; they have no class here.
 """
 

@@ -18,6 +18,7 @@ END = "<!-- End of the generated part. -->\n"
 _WORDS = {  # what a text of a pattern is, by what only this pattern has
     "(ns|us": "duration",
     "/\\s*[smh]": "rate",
+    "[KMGTPE]i": "quantity",
     "[kKmMbB]": "",  # a count; the number beside it says so
 }
 _UNBOUNDED = 10**18  # limits from here on only keep numbers finite

@@ -34,16 +34,16 @@ class NotComparable(LoadgenError):
     "limits",
     multiple=True,
     metavar="[STATEMENT.]METRIC=PERCENT",
-    help="Limit of a metric, which then counts.  [default: qps=5% p50=10% p90=10% p95=10% p99=15% avg=10%"
-    " error_rate=0.5% (points) max_concurrency=10%]",
+    help="Limit of a metric; the metric then counts toward the verdict.  [default: qps=5% p50=10% p90=10% p95=10%"
+    " p99=15% avg=10% error_rate=0.5% (points) max_concurrency=10%]",
 )
 @click.option(
     "--vary",
     "varied",
     multiple=True,
     metavar="KEY",
-    help="This setting of the scenario, with all below it, is what the comparison is about; else a difference forbids"
-    " it. Such as target.warehouse or load.",
+    help="Compare runs that differ in this setting of the scenario, or in settings below it: target.warehouse, load …"
+    " Without it such runs are not comparable.",
 )
 @html_option("Write both runs over each other into one file that needs no network.")
 @control_options

@@ -184,7 +184,7 @@ def list_connections(output: str) -> None:
 
 
 @connections.command("test", epilog="\b\nExample:\n  loadgen connections test -c prod")
-@click.option("-c", "--connection", "name", metavar="NAME", help="Which connection.  [default: the default one]")
+@click.option("-c", "--connection", "name", metavar="NAME", help="The connection to test.  [default: the default one]")
 @format_option
 def test_connection(name: str | None, output: str) -> None:
     """Connect once, show who we are there, and time the round trip."""

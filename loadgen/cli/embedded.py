@@ -34,7 +34,7 @@ def embedded() -> None:
     "  loadgen embedded serve --strict-hybrid --control-latency 300ms"
 )
 @click.option("--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="0 takes any free port.")
-@click.option("--data-dir", type=click.Path(path_type=Path), default=None, help="Where the data lives; it is kept.")
+@click.option("--data-dir", type=click.Path(path_type=Path), default=None, help="Where the data is stored; it is kept.")
 @click.option("--engine", type=click.Choice(["postgres", "null"]), default="postgres", show_default=True,
               help="null answers every statement with one row: for measuring the client.")  # fmt: skip
 @click.option("--service-time", default=None, metavar="SPEC",
@@ -74,10 +74,10 @@ def serve(
     strict_hybrid: bool, control_latency: str | None, control_schemas: tuple[str, ...], auth: bool, seed: int,
     until_eof: bool,
 ) -> None:  # fmt: skip
-    """Serve on 127.0.0.1 until Ctrl-C. Prints `listening on 127.0.0.1:PORT` when ready, who may enter, and where
+    """Serve on 127.0.0.1 until Ctrl-C. Prints `listening on 127.0.0.1:PORT` when ready, who may log in, and where
     the data is.
 
-    Without --auth any user of this machine may enter with any password.
+    Without --auth any user of this machine may log in with any password.
 
     \b
     Connect with any Snowflake driver:

@@ -53,22 +53,30 @@ def _runner_options(command: Command) -> Command:
     options: Sequence[Callable[[Command], Command]] = (
         click.option("--labels", metavar="KEY=VALUE", multiple=True, help="What the runners offer: zone=eu,disk=ssd."),
         click.option(
-            "--lease", default="60s", show_default=True, metavar="TIME", help="How long a dead runner's run waits."
+            "--lease",
+            default="60s",
+            show_default=True,
+            metavar="TIME",
+            help="Time after which the run of a dead runner is given to another.",
         ),
         click.option(
             "--poll", default="5s", show_default=True, metavar="TIME", help="How often to look at the queue for runs."
         ),
         click.option(
-            "--grace", default="300s", show_default=True, metavar="TIME", help="For runs under way, at the end."
+            "--grace",
+            default="300s",
+            show_default=True,
+            metavar="TIME",
+            help="Time for running runs to end after SIGTERM or Ctrl-C.",
         ),
         output_dir_option("Files of a run go to DIR/<run id>."),
         click.option(
             "--share-warehouse",
             is_flag=True,
-            help="Let runs measure beside others on a warehouse; their results say so.",
+            help="Let several runs measure on one warehouse at the same time; their results say so.",
         ),
         allow_options(),
-        click.option("--program", hidden=True, help="What does a run, instead of this loadgen."),
+        click.option("--program", hidden=True, help="The program that executes a run, instead of this loadgen."),
     )
     for option in reversed(options):
         command = option(command)
@@ -87,7 +95,7 @@ def _runner_options(command: Command) -> Command:
     type=click.IntRange(1),
     default=5,
     show_default=True,
-    help="Start one more while N runs wait, and it could begin one of them.",
+    help="Start another runner while N runs wait of which it could execute one.",
 )
 @idle_poll_option(
     "How often to look while nothing is due, so that the control plane's warehouse suspends itself. Not with an"
@@ -95,7 +103,11 @@ def _runner_options(command: Command) -> Command:
 )
 @click.option("--idle", default="300s", show_default=True, metavar="TIME", help="End a surplus runner after this time.")
 @click.option(
-    "--max-age", default="3600s", show_default=True, metavar="TIME", help="Replace runners of this age that did a run."
+    "--max-age",
+    default="3600s",
+    show_default=True,
+    metavar="TIME",
+    help="Replace runners of this age that have executed a run.",
 )
 @click.option(
     "--max-runs", type=click.IntRange(1), default=1000, show_default=True, help="Replace runners after N runs."

@@ -42,8 +42,12 @@ CANCEL_GRACE_S = 10.0  # then for cancelling it
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
 @connection_option
 @override_option("prepare.tables.0.rows=1m")
-@click.option("--drop", is_flag=True, help="Drop the scenario's tables that loadgen has made, and make them anew.")
-@click.option("--force", is_flag=True, help="With --drop: also drop tables of these names that loadgen has NOT made.")
+@click.option(
+    "--drop", is_flag=True, help="Drop the scenario's tables that loadgen has created, and create them again."
+)
+@click.option(
+    "--force", is_flag=True, help="With --drop: also drop tables of these names that loadgen has NOT created."
+)
 @click.option("--dry-run", is_flag=True, help="Print the SQL that would be sent, and connect to nothing.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 @format_option
@@ -59,10 +63,10 @@ def prepare(
 ) -> None:
     """Create and fill the tables that a scenario lists under prepare, then run its prepare.statements.
 
-    Does what is missing and nothing else: a table that is complete is left alone, one that is not is filled up, so
-    after Ctrl-C or a crash the same command goes on. Rows beyond the prepared ones are left alone too. Tables are
-    marked in their comment; one without that mark, or made from another definition, is an error and never touched
-    unless --drop is given. There is no prompt: --drop and --force confirm. Tables of type existing must be there.
+    Does only what is missing: complete tables are not changed, incomplete ones are filled up, so after Ctrl-C or a
+    crash the same command continues. Rows beyond the prepared ones are not changed either. Tables are marked in their
+    comment; a table without that mark, or made from another definition, is an error and is not changed unless --drop
+    is given. There is no prompt: --drop and --force confirm. Tables of type existing must exist.
     """
     if force and not drop:
         raise UsageError("--force goes with --drop", remedy="Add --drop, or leave --force out.")

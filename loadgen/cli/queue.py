@@ -79,7 +79,7 @@ def add(
     The queue keeps the text of the scenario and of its value files: later changes of the files change nothing.
     Variables like ${NAME} are filled in now. Those that are named like a secret, and addresses of `notify:`, stay
     references: they must be set where the run is done, and be allowed by the pool there (--allow-variable and others).
-    It is judged by --baseline and tells as `notify:` says, as `loadgen run` does.
+    --baseline and `notify:` work as with `loadgen run`.
 
     \b
     Exit code of the run, and what becomes of the queued run:
@@ -121,7 +121,7 @@ def add(
 @count_option(
     "-n", "--limit", default=20, maximum=LIMIT_MAX, help_text="Maximum number of queued runs, the newest first."
 )
-@click.option("--status", metavar="STATUS", help="Only those, for instance QUEUED.")
+@click.option("--status", metavar="STATUS", help="Only queued runs with this status, for instance QUEUED.")
 @control_options
 @format_option
 def list_queued(limit: int, status: str | None, output: str, **place: str | None) -> None:

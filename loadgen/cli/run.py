@@ -69,13 +69,15 @@ FORCED_STOP_S = 10.0  # after a second signal the run must be over within this t
 @click.option(
     "--share-warehouse",
     is_flag=True,
-    help="Measure beside other runs on the warehouse; the result says so, and theirs.",
+    help="Measure while other runs use the warehouse; this result says so, and theirs become INVALID.",
 )
 @baseline_options
 @click.option("--dry-run", is_flag=True, help="Show what would be done, and connect to nothing.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress; the result is still printed.")
 @format_option
-@click.option("--from-queue", is_flag=True, hidden=True, help="The scenario is a queue's: use what is allowed only.")
+@click.option(
+    "--from-queue", is_flag=True, hidden=True, help="The scenario comes from the queue: use only what is allowed."
+)
 @allow_options(hidden=True)
 def run(
     file: Path,

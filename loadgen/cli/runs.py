@@ -61,21 +61,21 @@ if TYPE_CHECKING:
 
 @click.command("recover", epilog="\b\nExample:\n  loadgen runs recover -c prod")
 @click.argument("run", metavar="[RUN]", required=False)
-@output_dir_option("Where the result of a run that is led on goes.")
-@click.option("--end-only", is_flag=True, help="Lead no run on whose workers still work: leave it alone.")
+@output_dir_option("Where the result of a run that was taken over is written.")
+@click.option("--end-only", is_flag=True, help="Only end runs; do not take over a run whose workers still work.")
 @control_options
 @format_option
 def recover(run: str | None, output_dir: Path, end_only: bool, output: str, **place: str | None) -> int:
     """End runs whose orchestrator was lost, or lead them on. Without RUN: all of them.
 
-    Such a run ends as FAILED, with everything that was recorded. One whose workers still work (they were started by
-    hand, or in containers) is taken over and led to its end, as `loadgen run` would have; Ctrl-C
-    stops it. One command leads one run, and names the others. Only runs whose lease expired some seconds ago are
-    touched; that of an orchestrator that has ended on this machine is expired at once, and the seconds are waited for.
-    Safe to repeat, and by several at once. Exit code 75 when RUN is still led.
+    Such a run ends as FAILED, with everything that was recorded. A run whose workers still work (they were started by
+    hand, or in containers) is taken over and led to its end, as `loadgen run` would have done; Ctrl-C stops it. Each
+    command takes over one run, and lists the others that remain. A run is taken over only some seconds after its
+    lease has expired. The lease of an orchestrator that has ended on this machine counts as expired at once. The
+    command may be repeated, and started by several users at the same time. Exit code 75 when RUN still has a leader.
 
-    Without RUN it also restores the settings of warehouses that an experiment without a process has left changed. Exit
-    code 4 when one could not be restored.
+    Without RUN it also restores warehouse settings that an experiment changed whose process has ended. Exit code 4
+    when a warehouse could not be restored.
     """
     from orchestrator.experiment.warehouse_settings import RestoredWarehouse, restore_left_settings
     from orchestrator.recover import RecoveryWait, recover_runs
@@ -243,7 +243,7 @@ class PruneResult:
     "--older-than", "age", metavar="TIME", required=True, help="Minimum time since the end of a run: 90d, 12h."
 )
 @output_dir_option("Where a pool on this machine has its runs: what its failed attempts left there is deleted.")
-@click.option("--dry-run", is_flag=True, help="Say which, and delete nothing.")
+@click.option("--dry-run", is_flag=True, help="List what would be deleted, and delete nothing.")
 @control_options
 @format_option
 def prune(age: str, output_dir: Path, dry_run: bool, output: str, **place: str | None) -> None:
@@ -252,9 +252,10 @@ def prune(age: str, output_dir: Path, dry_run: bool, output: str, **place: str |
     Deletes the states, results, logs and samples of runs, old queued runs with their attempts, old experiments, and the
     folders DIR/.queue/<id>.<n> of attempts without a result. DIR/<run id> is not touched.
 
-    What has not ended is never deleted, nor what waits in the queue, nor an experiment that left a warehouse with other
-    settings: `loadgen runs recover` restores them first. An experiment has ended when no process leads it. Trends and
-    comparisons lose what is deleted, and idempotency keys are forgotten. Safe to repeat.
+    Never deleted are runs that have not ended, runs that wait in the queue, and experiments that left a warehouse with
+    other settings: `loadgen runs recover` restores them first. An experiment has ended when no process leads it.
+    Deleted runs are missing in trends and comparisons, and their idempotency keys are free again. The command may be
+    repeated.
     """
     age_s = duration_s(age, "--older-than")
 
@@ -359,7 +360,7 @@ def runs() -> None:
 
 @runs.command("list", epilog="\b\nExample:\n  loadgen runs list -c prod -n 50 --status FAILED --within 7d")
 @count_option("-n", "--limit", default=20, maximum=LIMIT_MAX, help_text="Maximum number of runs, the newest first.")
-@click.option("--status", metavar="STATUS", help="Only those, for instance FAILED.")
+@click.option("--status", metavar="STATUS", help="Only runs with this status, for instance FAILED.")
 @click.option("--scenario", metavar="NAME", help="Only runs of this scenario.")
 @click.option("--within", metavar="TIME", help="Only runs made within this time, for instance 12h.")
 @control_options

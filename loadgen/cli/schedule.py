@@ -86,7 +86,7 @@ def schedule() -> None:
     type=click.Choice(["skip", "queue"]),
     default="skip",
     show_default=True,
-    help="When its last run has not ended yet.",
+    help="What to do when its last run has not ended yet.",
 )
 @click.option("--priority", type=click.IntRange(-1000, 1000), default=0, show_default=True, help="Higher comes first.")
 @click.option(
@@ -116,7 +116,7 @@ def add(
     The schedule keeps the text of the scenario and of its value files: later changes of the files change nothing. To
     change a schedule, remove it and add it again. Variables like ${NAME} are filled in now; those that are named like
     a secret, and addresses of `notify:`, stay references: they must be set where its runs are done, and be allowed by
-    the pool there (--allow-variable and others). Runs are judged by --baseline and tell as `notify:` says.
+    the pool there (--allow-variable and others). --baseline and `notify:` work as with `loadgen run`.
 
     \b
     Five fields: minute hour day-of-month month day-of-week
@@ -215,7 +215,7 @@ def show_next(name: str | None, number: int, output: str, **place: str | None) -
 
 @schedule.command("enable", epilog="\b\nExample:\n  loadgen schedule enable nightly -c prod")
 @click.argument("name", metavar="NAME")
-@click.option("--catch-up", is_flag=True, help="Fire also what was missed, at most --max-catchup of it.")
+@click.option("--catch-up", is_flag=True, help="Also fire what was missed, at most --max-catchup times.")
 @control_options
 @format_option
 def enable(name: str, catch_up: bool, output: str, **place: str | None) -> None:
@@ -267,7 +267,7 @@ def remove(name: str, output: str, **place: str | None) -> None:
 
 
 @schedule.command("tick", epilog="\b\nExample:\n  loadgen schedule tick --quiet -c prod")
-@click.option("-q", "--quiet", is_flag=True, help="Say something only when something is newly wrong.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only new problems.")
 @idle_poll_option("How often to look at the tables while nothing is due; 0s: now.")
 @allow_options()
 @control_options

@@ -47,10 +47,10 @@ def setup(
 ) -> None:
     """Create or update the tables in which loadgen keeps its runs.
 
-    They go to LOADGEN.CONTROL, or to where the scenario FILE says under control. Database, schema and an X-Small
-    separate warehouse are created when they are missing and the role may do it; else the statements that an
-    administrator must run are shown. Safe to repeat, at any time and by several at once: what is there is left alone.
-    Tables of a newer loadgen are not touched (exit code 2).
+    They are in LOADGEN.CONTROL, or where the scenario FILE says under control. Database, schema and a separate X-Small
+    warehouse are created when they are missing and the role may create them; otherwise the statements that an
+    administrator must execute are shown. The command may be repeated, at any time and by several users at once: it
+    does not change what exists. Tables of a newer loadgen are not changed (exit code 2).
     """
     aim = resolve_target(file, connection, **location)
     print_scenario_warnings(aim.loaded)
@@ -116,9 +116,13 @@ def _as_json(found: SetupState, steps: list[str], dry_run: bool) -> dict[str, ob
 @click.command()
 @scenario_options
 @location_options
-@click.option("--user", "users", metavar="NAME", multiple=True, help="Who runs scenarios. May be repeated.")
-@click.option("--admin", "admins", metavar="NAME", multiple=True, help="Who sets up and prepares. May be repeated.")
-@click.option("--queue-user", "queue_users", metavar="NAME", multiple=True, help="Who uses the queue. May be repeated.")
+@click.option("--user", "users", metavar="NAME", multiple=True, help="A user who runs scenarios. May be repeated.")
+@click.option(
+    "--admin", "admins", metavar="NAME", multiple=True, help="A user who sets up and prepares. May be repeated."
+)
+@click.option(
+    "--queue-user", "queue_users", metavar="NAME", multiple=True, help="A user of the queue. May be repeated."
+)
 @click.option(
     "--experiment",
     "experiment_file",
@@ -144,9 +148,8 @@ def grants(
     For three roles: LOADGEN_ADMIN makes tables (setup, prepare), LOADGEN_RUN runs, LOADGEN_QUEUE also uses the queue:
     for pools, and for those who may queue runs on their hosts. With a scenario FILE its target is included: its
     warehouse, and each of its tables with what the statements do to it. Review it, and have it run by SECURITYADMIN.
-    With --experiment its arms are, too, with MODIFY on warehouses whose settings they change, and CREATE WAREHOUSE for
-    those that they make.
-    Connects to nothing; -c only supplies names that the scenario leaves out.
+    With --experiment so are its arms, with MODIFY on warehouses whose settings they change, and CREATE WAREHOUSE for
+    those that they create. Connects to nothing; -c only supplies names that the scenario leaves out.
 
     --kubernetes prints the Role that `loadgen run` needs in the namespace of its workers, and binds it to each --user
     (a service account is system:serviceaccount:NAMESPACE:NAME). Workers need no rights there.

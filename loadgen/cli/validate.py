@@ -223,8 +223,8 @@ SCHEMA = "scenario.schema.json"
 def init(directory: Path) -> None:
     """Write a commented scenario that runs as it is, and the schema that lets editors complete it.
 
-    Goes to DIR, or to the current directory. Never overwrites: a scenario.yaml that is there is an error, a schema
-    that is there stays.
+    Goes to DIR, or to the current directory. Never overwrites: an existing scenario.yaml is an error, an
+    existing schema stays.
     """
     scenario = directory / SCENARIO
     if scenario.exists() or scenario.is_symlink():
@@ -263,7 +263,7 @@ def _write_new(path: Path, text: str) -> bool:
 
 
 @click.command()
-@click.option("--experiment", is_flag=True, help="Of experiment files instead.")
+@click.option("--experiment", is_flag=True, help="Print the schema of experiment files instead.")
 def schema(experiment: bool) -> None:
     """Print the JSON Schema of scenario files, or of experiment files, for editors and other tools.
 

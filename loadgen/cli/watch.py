@@ -161,7 +161,7 @@ class _Views:
 
 @click.command(epilog="\b\nExample:\n  loadgen stop latest -c prod --reason 'wrong warehouse'")
 @click.argument("run", metavar="RUN")
-@click.option("--reason", metavar="TEXT", help="Why: kept with the run.")
+@click.option("--reason", metavar="TEXT", help="The reason, stored with the run.")
 @control_options
 @format_option
 def stop(
@@ -170,7 +170,7 @@ def stop(
     output: str,
     **place: str | None,
 ) -> None:
-    """Ask RUN to end gracefully: statements under way may finish, and what was measured is kept.
+    """Ask RUN to end gracefully: running statements may finish, and what was measured is kept.
 
     Works from any machine that reaches the control plane, and returns at once: the run ends a little later, CANCELLED,
     with who asked for it and when. The `loadgen run` that leads it then exits with 130, as after Ctrl-C. A run that has

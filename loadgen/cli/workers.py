@@ -29,10 +29,12 @@ def workers() -> None:
 
 
 @workers.command("list", epilog="\b\nExample:\n  loadgen workers list -c prod --status ONLINE --label zone=eu")
-@click.option("--status", metavar="STATUS", help="Only those: ONLINE, DRAINING or OFFLINE.")
-@click.option("--label", "labels", metavar="KEY=VALUE", multiple=True, help="Only with this label. May be repeated.")
+@click.option("--status", metavar="STATUS", help="Only runners with this status: ONLINE, DRAINING or OFFLINE.")
+@click.option(
+    "--label", "labels", metavar="KEY=VALUE", multiple=True, help="Only runners with this label. May be repeated."
+)
 @count_option("--page-size", default=50, maximum=100, help_text="Maximum number of workers.")
-@click.option("--page-token", metavar="TOKEN", help="Go on where the page ended that gave this token.")
+@click.option("--page-token", metavar="TOKEN", help="Continue after the page that printed this token.")
 @control_options
 @format_option
 def list_workers(

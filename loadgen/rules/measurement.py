@@ -87,7 +87,6 @@ class MeasurementSource:
     merged: MergedWindows
     samples: Sequence[WarehouseSample]
     measures_s: float  # from the start of the run to the start of the measurement
-    ended_s: float  # from the start of the run to its end
 
 
 def figures_of(

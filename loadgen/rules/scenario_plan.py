@@ -1,4 +1,4 @@
-"""What a run of a scenario would do, worked out without connecting anywhere. Pure: text is made in `plan_text`."""
+"""What a run of a scenario would do, worked out without connecting anywhere. Pure; `plan_text` makes the text."""
 
 from __future__ import annotations
 

@@ -295,9 +295,11 @@ class Threshold(Section):
     """A check over the whole measurement or over a window, or its text alone: p95 < 50ms."""
 
     shorthand: ClassVar[str] = "check"
-    check: Annotated[ThresholdCheck, CheckText()] = key("[statement.]metric op value, such as qps > 500.")
+    check: Annotated[ThresholdCheck, CheckText()] = key(
+        "[statement or stage.]metric operator limit, such as qps > 500."
+    )
     window_s: Annotated[float, Duration(low_s=1)] | None = key(
-        "Judge the last seconds instead of the whole measurement.", default=None
+        "Judge every span of this length, of which the worst counts; null: the whole measurement.", default=None
     )
     after_s: Annotated[float, Duration()] = key("Judge only after this time of the measurement.", default="0s")
     abort: bool = key("Stop the run when the check fails.", default=False)

@@ -439,7 +439,9 @@ class EmbeddedEngine(StrEnum):
 class EmbeddedSettings(Section):
     """The target warehouse on the embedded server; read for `connection: embedded` only."""
 
-    service_time: ServiceTimeText | None = key("Added to each statement: 20ms, or lognormal(20ms,0.3).", default=None)
+    service_time: ServiceTimeText | None = key(
+        "How long a statement takes: 20ms, lognormal(20ms,0.3) …; null: what the server was started with.", default=None
+    )
     slots: Annotated[int, Integer(high=10_000)] = key(
         "Statements that run at once; 0: MAX_CONCURRENCY_LEVEL × clusters.", default=0
     )

@@ -343,8 +343,7 @@ def _source(run: ArmRun) -> MeasurementSource | None:
     if record is None or record.merged is None or record.scenario is None:
         return None
     measures_s = record.scenario.load.warmup_s
-    ended_s = max(measures_s + record.merged.seconds, _ended_s(record))
-    return MeasurementSource(merged=record.merged, samples=_samples(record), measures_s=measures_s, ended_s=ended_s)
+    return MeasurementSource(merged=record.merged, samples=_samples(record), measures_s=measures_s)
 
 
 def _billed(record: RunRecord, rates: CreditRates) -> float | None:

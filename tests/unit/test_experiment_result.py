@@ -52,7 +52,7 @@ def measured(times_ms) -> MergedWindows:
 
 
 def source(merged: MergedWindows, *samples: WarehouseSample) -> MeasurementSource:
-    return MeasurementSource(merged=merged, samples=samples, measures_s=10.0, ended_s=10.0 + merged.seconds + 20.0)
+    return MeasurementSource(merged=merged, samples=samples, measures_s=10.0)
 
 
 SMALL = WarehouseSample(at_s=0.0, size="Small", kind=WarehouseKind.GEN1, clusters=2)

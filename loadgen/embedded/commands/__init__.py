@@ -136,5 +136,5 @@ from loadgen.embedded.commands.system import context_value, demanded  # noqa: E4
 
 __all__ = [
     "Command", "CommandCall", "alter", "command", "context_value", "definition", "demanded", "find", "objects",
-    "services", "session", "show", "system", "tables", "warehouses",
+    "services", "show", "system", "tables", "warehouses",
 ]  # fmt: skip

@@ -98,6 +98,7 @@ class Groups(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types fo
         super()._assign_work_unit(node)
 
 
+@pytest.hookimpl(optionalhook=True)  # there is none with -p no:xdist
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:
     return Groups(config, log)
 

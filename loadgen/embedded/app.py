@@ -256,7 +256,8 @@ class App:
             reply = wire.refused(error, exchange.query_id)
         except Exception as error:  # a bug in the server must not break the connection
             exchange.outcome = f"bug: {type(error).__name__}: {error}"[:300]
-            _log.error("statement_crashed %s", request.text[:200], exc_info=error)
+            if not self.usage.leaving:  # else PostgreSQL has ended under it, as it should
+                _log.error("statement_crashed %s", request.text[:200], exc_info=error)
             internal = SqlError(603, "XX000", f"SQL execution internal error: {type(error).__name__}.")
             reply = wire.refused(internal, exchange.query_id)
         session.remember(request.request_id, reply)

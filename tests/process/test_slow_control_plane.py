@@ -86,9 +86,7 @@ def test_a_run_is_stopped_in_its_second_stage_and_another_one_interrupted(bench:
     assert (asked.printed["asked"], asked.printed["status"]) == (True, "CANCELLING")
     assert check_cancelled(bench, stopped).endswith("enough seen")
     assert check_cancelled(bench, interrupted) == "stopped by the user"
-    first = stopped.summary["delivered"]["by_window"][0]
-    assert first["planned_connection_seconds"] == 6.0
-    assert first["fraction"] > WHOLE, "the first stage was whole"
+    assert stopped.summary["delivered"]["by_window"][0]["planned_connection_seconds"] == 6.0
     assert [kind for (kind,) in bench.rows(EVENTS, stopped.run_id)] == ["START", "STOP"], "one event has the plan"
     polls = [line for line in bench.server.history() if " RUN_STATUS " in line["sql_text"]]
     assert statistics.median(line["end_ms"] - line["start_ms"] for line in polls) > 200, "they were slow"

@@ -12,11 +12,9 @@ from contextlib import suppress
 from dataclasses import replace
 
 from loadgen.control.session import ControlSession
-from loadgen.control.tables import worker_metrics_snapshots
-from loadgen.control.tables.find_max_step_history import StepRecord
+from loadgen.control.tables import run_measurements
+from loadgen.control.tables.run_measurements import MetricsSnapshot, StepRecord, WarehousePoll
 from loadgen.control.tables.run_status import ConnectionTarget, Run, RunRollup
-from loadgen.control.tables.warehouse_poll_snapshots import WarehousePoll
-from loadgen.control.tables.worker_metrics_snapshots import MetricsSnapshot
 from loadgen.errors import LoadgenError
 from loadgen.metrics.interval import ThresholdSecond, stored_judged, threshold_subjects
 from loadgen.metrics.recorder import WindowState
@@ -179,14 +177,14 @@ class SnapshotBackfill:
         if since_s is not None and now_s >= self._read_s + BACKFILL_PERIOD_S:
             self._read_s = now_s
             within_s = round(max(0.0, measured_s - since_s) + CLOCK_SKEW_MAX_S)
-            self._seconds.add_stored(worker_metrics_snapshots.newest(self._session, self._run_id, within_s))
+            self._seconds.add_stored(run_measurements.newest_snapshots(self._session, self._run_id, within_s))
 
     def fill_all(self, workers: Sequence[WorkerView], patience: RetryPolicy) -> None:
         """After the run: all that was stored. The last beat has only the last seconds of a drain."""
         seconds = self._seconds
         seconds.note(workers)
         if seconds.subjects:
-            seconds.add_stored(patience.call(lambda: worker_metrics_snapshots.read(self._session, self._run_id)))
+            seconds.add_stored(patience.call(lambda: run_measurements.read_snapshots(self._session, self._run_id)))
 
 
 def _whole(seconds: float) -> int:

@@ -13,7 +13,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from loadgen.control.session import ParsedRows
-from loadgen.control.tables.find_max_step_history import StepRecord
+from loadgen.control.tables.run_measurements import StepRecord
 from loadgen.metrics.histogram import PERCENTILES
 from loadgen.metrics.tally import StatementTally
 from loadgen.metrics.window import MergedWindows, WindowResult, merge

@@ -18,14 +18,8 @@ from typing import TypeVar
 from loadgen.clock import Clock
 from loadgen.control.lease import LeaseTimes
 from loadgen.control.session import ControlFailed, ControlSession
-from loadgen.control.tables import (
-    find_max_step_history,
-    run_status,
-    warehouse_poll_snapshots,
-    window_results,
-    worker_heartbeats,
-)
-from loadgen.control.tables.find_max_step_history import StepRecord
+from loadgen.control.tables import run_measurements, run_status, worker_heartbeats
+from loadgen.control.tables.run_measurements import StepRecord
 from loadgen.control.tables.run_status import Fenced, Run, RunRollup, StatusChange
 from loadgen.errors import RunFailed
 from loadgen.log import event
@@ -157,18 +151,18 @@ class Leader:
             reason, drain_s = run.reason or stops[-1].reason, stops[-1].drain_timeout_s
             ending = RunEnding(status=status, reason=reason, stop=stops[-1].reason, drain_s=drain_s)
             self._state = replace(self._state, ending=ending, stop_said=True)
-        self.progress.remember_stored(window_results.read(self.session, self._run_id))
+        self.progress.remember_stored(run_measurements.read_windows(self.session, self._run_id))
         self._observe_workers(())  # what was measured and is not stored yet
         self.progress.note(self.workers)
         if self.find_max is not None:
-            steps = find_max_step_history.read(self.session, self._run_id)
+            steps = run_measurements.read_steps(self.session, self._run_id)
             self._steps = list(steps)
             self.limits.go_on(self.find_max.go_on(steps, self.progress.step))
 
     def go_on_watching(self) -> None:
         """The same for the target warehouse: stored polls give what it has cost so far."""
         assert self.watch is not None
-        polls = self.patience.call(lambda: warehouse_poll_snapshots.read(self.session, self._run_id))
+        polls = self.patience.call(lambda: run_measurements.read_polls(self.session, self._run_id))
         self.limits.warnings += self.watch.go_on(polls)
         if not polls:
             self.limits.warnings.append("credits are counted since the run was taken over: no earlier poll was stored")
@@ -348,7 +342,7 @@ class Leader:
     def _record(self, step: MeasuredStep) -> None:
         judged = step.judged
         record = step_record(self._run_id, judged, step.measured, self._publisher.server_now)
-        find_max_step_history.append(self.session, self.patience, record, fresh=self.leadership.is_first)
+        run_measurements.append_step(self.session, self.patience, record, fresh=self.leadership.is_first)
         self._steps.append(record)
         event(log, logging.INFO, "step_judged", step=judged.number, outcome=judged.outcome, why=judged.reason)
 

@@ -18,12 +18,11 @@ from typing import Any
 
 from loadgen.control.session import ControlFailed, ControlSession, ParsedRows
 from loadgen.control.tables import (
-    find_max_step_history,
     run_control_events,
     run_leases,
+    run_measurements,
     run_status,
     test_results,
-    window_results,
     worker_heartbeats,
 )
 from loadgen.control.tables.run_control_events import PastEvent
@@ -279,14 +278,14 @@ def _make_result(
     beats: Sequence[HeartbeatRow],
     reason: str,
 ) -> tuple[ResultRow, dict[str, Any]]:
-    stored = patience.call(lambda: window_results.read(session, run.run_id))
+    stored = patience.call(lambda: run_measurements.read_windows(session, run.run_id))
     rows = [row for row, _ in patience.call(lambda: test_results.read(session, run.run_id))]
     workers = workers_at_last_heartbeat(run, beats)
     gathered = gather_windows(workers, stored)
     merged, deciding, gaps = gathered.judged(scenario), None, gathered.gaps
     search = find_max_controller(scenario)
     if search is not None:
-        steps = patience.call(lambda: find_max_step_history.read(session, run.run_id))
+        steps = patience.call(lambda: run_measurements.read_steps(session, run.run_id))
         search.go_on(steps, gathered.step_windows)
         gaps += () if search.obstacle is None else (search.obstacle,)
         search.stop("its orchestrator was lost")

@@ -26,11 +26,10 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from loadgen import __version__
-from loadgen.control.tables import find_max_step_history
-from loadgen.control.tables.find_max_step_history import StepRecord
+from loadgen.control.tables import run_measurements
+from loadgen.control.tables.run_measurements import StepRecord, WarehousePoll
 from loadgen.control.tables.run_status import Run
 from loadgen.control.tables.test_results import ResultRow
-from loadgen.control.tables.warehouse_poll_snapshots import WarehousePoll
 from loadgen.errors import LoadgenError
 from loadgen.log import event, printable
 from loadgen.scenario.model import EMBEDDED, LoadMode, Scenario
@@ -95,7 +94,7 @@ def read_foreign_load(
         return ForeignLoad()
     again = sum(logins["reopened"].values())  # the statement of a lost connection may go on
     if scenario.load.mode is LoadMode.FIND_MAX:
-        steps = leader.patience.call(lambda: find_max_step_history.read(leader.session, run.run_id))
+        steps = leader.patience.call(lambda: run_measurements.read_steps(leader.session, run.run_id))
         own = own_load_of_steps(steps, again)
     else:
         begin = run.start_time + timedelta(seconds=leader.plan.measures_s)

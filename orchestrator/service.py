@@ -14,7 +14,7 @@ from typing import Any
 from loadgen.clock import Clock, SystemClock
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlFailed, ControlSession, OpenSession
-from loadgen.control.tables import run_status, test_results, value_pools, window_results
+from loadgen.control.tables import run_measurements, run_status, test_results, value_pools
 from loadgen.control.tables.run_status import NewRun, Run
 from loadgen.control.tables.test_results import ResultRow
 from loadgen.errors import LoadgenError, RunFailed
@@ -260,7 +260,7 @@ class OrchestratorService:
 
     def _facts(self, leader: Leader, scenario: Scenario, ending: RunEnding, run: Run) -> RunFacts:
         session, patience = leader.session, leader.patience
-        stored = patience.call(lambda: window_results.read(session, run.run_id))
+        stored = patience.call(lambda: run_measurements.read_windows(session, run.run_id))
         rows = [row for row, _ in patience.call(lambda: test_results.read(session, run.run_id))]
         gathered = gather_windows(leader.workers, stored)
         search, merged, gaps, deciding = leader.find_max, gathered.judged(scenario), gathered.gaps, None

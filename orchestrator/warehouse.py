@@ -20,9 +20,9 @@ from loadgen.clock import Clock
 from loadgen.control.lease import LeaseKeeper, LeaseTimes
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlSession, ParsedRows
-from loadgen.control.tables import run_leases, warehouse_poll_snapshots
+from loadgen.control.tables import run_leases, run_measurements
 from loadgen.control.tables.run_leases import OWNER_MAX, TAKEOVER_MARGIN_S, Lease, LeaseHolder
-from loadgen.control.tables.warehouse_poll_snapshots import WarehousePoll
+from loadgen.control.tables.run_measurements import WarehousePoll
 from loadgen.errors import Busy, ConfigurationError, LoadgenError, RunFailed
 from loadgen.log import event, printable
 from loadgen.model.warehouse import Cloud, WarehouseKind, kind_shown, shown_row, snowflake_rates
@@ -196,7 +196,7 @@ class WarehousePoller(Service):
             return
         try:
             patience = RetryPolicy(stop=stopping, clock=self._clock, attempts=STORE_ATTEMPTS)
-            warehouse_poll_snapshots.append(self._store, patience, polls)
+            run_measurements.append_polls(self._store, patience, polls)
         except LoadgenError as error:
             event(log, logging.WARNING, "warehouse_polls_lost", polls=len(polls), why=str(error))
 

@@ -11,20 +11,10 @@ from typing import Any
 from loadgen.clock import Clock
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlFailed, ControlSession, RowUnreadable
-from loadgen.control.tables import (
-    find_max_step_history,
-    run_leases,
-    run_status,
-    test_logs,
-    warehouse_poll_snapshots,
-    window_results,
-    worker_heartbeats,
-    worker_metrics_snapshots,
-)
-from loadgen.control.tables.find_max_step_history import StepRecord
+from loadgen.control.tables import run_leases, run_measurements, run_status, test_logs, worker_heartbeats
+from loadgen.control.tables.run_measurements import StepRecord, WarehousePoll
 from loadgen.control.tables.run_status import Run
 from loadgen.control.tables.test_logs import LogRow
-from loadgen.control.tables.warehouse_poll_snapshots import WarehousePoll
 from loadgen.errors import RunFailed
 from loadgen.model.run import RunStatus
 from loadgen.report.records import WorkerSecond
@@ -208,14 +198,14 @@ class _Looker:
         session, run_id = self._session, self._run_id
         if self._slow_s is None:
             within_s = min(self._history.kept_s + MARGIN_S, ROWS_MAX // max(1, run.workers_expected))
-            snapshots = worker_metrics_snapshots.newest(session, run_id, within_s)
+            snapshots = run_measurements.newest_snapshots(session, run_id, within_s)
             self._stored = tuple(map(self._history.coarsen, worker_seconds(snapshots, [])))
             self._progress.seconds.add_stored(snapshots)
-            self._progress.remember_stored(window_results.read(session, run_id))
+            self._progress.remember_stored(run_measurements.read_windows(session, run_id))
         self._slow_s = self.now_s
-        self._polls = warehouse_poll_snapshots.newest(session, run_id, POLLS_KEPT)
+        self._polls = run_measurements.newest_polls(session, run_id, POLLS_KEPT)
         if self._scenario.load.find_max is not None:
-            self._steps = find_max_step_history.read(session, run_id)
+            self._steps = run_measurements.read_steps(session, run_id)
         for line in test_logs.newest(session, run_id, LOGS_READ):
             if line.level.upper() in ("WARNING", "ERROR", "CRITICAL"):
                 self._logs.setdefault(line.log_id, line)

@@ -41,8 +41,7 @@ if TYPE_CHECKING:
     from loadgen.control.location import ControlPlaneLocation
     from loadgen.control.session import ControlSession, ParsedRows
     from loadgen.control.tables.run_queue import QueueRequest
-    from loadgen.control.tables.schedule_fires import FireRow
-    from loadgen.control.tables.schedules import NewSchedule, ScheduleRow
+    from loadgen.control.tables.schedules import FireRow, NewSchedule, ScheduleRow
     from loadgen.model.nightly import Overlap
     from loadgen.snowflake.session import RetryPolicy
     from orchestrator.nightly.queue_maintenance import UnclaimedRun
@@ -180,7 +179,7 @@ def list_schedules(output: str, **place: str | None) -> None:
 def show(name: str, output: str, **place: str | None) -> None:
     """Show a schedule, and the outcome of its last fires."""
     from loadgen.cli.schedule_view import as_json, as_text
-    from loadgen.control.tables import schedule_fires, schedules
+    from loadgen.control.tables import schedules
     from loadgen.model.nightly import BaselineCheck
 
     def look(
@@ -188,7 +187,7 @@ def show(name: str, output: str, **place: str | None) -> None:
     ) -> tuple[ScheduleRow, BaselineCheck, ParsedRows[FireRow], datetime]:
         row = schedules.find(session, patience, name)
         wanted = patience.call(lambda: schedules.wanted(session, row.schedule_id))
-        fires = patience.call(lambda: schedule_fires.newest(session, row.schedule_id, SHOWN_FIRES))
+        fires = patience.call(lambda: schedules.newest_fires(session, row.schedule_id, SHOWN_FIRES))
         return row, BaselineCheck() if wanted is None else wanted.judging, fires, _now(session, patience)
 
     shown = with_control_session(look, name="schedule", **place)
@@ -255,12 +254,12 @@ def disable(name: str, output: str, **place: str | None) -> None:
 @format_option
 def remove(name: str, output: str, **place: str | None) -> None:
     """Delete a schedule and its history. Its runs stay, queued ones too."""
-    from loadgen.control.tables import schedule_fires, schedules
+    from loadgen.control.tables import schedules
 
     def change(session: ControlSession, patience: RetryPolicy) -> None:
         row = schedules.find(session, patience, name)
         schedules.remove(session, patience, row.schedule_id)
-        schedule_fires.remove(session, patience, row.schedule_id)
+        schedules.remove_fires(session, patience, row.schedule_id)
 
     with_control_session(change, name="schedule", **place)
     echo(json.dumps({"removed": name}, indent=2) if output == "json" else f"schedule {printable(name)} is removed")

@@ -25,8 +25,7 @@ from loadgen.model.warehouse import IDLE_POLL_S, look_credits_per_day
 from loadgen.units import counted, format_duration_s
 
 if TYPE_CHECKING:
-    from loadgen.control.tables.schedule_fires import FireRow
-    from loadgen.control.tables.schedules import ScheduleRow
+    from loadgen.control.tables.schedules import FireRow, ScheduleRow
     from loadgen.model.nightly import BaselineCheck
     from orchestrator.nightly.scheduler import SchedulerPass
 

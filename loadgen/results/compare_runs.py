@@ -11,17 +11,10 @@ from typing import Any
 import numpy as np
 
 from loadgen.control.session import ControlSession, RowUnreadable, json_object
-from loadgen.control.tables import (
-    run_status,
-    test_results,
-    warehouse_poll_snapshots,
-    window_results,
-    worker_heartbeats,
-    worker_metrics_snapshots,
-)
+from loadgen.control.tables import run_measurements, run_status, test_results, worker_heartbeats
+from loadgen.control.tables.run_measurements import MetricsSnapshot
 from loadgen.control.tables.run_status import Run
 from loadgen.control.tables.test_results import ScenarioResult
-from loadgen.control.tables.worker_metrics_snapshots import MetricsSnapshot
 from loadgen.errors import RunFailed, UsageError
 from loadgen.log import printable
 from loadgen.metrics.histogram import BUCKETS
@@ -107,7 +100,7 @@ def _known(session: ControlSession, patience: RetryPolicy, name: str) -> _Known:
     run = run_status.find_run(session, patience, name)
     config = patience.call(lambda: run_status.read_config(session, run.run_id))
     summary = read_summary(session, patience, run.run_id)
-    polls = patience.call(lambda: warehouse_poll_snapshots.read(session, run.run_id))
+    polls = patience.call(lambda: run_measurements.read_polls(session, run.run_id))
     return _Known(
         run=run,
         summary=summary,
@@ -158,9 +151,9 @@ def _hint(a: _Known, b: _Known, found: Sequence[SettingDifference]) -> str:
 
 def _measured(session: ControlSession, patience: RetryPolicy, known: _Known) -> MeasuredRun:
     run_id, summary = known.run.run_id, known.summary or {}
-    stored = patience.call(lambda: window_results.read(session, run_id))
+    stored = patience.call(lambda: run_measurements.read_windows(session, run_id))
     beats = patience.call(lambda: worker_heartbeats.read(session, run_id))
-    seconds = patience.call(lambda: worker_metrics_snapshots.read(session, run_id))
+    seconds = patience.call(lambda: run_measurements.read_snapshots(session, run_id))
     for error in (*stored.unreadable, *seconds.unreadable):
         raise error
     windows = {worker_id: own for worker_id, own in stored_windows(stored, beats).items() if own}
@@ -274,7 +267,7 @@ def read_trend(session: ControlSession, patience: RetryPolicy, scenario: str, un
     results = patience.call(lambda: test_results.of_scenario(session, scenario, RUNS_MAX))
     if not results and not results.unreadable:
         raise _no_such_scenario(session, patience, scenario)
-    looks = patience.call(lambda: warehouse_poll_snapshots.of_scenario(session, scenario, RUNS_MAX))
+    looks = patience.call(lambda: run_measurements.last_polls_of_scenario(session, scenario, RUNS_MAX))
     left_out: Counter[str] = Counter({_UNREADABLE: len(results.unreadable)} if results.unreadable else {})
     last_left_out: str | None = str(results.unreadable[0]) if results.unreadable else None
     known: dict[str, _trend_Known] = {}

@@ -9,22 +9,12 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 from loadgen.control.session import ControlSession, ParsedRows
-from loadgen.control.tables import (
-    find_max_step_history,
-    run_control_events,
-    run_status,
-    test_logs,
-    warehouse_poll_snapshots,
-    window_results,
-    worker_heartbeats,
-    worker_metrics_snapshots,
-)
+from loadgen.control.tables import run_control_events, run_measurements, run_status, test_logs, worker_heartbeats
 from loadgen.control.tables.run_control_events import PastEvent
+from loadgen.control.tables.run_measurements import MetricsSnapshot, WarehousePoll
 from loadgen.control.tables.run_status import Run
 from loadgen.control.tables.test_logs import LogRow
-from loadgen.control.tables.warehouse_poll_snapshots import WarehousePoll
 from loadgen.control.tables.worker_heartbeats import HeartbeatRow
-from loadgen.control.tables.worker_metrics_snapshots import MetricsSnapshot
 from loadgen.errors import LoadgenError, RunFailed, UsageError
 from loadgen.log import printable
 from loadgen.metrics.interval import read_custom_metrics
@@ -71,14 +61,14 @@ def read_record(session: ControlSession, patience: RetryPolicy, name: str) -> Ru
     summary = _summary(session, patience, run)
     run_id, start, left_out = run.run_id, run.start_time, _LeftOut(run)
     beats = left_out.of(patience.call(lambda: worker_heartbeats.read(session, run_id)))
-    stored = left_out.of(patience.call(lambda: window_results.read(session, run_id)))
-    snapshots = left_out.of(patience.call(lambda: worker_metrics_snapshots.read(session, run_id)), _TIMESTAMP)
+    stored = left_out.of(patience.call(lambda: run_measurements.read_windows(session, run_id)))
+    snapshots = left_out.of(patience.call(lambda: run_measurements.read_snapshots(session, run_id)), _TIMESTAMP)
     connections = summary["client"].get("connections") or {}
     config = patience.call(lambda: run_status.read_config(session, run_id)) or ""
     said = left_out.of(patience.call(lambda: run_control_events.history(session, run_id)), _CREATED_AT)
     heard = patience.call(lambda: worker_heartbeats.last_beats(session, run_id))
-    polls = left_out.of(patience.call(lambda: warehouse_poll_snapshots.read(session, run_id)), _TIMESTAMP)
-    steps = left_out.of(patience.call(lambda: find_max_step_history.read(session, run_id)))
+    polls = left_out.of(patience.call(lambda: run_measurements.read_polls(session, run_id)), _TIMESTAMP)
+    steps = left_out.of(patience.call(lambda: run_measurements.read_steps(session, run_id)))
     logs = left_out.of(patience.call(lambda: test_logs.newest(session, run_id, LOGS_READ)))
     merged, missing = measured_windows(summary, stored, beats)
     scenario = _scenario(config)
@@ -243,7 +233,7 @@ def _span_s(snapshots: Sequence[MetricsSnapshot], start: datetime | None) -> int
 
 def events_of(
     said: Sequence[PastEvent],
-    steps: Sequence[find_max_step_history.StepRecord],
+    steps: Sequence[run_measurements.StepRecord],
     lost: Mapping[str, datetime],
     start: datetime,
     connections: Mapping[str, Any] | None = None,
@@ -319,7 +309,7 @@ def _since(start: datetime, moment: datetime) -> float:
     return max((moment - start).total_seconds(), 0.0)
 
 
-def _poll(poll: warehouse_poll_snapshots.WarehousePoll, start: datetime) -> WarehousePollPoint:
+def _poll(poll: run_measurements.WarehousePoll, start: datetime) -> WarehousePollPoint:
     return WarehousePollPoint(
         at_s=(poll.timestamp - start).total_seconds(),
         running=poll.running,
@@ -341,7 +331,7 @@ def resumed_s(shown: Mapping[str, Any], start: datetime) -> float | None:
 
 
 def find_max_steps(
-    judged: Sequence[find_max_step_history.StepRecord], summary: Mapping[str, Any]
+    judged: Sequence[run_measurements.StepRecord], summary: Mapping[str, Any]
 ) -> tuple[FindMaxStepResult, ...]:
     """With all that was measured in them, once the result says it; until then as they were judged."""
     found = (summary.get("find_max") or {}).get("steps", ())
@@ -349,7 +339,7 @@ def find_max_steps(
     return tuple(_step(step, told.get(int(step.step_number))) for step in judged)
 
 
-def _step(step: find_max_step_history.StepRecord, told: Mapping[str, Any] | None) -> FindMaxStepResult:
+def _step(step: run_measurements.StepRecord, told: Mapping[str, Any] | None) -> FindMaxStepResult:
     judged = {
         "succeeded": int(step.succeeded),
         "failed": int(step.failed),

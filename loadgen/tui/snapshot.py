@@ -5,9 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from enum import StrEnum
 
-from loadgen.control.tables.find_max_step_history import StepRecord
+from loadgen.control.tables.run_measurements import StepRecord, WarehousePoll
 from loadgen.control.tables.run_status import Run
-from loadgen.control.tables.warehouse_poll_snapshots import WarehousePoll
 from loadgen.control.tables.worker_heartbeats import HeartbeatRow
 from loadgen.metrics.live_metrics import LiveMetrics
 from loadgen.report.records import WorkerSecond

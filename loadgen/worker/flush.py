@@ -27,11 +27,11 @@ from typing import Any
 from loadgen.clock import Clock
 from loadgen.control.location import state_folder
 from loadgen.control.session import ControlSession
-from loadgen.control.tables import query_executions, test_logs, test_results, window_results, worker_metrics_snapshots
+from loadgen.control.tables import query_executions, run_measurements, test_logs, test_results
 from loadgen.control.tables.query_executions import Execution
+from loadgen.control.tables.run_measurements import MetricsSnapshot
 from loadgen.control.tables.test_logs import LogRow
 from loadgen.control.tables.test_results import ResultRow
-from loadgen.control.tables.worker_metrics_snapshots import MetricsSnapshot
 from loadgen.errors import LoadgenError
 from loadgen.log import event
 from loadgen.metrics.connections import LoginCounts, logins_data
@@ -170,11 +170,11 @@ def _send_rows(session: ControlSession, patience: RetryPolicy, path: Path) -> di
         for kind, row in kept.items():
             rows[kind].append(row | {name: datetime.fromisoformat(row[name]) for name in _MOMENTS if name in row})
     for row in rows[WINDOW]:
-        window_results.append(session, patience, run_id, WindowRow(**row))
+        run_measurements.append_window(session, patience, run_id, WindowRow(**row))
     for row in rows[RESULT]:
         test_results.append(session, patience, ResultRow(**row))
     test_logs.append_missing(session, patience, run_id, [LogRow(**row) for row in rows[LOG]])
-    worker_metrics_snapshots.append_missing(
+    run_measurements.append_missing_snapshots(
         session, patience, run_id, [MetricsSnapshot(**row) for row in rows[SNAPSHOT]]
     )
     return {kind: len(found) for kind, found in rows.items() if found}
@@ -331,7 +331,7 @@ class ResultFlusher:
         while self._windows and not self._forfeited:
             row, forget = self._windows[0]
             fresh = self._is_first and not self._in_doubt
-            window_results.append(self.session, patience, self._arguments.run_id, row, fresh=fresh)
+            run_measurements.append_window(self.session, patience, self._arguments.run_id, row, fresh=fresh)
             self._shared.contact()
             self._windows.popleft()
             if forget:
@@ -364,9 +364,9 @@ class ResultFlusher:
         with self._rotating:
             rows = tuple(self._snapshots)
         if self._in_doubt:
-            worker_metrics_snapshots.append_missing(self.session, patience, self._arguments.run_id, rows)
+            run_measurements.append_missing_snapshots(self.session, patience, self._arguments.run_id, rows)
         else:
-            worker_metrics_snapshots.append(self.session, patience, rows)
+            run_measurements.append_snapshots(self.session, patience, rows)
         if rows:
             self._shared.contact()
         with self._rotating:

@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from loadgen.clock import Clock, SystemClock
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlSession, OpenSession
-from loadgen.control.tables import run_status, value_pools, window_results
+from loadgen.control.tables import run_measurements, run_status, value_pools
 from loadgen.control.tables.test_results import ResultRow
 from loadgen.errors import LoadgenError
 from loadgen.log import event, printable
@@ -311,7 +311,11 @@ class Worker:
         me, patience = self._arguments, self._patience(self._stopping)
         self._timing = scenario.timing
         self._beats.period_s = scenario.timing.heartbeat_s
-        stored = [] if self._beats.is_first else patience.call(lambda: list(window_results.read(session, me.run_id)))
+        stored = (
+            []
+            if self._beats.is_first
+            else patience.call(lambda: list(run_measurements.read_windows(session, me.run_id)))
+        )
         parts = assemble(
             scenario,
             me,

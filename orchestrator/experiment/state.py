@@ -18,10 +18,10 @@ from loadgen.clock import Clock
 from loadgen.control.lease import LeaseKeeper, LeaseTimes
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlSession
-from loadgen.control.tables import experiments, run_leases, warehouse_poll_snapshots
+from loadgen.control.tables import experiments, run_leases, run_measurements
 from loadgen.control.tables.experiments import ExperimentRun
 from loadgen.control.tables.run_leases import Lease
-from loadgen.control.tables.warehouse_poll_snapshots import WarehousePoll
+from loadgen.control.tables.run_measurements import WarehousePoll
 from loadgen.errors import Busy, RunFailed, UsageError
 from loadgen.model.warehouse import CreditRates, kind_shown, shown_row
 from loadgen.results.run_record import resumed_s
@@ -152,7 +152,7 @@ class ExperimentStore:
             found = []
             for run in runs:
                 if run.run_id not in recorded and (run.block, run.arm, run.attempt) not in taken:
-                    polls = patience.call(partial(warehouse_poll_snapshots.read, session, run.run_id))
+                    polls = patience.call(partial(run_measurements.read_polls, session, run.run_id))
                     found.append(_left_run(run, polls, rates))
             return found
 

@@ -21,9 +21,8 @@ from loadgen.clock import Clock
 from loadgen.control.lease import LeaseTimes
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlSession
-from loadgen.control.tables import experiment_warehouses, run_leases
-from loadgen.control.tables.experiment_warehouses import ChangedWarehouse
-from loadgen.control.tables.experiments import LEASE_PREFIX
+from loadgen.control.tables import experiments, run_leases
+from loadgen.control.tables.experiments import LEASE_PREFIX, ChangedWarehouse
 from loadgen.errors import Busy, ConfigurationError, LoadgenError, RunFailed
 from loadgen.log import event, printable
 from loadgen.model.warehouse import (
@@ -264,7 +263,7 @@ class ArmWarehouseSettings:
         target = arm.target
         with closing(ControlSession(self._place, role="experiment")) as control:
             patience = RetryPolicy(stop=stop, clock=self._clock)
-            for left in patience.call(lambda: experiment_warehouses.changed(control)):
+            for left in patience.call(lambda: experiments.changed_warehouses(control)):
                 if left.warehouse_key == target.key:
                     self._restore_left(control, patience, session, left, own=left.experiment_id == experiment_id)
             if arm.is_made:
@@ -278,7 +277,7 @@ class ArmWarehouseSettings:
                 connection=self._connection,
                 settings=settings,
             )
-            experiment_warehouses.record(control, patience, before)
+            experiments.record_warehouse(control, patience, before)
         return before
 
     def _restore_left(
@@ -297,14 +296,14 @@ class ArmWarehouseSettings:
             if lease is None:
                 raise Busy(f"experiment {left.experiment_id} changes warehouse {left.warehouse}", remedy="Wait for it.")
         undo(session, left, self._clock, patience.stop)
-        experiment_warehouses.restored(control, patience, left)
+        experiments.record_restore(control, patience, left)
         if lease is not None:
             patience.call(lambda: run_leases.release(control, lease))
         self._told(f"{undone_text(left)}, which experiment {left.experiment_id} left")
 
     def _forget(self, before: ChangedWarehouse) -> None:
         with closing(ControlSession(self._place, role="experiment")) as control:
-            experiment_warehouses.restored(control, RetryPolicy(stop=threading.Event(), clock=self._clock), before)
+            experiments.record_restore(control, RetryPolicy(stop=threading.Event(), clock=self._clock), before)
 
     @contextmanager
     def _altering(self, target: TargetWarehouse, stop: threading.Event, *, wait: bool) -> Iterator[None]:
@@ -375,7 +374,7 @@ def restore_left_settings(
     control: ControlSession, patience: RetryPolicy, *, clock: Clock
 ) -> tuple[RestoredWarehouse, ...]:
     """Restore the settings that experiments without a process have left changed. Safe to repeat, and by several."""
-    rows = patience.call(lambda: experiment_warehouses.changed(control))
+    rows = patience.call(lambda: experiments.changed_warehouses(control))
     done = [
         RestoredWarehouse(experiment_id=str(error.key), warehouse="?", restored=False, why=str(error))
         for error in rows.unreadable
@@ -418,4 +417,4 @@ def _restore_alone(control: ControlSession, patience: RetryPolicy, left: Changed
     with exclusive_warehouse(target, "recover", control.place, LeaseTimes(), queue, clock=clock):
         with closing(open_session(profile, is_made=not left.settings, clock=clock, stop=patience.stop)) as session:
             undo(session, left, clock, patience.stop)
-        experiment_warehouses.restored(control, patience, left)
+        experiments.record_restore(control, patience, left)

@@ -3,7 +3,7 @@
 A tick, for each enabled schedule:
 
     1. what is due in (settled, now], by the server's clock      loadgen.model.nightly, pure
-    2. each fire, the newest first: its row, then its run        loadgen.control.tables.schedule_fires
+    2. each fire, the newest first: its row, then its run        loadgen.control.tables.schedules
     3. settled up to the newest of them
 
 Before that it queues what another scheduler recorded and did not come to queue. Any number of schedulers may tick at
@@ -30,7 +30,7 @@ from typing import Self
 from loadgen.clock import Clock, SystemClock
 from loadgen.control.location import ControlPlaneLocation, state_folder
 from loadgen.control.session import ControlFailed, ControlSession, RowUnreadable
-from loadgen.control.tables import run_queue, schedule_fires, schedules
+from loadgen.control.tables import run_queue, schedules
 from loadgen.control.tables.schedules import ScheduleRow
 from loadgen.errors import ConnectFailed, LoadgenError
 from loadgen.log import event, printable
@@ -184,9 +184,9 @@ class _Tick:
     def _finish_others(self) -> None:
         """Queue what was recorded and not queued: its scheduler died in between, or is just doing the same."""
         failing: set[str] = set()
-        for left in self._patience.call(lambda: schedule_fires.due(self._session, self._fires_max)):
+        for left in self._patience.call(lambda: schedules.due_fires(self._session, self._fires_max)):
             if left.name is None:
-                schedule_fires.remove(self._session, self._patience, left.schedule_id)
+                schedules.remove_fires(self._session, self._patience, left.schedule_id)
                 continue
             queue = partial(self._queue, left.schedule_id, left.name, left.at)
             if left.schedule_id not in failing and not self._attempt(left.schedule_id, left.name, queue):
@@ -234,21 +234,21 @@ class _Tick:
         )
         found = due_fires(schedule, now, busy=False)
         if found and schedule.overlap is Overlap.SKIP:
-            busy = self._patience.call(lambda: schedule_fires.busy(self._session, row.schedule_id))
+            busy = self._patience.call(lambda: schedules.has_open_run(self._session, row.schedule_id))
             return due_fires(schedule, now, busy=busy)
         return found
 
     def _fire(self, row: ScheduleRow, pending: tuple[ScheduleFire, ...]) -> None:
         """Decide each fire, then that they are settled. What another scheduler decided is reported by that one."""
         for fire in pending:
-            if schedule_fires.record(self._session, self._patience, row.schedule_id, fire):
+            if schedules.record_fire(self._session, self._patience, row.schedule_id, fire):
                 if fire.outcome is FireOutcome.DUE:
                     self._queue(row.schedule_id, row.name, fire.at)
                 else:
                     self._tell(FireResult(schedule=row.name, at=fire.at, outcome=fire.outcome))
         if pending:
             schedules.settle(self._session, self._patience, row.schedule_id, pending[0].at)
-            schedule_fires.forget(self._session, self._patience, row.schedule_id)
+            schedules.delete_old_fires(self._session, self._patience, row.schedule_id)
 
     def _queue(self, schedule_id: str, name: str, at: datetime) -> None:
         """Put a fire's run into the queue, unless the schedule was removed meanwhile."""
@@ -257,7 +257,7 @@ class _Tick:
             return
         new = replace(wanted, idempotency_key=fire_key(schedule_id, at))
         queue_id = run_queue.add(self._session, self._patience, new).queue_id
-        schedule_fires.queued(self._session, self._patience, schedule_id, at, queue_id)
+        schedules.fire_queued(self._session, self._patience, schedule_id, at, queue_id)
         self._tell(FireResult(schedule=name, at=at, outcome=FireOutcome.QUEUED, queue_id=queue_id))
 
     def _tell(self, fired: FireResult) -> None:

@@ -12,19 +12,11 @@ import pytest
 
 from loadgen.clock import FakeClock
 from loadgen.control.session import ROWS_MAX, load_queries
-from loadgen.control.tables import (
-    find_max_step_history,
-    query_executions,
-    run_status,
-    test_logs,
-    test_results,
-    warehouse_poll_snapshots,
-)
-from loadgen.control.tables.find_max_step_history import StepRecord
+from loadgen.control.tables import query_executions, run_measurements, run_status, test_logs, test_results
 from loadgen.control.tables.query_executions import Execution
+from loadgen.control.tables.run_measurements import StepRecord, WarehousePoll
 from loadgen.control.tables.run_status import RunFigures
 from loadgen.control.tables.test_results import ResultRow
-from loadgen.control.tables.warehouse_poll_snapshots import WarehousePoll
 from loadgen.model.run import Phase
 from loadgen.worker.flush import ResultFlusher
 from loadgen.worker.worker_state import WorkerLogLine, WorkerSharedState
@@ -215,18 +207,18 @@ def test_steps_come_back_as_they_were_judged_the_first_time(plane, session, run_
     steps = [step(run_id), step(run_id, step_number=2, queue_seen=False, **bare), step(run_id, step_number=10)]
 
     for one in (*steps[::-1], step(run_id, outcome="FAILED")):
-        find_max_step_history.append(session, patience(), one)
+        run_measurements.append_step(session, patience(), one)
 
-    assert find_max_step_history.read(session, run_id) == tuple(steps)
+    assert run_measurements.read_steps(session, run_id) == tuple(steps)
     assert raw_count(plane, "FIND_MAX_STEP_HISTORY", run_id) == 3
 
 
 def test_a_reason_of_any_kind_is_kept(session, run_id):
-    find_max_step_history.append(session, patience(), step(run_id, reason=HOSTILE + "x" * 5_000))
+    run_measurements.append_step(session, patience(), step(run_id, reason=HOSTILE + "x" * 5_000))
 
-    (found,) = find_max_step_history.read(session, run_id)
+    (found,) = run_measurements.read_steps(session, run_id)
     assert found.reason.startswith(STORED)
-    assert len(found.reason) == find_max_step_history.REASON_MAX
+    assert len(found.reason) == run_measurements.STEP_REASON_MAX
 
 
 def test_polls_of_the_warehouse_come_back_as_they_were_written(session, run_id):
@@ -243,9 +235,9 @@ def test_polls_of_the_warehouse_come_back_as_they_were_written(session, run_id):
         WarehousePoll(run_id=run_id, timestamp=MOMENT + timedelta(microseconds=1), **bare),
     ]
 
-    warehouse_poll_snapshots.append(session, patience(), polls)
+    run_measurements.append_polls(session, patience(), polls)
 
-    found = warehouse_poll_snapshots.read(session, run_id)
+    found = run_measurements.read_polls(session, run_id)
     assert [replace(one, raw=None) for one in found] == [replace(one, raw=None) for one in polls]
     assert json.loads(found[0].raw or "") == {"a": STORED}
     assert found[1].raw is None

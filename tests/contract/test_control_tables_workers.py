@@ -14,16 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from loadgen.control.session import ControlSession, load_queries, query_files
-from loadgen.control.tables import (
-    query_executions,
-    run_status,
-    test_logs,
-    value_pools,
-    warehouse_poll_snapshots,
-    window_results,
-    worker_metrics_snapshots,
-)
-from loadgen.control.tables.worker_metrics_snapshots import MetricsSnapshot
+from loadgen.control.tables import query_executions, run_measurements, run_status, test_logs, value_pools
+from loadgen.control.tables.run_measurements import MetricsSnapshot
 from loadgen.metrics.window import WindowRow
 from loadgen.model.run import Phase
 from loadgen.workload.pools import CHUNK_BYTES_MAX, Pool, to_chunks
@@ -78,17 +70,17 @@ def test_windows_come_back_as_they_were_written(session, run_id):
         window(worker_id="w1", counts="x" * 500_000),
     ]
     for one in reversed(windows):
-        window_results.append(session, patience(), run_id, one)
+        run_measurements.append_window(session, patience(), run_id, one)
 
-    assert window_results.read(session, run_id) == tuple(windows)
-    assert window_results.read(session, "another run") == ()
+    assert run_measurements.read_windows(session, run_id) == tuple(windows)
+    assert run_measurements.read_windows(session, "another run") == ()
 
 
 def test_a_window_is_appended_once_whoever_tries_again(plane, session, run_id):
-    window_results.append(session, patience(), run_id, window())
-    window_results.append(session, patience(), run_id, window(seconds=99.0))
+    run_measurements.append_window(session, patience(), run_id, window())
+    run_measurements.append_window(session, patience(), run_id, window(seconds=99.0))
 
-    assert window_results.read(session, run_id) == (window(),)
+    assert run_measurements.read_windows(session, run_id) == (window(),)
     assert raw_count(plane, "WINDOW_RESULTS", run_id) == 1
 
 
@@ -102,11 +94,11 @@ def test_a_window_of_the_first_process_is_looked_for_only_when_an_answer_is_lost
     if kind is not None:
         plane.server.fault(match="INSERT INTO WINDOW_RESULTS", kind=kind, count=1)
 
-    window_results.append(session, patience(), run_id, window(), fresh=True)
+    run_measurements.append_window(session, patience(), run_id, window(), fresh=True)
 
     texts = statements_on(plane, "WINDOW_RESULTS", since_ms)
     assert any(text.startswith("SELECT COUNT(*)") for text in texts) is (kind is not None)
-    assert window_results.read(session, run_id) == (window(),)
+    assert run_measurements.read_windows(session, run_id) == (window(),)
     assert raw_count(plane, "WINDOW_RESULTS", run_id) == 1
 
 
@@ -119,12 +111,12 @@ def test_a_statement_that_is_executed_late_does_not_count_twice(plane, server, s
         run_id, since_ms = str(uuid.uuid4()), server.now_ms()
         server.fault(match="INSERT INTO WINDOW_RESULTS", kind="latency", ms=4_000, count=1)
 
-        window_results.append(impatient, patience(attempts=50), run_id, window())
+        run_measurements.append_window(impatient, patience(attempts=50), run_id, window())
 
         requests = f"/__loadgen/journal?match=INSERT%20INTO%20WINDOW_RESULTS&since={since_ms}"
         held = lambda: any(entry["outcome"] == "fault latency" for entry in server.ask(requests))  # noqa: E731
         wait_until(held, "the first one has arrived")
-        assert window_results.read(session, run_id) == (window(),)
+        assert run_measurements.read_windows(session, run_id) == (window(),)
         return raw_count(plane, "WINDOW_RESULTS", run_id) == 2
 
     wait_until(came_late, "the first one arrives after the second")
@@ -200,9 +192,9 @@ def alike(found: MetricsSnapshot, written: MetricsSnapshot) -> bool:
 def test_a_snapshot_comes_back_as_it_was_written(session, run_id):
     written = snapshot(run_id)
 
-    worker_metrics_snapshots.append(session, patience(), [written])
+    run_measurements.append_snapshots(session, patience(), [written])
 
-    (found,) = worker_metrics_snapshots.read(session, run_id)
+    (found,) = run_measurements.read_snapshots(session, run_id)
     assert alike(found, written)
 
 
@@ -214,9 +206,9 @@ def test_rows_with_and_without_values_share_a_batch(session, run_id, first):
         snapshot(run_id, timestamp=MOMENT + timedelta(microseconds=1), qps=0.5, elapsed_seconds=1.75),
     ]
 
-    worker_metrics_snapshots.append(session, patience(), pair if first == 0 else pair[::-1])
+    run_measurements.append_snapshots(session, patience(), pair if first == 0 else pair[::-1])
 
-    found = worker_metrics_snapshots.read(session, run_id)
+    found = run_measurements.read_snapshots(session, run_id)
     assert all(alike(one, other) for one, other in zip(found, pair, strict=True))
 
 
@@ -239,9 +231,9 @@ def test_values_of_every_type_survive_a_batch(session, rows):
     run_id = str(uuid.uuid4())
     written = {str(number): snapshot(run_id, snapshot_id=str(number), **row) for number, row in enumerate(rows)}
 
-    worker_metrics_snapshots.append(session, patience(), list(written.values()))
+    run_measurements.append_snapshots(session, patience(), list(written.values()))
 
-    found = {one.snapshot_id: one for one in worker_metrics_snapshots.read(session, run_id)}
+    found = {one.snapshot_id: one for one in run_measurements.read_snapshots(session, run_id)}
     assert found.keys() == written.keys()
     assert [one for one in found.values() if not alike(one, written[one.snapshot_id])] == []
 
@@ -252,17 +244,17 @@ def test_2000_snapshots_are_four_statements(server, session, run_id):
     ]
     before = appends(server, "WORKER_METRICS_SNAPSHOTS")
 
-    worker_metrics_snapshots.append(session, patience(), written)
+    run_measurements.append_snapshots(session, patience(), written)
 
-    found = worker_metrics_snapshots.read(session, run_id)
+    found = run_measurements.read_snapshots(session, run_id)
     assert appends(server, "WORKER_METRICS_SNAPSHOTS") - before == 4
     assert [one.snapshot_id for one in found] == [one.snapshot_id for one in written]
     assert [one.total_queries for one in found] == list(range(2_000))
 
 
 def test_nothing_to_append_is_no_statement(session, run_id):
-    worker_metrics_snapshots.append(session, patience(), [])
-    warehouse_poll_snapshots.append(session, patience(), [])
+    run_measurements.append_snapshots(session, patience(), [])
+    run_measurements.append_polls(session, patience(), [])
     test_logs.append(session, patience(), [])
     query_executions.append(session, patience(), [])
 
@@ -270,9 +262,9 @@ def test_nothing_to_append_is_no_statement(session, run_id):
 def test_metrics_that_json_cannot_hold_do_not_cost_the_batch(session, run_id):
     odd = r'{"a":NaN,"b":"\u0000","c":"\ud800"}'
 
-    worker_metrics_snapshots.append(session, patience(), [snapshot(run_id, custom_metrics=odd), snapshot(run_id)])
+    run_measurements.append_snapshots(session, patience(), [snapshot(run_id, custom_metrics=odd), snapshot(run_id)])
 
-    found = worker_metrics_snapshots.read(session, run_id)
+    found = run_measurements.read_snapshots(session, run_id)
     assert {"a": "nan", "b": "�", "c": "�"} in [json.loads(one.custom_metrics or "") for one in found]
     assert len(found) == 2
 
@@ -280,8 +272,8 @@ def test_metrics_that_json_cannot_hold_do_not_cost_the_batch(session, run_id):
 def test_the_newest_seconds_are_those_that_ended_within_some_time(session, run_id):
     now = run_status.server_time(session)
     written = [snapshot(run_id, timestamp=now - timedelta(seconds=age_s)) for age_s in (500, 90, 5)]
-    worker_metrics_snapshots.append(session, patience(), written)
+    run_measurements.append_snapshots(session, patience(), written)
 
-    found = worker_metrics_snapshots.newest(session, run_id, 300)
+    found = run_measurements.newest_snapshots(session, run_id, 300)
 
     assert [one.timestamp for one in found] == [one.timestamp for one in written[1:]]

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from loadgen.control.session import ControlSession, RowUnreadable
-from loadgen.control.tables import experiments, run_leases, run_status, warehouse_poll_snapshots
-from loadgen.control.tables.warehouse_poll_snapshots import WarehousePoll
+from loadgen.control.tables import experiments, run_leases, run_measurements, run_status
+from loadgen.control.tables.run_measurements import WarehousePoll
 from loadgen.errors import UsageError
 from loadgen.model.warehouse import Cloud, snowflake_rates
 from loadgen.results.experiments import read_experiment_result
@@ -194,7 +194,7 @@ def test_runs_that_nothing_recorded_are_found_with_what_they_cost(plane: Control
         )
         for minutes in (0, 30)
     ]
-    warehouse_poll_snapshots.append(session, patience(), polls)
+    run_measurements.append_polls(session, patience(), polls)
     store = ExperimentStore(lambda action: action(session, patience()), experiment_id)
 
     known, unknown = store.left_runs(store.read(), snowflake_rates(Cloud.AWS))

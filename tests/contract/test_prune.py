@@ -12,8 +12,8 @@ import pytest
 
 from loadgen.clock import FakeClock
 from loadgen.control.session import ControlFailed, ControlSession, NamedQuery
-from loadgen.control.tables import experiment_warehouses, experiments, prune, test_logs
-from loadgen.control.tables.experiment_warehouses import ChangedWarehouse
+from loadgen.control.tables import experiments, prune, test_logs
+from loadgen.control.tables.experiments import ChangedWarehouse
 from loadgen.control.tables.run_status import read
 from loadgen.snowflake.session import NOT_RETRYABLE, RetryPolicy
 from orchestrator.recover import recover_orphans, unled_run_on
@@ -171,7 +171,7 @@ class OldExperiment:
         experiments.finish(session, patience(), self.id, 1, {"verdict": "decided", "exit_code": 0})
         self.changed = [self._changed(f"warehouse:{self.id}/{number}") for number in (1, 2)]
         for one in self.changed if restored else self.changed[:1]:
-            experiment_warehouses.restored(session, patience(), one)
+            experiments.record_restore(session, patience(), one)
         plane.change(
             "UPDATE EXPERIMENTS SET CREATED_AT = DATEADD(hour, ?, SYSDATE()) WHERE EXPERIMENT_ID = ?", -hours, self.id
         )
@@ -180,7 +180,7 @@ class OldExperiment:
         one = ChangedWarehouse(
             experiment_id=self.id, epoch=1, warehouse_key=key, warehouse='"W"', connection=None, settings={}
         )
-        experiment_warehouses.record(self.plane.session, patience(), one)
+        experiments.record_warehouse(self.plane.session, patience(), one)
         return one
 
     def rows(self) -> dict[str, int]:
@@ -220,7 +220,7 @@ def test_an_experiment_whose_warehouse_is_not_restored_is_kept_until_it_is(plane
     prune_now(plane)
     assert left.rows() == before
 
-    experiment_warehouses.restored(plane.session, patience(), left.changed[1])
+    experiments.record_restore(plane.session, patience(), left.changed[1])
     prune_now(plane)
 
     assert left.rows() == {}
@@ -248,7 +248,7 @@ def test_a_deletion_that_was_interrupted_is_finished_by_the_next_and_leaves_noth
     with pytest.raises(ControlFailed):
         prune_now(plane, broken)
     broken.close()
-    assert not [one for one in experiment_warehouses.changed(plane.session) if one.experiment_id == old.id]
+    assert not [one for one in experiments.changed_warehouses(plane.session) if one.experiment_id == old.id]
     plane.expire(old.lease_key, since_s=99 * 3600.0)
     prune_now(plane)
 

@@ -13,23 +13,12 @@ import pytest
 
 from loadgen.cli.main import main
 from loadgen.cli.report import FILES, RENDERERS, write_reports
-from loadgen.control.tables import (
-    find_max_step_history,
-    run_status,
-    test_logs,
-    test_results,
-    warehouse_poll_snapshots,
-    window_results,
-    worker_heartbeats,
-    worker_metrics_snapshots,
-)
-from loadgen.control.tables.find_max_step_history import StepRecord
+from loadgen.control.tables import run_measurements, run_status, test_logs, test_results, worker_heartbeats
 from loadgen.control.tables.run_control_events import NewEvent, emit
+from loadgen.control.tables.run_measurements import MetricsSnapshot, StepRecord, WarehousePoll
 from loadgen.control.tables.run_status import StatusChange
 from loadgen.control.tables.test_logs import LogRow
-from loadgen.control.tables.warehouse_poll_snapshots import WarehousePoll
 from loadgen.control.tables.worker_heartbeats import WorkerHeartbeat, WorkerIdentity
-from loadgen.control.tables.worker_metrics_snapshots import MetricsSnapshot
 from loadgen.metrics.interval import Interval, MeasuredCounts, write_custom_metrics
 from loadgen.metrics.tally import Tally
 from loadgen.metrics.window import WindowRow, merge
@@ -70,7 +59,7 @@ def finished_run(plane: ControlPlane) -> str:
     assert run.start_time is not None
     own = window({name: tally(MANY, failed=2) for name in NAMES}, example=HOSTILE_NAME)
     stored = WindowRow.of(own, worker_id="worker-0", epoch=1)
-    window_results.append(session, some, run_id, stored)
+    run_measurements.append_window(session, some, run_id, stored)
     for number, live in enumerate((None, live_text(own))):
         worker(plane, run_id, number, run.start_time, live)
     commands(plane, run_id, term, run.start_time)
@@ -141,7 +130,7 @@ def worker(plane: ControlPlane, run_id: str, number: int, start: datetime, live:
         MetricsSnapshot(timestamp=start + timedelta(seconds=at + 1), elapsed_seconds=at + 1.0, **known)
         for at in range(SECONDS)
     ]
-    worker_metrics_snapshots.append(plane.session, patience(), rows)
+    run_measurements.append_snapshots(plane.session, patience(), rows)
 
 
 def commands(plane: ControlPlane, run_id: str, term: Any, start: datetime) -> None:
@@ -164,7 +153,7 @@ def surroundings(plane: ControlPlane, run_id: str, start: datetime) -> None:
         size="X-Small",
         raw="{}",
     )
-    warehouse_poll_snapshots.append(session, some, [poll])
+    run_measurements.append_polls(session, some, [poll])
     step = StepRecord(
         run_id=run_id,
         step_number=1,
@@ -182,7 +171,7 @@ def surroundings(plane: ControlPlane, run_id: str, start: datetime) -> None:
         outcome="STABLE",
         reason="held",
     )
-    find_max_step_history.append(session, some, step)
+    run_measurements.append_step(session, some, step)
     lines = [
         LogRow(
             run_id=run_id,

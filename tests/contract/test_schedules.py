@@ -14,10 +14,9 @@ import pytest
 
 from loadgen.cli.main import main
 from loadgen.control.session import ControlFailed
-from loadgen.control.tables import run_queue, run_status, schedule_fires, schedules
+from loadgen.control.tables import run_queue, run_status, schedules
 from loadgen.control.tables.run_queue import QueueRequest
-from loadgen.control.tables.schedule_fires import FireRow
-from loadgen.control.tables.schedules import NewSchedule, ScheduleRow
+from loadgen.control.tables.schedules import FireRow, NewSchedule, ScheduleRow
 from loadgen.errors import UsageError
 from loadgen.model.nightly import BaselineCheck, FireOutcome, Overlap, QueueStatus, ScheduleFire
 from orchestrator.nightly.scheduler import fire_due_schedules
@@ -61,7 +60,7 @@ def move_back(plane: ControlPlane, row: ScheduleRow, hours: int) -> None:
 
 
 def fires(plane: ControlPlane, row: ScheduleRow) -> tuple[FireRow, ...]:
-    return schedule_fires.newest(plane.session, row.schedule_id, 100)
+    return schedules.newest_fires(plane.session, row.schedule_id, 100)
 
 
 def keys(plane: ControlPlane) -> list[str]:
@@ -164,11 +163,11 @@ def test_while_its_run_has_not_ended_a_schedule_is_skipped(plane):
     fire_due_schedules(plane.session, patience())
     (queued,) = (fire for fire in fires(plane, row) if fire.outcome is FireOutcome.QUEUED)
 
-    busy = schedule_fires.busy(plane.session, row.schedule_id)
+    busy = schedules.has_open_run(plane.session, row.schedule_id)
     run_queue.cancel(plane.session, patience(), str(queued.queue_id), "enough")
 
     assert busy
-    assert not schedule_fires.busy(plane.session, row.schedule_id)
+    assert not schedules.has_open_run(plane.session, row.schedule_id)
 
 
 def test_enabling_again_does_not_fire_what_was_missed_unless_it_is_asked_for(plane):
@@ -210,7 +209,7 @@ def test_a_scheduler_that_was_paused_fires_nothing_of_the_past(plane, change):
     if change == "enable":
         schedules.enable(plane.session, patience(), row.schedule_id, catch_up=False)
 
-    assert not schedule_fires.record(plane.session, patience(), row.schedule_id, fire)
+    assert not schedules.record_fire(plane.session, patience(), row.schedule_id, fire)
     assert fires(plane, row) == ()
 
 
@@ -237,7 +236,7 @@ def test_old_fires_are_forgotten_and_a_removed_schedule_leaves_none(plane):
     )
     assert fires(plane, row)
 
-    schedule_fires.forget(plane.session, patience(), row.schedule_id)
+    schedules.delete_old_fires(plane.session, patience(), row.schedule_id)
     assert fires(plane, row) == ()
 
     schedules.remove(plane.session, patience(), row.schedule_id)

@@ -33,8 +33,8 @@ from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlSession
 from loadgen.control.tables import run_status
 from loadgen.control.tables.run_control_events import Event
+from loadgen.control.tables.run_measurements import MetricsSnapshot
 from loadgen.control.tables.worker_heartbeats import WorkerHeartbeat
-from loadgen.control.tables.worker_metrics_snapshots import MetricsSnapshot
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.interval import MeasuredCounts
 from loadgen.metrics.live_metrics import FULL_SECONDS_WORKERS_MAX, LiveMetrics, LiveSecond, write_live

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from loadgen.control.tables import worker_metrics_snapshots
-from loadgen.control.tables.worker_metrics_snapshots import MetricsSnapshot
+from loadgen.control.tables import run_measurements
+from loadgen.control.tables.run_measurements import MetricsSnapshot
 from tests.perf._cores import Cores
 from tests.perf._ending import leaving_nothing
 from tests.perf._figures import Figure, report
@@ -118,7 +118,7 @@ def too_much_figures(stage: Stage, cores: Cores, per_s: int, duration_s: int) ->
         met=summary["exit_code"] == INVALID and said,
         note=f"{per_s}/s for {duration_s} s: {summary['verdict']}, {summary['exit_reason']}",
     )
-    seconds = worker_metrics_snapshots.read(stage.plane.session, summary["run_id"])
+    seconds = run_measurements.read_snapshots(stage.plane.session, summary["run_id"])
     for name in ("p50", "p95", "p99"):
         yield growth_figure(name, [second for second in seconds if second.phase == "MEASUREMENT"])
 

@@ -10,16 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from loadgen.control.session import ControlSession
-from loadgen.control.tables import (
-    find_max_step_history,
-    query_executions,
-    test_logs,
-    test_results,
-    value_pools,
-    warehouse_poll_snapshots,
-    window_results,
-    worker_metrics_snapshots,
-)
+from loadgen.control.tables import query_executions, run_measurements, test_logs, test_results, value_pools
 from loadgen.metrics.window import WindowRow
 from loadgen.model.run import Phase
 from loadgen.snowflake.session import RetryPolicy
@@ -49,7 +40,7 @@ def window(number: int) -> WindowRow:
     )
 
 
-def snapshot(run_id: str, number: int) -> worker_metrics_snapshots.MetricsSnapshot:
+def snapshot(run_id: str, number: int) -> run_measurements.MetricsSnapshot:
     numbers = ["total_queries", "read_count", "write_count", "error_count", "active_connections", "target_connections"]
     times = [f"{name}_latency_ms" for name in ("p50", "p95", "p99", "avg", "min", "max")]
     fields: dict[str, Any] = dict.fromkeys([*times, "phase", "cpu_percent", "memory_percent"]) | dict.fromkeys(
@@ -57,7 +48,7 @@ def snapshot(run_id: str, number: int) -> worker_metrics_snapshots.MetricsSnapsh
     )
     fields |= {"run_id": run_id, "test_id": "t", "worker_id": "w0", "worker_group_id": 0, "worker_group_count": 1}
     fields |= {"timestamp": MOMENT + timedelta(seconds=number), "elapsed_seconds": 1.0, "qps": 1.0}
-    return worker_metrics_snapshots.MetricsSnapshot(**fields, custom_metrics='{"a":1}')
+    return run_measurements.MetricsSnapshot(**fields, custom_metrics='{"a":1}')
 
 
 def execution(run_id: str, number: int) -> query_executions.Execution:
@@ -91,7 +82,7 @@ def log_row(run_id: str, number: int) -> test_logs.LogRow:
     )
 
 
-def step(run_id: str, number: int) -> find_max_step_history.StepRecord:
+def step(run_id: str, number: int) -> run_measurements.StepRecord:
     times = [
         "window_start_time",
         "window_end_time",
@@ -103,12 +94,12 @@ def step(run_id: str, number: int) -> find_max_step_history.StepRecord:
     ]
     fields: dict[str, Any] = dict.fromkeys(times) | {"run_id": run_id, "step_number": number, "target_connections": 1}
     fields |= {"succeeded": 1, "failed": 0, "queue_seen": False, "outcome": "PASSED", "reason": "x"}
-    return find_max_step_history.StepRecord(**fields)
+    return run_measurements.StepRecord(**fields)
 
 
-def warehouse_poll(run_id: str, number: int) -> warehouse_poll_snapshots.WarehousePoll:
+def warehouse_poll(run_id: str, number: int) -> run_measurements.WarehousePoll:
     moment = MOMENT + timedelta(seconds=number)
-    return warehouse_poll_snapshots.WarehousePoll(
+    return run_measurements.WarehousePoll(
         run_id=run_id, timestamp=moment, running=1, queued=0, started_clusters=1, size="X", raw="{}"
     )
 
@@ -151,8 +142,8 @@ KINDS = [
         table="WINDOW_RESULTS",
         key="WORKER_ID, WINDOW_ID",
         make=ones(lambda _, number: window(number)),
-        append=window_results.append,
-        read=lambda session, run_id: len(window_results.read(session, run_id)),
+        append=run_measurements.append_window,
+        read=lambda session, run_id: len(run_measurements.read_windows(session, run_id)),
         rows=CALLS,
     ),
     Kind(
@@ -175,8 +166,8 @@ KINDS = [
         table="FIND_MAX_STEP_HISTORY",
         key="STEP_NUMBER",
         make=ones(step),
-        append=lambda session, patient, _, row: find_max_step_history.append(session, patient, row),
-        read=lambda session, run_id: len(find_max_step_history.read(session, run_id)),
+        append=lambda session, patient, _, row: run_measurements.append_step(session, patient, row),
+        read=lambda session, run_id: len(run_measurements.read_steps(session, run_id)),
         rows=CALLS,
     ),
     Kind(
@@ -191,8 +182,8 @@ KINDS = [
         table="WORKER_METRICS_SNAPSHOTS",
         key="SNAPSHOT_ID",
         make=batches(snapshot),
-        append=lambda session, patient, _, rows: worker_metrics_snapshots.append(session, patient, rows),
-        read=lambda session, run_id: len(worker_metrics_snapshots.read(session, run_id)),
+        append=lambda session, patient, _, rows: run_measurements.append_snapshots(session, patient, rows),
+        read=lambda session, run_id: len(run_measurements.read_snapshots(session, run_id)),
         rows=CALLS * PER_CALL,
     ),
     Kind(
@@ -207,8 +198,8 @@ KINDS = [
         table="WAREHOUSE_POLL_SNAPSHOTS",
         key="SNAPSHOT_ID",
         make=batches(warehouse_poll),
-        append=lambda session, patient, _, rows: warehouse_poll_snapshots.append(session, patient, rows),
-        read=lambda session, run_id: len(warehouse_poll_snapshots.read(session, run_id)),
+        append=lambda session, patient, _, rows: run_measurements.append_polls(session, patient, rows),
+        read=lambda session, run_id: len(run_measurements.read_polls(session, run_id)),
         rows=CALLS * PER_CALL,
     ),
 ]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from loadgen.cli.main import main
-from loadgen.control.tables import run_status, test_results, window_results, worker_metrics_snapshots
+from loadgen.control.tables import run_measurements, run_status, test_results
 from loadgen.control.tables.run_status import NewRun, StatusChange
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.recorder import Outcome
@@ -93,8 +93,8 @@ class Store:
             whole = sum(seconds[1:], seconds[0])
             windows.append([window(whole.statements, seconds=float(SECONDS))])
             row = WindowRow.of(windows[-1][0], worker_id=worker.worker_id, epoch=1)
-            window_results.append(session, patience(), run_id, row)
-        worker_metrics_snapshots.append(session, patience(), rows)
+            run_measurements.append_window(session, patience(), run_id, row)
+        run_measurements.append_snapshots(session, patience(), rows)
         facts = RunFacts(
             run_id=run_id,
             scenario=scenario.name,

@@ -136,7 +136,7 @@ def test_schedules_by_the_commands_of_a_user(server, capsys, monkeypatch):
     file = str(NIGHTLY / "point_reads.yaml")
     ask("add", "reads", file, "--cron", "* * * * * *", "--overlap", "queue", "--requires", "zone=eu")
     ask("add", "payments", file, "--cron", "0 2 * * *", "--tz", "Europe/Berlin")
-    assert "there is a schedule 'reads' already" in ask("add", "reads", file, "--cron", "0 2 * * *", code=2)[1]
+    assert "schedule 'reads' exists already" in ask("add", "reads", file, "--cron", "0 2 * * *", code=2)[1]
     fired: list[dict[str, str]] = []
 
     def ticked() -> bool:

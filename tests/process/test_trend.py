@@ -12,10 +12,10 @@ import pytest
 
 from loadgen.cli.main import main
 from loadgen.cli.options import control_access
-from loadgen.control.tables import run_status, test_results, warehouse_poll_snapshots
+from loadgen.control.tables import run_measurements, run_status, test_results
+from loadgen.control.tables.run_measurements import WarehousePoll
 from loadgen.control.tables.run_status import NewRun, Run
 from loadgen.control.tables.test_results import ResultRow
-from loadgen.control.tables.warehouse_poll_snapshots import WarehousePoll
 from loadgen.errors import UsageError
 from loadgen.scenario.frozen import freeze, template_id
 from loadgen.scenario.model import with_workers
@@ -91,7 +91,7 @@ class Nights:
             size="X-Small",
             raw=json.dumps({"name": "WH", "generation": generation, "running": self._count}),
         )
-        warehouse_poll_snapshots.append(session, patience(), [look])
+        run_measurements.append_polls(session, patience(), [look])
         test_results.append(session, patience(), stored_result(stored, summary))
         return summary
 

@@ -11,7 +11,7 @@ from operator import add
 import psutil
 import pytest
 
-from loadgen.control.tables import run_status, worker_metrics_snapshots
+from loadgen.control.tables import run_measurements, run_status
 from loadgen.control.tables.worker_heartbeats import WorkerHeartbeat
 from loadgen.metrics.histogram import EMPTY
 from loadgen.metrics.live_metrics import read_live
@@ -95,7 +95,7 @@ def _beat_tells_what_is_stored(run: Led, beat: WorkerHeartbeat) -> None:
     """So a view that reads beats and one that reads the tables show the same seconds."""
     told = read_live(beat.live_metrics or "").seconds
     stored = {
-        one.ended_at: one for one in worker_seconds(worker_metrics_snapshots.read(run.plane.session, run.run_id), [])
+        one.ended_at: one for one in worker_seconds(run_measurements.read_snapshots(run.plane.session, run.run_id), [])
     }
 
     assert told
@@ -113,7 +113,7 @@ def _check_told(run: Led) -> None:
     assert [line for line in said if line in turns] == turns
     assert "target 4 connections" in said
     assert run.logs("ERROR") == []
-    seconds = worker_metrics_snapshots.read(run.plane.session, run.run_id)
+    seconds = run_measurements.read_snapshots(run.plane.session, run.run_id)
     phases = [row.phase for row in seconds]
     assert list(dict.fromkeys(phases)) == ["WARMUP", "MEASUREMENT", "COOLDOWN"]
     # Even of the last second, which is very short, the share of cores is one that this machine has.

@@ -22,10 +22,10 @@ from typing import Any
 from loadgen.control.tables import (
     query_executions,
     run_control_events,
+    run_measurements,
     run_status,
     test_logs,
     test_results,
-    window_results,
     worker_heartbeats,
 )
 from loadgen.control.tables.run_leases import Lease
@@ -348,7 +348,7 @@ class Led:
         both = "SELECT COUNT(*), COUNT(DISTINCT WORKER_ID || ' ' || WINDOW_ID) FROM WINDOW_RESULTS WHERE RUN_ID = ?"
         ((rows, windows_stored),) = self.plane.rows(both, self.run_id)
         assert rows == windows_stored, "a window was stored twice"
-        stored = window_results.read(self.plane.session, self.run_id)
+        stored = run_measurements.read_windows(self.plane.session, self.run_id)
         windows = [row.result() for row in stored if row.worker_id == worker_id]
         results = [row for row, _ in test_results.read(self.plane.session, self.run_id) if row.worker_id == worker_id]
         return Seen(windows, results)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from loadgen.clock import SystemClock
-from loadgen.control.tables import experiment_warehouses
-from loadgen.control.tables.experiment_warehouses import ChangedWarehouse
+from loadgen.control.tables import experiments
+from loadgen.control.tables.experiments import ChangedWarehouse
 from loadgen.model.warehouse import WarehouseValue
 from loadgen.snowflake.profile_lookup import find_profile
 from orchestrator.experiment.warehouse_settings import RestoredWarehouse, restore_left_settings
@@ -65,7 +65,7 @@ def left(plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> ChangedWarehou
         connection=profile.name,
         settings=SETTINGS,
     )
-    experiment_warehouses.record(plane.session, patience(), made)
+    experiments.record_warehouse(plane.session, patience(), made)
     return made
 
 

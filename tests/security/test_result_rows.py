@@ -11,7 +11,7 @@ import pytest
 
 from loadgen.cli.main import main
 from loadgen.cli.status import look
-from loadgen.control.tables import query_executions, run_status, schedule_fires, schedules
+from loadgen.control.tables import query_executions, run_status, schedules
 from loadgen.control.tables.query_executions import Execution
 from loadgen.control.tables.run_queue import QueueRequest
 from loadgen.control.tables.schedules import NewSchedule
@@ -78,7 +78,7 @@ class Kept:
         schedule = schedules.add(plane.session, patience(), made)
         moment = schedules.as_utc(run_status.server_time(plane.session)) + timedelta(hours=1)
         fire = ScheduleFire(at=moment, outcome=FireOutcome.SKIPPED)
-        assert schedule_fires.record(plane.session, patience(), schedule, fire)
+        assert schedules.record_fire(plane.session, patience(), schedule, fire)
         for table in (*RESULT_TABLES, "RUN_STATUS"):
             plane.change(f"CREATE TABLE KEPT_{table} AS SELECT * FROM {table}")
             self.forget(table)

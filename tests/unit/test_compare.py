@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from loadgen.control.tables.worker_metrics_snapshots import MetricsSnapshot
+from loadgen.control.tables.run_measurements import MetricsSnapshot
 from loadgen.errors import UsageError
 from loadgen.metrics.tally import Tally
 from loadgen.model.run import Phase

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from loadgen.control.session import ParsedRows, RowUnreadable
-from loadgen.control.tables.find_max_step_history import StepRecord
+from loadgen.control.tables.run_measurements import StepRecord
 from loadgen.metrics.connections import ConnectionTime
 from loadgen.metrics.tally import StatementTally
 from loadgen.metrics.window import ClientResourceUse, WindowResult, WindowRow, merge

@@ -7,8 +7,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from loadgen.control.tables.find_max_step_history import StepRecord
-from loadgen.control.tables.warehouse_poll_snapshots import WarehousePoll
+from loadgen.control.tables.run_measurements import StepRecord, WarehousePoll
 from loadgen.snowflake.profile_lookup import find_profile
 from orchestrator.enrich import HistoryFailed, QueryHistory, WarehouseUse
 from orchestrator.enrichment_rules import HistorySlice

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from loadgen.control.tables.worker_metrics_snapshots import MetricsSnapshot
+from loadgen.control.tables.run_measurements import MetricsSnapshot
 from loadgen.metrics.interval import KEY as JUDGED
 from loadgen.metrics.interval import ThresholdSecond, judged_data
 from loadgen.metrics.live_metrics import LiveMetrics, LiveSecond

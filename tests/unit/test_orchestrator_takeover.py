@@ -10,7 +10,7 @@ import pytest
 
 from loadgen.clock import FakeClock
 from loadgen.control.session import ControlSession, ParsedRows, RowUnreadable
-from loadgen.control.tables.warehouse_poll_snapshots import WarehousePoll
+from loadgen.control.tables.run_measurements import WarehousePoll
 from loadgen.metrics.window import WindowRow
 from loadgen.scenario.settings import GuardrailSettings, TimingSettings
 from loadgen.snowflake.profile import ConnectionProfile

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from loadgen.control.tables.find_max_step_history import StepRecord
 from loadgen.control.tables.run_control_events import PastEvent
+from loadgen.control.tables.run_measurements import StepRecord
 from loadgen.model.event import (
     ALL_WORKERS,
     Command,

@@ -26,8 +26,7 @@ from loadgen.cli.schedule_view import (
     ticked_as_text,
     upcoming_text,
 )
-from loadgen.control.tables.schedule_fires import FireRow
-from loadgen.control.tables.schedules import ScheduleRow
+from loadgen.control.tables.schedules import FireRow, ScheduleRow
 from loadgen.model.nightly import BaselineCheck, FireOutcome, QueueStatus, parse_cron
 from orchestrator.nightly.scheduler import FireResult, ScheduleFailure, SchedulerPass
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from loadgen.control.tables.find_max_step_history import StepRecord
+from loadgen.control.tables.run_measurements import StepRecord
 from loadgen.metrics.connections import ConnectionFailure, LoginCounts, ReconnectReason
 from loadgen.metrics.interval import MeasuredCounts
 from loadgen.model.run import Phase, RunStatus

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from loadgen.control.tables.worker_metrics_snapshots import MetricsSnapshot
+from loadgen.control.tables.run_measurements import MetricsSnapshot
 from loadgen.embedded.performance_model import ServiceTimeSampler
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.interval import Interval

@@ -9,8 +9,8 @@ from typing import Any
 
 from loadgen.clock import FakeClock
 from loadgen.control.tables.run_control_events import Event
+from loadgen.control.tables.run_measurements import MetricsSnapshot
 from loadgen.control.tables.run_status import ConnectionTarget, RunPoll
-from loadgen.control.tables.worker_metrics_snapshots import MetricsSnapshot
 from loadgen.metrics.connections import ConnectionMeter
 from loadgen.metrics.recorder import WindowRegistry
 from loadgen.metrics.sample_collector import SampleCollector

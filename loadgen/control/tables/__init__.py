@@ -1,10 +1,23 @@
-"""One module per table of the control plane, and `prune`, which deletes old rows from all of them.
+"""Statements on the tables of the control plane. A module owns the tables that belong together.
 
-run_status run_leases run_control_events worker_heartbeats            a run: hybrid tables
-run_queue run_queue_claims run_attempts pool_workers                  the queue and its runners
-schedules schedule_fires                                              what is queued, and when
-experiments experiment_warehouses                                     experiments: hybrid tables
-window_results test_results worker_metrics_snapshots query_executions find_max_step_history     results: standard tables
-test_logs warehouse_poll_snapshots value_pools                        the rest: standard tables
-prune                                                                 rows of runs that ended long ago
+run_status          RUN_STATUS: the state of a run. STOP_REQUESTS: a request to end it
+run_leases          RUN_LEASES: which process leads a run
+run_control_events  RUN_CONTROL_EVENTS: commands of the leader to the workers
+worker_heartbeats   WORKER_HEARTBEATS: the state of each worker, written every second
+run_measurements    WINDOW_RESULTS, WORKER_METRICS_SNAPSHOTS, FIND_MAX_STEP_HISTORY, WAREHOUSE_POLL_SNAPSHOTS
+query_executions    QUERY_EXECUTIONS: the query log, and its enrichment from QUERY_HISTORY
+test_results        TEST_RESULTS: the result of a run, and of each worker
+test_logs           TEST_LOGS: the log of a run
+value_pools         VALUE_POOLS: parameter values of a run
+
+run_queue           RUN_QUEUE: queued runs, as users see them
+run_queue_claims    RUN_QUEUE: claiming, renewing and ending queued runs, as runners see them
+run_attempts        RUN_ATTEMPTS, RUN_ATTEMPT_ENDS: the turns of a queued run
+pool_workers        POOL_WORKERS: the registry of runners
+schedules           SCHEDULES, SCHEDULE_PROGRESS, SCHEDULE_FIRES
+experiments         EXPERIMENTS and the six other tables of experiments
+
+prune               deletes the rows of old runs from all tables
+
+State is in hybrid tables, whose keys are enforced. Results, logs and value pools are in standard tables.
 """

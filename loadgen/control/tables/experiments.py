@@ -1,8 +1,11 @@
-"""EXPERIMENTS, EXPERIMENT_BLOCKS, EXPERIMENT_MEASUREMENTS, EXPERIMENT_ENDS, EXPERIMENT_METERINGS: what an experiment
-is, how far it came, and what was metered.
+"""The tables of experiments.
 
-Rows are inserted and never rewritten. The key of a block lets one process begin it, the key of a measurement lets it
-count once; a process that resumes an experiment begins the next block.
+    EXPERIMENTS, EXPERIMENT_BLOCKS, EXPERIMENT_MEASUREMENTS     the definition of an experiment, and its progress
+    EXPERIMENT_ENDS, EXPERIMENT_METERINGS                       its results, and what Snowflake metered
+    EXPERIMENT_WAREHOUSES, EXPERIMENT_WAREHOUSE_RESTORES        the settings of warehouses before experiments
+
+Rows are inserted and never rewritten. The key of a block lets exactly one process begin the block. The key of a
+measurement makes it count once. A process that resumes an experiment begins the next block.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from loadgen.control.session import (
 )
 from loadgen.errors import UsageError
 from loadgen.log import printable
+from loadgen.model.warehouse import PROPERTIES, WarehouseValue
 from loadgen.rules.measurement import (
     Measurement,
     MeasurementOutcome,
@@ -36,6 +40,7 @@ from loadgen.rules.measurement import (
     read_figures,
 )
 from loadgen.rules.price import ExperimentMetering, metering_document, read_metering
+from loadgen.snowflake.ident import Identifier, InvalidIdentifier
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.values import dataclass
 
@@ -45,6 +50,7 @@ LEASE_PREFIX = "experiment:"  # of the key in RUN_LEASES, which the id follows
 FOUND_MAX = 1_000  # experiments among which a prefix is looked for
 
 _Q = load_queries("experiments")
+_WAREHOUSES = load_queries("experiment_warehouses")
 _ID = re.compile(r"[a-z0-9-]{1,100}")
 
 
@@ -292,4 +298,84 @@ def _measurement(row: tuple[Any, ...]) -> Measurement:
         billed=found.billed,
         reason=found.reason,
         figures=figures,
+    )
+
+
+# --- Warehouses and their settings before experiments ----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangedWarehouse:
+    """A warehouse that an experiment changes, with the settings to restore. Empty settings: the experiment created the
+    warehouse, which is dropped at the end."""
+
+    experiment_id: str
+    epoch: int
+    warehouse_key: str
+    warehouse: str  # its name in SQL, in double quotes
+    connection: str | None
+    settings: Mapping[str, WarehouseValue]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ChangedRow:
+    experiment_id: str
+    epoch: int
+    warehouse_key: str
+    warehouse: str
+    connection: str | None
+    settings: str
+
+
+def record_warehouse(session: ControlSession, patience: RetryPolicy, one: ChangedWarehouse) -> None:
+    """Store the settings of a warehouse. Called before its first change."""
+    key = (one.experiment_id, one.epoch, one.warehouse_key)
+
+    def write() -> bool:
+        try:
+            settings = json.dumps(dict(one.settings))
+            return session.execute(_WAREHOUSES["record"], *key, one.warehouse, one.connection, settings) == 1
+        except ControlFailed as error:
+            if error.failure.is_duplicate_key:
+                return True  # inserted by this process: the key contains its epoch
+            raise
+
+    patience.settle(write, lambda: session.fetch(_WAREHOUSES["recorded"], *key)[0][0] == 1 or None)
+
+
+def record_restore(session: ControlSession, patience: RetryPolicy, one: ChangedWarehouse) -> None:
+    """Store that the settings are restored. Called after they have been read back."""
+
+    def write() -> None:
+        try:
+            session.execute(_WAREHOUSES["restored"], one.experiment_id, one.epoch, one.warehouse_key)
+        except ControlFailed as error:
+            if not error.failure.is_duplicate_key:
+                raise
+
+    patience.call(write)
+
+
+def changed_warehouses(session: ControlSession) -> ParsedRows[ChangedWarehouse]:
+    """Warehouses without a restore record, the oldest first."""
+    return read_rows(session.fetch(_WAREHOUSES["changed"]), _changed_warehouse)
+
+
+def _changed_warehouse(row: tuple[Any, ...]) -> ChangedWarehouse:
+    found = parse_row("EXPERIMENT_WAREHOUSES", _ChangedRow, row)
+    settings = json_object("EXPERIMENT_WAREHOUSES", found.experiment_id, "SETTINGS", found.settings)
+    try:
+        known = {key: PROPERTIES[key].read(value) for key, value in settings.items()}
+        Identifier.parse(found.warehouse)
+    except (KeyError, ValueError, TypeError) as error:
+        raise RowUnreadable("EXPERIMENT_WAREHOUSES", found.experiment_id, f"SETTINGS: {error}") from None
+    except InvalidIdentifier as error:  # the name becomes part of a statement that is executed or printed
+        raise RowUnreadable("EXPERIMENT_WAREHOUSES", found.experiment_id, f"WAREHOUSE: {error}") from None
+    return ChangedWarehouse(
+        experiment_id=found.experiment_id,
+        epoch=found.epoch,
+        warehouse_key=found.warehouse_key,
+        warehouse=found.warehouse,
+        connection=found.connection,
+        settings=known,
     )

@@ -1,6 +1,13 @@
-"""SCHEDULES: which scenario is to be run when, and up to when that is settled.
+"""SCHEDULES, SCHEDULE_PROGRESS, SCHEDULE_FIRES: which scenario runs when, and the outcome of each due time (fire).
 
-A row holds the scenario's text and the texts of its value files, as a queued run does.
+A row of SCHEDULES holds the text of the scenario and the texts of its value files, like a queued run. A fire is stored
+in two steps:
+
+    record_fire    DUE, SKIPPED or MISSED, once: the enforced key decides between several schedulers
+    fire_queued    DUE becomes QUEUED after the run of the fire is in the queue
+
+A scheduler that ends between the two steps leaves a DUE fire, and the next scheduler queues its run. The idempotency
+key of the queue prevents a second run when the first scheduler had already queued one. So no fire is lost or run twice.
 """
 
 from __future__ import annotations
@@ -26,15 +33,19 @@ from loadgen.control.session import (
 from loadgen.control.tables.run_queue import NAME_MAX, TARGET_MAX, QueueRequest, labels_json, read_files, write_files
 from loadgen.errors import UsageError
 from loadgen.log import printable
-from loadgen.model.nightly import Overlap
+from loadgen.model.nightly import FireOutcome, Overlap, QueueStatus, ScheduleFire
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.values import dataclass
 
 SCHEDULE_NAME_MAX = 100  # characters
 REASON_MAX = 2_000
 LISTED_MAX = 10_000
+FIRES_KEPT_DAYS = 90
+
+_NOT_ENDED = frozenset(status.value for status in QueueStatus if not status.is_terminal)
 
 _Q = load_queries("schedules")
+_FIRES = load_queries("schedule_fires")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,13 +55,13 @@ class NewSchedule:
     timezone: str
     max_catchup: int
     overlap: Overlap
-    wanted: QueueRequest  # what each fire queues; without key and time
+    wanted: QueueRequest  # what each fire queues; without an idempotency key and a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleRow:
-    """A row without its texts. Times are aware, in UTC. Checked where a field is used: one bad
-    row must not keep others from being read."""
+    """A row without its texts. Times are aware, in UTC. Most fields are checked where they are used, so that one
+    invalid row does not prevent the others from being read."""
 
     schedule_id: str
     name: str
@@ -73,12 +84,12 @@ class ScheduleRow:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnabledSchedules:
     rows: ParsedRows[ScheduleRow]
-    last_id: str | None  # of these; None: there are no more after them
-    now: datetime | None  # the server's time, aware; None: there are no rows
+    last_id: str | None  # of these rows; None: this is the last page
+    now: datetime | None  # the time of the server, aware; None: there are no rows
 
 
 def add(session: ControlSession, patience: RetryPolicy, new: NewSchedule) -> str:
-    """A new schedule, enabled from now on; its id. UsageError when the name is taken."""
+    """Insert a schedule, enabled from now on. Returns its id. UsageError when the name exists."""
     schedule_id = str(uuid.uuid4())
     wanted = new.wanted
     binds = (
@@ -94,7 +105,7 @@ def add(session: ControlSession, patience: RetryPolicy, new: NewSchedule) -> str
     except ControlFailed as error:
         if error.failure.is_duplicate_key:
             raise UsageError(
-                f"there is a schedule {printable(new.name, SCHEDULE_NAME_MAX)!r} already",
+                f"schedule {printable(new.name, SCHEDULE_NAME_MAX)!r} exists already",
                 remedy="Choose another name, or remove it first with `loadgen schedule remove`.",
             ) from error
         raise
@@ -128,7 +139,7 @@ def enabled(session: ControlSession, after: str, limit: int) -> EnabledSchedules
 
 
 def wanted(session: ControlSession, schedule_id: str) -> QueueRequest | None:
-    """What a fire of it queues; None: it was removed."""
+    """What a fire of this schedule queues; None: the schedule was removed."""
     rows = session.fetch(_Q["wanted"], schedule_id)
     if not rows:
         return None
@@ -151,19 +162,19 @@ def wanted(session: ControlSession, schedule_id: str) -> QueueRequest | None:
 
 
 def settle(session: ControlSession, patience: RetryPolicy, schedule_id: str, moment: datetime) -> None:
-    """Everything up to then is decided."""
+    """Store that every fire up to `moment` has its outcome."""
     at = utc_text(moment)
     _either(session, patience, (_Q["settle"], at, schedule_id, at), (_Q["settle_first"], at, schedule_id))
 
 
 def complain(session: ControlSession, patience: RetryPolicy, schedule_id: str, reason: str) -> bool:
-    """Say why it cannot be fired. False: that is known."""
+    """Store why a schedule cannot fire. False: the same reason is stored already."""
     why = clip_text(reason, REASON_MAX)
     return _either(session, patience, (_Q["complain"], why, schedule_id, why), (_Q["complain_first"], why, schedule_id))
 
 
 def enable(session: ControlSession, patience: RetryPolicy, schedule_id: str, *, catch_up: bool) -> None:
-    """Fire it from now on; with `catch_up` also what it has missed, as far as its policy goes."""
+    """Fire from now on; with `catch_up` also the missed fires that its catch-up policy allows."""
     query = _Q["enable_with_past"] if catch_up else _Q["enable"]
     patience.call(lambda: session.execute(query, schedule_id))
 
@@ -183,7 +194,7 @@ def _either(
     update: tuple[NamedQuery, *tuple[str, ...]],
     insert: tuple[NamedQuery, *tuple[str, ...]],
 ) -> bool:
-    """Change the row in SCHEDULE_PROGRESS, or insert it. False: it is there, and there is nothing to change."""
+    """Update the row in SCHEDULE_PROGRESS, or insert it. False: the row exists and needs no change."""
 
     def write() -> bool:
         try:
@@ -197,12 +208,12 @@ def _either(
 
 
 def utc_text(moment: datetime) -> str:
-    """As TO_TIMESTAMP_NTZ reads it: UTC, without a zone."""
+    """A time as TO_TIMESTAMP_NTZ reads it: UTC, without a zone."""
     return moment.astimezone(UTC).replace(tzinfo=None).isoformat(sep=" ")
 
 
 def as_utc(moment: datetime) -> datetime:
-    """As the tables have it: naive, and meant as UTC."""
+    """A time from a table, which is naive and in UTC, as an aware time."""
     return moment.replace(tzinfo=UTC)
 
 
@@ -210,3 +221,89 @@ def _row(row: tuple[Any, ...]) -> ScheduleRow:
     read = parse_row("SCHEDULES", ScheduleRow, row)
     last_fire_at, created_at, updated_at = map(as_utc, (read.last_fire_at, read.created_at, read.updated_at))
     return replace(read, last_fire_at=last_fire_at, created_at=created_at, updated_at=updated_at)
+
+
+# --- Fires -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FireRow:
+    """A fire and the state of its run. Times are aware, in UTC."""
+
+    at: datetime
+    outcome: FireOutcome
+    queue_id: str | None
+    queue_status: QueueStatus | None
+    run_id: str | None
+    exit_code: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DueFire:
+    """A fire whose run is not known to be queued."""
+
+    schedule_id: str
+    at: datetime
+    name: str | None  # of the schedule; None: the schedule was removed
+
+
+def record_fire(session: ControlSession, patience: RetryPolicy, schedule_id: str, fire: ScheduleFire) -> bool:
+    """Store the outcome of a fire. False: an outcome is stored already, for example by another scheduler."""
+    at = utc_text(fire.at)
+
+    def write() -> bool:
+        try:
+            return session.execute(_FIRES["record"], at, fire.outcome, schedule_id, at) == 1
+        except ControlFailed as error:
+            if error.failure.is_duplicate_key:
+                return False
+            raise
+
+    def look() -> bool | None:
+        """After a lost answer: any scheduler may queue a fire that is DUE."""
+        rows = session.fetch(_FIRES["recorded"], schedule_id, at)
+        return rows[0][0] == fire.outcome if rows else None
+
+    return patience.settle(write, look)
+
+
+def due_fires(session: ControlSession, limit: int) -> tuple[DueFire, ...]:
+    """Fires that are not known to be queued, the newest first."""
+    return tuple(
+        DueFire(schedule_id=schedule_id, at=as_utc(at), name=name)
+        for schedule_id, at, name in session.fetch(_FIRES["due"].limited(limit))
+    )
+
+
+def fire_queued(session: ControlSession, patience: RetryPolicy, schedule_id: str, at: datetime, queue_id: str) -> None:
+    """Store that the run of a fire is in the queue."""
+    patience.call(lambda: session.execute(_FIRES["queued"], queue_id, schedule_id, utc_text(at)))
+
+
+def has_open_run(session: ControlSession, schedule_id: str) -> bool:
+    """Whether the run of the last fire has not ended."""
+    rows = session.fetch(_FIRES["last_run"], schedule_id)
+    if not rows:
+        return False
+    outcome, status = rows[0]
+    return outcome == FireOutcome.DUE or status in _NOT_ENDED
+
+
+def newest_fires(session: ControlSession, schedule_id: str, limit: int) -> ParsedRows[FireRow]:
+    """The newest fires of a schedule, the newest first."""
+    return read_rows(session.fetch(_FIRES["newest"].limited(limit), schedule_id), _fire)
+
+
+def delete_old_fires(session: ControlSession, patience: RetryPolicy, schedule_id: str) -> None:
+    """Delete the fires of a schedule that are older than the retention time."""
+    patience.call(lambda: session.execute(_FIRES["forget"], schedule_id, -FIRES_KEPT_DAYS))
+
+
+def remove_fires(session: ControlSession, patience: RetryPolicy, schedule_id: str) -> None:
+    """Delete all fires of a schedule that was removed."""
+    patience.call(lambda: session.execute(_FIRES["remove"], schedule_id))
+
+
+def _fire(row: tuple[Any, ...]) -> FireRow:
+    read = parse_row("SCHEDULE_FIRES", FireRow, row)
+    return replace(read, at=as_utc(read.at))

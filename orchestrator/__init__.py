@@ -16,8 +16,8 @@ find_max_controller  leads a search for the maximum
 warehouse            polls the target warehouse, and counts credits; one run at a time on a warehouse
 run_environment      machine, versions, warnings, and load of other users on the target warehouse
 run_result           the result of a run, from the windows of its workers
-enrich               joins the query history to the logged statements
-enrichment_rules     pure: which statements to look for, and when to stop
+enrich               joins the times in the query history to the logged statements
+query_history        reads Snowflake's query history: times of statements, use of a warehouse
 recover              ends runs whose orchestrator was lost
 run_folder           the files of a run on this machine
 spawn/               where workers run

@@ -6,211 +6,173 @@ it is, whether or not its history can be read. Doing it again is safe; what is E
 
 from __future__ import annotations
 
-import json
 import logging
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from loadgen.control.location import ControlPlaneLocation
-from loadgen.control.session import ControlFailed, ControlSession, ParsedRows
+from loadgen.control.session import ControlSession, ParsedRows
 from loadgen.control.tables import query_executions, run_status
-from loadgen.control.tables.query_executions import PendingExecution, ServerTimes
+from loadgen.control.tables.query_executions import EnrichmentUpdate, PendingExecution, ServerTimes
 from loadgen.errors import LoadgenError
 from loadgen.log import event
-from loadgen.model.run import RunEnrichment
+from loadgen.model.run import RowEnrichment, RunEnrichment
+from loadgen.model.workload import Statement
 from loadgen.rules.enrichment import EnrichmentResult, counts_of, reasons_of, status_of
-from loadgen.scenario.model import EnrichmentMode, Scenario
-from loadgen.snowflake import driver
-from loadgen.snowflake.connect import connect
-from loadgen.snowflake.driver import Connection
-from loadgen.snowflake.failure import classify, describe
-from loadgen.snowflake.profile import ConnectionProfile
-from loadgen.snowflake.profile_lookup import find_profile
-from loadgen.snowflake.session import NOT_RETRYABLE, RetryInterrupted, RetryPolicy, SnowflakeSession, login_failure
-from loadgen.snowflake.settings import APPLICATION, CONTROL_TAG, control_settings, control_tag
+from loadgen.scenario.model import EnrichmentMode, Scenario, TableType
+from loadgen.snowflake.ident import QualifiedName
+from loadgen.snowflake.session import NOT_RETRYABLE, RetryInterrupted, RetryPolicy
 from loadgen.units import NS_PER_S
 from loadgen.values import dataclass
-from orchestrator.enrichment_rules import (
-    HISTORY_LATENCY_S,
-    ROWS_MAX,
-    EnrichmentScope,
+from orchestrator.query_history import (
+    EPOCH,
+    MS,
+    HistoryFailed,
     HistoryPage,
     HistorySlice,
-    count_not_due,
-    decide_enrichment,
-    enrichment_scope,
-    history_span,
-    search_history,
+    QueryHistory,
+    history_profile,
 )
 
-STATEMENT_S = 60  # of one slice
+HISTORY_REACH = timedelta(days=7) - timedelta(minutes=1)  # beyond seven days the function fails
+CLOCK_SKEW = timedelta(seconds=30)  # between the clocks of workers and server
 
-_UNKNOWN_FORM = "the query history came back in a form that is not known"
-_NOW = "SELECT SYSDATE()"
-# The limit counts before any condition, so how many rows there were must be known to know whether some were kept back.
-# The one with number 1 is there to say so when none is ours. Times cannot be bound.
-_READ = """
-SELECT QUERY_ID, TOTAL_ELAPSED_TIME, COMPILATION_TIME, EXECUTION_TIME, QUEUED_OVERLOAD_TIME, QUEUED_PROVISIONING_TIME,
-       TRANSACTION_BLOCKED_TIME, BYTES_SCANNED, CLUSTER_NUMBER, COUNT(*) OVER () AS SEEN
-FROM TABLE(INFORMATION_SCHEMA.QUERY_HISTORY(
-    END_TIME_RANGE_START => TO_TIMESTAMP_LTZ('{start}'), END_TIME_RANGE_END => TO_TIMESTAMP_LTZ('{end}'),
-    RESULT_LIMIT => {limit}))
-QUALIFY STARTSWITH(QUERY_TAG, ?) OR ROW_NUMBER() OVER (ORDER BY END_TIME, QUERY_ID) = 1
-"""
-# Control statements are left out, load of another run is not. Without an end of the range, statements that are still
-# executing are there: others count with the time that they took of the span. Of more rows than the limit the newest are
-# there: then the first that is there says from when on all are.
-_USE = """
-SELECT COUNT_IF(IS_OWN), COALESCE(SUM(IFF(IS_OWN, EXECUTION_TIME, 0)), 0),
-       COUNT_IF(IS_OTHERS AND USED_MS > 0), COALESCE(SUM(IFF(IS_OTHERS, USED_MS, 0)), 0),
-       IFF(COUNT(*) < {limit}, 0,
-           DATEDIFF('millisecond', TO_TIMESTAMP_LTZ('{start}'), MIN(IFF(IS_RUNNING, NULL, END_TIME))))
-FROM (
-    SELECT EXECUTION_TIME, END_TIME, IS_RUNNING, IS_OTHERS,
-           IS_OWN AND EXECUTION_TIME > 0 AND NOT IS_RUNNING AND END_TIME <= TO_TIMESTAMP_LTZ('{end}') AS IS_OWN,
-           GREATEST(0, LEAST(IFF(IS_RUNNING, SHARED_MS, EXECUTION_TIME), SHARED_MS)) AS USED_MS
-    FROM (
-        SELECT EXECUTION_TIME, END_TIME, UPPER(EXECUTION_STATUS) = 'RUNNING' AS IS_RUNNING,
-               STARTSWITH(COALESCE(QUERY_TAG, ''), ?) AS IS_OWN,
-               NOT STARTSWITH(COALESCE(QUERY_TAG, ''), ?) AND NOT STARTSWITH(COALESCE(QUERY_TAG, ''), ?)
-               AND COALESCE(QUERY_TAG, '') <> ? AND COALESCE(QUERY_TAG, '') <> ? AS IS_OTHERS,
-               DATEDIFF('millisecond', GREATEST(START_TIME, TO_TIMESTAMP_LTZ('{start}')),
-                   LEAST(IFF(UPPER(EXECUTION_STATUS) = 'RUNNING', CURRENT_TIMESTAMP(), END_TIME),
-                         TO_TIMESTAMP_LTZ('{end}'))
-               ) AS SHARED_MS
-        FROM TABLE(INFORMATION_SCHEMA.QUERY_HISTORY_BY_WAREHOUSE(
-            WAREHOUSE_NAME => '{warehouse}', END_TIME_RANGE_START => TO_TIMESTAMP_LTZ('{start}'),
-            RESULT_LIMIT => {limit}))
-    )
-)
-"""
+_NAME = re.compile(r"'(?:[^'\\]|''|\\.)*'|(?P<quoted>\"(?:[^\"]|\"\")+\")|(?P<word>[A-Za-z_][\w$]*)", re.DOTALL)
 
-
-class HistoryFailed(ControlFailed):
-    """Snowflake's query history could not be read; the run itself is not affected."""
-
-    remedy = "Try again with `loadgen enrich RUN`."
+# --- What to look for, where, and what becomes of each logged statement: pure ----------------------------------------
+#
+# Snowflake does not promise how soon a statement appears in QUERY_HISTORY; a statement counts as missing after
+# HISTORY_LATENCY_S. The history reaches back seven days and shows at most ROWS_MAX statements of the whole account per
+# query, however few of them belong to the run: a time slice that is full is halved.
+#
+# Short statements that touch only hybrid tables leave no row in the history, and the few that do are the slow ones. So
+# they are looked for only when the scenario asks for it.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WarehouseUse:
-    """What the query history shows of the statements that executed on a warehouse in a span of time."""
+class EnrichmentScope:
+    """Which statements of a scenario are looked for."""
 
-    own: int
-    own_ms: float
-    others: int
-    others_ms: float
-    left_out_ms: float = 0.0  # the beginning of the span, of which it shows nothing
-
-
-class QueryHistory(SnowflakeSession):
-    """The server's query history of one run."""
-
-    def __init__(self, profile: ConnectionProfile, run_id: str, environ: Mapping[str, str] = os.environ) -> None:
-        super().__init__(self._connect)
-        self._profile, self._environ = profile, environ
-        # Tags of load sessions begin like this: see loadgen.snowflake.settings.query_tag.
-        self._tag = json.dumps({"app": APPLICATION, "run": run_id}, separators=(",", ":"))[:-1] + ","
+    transactions: frozenset[str]  # never: the log has one row for several statements, with the id of the last
+    hybrid: frozenset[str]  # touch only hybrid tables
+    hybrid_too: bool  # look for those as well
 
     @property
-    def latency_s(self) -> float:
-        """How long after its end a statement may be missing. In the embedded server it is there before its answer."""
-        return 0.0 if self._profile.is_embedded else HISTORY_LATENCY_S
-
-    def now(self) -> datetime:
-        """Naive UTC, by the clock of the server whose history it is."""
-        moment = self._fetch(_NOW)[0][0]
-        if not isinstance(moment, datetime):
-            raise HistoryFailed("the server does not tell the time", NOT_RETRYABLE)
-        return moment
-
-    def read(self, span: HistorySlice) -> HistoryPage:
-        sql = _READ.format(start=_literal(span.start), end=_literal(span.end), limit=ROWS_MAX)
-        rows = self._fetch(sql, self._tag)
-        try:
-            found = {str(row[0]): _times(row) for row in rows}
-            return HistoryPage(found=found, seen=int(rows[0][-1]) if rows else 0)
-        except (ValueError, TypeError, IndexError) as error:
-            raise HistoryFailed(_UNKNOWN_FORM, NOT_RETRYABLE) from error
-
-    def use(self, warehouse: str, span: HistorySlice, *, has_control_plane: bool = False) -> WarehouseUse:
-        """By the run and by others; without MONITOR on the warehouse, a role sees only the statements of its user.
-
-        `has_control_plane`: statements on the tables of the control plane execute on this warehouse, and are no load.
-        Elsewhere a statement with their tag is foreign: another `loadgen capture`, or a tag that was copied.
-        """
-        control = CONTROL_TAG if has_control_plane else self._tag
-        sql = _USE.format(warehouse=warehouse, start=_literal(span.start), end=_literal(span.end), limit=ROWS_MAX)
-        try:
-            ((own, own_ms, others, others_ms, left_out_ms),) = self._fetch(
-                sql, self._tag, self._tag, control, control_tag("enrich"), control_tag("warehouse-poll")
-            )
-            return WarehouseUse(
-                own=int(own),
-                own_ms=float(own_ms),
-                others=int(others),
-                others_ms=float(others_ms),
-                left_out_ms=max(0.0, float(left_out_ms)),
-            )
-        except (ValueError, TypeError) as error:
-            raise HistoryFailed(_UNKNOWN_FORM, NOT_RETRYABLE) from error
-
-    def _fetch(self, sql: str, *binds: Any) -> list[tuple[Any, ...]]:
-        try:
-            return self.rows(sql, binds)
-        except LoadgenError:  # from opening: it says already what to do
-            raise
-        except Exception as error:  # the driver leaks exceptions of its libraries
-            failure = classify(error)
-            what = f"the query history could not be read with connection {self._profile.name}: {describe(error)}"
-            remedy = "Set target.database, and run again." if failure.has_no_current_database else None
-            raise HistoryFailed(what, failure, remedy=remedy) from error
-
-    def _connect(self) -> Connection:
-        tag = control_tag("enrich")
-        settings = control_settings(self._profile, major=driver.major(), tag=tag, statement_limit_s=STATEMENT_S)
-        try:
-            return connect(self._profile, settings, environ=self._environ)
-        except LoadgenError as error:
-            raise HistoryFailed(str(error), login_failure(error), remedy=error.remedy) from error
+    def skipped(self) -> frozenset[str]:
+        return self.transactions if self.hybrid_too else self.transactions | self.hybrid
 
 
-def history_profile(scenario: Scenario, place: ControlPlaneLocation, environ: Mapping[str, str]) -> ConnectionProfile:
-    """The scenario's connection. On the control plane's warehouse where both are one account: the one under test
-    should be free to suspend itself."""
-    shared = place.connection == scenario.connection
-    overrides = {
-        "database": scenario.target.database,
-        "schema": scenario.target.schema,
-        "warehouse": place.warehouse if shared else scenario.target.warehouse,
-    }
-    return find_profile(scenario.connection, environ=environ, overrides=overrides)
-
-
-def _literal(moment: datetime) -> str:
-    return moment.isoformat(timespec="milliseconds")
-
-
-def _times(row: tuple[Any, ...]) -> ServerTimes:
-    total, compile_, execution, overload, provisioning, blocked = (
-        None if value is None else float(value) for value in row[1:7]
-    )
-    scanned, cluster = (None if value is None else int(value) for value in row[7:9])
-    return ServerTimes(
-        total_ms=total,
-        compile_ms=compile_,
-        execution_ms=execution,
-        queued_overload_ms=overload,
-        queued_provisioning_ms=provisioning,
-        blocked_ms=blocked,
-        bytes_scanned=scanned,
-        cluster=cluster,
+def enrichment_scope(scenario: Scenario, enabled: EnrichmentMode) -> EnrichmentScope:
+    statements = scenario.workload.statements
+    transactions = frozenset(statement.name for statement in statements if statement.transaction)
+    kinds = {QualifiedName.parse(table.name).parts[-1].name: table.type for table in scenario.prepare.tables}
+    hybrid = frozenset(statement.name for statement in statements if _only_hybrid(statement, kinds))
+    return EnrichmentScope(
+        transactions=transactions, hybrid=hybrid - transactions, hybrid_too=enabled is EnrichmentMode.ON
     )
 
+
+def history_span(rows: Sequence[PendingExecution], now: datetime) -> HistorySlice | None:
+    """When the statements may have ended by the server's clock; None: longer ago than the history reaches."""
+    if not rows:
+        return None
+    first = max(min(row.start_time for row in rows) - CLOCK_SKEW, now - HISTORY_REACH)
+    last = min(max(map(_ended, rows)) + CLOCK_SKEW, now)
+    if last <= first:
+        return None
+    return HistorySlice(start_ms=(first - EPOCH) // MS, end_ms=-((EPOCH - last) // MS))
+
+
+def search_history(
+    wanted: frozenset[str],
+    span: HistorySlice | None,
+    read: Callable[[HistorySlice], HistoryPage],
+    is_over: Callable[[], bool],
+) -> tuple[dict[str, ServerTimes], bool]:
+    """What the history has of the wanted statements, oldest slice first, and whether it was seen whole."""
+    found: dict[str, ServerTimes] = {}
+    ahead = [] if span is None else [span]
+    complete = True
+    while ahead and len(found) < len(wanted):
+        if is_over():
+            return found, False
+        part = ahead.pop()
+        page = read(part)
+        found |= {query_id: times for query_id, times in page.found.items() if query_id in wanted}
+        if page.is_full:
+            halves = part.halves()
+            complete = complete and bool(halves)
+            ahead += halves
+    return found, complete
+
+
+def decide_enrichment(
+    rows: Sequence[PendingExecution],
+    found: Mapping[str, ServerTimes],
+    now: datetime,
+    latency_s: float,
+    *,
+    complete: bool,
+) -> tuple[EnrichmentUpdate, ...]:
+    """What changes, after a look at the history. `complete`: nothing that it has was kept from us."""
+    return tuple(
+        EnrichmentUpdate(execution_id=row.execution_id, status=status, times=times)
+        for row in rows
+        for status, times in [_verdict(row, found.get(row.query_id), now, latency_s, complete=complete)]
+        if status is not row.status
+    )
+
+
+def count_not_due(
+    rows: Sequence[PendingExecution], found: Mapping[str, ServerTimes], now: datetime, latency_s: float
+) -> int:
+    """How many were not found and are too fresh to be missed."""
+    return sum(row.query_id not in found and not _is_due(row, now, latency_s) for row in rows)
+
+
+def _verdict(
+    row: PendingExecution, times: ServerTimes | None, now: datetime, latency_s: float, *, complete: bool
+) -> tuple[RowEnrichment, ServerTimes]:
+    nothing = ServerTimes(total_ms=None)
+    if times is not None:
+        return (RowEnrichment.FAILED, nothing) if times.total_ms is None else (RowEnrichment.ENRICHED, times)
+    if row.status is RowEnrichment.NOT_FOUND:
+        return row.status, nothing
+    if _ended(row) < now - HISTORY_REACH:
+        return RowEnrichment.SKIPPED, nothing
+    if complete and _is_due(row, now, latency_s):
+        return RowEnrichment.NOT_FOUND, nothing
+    return RowEnrichment.PENDING, nothing
+
+
+def _is_due(row: PendingExecution, now: datetime, latency_s: float) -> bool:
+    return _ended(row) + timedelta(seconds=latency_s) <= now
+
+
+def _ended(row: PendingExecution) -> datetime:
+    return row.start_time + timedelta(milliseconds=row.duration_ms)
+
+
+def _only_hybrid(statement: Statement, kinds: Mapping[str, TableType]) -> bool:
+    """Judged by the names in its text: of tables that the scenario makes, it must name hybrid ones only."""
+    named = {kinds[name] for query in statement.queries for name in _names(query.sql) if name in kinds}
+    return named == {TableType.HYBRID}
+
+
+def _names(sql: str) -> Iterator[str]:
+    for match in _NAME.finditer(sql):
+        if match["word"]:
+            yield match["word"].upper()
+        elif match["quoted"]:
+            yield match["quoted"][1:-1].replace('""', '"')
+
+
+# --- Enriching a run -------------------------------------------------------------------------------------------------
 
 log = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
@@ -222,7 +184,7 @@ PAGE_ROWS = 50_000  # logged statements that are looked for at a time
 ATTEMPTS = 3  # of one slice
 EMPTY_SEARCHES_MAX = 3  # searches without any statement of the run, after which the history will not have it soon
 
-_BEGINNING = (datetime(1970, 1, 1), "")  # noqa: DTZ001  naive UTC, as the tables have it
+_BEGINNING = (EPOCH, "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,8 +48,14 @@ from orchestrator.run_folder import (
     remove_run_folder,
 )
 from orchestrator.service import Disturbances, FinishedRun, OrchestratorService
-from orchestrator.spawn.container_job import AdoptedContainers, ContainerSpawner
-from orchestrator.spawn.containers import START_PART, job_opener, require_container_settings, runs_containers
+from orchestrator.spawn.containers import (
+    START_PART,
+    AdoptedContainers,
+    ContainerSpawner,
+    job_opener,
+    require_container_settings,
+    runs_containers,
+)
 from orchestrator.spawn.local import AdoptedWorkers, Entry, ExternalSpawner, LocalSpawner, SubprocessSpawner
 from orchestrator.spawn.spawner import Spawner, told_to_workers
 from orchestrator.warehouse import (

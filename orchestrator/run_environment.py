@@ -37,9 +37,8 @@ from loadgen.snowflake import driver
 from loadgen.snowflake.ident import Identifier
 from loadgen.units import MS_PER_S, NS_PER_MS
 from loadgen.values import dataclass
-from orchestrator.enrich import QueryHistory, WarehouseUse, history_profile
-from orchestrator.enrichment_rules import HistorySlice
 from orchestrator.leader import Leader
+from orchestrator.query_history import HistorySlice, QueryHistory, WarehouseUse, history_profile
 from orchestrator.run_result import MeasuredWindows
 from orchestrator.warehouse import target_warehouse
 

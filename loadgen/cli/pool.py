@@ -33,9 +33,14 @@ from loadgen.model.warehouse import IDLE_POLL_S, look_credits_per_day
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.units import counted, format_duration_s
 from orchestrator.nightly.attempt import LOADGEN_COMMAND
-from orchestrator.nightly.pool import AT_ONCE, PollPace, PoolManager, PoolRules, RunnerProcess, serve_manager
-from orchestrator.nightly.queue_maintenance import QueueMaintenance, notify_unclaimed_runs
-from orchestrator.nightly.queued_scenario import HostPermissions, default_connection
+from orchestrator.nightly.pool import AT_ONCE, PoolManager, PoolRules, RunnerProcess, serve_manager
+from orchestrator.nightly.queue import (
+    HostPermissions,
+    PollPace,
+    QueueMaintenance,
+    default_connection,
+    notify_unclaimed_runs,
+)
 from orchestrator.nightly.runner import Runner, RunnerSettings, capabilities, runner_identity
 from orchestrator.nightly.scheduler import SchedulerHooks, run_scheduler
 

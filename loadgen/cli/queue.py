@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from loadgen.control.tables.run_queue import EnqueueResult, QueuedRun, QueueRequest
     from loadgen.model.nightly import BaselineCheck
     from loadgen.snowflake.session import RetryPolicy
-    from orchestrator.nightly.queue_maintenance import UnclaimedRun
+    from orchestrator.nightly.queue import UnclaimedRun
 
 
 LIMIT_MAX = 10_000
@@ -90,7 +90,7 @@ def add(
       others        tried again after a pause, five times in all, then EXHAUSTED
     """
     from loadgen.control.tables import run_queue
-    from orchestrator.nightly.queued_scenario import pack_scenario
+    from orchestrator.nightly.queue import pack_scenario
 
     words, at = parse_labels(requires, "--requires"), None if not_before is None else _moment(not_before)
     _check_key(idempotency_key, run_queue.KEY_MAX)
@@ -127,7 +127,7 @@ def add(
 def list_queued(limit: int, status: str | None, output: str, **place: str | None) -> None:
     """List queued runs, newest first."""
     from loadgen.control.tables import run_queue
-    from orchestrator.nightly.queue_maintenance import find_unclaimed_runs
+    from orchestrator.nightly.queue import find_unclaimed_runs
 
     only = None if status is None else _status(status)
 

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from loadgen.scenario.model import Scenario
     from loadgen.scenario.read import LoadedScenario
     from orchestrator.job import JobRoles, RunJob
-    from orchestrator.nightly.queued_scenario import HostPermissions
+    from orchestrator.nightly.queue import HostPermissions
 
 SUMMARY = "summary.json"
 TICK_S = 0.1
@@ -253,7 +253,7 @@ def _watch(job: RunJob, display: RunDisplay, received: list[int]) -> None:
 
 
 def _permissions(allow: Mapping[str, Any]) -> HostPermissions:
-    from orchestrator.nightly.queued_scenario import HostPermissions
+    from orchestrator.nightly.queue import HostPermissions
 
     return HostPermissions.of_options(allow)
 
@@ -271,7 +271,7 @@ def _scenario(
 ) -> Scenario:
     from loadgen.cli.validate import _cores
     from loadgen.scenario.model import with_workers
-    from orchestrator.nightly.queued_scenario import apply_permissions, with_control_plane_of_queue
+    from orchestrator.nightly.queue import apply_permissions, with_control_plane_of_queue
 
     for warning in loaded.warnings:
         echo(f"warning: {printable(str(warning))}", err=True)

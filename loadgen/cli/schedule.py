@@ -34,7 +34,6 @@ from loadgen.cli.schedule_view import print_units
 from loadgen.clock import SystemClock
 from loadgen.errors import UsageError
 from loadgen.log import printable
-from orchestrator.nightly.queued_scenario import HostPermissions, default_connection
 
 if TYPE_CHECKING:
     from loadgen.cli.options import CommandTarget
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     from loadgen.control.tables.schedules import FireRow, NewSchedule, ScheduleRow
     from loadgen.model.nightly import Overlap
     from loadgen.snowflake.session import RetryPolicy
-    from orchestrator.nightly.queue_maintenance import UnclaimedRun
+    from orchestrator.nightly.queue import UnclaimedRun
     from orchestrator.nightly.scheduler import NextLookFile, SchedulerPass
 
 SHOWN_FIRES = 10
@@ -293,7 +292,7 @@ def tick(quiet: bool, idle_poll: str, output: str, **given: Any) -> None:
         return
 
     def look(session: ControlSession, patience: RetryPolicy) -> tuple[SchedulerPass, tuple[UnclaimedRun, ...]]:
-        from orchestrator.nightly.queue_maintenance import notify_unclaimed_runs
+        from orchestrator.nightly.queue import HostPermissions, default_connection, notify_unclaimed_runs
         from orchestrator.nightly.scheduler import fire_due_schedules as tick_once
 
         done = tick_once(session, patience)
@@ -355,7 +354,7 @@ def _check_catchup(max_catchup: int, overlap: Overlap) -> None:
 
 def _wanted(file: Path, connection: str | None, aim: CommandTarget) -> QueueRequest:
     """What each fire queues."""
-    from orchestrator.nightly.queued_scenario import pack_scenario
+    from orchestrator.nightly.queue import pack_scenario
 
     assert aim.loaded is not None
     return pack_scenario(file, connection, aim.loaded)

@@ -22,8 +22,15 @@ from loadgen.units import NS_PER_S
 from loadgen.values import dataclass
 from loadgen.worker.arguments import WorkerArguments
 from loadgen.worker.query_log import ClientQueryLog, QueryLogWriter
-from loadgen.worker.sessions import LoadSessions, StatementExecutor, compile_recorded, compile_statement
-from loadgen.worker.users import LogicalUsers, SlotUsers, in_session
+from loadgen.worker.sessions import (
+    LoadSessions,
+    LogicalUsers,
+    SlotUsers,
+    StatementExecutor,
+    compile_recorded,
+    compile_statement,
+    in_session,
+)
 from loadgen.workload.arrivals import ArrivalSchedule
 from loadgen.workload.draw import StatementStream
 from loadgen.workload.pools import Pool

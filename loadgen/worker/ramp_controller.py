@@ -24,8 +24,8 @@ from loadgen.scenario.model import LoadMode
 from loadgen.units import NS_PER_MS, NS_PER_S
 from loadgen.values import dataclass
 from loadgen.worker.arguments import WorkerArguments
+from loadgen.worker.client import ClientPool
 from loadgen.worker.client_context import ArrivalQueue, ClientContext, ClientSlot
-from loadgen.worker.client_pool import ClientPool
 from loadgen.worker.commands import CommandQueue
 from loadgen.workload.arrivals import ArrivalSchedule, window_schedules
 from loadgen.workload.ramp import Ramp, follow

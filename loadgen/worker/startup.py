@@ -28,14 +28,13 @@ from loadgen.snowflake.failure import classify, describe
 from loadgen.units import counted
 from loadgen.values import dataclass
 from loadgen.worker.arguments import WorkerArguments
+from loadgen.worker.client import ClientPool
 from loadgen.worker.client_context import ClientContext, ClientSlots, compile_statements, max_clients
-from loadgen.worker.client_pool import ClientPool
 from loadgen.worker.commands import CommandQueue
 from loadgen.worker.control_loop import ControlLoop
 from loadgen.worker.query_log import QueryLogHeader, QueryLogWriter
 from loadgen.worker.ramp_controller import RampController
-from loadgen.worker.sessions import LoadSessions
-from loadgen.worker.users import LogicalUsers
+from loadgen.worker.sessions import LoadSessions, LogicalUsers
 from loadgen.worker.worker_state import WorkerSharedState
 from loadgen.workload.pools import Pool
 from loadgen.workload.ramp import initial_connections

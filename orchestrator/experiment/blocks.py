@@ -24,6 +24,7 @@ from loadgen.report.experiment_progress import (
 )
 from loadgen.report.records import RunRecord
 from loadgen.rules.experiment import (
+    REPEATS,
     BlockValues,
     ExperimentBudget,
     ExperimentDesign,
@@ -46,7 +47,6 @@ from loadgen.scenario.experiment import LoadedExperiment
 from loadgen.scenario.model import Scenario
 from loadgen.units import NS_PER_S, counted
 from loadgen.values import dataclass
-from orchestrator.experiment.budget import progress_of, spending_of
 from orchestrator.experiment.state import ExperimentState, arm_connections, only_connections_differ
 
 ATTEMPTS = 2  # to measure an arm in a block
@@ -371,3 +371,61 @@ def _ended_s(record: RunRecord) -> float:
     if record.ended is None or record.started is None:
         return 0.0
     return (record.ended - record.started).total_seconds()
+
+
+# --- What was spent, and what the next block may take ----------------------------------------------------------------
+#
+# Credits are estimates from polls. Where a run could not be observed, the worst case of its arm counts: a budget that
+# ignores unknown costs would not limit anything.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentSpending:
+    """Seconds and credits by block."""
+
+    seconds: Mapping[int, float]
+    credits: Mapping[int, float]
+    unknown: int  # measurements whose credits are not known
+
+    @property
+    def total_s(self) -> float:
+        return sum(self.seconds.values())
+
+    @property
+    def total_credits(self) -> float:
+        return sum(self.credits.values())
+
+
+def spending_of(measured: Sequence[Measurement], worst: Mapping[str, float | None]) -> ExperimentSpending:
+    """Of all measurements, usable or not. `worst`: credits of one measurement at most, by arm."""
+    seconds: dict[int, float] = {}
+    credits: dict[int, float] = {}
+    for one in measured:
+        spent = one.billed if one.billed is not None else worst.get(one.arm) or 0.0
+        seconds[one.block] = seconds.get(one.block, 0.0) + one.seconds
+        credits[one.block] = credits.get(one.block, 0.0) + spent
+    return ExperimentSpending(seconds=seconds, credits=credits, unknown=sum(one.billed is None for one in measured))
+
+
+def progress_of(
+    spent: ExperimentSpending,
+    *,
+    begun: int,
+    complete: Sequence[int],
+    lost_in_a_row: int,
+    planned_block_s: float,
+    worst: Mapping[str, float | None],
+) -> ExperimentProgress:
+    """`complete`: numbers of complete blocks. Without any, the next block may cost its worst case: every measurement
+    repeated."""
+    costliest = max(spent.credits.values(), default=0.0)
+    if not complete:
+        costliest = max(costliest, REPEATS * sum(credits or 0.0 for credits in worst.values()))
+    return ExperimentProgress(
+        begun=begun,
+        lost_in_a_row=lost_in_a_row,
+        elapsed_s=spent.total_s,
+        credits=spent.total_credits,
+        longest_block_s=max([planned_block_s, *spent.seconds.values()]),
+        costliest_block_credits=costliest,
+    )

@@ -33,7 +33,7 @@ from loadgen.snowflake.ident import Identifier
 from loadgen.snowflake.profile import ConnectionProfile
 from loadgen.snowflake.session import NOT_RETRYABLE, RetryPolicy, SnowflakeSession
 from loadgen.snowflake.settings import control_settings, control_tag
-from orchestrator.enrich import history_profile
+from orchestrator.query_history import history_profile
 from orchestrator.warehouse import TargetWarehouse
 
 STATEMENT_S = 60  # of one warehouse; views of ACCOUNT_USAGE are slow

@@ -27,6 +27,8 @@ from loadgen.errors import Busy, ConfigurationError, LoadgenError, RunFailed
 from loadgen.log import event, printable
 from loadgen.model.warehouse import (
     CONCURRENCY,
+    CreditRates,
+    WarehouseKind,
     WarehouseValue,
     alter_sql,
     create_sql,
@@ -38,7 +40,9 @@ from loadgen.model.warehouse import (
     unsettled,
 )
 from loadgen.prepare.session import PrepareSession, target_profile
-from loadgen.scenario.experiment import LoadedExperiment
+from loadgen.rules.price import BILLED_MIN_S, HOUR_S
+from loadgen.rules.scenario_plan import longest_s
+from loadgen.scenario.experiment import ArmSection, LoadedExperiment
 from loadgen.scenario.model import Scenario
 from loadgen.snowflake import driver
 from loadgen.snowflake.connect import connect
@@ -49,7 +53,6 @@ from loadgen.snowflake.session import RetryPolicy
 from loadgen.snowflake.settings import control_settings, control_tag
 from loadgen.units import NS_PER_S
 from loadgen.values import dataclass
-from orchestrator.experiment.budget import PlannedWarehouse, planned_warehouse, worst_case_credits
 from orchestrator.warehouse import TargetWarehouse, WarehouseWait, exclusive_warehouse, show_warehouse
 
 log = logging.getLogger(__name__)
@@ -315,6 +318,45 @@ class ArmWarehouseSettings:
         return open_session(arm.profile, is_made=arm.is_made, clock=self._clock, stop=threading.Event())
 
 
+# --- What a measurement may cost -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedWarehouse:
+    """The warehouse of an arm, as it will be while the arm is measured."""
+
+    size: str | None
+    kinds: tuple[WarehouseKind, ...]  # several: it is not known which
+    clusters_max: int
+
+
+def planned_warehouse(arm: ArmSection, shown: PlannedWarehouse | None) -> PlannedWarehouse | None:
+    """`shown`: what it is set to now; None: that is not known. One that the experiment makes has Snowflake's defaults,
+    of which the generation depends on the account."""
+    settings = arm.settings
+    if arm.warehouse is not None and arm.warehouse.create:
+        shown = PlannedWarehouse(size="X-Small", kinds=(WarehouseKind.GEN1, WarehouseKind.GEN2), clusters_max=1)
+    if shown is None:
+        return None
+    kinds = {"1": (WarehouseKind.GEN1,), "2": (WarehouseKind.GEN2,)}
+    return PlannedWarehouse(
+        size=str(settings.get("size", shown.size)),
+        kinds=kinds.get(str(settings.get("generation")), shown.kinds),
+        clusters_max=max(int(settings.get("max_clusters", shown.clusters_max)), int(settings.get("min_clusters", 1))),
+    )
+
+
+def worst_case_credits(scenario: Scenario, warehouse: PlannedWarehouse | None, rates: CreditRates) -> float | None:
+    """Credits of one measurement at most: every cluster for the longest time that a run can take. None: not known."""
+    if warehouse is None:
+        return None
+    known = [rates.of(warehouse.size, kind) for kind in warehouse.kinds]
+    highest = max((rate for rate in known if rate is not None), default=None)
+    if highest is None:
+        return None
+    return highest * warehouse.clusters_max * max(longest_s(scenario, None), BILLED_MIN_S) / HOUR_S
+
+
 def worst_cases(loaded: LoadedExperiment, scenarios: Mapping[str, Scenario]) -> dict[str, float | None]:
     """Credits of one measurement at most, by arm; None: not known. A warehouse that the experiment makes is not looked
     at: a session that names it would make it on the embedded server."""
@@ -337,6 +379,9 @@ def _planned(scenario: Scenario) -> PlannedWarehouse | None:
         return None
     status, raw = found
     return PlannedWarehouse(size=status.size, kinds=(kind_shown(shown_row(raw)),), clusters_max=status.max_clusters)
+
+
+# --- Settings that an experiment without a process has left changed --------------------------------------------------
 
 
 def open_session(profile: ConnectionProfile, *, is_made: bool, clock: Clock, stop: threading.Event) -> PrepareSession:

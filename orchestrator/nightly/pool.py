@@ -19,7 +19,6 @@ from loadgen.clock import Clock
 from loadgen.control.tables.run_queue_claims import QueueDepth
 from loadgen.errors import LoadgenError, UsageError
 from loadgen.log import event
-from loadgen.model.warehouse import look_credits_per_day
 from loadgen.units import NS_PER_S, counted
 from loadgen.values import dataclass
 from orchestrator.nightly.attempt import STOP_S
@@ -33,33 +32,7 @@ PING_S = 2.0
 PING_TIMEOUT_S = 10.0
 MISSES_MAX = 3
 START_MAX_S = 300.0  # until the first answer: a busy machine takes long to import, and longer with every start anew
-IDLE_LOOKS = 2  # in a row without work: one may fall between a fire of a schedule and its run
-SOONER_MAX = 4  # looks that failed in a row, after which the next one comes sooner
 START_PAUSE_MAX_S = 60.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PollPace:
-    """How often a pool looks at the tables. Each look keeps the control plane's warehouse running for a minute."""
-
-    poll_s: float = 5.0
-    idle_poll_s: float = 5.0  # while there is no work
-
-    def is_idle(self, looks: int) -> bool:
-        """After this number of looks in a row that found no work."""
-        return self.idle_poll_s > self.poll_s and looks >= IDLE_LOOKS
-
-    def pause_s(self, looks: int, failures: int = 0, due_in_s: float | None = None) -> float:
-        """Before the next look: sooner when a queued run is due before that, and after some looks that failed in a
-        row, but not for as long as an outage lasts."""
-        pause_s = self.idle_poll_s if self.is_idle(looks) else self.poll_s
-        if due_in_s is not None and due_in_s > 0:
-            pause_s = min(pause_s, max(due_in_s, self.poll_s))
-        return min(pause_s, self.poll_s * 2.0 ** (failures - 1)) if 0 < failures <= SOONER_MAX else pause_s
-
-    def credits_per_day(self) -> float:
-        """Of an X-Small warehouse that suspends itself after a minute, for a pool that has no work for a day."""
-        return look_credits_per_day(self.idle_poll_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,25 +1,300 @@
-"""Which kind of job runs the containers of a scenario, to start it, to follow it, and to remove it."""
+"""Workers in the containers of one job: the spawner, which does not depend on the platform, and the platform's job.
+
+One request starts all workers. A thread with a separate connection asks every few seconds how they fare; the leader
+never waits for it. That thread also ends the containers, reads their logs, and removes the job.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
 
 from loadgen.clock import Clock
 from loadgen.control.location import ControlPlaneLocation
-from loadgen.errors import ConfigurationError
+from loadgen.errors import ConfigurationError, LoadgenError
+from loadgen.log import event
 from loadgen.scenario.model import Scenario
 from loadgen.scenario.settings import SpawnerKind
 from loadgen.snowflake.profile_lookup import find_profile
-from orchestrator.spawn import container_job, kubernetes_job, spcs
-from orchestrator.spawn.container_job import WorkerJob
+from loadgen.threads import Service
+from loadgen.units import NS_PER_S
+from orchestrator.spawn import kubernetes_job, spcs
 from orchestrator.spawn.kubernetes import KubernetesApi, KubernetesWorkerJob
 from orchestrator.spawn.kubernetes_job import KubernetesJob, pod_environment, require_kubernetes_settings
+from orchestrator.spawn.spawner import LAST_LINES, ContainerLost, ProcessEnd, WorkerOrder
 from orchestrator.spawn.spcs import JobService, JobStatements, SpcsJob, require_spcs_settings
 
+log = logging.getLogger(__name__)
+
+POLL_S = 5.0
+LOGS_S = 10.0  # for the last lines of all workers; a job must not be left alone for the sake of its logs
+JOIN_S = 60.0
 START_PART = 0.9  # of the time to register: what has not started by then is reported with its reason
 _RUN_ID = "RUN_ID"  # in a manifest for which there is no run yet
+
+
+class ContainerState(Protocol):
+    """How the container of one worker fares."""
+
+    @property
+    def index(self) -> int: ...
+
+    @property
+    def has_failed(self) -> bool: ...
+
+    @property
+    def waits(self) -> str:
+        """Why it has not started; empty once it has."""
+
+    @property
+    def is_held_up(self) -> bool:
+        """It waits, and not just for the usual steps of a start."""
+
+    def end(self, worker_id: str, last_lines: tuple[str, ...] = ()) -> ProcessEnd | None:
+        """How it ended; None while it has not."""
+
+
+class WorkerJob(Protocol):
+    """The job of a run, on one connection, which belongs to one thread."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def by_hand(self) -> str:
+        """What a user types to remove it."""
+
+    @property
+    def may_exist(self) -> bool:
+        """After start(): there is a job, or an answer was lost."""
+
+    def start(self, workers: int) -> None:
+        """Make it; the same call again finds it. Raises LoadgenError with what to do."""
+
+    def observe(self) -> Sequence[ContainerState] | None:
+        """None: there is no such job."""
+
+    def read_log(self, index: int) -> str: ...
+
+    def cancel(self) -> None:
+        """SIGTERM to all containers."""
+
+    def remove(self) -> None:
+        """With whatever still runs in it; harmless when it is gone."""
+
+    def is_led_by_another(self, run_id: str) -> bool: ...
+
+    def close(self) -> None: ...
+
+
+class ContainerSpawner:
+    """Should this process die, workers end by themselves when their run's lease has expired, and the job with them."""
+
+    def __init__(
+        self,
+        open_job: Callable[[], WorkerJob],
+        log_folder: Path,
+        *,
+        clock: Clock,
+        poll_s: float = POLL_S,
+        start_limit_s: float | None = None,
+    ) -> None:
+        """`start_limit_s`: a container that has not started by then is given up, with the reason why it waits."""
+        self._open_job, self._log_folder = open_job, log_folder
+        self._clock, self._poll_s, self._start_limit_s = clock, poll_s, start_limit_s
+        self._started_ns = clock.monotonic_ns()
+        self._run_id = ""
+        self._workers: dict[int, str] = {}  # by number
+        self._ends: Mapping[str, ProcessEnd] = {}  # replaced as a whole: the leader reads it
+        self._begun: set[int] = set()  # which have started
+        self._logged: set[int] = set()  # whose logs were fetched after their end
+        self._told: frozenset[str] = frozenset()  # why containers have not started, as last told
+        self._unseen = 0  # failed looks, since the last that worked
+        self._wish = ""  # of the leader: cancel, then remove
+        self._cancelled = False
+        self._to_remove = False  # there is a job, or may be
+        self._woken, self._closing = threading.Event(), threading.Event()
+        self._thread: Service | None = None
+
+    # --- the leader's side -------------------------------------------------------------------------------------------
+
+    def start(self, orders: tuple[WorkerOrder, ...]) -> None:
+        self._note(orders)
+        job = self._open_job()
+        try:
+            job.start(len(orders))
+        finally:
+            self._to_remove = job.may_exist
+            job.close()
+        event(log, logging.INFO, "job_started", job=job.name, workers=len(orders))
+        self._follow()
+
+    def adopt(self, orders: tuple[WorkerOrder, ...]) -> None:
+        """Instead of start(): another orchestrator has started the job, and whatever comes of it is ours now."""
+        self._note(orders)
+        self._to_remove = True
+        self._follow()
+
+    def _note(self, orders: tuple[WorkerOrder, ...]) -> None:
+        self._started_ns = self._clock.monotonic_ns()
+        self._run_id = orders[0].run_id
+        self._workers = {order.worker_group_id: order.worker_id for order in orders}
+
+    def _follow(self) -> None:
+        self._thread = Service("container-poll", self._run)
+        self._thread.start()
+
+    def ended(self) -> tuple[ProcessEnd, ...]:
+        if self._thread is not None:
+            self._thread.check()
+        return tuple(self._ends.values())
+
+    def running(self) -> int:
+        return 0  # containers run on other machines
+
+    def terminate(self, *, hard: bool) -> None:
+        self._wish = "remove" if hard else self._wish or "cancel"
+        self._woken.set()
+
+    def close(self) -> None:
+        """Fetch what workers said, and remove the job with whatever still runs in it."""
+        self._closing.set()
+        self._woken.set()
+        if self._thread is None:
+            self._remove(self._open_job())  # it did not start, and may have been created all the same
+            return
+        if not self._thread.join(JOIN_S):
+            job = self._open_job()
+            event(log, logging.WARNING, "job_not_removed", job=job.name, by_hand=job.by_hand)
+
+    # --- the thread --------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        job = self._open_job()
+        while not self._closing.is_set():
+            try:
+                self._obey(job)
+                self._look(job)
+                self._saw(job)
+            except Exception as error:  # clients leak exceptions of their libraries; the next look may do better
+                level = logging.DEBUG if self._unseen else logging.WARNING
+                event(log, level, "containers_not_seen", job=job.name, what=str(error))
+                self._unseen += 1
+            self._clock.wait(self._woken, self._pause_s())
+            self._woken.clear()
+        self._remove(job)
+
+    def _pause_s(self) -> float:
+        """Until the next look, and no longer than until containers are late: the reason must be known before the time
+        to register is over."""
+        left_s = self._poll_s if self._start_limit_s is None else self._start_limit_s - self._waited_s()
+        return min(self._poll_s, left_s) if left_s > 0 else self._poll_s
+
+    def _waited_s(self) -> float:
+        return (self._clock.monotonic_ns() - self._started_ns) / NS_PER_S
+
+    def _saw(self, job: WorkerJob) -> None:
+        if self._unseen:
+            event(log, logging.WARNING, "containers_seen_again", job=job.name, missed=self._unseen)
+        self._unseen = 0
+
+    def _obey(self, job: WorkerJob) -> None:
+        if self._wish == "cancel" and not self._cancelled:
+            job.cancel()
+            self._cancelled = True
+        elif self._wish == "remove":
+            self._remove(job)
+
+    def _look(self, job: WorkerJob) -> None:
+        """See which containers have ended. What one that failed said last is known before its end is."""
+        if not self._to_remove:
+            return
+        containers = job.observe()
+        if containers is None:
+            self._lose_all("ended with its job" if self._cancelled else "was lost: its job was removed")
+            return
+        waited_s = self._waited_s()
+        for container in containers:
+            worker_id = self._workers.get(container.index)
+            if worker_id is None or worker_id in self._ends:
+                continue
+            lines = self._fetch_log(job, container.index) if container.has_failed else ()
+            end = container.end(worker_id, lines) or self._overdue(container, worker_id, waited_s)
+            if end is not None:
+                self._ends = {**self._ends, worker_id: end}
+        held_up = frozenset(one.waits for one in containers if one.is_held_up)
+        if held_up - self._told:
+            event(log, logging.WARNING, "containers_wait", job=job.name, why="; ".join(sorted(held_up)))
+        self._told |= held_up
+
+    def _overdue(self, container: ContainerState, worker_id: str, waited_s: float) -> ProcessEnd | None:
+        """A container that has not started in time. One that has, and is not seen now, is on its way out."""
+        if not container.waits:
+            self._begun.add(container.index)
+        late = self._start_limit_s is not None and waited_s >= self._start_limit_s
+        if not late or container.index in self._begun or self._cancelled:
+            return None
+        what = f"did not start within {self._start_limit_s:g} s: {container.waits}"
+        return ContainerLost(worker_id=worker_id, what=what)
+
+    def _lose_all(self, what: str) -> None:
+        lost = [worker_id for worker_id in self._workers.values() if worker_id not in self._ends]
+        self._ends = {**self._ends, **{one: ContainerLost(worker_id=one, what=what) for one in lost}}
+
+    def _remove(self, job: WorkerJob) -> None:
+        """Once: their logs, then the job. Ends the connection, too. A run that another process took over keeps its
+        job."""
+        try:
+            if self._to_remove and not job.is_led_by_another(self._run_id):
+                self._fetch_logs(job)
+                job.remove()
+                self._to_remove = False
+                event(log, logging.INFO, "job_removed", job=job.name)
+        except LoadgenError as error:
+            event(log, logging.WARNING, "job_not_removed", job=job.name, what=str(error), by_hand=job.by_hand)
+        finally:
+            job.close()
+
+    # --- logs --------------------------------------------------------------------------------------------------------
+
+    def _fetch_logs(self, job: WorkerJob) -> None:
+        until_ns = self._clock.monotonic_ns() + round(LOGS_S * NS_PER_S)
+        for index in sorted(self._workers.keys() - self._logged):
+            if self._clock.monotonic_ns() > until_ns:
+                event(log, logging.WARNING, "logs_not_fetched", workers=len(self._workers) - len(self._logged))
+                return
+            self._fetch_log(job, index)
+
+    def _fetch_log(self, job: WorkerJob, index: int) -> tuple[str, ...]:
+        """Keep a worker's log as a file; its last lines. A container that never started has none."""
+        try:
+            text = job.read_log(index)
+            path = self._log_folder / f"{self._workers[index]}.log"
+            if text or not path.exists():  # a container may be gone that had said something before
+                descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+                with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+                    file.write(text if not text or text.endswith("\n") else f"{text}\n")
+        except (LoadgenError, OSError) as error:
+            event(log, logging.WARNING, "log_not_fetched", worker=self._workers[index], what=str(error))
+            return ()
+        self._logged.add(index)
+        return tuple(text.splitlines()[-LAST_LINES:])
+
+
+class AdoptedContainers(ContainerSpawner):
+    """The containers of a run that is taken over: observed, ended and removed as by the orchestrator before."""
+
+    def start(self, orders: tuple[WorkerOrder, ...]) -> None:
+        """They have been started."""
+        self.adopt(orders)
+
+
+# --- The platform of a scenario --------------------------------------------------------------------------------------
 
 
 def runs_containers(scenario: Scenario) -> bool:
@@ -69,7 +344,14 @@ def job_opener(
 
 def remove_job(scenario: Scenario, place: ControlPlaneLocation, run_id: str, clock: Clock) -> None:
     """The job of a run that was ended without its orchestrator. A failure is a warning."""
-    container_job.remove_job(job_opener(scenario, place, run_id, None, clock=clock)())
+    job = job_opener(scenario, place, run_id, None, clock=clock)()
+    try:
+        job.remove()
+        event(log, logging.INFO, "job_removed", job=job.name)
+    except LoadgenError as error:
+        event(log, logging.WARNING, "job_not_removed", job=job.name, what=str(error), by_hand=job.by_hand)
+    finally:
+        job.close()
 
 
 def planned_manifest(

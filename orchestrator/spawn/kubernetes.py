@@ -20,7 +20,6 @@ from loadgen.control.session import ControlSession
 from loadgen.errors import ConfigurationError, ConnectFailed, LoadgenError, PrivilegeMissing, RunFailed
 from loadgen.log import event, printable
 from loadgen.snowflake.session import RetryPolicy
-from orchestrator.spawn.container_job import LOG_LINES, is_led_by_another
 from orchestrator.spawn.kubernetes_job import (
     CONTAINER,
     RUN_LABEL,
@@ -33,6 +32,7 @@ from orchestrator.spawn.kubernetes_job import (
     read_pods,
     read_refusal,
 )
+from orchestrator.spawn.spawner import LOG_LINES, is_led_by_another
 
 log = logging.getLogger(__name__)
 

@@ -22,8 +22,7 @@ from loadgen.scenario.settings import OWN_LABELS, SpawnerSettings
 from loadgen.snowflake.profile import ENVIRONMENT, ConnectionProfile
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS, EMBEDDED_PASSWORD_FILE
 from loadgen.values import dataclass
-from orchestrator.spawn.container_job import ContainerLost, process_code
-from orchestrator.spawn.spawner import ProcessEnd
+from orchestrator.spawn.spawner import ContainerLost, ProcessEnd, process_code
 
 CONTAINER = "worker"
 RUN_LABEL = f"{OWN_LABELS}run"  # of the Job and its pods: the name of the Job

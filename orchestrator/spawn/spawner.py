@@ -11,15 +11,20 @@ from typing import Protocol
 
 from loadgen.clock import Clock
 from loadgen.control.location import ControlPlaneLocation
+from loadgen.control.session import ControlSession
+from loadgen.control.tables import run_leases
 from loadgen.scenario.model import EMBEDDED, CorePinning, Scenario
 from loadgen.scenario.settings import TimingSettings
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS, EMBEDDED_PASSWORD_FILE
+from loadgen.snowflake.session import RetryPolicy
 from loadgen.units import NS_PER_S
 from loadgen.values import dataclass
 
 LAST_LINES = 20
+LOG_LINES = 1_000  # of each worker in a container
 _ERRORS = ("error: ", "Fatal Python error: ")
 LOOK_S = 0.1
+SIGNALS = range(129, 160)  # how a container's exit code says which signal ended it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +55,23 @@ class ProcessEnd:
     def sentence(self) -> str:
         how = f"was killed by signal {-self.code}" if self.code < 0 else f"exited with code {self.code}"
         return f"{self.worker_id} {how}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerLost(ProcessEnd):
+    """The end of a worker whose exit code is unknown, or does not say what happened."""
+
+    code: int = 1  # not a clean one
+    what: str
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.worker_id} {self.what}"
+
+
+def process_code(code: int) -> int:
+    """A container's exit code as that of a process: below 0 it is a signal."""
+    return 128 - code if code in SIGNALS else code
 
 
 def last_lines(log: Path) -> tuple[str, ...]:
@@ -108,3 +130,14 @@ def terminate_gracefully(spawner: Spawner, timing: TimingSettings, clock: Clock,
         until_ns = clock.monotonic_ns() + round(patience_s * NS_PER_S)
         while spawner.running() and not hurried.is_set() and clock.monotonic_ns() < until_ns:
             clock.wait(hurried, LOOK_S)
+
+
+def is_led_by_another(session: ControlSession, patience: RetryPolicy, run_id: str) -> bool:
+    """Does a process other than this one lead the run by now?"""
+    holder = patience.call(lambda: run_leases.read(session, run_id))
+    return holder is not None and holder.remaining_ms > 0 and _process(holder.owner) != _process(run_leases.new_owner())
+
+
+def _process(owner: str) -> str:
+    """Machine and process of a lease's owner: after a lost term, ours has another name."""
+    return owner.rpartition(":")[0]

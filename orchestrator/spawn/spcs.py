@@ -24,8 +24,7 @@ from loadgen.snowflake.profile_lookup import find_profile
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.snowflake.settings import CONTROL_STATEMENT_S
 from loadgen.values import dataclass
-from orchestrator.spawn.container_job import LOG_LINES, ContainerLost, is_led_by_another, process_code
-from orchestrator.spawn.spawner import ProcessEnd
+from orchestrator.spawn.spawner import LOG_LINES, ContainerLost, ProcessEnd, is_led_by_another, process_code
 
 # A job service of Snowpark Container Services: its name, specification and statements, and what its containers say.
 #

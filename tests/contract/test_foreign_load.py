@@ -13,8 +13,7 @@ from snowflake.connector.errors import ProgrammingError
 
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS, find_profile
 from loadgen.snowflake.settings import APPLICATION, control_tag
-from orchestrator.enrich import QueryHistory
-from orchestrator.enrichment_rules import HistorySlice
+from orchestrator.query_history import HistorySlice, QueryHistory
 from tests.contract.test_query_history import history
 from tests.embedded_server import EmbeddedServer
 from tests.processes import PATIENCE_S, wait_until

@@ -12,8 +12,7 @@ from loadgen.control.session import ControlFailed
 from loadgen.control.tables import pool_workers, run_attempts, run_queue, run_queue_claims
 from loadgen.control.tables.run_queue_claims import QueueClaim
 from loadgen.model.nightly import ATTEMPTS_MAX, PoolWorkerStatus, QueueStatus
-from orchestrator.nightly.pool import PollPace
-from orchestrator.nightly.queue_maintenance import QueueMaintenance
+from orchestrator.nightly.queue import PollPace, QueueMaintenance
 from tests.contract.queue_builders import LEASE_S, Queue, each_fault
 from tests.control_plane import patience
 

@@ -13,7 +13,7 @@ from loadgen.clock import Clock, SystemClock
 from loadgen.control.tables import run_leases
 from loadgen.errors import ConfigurationError, ConnectFailed, LoadgenError, PrivilegeMissing, RunFailed
 from loadgen.scenario.read import parse_scenario
-from orchestrator.spawn.container_job import ContainerSpawner
+from orchestrator.spawn.containers import ContainerSpawner
 from orchestrator.spawn.kubernetes import KubernetesWorkerJob
 from orchestrator.spawn.kubernetes_job import RULES, KubernetesJob
 from orchestrator.spawn.spawner import WorkerOrder

@@ -12,7 +12,7 @@ import pytest
 from loadgen.clock import SystemClock
 from loadgen.control.tables import run_leases
 from loadgen.errors import ConfigurationError
-from orchestrator.spawn.container_job import ContainerSpawner
+from orchestrator.spawn.containers import ContainerSpawner
 from orchestrator.spawn.spawner import ProcessEnd, WorkerOrder
 from orchestrator.spawn.spcs import JobService, SpcsJob
 from tests.control_plane import ControlPlane, patience

@@ -23,9 +23,7 @@ from loadgen.control.tables.run_queue import QueuedRun, QueueRequest
 from loadgen.control.tables.run_queue_claims import QueueDepth
 from loadgen.control.tables.schedules import NewSchedule
 from loadgen.model.nightly import Overlap, QueueStatus
-from orchestrator.nightly.pool import PollPace
-from orchestrator.nightly.queue_maintenance import QueueMaintenance
-from orchestrator.nightly.queued_scenario import HostPermissions
+from orchestrator.nightly.queue import HostPermissions, PollPace, QueueMaintenance
 from orchestrator.nightly.runner import Runner, RunnerSettings
 from orchestrator.nightly.scheduler import fire_due_schedules
 from tests.control_plane import ControlPlane, patience

@@ -13,7 +13,7 @@ from loadgen.model.run import CONTROL_WAREHOUSE
 from loadgen.scenario.frozen import template_id
 from loadgen.scenario.model import Scenario
 from loadgen.scenario.read import parse_scenario
-from orchestrator.nightly.queued_scenario import (
+from orchestrator.nightly.queue import (
     HostPermissions,
     NotAllowed,
     apply_permissions,

@@ -28,19 +28,16 @@ from loadgen.rules.enrichment import (
 )
 from loadgen.scenario.model import EnrichmentMode, Scenario
 from loadgen.scenario.read import parse_scenario
-from orchestrator.enrichment_rules import (
+from orchestrator.enrich import (
     CLOCK_SKEW,
-    HISTORY_LATENCY_S,
     HISTORY_REACH,
-    ROWS_MAX,
-    HistoryPage,
-    HistorySlice,
     count_not_due,
     decide_enrichment,
     enrichment_scope,
     history_span,
     search_history,
 )
+from orchestrator.query_history import HISTORY_LATENCY_S, ROWS_MAX, HistoryPage, HistorySlice
 from tests.unit.report_builders import record
 
 NOW = datetime(2026, 11, 16, 12, 0, 0)  # noqa: DTZ001  naive UTC, as the tables have it

@@ -9,8 +9,7 @@ import pytest
 
 from loadgen.control.tables.run_measurements import StepRecord, WarehousePoll
 from loadgen.snowflake.profile_lookup import find_profile
-from orchestrator.enrich import HistoryFailed, QueryHistory, WarehouseUse
-from orchestrator.enrichment_rules import HistorySlice
+from orchestrator.query_history import HistoryFailed, HistorySlice, QueryHistory, WarehouseUse
 from orchestrator.run_environment import (
     OwnLoad,
     OwnUse,

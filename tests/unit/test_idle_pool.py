@@ -15,8 +15,8 @@ from loadgen.control.session import ControlSession, NamedQuery
 from loadgen.control.tables.pool_workers import PoolWorkerIdentity
 from loadgen.model.warehouse import DAY_S, LOOK_AWAKE_S, look_credits_per_day
 from orchestrator.nightly import runner
-from orchestrator.nightly.pool import PING_S, PollPace
-from orchestrator.nightly.queue_maintenance import QueueMaintenance
+from orchestrator.nightly.pool import PING_S
+from orchestrator.nightly.queue import PollPace, QueueMaintenance
 from orchestrator.nightly.runner import Runner, RunnerSettings
 from orchestrator.nightly.scheduler import SchedulerHooks, run_scheduler
 from tests.unit.simulation.scheduler import Scheduler, simulated

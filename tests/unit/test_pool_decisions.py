@@ -14,9 +14,7 @@ from loadgen.model.nightly import AttemptStatus, ExitCodeMeaning, QueueStatus, e
 from orchestrator.nightly.attempt import AttemptOutcome, InvalidQueueRow, judge_attempt, start_attempt
 from orchestrator.nightly.pool import (
     MISSES_MAX,
-    SOONER_MAX,
     START_MAX_S,
-    PollPace,
     PoolDecision,
     PoolRules,
     RunnerView,
@@ -24,6 +22,7 @@ from orchestrator.nightly.pool import (
     leaving_text,
     start_pause_s,
 )
+from orchestrator.nightly.queue import SOONER_MAX, PollPace
 
 RULES = PoolRules(min_runners=1, max_runners=4, scale_up_at=5, idle_s=300.0, max_age_s=3600.0, max_runs=1000)
 NOTHING = PoolDecision()

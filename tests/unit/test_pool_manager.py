@@ -32,7 +32,7 @@ from orchestrator.nightly.pool import (
     RunnerProcess,
     serve_manager,
 )
-from orchestrator.nightly.queued_scenario import HostPermissions
+from orchestrator.nightly.queue import HostPermissions
 from orchestrator.nightly.runner import RunnerState
 from tests.processes import PATIENCE_S, alive, wait_until
 

@@ -35,9 +35,8 @@ from loadgen.model.run import Phase, WorkerExit, WorkerStatus
 from loadgen.scenario.model import Load
 from loadgen.scenario.settings import ConnectionPolicy, TimingSettings
 from loadgen.snowflake.driver import Cursor
-from loadgen.worker.client import Client
+from loadgen.worker.client import Client, ClientPool
 from loadgen.worker.client_context import ClientContext, ClientSlots
-from loadgen.worker.client_pool import ClientPool
 from loadgen.worker.control_loop import TargetWatchdog
 from loadgen.worker.sessions import LOGIN_PAUSE_MAX_S, LoadSessions, login_pause_s
 from loadgen.worker.worker_state import WorkerSharedState

@@ -27,10 +27,10 @@ from loadgen.scenario.model import Load, LoadMode, Scenario
 from loadgen.scenario.settings import SessionAffinity, UserSessionSettings
 from loadgen.snowflake.settings import QUERY_TAG_MAX, query_tag, session_tag
 from loadgen.worker.arguments import WorkerArguments
+from loadgen.worker.client import ClientPool
 from loadgen.worker.client_context import ClientContext as WorkerBench
 from loadgen.worker.client_context import ClientSlot, ClientSlots, compile_statements
-from loadgen.worker.client_pool import ClientPool
-from loadgen.worker.users import SWEEP_S, LogicalUsers
+from loadgen.worker.sessions import SWEEP_S, LogicalUsers
 from loadgen.workload.draw import StatementStream
 
 TTL_S = 30.0

@@ -23,10 +23,10 @@ from loadgen.scenario.model import OnWorkerLoss, Scenario
 from loadgen.scenario.settings import ConnectionPolicy
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
 from loadgen.threads import ThreadDied
-from loadgen.worker import client, client_pool, collector, ramp_controller, sessions, startup, worker
+from loadgen.worker import client, collector, ramp_controller, sessions, startup, worker
 from loadgen.worker.flush import SPOOL_VARIABLE
 from loadgen.worker.heartbeat import identity_of
-from orchestrator import enrich, warehouse, worker_health
+from orchestrator import query_history, warehouse, worker_health
 from orchestrator.aggregation import RunSnapshot
 from orchestrator.recover import RecoveredRun
 from orchestrator.spawn.spawner import WorkerOrder
@@ -314,11 +314,10 @@ class World:
             for module, name, value in (
                 (client, "monotonic_ns", now_ns),
                 (client, "monotonic", lambda: now_ns() / 1e9),
-                (client_pool, "monotonic_ns", now_ns),
-                (client_pool, "ThreadPoolExecutor", Executor),
+                (client, "ThreadPoolExecutor", Executor),
                 (sessions, "connect", self.target.connect),
                 (warehouse, "connect", self.watched.connect),
-                (enrich, "connect", self.watched.connect),
+                (query_history, "connect", self.watched.connect),
                 (startup, "gc", Mock()),
                 (worker.Worker, "_died", died),  # a bug that ends one of its threads ends the simulation
                 (worker, "SelfMonitor", SimulatedGauges),

@@ -1,0 +1,388 @@
+"""The queue: scenarios packed for it, what they may use on the host that runs them, and its maintenance.
+
+Rows of the queue are data: a user with write access to them must not get secrets or start programs on the hosts of a
+pool. So variables, connections, webhooks, programs and clusters that a row names must be allowed by the user of the
+pool. The connection of the pool is always allowed.
+
+Several pools maintain one queue at the same time. Every step of the maintenance is safe to repeat.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from loadgen.clock import Clock
+from loadgen.control.location import ControlPlaneLocation
+from loadgen.control.session import ControlSession
+from loadgen.control.tables import pool_workers, run_queue, run_queue_claims
+from loadgen.control.tables.run_queue import TEXTS_BYTES_MAX, QueueRequest, texts_bytes
+from loadgen.control.tables.run_queue_claims import QueueDepth
+from loadgen.errors import ConfigurationError, LoadgenError, ScenarioInvalid, UsageError
+from loadgen.log import event, printable
+from loadgen.model.nightly import UNCLAIMED_AFTER_S, unmet_requirements
+from loadgen.model.warehouse import look_credits_per_day
+from loadgen.scenario.settings import SpawnerKind
+from loadgen.snowflake.profile_lookup import read_config_files
+from loadgen.snowflake.session import RetryPolicy
+from loadgen.threads import Service
+from loadgen.units import NS_PER_S
+from loadgen.values import dataclass
+
+if TYPE_CHECKING:
+    from loadgen.scenario.model import Scenario
+    from loadgen.scenario.read import LoadedScenario
+    from loadgen.scenario.settings import Notification
+
+log = logging.getLogger(__name__)
+
+PERMISSION_KINDS = ("variable", "webhook", "connection", "command", "cluster")
+DEFAULT_CLUSTER = "current"  # where spawner.context is not given
+
+
+class NotAllowed(ConfigurationError):
+    """A queued scenario asks for something of this host that its user did not allow."""
+
+    def __init__(self, kind: str, name: str, where: str) -> None:
+        shown = printable(name, 100)
+        option = f"--allow-{kind} {shown}"
+        super().__init__(
+            f"{where} uses the {kind} {shown}, which is not allowed from the queue: pool run {option}",
+            remedy=f"If you trust everyone who may queue runs, start the pool with {option}.",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostPermissions:
+    """Names, compared exactly; hosts of webhooks in lower case."""
+
+    variables: frozenset[str] = frozenset()
+    webhooks: frozenset[str] = frozenset()
+    connections: frozenset[str] = frozenset()
+    commands: frozenset[str] = frozenset()
+    clusters: frozenset[str] = frozenset()  # contexts of Kubernetes
+
+    @classmethod
+    def of_options(cls, given: Mapping[str, Any], *connections: str | None) -> HostPermissions:
+        """From what allow_options gave; `connections` are allowed too."""
+        named = {f"{kind}s": frozenset(given[f"allow_{kind}"]) for kind in PERMISSION_KINDS}
+        own = {name for name in connections if name is not None}
+        allowed = cls(**named)
+        return replace(
+            allowed,
+            connections=allowed.connections | own,
+            webhooks=frozenset(host.lower() for host in allowed.webhooks),
+        )
+
+    @property
+    def words(self) -> list[str]:
+        """The same as options."""
+        return [f"--allow-{kind}={name}" for kind in PERMISSION_KINDS for name in sorted(getattr(self, f"{kind}s"))]
+
+
+def apply_permissions(scenario: Scenario, allowed: HostPermissions, warn: Callable[[str], None]) -> Scenario:
+    """The scenario with the notifications that it may send: NotAllowed for anything else that is not allowed."""
+    for name in {scenario.connection, scenario.control.connection or scenario.connection}:
+        known = name or default_connection()
+        if known not in allowed.connections:
+            raise NotAllowed("connection", known or "(default)", "the scenario")
+    if scenario.spawner.kind is SpawnerKind.KUBERNETES:
+        context = scenario.spawner.context or DEFAULT_CLUSTER
+        if context not in allowed.clusters:
+            raise NotAllowed("cluster", context, "spawner")
+    return restrict_notifications(scenario, allowed, warn)
+
+
+def restrict_notifications(scenario: Scenario, allowed: HostPermissions, warn: Callable[[str], None]) -> Scenario:
+    """The same where nothing but its notifications is used."""
+    kept: list[Notification] = []
+    for number, one in enumerate(scenario.notify):
+        where, url = f"notify.{number}", one.webhook or one.ping
+        if url is not None and (host := _host(str(url))) not in allowed.webhooks:
+            raise NotAllowed("webhook", host, where)
+        if one.command and str(one.command[0]) not in allowed.commands:
+            warn(f"not sent: {NotAllowed('command', str(one.command[0]), where)}")
+        else:
+            kept.append(one)
+    return replace(scenario, notify=tuple(kept))
+
+
+def default_connection() -> str | None:
+    """The name of the connection that is used where none is named."""
+    files = read_config_files(os.environ)
+    return files.default_name or ("default" if "default" in files.sections else None)
+
+
+def _host(url: str) -> str:
+    try:
+        return (urlsplit(url).hostname or "").lower()
+    except ValueError:
+        return ""
+
+
+def pack_scenario(file: Path, connection: str | None, loaded: LoadedScenario) -> QueueRequest:
+    """A scenario with the texts of its value files, for a host with other variables and another default connection."""
+    from loadgen.scenario.model import FilePool
+    from loadgen.scenario.read import portable_text
+
+    scenario, text = loaded.scenario, portable_text(loaded)
+    if scenario.load.replay is not None:
+        raise ScenarioInvalid(
+            f"{printable(str(file), 200)} replays a capture, and the queue keeps no captures",
+            remedy="Run it with `loadgen run`, from cron for example.",
+        )
+    if scenario.connection is None:
+        connection = _default_connection()
+    names = sorted({pool.file for pool in scenario.pools if isinstance(pool, FilePool)})
+    files = {name: _text(file.parent, name) for name in names}
+    warehouse = scenario.target.warehouse or "its warehouse"
+    target = f"{scenario.connection or connection}/{warehouse}"
+    wanted = QueueRequest(name=scenario.name, scenario=text, files=files, connection=connection, target=target)
+    if (size := texts_bytes(wanted)) > TEXTS_BYTES_MAX:
+        raise ScenarioInvalid(
+            f"{printable(str(file), 200)} and its value files have {size:,} bytes as the queue stores them;"
+            f" its limit is {TEXTS_BYTES_MAX:,}",
+            remedy="Let the scenario take the values from a query: values: {NAME: {query: ...}}.",
+        )
+    return wanted
+
+
+def _default_connection() -> str:
+    """By its name: the host that does the run may have another default one."""
+    name = default_connection()
+    if name is None:
+        raise UsageError(
+            "the scenario names no connection, and the host that does the run cannot know which one is meant",
+            remedy="Name one that it has: -c NAME, or connection: in the scenario.",
+        )
+    return name
+
+
+def _text(folder: Path, name: str) -> str:
+    from loadgen.scenario.check_data import require_inside
+
+    try:
+        require_inside(folder, name)
+        return (folder / name).read_text("utf-8-sig")
+    except (OSError, UnicodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ScenarioInvalid(
+            f"the value file {printable(name, 200)} cannot be read: {why}",
+            remedy="It is looked for beside the scenario.",
+        ) from error
+
+
+def with_control_plane_of_queue(scenario: Scenario) -> Scenario:
+    """A queued run is recorded where its queue is. What is the same already is left: it counts for comparisons."""
+    own, told = ControlPlaneLocation.of_scenario(scenario), ControlPlaneLocation.from_environment()
+    default = ControlPlaneLocation()
+    changed = {
+        name: getattr(told, name)
+        for name in ("connection", "database", "schema", "warehouse")
+        if getattr(told, name) != getattr(own, name)
+        and not (name in ("connection", "warehouse") and getattr(told, name) == getattr(default, name))
+    }
+    return replace(scenario, control=replace(scenario.control, **changed))
+
+
+# --- Maintenance: how often a pool reads the queue, abandoned runs, runs that no runner can take ----------------------
+
+PRUNE_S = 3600.0
+GONE = "the process of its runner has ended"
+IDLE_LOOKS = 2  # in a row without work: one may fall between a fire of a schedule and its run
+SOONER_MAX = 4  # looks that failed in a row, after which the next one comes sooner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PollPace:
+    """How often a pool looks at the tables. Each look keeps the control plane's warehouse running for a minute."""
+
+    poll_s: float = 5.0
+    idle_poll_s: float = 5.0  # while there is no work
+
+    def is_idle(self, looks: int) -> bool:
+        """After this number of looks in a row that found no work."""
+        return self.idle_poll_s > self.poll_s and looks >= IDLE_LOOKS
+
+    def pause_s(self, looks: int, failures: int = 0, due_in_s: float | None = None) -> float:
+        """Before the next look: sooner when a queued run is due before that, and after some looks that failed in a
+        row, but not for as long as an outage lasts."""
+        pause_s = self.idle_poll_s if self.is_idle(looks) else self.poll_s
+        if due_in_s is not None and due_in_s > 0:
+            pause_s = min(pause_s, max(due_in_s, self.poll_s))
+        return min(pause_s, self.poll_s * 2.0 ** (failures - 1)) if 0 < failures <= SOONER_MAX else pause_s
+
+    def credits_per_day(self) -> float:
+        """Of an X-Small warehouse that suspends itself after a minute, for a pool that has no work for a day."""
+        return look_credits_per_day(self.idle_poll_s)
+
+
+class QueueMaintenance(Service):
+    """A thread that looks at the queue, for all runners of a pool. Owns `session`, which it closes."""
+
+    def __init__(
+        self, session: ControlSession, offers: tuple[str, ...], *, share: bool, pace: PollPace, clock: Clock
+    ) -> None:
+        self._session, self._offers, self._share = session, offers, share
+        self._pace, self._clock = pace, clock
+        self._idle_looks = 0  # in a row that found no work
+        self._failures = 0  # looks in a row that failed
+        self._gone: deque[tuple[str, str]] = deque()  # runners of this pool whose processes have ended, and how
+        self._news = threading.Event()  # not to be kept until the next look
+        self._due_ns: int | None = None  # when the next queued run is due
+        self.open_runs = 0  # queued for any pool, or under way
+        self._depth: QueueDepth | None = None
+        self._lock = threading.Lock()  # guards _depth
+        super().__init__("queue", self._maintain)
+        self._patience = RetryPolicy(stop=self.stopping, attempts=1, clock=clock)
+        self._prune_ns = clock.monotonic_ns()
+
+    def take_depth(self) -> QueueDepth | None:
+        """What waits for a runner; None: not read since the last call."""
+        self.check()  # a pool must not go on without it
+        with self._lock:
+            depth, self._depth = self._depth, None
+            return depth
+
+    def idle_beat_s(self) -> float | None:
+        """How often runners should beat, because there is no work for them; None: there may be some."""
+        return self._pace.idle_poll_s if self._pace.is_idle(self._idle_looks) else None
+
+    def wake(self) -> None:
+        """Look now: something was queued."""
+        self._idle_looks = 0
+        self._news.set()
+
+    def release(self, worker_id: str, why: str) -> None:
+        """The process of this runner has ended: others can take its run at once."""
+        self._gone.append((worker_id, why))
+        self.wake()
+
+    def stop(self) -> None:
+        super().stop()
+        self._news.set()
+
+    def step(self) -> None:
+        """One look, and everything that is to be done."""
+        session, patience = self._session, self._patience
+        self._release_gone()
+        if self._clock.monotonic_ns() >= self._prune_ns:
+            pool_workers.prune(session, patience)
+            pool_workers.silent_offline(session, patience)
+            self._prune_ns = self._clock.monotonic_ns() + round(PRUNE_S * NS_PER_S)
+        found = run_queue_claims.open_runs(session, self._offers)
+        self.open_runs = found.total
+        self._due_ns = None
+        if found.due_in_s is not None:
+            self._due_ns = self._clock.monotonic_ns() + round(found.due_in_s * NS_PER_S)
+        if not found.is_work:
+            self._idle_looks += 1
+            self._set_depth(QueueDepth())
+            return
+        self._idle_looks = 0
+        self._set_depth(run_queue_claims.depth(session, self._offers, share=self._share))
+        self._expire_gone()
+        pool_workers.silent_offline(session, patience)
+        ended = run_queue_claims.end_abandoned(session, patience)
+        ended += run_queue_claims.refuse_unclaimable(session, patience)
+        if ended:
+            event(log, logging.INFO, "queue_tidied", runs=ended)
+
+    def _release_gone(self) -> None:
+        while self._gone:
+            self._expire(*self._gone[0])
+            self._gone.popleft()
+
+    def _set_depth(self, depth: QueueDepth) -> None:
+        with self._lock:
+            self._depth = depth
+
+    def _expire_gone(self) -> None:
+        """Runners whose process has ended on this machine keep no run, though their leases would last longer."""
+        for owner in filter(pool_workers.is_gone, run_queue_claims.owners(self._session)):
+            self._expire(owner, GONE)
+
+    def _expire(self, owner: str, why: str) -> None:
+        run_queue_claims.expire(self._session, self._patience, owner, why)
+        pool_workers.offline(self._session, self._patience, owner)
+        event(log, logging.INFO, "claims_expired", runner=owner, why=why)
+
+    def _maintain(self) -> None:
+        while not self.stopping.is_set():
+            self._failures += 1
+            try:
+                self.step()
+                self._failures = 0
+            except LoadgenError as error:
+                event(log, logging.WARNING, "queue_look_failed", why=str(error))
+            except Exception as error:  # the top of a thread: an error must be visible in the log of the pool
+                event(log, logging.ERROR, "queue_look_failed", why=f"{type(error).__name__}: {error}")
+            self._clock.wait(self._news, self._pause_s())
+            self._news.clear()
+        with suppress(LoadgenError):  # then their leases expire
+            self._release_gone()
+        self._session.close()
+
+    def _pause_s(self) -> float:
+        due_in_s = None if self._due_ns is None else (self._due_ns - self._clock.monotonic_ns()) / NS_PER_S
+        return self._pace.pause_s(self._idle_looks, self._failures, due_in_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnclaimedRun:
+    queue_id: str
+    name: str
+    reason: str
+
+
+def find_unclaimed_runs(
+    session: ControlSession, patience: RetryPolicy, *, after_s: int = 0
+) -> tuple[UnclaimedRun, ...]:
+    """Runs that have waited for at least `after_s` and that no online runner can take."""
+    waiting = patience.call(lambda: run_queue.waiting(session))
+    offers = patience.call(lambda: pool_workers.offers(session)) if waiting else ()
+    found = ((one, unmet_requirements(one.requires, offers)) for one in waiting if one.waited_s >= after_s)
+    return tuple(
+        UnclaimedRun(queue_id=one.queue_id, name=one.name, reason=why) for one, why in found if why is not None
+    )
+
+
+def notify_unclaimed_runs(
+    session: ControlSession, patience: RetryPolicy, allowed: HostPermissions, warn: Callable[[str], None]
+) -> tuple[UnclaimedRun, ...]:
+    """Those that have waited for too long, once each: the row says so from now on, and its scenario's notifications
+    are sent if this host allows them."""
+    told = []
+    for one in find_unclaimed_runs(session, patience, after_s=UNCLAIMED_AFTER_S):
+        if run_queue.note(session, patience, one.queue_id, f"it waits: {one.reason}"):
+            told.append(one)
+            _notify(session, patience, one, allowed, warn)
+    return tuple(told)
+
+
+def _notify(
+    session: ControlSession,
+    patience: RetryPolicy,
+    one: UnclaimedRun,
+    allowed: HostPermissions,
+    warn: Callable[[str], None],
+) -> None:
+    from loadgen.scenario.read import parse_scenario  # both take long to import, and are rarely needed
+    from orchestrator.nightly.notify import notify_not_started
+
+    try:
+        text = patience.call(lambda: run_queue.read_scenario_text(session, one.queue_id))
+        loaded = parse_scenario(text or "", source=one.queue_id, environ=os.environ, variables=allowed.variables)
+        scenario = restrict_notifications(loaded.scenario, allowed, warn)
+    except LoadgenError as error:
+        warn(f"{one.queue_id}: no notification was sent: {error}")
+        return
+    notify_not_started(scenario, one.queue_id, one.reason, warn)

@@ -1,0 +1,231 @@
+"""Snowflake's query history: statements of a run with the server's times, and what executed on a warehouse."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from loadgen.control.location import ControlPlaneLocation
+from loadgen.control.session import ControlFailed
+from loadgen.control.tables.query_executions import ServerTimes
+from loadgen.errors import LoadgenError
+from loadgen.scenario.model import Scenario
+from loadgen.snowflake import driver
+from loadgen.snowflake.connect import connect
+from loadgen.snowflake.driver import Connection
+from loadgen.snowflake.failure import classify, describe
+from loadgen.snowflake.profile import ConnectionProfile
+from loadgen.snowflake.profile_lookup import find_profile
+from loadgen.snowflake.session import NOT_RETRYABLE, SnowflakeSession, login_failure
+from loadgen.snowflake.settings import APPLICATION, CONTROL_TAG, control_settings, control_tag
+from loadgen.values import dataclass
+
+ROWS_MAX = 10_000  # Snowflake's limit of one answer
+HISTORY_LATENCY_S = 240.0  # about 45 s have been seen; nothing is promised
+STATEMENT_S = 60  # of one slice
+
+EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  naive UTC, as the tables have it
+MS = timedelta(milliseconds=1)
+
+_UNKNOWN_FORM = "the query history came back in a form that is not known"
+_NOW = "SELECT SYSDATE()"
+# The limit counts before any condition, so how many rows there were must be known to know whether some were kept back.
+# The one with number 1 is there to say so when none is ours. Times cannot be bound.
+_READ = """
+SELECT QUERY_ID, TOTAL_ELAPSED_TIME, COMPILATION_TIME, EXECUTION_TIME, QUEUED_OVERLOAD_TIME, QUEUED_PROVISIONING_TIME,
+       TRANSACTION_BLOCKED_TIME, BYTES_SCANNED, CLUSTER_NUMBER, COUNT(*) OVER () AS SEEN
+FROM TABLE(INFORMATION_SCHEMA.QUERY_HISTORY(
+    END_TIME_RANGE_START => TO_TIMESTAMP_LTZ('{start}'), END_TIME_RANGE_END => TO_TIMESTAMP_LTZ('{end}'),
+    RESULT_LIMIT => {limit}))
+QUALIFY STARTSWITH(QUERY_TAG, ?) OR ROW_NUMBER() OVER (ORDER BY END_TIME, QUERY_ID) = 1
+"""
+# Control statements are left out, load of another run is not. Without an end of the range, statements that are still
+# executing are there: others count with the time that they took of the span. Of more rows than the limit the newest are
+# there: then the first that is there says from when on all are.
+_USE = """
+SELECT COUNT_IF(IS_OWN), COALESCE(SUM(IFF(IS_OWN, EXECUTION_TIME, 0)), 0),
+       COUNT_IF(IS_OTHERS AND USED_MS > 0), COALESCE(SUM(IFF(IS_OTHERS, USED_MS, 0)), 0),
+       IFF(COUNT(*) < {limit}, 0,
+           DATEDIFF('millisecond', TO_TIMESTAMP_LTZ('{start}'), MIN(IFF(IS_RUNNING, NULL, END_TIME))))
+FROM (
+    SELECT EXECUTION_TIME, END_TIME, IS_RUNNING, IS_OTHERS,
+           IS_OWN AND EXECUTION_TIME > 0 AND NOT IS_RUNNING AND END_TIME <= TO_TIMESTAMP_LTZ('{end}') AS IS_OWN,
+           GREATEST(0, LEAST(IFF(IS_RUNNING, SHARED_MS, EXECUTION_TIME), SHARED_MS)) AS USED_MS
+    FROM (
+        SELECT EXECUTION_TIME, END_TIME, UPPER(EXECUTION_STATUS) = 'RUNNING' AS IS_RUNNING,
+               STARTSWITH(COALESCE(QUERY_TAG, ''), ?) AS IS_OWN,
+               NOT STARTSWITH(COALESCE(QUERY_TAG, ''), ?) AND NOT STARTSWITH(COALESCE(QUERY_TAG, ''), ?)
+               AND COALESCE(QUERY_TAG, '') <> ? AND COALESCE(QUERY_TAG, '') <> ? AS IS_OTHERS,
+               DATEDIFF('millisecond', GREATEST(START_TIME, TO_TIMESTAMP_LTZ('{start}')),
+                   LEAST(IFF(UPPER(EXECUTION_STATUS) = 'RUNNING', CURRENT_TIMESTAMP(), END_TIME),
+                         TO_TIMESTAMP_LTZ('{end}'))
+               ) AS SHARED_MS
+        FROM TABLE(INFORMATION_SCHEMA.QUERY_HISTORY_BY_WAREHOUSE(
+            WAREHOUSE_NAME => '{warehouse}', END_TIME_RANGE_START => TO_TIMESTAMP_LTZ('{start}'),
+            RESULT_LIMIT => {limit}))
+    )
+)
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistorySlice:
+    """A span of end times, in epoch milliseconds, both ends included."""
+
+    start_ms: int
+    end_ms: int
+
+    def halves(self) -> tuple[HistorySlice, ...]:
+        """The newer and the older; nothing when it is a millisecond already. They share their middle: times are finer
+        than milliseconds."""
+        if self.end_ms - self.start_ms <= 1:
+            return ()
+        middle_ms = (self.start_ms + self.end_ms) // 2
+        return HistorySlice(start_ms=middle_ms, end_ms=self.end_ms), HistorySlice(
+            start_ms=self.start_ms, end_ms=middle_ms
+        )
+
+    @property
+    def start(self) -> datetime:
+        return (EPOCH + self.start_ms * MS).replace(tzinfo=UTC)
+
+    @property
+    def end(self) -> datetime:
+        return (EPOCH + self.end_ms * MS).replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryPage:
+    """What the history shows of a slice: statements by query id, among all that it has there."""
+
+    found: Mapping[str, ServerTimes]
+    seen: int
+
+    @property
+    def is_full(self) -> bool:
+        return self.seen >= ROWS_MAX
+
+
+class HistoryFailed(ControlFailed):
+    """Snowflake's query history could not be read; the run itself is not affected."""
+
+    remedy = "Try again with `loadgen enrich RUN`."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarehouseUse:
+    """What the query history shows of the statements that executed on a warehouse in a span of time."""
+
+    own: int
+    own_ms: float
+    others: int
+    others_ms: float
+    left_out_ms: float = 0.0  # the beginning of the span, of which it shows nothing
+
+
+class QueryHistory(SnowflakeSession):
+    """The server's query history of one run."""
+
+    def __init__(self, profile: ConnectionProfile, run_id: str, environ: Mapping[str, str] = os.environ) -> None:
+        super().__init__(self._connect)
+        self._profile, self._environ = profile, environ
+        # Tags of load sessions begin like this: see loadgen.snowflake.settings.query_tag.
+        self._tag = json.dumps({"app": APPLICATION, "run": run_id}, separators=(",", ":"))[:-1] + ","
+
+    @property
+    def latency_s(self) -> float:
+        """How long after its end a statement may be missing. In the embedded server it is there before its answer."""
+        return 0.0 if self._profile.is_embedded else HISTORY_LATENCY_S
+
+    def now(self) -> datetime:
+        """Naive UTC, by the clock of the server whose history it is."""
+        moment = self._fetch(_NOW)[0][0]
+        if not isinstance(moment, datetime):
+            raise HistoryFailed("the server does not tell the time", NOT_RETRYABLE)
+        return moment
+
+    def read(self, span: HistorySlice) -> HistoryPage:
+        sql = _READ.format(start=_literal(span.start), end=_literal(span.end), limit=ROWS_MAX)
+        rows = self._fetch(sql, self._tag)
+        try:
+            found = {str(row[0]): _times(row) for row in rows}
+            return HistoryPage(found=found, seen=int(rows[0][-1]) if rows else 0)
+        except (ValueError, TypeError, IndexError) as error:
+            raise HistoryFailed(_UNKNOWN_FORM, NOT_RETRYABLE) from error
+
+    def use(self, warehouse: str, span: HistorySlice, *, has_control_plane: bool = False) -> WarehouseUse:
+        """By the run and by others; without MONITOR on the warehouse, a role sees only the statements of its user.
+
+        `has_control_plane`: statements on the tables of the control plane execute on this warehouse, and are no load.
+        Elsewhere a statement with their tag is foreign: another `loadgen capture`, or a tag that was copied.
+        """
+        control = CONTROL_TAG if has_control_plane else self._tag
+        sql = _USE.format(warehouse=warehouse, start=_literal(span.start), end=_literal(span.end), limit=ROWS_MAX)
+        try:
+            ((own, own_ms, others, others_ms, left_out_ms),) = self._fetch(
+                sql, self._tag, self._tag, control, control_tag("enrich"), control_tag("warehouse-poll")
+            )
+            return WarehouseUse(
+                own=int(own),
+                own_ms=float(own_ms),
+                others=int(others),
+                others_ms=float(others_ms),
+                left_out_ms=max(0.0, float(left_out_ms)),
+            )
+        except (ValueError, TypeError) as error:
+            raise HistoryFailed(_UNKNOWN_FORM, NOT_RETRYABLE) from error
+
+    def _fetch(self, sql: str, *binds: Any) -> list[tuple[Any, ...]]:
+        try:
+            return self.rows(sql, binds)
+        except LoadgenError:  # from opening: it says already what to do
+            raise
+        except Exception as error:  # the driver leaks exceptions of its libraries
+            failure = classify(error)
+            what = f"the query history could not be read with connection {self._profile.name}: {describe(error)}"
+            remedy = "Set target.database, and run again." if failure.has_no_current_database else None
+            raise HistoryFailed(what, failure, remedy=remedy) from error
+
+    def _connect(self) -> Connection:
+        tag = control_tag("enrich")
+        settings = control_settings(self._profile, major=driver.major(), tag=tag, statement_limit_s=STATEMENT_S)
+        try:
+            return connect(self._profile, settings, environ=self._environ)
+        except LoadgenError as error:
+            raise HistoryFailed(str(error), login_failure(error), remedy=error.remedy) from error
+
+
+def history_profile(scenario: Scenario, place: ControlPlaneLocation, environ: Mapping[str, str]) -> ConnectionProfile:
+    """The scenario's connection. On the control plane's warehouse where both are one account: the one under test
+    should be free to suspend itself."""
+    shared = place.connection == scenario.connection
+    overrides = {
+        "database": scenario.target.database,
+        "schema": scenario.target.schema,
+        "warehouse": place.warehouse if shared else scenario.target.warehouse,
+    }
+    return find_profile(scenario.connection, environ=environ, overrides=overrides)
+
+
+def _literal(moment: datetime) -> str:
+    return moment.isoformat(timespec="milliseconds")
+
+
+def _times(row: tuple[Any, ...]) -> ServerTimes:
+    total, compile_, execution, overload, provisioning, blocked = (
+        None if value is None else float(value) for value in row[1:7]
+    )
+    scanned, cluster = (None if value is None else int(value) for value in row[7:9])
+    return ServerTimes(
+        total_ms=total,
+        compile_ms=compile_,
+        execution_ms=execution,
+        queued_overload_ms=overload,
+        queued_provisioning_ms=provisioning,
+        blocked_ms=blocked,
+        bytes_scanned=scanned,
+        cluster=cluster,
+    )

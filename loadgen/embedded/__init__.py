@@ -18,19 +18,16 @@ loopback HTTP only. Only this package uses asyncio.
     http_exchange        one request and its answer, with limits; answers of injected faults
     fault_injection      fault rules
     wire                 the protocol's JSON
-    login                login requests, the password file
-    session              sessions, their parameters and transactions
-    threads              runs long work beside the event loop
+    session              logins, the password file, sessions, their parameters and transactions
+    event_loop           long work in threads beside the event loop; an exact timer
 
     engine               runs a statement from its text to its result; PostgreSQL's records as a result
     transactions         running statements, transactions, locks
     warehouse            settings of warehouses, their slots and queues; credits, WAREHOUSE_METERING_HISTORY
-    performance_model    speed, resume, cold cache and scale-out of warehouses; distributions of time, and a precise
-                         timer
+    performance_model    speed, resume, cold cache and scale-out of warehouses; distributions of service times
     statement_history    the record of every statement, QUERY_HISTORY; QUERY_HISTORY and AGGREGATE_QUERY_HISTORY of
                          SNOWFLAKE.ACCOUNT_USAGE
     catalog              databases, schemas, tables and views
-    container_services   jobs of Snowpark Container Services, recorded
 
     backend_pool         connections to PostgreSQL
     result               results, and the memory that they take; Snowflake's data types

@@ -17,11 +17,12 @@ from typing import Any, NamedTuple
 import orjson
 
 from loadgen.embedded import wire
+from loadgen.embedded.datadir import read_private, write_private
 from loadgen.embedded.fault_injection import FaultRules
 from loadgen.embedded.http_exchange import LINES_TYPE, HttpExchange, respond, wait_gone
-from loadgen.embedded.login import DEFAULT_WAREHOUSE, read_private, stored_name, write_private
 from loadgen.embedded.postgres_names import SNOWFLAKE_NAME_LENGTH
 from loadgen.embedded.result import is_number
+from loadgen.embedded.session import DEFAULT_WAREHOUSE, stored_name
 from loadgen.embedded.sql_errors import SqlError
 from loadgen.embedded.transactions import Executor
 from loadgen.embedded.warehouse import VirtualWarehouses, WarehouseModel

@@ -11,8 +11,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import field
 from typing import Any
 
-from loadgen.embedded import login, wire
+from loadgen.embedded import wire
 from loadgen.embedded.admin import PREFIX, Admin, RequestLog, RequestLogEntry, ServerUsage, WarehouseModels
+from loadgen.embedded.event_loop import in_thread, within
 from loadgen.embedded.fault_injection import FaultRules, InvalidFaultRule
 from loadgen.embedded.http_exchange import (
     EXPIRED,
@@ -26,11 +27,9 @@ from loadgen.embedded.http_exchange import (
     send_lines,
     struck,
 )
-from loadgen.embedded.login import Authenticator
 from loadgen.embedded.result import Charge, StatementResult, is_number
-from loadgen.embedded.session import ServerSession
+from loadgen.embedded.session import Authenticator, ServerSession, read_login_request
 from loadgen.embedded.sql_errors import SqlError, canceled
-from loadgen.embedded.threads import in_thread, within
 from loadgen.embedded.transactions import Executor, QueryRequest, RequestKey
 from loadgen.values import dataclass
 
@@ -338,7 +337,7 @@ class App:
 
     async def _login(self, exchange: HttpExchange) -> bytes:
         message = wire.parse(exchange.body)
-        wishes = login.read_login_request(message, exchange.query, self.entrance)
+        wishes = read_login_request(message, exchange.query, self.entrance)
         await self._make_room()
         session = self.executor.sessions.open(wishes.user, wishes.role, wishes.client)
         exchange.session = session

@@ -23,9 +23,9 @@ from loadgen.embedded import functions
 from loadgen.embedded.backend_pool import CONNECT_S, SEARCH_PATH
 from loadgen.embedded.catalog import INFORMATION_SCHEMA, META_DDL, CatalogDatabase, CatalogSchema, now_ms
 from loadgen.embedded.commands.objects import make_database, make_schema, new_database
-from loadgen.embedded.login import DEFAULT_WAREHOUSE, LoginRequest
 from loadgen.embedded.postgres import STATEMENT_ROLE, SUPERUSER, PostgresServer
 from loadgen.embedded.postgres_names import SNOWFLAKE_NAME_LENGTH
+from loadgen.embedded.session import DEFAULT_WAREHOUSE, LoginRequest
 from loadgen.embedded.warehouse import CONTROL_WAREHOUSE, WarehouseSettings
 from loadgen.errors import EmbeddedServerError
 

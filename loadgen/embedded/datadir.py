@@ -2,7 +2,7 @@
 
     loadgen-embedded   marks a data directory, and names its layout
     lock               flock'ed by the owner while it lives; holds its pid
-    password           of a server that checks one (loadgen.embedded.login); readable for its owner only
+    password           of a server that checks one (loadgen.embedded.session); readable for its owner only
     warehouse_models.json   slots and service times that runs have set (loadgen.embedded.admin)
     server.json        where the owner listens: written when it is ready, removed when it stops cleanly
     postgres/          the PostgreSQL cluster, owned by the account that runs it
@@ -243,6 +243,37 @@ def write_atomically(path: Path, text: str, owner: SystemUser | None = None) -> 
         if owner is not None and os.geteuid() == 0:
             os.fchown(fd, owner.uid, owner.gid)
     draft.replace(path)
+
+
+def read_private(path: Path, what: str, bytes_max: int, remedy: str) -> bytes:
+    """The first `bytes_max` bytes. Raises EmbeddedServerError, FileNotFoundError when there is none."""
+    try:
+        with open(path, "rb", opener=no_link) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+                who = f"owner {status.st_uid}, mode {status.st_mode & 0o777:04o}"
+                raise EmbeddedServerError(f"the {what} {path} is not yours alone ({who})", remedy=remedy)
+            return file.read(bytes_max)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise EmbeddedServerError(f"cannot read the {what} {path}: {error.strerror}", remedy=remedy) from error
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Readers see the old content or the new one, also after a power loss. Raises OSError."""
+    draft = path.with_name(f".{path.name}.tmp")  # the data directory has one owner: no other process writes this
+    draft.unlink(missing_ok=True)
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with open(fd, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(fd)
+        draft.replace(path)
+    except OSError:
+        draft.unlink(missing_ok=True)
+        raise
 
 
 def make_directories(path: Path) -> None:

@@ -19,13 +19,12 @@ import orjson
 from loadgen.embedded import commands, database_setup, postgres_names, sql_errors
 from loadgen.embedded.backend_pool import Backend, BackendPool, savepoint
 from loadgen.embedded.catalog import Catalog, CatalogTable
-from loadgen.embedded.login import LoginRequest
+from loadgen.embedded.event_loop import in_thread
 from loadgen.embedded.performance_model import ControlLatency
 from loadgen.embedded.result import NUMBER, Charge, ResultMemory, ResultSize, SnowflakeType, StatementResult, padded
-from loadgen.embedded.session import ServerSession, Transaction
+from loadgen.embedded.session import LoginRequest, ServerSession, Transaction
 from loadgen.embedded.sql_errors import SqlError
 from loadgen.embedded.statement_history import StatementRecord
-from loadgen.embedded.threads import in_thread
 from loadgen.embedded.transactions import (
     Executor,
     LockMonitor,
@@ -34,10 +33,9 @@ from loadgen.embedded.transactions import (
     TableLocks,
     Transactions,
 )
-from loadgen.embedded.translate import dialect, planner
+from loadgen.embedded.translate import parser, planner
+from loadgen.embedded.translate.parser import PlanningThread, check_command, split_compound_tokens
 from loadgen.embedded.translate.planner import Planner, StatementPlan, describe, rowtype
-from loadgen.embedded.translate.statement_limits import PlanningThread, check_command
-from loadgen.embedded.translate.token_reader import split_compound_tokens
 from loadgen.embedded.warehouse import (
     QueuedTooLong,
     VirtualWarehouse,
@@ -155,7 +153,7 @@ class Engine(Executor):
             return self.backends.disk_full() or found
         if found.errno == sql_errors.INVALID_IDENTIFIER and "invalid identifier" in found.message:
             name = postgres_names.full(found.message.rsplit("'", 2)[1])
-            found = sql_errors.invalid_identifier(name, *dialect.position(running.request.text, name))
+            found = sql_errors.invalid_identifier(name, *parser.position(running.request.text, name))
         return found
 
     def _limit_s(self, running: RunningStatement) -> float:
@@ -168,12 +166,12 @@ class Engine(Executor):
         types, arrays = planner.signature(request.bindings)
         if request.describe_only and not types:
             # Binds come later: text fits everywhere.
-            tokens = await self.planning.run(request.text, lambda: dialect.tokens_of(request.text))
-            types = ("TEXT",) * len(dialect.placeholders(tokens))
+            tokens = await self.planning.run(request.text, lambda: parser.tokens_of(request.text))
+            types = ("TEXT",) * len(parser.placeholders(tokens))
         key = (request.text, session.database, session.schema, types, arrays)
         plan = self.planner.cached(key)
         if plan is None:
-            tokens = await self.planning.run(request.text, lambda: dialect.tokens_of(request.text))
+            tokens = await self.planning.run(request.text, lambda: parser.tokens_of(request.text))
             command = commands.find(tokens)
             if command is not None:
                 check_command(tokens)

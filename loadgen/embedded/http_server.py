@@ -23,21 +23,23 @@ from loadgen.embedded.admin import ServerUsage, WarehouseModels
 from loadgen.embedded.app import App
 from loadgen.embedded.backend_pool import Backend, BackendPool
 from loadgen.embedded.catalog import Catalog
-from loadgen.embedded.container_services import ContainerServices
+from loadgen.embedded.commands.services import ContainerServices
 from loadgen.embedded.datadir import PASSWORD_FILE, DataDir, ListenAddress
 from loadgen.embedded.engine import Engine
+from loadgen.embedded.event_loop import WakeupTimer
 from loadgen.embedded.http_exchange import Protocol, cut_off_slow_requests
-from loadgen.embedded.login import (
-    DEFAULT_WAREHOUSE,
-    Authenticator,
-    LoginRequest,
-    load_or_create_password,
-)
-from loadgen.embedded.performance_model import ControlLatency, WakeupTimer
+from loadgen.embedded.performance_model import ControlLatency
 from loadgen.embedded.postgres import STATEMENT_ROLE, PostgresServer
 from loadgen.embedded.result import NUMBER, StatementResult, table
 from loadgen.embedded.server import Ready, ServerOptions
-from loadgen.embedded.session import ServerSession, ServerSessions
+from loadgen.embedded.session import (
+    DEFAULT_WAREHOUSE,
+    Authenticator,
+    LoginRequest,
+    ServerSession,
+    ServerSessions,
+    load_or_create_password,
+)
 from loadgen.embedded.statement_history import StatementHistory, StatementRecord
 from loadgen.embedded.transactions import Executor, QueryRequest
 from loadgen.embedded.warehouse import QueuedTooLong, VirtualWarehouses, WarehouseModel, WarehouseSettings

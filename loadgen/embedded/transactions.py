@@ -6,21 +6,22 @@ import asyncio
 import time
 import zlib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
 from loadgen.embedded import sql_errors
 from loadgen.embedded.backend_pool import Backend, BackendPool
 from loadgen.embedded.catalog import CatalogTable
-from loadgen.embedded.container_services import ContainerServices
-from loadgen.embedded.login import LoginRequest
 from loadgen.embedded.result import ResultCache, StatementResult
-from loadgen.embedded.session import ServerSession, ServerSessions, Transaction, Value, checked
+from loadgen.embedded.session import LoginRequest, ServerSession, ServerSessions, Transaction, Value, checked
 from loadgen.embedded.sql_errors import SqlError, lock_timed_out, too_many_lock_waiters, too_many_waiters
 from loadgen.embedded.statement_history import StatementHistory, StatementRecord
 from loadgen.embedded.warehouse import VirtualWarehouses, WarehouseSlot
 from loadgen.values import dataclass
+
+if TYPE_CHECKING:
+    from loadgen.embedded.commands.services import ContainerServices
 
 
 @dataclass(frozen=True, slots=True)

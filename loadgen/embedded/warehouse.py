@@ -30,7 +30,8 @@ from dataclasses import field, replace
 from functools import partial
 from typing import Any, Self
 
-from loadgen.embedded.performance_model import SIZES, PerformanceModel, ServiceTimeSampler, Sleeper
+from loadgen.embedded.event_loop import Sleeper
+from loadgen.embedded.performance_model import SIZES, PerformanceModel, ServiceTimeSampler
 from loadgen.service_time import ServiceTimeSpec, parse_service_time
 from loadgen.values import dataclass
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import orjson
 
+from loadgen.embedded.event_loop import in_thread
 from loadgen.embedded.result import StatementResult
 from loadgen.embedded.session import PARAMETERS, ServerSession
 from loadgen.embedded.sql_errors import SqlError
-from loadgen.embedded.threads import in_thread
 
 BODY_BYTES_MAX = 64 * 1024 * 1024  # of a request with a session, plain and inflated
 LOGIN_BODY_BYTES_MAX = 64 * 1024  # of a request without one

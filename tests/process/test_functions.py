@@ -18,7 +18,7 @@ from loadgen.embedded.functions import FUNCTIONS, normal_unit, script
 from loadgen.embedded.functions.function import AGGREGATES, WINDOWS, Argument
 from loadgen.embedded.functions.scalars import SCALARS
 from loadgen.embedded.postgres import SUPERUSER, PostgresServer
-from loadgen.embedded.translate import dialect
+from loadgen.embedded.translate import parser
 from loadgen.embedded.translate.emitter import BindTypes, Emitter
 from tests.processes import reachable_directory
 
@@ -65,7 +65,7 @@ def query(expression: str) -> str:
     """The query that answers with text, as Snowflake writes it."""
     if expression.startswith("pg: "):
         return f"SELECT sf.cast_text({expression.removeprefix('pg: ')})"
-    tree = dialect.parse_expression(expression)
+    tree = parser.parse_expression(expression)
     aggregates = {name for name, function in FUNCTIONS.items() if function.kind == "aggregate"}
     called = {str(node.this).upper() for node in tree.find_all(exp.Anonymous)}
     text = f"SELECT sf.cast_text({emit(tree)})"
@@ -130,7 +130,7 @@ def test_every_function_has_a_row():
     called: set[str] = set()
     for row in read_rows():
         if not row.expression.startswith("pg: "):
-            tree = dialect.parse_expression(row.expression)
+            tree = parser.parse_expression(row.expression)
             called |= {str(node.this).upper() for node in tree.find_all(exp.Anonymous)}
             called |= {"POSITION"} if tree.find(exp.StrPosition) else set()
 

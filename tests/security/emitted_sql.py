@@ -10,7 +10,7 @@ from loadgen.embedded import postgres_names
 from loadgen.embedded.catalog import Catalog, CatalogColumn, CatalogDatabase, CatalogSchema, CatalogTable
 from loadgen.embedded.functions import FUNCTIONS, SqlFunction
 from loadgen.embedded.result import declared
-from loadgen.embedded.translate import dialect
+from loadgen.embedded.translate import parser
 from loadgen.embedded.translate.planner import Planner
 
 PLACES = 6  # literals and names that one template can hold
@@ -110,7 +110,7 @@ def planner() -> Planner:
 def emitted(planner: Planner, text: str) -> list[str]:
     """All that goes to PostgreSQL of one statement."""
     binds = ("TEXT",) * 2 if "?" in text else ()
-    plan = planner.plan(text, dialect.tokens_of(text), "D", "S", binds, False)
+    plan = planner.plan(text, parser.tokens_of(text), "D", "S", binds, False)
     arguments = [sql for demand in plan.demands for sql in demand.arguments.values()]
     return [plan.sql, *([plan.describing_sql] if plan.describing_sql else []), *(f"SELECT {sql}" for sql in arguments)]
 

@@ -15,7 +15,7 @@ from sqlglot import exp
 from sqlglot.dialects.snowflake import Snowflake
 
 from loadgen.embedded.functions import FUNCTIONS
-from loadgen.embedded.translate import dialect
+from loadgen.embedded.translate import parser
 from tests import SCENARIO_EXAMPLES
 from tests.processes import ROOT
 from tests.security.emitted_sql import CALLS, CLAUSES, filled
@@ -236,7 +236,7 @@ def _small(tree: exp.Expr) -> bool:
 
 def _parsed(text: str) -> exp.Expr | None:
     try:
-        return dialect.parse(text, dialect.tokens_of(text))
+        return parser.parse(text, parser.tokens_of(text))
     except Exception:  # refused, or a defect that the run itself will find
         return None
 

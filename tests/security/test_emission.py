@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from loadgen.embedded import postgres_names
 from loadgen.embedded.functions import FUNCTIONS, normal_unit
 from loadgen.embedded.sql_errors import SqlError
-from loadgen.embedded.translate import dialect
+from loadgen.embedded.translate import parser
 from loadgen.embedded.translate.emitter import Emitter, part_names
 from tests.security.emitted_sql import (
     CALLS,
@@ -116,7 +116,7 @@ def test_every_node_and_every_part_of_a_query_stands_in_a_statement():
     seen: set[tuple[str, str]] = set()
     for template in CLAUSES + CALLS:
         text = filled(template, LITERALS, IDENTIFIERS)
-        for node in dialect.parse(text, dialect.tokens_of(text)).walk():
+        for node in parser.parse(text, parser.tokens_of(text)).walk():
             seen |= {(type(node).__name__, part) for part in ("", *part_names(node))}
 
     wanted = {(kind.__name__, "") for kind in Emitter.HANDLERS}

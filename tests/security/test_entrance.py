@@ -20,8 +20,7 @@ from loadgen.embedded import wire as protocol
 from loadgen.embedded.app import GONE_GRACE_S, TOO_MANY_SESSIONS, App
 from loadgen.embedded.client import embedded_server
 from loadgen.embedded.datadir import DATA_DIR_VARIABLE, PASSWORD_FILE
-from loadgen.embedded.login import Authenticator, load_or_create_password
-from loadgen.embedded.session import ServerSessions
+from loadgen.embedded.session import Authenticator, ServerSessions, load_or_create_password
 from loadgen.embedded.sql_errors import SqlError
 from loadgen.errors import EmbeddedServerError
 from loadgen.log import Secret

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from loadgen.embedded.admin import MODELS_FILE, WarehouseModels
-from loadgen.embedded.performance_model import WakeupTimer
+from loadgen.embedded.event_loop import WakeupTimer
 from loadgen.embedded.warehouse import VirtualWarehouses, WarehouseModel
 from loadgen.errors import EmbeddedServerError
 from tests.process.served import refused, serving

@@ -15,14 +15,14 @@ from loadgen.embedded import result as results
 from loadgen.embedded.catalog import Catalog
 from loadgen.embedded.server import RECURSION_MAX
 from loadgen.embedded.sql_errors import SqlError
-from loadgen.embedded.translate import dialect, statement_limits
+from loadgen.embedded.translate import parser
 from loadgen.embedded.translate.planner import Planner
 from tests.embedded_server import EmbeddedServer
 from tests.process.served import Refused, Wire, serving
 from tests.processes import reachable_directory, wait_until
 
 FEW_TOKENS = 9_000
-DEEP = statement_limits.NESTING_MAX + 1
+DEEP = parser.NESTING_MAX + 1
 NESTED = {
     "parentheses": "SELECT " + "(" * DEEP + "1" + ")" * DEEP,
     "brackets": "SELECT " + "[" * DEEP + "1" + "]" * DEEP,
@@ -30,13 +30,13 @@ NESTED = {
     "calls": "SELECT " + "ABS(" * DEEP + "1" + ")" * DEEP,
 }
 TOO_MANY = {
-    "joins": "SELECT 1 FROM T" + " JOIN T ON 1 = 1" * (statement_limits.JOINS_MAX + 1),
+    "joins": "SELECT 1 FROM T" + " JOIN T ON 1 = 1" * (parser.JOINS_MAX + 1),
     "common table expressions": "WITH A0 AS (SELECT 1 X)"
-    + "".join(f", A{n} AS (SELECT X FROM A{n - 1})" for n in range(1, statement_limits.SUBQUERIES_MAX + 1))
-    + f" SELECT X FROM A{statement_limits.SUBQUERIES_MAX}",
-    "select items": "SELECT 1" + ", 1" * statement_limits.SELECT_ITEMS_MAX,
-    "select items after a word in quotes": """SELECT 'FROM', "LIMIT" """ + ", 1" * statement_limits.SELECT_ITEMS_MAX,
-    "inner select items": "SELECT * FROM (SELECT 1" + ", 1" * statement_limits.SELECT_ITEMS_MAX + ") T",
+    + "".join(f", A{n} AS (SELECT X FROM A{n - 1})" for n in range(1, parser.SUBQUERIES_MAX + 1))
+    + f" SELECT X FROM A{parser.SUBQUERIES_MAX}",
+    "select items": "SELECT 1" + ", 1" * parser.SELECT_ITEMS_MAX,
+    "select items after a word in quotes": """SELECT 'FROM', "LIMIT" """ + ", 1" * parser.SELECT_ITEMS_MAX,
+    "inner select items": "SELECT * FROM (SELECT 1" + ", 1" * parser.SELECT_ITEMS_MAX + ") T",
     "tokens": "SELECT 1 WHERE 1 IN (1" + ",1" * FEW_TOKENS + ")",
 }
 
@@ -51,23 +51,23 @@ def deep() -> Iterator[None]:
 
 
 def plan(text: str) -> Any:
-    return Planner(Catalog()).plan(text, dialect.tokens_of(text), None, None, (), False)
+    return Planner(Catalog()).plan(text, parser.tokens_of(text), None, None, (), False)
 
 
 @pytest.mark.parametrize("name", NESTED)
 def test_deep_nesting_is_refused_before_it_is_parsed(name):
     with pytest.raises(SqlError, match="nested too deeply") as caught:
-        dialect.tokens_of(NESTED[name])
+        parser.tokens_of(NESTED[name])
 
     assert caught.value.errno == 1005
 
 
 @pytest.mark.parametrize("name", TOO_MANY)
 def test_too_many_parts_are_refused_before_they_are_parsed(name, monkeypatch):
-    monkeypatch.setattr(statement_limits, "TOKENS_MAX", FEW_TOKENS)
+    monkeypatch.setattr(parser, "TOKENS_MAX", FEW_TOKENS)
 
     with pytest.raises(SqlError, match=r"too complex: .* more than") as caught:
-        dialect.tokens_of(TOO_MANY[name])
+        parser.tokens_of(TOO_MANY[name])
 
     assert caught.value.errno == 1005
 
@@ -95,13 +95,13 @@ def test_a_chain_of_common_table_expressions_is_refused_through_views_too(server
 
 
 def test_what_is_within_the_limits_is_planned(deep):
-    inside = statement_limits.NESTING_MAX - 1
+    inside = parser.NESTING_MAX - 1
 
     assert plan("SELECT " + "(" * inside + "1" + ")" * inside).kind == "SELECT"
-    assert plan("SELECT 1" + ", 1" * (statement_limits.SELECT_ITEMS_MAX - 1)).kind == "SELECT"
-    joins = "".join(f" JOIN (SELECT 1 AS A) T{n} ON T.A = T{n}.A" for n in range(statement_limits.JOINS_MAX))
+    assert plan("SELECT 1" + ", 1" * (parser.SELECT_ITEMS_MAX - 1)).kind == "SELECT"
+    joins = "".join(f" JOIN (SELECT 1 AS A) T{n} ON T.A = T{n}.A" for n in range(parser.JOINS_MAX))
     assert plan(f"SELECT 1 FROM (SELECT 1 AS A) T{joins}").kind == "SELECT"
-    last = statement_limits.SUBQUERIES_MAX - 1
+    last = parser.SUBQUERIES_MAX - 1
     chain = "".join(f", A{n} AS (SELECT X FROM A{n - 1})" for n in range(1, last + 1))
     assert plan(f"WITH A0 AS (SELECT 1 X){chain} SELECT X FROM A{last}").kind == "SELECT"
 
@@ -139,19 +139,19 @@ def make_views(cursor: Any) -> None:
 def test_names_of_nested_queries_do_not_cost_cubic_time(deep):
     """Counted in steps of sqlglot's generator, not in time."""
     written: list[int] = []
-    generate = dialect._dialect.generate
+    generate = parser._dialect.generate
 
-    class Counting(type(dialect._dialect)):  # type: ignore[misc]
+    class Counting(type(parser._dialect)):  # type: ignore[misc]
         def generate(self, expression: Any, *args: Any, **kwargs: Any) -> str:
             written.append(sum(1 for _ in expression.walk()))
             return str(generate(expression, *args, **kwargs))
 
     depth = 90
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dialect, "_dialect", Counting())
+        patch.setattr(parser, "_dialect", Counting())
         plan("SELECT " + "(SELECT " * depth + "1" + ")" * depth)
 
-    assert max(written) <= dialect.SHOWN_NODES_MAX
+    assert max(written) <= parser.SHOWN_NODES_MAX
 
 
 def test_a_long_list_of_rows_is_inserted(cursor):
@@ -165,14 +165,14 @@ def test_a_long_list_of_rows_is_inserted(cursor):
 
 
 def test_a_long_statement_that_is_wrong_is_refused_with_the_usual_error(cursor):
-    long = "1, " * statement_limits.INLINE_CHARACTERS
+    long = "1, " * parser.INLINE_CHARACTERS
 
     with pytest.raises(Exception, match="syntax error"):
         cursor.execute(f"SELECT 1 WHERE 1 IN ({long} 1")
 
 
 def test_a_command_of_too_many_tokens_is_refused(cursor):
-    columns = ", ".join(f"C{number} NUMBER" for number in range(statement_limits.COMMAND_TOKENS_MAX // 2))
+    columns = ", ".join(f"C{number} NUMBER" for number in range(parser.COMMAND_TOKENS_MAX // 2))
 
     with pytest.raises(Exception, match="too complex"):
         cursor.execute(f"CREATE TABLE WIDE ({columns})")

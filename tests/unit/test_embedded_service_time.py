@@ -7,8 +7,9 @@ import time
 import numpy as np
 import pytest
 
-from loadgen.embedded import performance_model
-from loadgen.embedded.performance_model import ServiceTimeSampler, WakeupTimer
+from loadgen.embedded import event_loop
+from loadgen.embedded.event_loop import WakeupTimer
+from loadgen.embedded.performance_model import ServiceTimeSampler
 from loadgen.service_time import ServiceTimeSpec, parse_service_time
 from tests.processes import PATIENCE_S
 
@@ -94,7 +95,7 @@ def test_a_seed_gives_the_same_times_again_and_another_seed_others():
 @pytest.fixture(params=["kernel timer", "loop timers"])
 def any_timer(request, monkeypatch):
     if request.param == "loop timers":
-        monkeypatch.setattr(performance_model._KernelTimer, "open", classmethod(lambda _: None))
+        monkeypatch.setattr(event_loop._KernelTimer, "open", classmethod(lambda _: None))
 
 
 @pytest.mark.usefixtures("any_timer")

@@ -15,10 +15,10 @@ from loadgen.embedded.commands.show import like
 from loadgen.embedded.result import NUMBER, TEXT, declared, described, seconds_text, shortener
 from loadgen.embedded.session import checked
 from loadgen.embedded.sql_errors import SqlError
-from loadgen.embedded.translate import dialect, planner
+from loadgen.embedded.translate import parser, planner
 from loadgen.embedded.translate.emitter import BindTypes
+from loadgen.embedded.translate.parser import TokenReader, split_compound_tokens
 from loadgen.embedded.translate.planner import Planner, StatementPlan
-from loadgen.embedded.translate.token_reader import TokenReader, split_compound_tokens
 
 
 def catalog() -> Catalog:
@@ -33,7 +33,7 @@ def catalog() -> Catalog:
 
 
 def plan(text: str, *types: str, arrays: bool = False) -> StatementPlan:
-    return Planner(catalog()).plan(text, dialect.tokens_of(text), "DB", "S", types, arrays)
+    return Planner(catalog()).plan(text, parser.tokens_of(text), "DB", "S", types, arrays)
 
 
 def test_identifiers_are_upper_cased_and_quoted_and_tables_are_qualified():
@@ -143,12 +143,12 @@ def test_only_statements_on_hybrid_tables_alone_count_as_hybrid():
     ],
 )
 def test_unnamed_columns_are_called_by_their_text(text: str, expected: list[str]):
-    assert dialect.select_list(text, dialect.tokens_of(text)) == expected
+    assert parser.select_list(text, parser.tokens_of(text)) == expected
 
 
 def test_a_cursor_reads_words_names_and_properties():
     text = 'ALTER TABLE a."b c" ADD PRIMARY KEY (x)'
-    cursor = TokenReader(text, split_compound_tokens(text, dialect.tokens_of(text)))
+    cursor = TokenReader(text, split_compound_tokens(text, parser.tokens_of(text)))
 
     cursor.expect("ALTER", "TABLE")
 

@@ -1,9 +1,8 @@
 """Statements that are not queries: found by their first words, each answered by one function.
 
 objects      databases and schemas; DROP, TRUNCATE and COMMENT of any object; `change`, which runs DDL
-tables       CREATE TABLE, CREATE HYBRID TABLE, CREATE INDEX
-definition   columns, keys and indexes of a table; CREATE VIEW
-alter        ALTER TABLE, DROP INDEX
+tables       CREATE TABLE, CREATE HYBRID TABLE, with columns, keys and indexes; CREATE VIEW
+alter        ALTER TABLE, CREATE INDEX, DROP INDEX
 warehouses   CREATE, ALTER and DROP WAREHOUSE
 services     jobs of Snowpark Container Services
 show         SHOW and DESCRIBE
@@ -20,7 +19,7 @@ from sqlglot.tokenizer_core import Token
 
 from loadgen.embedded.result import StatementResult, status
 from loadgen.embedded.sql_errors import syntax_error, unsupported
-from loadgen.embedded.translate.token_reader import TokenReader, word_of
+from loadgen.embedded.translate.parser import TokenReader, word_of
 from loadgen.values import dataclass
 
 if TYPE_CHECKING:
@@ -124,7 +123,6 @@ def _is_service_call(tokens: list[Token]) -> bool:
 
 from loadgen.embedded.commands import (  # noqa: E402  (they register their commands)
     alter,
-    definition,
     objects,
     services,
     show,
@@ -135,6 +133,6 @@ from loadgen.embedded.commands import (  # noqa: E402  (they register their comm
 from loadgen.embedded.commands.system import context_value, demanded  # noqa: E402
 
 __all__ = [
-    "Command", "CommandCall", "alter", "command", "context_value", "definition", "demanded", "find", "objects",
+    "Command", "CommandCall", "alter", "command", "context_value", "demanded", "find", "objects",
     "services", "show", "system", "tables", "warehouses",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""ALTER TABLE, DROP INDEX."""
+"""ALTER TABLE, CREATE INDEX, DROP INDEX."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from loadgen.embedded import catalog as store
 from loadgen.embedded import postgres_names, sql_errors
 from loadgen.embedded.catalog import CatalogColumn, CatalogKey, CatalogTable
 from loadgen.embedded.commands import CommandCall, command
-from loadgen.embedded.commands.definition import TableDraft, column_definition, read_type
-from loadgen.embedded.commands.objects import change, full_path
-from loadgen.embedded.commands.tables import make_sequence
+from loadgen.embedded.commands.objects import change, full_path, head
+from loadgen.embedded.commands.tables import TableDraft, column_definition, make_index, make_sequence, read_type
 from loadgen.embedded.result import StatementResult, status
-from loadgen.embedded.translate.token_reader import TokenReader
+from loadgen.embedded.translate.parser import TokenReader
 
 Step = Callable[[CatalogTable, asyncpg.Connection], Any]
 SUCCESS = "Statement executed successfully."
@@ -242,6 +241,39 @@ def _nullability(name: str, nullable: bool) -> Step:
         return _replaced(table, name, replace(column, nullable=nullable))
 
     return change_column
+
+
+@command("CREATE_INDEX", "CREATE INDEX")
+async def create_index(call: CommandCall) -> StatementResult:
+    cursor = call.cursor(2)
+    absent, _ = head(cursor)
+    name = cursor.name()
+    cursor.expect("ON")
+    path = full_path(call, cursor.path(), "CREATE INDEX")
+    columns = cursor.names()
+    include = cursor.names() if cursor.accept("INCLUDE") else ()
+    cursor.end()
+    catalog = call.engine.catalog
+    index = CatalogKey(name=name, columns=columns, include=include)
+
+    async def work(backend: Any) -> Any:
+        table = catalog.table(*path, ".".join(postgres_names.shown(part) for part in path))
+        if not table.hybrid:
+            raise sql_errors.unsupported("CREATE INDEX on a table that is not hybrid")
+        if any(existing.name == name for existing in table.indexes):
+            if absent:
+                return lambda: None
+            raise sql_errors.already_exists(postgres_names.shown(name))
+        for column in (*columns, *include):
+            if table.column(column) is None:
+                raise sql_errors.invalid_identifier(postgres_names.shown(column))
+        changed = replace(table, indexes=(*table.indexes, index))
+        await make_index(backend.connection, table, index)
+        await store.store_table(backend.connection, changed)
+        return lambda: catalog.schema(path[0], path[1]).tables.__setitem__(table.name, changed)
+
+    await change(call, work)
+    return status(f"Index {postgres_names.shown(name)} successfully created.")
 
 
 @command("DROP", "DROP INDEX")

@@ -16,8 +16,8 @@ from loadgen.embedded.backend_pool import Backend
 from loadgen.embedded.catalog import INFORMATION_SCHEMA, CatalogDatabase, CatalogSchema, now_ms
 from loadgen.embedded.commands import CommandCall, command
 from loadgen.embedded.result import StatementResult, status
-from loadgen.embedded.translate import dialect
-from loadgen.embedded.translate.token_reader import TokenReader
+from loadgen.embedded.translate import parser
+from loadgen.embedded.translate.parser import TokenReader
 
 LOCK_WAIT_S = 60.0
 LOCK_RETRY_S = 0.03
@@ -311,7 +311,7 @@ async def truncate(call: CommandCall) -> StatementResult:
         return status("Statement executed successfully.")
     if call.session.transaction is not None or not call.session.autocommit:
         text = "DELETE FROM " + ".".join('"' + part.replace('"', '""') + '"' for part in table.path)
-        plan = call.engine.planner.plan(text, dialect.tokens_of(text), None, None, (), False)
+        plan = call.engine.planner.plan(text, parser.tokens_of(text), None, None, (), False)
         await call.engine.run_plan(plan, call.running)
         return status("Statement executed successfully.")
 

@@ -14,7 +14,7 @@ from loadgen.embedded.commands.objects import full_path
 from loadgen.embedded.result import StatementResult, table, text_of
 from loadgen.embedded.result import columns as columns_of
 from loadgen.embedded.session import PARAMETERS
-from loadgen.embedded.translate.token_reader import TokenReader, word_of
+from loadgen.embedded.translate.parser import TokenReader, word_of
 from loadgen.values import dataclass
 
 # --- LIKE patterns matched by the server itself, in time bounded by the lengths of pattern and name ------------------

@@ -20,10 +20,10 @@ from loadgen.embedded.result import TEXT, UNCOUNTED_BYTES, StatementResult, is_n
 from loadgen.embedded.session import DEFAULTS, PARAMETERS, ServerSession, checked
 from loadgen.embedded.statement_history import ACCOUNT_USAGE, COLUMNS, RESULT_LIMIT_DEFAULT, usage_rows
 from loadgen.embedded.transactions import RunningStatement
-from loadgen.embedded.translate import dialect, planner
+from loadgen.embedded.translate import parser, planner
 from loadgen.embedded.translate.emitter import BindTypes, Emitter, ServerTableFunction
+from loadgen.embedded.translate.parser import TokenReader, word_of
 from loadgen.embedded.translate.sources import METERING_FUNCTION
-from loadgen.embedded.translate.token_reader import TokenReader, word_of
 from loadgen.embedded.warehouse import HOUR_MS, WarehouseSlot
 
 if TYPE_CHECKING:
@@ -168,12 +168,12 @@ def _instant(milliseconds: float) -> str:
 @command("SELECT", "SELECT SYSTEM$")
 async def system(call: CommandCall) -> StatementResult:
     """SELECT SYSTEM$NAME(arguments), alone in its statement."""
-    tree = dialect.parse(call.request.text, dialect.tokens_of(call.request.text))
+    tree = parser.parse(call.request.text, parser.tokens_of(call.request.text))
     item = tree.expressions[0] if isinstance(tree, exp.Select) and len(tree.expressions) == 1 else None
     node = item.this if isinstance(item, exp.Alias) else item
     if not isinstance(node, exp.Anonymous) or any(tree.args.get(part) for part in ("from_", "where", "with_")):
         raise sql_errors.unsupported("SYSTEM$ function inside a larger query")
-    column = dialect.identifier(item.args["alias"]) if isinstance(item, exp.Alias) else dialect.shown(node)
+    column = parser.identifier(item.args["alias"]) if isinstance(item, exp.Alias) else parser.shown(node)
     arguments = await _arguments(call, node)
     value = await _answer(call, str(node.this).upper(), arguments)
     return table([(column, TEXT)], [[value]], SELECT_TYPE)
@@ -183,7 +183,7 @@ async def _arguments(call: CommandCall, node: Any) -> list[str | None]:
     if not node.expressions:
         return []
     types, arrays = planner.signature(call.request.bindings)
-    binds = BindTypes(types, dialect.placeholders(call.tokens), arrays)
+    binds = BindTypes(types, parser.placeholders(call.tokens), arrays)
     emitter = Emitter(call.engine.catalog, call.session.database, call.session.schema, binds)
     texts = [f"({emitter.emit(argument)})::text" for argument in node.expressions]
     values = [

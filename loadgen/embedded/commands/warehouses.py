@@ -11,7 +11,7 @@ from loadgen.embedded.commands import CommandCall, command
 from loadgen.embedded.commands.objects import change
 from loadgen.embedded.result import StatementResult, status
 from loadgen.embedded.session import checked
-from loadgen.embedded.translate.token_reader import TokenReader
+from loadgen.embedded.translate.parser import TokenReader
 from loadgen.embedded.warehouse import VirtualWarehouse, WarehouseSettings, size_name
 
 _BOOLEANS = {

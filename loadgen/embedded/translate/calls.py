@@ -15,9 +15,16 @@ from loadgen.embedded.functions import FUNCTIONS, SqlFunction, normal_unit
 from loadgen.embedded.functions.function import Argument, Order
 from loadgen.embedded.result import POSTGRES_TYPES, SnowflakeType, declared
 from loadgen.embedded.sql_errors import compilation, syntax_error, unknown_function, unsupported, wrong_arity
-from loadgen.embedded.translate import dialect
-from loadgen.embedded.translate.emitter import CAST_NAMES, CONTEXT_FUNCTIONS, Emitter, handles
-from loadgen.embedded.translate.operators import is_float, order_item, whole_number
+from loadgen.embedded.translate import parser
+from loadgen.embedded.translate.emitter import (
+    CAST_NAMES,
+    CONTEXT_FUNCTIONS,
+    Emitter,
+    handles,
+    is_float,
+    order_item,
+    whole_number,
+)
 
 SEQUENCES = frozenset({"SEQ1", "SEQ2", "SEQ4", "SEQ8"})
 
@@ -32,7 +39,7 @@ def type_of(node: exp.DataType) -> SnowflakeType:
     plain = all(isinstance(part, exp.DataTypeParam) and part.this.is_int for part in node.expressions)
     arguments = [int(str(part.this.this)) for part in node.expressions] if plain else []
     if not plain or (node.args.get("nested") and node.expressions):
-        raise unsupported(f"data type {dialect.shown(node)}")
+        raise unsupported(f"data type {parser.shown(node)}")
     return declared(_TYPE_NAMES.get(name, name), arguments)
 
 
@@ -145,7 +152,7 @@ def call_of(self: Emitter, node: exp.Anonymous, *, order_by: Order = (), over: s
             if listed and isinstance(listed[0], exp.Tuple):
                 listed = listed[0].expressions
             if not listed:
-                raise syntax_error(*dialect.position(self.text, ")"), ")")
+                raise syntax_error(*parser.position(self.text, ")"), ")")
             arguments += [argument_of(self, item) for item in listed]
         elif isinstance(argument, exp.Kwarg | exp.Lambda):
             raise unsupported("named argument")
@@ -199,12 +206,12 @@ def known(name: str) -> SqlFunction:
 def check_arity(function: SqlFunction, node: exp.Anonymous) -> None:
     count = len(node.expressions)
     if count < function.least or (function.most is not None and count > function.most):
-        raise wrong_arity(dialect.shown(node), function.least, function.most, count)
+        raise wrong_arity(parser.shown(node), function.least, function.most, count)
 
 
 def unit_of(node: exp.Expr) -> str:
     plain = isinstance(node, exp.Literal | exp.Var)
-    word = str(node.this) if plain else dialect.identifier(node.this if isinstance(node, exp.Column) else node)
+    word = str(node.this) if plain else parser.identifier(node.this if isinstance(node, exp.Column) else node)
     unit = normal_unit(word)
     if unit is None:
         raise compilation(2151, "22023", f"'{word}' is not a valid date/time component.")
@@ -220,7 +227,7 @@ def _grouped(self: Emitter, node: exp.WithinGroup, over: str | None) -> str:
     if not isinstance(node.this, exp.Anonymous):
         raise unsupported("WITHIN GROUP")
     if node.expression is None:  # WITHIN GROUP ()
-        raise syntax_error(*dialect.position(self.text, ")"), ")")
+        raise syntax_error(*parser.position(self.text, ")"), ")")
     order = tuple(order_item(self, item) for item in node.expression.expressions)
     return call_of(self, node.this, order_by=order, over=over)
 
@@ -274,7 +281,7 @@ def _position(self: Emitter, node: exp.StrPosition) -> str:
 
 @handles(exp.Interval, "this", "unit")
 def _interval(self: Emitter, node: exp.Interval) -> str:
-    unit = normal_unit(dialect.identifier(node.args["unit"]) if node.args.get("unit") else "day")
+    unit = normal_unit(parser.identifier(node.args["unit"]) if node.args.get("unit") else "day")
     if unit is None or not isinstance(node.this, exp.Literal):
         raise unsupported("INTERVAL")
     return f"{postgres_names.literal(f'{node.this.this} {unit}')}::interval"

@@ -8,7 +8,7 @@ from loadgen.embedded import postgres_names
 from loadgen.embedded.catalog import CatalogTable
 from loadgen.embedded.functions import FUNCTIONS
 from loadgen.embedded.sql_errors import compilation, invalid_identifier, syntax_error, unsupported, values_clause
-from loadgen.embedded.translate import dialect
+from loadgen.embedded.translate import parser
 from loadgen.embedded.translate.emitter import Emitter, handles
 from loadgen.embedded.translate.sources import binds_source, lookup, source
 
@@ -37,7 +37,7 @@ def _column(table: CatalogTable, node: exp.Expr) -> str:
     """A column of the target, unqualified as PostgreSQL wants it in SET and column lists."""
     if not isinstance(node, exp.Column | exp.Identifier):
         raise unsupported("this target of an assignment")
-    name = dialect.identifier(node.this if isinstance(node, exp.Column) else node)
+    name = parser.identifier(node.this if isinstance(node, exp.Column) else node)
     if table.column(name) is None:
         raise invalid_identifier(postgres_names.shown(name))
     return postgres_names.quoted(name)
@@ -51,7 +51,7 @@ def _insert(self: Emitter, node: exp.Insert) -> str:
     table = target_of(self, target)
     if target.args.get("alias"):
         word = str(target.args["alias"].this.name)
-        raise syntax_error(*dialect.position(self.text, word), word)
+        raise syntax_error(*parser.position(self.text, word), word)
     if node.args.get("overwrite"):
         raise unsupported("INSERT OVERWRITE")
     columns = [_column(table, column) for column in listed]
@@ -106,7 +106,7 @@ def _default(item: exp.Expr) -> str:
     if isinstance(item, exp.Var):
         return "DEFAULT" if str(item.this).upper() == "DEFAULT" else ""
     column = isinstance(item, exp.Column) and not item.args.get("table") and not item.this.args.get("quoted")
-    return "DEFAULT" if column and dialect.identifier(item.this) == "DEFAULT" else ""
+    return "DEFAULT" if column and parser.identifier(item.this) == "DEFAULT" else ""
 
 
 def _check_value(item: exp.Expr) -> None:
@@ -119,7 +119,7 @@ def _check_value(item: exp.Expr) -> None:
             function = FUNCTIONS.get(name)
             semi = semi or name in _SEMI_STRUCTURED or (function is not None and function.kind == "aggregate")
         if semi or isinstance(node, exp.Query | exp.Window):
-            raise values_clause(dialect.shown(item))
+            raise values_clause(parser.shown(item))
 
 
 @handles(exp.Update, "this", "expressions", "from_", "where")
@@ -133,7 +133,7 @@ def _update(self: Emitter, node: exp.Update) -> str:
             raise unsupported("UPDATE SET form")
         column, default = _column(table, item.this), _default(item.expression)
         if column in values:
-            raise compilation(2025, "42S21", f"duplicate column name '{dialect.identifier(item.this.this)}'")
+            raise compilation(2025, "42S21", f"duplicate column name '{parser.identifier(item.this.this)}'")
         values[column] = default or self.emit(item.expression)
         if default or isinstance(item.expression, exp.Null | exp.Placeholder | exp.Literal):
             constants.add(column)
@@ -209,7 +209,7 @@ def _same_row(table: CatalogTable, alias: str) -> str:
 
 def _target_alias(node: exp.Table, table: CatalogTable) -> str:
     alias = node.args.get("alias")
-    return postgres_names.quoted(dialect.identifier(alias.this) if alias is not None else table.name)
+    return postgres_names.quoted(parser.identifier(alias.this) if alias is not None else table.name)
 
 
 def _where(self: Emitter, node: exp.Expr) -> str:

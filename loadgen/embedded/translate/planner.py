@@ -19,14 +19,14 @@ from loadgen.embedded.backend_pool import Backend
 from loadgen.embedded.catalog import Catalog, CatalogTable
 from loadgen.embedded.result import NUMBER, SEMI_STRUCTURED, SnowflakeType, described, shortener
 from loadgen.embedded.sql_errors import SqlError, compilation, unsupported
-from loadgen.embedded.translate import calls, dialect, dml, operators, queries
+from loadgen.embedded.translate import calls, dml, parser, queries
 from loadgen.embedded.translate.emitter import BindTypes, Emitter, ServerTableFunction
-from loadgen.embedded.translate.statement_limits import budget_of, too_deep
+from loadgen.embedded.translate.parser import budget_of, too_deep
 from loadgen.values import dataclass
 
 PLANS_MAX = 5_000
 PLAN_CHARACTERS_MAX = 100_000  # a longer one lists rows and is not repeated
-_EMITTERS = (operators, calls, queries, dml)  # importing them registers what they can emit
+_HANDLER_MODULES = (calls, queries, dml)  # importing them registers their handlers
 STATEMENT_TYPES = {"SELECT": 0x1000, "INSERT": 0x3100, "UPDATE": 0x3200, "DELETE": 0x3300, "MERGE": 0x3400}
 _KINDS: dict[type[exp.Expr], str] = {
     exp.Select: "SELECT",
@@ -103,7 +103,7 @@ class Planner:
         self, text: str, tokens: list[Token], database: str | None, schema: str | None, types: tuple[str, ...],
         arrays: bool,
     ) -> StatementPlan:  # fmt: skip
-        """Raises SqlError, also when it takes too many steps. Long texts: see statement_limits.PlanningThread."""
+        """Raises SqlError, also when it takes too many steps. Long texts: see parser.PlanningThread."""
         with budget_of(len(tokens)):
             return self._plan(text, tokens, database, schema, types, arrays)
 
@@ -111,16 +111,16 @@ class Planner:
         self, text: str, tokens: list[Token], database: str | None, schema: str | None, types: tuple[str, ...],
         arrays: bool,
     ) -> StatementPlan:  # fmt: skip
-        tree = dialect.parse(text, tokens)
+        tree = parser.parse(text, tokens)
         kind = _KINDS.get(type(tree))
         if kind is None:
             raise unsupported(type(tree).__name__.upper())
-        binds = BindTypes(types, dialect.placeholders(tokens), arrays)
+        binds = BindTypes(types, parser.placeholders(tokens), arrays)
         if arrays and kind != "INSERT":
             raise compilation(2, "0A000", "Unsupported feature 'array bind outside INSERT'.")
         emitter = Emitter(self._catalog, database, schema, binds, strict=self._strict)
         emitter.text = text
-        emitter.result_names = dialect.select_list(text, tokens)
+        emitter.result_names = parser.select_list(text, tokens)
         describing = ""
         try:
             sql = emitter.emit(tree)

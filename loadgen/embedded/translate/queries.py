@@ -10,9 +10,8 @@ from sqlglot import exp
 from loadgen.embedded import postgres_names
 from loadgen.embedded.functions import FUNCTIONS
 from loadgen.embedded.sql_errors import compilation, syntax_error, unsupported
-from loadgen.embedded.translate import dialect
-from loadgen.embedded.translate.emitter import Emitter, NameScope, handles
-from loadgen.embedded.translate.operators import SCALE_MAX, scale_of, whole_number
+from loadgen.embedded.translate import parser
+from loadgen.embedded.translate.emitter import SCALE_MAX, Emitter, NameScope, handles, scale_of, whole_number
 from loadgen.embedded.translate.sources import from_clause, lookup
 
 _QUERY_PARTS = ("with_", "order", "limit", "offset")
@@ -53,11 +52,11 @@ def _select_body(self: Emitter, node: exp.Select) -> str:
     if distinct is not None and distinct.args.get("on"):
         raise unsupported("DISTINCT ON")
     if not node.expressions:
-        raise syntax_error(*dialect.position(self.text, "FROM"), "FROM")
+        raise syntax_error(*parser.position(self.text, "FROM"), "FROM")
     outermost = len(self.scopes) == 2
     texts, self.result_names = self.result_names, []
     if len(texts) != len(node.expressions):
-        texts = [dialect.shown(item) for item in node.expressions]
+        texts = [parser.shown(item) for item in node.expressions]
     projections = []
     for position, item in enumerate(node.expressions):
         self.scope.aliases = _earlier(aliases, node.expressions[:position])
@@ -87,7 +86,7 @@ def _select_body(self: Emitter, node: exp.Select) -> str:
 
 def _earlier(aliases: dict[str, exp.Expr], items: list[exp.Expr]) -> dict[str, exp.Expr]:
     """The aliases that a projection may use: those defined to its left."""
-    seen = {dialect.identifier(item.args["alias"]) for item in items if isinstance(item, exp.Alias)}
+    seen = {parser.identifier(item.args["alias"]) for item in items if isinstance(item, exp.Alias)}
     return {name: value for name, value in aliases.items() if name in seen}
 
 
@@ -97,7 +96,7 @@ def _aliases(self: Emitter, node: exp.Select) -> dict[str, exp.Expr]:
     if columns is None:
         return {}
     named = [item for item in node.expressions if isinstance(item, exp.Alias)]
-    pairs = {dialect.identifier(item.args["alias"]): item.this for item in named}
+    pairs = {parser.identifier(item.args["alias"]): item.this for item in named}
     return {name: exp.Paren(this=value.copy()) for name, value in pairs.items() if name not in columns}
 
 
@@ -111,7 +110,7 @@ def _known_columns(self: Emitter, node: exp.Select) -> set[str] | None:
             inner = source.this.expressions
             if any(item.is_star for item in inner):
                 return None
-            columns |= {_result_name(item, dialect.shown(item)) for item in inner}
+            columns |= {_result_name(item, parser.shown(item)) for item in inner}
             continue
         if not isinstance(source, exp.Table) or not isinstance(source.this, exp.Identifier):
             return None
@@ -124,10 +123,10 @@ def _known_columns(self: Emitter, node: exp.Select) -> set[str] | None:
 
 def _projection(self: Emitter, item: exp.Expr, name: str) -> str:
     if isinstance(item.unalias().unnest(), exp.Tuple):
-        raise syntax_error(*dialect.position(self.text, ","), ",")
+        raise syntax_error(*parser.position(self.text, ","), ",")
     if isinstance(item, exp.Alias):
         if not name:
-            raise syntax_error(*dialect.position(self.text, "AS"), "AS")
+            raise syntax_error(*parser.position(self.text, "AS"), "AS")
         return f"{_scaled(self, item.this)} AS {postgres_names.quoted(name)}"
     if len(name.encode()) > postgres_names.POSTGRES_NAME_BYTES and not isinstance(item, exp.Column):
         return self.emit(item)  # an inner column without a usable name
@@ -155,12 +154,12 @@ def _not_null(self: Emitter, node: exp.Select) -> set[str]:
     solid = {column.name for column in table.columns if not column.nullable}
     if any(item.is_star for item in node.expressions):
         return solid
-    return {dialect.identifier(item.this) for item in node.expressions if isinstance(item, exp.Column)} & solid
+    return {parser.identifier(item.this) for item in node.expressions if isinstance(item, exp.Column)} & solid
 
 
 def _plain(self: Emitter, item: exp.Column) -> bool:
     """Whether a column's own name is its result's name (not an alias or context value put in its place)."""
-    name = "" if isinstance(item.this, exp.Star) else dialect.identifier(item.this)
+    name = "" if isinstance(item.this, exp.Star) else parser.identifier(item.this)
     return name not in self.scope.aliases
 
 
@@ -204,9 +203,9 @@ def _qualify(self: Emitter, node: exp.Select, head: str, rest: str, texts: list[
 def _result_name(item: exp.Expr, text: str) -> str:
     """The name of a result column: its alias, its own name, or the expression's text in upper case."""
     if isinstance(item, exp.Alias):
-        return dialect.identifier(item.args["alias"])
+        return parser.identifier(item.args["alias"])
     if isinstance(item, exp.Column):
-        return dialect.identifier(item.this)
+        return parser.identifier(item.this)
     return text.upper()
 
 
@@ -282,9 +281,9 @@ def _with(self: Emitter, node: exp.Expr) -> tuple[str, frozenset[str]]:
     recursive = bool(clause.args.get("recursive")) or any(_reads_itself(cte) for cte in clause.expressions)
     for cte in clause.expressions:
         if cte.args.get("materialized") is not None or not isinstance(cte.this, exp.Query):
-            raise syntax_error(*dialect.position(self.text, "AS"), "AS")
-        name = dialect.identifier(cte.args["alias"].this)
-        columns = [postgres_names.quoted(dialect.identifier(c)) for c in cte.args["alias"].args.get("columns") or []]
+            raise syntax_error(*parser.position(self.text, "AS"), "AS")
+        name = parser.identifier(cte.args["alias"].this)
+        columns = [postgres_names.quoted(parser.identifier(c)) for c in cte.args["alias"].args.get("columns") or []]
         self.scopes.append(NameScope(ctes=self.scope.ctes | seen | ({name} if recursive else set())))
         try:
             body = self.emit(cte.this)
@@ -297,9 +296,9 @@ def _with(self: Emitter, node: exp.Expr) -> tuple[str, frozenset[str]]:
 
 def _reads_itself(cte: exp.CTE) -> bool:
     """Snowflake needs no word RECURSIVE."""
-    name = dialect.identifier(cte.args["alias"].this)
+    name = parser.identifier(cte.args["alias"].this)
     return any(
-        not table.args.get("db") and dialect.identifier(table.this) == name for table in cte.this.find_all(exp.Table)
+        not table.args.get("db") and parser.identifier(table.this) == name for table in cte.this.find_all(exp.Table)
     )
 
 

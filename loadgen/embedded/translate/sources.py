@@ -18,9 +18,9 @@ from loadgen.embedded.sql_errors import (
     unsupported,
 )
 from loadgen.embedded.statement_history import ACCOUNT_USAGE, USAGE_VIEWS
-from loadgen.embedded.translate import dialect
+from loadgen.embedded.translate import parser
 from loadgen.embedded.translate.emitter import Emitter, NameScope, ServerTableFunction
-from loadgen.embedded.translate.statement_limits import subqueries_in, too_deep
+from loadgen.embedded.translate.parser import subqueries_in, too_deep
 
 # Each view is a query over the stored catalogue; {database} is the quoted name of the database asked.
 _TABLE = "FROM meta.object o WHERE o.kind = 'table' AND o.body->>'database' = {database}"
@@ -138,7 +138,7 @@ def _join(self: Emitter, join: exp.Join) -> str:
     condition = join.args.get("on")
     using = join.args.get("using")
     if using == []:  # USING ()
-        raise syntax_error(*dialect.position(self.text, ")"), ")")
+        raise syntax_error(*parser.position(self.text, ")"), ")")
     if condition is None and not using and method != "NATURAL":
         if side:
             raise compilation(2, "0A000", f"Unsupported feature '{side} JOIN without a condition'.")
@@ -146,7 +146,7 @@ def _join(self: Emitter, join: exp.Join) -> str:
     text = f"{' NATURAL' if method else ''}{f' {side}' if side else ''} JOIN {right}"
     if using:
         listed = (item.this if isinstance(item, exp.Column) else item for item in using)
-        columns = ", ".join(postgres_names.quoted(dialect.identifier(item)) for item in listed)
+        columns = ", ".join(postgres_names.quoted(parser.identifier(item)) for item in listed)
         return f"{text} USING ({columns})"
     return f"{text} ON {self.emit(condition)}" if condition is not None else text
 
@@ -168,8 +168,8 @@ def source(self: Emitter, node: exp.Expr) -> str:
 
 def _alias(node: exp.Expr, columns: tuple[str, ...] = (), default: str = "") -> str:
     alias = node.args.get("alias")
-    name = dialect.identifier(alias.this) if alias is not None and alias.this is not None else default
-    given = [dialect.identifier(column) for column in (alias.args.get("columns") or [])] if alias is not None else []
+    name = parser.identifier(alias.this) if alias is not None and alias.this is not None else default
+    given = [parser.identifier(column) for column in (alias.args.get("columns") or [])] if alias is not None else []
     wanted = (*given, *columns[len(given) :])
     text = f" AS {postgres_names.quoted(name)}" if name else ""
     return text + (f"({', '.join(postgres_names.quoted(column) for column in wanted)})" if wanted else "")
@@ -223,7 +223,7 @@ def _table(self: Emitter, node: exp.Table) -> str:
             raise unsupported({"when": "AT | BEFORE", "sample": "SAMPLE"}.get(part, part.upper()))
     if not isinstance(node.this, exp.Identifier):
         return _table_function(self, node, node.this)
-    name = dialect.identifier(node.this)
+    name = parser.identifier(node.this)
     text = ""
     if not node.args.get("db") and name in self.scope.ctes:
         text = postgres_names.quoted(name) + _alias(node)
@@ -231,7 +231,7 @@ def _table(self: Emitter, node: exp.Table) -> str:
         table = lookup(self, node)
         if table is not None:
             alias = node.args.get("alias")
-            shown = dialect.identifier(alias.this) if alias is not None and alias.this is not None else table.name
+            shown = parser.identifier(alias.this) if alias is not None and alias.this is not None else table.name
             columns = tuple(column.name for column in table.columns)
             self.scope.tables[shown] = table
             if table.kind == "VIEW":
@@ -257,17 +257,17 @@ def expanded(self: Emitter, view: CatalogTable) -> str:
     self.database, self.schema, self.text = view.database, view.schema, view.query
     self.scopes = [*outside[3], NameScope()]
     try:
-        tokens = dialect.tokens_of(view.query)
+        tokens = parser.tokens_of(view.query)
         self.budget.add_view(len(tokens), subqueries_in(tokens))
-        return self.emit(dialect.parse(view.query, tokens))
+        return self.emit(parser.parse(view.query, tokens))
     finally:
         self.database, self.schema, self.text, self.scopes = outside
 
 
 def resolve(self: Emitter, node: exp.Table) -> tuple[str, str, str]:
     """The full path of a table name, completed from the session."""
-    parts = [dialect.identifier(node.args[key]) for key in ("catalog", "db") if node.args.get(key)]
-    name = dialect.identifier(node.this)
+    parts = [parser.identifier(node.args[key]) for key in ("catalog", "db") if node.args.get(key)]
+    name = parser.identifier(node.this)
     if len(parts) == 2:
         return parts[0], parts[1], name
     if self.database is None:
@@ -281,14 +281,14 @@ def resolve(self: Emitter, node: exp.Table) -> tuple[str, str, str]:
 
 def lookup(self: Emitter, node: exp.Table) -> CatalogTable | None:
     """The catalogue's table, None for a view of INFORMATION_SCHEMA or ACCOUNT_USAGE; raises 2003 when there is none."""
-    if not node.args.get("db") and dialect.identifier(node.this) in self.scope.ctes:
+    if not node.args.get("db") and parser.identifier(node.this) in self.scope.ctes:
         return None
     database, schema, name = resolve(self, node)
     if (database, schema) == ACCOUNT_USAGE:
         return None
     if schema == INFORMATION_SCHEMA and database in self.catalog.databases:
         return None
-    shown = ".".join(postgres_names.shown(dialect.identifier(p)) for p in node.parts)
+    shown = ".".join(postgres_names.shown(parser.identifier(p)) for p in node.parts)
     if database not in self.catalog.databases:
         raise missing_object("Database", postgres_names.shown(database))
     if schema not in self.catalog.databases[database].schemas:
@@ -332,7 +332,7 @@ def _table_function(self: Emitter, node: exp.Expr, call: exp.Expr) -> str:
     path = []
     if isinstance(call, exp.Dot):
         *before, call = call.flatten()
-        path = [dialect.identifier(part) for part in before]
+        path = [parser.identifier(part) for part in before]
     if not isinstance(call, exp.Anonymous):
         raise unsupported("table function")
     name = str(call.this).upper()

@@ -87,8 +87,8 @@ def doctor(file: Path | None, connection: str | None, output: str) -> int:
 
 
 def _examined(aim: CommandTarget, server: str | None, trouble: LoadgenError | None) -> Iterator[CheckedFinding]:
+    from loadgen.doctor.check_context import DoctorSessions, DoctorTarget, KnownFacts
     from loadgen.doctor.checks import BoundedExecutor, checks, run_checks
-    from loadgen.doctor.subject import DoctorSessions, DoctorTarget, KnownFacts
 
     subject, facts = DoctorTarget(connection=aim.connection, place=aim.place, loaded=aim.loaded), KnownFacts()
     lane = BoundedExecutor(lambda: DoctorSessions(subject, facts), name="doctor")
@@ -110,9 +110,9 @@ def _lines(each: CheckedFinding, only_ascii: bool, width: int | None) -> Iterato
     from loadgen.report.run_text import TextLine, wrapped
 
     finding = each.finding
-    sign, in_ascii, colour = _SIGNS[finding.mark]
+    sign, in_ascii, colour = _SIGNS[finding.level]
     mark = in_ascii if only_ascii else sign
-    said = printable(finding.said)
+    said = printable(finding.message)
     text = f"  {mark} {each.check.name.ljust(NAME_WIDTH)}  {said}"
     yield from wrapped(TextLine(text, mark if colour else "", colour, indent=NAME_WIDTH + 6), width)
     yield from (TextLine(f"      {printable(detail)}") for detail in finding.details)
@@ -132,7 +132,7 @@ def _knows_signs() -> bool:
 
 
 def _summary(found: list[CheckedFinding]) -> str:
-    marks = [each.finding.mark for each in found]
+    marks = [each.finding.level for each in found]
     failures, warnings = marks.count("failed"), marks.count("warning")  # type: ignore[arg-type]
     if not failures and not warnings:
         return "ready"
@@ -145,8 +145,8 @@ def _as_json(found: list[CheckedFinding], code: int) -> dict[str, object]:
         {
             "section": each.check.section,
             "check": each.check.name,
-            "mark": each.finding.mark,
-            "message": each.finding.said,
+            "mark": each.finding.level,
+            "message": each.finding.message,
             "hint": each.finding.remedy,
             "details": each.finding.details,
         }

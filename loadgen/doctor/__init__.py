@@ -1,10 +1,10 @@
-"""Checks whether everything is ready for a run. It reads and judges, changes nothing, and prints nothing.
+"""Checks whether everything is ready for a run. Nothing is changed, and nothing is printed here.
 
-finding        the result of a check: a level, a sentence, a remedy
-subject        what is checked: connection, control plane, scenario; and the sessions for it
+checks         the list of all checks, and their execution: in order, each with a time limit; a check that depends on a
+               failed one is skipped
+check_context  what a check receives (connection, control plane, scenario, sessions, facts of earlier checks) and
+               returns (findings)
 offline        checks without a connection: cores, memory, open files, versions, connection parameters
-server         login, round trip, clock offset, hybrid tables; prerequisites, tables, schema version, privileges; the
-               target warehouse, and what a run on it may cost
-checks         all checks, in order; runs checks in order, in threads with a time limit; skips those that depend on a
-               failed one
+server         checks with a connection: login, round trip, clock offset, hybrid tables; tables of the control plane,
+               privileges; the target warehouse, and the worst-case cost of a run
 """

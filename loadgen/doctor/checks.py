@@ -1,4 +1,4 @@
-"""All checks, in order: each reads the facts, and the other modules judge them."""
+"""All checks in order, and their execution. The modules `offline` and `server` judge what is read here."""
 
 from __future__ import annotations
 
@@ -13,8 +13,16 @@ from loadgen.clock import Clock
 from loadgen.control.session import load_queries
 from loadgen.control.setup.installer import Prerequisites, check_prerequisites, read_schema_state
 from loadgen.doctor import offline, server
-from loadgen.doctor.finding import Finding, FindingLevel, failed, ok, skipped
-from loadgen.doctor.subject import DoctorSessions, DoctorTarget
+from loadgen.doctor.check_context import (
+    DoctorSessions,
+    DoctorTarget,
+    Finding,
+    FindingLevel,
+    WarehouseDescription,
+    failed,
+    ok,
+    skipped,
+)
 from loadgen.errors import LoadgenError
 from loadgen.log import printable, redact
 from loadgen.rules.scenario_plan import plan
@@ -24,7 +32,7 @@ from loadgen.snowflake.ident import Identifier, QualifiedName
 from loadgen.snowflake.session import RetryPolicy, StatementFailed
 from loadgen.values import dataclass
 
-# --- Checks in order: each in bounded time, and none that rests on a failed one --------------------------------------
+# --- Execution: each check has a time limit, and is skipped when a check that it needs has failed ---------------------
 
 
 class Closable(Protocol):
@@ -36,41 +44,44 @@ Result = TypeVar("Result")
 
 
 class CheckTimeout(Exception):
-    """Not done in time, and not waited for any longer."""
+    """The action did not end within the time limit."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Hand(Generic[Resources]):
-    """The thread that works at present, and what it is to do; None is the end."""
+class _Lane(Generic[Resources]):
+    """The current thread and its queue of jobs; None ends the thread."""
 
     thread: threading.Thread
     jobs: SimpleQueue[Callable[[Resources], None] | None]
 
 
 class BoundedExecutor(Generic[Resources]):
-    """`do` and `close` are called by one thread, the main one."""
+    """Executes actions in a second thread, with a time limit. One thread, the main thread, calls `do` and `close`.
+
+    After a timeout the thread is abandoned with its resources, and the next action gets a new thread.
+    """
 
     def __init__(self, make: Callable[[], Resources], *, name: str) -> None:
         self._make = make
         self._name = name
-        self._hand: _Hand[Resources] | None = None
+        self._lane: _Lane[Resources] | None = None
 
     def do(self, action: Callable[[Resources], Result], *, limit_s: float) -> Result:
-        """The action's result; raises what it raises, and TookTooLong."""
+        """The result of the action. Raises the exception of the action, or CheckTimeout."""
         done = threading.Event()
         results: list[Result] = []
         errors: list[BaseException] = []
 
-        def run(belongings: Resources) -> None:
+        def run(resources: Resources) -> None:
             try:
-                results.append(action(belongings))
-            except BaseException as error:  # handed to the thread that waits
+                results.append(action(resources))
+            except BaseException as error:  # raised again in the waiting thread
                 errors.append(error)
             finally:
                 done.set()
 
-        hand = self._hand = self._hand or self._start()
-        hand.jobs.put(run)
+        lane = self._lane = self._lane or self._start()
+        lane.jobs.put(run)
         if not done.wait(limit_s):
             self.close(limit_s=0)
             raise CheckTimeout
@@ -79,28 +90,28 @@ class BoundedExecutor(Generic[Resources]):
                 raise errors[0]
             return results[0]
         finally:
-            errors.clear()  # else error, traceback, frame and list would keep one another and the sessions alive
+            errors.clear()  # breaks the cycle of error, traceback, frame and list, which would keep the sessions alive
 
     def close(self, *, limit_s: float) -> None:
-        """Let the thread close what it owns, and wait for it so long at most. Safe to call twice."""
-        hand, self._hand = self._hand, None
-        if hand is not None:
-            hand.jobs.put(None)
-            hand.thread.join(limit_s)
+        """Let the thread close its resources, and wait at most `limit_s` for it. Safe to call twice."""
+        lane, self._lane = self._lane, None
+        if lane is not None:
+            lane.jobs.put(None)
+            lane.thread.join(limit_s)
 
-    def _start(self) -> _Hand[Resources]:
+    def _start(self) -> _Lane[Resources]:
         jobs: SimpleQueue[Callable[[Resources], None] | None] = SimpleQueue()
 
         def work() -> None:
-            belongings = self._make()
+            resources = self._make()
             while (job := jobs.get()) is not None:
-                job(belongings)
-            belongings.close()
+                job(resources)
+            resources.close()
 
-        # A daemon: the program must not wait for a driver's call that does not return.
+        # A daemon thread: the program must not wait for a driver call that does not return.
         thread = threading.Thread(target=work, name=self._name, daemon=True)
         thread.start()
-        return _Hand(thread, jobs)
+        return _Lane(thread, jobs)
 
 
 LIMIT_S = 20.0
@@ -110,7 +121,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorCheck:
-    """One check. `needs` names the checks that must have succeeded before it."""
+    """One check. `needs` names the checks that must succeed before it."""
 
     section: str
     name: str
@@ -128,23 +139,23 @@ class CheckedFinding:
 def run_checks(
     checks: Iterable[DoctorCheck], lane: BoundedExecutor[DoctorSessions], *, limit_s: float = LIMIT_S
 ) -> Iterator[CheckedFinding]:
-    """What each check found, as soon as it is known."""
-    broken: dict[str, str] = {}  # a check that failed or was skipped, and the failed one behind it
+    """Execute the checks in order. Yields each finding as soon as it is known."""
+    broken: dict[str, str] = {}  # check that failed or was skipped → the failed check that caused it
     for check in checks:
         obstacle = next((broken[name] for name in check.needs if name in broken), None)
         if obstacle is not None:
             broken[check.name] = obstacle
-            yield CheckedFinding(check=check, finding=skipped(f"not looked at, since {obstacle!r} failed"))
+            yield CheckedFinding(check=check, finding=skipped(f"skipped, because check {obstacle!r} failed"))
             continue
         for finding in _found(check, lane, limit_s):
-            if finding.mark is FindingLevel.FAILED:
+            if finding.level is FindingLevel.FAILED:
                 broken[check.name] = check.name
             yield CheckedFinding(check=check, finding=finding)
 
 
 def exit_code(examined: Iterable[CheckedFinding]) -> int:
-    """0 when nothing failed; 2 when a configuration did, else 3."""
-    codes = {each.check.exit_code for each in examined if each.finding.mark is FindingLevel.FAILED}
+    """0 when no check failed; 2 when a configuration check failed; else 3."""
+    codes = {each.check.exit_code for each in examined if each.finding.level is FindingLevel.FAILED}
     return min(codes, default=0)
 
 
@@ -152,10 +163,10 @@ def _found(check: DoctorCheck, lane: BoundedExecutor[DoctorSessions], limit_s: f
     try:
         return lane.do(check.look, limit_s=limit_s)
     except CheckTimeout:
-        return [failed(f"took too long: no answer within {limit_s:g} s", "Check the network, and try again.")]
+        return [failed(f"no answer within {limit_s:g} s", "Check the network, and try again.")]
     except LoadgenError as error:
         return [failed(printable(" ".join(str(error).split())), printable(error.remedy))]
-    except Exception as error:  # a bug in one check must not hide what the others find
+    except Exception as error:  # a bug in one check must not hide the findings of the others
         log.exception("check_failed check=%s", check.name)
         what = printable(redact(f"unexpected {type(error).__name__}: {error}"))
         return [failed(what, "This is a bug or an unforeseen situation. Add --debug to see where it happened.")]
@@ -167,7 +178,7 @@ _SERVER_TIME = load_queries("run_status")["server_time"]
 def checks(
     subject: DoctorTarget, clock: Clock, server: str | None = None, server_trouble: LoadgenError | None = None
 ) -> list[DoctorCheck]:
-    """`server` describes the embedded server that is used, if any; `server_trouble` why it could not be started."""
+    """All checks. `server` describes the embedded server in use, if any; `server_trouble` is why it did not start."""
     return [
         *_machine(subject.scenario, clock),
         *_configuration(subject, server, server_trouble),
@@ -180,7 +191,7 @@ def checks(
 
 
 def once() -> RetryPolicy:
-    """One attempt: a check reports the present state and does not wait for a better one."""
+    """One attempt: a check reports the current state and does not retry."""
     return RetryPolicy(stop=threading.Event(), attempts=1)
 
 
@@ -286,7 +297,7 @@ def _control_plane(subject: DoctorTarget, clock: Clock) -> Iterator[DoctorCheck]
             before, began_ns = clock.utc_now(), clock.monotonic_ns()
             ((server_time,),) = session.fetch(_SERVER_TIME)
             if not isinstance(server_time, datetime):
-                return [failed("SYSDATE() is no time there", "Is it a Snowflake server?")]
+                return [failed("SYSDATE() returned no timestamp", "Check that the host is a Snowflake server.")]
             readings.append(server.read_clock(clock, server_time, before, began_ns))
         return [server.clock_offset(server.offset(readings))]
 
@@ -318,16 +329,16 @@ def _control_log_in(subject: DoctorTarget) -> str:
 
 
 def _known(found: ConnectionProbe | None) -> ConnectionProbe:
-    assert found is not None, "a check that needs the log-in ran without it"
+    assert found is not None, "the check ran without the login that it needs"
     return found
 
 
 def _if_there(look: Callable[[DoctorSessions], Sequence[Finding]]) -> Callable[[DoctorSessions], Sequence[Finding]]:
-    """On the embedded server tables that are missing are no failure; but there is nothing to try, either."""
+    """Skips a check of tables that do not exist. On the embedded server missing tables are no failure."""
 
     def look_if_there(sessions: DoctorSessions) -> Sequence[Finding]:
         if not sessions.facts.hybrid_here:
-            return [skipped("not looked at, since the tables are not there yet")]
+            return [skipped("skipped, because the tables are not created yet")]
         return look(sessions)
 
     return look_if_there
@@ -339,13 +350,13 @@ def _target(subject: DoctorTarget) -> Iterator[DoctorCheck]:
         written = subject.warehouse()
         name = Identifier.parse(written) if written else Identifier(who.warehouse) if who.warehouse else None
         if name is None:
-            return [failed("no warehouse is named", "Set target.warehouse, or warehouse for the connection.")]
+            return [failed("no warehouse is set", "Set target.warehouse, or warehouse for the connection.")]
         row = next((row for row in sessions.rows(f"SHOW WAREHOUSES{name.like}") if row.get("name") == name.name), None)
         if row is None:
             return [server.absent(name, who.role or "PUBLIC")]
         told = sessions.rows(f"SHOW PARAMETERS LIKE 'MAX_CONCURRENCY_LEVEL' IN WAREHOUSE {name.sql}")
         level = str(told[0].get("value", "")) if told else ""
-        found = server.WarehouseDescription.from_row(row, int(level) if level.isdigit() else None)
+        found = WarehouseDescription.from_row(row, int(level) if level.isdigit() else None)
         sessions.facts.warehouse = found
         connections = subject.scenario.load.connections if subject.scenario is not None else None
         return server.judge(found, is_embedded=subject.target_profile().is_embedded, connections=connections)
@@ -366,9 +377,7 @@ def _hybrid_target(subject: DoctorTarget) -> Callable[[DoctorSessions], Sequence
         region, is_embedded = _known(sessions.facts.target).region, subject.target_profile().is_embedded
         found = server.hybrid_tables(region, is_embedded=is_embedded, hybrid_here=0)
         if found.remedy is not None:
-            return [
-                failed(found.said, "Make the tables of the scenario standard ones: prepare.tables, type: standard.")
-            ]
+            return [failed(found.message, "Use standard tables in the scenario: prepare.tables, type: standard.")]
         return [found]
 
     return look
@@ -380,7 +389,7 @@ def _schema_look(scenario: Scenario) -> Callable[[DoctorSessions], Sequence[Find
         parts = (target.database or profile.text("database"), target.schema or profile.text("schema"))
         if None in parts:
             remedy = "Set target.database and target.schema, or database and schema for the connection."
-            return [failed("no database and schema are named", remedy)]
+            return [failed("no database and schema are set", remedy)]
         name = QualifiedName(tuple(Identifier.parse(part) for part in parts if part is not None))
         try:
             sessions.rows(f"USE SCHEMA {name.sql}")
@@ -390,8 +399,8 @@ def _schema_look(scenario: Scenario) -> Callable[[DoctorSessions], Sequence[Find
             to = f"TO ROLE {Identifier(_known(sessions.facts.target).role or 'PUBLIC')}"
             remedy = f"Create it, or have an administrator run: GRANT USAGE ON SCHEMA {name} {to};"
             if profile.is_embedded:
-                return [ok(f"{name} is made by the first log-in that names it")]
-            return [failed(f"{name} is not there, or not for this role", remedy)]
+                return [ok(f"{name} is created by the first login that names it")]
+            return [failed(f"{name} does not exist, or this role has no privilege on it", remedy)]
         return [ok(str(name))]
 
     return look

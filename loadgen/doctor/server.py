@@ -1,19 +1,17 @@
-"""The other end: log-in, distance, clock, and whether it has hybrid tables."""
+"""Checks with a connection: login, round trip, clock offset, hybrid tables; control plane; target warehouse; cost."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any, Self
 
 from loadgen.clock import Clock
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlFailed, ControlSession, NamedQuery
 from loadgen.control.setup.grants import control_needs, control_statements, required_privileges
 from loadgen.control.setup.installer import NO_HYBRID, Prerequisites, SchemaState, migrations
-from loadgen.doctor.finding import Finding, failed, ok, warning
-from loadgen.log import printable
-from loadgen.model.warehouse import IDLE_POLL_S, credits_per_hour, look_credits_per_day
+from loadgen.doctor.check_context import Finding, WarehouseDescription, failed, ok, warning
+from loadgen.model.warehouse import IDLE_POLL_S, look_credits_per_day
 from loadgen.rules.scenario_plan import CostEstimate, format_span
 from loadgen.snowflake.connect import ConnectionProbe
 from loadgen.snowflake.ident import Identifier, QualifiedName
@@ -33,34 +31,35 @@ def log_in(probe: ConnectionProbe) -> Finding:
 
 
 def round_trip(probe: ConnectionProbe) -> Finding:
-    said = f"p50 {probe.round_trip_ms_p50:.1f} ms of {len(probe.round_trips_ms)} tries"
+    text = f"p50 {probe.round_trip_ms_p50:.1f} ms of {len(probe.round_trips_ms)} tries"
     if probe.round_trip_ms_p50 > FAR_MS:
         return warning(
-            f"{said}: every measured time includes it", "Run loadgen in the account's own region for true numbers."
+            f"{text}: every measured time includes it",
+            "Run loadgen in the region of the account to avoid the network delay.",
         )
-    return ok(said)
+    return ok(text)
 
 
 def role(probe: ConnectionProbe, profile: ConnectionProfile) -> Finding:
     name = probe.role or "PUBLIC"
     if name in ADMINISTRATORS and not profile.is_embedded:
         return warning(
-            f"{name} may do everything, and so may every statement of a scenario",
-            "Use a role made for it: `loadgen grants` prints one.",
+            f"{name} has all privileges, and so does every statement of a scenario",
+            "Use a role with fewer privileges: `loadgen grants` prints one.",
         )
     return ok(name)
 
 
 def hybrid_tables(region: str | None, *, is_embedded: bool, hybrid_here: int) -> Finding:
-    """Can hybrid tables be created, for the control plane or the scenario? A trial account needs an attempt."""
-    text = (region or "").upper().rpartition(".")[2]  # with an organisation's region groups: PUBLIC.AWS_US_WEST_2
+    """Whether hybrid tables can be created. In a trial account only an attempt shows it."""
+    text = (region or "").upper().rpartition(".")[2]  # in an organisation with region groups: PUBLIC.AWS_US_WEST_2
     if is_embedded:
-        return ok("the embedded server has them")
+        return ok("supported by the embedded server")
     if hybrid_here:
-        return ok(f"{hybrid_here} of the control plane's are there")
+        return ok(f"the control plane has {hybrid_here}")
     if text.startswith("GCP") or "GOV" in text:
         return failed(f"region {text} has no hybrid tables", NO_HYBRID)
-    return ok(f"region {text or 'unknown'} has them, but for trial accounts; `loadgen setup` will tell")
+    return ok(f"supported in region {text or 'unknown'}, except in trial accounts; `loadgen setup` shows it")
 
 
 # --- the clock -------------------------------------------------------------------------------------------------------
@@ -68,7 +67,7 @@ def hybrid_tables(region: str | None, *, is_embedded: bool, hybrid_here: int) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockOffset:
-    """How far the server's clock is ahead of ours, and by how much that may be wrong."""
+    """How far the clock of the server is ahead of the local clock, and the possible error."""
 
     seconds: float
     error_s: float
@@ -82,7 +81,7 @@ class ClockReading:
 
 
 def offset(readings: Sequence[ClockReading]) -> ClockOffset:
-    """From the fastest reading: the server read its clock at some time during the round trip."""
+    """The offset from the fastest reading: the server read its clock at some time during the round trip."""
     best = min(readings, key=lambda reading: reading.trip_s)
     ahead_s = (best.server - best.before).total_seconds()
     return ClockOffset(seconds=ahead_s - best.trip_s / 2, error_s=best.trip_s / 2)
@@ -90,18 +89,18 @@ def offset(readings: Sequence[ClockReading]) -> ClockOffset:
 
 def clock_offset(found: ClockOffset) -> Finding:
     direction = "ahead of" if found.seconds >= 0 else "behind"
-    said = f"the server's clock is {abs(found.seconds):.3f} s {direction} ours, to within {found.error_s:.3f} s"
+    text = f"the server clock is {abs(found.seconds):.3f} s {direction} the local clock, ± {found.error_s:.3f} s"
     if abs(found.seconds) - found.error_s > OFFSET_S:
         return warning(
-            said,
-            "Set this machine's clock (NTP). Runs are timed by the server, but log lines would not fit, and a key"
-            " pair's log-in fails when it is a minute off.",
+            text,
+            "Set the clock of this machine (NTP). Runs are timed by the server, but log lines would have wrong times,"
+            " and a login with a key pair fails when the clock is a minute wrong.",
         )
-    return ok(said)
+    return ok(text)
 
 
 def read_clock(ask: Clock, server_time: datetime, before: datetime, began_ns: int) -> ClockReading:
-    """One reading; SYSDATE() is UTC without saying so."""
+    """One reading. SYSDATE() is in UTC, without a time zone."""
     return ClockReading(
         before=before,
         server=server_time.replace(tzinfo=UTC),
@@ -109,7 +108,7 @@ def read_clock(ask: Clock, server_time: datetime, before: datetime, began_ns: in
     )
 
 
-# --- The control plane: is it there, of the right version, and may we use it? ----------------------------------------
+# --- The control plane: does it exist, has it the right version, and has the role the privileges? --------------------
 
 
 def ground(found: Prerequisites, place: ControlPlaneLocation, *, is_embedded: bool) -> Finding:
@@ -123,41 +122,41 @@ def ground(found: Prerequisites, place: ControlPlaneLocation, *, is_embedded: bo
         per_day = look_credits_per_day(IDLE_POLL_S)
         pool = f"an idle `loadgen pool run` starts the warehouse every {format_duration_s(IDLE_POLL_S)}"
         return ok(", ".join(parts), *([] if is_embedded else [f"{pool}: about {per_day:.1f} credits a day"]))
-    remedy = "`loadgen setup` makes them, or says what an administrator must do."
-    return failed(f"not there, or not for this role: {', '.join(absent)}", remedy)
+    remedy = "`loadgen setup` creates them, or prints what an administrator must do."
+    return failed(f"missing, or not accessible to this role: {', '.join(absent)}", remedy)
 
 
 def tables(state: SchemaState, *, is_embedded: bool) -> Finding:
     newest = migrations()[-1].title
     if not state.pending:
-        return ok(f"all there, version {newest}")
+        return ok(f"complete, version {newest}")
     if state.applied:
         return failed(
             f"older than this loadgen: {', '.join(each.title for each in state.pending)} is missing",
             "Run `loadgen setup`.",
         )
     if is_embedded:
-        return warning("not there yet", "Run `loadgen setup -c embedded`.")
-    return failed("not there yet", "Run `loadgen setup`.")
+        return warning("not created yet", "Run `loadgen setup -c embedded`.")
+    return failed("not created yet", "Run `loadgen setup`.")
 
 
 def hybrid_count(state: SchemaState) -> int:
-    """How many hybrid tables the applied migrations have made."""
+    """The number of hybrid tables that the applied migrations created."""
     return sum(
         hybrid for migration in migrations() if migration.version in state.applied for _, hybrid in migration.tables
     )
 
 
 def may_read(session: ControlSession) -> Sequence[Finding]:
-    """Read no row of each table."""
+    """Select from each table, with a condition that is never true."""
     return _tried("SELECT", lambda name: _try(session, f"SELECT COUNT(*) FROM {name} WHERE 1 = 0", 0))
 
 
 def may_write(session: ControlSession) -> Sequence[Finding]:
-    """Insert no row, and change none: the statements are executed, so the rights are checked, and touch nothing."""
+    """Execute INSERT and UPDATE statements that affect no row: executing them checks the privileges."""
     inserted = _tried("INSERT", lambda name: _try(session, f"INSERT INTO {name} SELECT * FROM {name} WHERE 1 = 0", 0))
     updates = {name: query for query in control_statements() for name in _updated(query)}
-    # Every UPDATE has `RUN_ID = ?`, and with NULL that is true of no row.
+    # Every UPDATE has the condition `RUN_ID = ?`, which is true for no row when the value is NULL.
     changed = _tried("UPDATE", lambda name: _try(session, updates[name].sql, updates[name].binds))
     return [each for each in (*inserted, *changed) if each.remedy] or [*inserted, *changed][:1]
 
@@ -170,7 +169,7 @@ def _tried(privilege: str, attempt: Callable[[QualifiedName], bool]) -> list[Fin
     names = sorted((name for name, needed in control_needs().items() if privilege in needed), key=str)
     refused = [str(name) for name in names if not attempt(name)]
     if refused:
-        remedy = "`loadgen grants` prints what the role needs; an administrator runs it."
+        remedy = "`loadgen grants` prints the missing grants; have an administrator execute them."
         return [failed(f"{privilege} is refused on {', '.join(refused)}", remedy)]
     return [ok(f"all {len(names)} tables")]
 
@@ -189,78 +188,37 @@ def _try(session: ControlSession, sql: str, binds: int) -> bool:
     return True
 
 
-# --- The target's warehouse: what it is, what in it disturbs a measurement, and what a run on it may cost ------------
-
-_TRUE = ("true", "y", "yes", "on")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WarehouseDescription:
-    """A row of SHOW WAREHOUSES. None: not reported."""
-
-    name: str
-    state: str
-    type: str
-    size: str
-    generation: str | None
-    clusters_min: int
-    clusters_max: int
-    auto_suspend_s: int | None
-    auto_resume: bool
-    query_acceleration: bool
-    max_concurrency: int | None
-
-    @classmethod
-    def from_row(cls, row: Mapping[str, Any], max_concurrency: int | None) -> Self:
-        return cls(
-            name=_text(row, "name"),
-            state=_text(row, "state").upper(),
-            type=_text(row, "type").upper(),
-            size=_text(row, "size"),
-            generation=_text(row, "generation") or None,
-            clusters_min=_number(row, "min_cluster_count") or 1,
-            clusters_max=_number(row, "max_cluster_count") or 1,
-            auto_suspend_s=_number(row, "auto_suspend") or None,
-            auto_resume=_text(row, "auto_resume").lower() in _TRUE,
-            query_acceleration=_text(row, "enable_query_acceleration").lower() in _TRUE,
-            max_concurrency=max_concurrency,
-        )
-
-    @property
-    def credits_per_hour(self) -> float | None:
-        """Of all its clusters, at the rate of generation 1; None for a kind that is billed otherwise."""
-        rate = credits_per_hour(self.size) if self.type == "STANDARD" else None
-        return None if rate is None else rate * self.clusters_max
+# --- The target warehouse: its settings, what may disturb a measurement, and the cost of a run ------------------------
 
 
 def absent(name: Identifier, role: str) -> Finding:
     return failed(
-        f"{name} is not there, or not for role {role}",
+        f"{name} does not exist, or role {role} has no privilege on it",
         "Create it, or have an administrator run:"
         f" GRANT USAGE, MONITOR ON WAREHOUSE {name} TO ROLE {Identifier(role)};",
     )
 
 
 def judge(found: WarehouseDescription, *, is_embedded: bool, connections: int | None) -> Sequence[Finding]:
-    """First what it is, then everything that is worth a thought."""
+    """The description of the warehouse, followed by the settings that may disturb a measurement."""
     name = Identifier(found.name)
     if found.state == "SUSPENDED" and not found.auto_resume:
         return [
             failed(
-                f"{name} is suspended and does not start by itself",
+                f"{name} is suspended, and AUTO_RESUME is off",
                 f"ALTER WAREHOUSE {name} RESUME, or SET AUTO_RESUME = TRUE.",
             )
         ]
     findings = [ok(_described(found), *_notes(found, connections))]
     if found.auto_suspend_s is None and not is_embedded:
-        remedy = f"ALTER WAREHOUSE {name} SET AUTO_SUSPEND = 60, unless it is meant to run all the time."
-        findings.append(warning(f"{name} never suspends: it costs credits while it is idle", remedy))
+        remedy = f"ALTER WAREHOUSE {name} SET AUTO_SUSPEND = 60, unless it should run all the time."
+        findings.append(warning(f"{name} never suspends: it consumes credits while it is idle", remedy))
     if found.query_acceleration and not is_embedded:
-        remedy = f"ALTER WAREHOUSE {name} SET ENABLE_QUERY_ACCELERATION = FALSE, unless that is what you measure."
-        findings.append(warning("query acceleration is on: others' load decides when it helps", remedy))
+        remedy = f"ALTER WAREHOUSE {name} SET ENABLE_QUERY_ACCELERATION = FALSE, unless you want to measure it."
+        findings.append(warning("query acceleration is on: its effect depends on the load of other users", remedy))
     if found.clusters_min != found.clusters_max:
-        remedy = "Set MIN_CLUSTER_COUNT = MAX_CLUSTER_COUNT, unless scaling is what you measure."
-        findings.append(warning(f"clusters start during the run: {_clusters(found)}", remedy))
+        remedy = "Set MIN_CLUSTER_COUNT = MAX_CLUSTER_COUNT, unless you want to measure scaling."
+        findings.append(warning(f"clusters may start during the run: {_clusters(found)}", remedy))
     return findings
 
 
@@ -286,9 +244,9 @@ def _notes(found: WarehouseDescription, connections: int | None) -> list[str]:
             f"MAX_CONCURRENCY_LEVEL {found.max_concurrency} per cluster: about {counted(slots, 'statement')} at once"
         )
         if connections is not None and connections > slots:
-            notes.append(f"the scenario has {counted(connections, 'connection')}: larger statements would queue")
+            notes.append(f"the scenario has {counted(connections, 'connection')}: statements may be queued")
     if found.state == "SUSPENDED":
-        notes.append("the first statement starts it: let the warm-up be long enough")
+        notes.append("the first statement resumes it: make the warm-up long enough")
     return notes
 
 
@@ -296,31 +254,21 @@ def _notes(found: WarehouseDescription, connections: int | None) -> list[str]:
 
 
 def cost(planned: CostEstimate | None, found: WarehouseDescription | None, max_credits: float | None) -> Finding:
-    """The worst case: every cluster busy for as long as the run can last."""
+    """The worst-case cost: every cluster runs for the longest possible duration of the run."""
     if planned is None:
-        return ok("none: the embedded server runs on this machine")
+        return ok("none: the embedded server consumes no credits")
     rate = found.credits_per_hour if found is not None else None
     if found is None or rate is None:
         sizes = ", ".join(f"{size} {credits:.2f}" for size, credits in planned.by_size)
         return ok(f"at most, in credits by size: {sizes}; plus {planned.control:.2f} for the control warehouse")
-    credits = rate * planned.control  # an X-Small costs one credit an hour, so this is the number of hours
+    credits = rate * planned.control  # an X-Small warehouse costs one credit per hour, so this is the number of hours
     total = credits + planned.control
-    said = (
+    text = (
         f"at most {total:.2f} credits: {credits:.2f} for {found.size}, {_clusters(found)}, and {planned.control:.2f}"
         f" for the control warehouse, running for {format_span(planned.longest_s)}"
     )
-    note = "at the rate of generation 1; a later one costs more. Preparing, and idling until it suspends, come on top"
+    note = "at the rate of generation 1; others cost more. Preparation, and idle time before suspension, are extra"
     if max_credits is not None and total > max_credits:
         remedy = "Shorten the run, use a smaller warehouse, or raise guardrails.max_credits."
-        return warning(f"{said}; guardrails.max_credits is {max_credits:g}", remedy, note)
-    return ok(said, note)
-
-
-def _text(row: Mapping[str, Any], key: str) -> str:
-    value = row.get(key)
-    return "" if value is None else printable(str(value), 300)
-
-
-def _number(row: Mapping[str, Any], key: str) -> int | None:
-    text = _text(row, key)
-    return int(text) if text.isdigit() else None
+        return warning(f"{text}; guardrails.max_credits is {max_credits:g}", remedy, note)
+    return ok(text, note)

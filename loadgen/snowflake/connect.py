@@ -12,10 +12,10 @@ from loadgen.clock import Clock, SystemClock
 from loadgen.errors import ConfigurationError, ConnectFailed, LoadgenError, PrivilegeMissing
 from loadgen.log import Secret, event, printable, redact
 from loadgen.model.counts import ErrorCategory
-from loadgen.snowflake import connection_options, driver
+from loadgen.snowflake import driver
 from loadgen.snowflake.driver import Connection
 from loadgen.snowflake.failure import causes, classify, describe
-from loadgen.snowflake.profile import ConnectionProfile
+from loadgen.snowflake.profile import CREDENTIAL_OPTIONS, PASSED_OPTIONS, SECRET_OPTIONS, ConnectionProfile
 from loadgen.snowflake.profile_lookup import read_private_file
 from loadgen.snowflake.settings import LOGOUT_S, ConnectionSettings, probe_settings
 from loadgen.values import dataclass
@@ -32,8 +32,8 @@ _FILES_AND_KEYS = frozenset(
 def credentials(profile: ConnectionProfile, *, major: int, environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
     """Arguments for connect() that hold secrets, for this authenticator and this driver. Never log them."""
     arguments: dict[str, Any] = {}
-    proxies = connection_options.SECRET & connection_options.PASSED[major]
-    for key in connection_options.CREDENTIAL - _FILES_AND_KEYS - {"client_store_temporary_credential"} | proxies:
+    proxies = SECRET_OPTIONS & PASSED_OPTIONS[major]
+    for key in CREDENTIAL_OPTIONS - _FILES_AND_KEYS - {"client_store_temporary_credential"} | proxies:
         if key in profile.fields:
             value = profile.fields[key].value
             arguments[key] = value.reveal() if isinstance(value, Secret) else value

@@ -1,11 +1,11 @@
-"""Finding a connection as the Snowflake CLI finds it.
+"""Finds a connection in the same way as the Snowflake CLI.
 
     the name    -c  >  $SNOWFLAKE_DEFAULT_CONNECTION_NAME  >  default_connection_name in config.toml  >  "default"
     each field  override  >  $SNOWFLAKE_CONNECTIONS_<NAME>_<KEY>  >  section  >  $SNOWFLAKE_<KEY>
 
-Three names need no section: `embedded` is the embedded server, `environment` is made of $SNOWFLAKE_<KEY> alone (and is
-taken when nothing else is configured), and any name that $SNOWFLAKE_CONNECTIONS_<NAME>_<KEY> describes. Inside Snowpark
-Container Services `environment` finds the token that Snowflake keeps fresh in a file.
+Three kinds of names need no section. `embedded` is the embedded server. `environment` consists of $SNOWFLAKE_<KEY>
+variables, and is used when nothing else is configured; inside Snowpark Container Services it uses the token file that
+Snowflake renews. The third kind is any name with a variable $SNOWFLAKE_CONNECTIONS_<NAME>_<KEY>.
 """
 
 import os
@@ -21,35 +21,43 @@ from typing import Any
 
 from loadgen.errors import ConfigurationError
 from loadgen.log import Secret, printable
-from loadgen.snowflake import connection_options
 from loadgen.snowflake.profile import (
+    BOOLEAN_OPTIONS,
     EMBEDDED,
     ENVIRONMENT,
+    INTEGER_OPTIONS,
     INTERACTIVE,
+    KEPT_OPTIONS,
+    KNOWN_OPTIONS,
+    OWNED_OPTIONS,
+    SECRET_OPTIONS,
+    VARIABLE_OPTIONS,
     ConnectionProfile,
     ProfileField,
     Value,
+    canonical_option,
     is_loopback,
+    nearest_name,
 )
 from loadgen.values import dataclass
 
-# --- connections.toml and config.toml: where they lie, who may touch them, and what they say -------------------------
+# --- connections.toml and config.toml: location, permissions, content ------------------------------------------------
 #
-# The places are the driver's and the Snowflake CLI's: the folder SNOWFLAKE_HOME names (~/.snowflake when unset), if
-# it exists; otherwise the platform's folder for settings. The driver is silent about files that others can read (5.x)
-# and hides where a TOML error is (4.x), so loadgen reads and checks the files itself.
+# The location is that of the driver and of the Snowflake CLI: the folder SNOWFLAKE_HOME (default ~/.snowflake) if it
+# exists, otherwise the settings folder of the platform. loadgen reads and checks the files itself, because the driver
+# does not report files that other users can read (5.x), or the position of a TOML error (4.x).
 
 FILE_BYTES_MAX = 1_000_000
 
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _READABLE_BY_OTHERS = stat.S_IRGRP | stat.S_IROTH
-# Set by people, and by Snowflake in its own containers, to say that the modes are as they must be.
+# Set by users, and by Snowflake in its containers, to skip the check of the permissions.
 _SKIP_READABLE_CHECK = ("SF_SKIP_TOKEN_FILE_PERMISSIONS_VERIFICATION", "SKIP_TOKEN_FILE_PERMISSIONS_VERIFICATION")
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionSection:
-    """One connection as written in one place."""
+    """One connection as one source defines it."""
 
     name: str
     values: Mapping[str, Any]
@@ -58,7 +66,7 @@ class ConnectionSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigFiles:
-    """All that the files, and the variable that replaces them, say."""
+    """The content of the files, or of the variable that replaces them."""
 
     folder: Path
     sections: Mapping[str, ConnectionSection]
@@ -82,7 +90,7 @@ def config_folder(environ: Mapping[str, str], *, platform: str = sys.platform) -
 
 
 def read_config_files(environ: Mapping[str, str]) -> ConfigFiles:
-    """Read what is there; no file at all is fine."""
+    """Read the files that exist; none is required."""
     folder = config_folder(environ)
     warnings: list[str] = []
     config_path, connections_path = folder / "config.toml", folder / "connections.toml"
@@ -102,7 +110,7 @@ def read_config_files(environ: Mapping[str, str]) -> ConfigFiles:
         if isinstance(values, dict):
             sections[name] = ConnectionSection(name, values, f"{place} [{table}{printable(name, 80)}]")
         else:
-            warnings.append(f"{place}: {printable(name, 60)} stands outside a section and is not used")
+            warnings.append(f"{place}: {printable(name, 60)} is outside of a section and is ignored")
 
     default = environ.get("SNOWFLAKE_DEFAULT_CONNECTION_NAME") or config.get("default_connection_name")
     from_variable = bool(environ.get("SNOWFLAKE_DEFAULT_CONNECTION_NAME"))
@@ -118,20 +126,23 @@ def read_config_files(environ: Mapping[str, str]) -> ConfigFiles:
 def read_private_file(
     path: Path, what: str, environ: Mapping[str, str], warnings: list[str], *, follow: bool = True
 ) -> bytes:
-    """The content of a file that others must not be able to change, and should not be able to read.
+    """The content of a file that other users must not be able to change, and should not be able to read.
 
-    `follow`: it may be a symbolic link.
+    `follow`: the path may be a symbolic link.
     """
     try:
         with open(os.open(path, os.O_RDONLY | (0 if follow else os.O_NOFOLLOW)), "rb") as file:
-            _check(path, what, os.fstat(file.fileno()), environ, warnings)  # of what is open, not of the name
+            _check(
+                path, what, os.fstat(file.fileno()), environ, warnings
+            )  # the status of the open file: the path may change
             content = file.read(FILE_BYTES_MAX + 1)
     except OSError as error:
         raise ConfigurationError(
-            f"cannot read {what} {path}: {error.strerror or error}", remedy="Check that the file exists and is yours."
+            f"cannot read {what} {path}: {error.strerror or error}",
+            remedy="Check that the file exists and belongs to you.",
         ) from error
     if len(content) > FILE_BYTES_MAX:
-        raise ConfigurationError(f"{what} {path} is larger than {FILE_BYTES_MAX} bytes", remedy="Is it the right file?")
+        raise ConfigurationError(f"{what} {path} is larger than {FILE_BYTES_MAX} bytes", remedy="Check the path.")
     return content
 
 
@@ -140,26 +151,26 @@ def _check(path: Path, what: str, status: os.stat_result, environ: Mapping[str, 
         return
     mode, quoted = stat.S_IMODE(status.st_mode), shlex.quote(str(path))
     if not stat.S_ISREG(status.st_mode):
-        return  # a pipe or a device: its mode says nothing about its content
+        return  # a pipe or a device: its mode does not protect its content
     if mode & _WRITABLE_BY_OTHERS:
         raise ConfigurationError(
-            f"{what} {path} can be changed by others (mode {mode:04o})", remedy=f"Run: chmod 600 {quoted}"
+            f"{what} {path} is writable by other users (mode {mode:04o})", remedy=f"Run: chmod 600 {quoted}"
         )
     if status.st_uid not in (0, os.geteuid()):
         raise ConfigurationError(
             f"{what} {path} belongs to another user (id {status.st_uid})",
-            remedy=f"Use a file of your own, or run: chown {os.geteuid()} {quoted}",
+            remedy=f"Use a file that belongs to you, or run: chown {os.geteuid()} {quoted}",
         )
     skipped = any(environ.get(name, "").lower() == "true" for name in _SKIP_READABLE_CHECK)
     if mode & _READABLE_BY_OTHERS and not skipped:
-        warnings.append(f"{what} {path} can be read by others (mode {mode:04o}); run: chmod 600 {quoted}")
+        warnings.append(f"{what} {path} is readable by other users (mode {mode:04o}); run: chmod 600 {quoted}")
 
 
 def _read_toml(path: Path, environ: Mapping[str, str], warnings: list[str]) -> dict[str, Any] | None:
     try:
         if not path.is_file():
             return None
-    except OSError:  # a folder we may not look into: for us the file is not there
+    except OSError:  # the folder is not accessible, so the file cannot be used
         return None
     content = read_private_file(path, "the connections file", environ, warnings)
     try:
@@ -174,15 +185,15 @@ def _parse(text: str, where: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        # The message names a position and at most a key; the line itself could hold a password and is not shown.
+        # The message contains a position and at most a key. The line itself may contain a password and is not shown.
         raise ConfigurationError(
             f"{where} is not valid TOML: {printable(str(error), 200)}",
-            remedy='Correct it there. Texts are quoted: account = "myorg-myaccount".',
+            remedy='Correct it. Texts need quotes: account = "myorg-myaccount".',
         ) from None
 
 
 EMBEDDED_ADDRESS = "LOADGEN_EMBEDDED_ADDRESS"  # host:port of a running embedded server
-EMBEDDED_PASSWORD_FILE = "LOADGEN_EMBEDDED_PASSWORD_FILE"  # where its password is, if it checks one
+EMBEDDED_PASSWORD_FILE = "LOADGEN_EMBEDDED_PASSWORD_FILE"  # contains its password, if it requires one
 SPCS_TOKEN_FILE = Path("/snowflake/session/token")
 
 _SPECIFIC = "SNOWFLAKE_CONNECTIONS_"
@@ -198,8 +209,8 @@ def find_profile(
     overrides: Mapping[str, str | None] | None = None,
     spcs_token_file: Path = SPCS_TOKEN_FILE,
 ) -> ConnectionProfile:
-    """The connection of that name, or the default one; checked, so that connecting can be tried."""
-    if name == EMBEDDED:  # before any file is read: a broken file of the user must not stop a first try
+    """The connection with this name, or the default one, checked."""
+    if name == EMBEDDED:  # before any file is read: the embedded server must work in spite of a damaged file
         profile = _embedded(environ)
     else:
         profile = _find(name, read_config_files(environ), environ, spcs_token_file)
@@ -213,9 +224,9 @@ def known_profiles(
     embedded_origin: str = "starts when needed",
     spcs_token_file: Path = SPCS_TOKEN_FILE,
 ) -> tuple[tuple[ConnectionProfile, ...], str | None, tuple[str, ...]]:
-    """Every connection that can be named, unchecked; the default's name, if it is one of them; warnings.
+    """All connections, unchecked; the name of the default, if it is among them; warnings.
 
-    `embedded` is the address of an embedded server that is known to run; its origin is where that is known from.
+    `embedded` is the address of a running embedded server, and `embedded_origin` the source of that address.
     """
     files = read_config_files(environ)
     named = [name for name in files.sections if name != EMBEDDED] + _names_in_variables(files, environ)
@@ -232,7 +243,7 @@ def known_profiles(
     return tuple(found), default if default in names else None, files.warnings
 
 
-# --- the kinds of profile --------------------------------------------------------------------------------------------
+# --- The kinds of profiles -------------------------------------------------------------------------------------------
 
 
 def _find(name: str | None, files: ConfigFiles, environ: Mapping[str, str], spcs_token_file: Path) -> ConnectionProfile:
@@ -251,7 +262,7 @@ def _from_section(
     name: str, section: ConnectionSection | None, files: ConfigFiles, environ: Mapping[str, str]
 ) -> ConnectionProfile:
     reader = _Reader(environ)
-    for key in connection_options.GENERIC:
+    for key in VARIABLE_OPTIONS:
         reader.add(key, environ.get(f"SNOWFLAKE_{key.upper()}", ""), f"$SNOWFLAKE_{key.upper()}")
     reader.add(
         "private_key_passphrase", environ.get("PRIVATE_KEY_PASSPHRASE", ""), "$PRIVATE_KEY_PASSPHRASE", weak=True
@@ -264,7 +275,7 @@ def _from_section(
 
 
 def _as_far_as_readable(name: str, files: ConfigFiles, environ: Mapping[str, str]) -> ConnectionProfile:
-    """For lists: one section that cannot be read must not hide the others."""
+    """For lists of connections: one invalid section must not hide the others."""
     try:
         return _from_section(name, files.sections.get(name), files, environ)
     except ConfigurationError as error:
@@ -273,7 +284,7 @@ def _as_far_as_readable(name: str, files: ConfigFiles, environ: Mapping[str, str
 
 def _from_environment(environ: Mapping[str, str], spcs_token_file: Path) -> ConnectionProfile:
     reader = _Reader(environ)
-    for key in (*connection_options.GENERIC, *_ADDRESS_KEYS):
+    for key in (*VARIABLE_OPTIONS, *_ADDRESS_KEYS):
         reader.add(key, environ.get(f"SNOWFLAKE_{key.upper()}", ""), f"$SNOWFLAKE_{key.upper()}")
     reader.add(
         "private_key_passphrase", environ.get("PRIVATE_KEY_PASSPHRASE", ""), "$PRIVATE_KEY_PASSPHRASE", weak=True
@@ -289,14 +300,14 @@ def _embedded(environ: Mapping[str, str]) -> ConnectionProfile:
     address, origin = environ.get(EMBEDDED_ADDRESS, ""), f"${EMBEDDED_ADDRESS}"
     if not address:
         raise ConfigurationError(
-            f"connection {EMBEDDED!r}: no embedded server is running here ({EMBEDDED_ADDRESS} is not set)",
+            f"connection {EMBEDDED!r}: no embedded server is known ({EMBEDDED_ADDRESS} is not set)",
             remedy=f"Start one with `loadgen embedded serve`, and set {EMBEDDED_ADDRESS} to the address it prints.",
         )
     return _embedded_at(address, origin, embedded_password(environ))
 
 
 def embedded_password(environ: Mapping[str, str]) -> Secret | None:
-    """The password of the embedded server that the environment names; None: it checks none."""
+    """The password of the embedded server that the environment names; None: it requires none."""
     path = environ.get(EMBEDDED_PASSWORD_FILE)
     if not path:
         return None
@@ -308,10 +319,10 @@ def _embedded_at(address: str, origin: str, password: Secret | None = None) -> C
     host, colon, port = address.rpartition(":")
     if not (colon and port.isdigit() and is_loopback(host)):
         raise ConfigurationError(
-            f"{EMBEDDED_ADDRESS} is {printable(address, 60)!r}, not an address of this machine",
+            f"{EMBEDDED_ADDRESS} is {printable(address, 60)!r}, not an address on this machine",
             remedy="Set it to the address that `loadgen embedded serve` prints, such as 127.0.0.1:8080.",
         )
-    # Without a password file any password will do. As a Secret, the word would be masked wherever it occurs.
+    # Without a password file the server accepts any password. A Secret would mask the word "embedded" in all output.
     values: dict[str, Value] = {"account": "embedded", "user": "loadgen", "password": password or "embedded"}
     values |= {"host": host.strip("[]"), "port": int(port), "protocol": "http"}
     return ConnectionProfile(
@@ -324,11 +335,11 @@ def _embedded_but_not_running(where: str) -> ConnectionProfile:
     return ConnectionProfile(name=EMBEDDED, fields=MappingProxyType(fields))
 
 
-# --- putting the fields together -------------------------------------------------------------------------------------
+# --- Merging the sources ---------------------------------------------------------------------------------------------
 
 
 class _Reader:
-    """Collects the fields of one profile, weakest source first."""
+    """Collects the fields of one profile. Sources are added in order of increasing precedence."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._home = environ.get("HOME") or environ.get("USERPROFILE") or "~"
@@ -338,40 +349,38 @@ class _Reader:
         self.fields: dict[str, ProfileField] = {}
 
     def add_section(self, section: ConnectionSection) -> None:
-        # Aliases first, so that an option under its own name wins over the same one under another.
-        for key, value in sorted(
-            section.values.items(), key=lambda item: connection_options.canonical(item[0]) == item[0]
-        ):
-            if connection_options.canonical(key) == "session_parameters" and isinstance(value, dict):
+        # Aliases first, so that the canonical name of an option has precedence over its aliases.
+        for key, value in sorted(section.values.items(), key=lambda item: canonical_option(item[0]) == item[0]):
+            if canonical_option(key) == "session_parameters" and isinstance(value, dict):
                 self._session |= {str(name).upper(): _scalar(name, item) for name, item in value.items()}
             else:
                 self.add(key, value, section.origin)
 
     def add(self, key: str, value: Any, origin: str, *, weak: bool = False) -> None:
-        """Take a field over. Empty means unset; `weak` only fills a gap."""
-        name = connection_options.canonical(key)
+        """Set a field. An empty value means unset; `weak` sets only a field that has no value yet."""
+        name = canonical_option(key)
         if value in ("", None) or (weak and name in self.fields):
             return
-        if name in connection_options.KEPT and name != "session_parameters":
+        if name in KEPT_OPTIONS and name != "session_parameters":
             self.fields[name] = ProfileField(self._convert(name, value, origin), origin)
-        elif name in connection_options.OWNED:
+        elif name in OWNED_OPTIONS:
             self._unused.append(f"{key} ({origin})")
         else:
-            guess = connection_options.nearest(key, connection_options.KNOWN)
+            guess = nearest_name(key, KNOWN_OPTIONS)
             hint = f"; did you mean {guess}?" if guess else ""
             self._warnings.append(
-                f"{origin}: {printable(key, 60)} is not an option of a connection and is not used{hint}"
+                f"{origin}: {printable(key, 60)} is not an option of a connection and is ignored{hint}"
             )
 
     def profile(self, name: str, warnings: tuple[str, ...]) -> ConnectionProfile:
         for key in ("private_key_file", "private_key_raw", "private_key"):
             if key in self.fields and "password" not in self.fields:
-                self.fields.setdefault("authenticator", ProfileField("SNOWFLAKE_JWT", f"follows from {key}"))
+                self.fields.setdefault("authenticator", ProfileField("SNOWFLAKE_JWT", f"derived from {key}"))
         authenticator = self.fields.get("authenticator")
         if authenticator is not None and str(authenticator.value).upper() in INTERACTIVE:
             self._warnings.append(
-                f"connection {printable(name, 80)!r}: authenticator {authenticator.value} may ask a person at every"
-                " single connection; unattended runs need a key pair, an access token or workload identity"
+                f"connection {printable(name, 80)!r}: authenticator {authenticator.value} may prompt at every"
+                " connection; unattended runs need a key pair, an access token or workload identity"
             )
         return ConnectionProfile(
             name=name,
@@ -382,14 +391,14 @@ class _Reader:
         )
 
     def _convert(self, key: str, value: Any, origin: str) -> Value:
-        """Text from a variable becomes what the option is; secrets become Secrets."""
-        if key in connection_options.SECRET:
+        """The value in the type of the option; secrets become `Secret`s."""
+        if key in SECRET_OPTIONS:
             return Secret(str(value))
-        if key in connection_options.INTEGER and isinstance(value, str):
+        if key in INTEGER_OPTIONS and isinstance(value, str):
             if not re.fullmatch(r"[0-9]{1,18}", value.strip()):
                 raise ConfigurationError(f"{origin}: {key} is {printable(value, 60)!r}, not a whole number")
             return int(value)
-        if key in connection_options.BOOLEAN and isinstance(value, str):
+        if key in BOOLEAN_OPTIONS and isinstance(value, str):
             if value.strip().lower() not in _TRUE + _FALSE:
                 raise ConfigurationError(f"{origin}: {key} is {printable(value, 60)!r}, neither true nor false")
             return value.strip().lower() in _TRUE
@@ -406,11 +415,11 @@ def _scalar(key: str, value: Any) -> Value:
     raise ConfigurationError(f"{printable(key, 60)} is a {type(value).__name__}, not a single value")
 
 
-# --- names and variables ---------------------------------------------------------------------------------------------
+# --- Names in variables ----------------------------------------------------------------------------------------------
 
 
 def _specific_variables(name: str, files: ConfigFiles, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """(key, variable) of every $SNOWFLAKE_CONNECTIONS_<NAME>_<KEY> that belongs to this connection."""
+    """(key, variable) of every $SNOWFLAKE_CONNECTIONS_<NAME>_<KEY> of this connection."""
     prefix = f"{_SPECIFIC}{name.upper()}_"
     longer = [
         f"{_SPECIFIC}{other.upper()}_" for other in files.sections if other.upper().startswith(f"{name.upper()}_")
@@ -421,7 +430,7 @@ def _specific_variables(name: str, files: ConfigFiles, environ: Mapping[str, str
 
 
 def _names_in_variables(files: ConfigFiles, environ: Mapping[str, str]) -> list[str]:
-    """Connections that exist in variables only: SNOWFLAKE_CONNECTIONS_CI_ACCOUNT makes `ci` one."""
+    """Connections that only variables define: SNOWFLAKE_CONNECTIONS_CI_ACCOUNT defines `ci`."""
     suffix = "_ACCOUNT"
     taken = {name.upper() for name in files.sections}
     found = {
@@ -435,14 +444,14 @@ def _names_in_variables(files: ConfigFiles, environ: Mapping[str, str]) -> list[
 def _unknown(chosen: str, files: ConfigFiles, environ: Mapping[str, str], *, unnamed: bool) -> ConfigurationError:
     names = [*files.sections, *_names_in_variables(files, environ), EMBEDDED]
     if unnamed:
-        what = "no connection was chosen, and there is no default one"
+        what = "no connection was chosen, and no default is configured"
         remedy = (
             f"Name one with -c (-c {EMBEDDED} for runs on the embedded server), or set default_connection_name in"
             " config.toml."
         )
     else:
         via = "" if chosen != files.default_name else f" (the default, from {files.default_origin})"
-        guess = connection_options.nearest(chosen, names)
+        guess = nearest_name(chosen, names)
         what = f"there is no connection {printable(chosen, 80)!r}{via}"
         remedy = (
             f"Did you mean {printable(guess, 80)!r}?"

@@ -1,11 +1,11 @@
-"""One session that is opened on demand and reopened when it was lost, and the policy by which calls are retried.
+"""A session that is opened on demand and reopened after a lost connection, and the policy for retries.
 
 A session belongs to one thread from its first statement to close(), and never to a main thread. Each statement is one
-attempt that succeeds or raises: an error is never an empty answer. Time limits come with the settings of the
-connection, so no call blocks for ever. Callers that want retries wrap calls in a RetryPolicy.
+attempt, which succeeds or raises: an error is never returned as an empty result. The settings of the connection limit
+the time of every call. Callers that need retries wrap calls in a RetryPolicy.
 
-A lost answer does not say whether the statement was executed. So `RetryPolicy.settle` takes a look-up: after an unknown
-outcome the row is read, and the statement is sent again only when the row is not there.
+After a lost answer it is unknown whether the statement was executed. So `RetryPolicy.settle` takes a look-up: after an
+unknown outcome the row is read, and the statement is sent again only when the row does not exist.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ NOT_RETRYABLE = Failure(category=ErrorCategory.CONFIGURATION)
 
 
 class StatementFailed(LoadgenError):
-    """A statement or a login failed; `failure` says how."""
+    """A statement or a login failed; `failure` classifies the error."""
 
     exit_code = 3
     remedy = "Check the role of the connection."
@@ -55,14 +55,14 @@ class StatementFailed(LoadgenError):
 
 
 class RetryInterrupted(LoadgenError):
-    """Stopped while waiting for the next attempt."""
+    """The stop event was set during the pause before the next attempt."""
 
     exit_code = 4
     remedy = "The last error is in the log."
 
 
 class SnowflakeSession:
-    """One connection at a time. Only `session_id` may be read by other threads."""
+    """At most one connection at a time. Other threads may read `session_id` only."""
 
     def __init__(self, open_connection: OpenConnection) -> None:
         self._open_connection = open_connection
@@ -76,7 +76,7 @@ class SnowflakeSession:
 
     @contextmanager
     def cursor(self) -> Iterator[Cursor]:
-        """A cursor for one statement. Raises what the driver raises; LoadgenError when opening fails."""
+        """A cursor for one statement. Raises the exceptions of the driver; LoadgenError when the login fails."""
         self._check_thread()
         try:
             cursor = self.open().cursor()
@@ -84,7 +84,7 @@ class SnowflakeSession:
                 yield cursor
             finally:
                 cursor.close()
-        except LoadgenError:  # from opening: it has its remedy already
+        except LoadgenError:  # the login failed: the error has a remedy already
             raise
         except Exception as error:  # the driver leaks exceptions of its libraries
             failure = classify(error)
@@ -99,14 +99,14 @@ class SnowflakeSession:
             return found
 
     def named_rows(self, sql: str) -> list[dict[str, Any]]:
-        """All rows, each by its column names in lower case: for SHOW and DESCRIBE."""
+        """All rows, each as a mapping by column name in lower case: for SHOW and DESCRIBE."""
         with self.cursor() as cursor:
             cursor.execute(sql)
             names = [column[0].lower() for column in cursor.description or ()]
             return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
     def open(self) -> Connection:
-        """The open connection; a new one when there is none."""
+        """The open connection; opens one if necessary."""
         if self._connection is None:
             self._connection = self._open_connection()
         return self._connection
@@ -118,11 +118,11 @@ class SnowflakeSession:
             self._connection = None
 
     def _is_lost(self, failure: Failure) -> bool:
-        """Whether this failure ends the connection, so that the next statement opens another."""
+        """Whether this failure ends the connection, so that the next statement opens a new one."""
         return failure.session_lost
 
     def _check_thread(self) -> None:
-        """A connection that two threads use would give one the other's answer."""
+        """Two threads that share a connection would receive each other's answers."""
         me = threading.get_ident()
         if self._owner is None:
             self._owner = me
@@ -130,7 +130,7 @@ class SnowflakeSession:
 
 
 def login_failure(error: LoadgenError) -> Failure:
-    """What kind of failure connect() met: it raises LoadgenError from the driver's exception."""
+    """The failure behind an error of connect(), which raises LoadgenError from the exception of the driver."""
     return NOT_RETRYABLE if error.__cause__ is None else classify(error.__cause__)
 
 
@@ -139,25 +139,25 @@ def is_retryable(error: BaseException) -> bool:
 
 
 def is_retryable_soon(error: BaseException) -> bool:
-    """For callers that rather do without the answer, or ask for less, than wait for minutes."""
+    """Retryable, except after a timeout: for callers that handle a timeout in another way than by waiting again."""
     return isinstance(error, StatementFailed) and error.failure.retryable and not error.failure.is_timeout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """How often, and for how long, to retry. Pauses double; `stop` ends them early."""
+    """How often to retry, and with which pauses. Pauses double; `stop` ends a pause early."""
 
     stop: threading.Event
     attempts: int = ATTEMPTS
     first_pause_s: float = FIRST_PAUSE_S
     pause_max_s: float = PAUSE_MAX_S
-    jitter: bool = False  # random pauses up to the doubled ones, where several processes write to one table
+    jitter: bool = False  # random pauses up to the doubled ones, for several processes that write to one table
     clock: Clock = field(default_factory=SystemClock)
     retryable: Callable[[BaseException], bool] = is_retryable
-    note: Callable[[BaseException], None] | None = None  # called with each failure before its retry
+    note: Callable[[BaseException], None] | None = None  # called with each failure before the pause
 
     def call(self, action: Callable[[], Result]) -> Result:
-        """Do something that is harmless to repeat, until it succeeds or the attempts are used up."""
+        """Repeat an idempotent action until it succeeds or the attempts are used up."""
         pauses = wait_random_exponential if self.jitter else wait_exponential
         retrying = Retrying(
             retry=retry_if_exception(self.retryable),
@@ -170,7 +170,7 @@ class RetryPolicy:
         return retrying(action)
 
     def settle(self, write: Callable[[], Result], look: Callable[[], Result | None]) -> Result:
-        """Do a write that must happen once. `look` says what is there already; None: nothing yet."""
+        """Execute a write that must take effect once. `look` returns the result of an earlier attempt, or None."""
         in_doubt = False
 
         def attempt() -> Result:
@@ -194,4 +194,4 @@ class RetryPolicy:
         pause_s = state.next_action.sleep if state.next_action is not None else 0.0
         if self.clock.wait(self.stop, pause_s):
             last = describe(error) if error is not None else "unknown"
-            raise RetryInterrupted(f"stopped while waiting to retry; the last error: {last}") from error
+            raise RetryInterrupted(f"stopped during the pause before a retry; the last error: {last}") from error

@@ -1,17 +1,17 @@
-"""A profile and a purpose, turned into arguments for connect(). Pure; the secrets are added by `connect`.
+"""The arguments of connect() for a profile and a purpose. Pure; `connect` adds the secrets.
 
-    load      the measured sessions
-    control   heartbeats, polls, leases
-    probe     is it there? short limits
+    load      measured sessions
+    control   sessions of the control plane
+    probe     tests of a connection, with short limits
 
-None of them lets the driver repeat a request. A measured time is then the time of one execution; and a write whose
-answer was lost is looked up by its sender, where the driver would blindly do it twice.
+With these settings the driver never repeats a request. So a measured time is the time of one execution, and a write
+whose answer was lost is looked up before it is sent again, where the driver would execute it twice.
 
-Each limit has two halves: the server's (STATEMENT_TIMEOUT_IN_SECONDS), which ends the statement, and the client's, a
-little later, for the server that does not answer at all. Names differ between the driver's major versions:
+Each limit exists twice: on the server (STATEMENT_TIMEOUT_IN_SECONDS), which ends the statement, and on the client, a
+little later, for a server that does not answer. The names of the options depend on the major version of the driver:
 
                             5.x                                    4.x
-    attempts                retry_max_attempts                     only a back-off policy can say no
+    attempts                retry_max_attempts                     only by a back-off policy that raises
     one statement           query_timeout                          socket_timeout
     one request             request_timeout                        socket_timeout
     connecting              connect_timeout                        socket_timeout
@@ -22,39 +22,38 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from loadgen.snowflake import connection_options
 from loadgen.snowflake.failure import NotRetried
-from loadgen.snowflake.profile import ConnectionProfile, Value
+from loadgen.snowflake.profile import IDENTITY_OPTIONS, PASSED_OPTIONS, SECRET_OPTIONS, ConnectionProfile, Value
 from loadgen.values import dataclass
 
 APPLICATION = "loadgen"
-CONTROL_TAG = f'{{"app":"{APPLICATION}","control":'  # how it begins
+CONTROL_TAG = f'{{"app":"{APPLICATION}","control":'  # beginning of the QUERY_TAG of control sessions
 QUERY_TAG_MAX = 2_000  # characters; Snowflake's limit
 
 LOGIN_S = 15
 CONNECT_S = 5
-REQUEST_S = 10  # everything that is neither log-in nor a statement
+REQUEST_S = 10  # requests other than logins and statements
 LOGOUT_S = 2
 CONTROL_STATEMENT_S = 8
 CONTROL_MARGIN_S = 2
 LOAD_MARGIN_S = 5
 LOCK_S = 5
 
-# Scenarios may set session parameters, but not these: results and their ground truth depend on them.
+# Session parameters that a scenario cannot set: the results depend on them.
 _SESSION = {"TIMEZONE": "UTC", "AUTOCOMMIT": True, "ABORT_DETACHED_QUERY": True, "CLIENT_TELEMETRY_ENABLED": False}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionSettings:
-    """Arguments for connect() without the secrets, and what has to be done by hand around it."""
+    """Arguments of connect() without the secrets, and a limit that is set after the login."""
 
     arguments: Mapping[str, Any]
-    # Driver 4.x has one limit for every request. Log-in gets LOGIN_S, after it statements get this.
+    # Driver 4.x has one limit for all requests: LOGIN_S during the login, then this one.
     socket_timeout_s: int | None = None
 
 
 def query_tag(*, run: str, worker: str, phase: str | None = None, step: int | None = None) -> str:
-    """The QUERY_TAG of a load session: how the server's history is joined to our counts."""
+    """The QUERY_TAG of a load session. It connects rows of QUERY_HISTORY to a run."""
     tag = json.dumps(
         {"app": APPLICATION, "run": run, "worker": worker, "phase": phase, "step": step},
         separators=(",", ":"),
@@ -64,12 +63,12 @@ def query_tag(*, run: str, worker: str, phase: str | None = None, step: int | No
 
 
 def control_tag(role: str) -> str:
-    """The QUERY_TAG of loadgen's own sessions, which are no load."""
+    """The QUERY_TAG of a control session: its statements are not part of the load."""
     return f"{CONTROL_TAG}{json.dumps(role)}}}"
 
 
 def session_tag(session: int, metadata: Mapping[str, str]) -> str:
-    """What a user session adds to the QUERY_TAG of its connection: it takes the place of the closing brace."""
+    """What a user session adds to the QUERY_TAG of its connection, in place of the closing brace."""
     added = json.dumps({"session": session, "metadata": dict(metadata)}, separators=(",", ":"))
     return "," + added[1:]
 
@@ -83,9 +82,9 @@ def load_settings(
     use_cached_result: bool = False,
     session: Mapping[str, Value] | None = None,
 ) -> ConnectionSettings:
-    """For a measured session."""
+    """Settings of a measured session."""
     own: dict[str, Value] = {
-        # TRUE would answer a repeated SELECT from yesterday's result, without a warehouse.
+        # TRUE would answer a repeated SELECT from the result cache, without a warehouse.
         "USE_CACHED_RESULT": use_cached_result,
         "STATEMENT_TIMEOUT_IN_SECONDS": statement_limit_s,
         "QUERY_TAG": tag,
@@ -97,20 +96,20 @@ def load_settings(
 def control_settings(
     profile: ConnectionProfile, *, major: int, tag: str, statement_limit_s: int = CONTROL_STATEMENT_S
 ) -> ConnectionSettings:
-    """For a session of the control plane."""
+    """Settings of a session of the control plane."""
     own: dict[str, Value] = {
         "STATEMENT_TIMEOUT_IN_SECONDS": statement_limit_s,
         "QUERY_TAG": tag,
-        # Without it a hybrid table may show another session's write 100 ms late. Costs a few ms: not for load.
+        # FALSE may show a write of another session 100 ms late. TRUE costs a few ms, so load sessions do not set it.
         "READ_LATEST_WRITES": True,
-        # The default is an hour, in which a dead session's row lock would stop all heartbeats.
+        # The default is an hour: the row lock of a dead session would block heartbeats for that long.
         "HYBRID_TABLE_LOCK_TIMEOUT": min(LOCK_S, statement_limit_s),
     }
     return _settings(profile, major, statement_limit_s + CONTROL_MARGIN_S, own)
 
 
 def probe_settings(profile: ConnectionProfile, *, major: int) -> ConnectionSettings:
-    """For looking whether a connection works."""
+    """Settings of a session that tests a connection."""
     own: dict[str, Value] = {"STATEMENT_TIMEOUT_IN_SECONDS": REQUEST_S, "QUERY_TAG": json.dumps({"app": APPLICATION})}
     return _settings(profile, major, REQUEST_S + CONTROL_MARGIN_S, own)
 
@@ -122,13 +121,14 @@ def _settings(
         **_identity(profile, major),
         **_passed(profile, major),
         "application": APPLICATION,
-        # Binds go to the server; the default pastes values into the text. Per connection: the module is shared.
+        # Binds are sent to the server; the default inserts values into the text. Set per connection: the module-wide
+        # setting would affect other users of the driver.
         "paramstyle": "qmark",
-        "autocommit": True,  # hybrid tables have a fast path for it; a lease must never hold a transaction open
+        "autocommit": True,  # hybrid tables have a fast path for it, and no transaction stays open
         "login_timeout": LOGIN_S,
-        # Sessions live four hours after their last statement. In 4.x keep-alive is a timer thread per connection.
+        # Sessions expire four hours after their last statement. In 4.x keep-alive is a timer thread per connection.
         "client_session_keep_alive": False,
-        # Tokens on disk would outlive the program; who must not be asked at each connection may choose it.
+        # Off by default: tokens on disk would outlive the program. A profile may enable it to avoid prompts.
         "client_store_temporary_credential": profile.text("client_store_temporary_credential") == "True",
         "session_parameters": {
             **profile.session_parameters,
@@ -145,56 +145,54 @@ def _limits_5(client_limit_s: int) -> dict[str, Any]:
     return {
         # The default is six attempts with back-off: a 503 would be measured as 3.6 s, a 429 as 12.6 s.
         "retry_max_attempts": 1,
-        "query_timeout": client_limit_s,  # the default is none; when it passes, the driver cancels on the server
+        "query_timeout": client_limit_s,  # no limit by default; at the limit the driver cancels the statement
         "request_timeout": REQUEST_S,
         "connect_timeout": CONNECT_S,
-        # Closing waits 15 s for a server that is gone, per connection.
+        # By default, closing a connection waits 15 s for a server that does not answer.
         "logout_total_timeout_seconds": LOGOUT_S,
         "logout_max_attempts": 1,
-        # We close what we open. Left on, a connection that is collected asks itself whether it is closed, and when that
-        # happens inside of another call of the driver, Python 3.11 has been seen to crash.
+        # loadgen closes its connections. With auto_cleanup a garbage-collected connection calls the driver; during
+        # another call of the driver this has crashed Python 3.11.
         "auto_cleanup": False,
-        # Unset, it warns at every connect; True would ask the server before each logout.
+        # If unset, the driver warns at every connect; True sends a request before each logout.
         "enable_server_session_keep_alive_auto_detection": False,
     }
 
 
 def _limits_4(client_limit_s: int) -> dict[str, Any]:
     return {
-        # Covers connecting, log-in and close as well, which `connect` therefore bounds by setting it in between.
+        # Also limits connecting, login and close, so `connect` changes it after the login and before the logout.
         "socket_timeout": min(LOGIN_S, client_limit_s),
-        "platform_detection_timeout_seconds": 0.0,  # else it asks the cloud's metadata address at each connect
+        "platform_detection_timeout_seconds": 0.0,  # else each connect requests the metadata address of the cloud
         "log_imported_packages_in_telemetry": False,
-        # network_timeout stays unset: it costs a timer thread per statement (+50 % CPU), and cannot forbid the first
-        # retry. Without it the driver retries for ever; the policy ends that before the second attempt.
-        # `_no_retry=True` for execute() would not do: it turns a cut answer into KeyError('success').
+        # network_timeout stays unset: it costs a timer thread per statement (+50 % CPU), and does not prevent the first
+        # retry. Without it the driver retries without a limit; the policy raises before the second attempt.
+        # `_no_retry=True` for execute() is no alternative: it turns a truncated answer into KeyError('success').
         "backoff_policy": _one_attempt,
     }
 
 
 def _one_attempt() -> Iterator[int]:
-    """A back-off policy that does not: asked for the pause before a second attempt, it raises.
+    """A back-off policy that allows one attempt: it raises instead of giving the pause before a second one.
 
-    The driver takes the first value when it begins a request and the next one after a failure. Parts of large results
-    are fetched by another loop, which takes its first value after a failure: those are fetched twice at most.
+    The driver takes the first value when it begins a request, and the next value after a failure. Parts of large
+    results are fetched by another loop, which takes its first value after a failure, so they are fetched at most twice.
     """
     yield 0
     raise NotRetried
 
 
 def _identity(profile: ConnectionProfile, major: int) -> dict[str, Any]:
-    arguments: dict[str, Any] = {
-        key: profile.fields[key].value for key in connection_options.IDENTITY if key in profile.fields
-    }
+    arguments: dict[str, Any] = {key: profile.fields[key].value for key in IDENTITY_OPTIONS if key in profile.fields}
     region = arguments.pop("region", None)
     if region and "." not in str(arguments.get("account", "")):
-        arguments["account"] = f"{arguments.get('account', '')}.{region}"  # 5.x has no region; 4.x reads it here too
+        arguments["account"] = f"{arguments.get('account', '')}.{region}"  # 5.x has no option `region`
     if "port" in arguments:
         arguments["port"] = int(str(arguments["port"]))
     if "authenticator" in arguments and not str(arguments["authenticator"]).lower().startswith("https://"):
         arguments["authenticator"] = profile.authenticator
     if major >= 5 and profile.is_local:
-        arguments["use_proxy_env"] = False  # no proxy leads to this machine
+        arguments["use_proxy_env"] = False  # a server on this machine is not reached by a proxy
     return arguments
 
 
@@ -205,7 +203,7 @@ def _passed(profile: ConnectionProfile, major: int) -> dict[str, Any]:
     arguments = {
         key: field.value
         for key, field in profile.fields.items()
-        if key in connection_options.PASSED[major] and key not in connection_options.SECRET
+        if key in PASSED_OPTIONS[major] and key not in SECRET_OPTIONS
     }
     if "proxy_port" in arguments:
         return {**arguments, "proxy_port": _PORT_TYPE[major](arguments["proxy_port"])}

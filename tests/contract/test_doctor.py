@@ -16,8 +16,8 @@ from loadgen.clock import SystemClock
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.setup.grants import control_needs
 from loadgen.doctor import checks as all_checks
+from loadgen.doctor.check_context import DoctorSessions, DoctorTarget, KnownFacts
 from loadgen.doctor.checks import BoundedExecutor, run_checks
-from loadgen.doctor.subject import DoctorSessions, DoctorTarget, KnownFacts
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
 from tests.embedded_server import EmbeddedServer
 from tests.processes import PATIENCE_S, ROOT
@@ -188,7 +188,7 @@ def test_nothing_listening_is_told_and_the_rest_skipped(tmp_path, closed_port):
     assert (code, marks(found, "failed")) == (3, {"log-in"})
     assert f"nothing listens at 127.0.0.1:{closed_port}" in found["log-in"]["message"]
     assert found["log-in"]["hint"] == "Check host and port of [real]."
-    assert found["tables"]["message"] == "not looked at, since 'log-in' failed"
+    assert found["tables"]["message"] == "skipped, because check 'log-in' failed"
 
 
 def test_an_embedded_server_that_is_not_there_is_told(monkeypatch, closed_port):
@@ -208,7 +208,7 @@ def test_tables_that_are_not_there_yet(server, database):
     code, found = looked("-c", "real")
 
     assert (code, found["tables"]["mark"], found["tables"]["hint"]) == (3, "failed", "Run `loadgen setup`.")
-    assert found["read control tables"]["message"] == "not looked at, since 'tables' failed"
+    assert found["read control tables"]["message"] == "skipped, because check 'tables' failed"
     code, found = looked("-c", "embedded")
     assert (code, found["tables"]["mark"]) == (0, "warning")
 
@@ -255,7 +255,7 @@ def test_a_warehouse_that_is_not_there(tmp_path, server):
 
     assert code == 3
     assert 'GRANT USAGE, MONITOR ON WAREHOUSE "NO_SUCH_WH" TO ROLE "ACCOUNTADMIN";' in found["warehouse"]["hint"]
-    assert found["schema"]["message"] == '"BENCH"."NO_SUCH" is not there, or not for this role'
+    assert found["schema"]["message"] == '"BENCH"."NO_SUCH" does not exist, or this role has no privilege on it'
     assert found["worst case"]["message"].startswith("at most, in credits by size: X-Small ")
 
 
@@ -299,8 +299,8 @@ def test_the_settings_of_the_warehouse_and_the_cost_on_it(tmp_path, server, data
     assert first["message"] == f'"{name}": Medium, generation 2, 1 to 3 clusters, never suspends, suspended'
     assert first["details"] == [
         "MAX_CONCURRENCY_LEVEL 4 per cluster: about 12 statements at once",
-        "the scenario has 20 connections: larger statements would queue",
-        "the first statement starts it: let the warm-up be long enough",
+        "the scenario has 20 connections: statements may be queued",
+        "the first statement resumes it: make the warm-up long enough",
     ]
     assert [each["mark"] for each in more] == ["warning", "warning"]
     cost = next(each for each in told["checks"] if each["check"] == "worst case")
@@ -320,8 +320,8 @@ def test_a_server_that_does_not_answer_costs_bounded_time_and_not_the_other_chec
     (offset,) = run_checks([checks["clock offset"]], lane)
     lane.close(limit_s=PATIENCE_S)
 
-    assert (log_in.finding.mark, offset.finding.mark) == ("ok", "ok")
-    assert warehouse.finding.said == "took too long: no answer within 1 s"
+    assert (log_in.finding.level, offset.finding.level) == ("ok", "ok")
+    assert warehouse.finding.message == "no answer within 1 s"
 
 
 def test_hostile_texts_reach_the_terminal_harmlessly(server):

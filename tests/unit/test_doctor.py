@@ -9,9 +9,18 @@ import pytest
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.setup.installer import Prerequisites, SchemaState, migrations
 from loadgen.doctor import offline, server
+from loadgen.doctor.check_context import (
+    DoctorSessions,
+    DoctorTarget,
+    Finding,
+    FindingLevel,
+    KnownFacts,
+    WarehouseDescription,
+    failed,
+    ok,
+    warning,
+)
 from loadgen.doctor.checks import BoundedExecutor, CheckedFinding, CheckTimeout, DoctorCheck, exit_code, run_checks
-from loadgen.doctor.finding import Finding, FindingLevel, failed, ok, warning
-from loadgen.doctor.subject import DoctorSessions, DoctorTarget, KnownFacts
 from loadgen.errors import ConfigurationError
 from loadgen.rules.scenario_plan import plan
 from loadgen.scenario.read import LoadedScenario, parse_scenario
@@ -49,10 +58,10 @@ def environ(tmp_path):
 
 
 def test_cores_are_counted_against_the_connections():
-    assert offline.processor(2, None).mark is FindingLevel.OK
-    assert offline.processor(2, 50).mark is FindingLevel.OK
+    assert offline.processor(2, None).level is FindingLevel.OK
+    assert offline.processor(2, 50).level is FindingLevel.OK
     few = offline.processor(2, 51)
-    assert few.mark is FindingLevel.WARNING
+    assert few.level is FindingLevel.WARNING
     assert "3 cores" in str(few.remedy)
 
 
@@ -61,7 +70,7 @@ def test_cores_are_counted_against_the_connections():
     [(499, 1, None, "warning"), (500, 1, None, "ok"), (263, 2, 64, "failed"), (600, 2, 64, "ok")],
 )
 def test_memory_is_counted_against_the_workers(free_mb, workers, connections, mark):
-    assert offline.memory(free_mb, workers, connections).mark == mark
+    assert offline.memory(free_mb, workers, connections).level == mark
 
 
 @pytest.mark.parametrize(
@@ -69,18 +78,18 @@ def test_memory_is_counted_against_the_workers(free_mb, workers, connections, ma
     [(256, None, "warning"), (1024, None, "ok"), (256, 96, "ok"), (256, 97, "failed"), (-1, 5000, "ok")],
 )
 def test_open_files_are_counted_against_the_connections_of_a_worker(limit, connections, mark):
-    assert offline.open_files(limit, connections).mark == mark
+    assert offline.open_files(limit, connections).level == mark
 
 
 def test_a_clock_of_1970_is_told():
-    assert offline.wall_clock(datetime(1970, 1, 1, tzinfo=UTC)).mark is FindingLevel.FAILED
-    assert offline.wall_clock(NOON).mark is FindingLevel.OK
+    assert offline.wall_clock(datetime(1970, 1, 1, tzinfo=UTC)).level is FindingLevel.FAILED
+    assert offline.wall_clock(NOON).level is FindingLevel.OK
 
 
 def test_this_machine_has_what_it_says():
     assert offline.cores() >= 1
     assert offline.free_mb() > 0
-    assert offline.versions().said.startswith("Python 3.")
+    assert offline.versions().message.startswith("Python 3.")
 
 
 # --- configuration ---------------------------------------------------------------------------------------------------
@@ -107,9 +116,9 @@ def test_warnings_of_the_connection_are_findings(environ):
 
     _, misspelt, unused = offline.connection(find_profile("prod", environ=environ))
 
-    assert (misspelt.mark, unused.mark) == (FindingLevel.WARNING, FindingLevel.WARNING)
-    assert "did you mean warehouse?" in misspelt.said
-    assert "login_timeout" in unused.said
+    assert (misspelt.level, unused.level) == (FindingLevel.WARNING, FindingLevel.WARNING)
+    assert "did you mean warehouse?" in misspelt.message
+    assert "login_timeout" in unused.message
 
 
 def test_a_control_plane_on_the_target_s_own_warehouse_is_told(environ):
@@ -119,32 +128,34 @@ def test_a_control_plane_on_the_target_s_own_warehouse_is_told(environ):
         subject = DoctorTarget(connection="prod", place=place, loaded=loaded, environ=environ)
         return offline.scenario(subject)[-1]
 
-    assert found("").mark is FindingLevel.OK
-    assert found("control: {warehouse: BENCH_WH}\n").mark is FindingLevel.WARNING  # the connection's own, in lower case
-    assert found("control: {warehouse: BENCH_WH, share_warehouse: true}\n").mark is FindingLevel.OK
+    assert found("").level is FindingLevel.OK
+    assert (
+        found("control: {warehouse: BENCH_WH}\n").level is FindingLevel.WARNING
+    )  # the connection's own, in lower case
+    assert found("control: {warehouse: BENCH_WH, share_warehouse: true}\n").level is FindingLevel.OK
 
 
 # --- the other end ---------------------------------------------------------------------------------------------------
 
 
 def test_a_long_way_is_told():
-    assert server.round_trip(probe_of(round_trips_ms=(20.0, 49.0, 90.0))).mark is FindingLevel.OK
-    assert server.round_trip(probe_of(round_trips_ms=(20.0, 51.0, 90.0))).mark is FindingLevel.WARNING
+    assert server.round_trip(probe_of(round_trips_ms=(20.0, 49.0, 90.0))).level is FindingLevel.OK
+    assert server.round_trip(probe_of(round_trips_ms=(20.0, 51.0, 90.0))).level is FindingLevel.WARNING
 
 
 @pytest.mark.parametrize("role", ["ACCOUNTADMIN", "SECURITYADMIN", "ORGADMIN"])
 def test_administrators_are_warned(environ, role):
     found = server.role(probe_of(role=role), find_profile("prod", environ=environ))
 
-    assert found.mark is FindingLevel.WARNING
+    assert found.level is FindingLevel.WARNING
     assert "loadgen grants" in str(found.remedy)
 
 
 def test_other_roles_and_the_embedded_server_s_only_one_are_fine(environ):
     embedded = find_profile("embedded", environ={"LOADGEN_EMBEDDED_ADDRESS": "127.0.0.1:1"})
 
-    assert server.role(probe_of(role="LOADGEN_RUN"), find_profile("prod", environ=environ)).mark is FindingLevel.OK
-    assert server.role(probe_of(role="ACCOUNTADMIN"), embedded).mark is FindingLevel.OK
+    assert server.role(probe_of(role="LOADGEN_RUN"), find_profile("prod", environ=environ)).level is FindingLevel.OK
+    assert server.role(probe_of(role="ACCOUNTADMIN"), embedded).level is FindingLevel.OK
 
 
 @pytest.mark.parametrize(
@@ -162,7 +173,7 @@ def test_other_roles_and_the_embedded_server_s_only_one_are_fine(environ):
 def test_regions_without_hybrid_tables_are_known(region, here, mark):
     found = server.hybrid_tables(region, is_embedded=False, hybrid_here=here)
 
-    assert found.mark == mark
+    assert found.level == mark
     assert mark == "ok" or "control: {connection: embedded}" in str(found.remedy)
 
 
@@ -180,7 +191,7 @@ def test_the_clock_offset_is_that_of_the_quickest_reading():
 
 @pytest.mark.parametrize(("seconds", "error_s", "mark"), [(1.9, 0.0, "ok"), (-600, 0.1, "warning"), (5, 4, "ok")])
 def test_an_offset_is_told_only_as_far_as_it_is_certain(seconds, error_s, mark):
-    assert server.clock_offset(server.ClockOffset(seconds=seconds, error_s=error_s)).mark == mark
+    assert server.clock_offset(server.ClockOffset(seconds=seconds, error_s=error_s)).level == mark
 
 
 # --- the control plane -----------------------------------------------------------------------------------------------
@@ -190,12 +201,12 @@ def test_what_is_not_there_is_named():
     place = ControlPlaneLocation()
     found = server.ground(Prerequisites(warehouse=False, database=True, schema=False), place, is_embedded=False)
 
-    assert found.mark is FindingLevel.FAILED
-    assert found.said.endswith('warehouse "LOADGEN_CONTROL_WH", schema "LOADGEN"."CONTROL"')
+    assert found.level is FindingLevel.FAILED
+    assert found.message.endswith('warehouse "LOADGEN_CONTROL_WH", schema "LOADGEN"."CONTROL"')
     there = Prerequisites(warehouse=True, database=True, schema=True)
     assert server.ground(there, place, is_embedded=True).details == ()
     fine = server.ground(there, place, is_embedded=False)
-    assert fine.mark is FindingLevel.OK
+    assert fine.level is FindingLevel.OK
     assert fine.details == ("an idle `loadgen pool run` starts the warehouse every 10m: about 2.4 credits a day",)
 
 
@@ -203,9 +214,9 @@ def test_tables_that_are_missing_stop_a_run_on_an_account():
     none = SchemaState(schema_exists=True, applied=())
     all_there = SchemaState(schema_exists=True, applied=tuple(migration.version for migration in migrations()))
 
-    assert server.tables(none, is_embedded=False).mark is FindingLevel.FAILED
-    assert server.tables(none, is_embedded=True).mark is FindingLevel.WARNING
-    assert server.tables(all_there, is_embedded=False).mark is FindingLevel.OK
+    assert server.tables(none, is_embedded=False).level is FindingLevel.FAILED
+    assert server.tables(none, is_embedded=True).level is FindingLevel.WARNING
+    assert server.tables(all_there, is_embedded=False).level is FindingLevel.OK
     assert (server.hybrid_count(none), server.hybrid_count(all_there)) == (0, 19)
 
 
@@ -219,9 +230,9 @@ ROW = {
 
 
 def marks(row: dict[str, object], **more) -> list[str]:
-    found = server.WarehouseDescription.from_row({**ROW, **row}, 8)
+    found = WarehouseDescription.from_row({**ROW, **row}, 8)
     options = {"is_embedded": False, "connections": 8, **more}
-    return [str(each.mark) for each in server.judge(found, **options)]
+    return [str(each.level) for each in server.judge(found, **options)]
 
 
 @pytest.mark.parametrize(
@@ -246,12 +257,12 @@ def test_the_embedded_server_s_defaults_are_no_concern():
 
 
 def test_the_warehouse_is_described():
-    (found,) = server.judge(server.WarehouseDescription.from_row(ROW, 8), is_embedded=False, connections=17)
+    (found,) = server.judge(WarehouseDescription.from_row(ROW, 8), is_embedded=False, connections=17)
 
-    assert found.said == '"BENCH_WH": Medium, generation 2, 2 clusters, suspends after 60 s, started'
+    assert found.message == '"BENCH_WH": Medium, generation 2, 2 clusters, suspends after 60 s, started'
     assert found.details == (
         "MAX_CONCURRENCY_LEVEL 8 per cluster: about 16 statements at once",
-        "the scenario has 17 connections: larger statements would queue",
+        "the scenario has 17 connections: statements may be queued",
     )
 
 
@@ -271,15 +282,17 @@ def test_only_harmless_names_become_part_of_a_literal(name, sql):
 
 def test_the_cost_counts_every_cluster_for_as_long_as_the_run_can_last():
     planned = plan(scenario("load: {warmup: 0s, duration: 58m}\ntiming: {drain: 2m}\n"), cores=2).cost
-    found = server.WarehouseDescription.from_row(ROW, 8)
+    found = WarehouseDescription.from_row(ROW, 8)
 
     told = server.cost(planned, found, None)
 
-    assert told.mark is FindingLevel.OK
-    assert told.said.startswith("at most 9.00 credits: 8.00 for Medium, 2 clusters, and 1.00 for the control warehouse")
-    assert server.cost(planned, found, 8.9).mark is FindingLevel.WARNING
-    assert "X-Small 1.00, Small 2.00" in server.cost(planned, None, None).said
-    assert server.cost(None, None, None).said.startswith("none")
+    assert told.level is FindingLevel.OK
+    assert told.message.startswith(
+        "at most 9.00 credits: 8.00 for Medium, 2 clusters, and 1.00 for the control warehouse"
+    )
+    assert server.cost(planned, found, 8.9).level is FindingLevel.WARNING
+    assert "X-Small 1.00, Small 2.00" in server.cost(planned, None, None).message
+    assert server.cost(None, None, None).message.startswith("none")
 
 
 # --- how checks are run ----------------------------------------------------------------------------------------------
@@ -306,10 +319,10 @@ def test_what_rests_on_a_failed_check_is_skipped_with_the_reason():
         check("d", lambda: [ok("fine")]),
     )
 
-    assert [(each.finding.mark, each.finding.said) for each in found] == [
+    assert [(each.finding.level, each.finding.message) for each in found] == [
         ("failed", "broken"),
-        ("skipped", "not looked at, since 'a' failed"),
-        ("skipped", "not looked at, since 'a' failed"),
+        ("skipped", "skipped, because check 'a' failed"),
+        ("skipped", "skipped, because check 'a' failed"),
         ("ok", "fine"),
     ]
     assert found[0].finding.remedy == "Mend it."
@@ -322,15 +335,15 @@ def test_a_check_that_never_ends_is_given_up_and_the_next_one_runs():
     (second,) = run_checks([check("b", lambda: [ok("fine")])], lane, limit_s=PATIENCE_S)
     never.set()
 
-    assert (first.finding.mark, second.finding.mark) == ("failed", "ok")
-    assert first.finding.said == "took too long: no answer within 0.2 s"
+    assert (first.finding.level, second.finding.level) == ("failed", "ok")
+    assert first.finding.message == "no answer within 0.2 s"
 
 
 def test_a_bug_in_one_check_does_not_hide_the_others(caplog):
     found = run(check("a", Mock(side_effect=ZeroDivisionError("oops"))), check("b", lambda: [ok("fine")]))
 
-    assert [each.finding.mark for each in found] == ["failed", "ok"]
-    assert "unexpected ZeroDivisionError: oops" in found[0].finding.said
+    assert [each.finding.level for each in found] == ["failed", "ok"]
+    assert "unexpected ZeroDivisionError: oops" in found[0].finding.message
     assert "check_failed check=a" in caplog.text
 
 

@@ -166,7 +166,7 @@ def test_keys_may_be_written_in_any_case_and_under_the_names_others_use(home):
     assert profile.text("private_key_file") == str(home.path / "k.p8")
     assert (profile.authenticator, profile.origin("authenticator")) == (
         "SNOWFLAKE_JWT",
-        "follows from private_key_file",
+        "derived from private_key_file",
     )
 
 
@@ -263,7 +263,7 @@ def test_a_file_that_others_can_read_is_warned_about(home, mode):
     path = home.write("connections.toml", section("dev"), mode)
 
     assert home.find("dev").warnings == (
-        f"the connections file {path} can be read by others (mode {mode:04o}); run: chmod 600 {path}",
+        f"the connections file {path} is readable by other users (mode {mode:04o}); run: chmod 600 {path}",
     )
     assert home.find("dev", SF_SKIP_TOKEN_FILE_PERMISSIONS_VERIFICATION="true").warnings == ()
 
@@ -319,7 +319,7 @@ def test_text_that_is_not_utf8_is_located(home):
 def test_a_value_outside_a_section_is_warned_about(home):
     home.write("connections.toml", 'default_connection_name = "dev"\n' + section("dev"))
 
-    assert "default_connection_name stands outside a section" in home.find("dev").warnings[0]
+    assert "default_connection_name is outside of a section" in home.find("dev").warnings[0]
 
 
 def test_a_byte_order_mark_is_no_problem(home):

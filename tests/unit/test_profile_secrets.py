@@ -21,12 +21,12 @@ from tests.unit.profile_builders import NOWHERE, PASSWORD, section
     ("values", "what"),
     [
         ({"account": ""}, "account is missing"),
-        ({"account": "https://a.snowflakecomputing.com"}, "is an address"),
-        ({"account": "a.snowflakecomputing.com"}, "is an address"),
+        ({"account": "https://a.snowflakecomputing.com"}, "is a URL"),
+        ({"account": "a.snowflakecomputing.com"}, "is a URL"),
         ({"host": "https://a.example"}, "is not a host name"),
         ({"host": "a b"}, "is not a host name"),
-        ({"host": "db.example", "protocol": "http"}, "would send the credentials in clear"),
-        ({"host": "127.0.0.1.example", "protocol": "http"}, "would send the credentials in clear"),
+        ({"host": "db.example", "protocol": "http"}, "would send credentials unencrypted"),
+        ({"host": "127.0.0.1.example", "protocol": "http"}, "would send credentials unencrypted"),
         ({"protocol": "ftp"}, "protocol 'ftp' is unknown"),
         ({"port": "99999"}, "is not a port"),
         ({"user": ""}, "user is missing"),
@@ -76,7 +76,7 @@ def test_a_token_without_authenticator_asks_which_kind(home):
 def test_an_authenticator_that_asks_a_person_is_warned_about(home):
     home.write("connections.toml", section("dev", authenticator="externalbrowser"))
 
-    assert "ask a person" in home.find("dev").warnings[0]
+    assert "may prompt" in home.find("dev").warnings[0]
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_without_an_embedded_server_the_error_says_how_to_start_one(home):
 
 @pytest.mark.parametrize("address", ["8085", "127.0.0.1", "127.0.0.1:", "example.com:80", "127.0.0.1:http"])
 def test_an_embedded_address_must_be_of_this_machine(home, address):
-    with pytest.raises(ConfigurationError, match="not an address of this machine"):
+    with pytest.raises(ConfigurationError, match="not an address on this machine"):
         home.find("embedded", LOADGEN_EMBEDDED_ADDRESS=address)
 
 
@@ -196,7 +196,7 @@ def test_a_key_file_that_others_can_change_is_refused(home):
     key.chmod(0o666)
     home.write("connections.toml", section("dev", private_key_file=str(key), authenticator="SNOWFLAKE_JWT"))
 
-    with pytest.raises(ConfigurationError, match="can be changed by others") as caught:
+    with pytest.raises(ConfigurationError, match="is writable by other users") as caught:
         credentials(home.find("dev"), major=5, environ=home.environ)
 
     assert caught.value.remedy == f"Run: chmod 600 {key}"

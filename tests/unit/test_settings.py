@@ -7,10 +7,17 @@ from types import MappingProxyType
 import pytest
 
 from loadgen.log import Secret
-from loadgen.snowflake import connection_options, driver
+from loadgen.snowflake import driver
 from loadgen.snowflake.driver import limit_driver_logging, prepare_environment, user_environment
 from loadgen.snowflake.failure import NotRetried
-from loadgen.snowflake.profile import ConnectionProfile, ProfileField, Value
+from loadgen.snowflake.profile import (
+    KNOWN_OPTIONS,
+    PASSED_OPTIONS,
+    SECRET_OPTIONS,
+    ConnectionProfile,
+    ProfileField,
+    Value,
+)
 from loadgen.snowflake.settings import (
     QUERY_TAG_MAX,
     ConnectionSettings,
@@ -76,7 +83,7 @@ def test_no_secret_is_among_the_settings(major):
     guarded = profile(token=Secret("planted-token-1"), proxy_password=Secret("planted-proxy"), proxy=Secret("planted"))
 
     for settings in every_kind(major, guarded):
-        assert connection_options.SECRET.isdisjoint(settings.arguments)
+        assert SECRET_OPTIONS.isdisjoint(settings.arguments)
         assert not any(isinstance(value, Secret) for value in settings.arguments.values())
         assert "planted" not in repr(settings)
 
@@ -260,13 +267,13 @@ def test_the_installed_driver_knows_every_option_that_is_set_or_passed():
     major = driver.major()
     set_by_us = {key for settings in every_kind(major, profile(host="127.0.0.1")) for key in settings.arguments}
 
-    assert set_by_us | connection_options.PASSED[major] <= known_to_the_driver()
+    assert set_by_us | PASSED_OPTIONS[major] <= known_to_the_driver()
 
 
 def test_every_option_of_the_installed_driver_has_a_place():
     second_spelling_of_the_host = {"ssl", "server_url"}  # warned about as unknown, and not used
 
-    assert known_to_the_driver() - connection_options.KNOWN == second_spelling_of_the_host & known_to_the_driver()
+    assert known_to_the_driver() - KNOWN_OPTIONS == second_spelling_of_the_host & known_to_the_driver()
 
 
 # --- the door to the driver ------------------------------------------------------------------------------------------

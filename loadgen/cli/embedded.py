@@ -16,15 +16,16 @@ if TYPE_CHECKING:
 
 PASSWORD_IN = "passwords are checked; the password is in "
 DATA_IN = "the data directory is "
-NOTHING_KEPT = "nothing is kept: this engine has no data directory"
-NO_PASSWORD = "passwords are not checked: any user of this machine may enter; --auth checks them"
+NO_DATA = "no data is stored: the null engine has no data directory"
+NO_PASSWORD = "passwords are not checked: every user of this machine can log in; --auth checks them"
 
 
 @click.group()
 def embedded() -> None:
     """Run the local Snowflake-compatible server: no account needed.
 
-    Commands with `connection: embedded` find the running server of their data directory, or start one and end it.
+    Commands with `connection: embedded` use the server that runs on their data directory. Without one, they start a
+    server and stop it at their end.
     """
 
 
@@ -33,51 +34,97 @@ def embedded() -> None:
     '  loadgen embedded serve --slots 4 --service-time "lognormal(20ms,0.3)"\n'
     "  loadgen embedded serve --strict-hybrid --control-latency 300ms"
 )
-@click.option("--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="0 takes any free port.")
-@click.option("--data-dir", type=click.Path(path_type=Path), default=None, help="Where the data is stored; it is kept.")
-@click.option("--engine", type=click.Choice(["postgres", "null"]), default="postgres", show_default=True,
-              help="null answers every statement with one row: for measuring the client.")  # fmt: skip
-@click.option("--service-time", default=None, metavar="SPEC",
-              help="How long statements take, unless a scenario says: 20ms, lognormal(20ms,0.3) …")  # fmt: skip
-@click.option("--slots", type=click.IntRange(0, 10_000), default=0, show_default=True,
-              help="Statements at once per warehouse, unless a scenario says; 0: MAX_CONCURRENCY_LEVEL.")  # fmt: skip
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    show_default=True,
+    help="The port to listen on; 0: any free port.",
+)
+@click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="Directory that stores the data; it is kept when the server stops.",
+)
+@click.option(
+    "--engine",
+    type=click.Choice(["postgres", "null"]),
+    default="postgres",
+    show_default=True,
+    help="null answers every statement with one row, to measure the client.",
+)
+@click.option(
+    "--service-time",
+    default=None,
+    metavar="SPEC",
+    help="Time that each statement takes: 20ms, lognormal(20ms,0.3) … A scenario can set its own.",
+)
+@click.option(
+    "--slots",
+    type=click.IntRange(0, 10_000),
+    default=0,
+    show_default=True,
+    help="Concurrent statements per warehouse; 0: MAX_CONCURRENCY_LEVEL. A scenario can set its own.",
+)
 @click.option(
     "--model",
     "model_file",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="How fast warehouses are by size and generation, how long they take to resume, to warm up and to scale out:"
-    " a JSON file. It is a model, and not Snowflake's performance.",
+    help="A JSON file with the speed of warehouses by size and generation, and the time that they need to resume, warm"
+    " up and scale out. It is a model; it does not describe Snowflake's performance.",
 )
 @click.option(
     "--strict-hybrid",
     is_flag=True,
-    help="Hybrid tables as the worst reading of Snowflake's documentation has them: an UPDATE or DELETE that"
-    " waited for a row acts on what it saw before; no array binds in INSERT … SELECT, no LIMIT ?.",
+    help="Give hybrid tables the least favourable behaviour that Snowflake's documentation allows: an UPDATE or DELETE"
+    " that waited for a row lock uses the row as it was before; array binds in INSERT … SELECT, LIMIT ? and OFFSET ?"
+    " are rejected.",
 )
 @click.option(
     "--control-latency",
     default=None,
     metavar="SPEC",
-    help="How much later statements on tables of the control plane are answered: 300ms,"
-    " lognormal(300ms,0.3), … They hold no slot meanwhile.",
+    help="Delay of the answers to statements on tables of the control plane: 300ms, lognormal(300ms,0.3) …"
+    " No warehouse slot is held during the delay.",
 )
-@click.option("--control-schema", "control_schemas", default=["LOADGEN.CONTROL"], show_default=True, multiple=True,
-              metavar="DB.SCHEMA", help="Where the control plane's tables are; *.CONTROL: in any one.")  # fmt: skip
-@click.option("--auth", is_flag=True,
-              help="Check passwords: a random one is kept in the file `password` of the data directory.")  # fmt: skip
-@click.option("--seed", type=int, default=1, show_default=True, help="For service times and fault probabilities.")
-@click.option("--until-eof", is_flag=True, hidden=True,
-              help="Also end when stdin has ended and no client is left: for commands that start one.")  # fmt: skip
+@click.option(
+    "--control-schema",
+    "control_schemas",
+    default=["LOADGEN.CONTROL"],
+    show_default=True,
+    multiple=True,
+    metavar="DB.SCHEMA",
+    help="Schema of the control plane's tables, for --control-latency; *.CONTROL: in any database.",
+)
+@click.option(
+    "--auth",
+    is_flag=True,
+    help="Check passwords. A random password is stored in the file `password` of the data directory.",
+)
+@click.option(
+    "--seed",
+    type=int,
+    default=1,
+    show_default=True,
+    help="Seed of the random numbers for service times and fault probabilities.",
+)
+@click.option(
+    "--until-eof",
+    is_flag=True,
+    hidden=True,
+    help="Also stop when stdin has ended and no client is left. For commands that start a server.",
+)
 def serve(
     port: int, data_dir: Path | None, engine: str, service_time: str | None, slots: int, model_file: Path | None,
     strict_hybrid: bool, control_latency: str | None, control_schemas: tuple[str, ...], auth: bool, seed: int,
     until_eof: bool,
 ) -> None:  # fmt: skip
-    """Serve on 127.0.0.1 until Ctrl-C. Prints `listening on 127.0.0.1:PORT` when ready, who may log in, and where
-    the data is.
+    """Serve on 127.0.0.1 until Ctrl-C. When ready, the server prints `listening on 127.0.0.1:PORT`, whether passwords
+    are checked, and the data directory.
 
-    Without --auth any user of this machine may log in with any password.
+    Without --auth, every user of this machine can log in with any password.
 
     \b
     Connect with any Snowflake driver:
@@ -86,7 +133,7 @@ def serve(
     from loadgen.embedded.datadir import ListenAddress, choose_data_dir
 
     _check_options(engine, service_time, strict_hybrid, control_latency, control_schemas)
-    raise_priority()  # service times are kept as exactly as the machine allows
+    raise_priority()  # keeps service times as exact as the machine allows
 
     try:
         from loadgen.embedded import server
@@ -108,9 +155,9 @@ def serve(
     )
 
     def ready(address: ListenAddress, password_file: Path | None) -> None:
-        who = NO_PASSWORD if password_file is None else f"{PASSWORD_IN}{password_file}"
-        kept = NOTHING_KEPT if options.engine == "null" else f"{DATA_IN}{options.data_dir}"
-        echo(f"listening on {address.host}:{address.port}\n{who}\n{kept}")
+        passwords = NO_PASSWORD if password_file is None else f"{PASSWORD_IN}{password_file}"
+        data = NO_DATA if options.engine == "null" else f"{DATA_IN}{options.data_dir}"
+        echo(f"listening on {address.host}:{address.port}\n{passwords}\n{data}")
 
     try:
         server.serve(options, ready)
@@ -141,14 +188,14 @@ def _check_options(
     for option, spec in (("--service-time", service_time), ("--control-latency", control_latency)):
         try:
             if spec is not None and not spec.strip():
-                raise ValueError("a service time is missing")
+                raise ValueError("the service time is empty")
             parse_service_time(spec)
         except ValueError as error:
             raise UsageError(str(error), remedy=f'For example: {option} "lognormal(20ms,0.3)"') from None
     if engine == "null" and (strict_hybrid or control_latency):
         raise UsageError(
-            "--strict-hybrid and --control-latency need tables, which the null engine does not have",
-            remedy="Leave out --engine null.",
+            "--strict-hybrid and --control-latency do not apply to the null engine: it has no tables",
+            remedy="Omit --engine null.",
         )
     for schema in schemas:
         if schema.count(".") != 1:
@@ -159,7 +206,7 @@ def _check_options(
 
 
 def _not_installed(error: ModuleNotFoundError) -> Exception:
-    """What to tell when the packages of the extra `embedded` are missing; a missing module of ours is a bug."""
+    """The error for missing packages of the extra `embedded`. A missing module of loadgen itself is a bug."""
     package = (error.name or "").partition(".")[0]
     if package == "loadgen":
         return error

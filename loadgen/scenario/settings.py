@@ -440,9 +440,9 @@ class EmbeddedSettings(Section):
     """The target warehouse on the embedded server; read for `connection: embedded` only."""
 
     service_time: ServiceTimeText | None = key(
-        "How long a statement takes: 20ms, lognormal(20ms,0.3) …; null: what the server was started with.", default=None
+        "Time that each statement takes: 20ms, lognormal(20ms,0.3) …; null: --service-time of the server.", default=None
     )
     slots: Annotated[int, Integer(high=10_000)] = key(
-        "Statements that run at once; 0: MAX_CONCURRENCY_LEVEL × clusters.", default=0
+        "Number of concurrent statements; 0: MAX_CONCURRENCY_LEVEL × clusters.", default=0
     )
     engine: EmbeddedEngine = key(default="postgres")

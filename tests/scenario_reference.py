@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from loadgen.scenario.schema import scenario_schema
+from loadgen.scenario.file import scenario_schema
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENT = ROOT / "docs" / "scenario.md"

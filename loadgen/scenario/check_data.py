@@ -12,18 +12,17 @@ from loadgen.model.capture import MANIFEST_FILE, CaptureManifest, InvalidCapture
 from loadgen.model.workload import malformed_reason, preparation_refusal, shape_of
 from loadgen.scenario.check_workload import check_column_generator
 from loadgen.scenario.document import KeyPath
-from loadgen.scenario.file import LoadSection, PoolSection, ScenarioFile, TableSection
+from loadgen.scenario.file import CheckedScenario, LoadSection, PoolSection, ScenarioFile, TableSection
 from loadgen.scenario.generators import SequenceGenerator, UuidGenerator
-from loadgen.scenario.keys import DURATION_S_MAX
 from loadgen.scenario.model import CONNECTIONS_MAX, LoadMode, TableType, replay_s, replayed_roles
-from loadgen.scenario.validation import CheckedDocument
+from loadgen.scenario.value_types import DURATION_S_MAX
 from loadgen.units import format_duration_s
 
 HEADER_BYTES_MAX = 65_536
 _TABLES: KeyPath = ("prepare", "tables")
 
 
-def check_data(checked: CheckedDocument, file: ScenarioFile, folder: Path | None) -> None:
+def check_data(checked: CheckedScenario, file: ScenarioFile, folder: Path | None) -> None:
     """`folder` is the scenario's; None: files are not checked."""
     tables = file.prepare.tables
     checked.require_different_names(
@@ -41,7 +40,7 @@ def check_data(checked: CheckedDocument, file: ScenarioFile, folder: Path | None
             _check_pool(checked, ("values", name), pool, folder)
 
 
-def _check_table(checked: CheckedDocument, path: KeyPath, table: TableSection) -> None:
+def _check_table(checked: CheckedScenario, path: KeyPath, table: TableSection) -> None:
     if not checked.fine((*path, "type")):
         return
     if table.type is TableType.EXISTING:
@@ -57,7 +56,7 @@ def _check_table(checked: CheckedDocument, path: KeyPath, table: TableSection) -
     _check_indexes(checked, path, table)
 
 
-def _check_columns(checked: CheckedDocument, path: KeyPath, table: TableSection) -> None:
+def _check_columns(checked: CheckedScenario, path: KeyPath, table: TableSection) -> None:
     names = [canonical(column.name) for column in table.columns]
     checked.require_different_names((*path, "columns"), names, "column", "rename one")
     for number, column in enumerate(table.columns):
@@ -82,7 +81,7 @@ def _check_columns(checked: CheckedDocument, path: KeyPath, table: TableSection)
         checked.key_problem(place, what, "write {sequence: {start: 1}} or {uuid: {}}")
 
 
-def _check_indexes(checked: CheckedDocument, path: KeyPath, table: TableSection) -> None:
+def _check_indexes(checked: CheckedScenario, path: KeyPath, table: TableSection) -> None:
     if table.indexes and table.type is not TableType.HYBRID:
         what = f"a {table.type} table has no indexes"
         checked.key_problem((*path, "indexes"), what, "remove them, or write type: hybrid")
@@ -101,7 +100,7 @@ def _check_indexes(checked: CheckedDocument, path: KeyPath, table: TableSection)
                 checked.problem((*place, position), "is in this index twice", "name each column once")
 
 
-def _check_pool(checked: CheckedDocument, path: KeyPath, pool: PoolSection, folder: Path | None) -> None:
+def _check_pool(checked: CheckedScenario, path: KeyPath, pool: PoolSection, folder: Path | None) -> None:
     if (pool.query is None) == (pool.file is None):
         what = "has both query and file" if pool.query is not None else "has neither query nor file"
         checked.key_problem(path, what, "write {query: SELECT …}, or {file: regions.csv, column: NAME}")
@@ -114,7 +113,7 @@ def _check_pool(checked: CheckedDocument, path: KeyPath, pool: PoolSection, fold
         _check_file(checked, path, pool.file, pool.column, folder)
 
 
-def _check_query(checked: CheckedDocument, path: KeyPath, sql: str) -> None:
+def _check_query(checked: CheckedScenario, path: KeyPath, sql: str) -> None:
     shape = shape_of(sql)
     wrong = malformed_reason(shape)
     if wrong is None and not shape.reads:
@@ -125,7 +124,7 @@ def _check_query(checked: CheckedDocument, path: KeyPath, sql: str) -> None:
         checked.problem(path, *wrong)
 
 
-def _check_file(checked: CheckedDocument, path: KeyPath, file: str, column: str | None, folder: Path | None) -> None:
+def _check_file(checked: CheckedScenario, path: KeyPath, file: str, column: str | None, folder: Path | None) -> None:
     place: KeyPath = (*path, "file")
     if _is_outside(file):
         what = "is outside of the scenario's folder"
@@ -159,7 +158,7 @@ def require_inside(folder: Path, file: str) -> None:
         raise PermissionError(errno.EACCES, "a link leads out of the scenario's folder", file)
 
 
-def _check_header(checked: CheckedDocument, path: KeyPath, header: list[str] | None, column: str | None) -> None:
+def _check_header(checked: CheckedScenario, path: KeyPath, header: list[str] | None, column: str | None) -> None:
     place: KeyPath = (*path, "file")
     if header is None:
         checked.problem(place, "is not a CSV file with a header in UTF-8", "its first line must name the columns")
@@ -192,7 +191,7 @@ def read_manifest(folder: Path, capture: str) -> CaptureManifest:
     return CaptureManifest.of_text((folder / capture / MANIFEST_FILE).read_text("utf-8"))
 
 
-def check_replay(checked: CheckedDocument, folder: Path | None) -> CaptureManifest | None:
+def check_replay(checked: CheckedScenario, folder: Path | None) -> CaptureManifest | None:
     """The capture of mode replay; None in other modes, and after a problem, which is noted."""
     file = checked.file
     if file is None or file.load.mode is not LoadMode.REPLAY or not checked.fine(_CAPTURE, "load.mode"):
@@ -215,7 +214,7 @@ def check_replay(checked: CheckedDocument, folder: Path | None) -> CaptureManife
     return capture if _fits(checked, capture, file.load) else None
 
 
-def _fits(checked: CheckedDocument, capture: CaptureManifest, load: LoadSection) -> bool:
+def _fits(checked: CheckedScenario, capture: CaptureManifest, load: LoadSection) -> bool:
     keeps = load.sessions is SessionReplay.KEEP
     if capture.names_hidden:
         what = "has hidden names (--hide-names), so it cannot be executed"

@@ -14,7 +14,7 @@ from loadgen.model.capture import CaptureManifest
 from loadgen.model.threshold import ThresholdMetric
 from loadgen.model.workload import CYCLE_MAX, NORMAL_KEPT_MIN, SqlShape, StatementKind, shape_of, workload_refusal
 from loadgen.scenario.document import KeyPath
-from loadgen.scenario.file import ScenarioFile, StatementSection, load_of
+from loadgen.scenario.file import CheckedScenario, ScenarioFile, StatementSection, load_of
 from loadgen.scenario.generators import (
     Generator,
     HotspotGenerator,
@@ -37,7 +37,6 @@ from loadgen.scenario.generators import (
 from loadgen.scenario.keys import values_of
 from loadgen.scenario.model import WORKERS_MAX, LoadMode, TableType, replay_s, replay_statements, stage_name, workers_of
 from loadgen.scenario.settings import UserSessionSettings
-from loadgen.scenario.validation import CheckedDocument
 from loadgen.units import format_duration_s
 from loadgen.values import dataclass
 
@@ -47,7 +46,7 @@ PARAMETERS_MAX = 1_000  # of one statement
 Text = tuple[KeyPath, str, list[Generator]]  # path of its mapping, SQL, parameters
 
 
-def check_workload(checked: CheckedDocument, file: ScenarioFile, capture: CaptureManifest | None) -> None:
+def check_workload(checked: CheckedScenario, file: ScenarioFile, capture: CaptureManifest | None) -> None:
     statements = file.workload.statements
     if file.load.mode is LoadMode.REPLAY:
         if statements:
@@ -79,7 +78,7 @@ def check_workload(checked: CheckedDocument, file: ScenarioFile, capture: Captur
     _check_thresholds(checked, file, names)
 
 
-def _context(checked: CheckedDocument, file: ScenarioFile) -> GeneratorContext:
+def _context(checked: CheckedScenario, file: ScenarioFile) -> GeneratorContext:
     count = len(file.workload.statements)
     followed = {statement.name: _sequence_of(statement) for statement in file.workload.statements}
     return GeneratorContext(
@@ -113,7 +112,7 @@ def _all_generators(file: ScenarioFile) -> Iterator[Generator]:
 
 
 def _check_statement(
-    checked: CheckedDocument, path: KeyPath, statement: StatementSection, around: GeneratorContext
+    checked: CheckedScenario, path: KeyPath, statement: StatementSection, around: GeneratorContext
 ) -> None:
     if statement.weight == 0 and checked.fine((*path, "weight")):
         checked.warn((*path, "weight"), "is 0, so this statement is never sent")
@@ -146,7 +145,7 @@ def _texts(path: KeyPath, statement: StatementSection) -> Iterator[Text]:
         yield (*path, "transaction", number), query.sql, list(query.params)
 
 
-def _check_text(checked: CheckedDocument, text: Text) -> SqlShape | None:
+def _check_text(checked: CheckedScenario, text: Text) -> SqlShape | None:
     """Check one SQL text; None when its shape is not known."""
     path, sql, parameters = text
     if not checked.fine((*path, "sql")):
@@ -170,7 +169,7 @@ def _check_text(checked: CheckedDocument, text: Text) -> SqlShape | None:
 
 
 def _check_parameters(
-    checked: CheckedDocument, path: KeyPath, statement: StatementSection, around: GeneratorContext
+    checked: CheckedScenario, path: KeyPath, statement: StatementSection, around: GeneratorContext
 ) -> None:
     for number, generator in enumerate(statement.params):
         check_generator(checked, (*path, "params", number), generator, around)
@@ -182,7 +181,7 @@ def _check_parameters(
             before += 1
 
 
-def _check_kind(checked: CheckedDocument, path: KeyPath, statement: StatementSection, shapes: list[SqlShape]) -> None:
+def _check_kind(checked: CheckedScenario, path: KeyPath, statement: StatementSection, shapes: list[SqlShape]) -> None:
     writing = [shape.verb for shape in shapes if not shape.reads and shape.verb != "CALL"]
     calls = [shape for shape in shapes if shape.verb == "CALL"]
     if not checked.fine((*path, "kind")):
@@ -193,7 +192,7 @@ def _check_kind(checked: CheckedDocument, path: KeyPath, statement: StatementSec
         checked.problem((*path, "kind"), "is missing: CALL may read or write", "add kind: read or kind: write")
 
 
-def _check_pools_are_used(checked: CheckedDocument, file: ScenarioFile) -> None:
+def _check_pools_are_used(checked: CheckedScenario, file: ScenarioFile) -> None:
     if not checked.fine(_STATEMENTS, "values"):
         return
     used = {generator.pool for generator in _all_generators(file) if isinstance(generator, PoolGenerator)}
@@ -202,7 +201,7 @@ def _check_pools_are_used(checked: CheckedDocument, file: ScenarioFile) -> None:
             checked.warn(("values", name), "no parameter takes values from this pool")
 
 
-def _check_sharding_is_used(checked: CheckedDocument, file: ScenarioFile) -> None:
+def _check_sharding_is_used(checked: CheckedScenario, file: ScenarioFile) -> None:
     if not file.sharding.enabled or not checked.fine(_STATEMENTS, "sharding.enabled"):
         return
     if not any(map(is_sharded, _all_generators(file))):
@@ -210,7 +209,7 @@ def _check_sharding_is_used(checked: CheckedDocument, file: ScenarioFile) -> Non
         checked.problem("sharding.enabled", "sharding is enabled, and no parameter uses it", hint)
 
 
-def _check_thresholds(checked: CheckedDocument, file: ScenarioFile, written: Sequence[str]) -> None:
+def _check_thresholds(checked: CheckedScenario, file: ScenarioFile, written: Sequence[str]) -> None:
     """`written`: the names of statements as the file has them, to be shown."""
     names = [statement.name for statement in file.workload.statements] or written
     never_sent = {statement.name for statement in file.workload.statements if statement.weight == 0}
@@ -244,7 +243,7 @@ def _check_thresholds(checked: CheckedDocument, file: ScenarioFile, written: Seq
             checked.problem(place, "lag exists in modes rate and replay only", "use p99, or write load.mode: rate")
 
 
-def check_threshold_times(checked: CheckedDocument, file: ScenarioFile, capture: CaptureManifest | None) -> None:
+def check_threshold_times(checked: CheckedScenario, file: ScenarioFile, capture: CaptureManifest | None) -> None:
     if not checked.fine("load.mode", "load.duration", "load.stages"):
         return
     if file.load.mode is LoadMode.FIND_MAX:
@@ -266,7 +265,7 @@ def check_threshold_times(checked: CheckedDocument, file: ScenarioFile, capture:
                 checked.problem((*path, key), f"{what} {measurement}", "the check would never be made; shorten it")
 
 
-def _check_threshold_of_steps(checked: CheckedDocument, path: KeyPath) -> None:
+def _check_threshold_of_steps(checked: CheckedScenario, path: KeyPath) -> None:
     for key in ("window", "after", "abort"):
         if checked.given((*path, key)):
             what = "belongs to modes concurrency and rate: find_max judges each step as a whole, and continues"
@@ -276,12 +275,12 @@ def _check_threshold_of_steps(checked: CheckedDocument, path: KeyPath) -> None:
 # --- sharding -----------------------------------------------------------------------------------------------------
 
 
-def check_sharding(checked: CheckedDocument, file: ScenarioFile) -> None:
+def check_sharding(checked: CheckedScenario, file: ScenarioFile) -> None:
     _check_key_range(checked, file)
     _check_key_column(checked, file)
 
 
-def _check_key_range(checked: CheckedDocument, file: ScenarioFile) -> None:
+def _check_key_range(checked: CheckedScenario, file: ScenarioFile) -> None:
     path = "sharding.key_range"
     if not checked.fine(path):
         return
@@ -296,7 +295,7 @@ def _check_key_range(checked: CheckedDocument, file: ScenarioFile) -> None:
         checked.problem(path, f"has fewer keys than the {workers:,} workers that may share it", "widen it")
 
 
-def _check_key_column(checked: CheckedDocument, file: ScenarioFile) -> None:
+def _check_key_column(checked: CheckedScenario, file: ScenarioFile) -> None:
     """The columns of a table of type existing are not known here."""
     path = "sharding.key_column"
     tables = file.prepare.tables
@@ -316,7 +315,7 @@ METADATA_MAX = 1_000  # characters as JSON; a QUERY_TAG has at most 2,000, keys 
 _SESSION_COUNT: KeyPath = ("sessions", "count")
 
 
-def check_sessions(checked: CheckedDocument, file: ScenarioFile) -> None:
+def check_sessions(checked: CheckedScenario, file: ScenarioFile) -> None:
     if checked.fine(_SESSION_COUNT):
         _check_count(checked, file)
         _check_marks(checked, file)
@@ -325,7 +324,7 @@ def check_sessions(checked: CheckedDocument, file: ScenarioFile) -> None:
         _check_remembered(checked, file)
 
 
-def _check_count(checked: CheckedDocument, file: ScenarioFile) -> None:
+def _check_count(checked: CheckedScenario, file: ScenarioFile) -> None:
     sessions, unused = file.sessions, UserSessionSettings()
     if not sessions.count:
         for key, declared, value in values_of(sessions):
@@ -344,7 +343,7 @@ def _check_count(checked: CheckedDocument, file: ScenarioFile) -> None:
         checked.problem(_SESSION_COUNT, what, "raise it, or have fewer connections under load")
 
 
-def _check_marks(checked: CheckedDocument, file: ScenarioFile) -> None:
+def _check_marks(checked: CheckedScenario, file: ScenarioFile) -> None:
     if not checked.fine(_STATEMENTS):
         return
     marked = [number for number, statement in enumerate(file.workload.statements) if statement.session]
@@ -357,14 +356,14 @@ def _check_marks(checked: CheckedDocument, file: ScenarioFile) -> None:
         checked.problem(_SESSION_COUNT, "no statement is executed in a session", hint)
 
 
-def _check_metadata(checked: CheckedDocument, sessions: UserSessionSettings) -> None:
+def _check_metadata(checked: CheckedScenario, sessions: UserSessionSettings) -> None:
     written = len(json.dumps(dict(sessions.metadata), separators=(",", ":")))
     if written > METADATA_MAX:
         what = f"has {written:,} characters as JSON, and QUERY_TAG has room for {METADATA_MAX:,}"
         checked.key_problem("sessions.metadata", what, "shorten it")
 
 
-def _check_remembered(checked: CheckedDocument, file: ScenarioFile) -> None:
+def _check_remembered(checked: CheckedScenario, file: ScenarioFile) -> None:
     """Each name is drawn from one place, and used in sessions only."""
     uses: list[tuple[KeyPath, RememberedGenerator, bool]] = []
     for number, statement in enumerate(file.workload.statements):
@@ -409,7 +408,7 @@ class GeneratorContext:
     previous: int | None  # number of earlier parameters of the transaction; None outside of one
 
 
-def check_generator(checked: CheckedDocument, path: KeyPath, generator: Generator, around: GeneratorContext) -> None:
+def check_generator(checked: CheckedScenario, path: KeyPath, generator: Generator, around: GeneratorContext) -> None:
     """Check the parameter of a statement at `path`."""
     if not checked.fine(path):
         return
@@ -431,7 +430,7 @@ def check_generator(checked: CheckedDocument, path: KeyPath, generator: Generato
             pass
 
 
-def check_column_generator(checked: CheckedDocument, path: KeyPath, generator: Generator) -> None:
+def check_column_generator(checked: CheckedScenario, path: KeyPath, generator: Generator) -> None:
     """Check the generator of a column of a table to prepare."""
     if not checked.fine(path):
         return
@@ -445,7 +444,7 @@ def check_column_generator(checked: CheckedDocument, path: KeyPath, generator: G
         checked.problem((*path, name, "sharded"), "rows are inserted before workers exist", "give min and max")
 
 
-def _check_numbers(checked: CheckedDocument, path: KeyPath, generator: Generator) -> None:
+def _check_numbers(checked: CheckedScenario, path: KeyPath, generator: Generator) -> None:
     match generator:
         case UniformGenerator() | ZipfianGenerator() | HotspotGenerator() | LatestGenerator():
             _check_range(checked, path, settings_of(generator))
@@ -463,7 +462,7 @@ def _check_numbers(checked: CheckedDocument, path: KeyPath, generator: Generator
             pass
 
 
-def _check_range(checked: CheckedDocument, path: KeyPath, settings: Any) -> None:
+def _check_range(checked: CheckedScenario, path: KeyPath, settings: Any) -> None:
     if settings.sharded:
         for key in ("min", "max"):
             if getattr(settings, key) is not None:
@@ -478,7 +477,7 @@ def _check_range(checked: CheckedDocument, path: KeyPath, settings: Any) -> None
         checked.problem((*path, "max"), "equals min", "write {literal: …} for a fixed value")
 
 
-def _check_normal(checked: CheckedDocument, path: KeyPath, generator: NormalGenerator) -> None:
+def _check_normal(checked: CheckedScenario, path: KeyPath, generator: NormalGenerator) -> None:
     settings = generator.normal
     if settings.min is not None and settings.max is not None and settings.max <= settings.min:
         checked.problem((*path, "max"), "is not above min", "raise it, or lower min")
@@ -492,14 +491,14 @@ def _check_normal(checked: CheckedDocument, path: KeyPath, generator: NormalGene
 
 
 def _check_pool_generator(
-    checked: CheckedDocument, path: KeyPath, generator: PoolGenerator, pools: frozenset[str] | None
+    checked: CheckedScenario, path: KeyPath, generator: PoolGenerator, pools: frozenset[str] | None
 ) -> None:
     if pools is not None and generator.pool not in pools:
         known = f"pools are {', '.join(sorted(pools))}" if pools else "there are none"
         checked.problem((*path, "pool"), "is not a pool under values", known)
 
 
-def _check_previous(checked: CheckedDocument, path: KeyPath, index: int, before: int | None) -> None:
+def _check_previous(checked: CheckedScenario, path: KeyPath, index: int, before: int | None) -> None:
     if before is None:
         checked.problem(path, "works inside a transaction only", "list the statements under transaction:")
     elif index >= before:
@@ -507,7 +506,7 @@ def _check_previous(checked: CheckedDocument, path: KeyPath, index: int, before:
         checked.problem(path, f"{parameters} before it in the transaction", "name an earlier parameter, counted from 0")
 
 
-def _check_of(checked: CheckedDocument, path: KeyPath, of: Generator, around: GeneratorContext) -> None:
+def _check_of(checked: CheckedScenario, path: KeyPath, of: Generator, around: GeneratorContext) -> None:
     follows = isinstance(of, LatestGenerator) and of.latest.follows is not None
     if follows or isinstance(of, (PreviousGenerator, RememberedGenerator)):
         what = "belongs to one statement, and a remembered value is shared by several"
@@ -516,7 +515,7 @@ def _check_of(checked: CheckedDocument, path: KeyPath, of: Generator, around: Ge
         check_generator(checked, path, of, around)
 
 
-def _check_follows(checked: CheckedDocument, path: KeyPath, latest: LatestSettings, around: GeneratorContext) -> None:
+def _check_follows(checked: CheckedScenario, path: KeyPath, latest: LatestSettings, around: GeneratorContext) -> None:
     if latest.sharded:
         what = "does not go with sharded: new keys do not lie in this worker's part of the old ones"
         checked.key_problem(path, what, "remove one of them")

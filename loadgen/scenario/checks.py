@@ -16,8 +16,8 @@ from loadgen.model.workload import ARRIVALS_MAX, databases_of
 from loadgen.scenario.check_data import check_data
 from loadgen.scenario.check_workload import check_sessions, check_sharding, check_threshold_times, check_workload
 from loadgen.scenario.document import KeyPath
-from loadgen.scenario.file import LoadSection, ScenarioFile
-from loadgen.scenario.keys import InvalidValue, Label, applies_to, declared_keys, is_section, values_of
+from loadgen.scenario.file import CheckedScenario, LoadSection, ScenarioFile
+from loadgen.scenario.keys import applies_to, declared_keys, is_section, values_of
 from loadgen.scenario.model import EMBEDDED, SEARCHING_PROCESSES_MAX, WORKERS_MAX, LoadMode, WorkerProfile, stage_name
 from loadgen.scenario.settings import (
     OWN_LABELS,
@@ -28,7 +28,7 @@ from loadgen.scenario.settings import (
     TolerationOperator,
     is_label_key,
 )
-from loadgen.scenario.validation import CheckedDocument
+from loadgen.scenario.value_types import InvalidValue, Label
 
 CEILING_KEY = {
     LoadMode.CONCURRENCY: "connections",
@@ -38,7 +38,7 @@ CEILING_KEY = {
 }
 
 
-def _check_load(checked: CheckedDocument, load: LoadSection) -> None:
+def _check_load(checked: CheckedScenario, load: LoadSection) -> None:
     if not checked.fine("load.mode"):
         return
     _check_rate_is_given(checked, load)
@@ -48,7 +48,7 @@ def _check_load(checked: CheckedDocument, load: LoadSection) -> None:
     _check_workers(checked, load)
 
 
-def _check_rate_is_given(checked: CheckedDocument, load: LoadSection) -> None:
+def _check_rate_is_given(checked: CheckedScenario, load: LoadSection) -> None:
     needs_rate = load.mode is LoadMode.RATE and not load.stages and checked.fine("load.stages")
     if needs_rate and load.rate_per_second is None and checked.fine("load.rate"):
         checked.problem("load.rate", "is missing: mode rate needs it", "add rate: 500/s")
@@ -58,7 +58,7 @@ def _check_rate_is_given(checked: CheckedDocument, load: LoadSection) -> None:
         checked.key_problem(think_time, what, "remove it; the schedule says when")
 
 
-def _check_stages(checked: CheckedDocument, load: LoadSection) -> None:
+def _check_stages(checked: CheckedScenario, load: LoadSection) -> None:
     if not load.stages or load.mode in (LoadMode.FIND_MAX, LoadMode.REPLAY):
         return
     for key in ("connections", "duration", "rate"):
@@ -84,7 +84,7 @@ def _check_stages(checked: CheckedDocument, load: LoadSection) -> None:
             checked.problem((*path, "ramp"), "is longer than the stage", "shorten it")
 
 
-def _check_ramp(checked: CheckedDocument, load: LoadSection) -> None:
+def _check_ramp(checked: CheckedScenario, load: LoadSection) -> None:
     parts = ("load.ramp", "load.warmup", "load.duration", "load.stages")
     if load.mode in (LoadMode.FIND_MAX, LoadMode.REPLAY) or not checked.fine(*parts):
         return
@@ -98,7 +98,7 @@ def _check_ramp(checked: CheckedDocument, load: LoadSection) -> None:
         _check_something_is_due(checked, load)
 
 
-def _check_something_is_due(checked: CheckedDocument, load: LoadSection) -> None:
+def _check_something_is_due(checked: CheckedScenario, load: LoadSection) -> None:
     if not checked.fine("load.rate"):
         return
     levels = [(stage.rate_per_second or 0.0, stage.duration_s) for stage in load.stages] or [
@@ -112,7 +112,7 @@ def _check_something_is_due(checked: CheckedDocument, load: LoadSection) -> None
         checked.problem(place, f"makes more than {ARRIVALS_MAX:,} statements", "lower it, or run for a shorter time")
 
 
-def _check_levels(checked: CheckedDocument, load: LoadSection) -> None:
+def _check_levels(checked: CheckedScenario, load: LoadSection) -> None:
     if load.mode is LoadMode.FIND_MAX:
         _check_find_max(checked, load)
     if load.mode is not LoadMode.CONCURRENCY or not checked.fine("load.min_connections"):
@@ -129,7 +129,7 @@ def _check_levels(checked: CheckedDocument, load: LoadSection) -> None:
             checked.problem(path, f"is below min_connections, {load.min_connections:,}", "raise it, or lower the other")
 
 
-def _check_find_max(checked: CheckedDocument, load: LoadSection) -> None:
+def _check_find_max(checked: CheckedScenario, load: LoadSection) -> None:
     if not checked.fine("load.find_max.start", "load.find_max.maximum"):
         return
     config = load.find_max
@@ -140,7 +140,7 @@ def _check_find_max(checked: CheckedDocument, load: LoadSection) -> None:
         checked.problem("load.find_max.start", what, "raise it, or lower the other")
 
 
-def _check_workers(checked: CheckedDocument, load: LoadSection) -> None:
+def _check_workers(checked: CheckedScenario, load: LoadSection) -> None:
     top_key = "stages" if load.stages else CEILING_KEY[load.mode]
     keys = ("workers", "per_worker_connections", "profile", top_key)
     if load.mode is LoadMode.REPLAY or not checked.fine(*(f"load.{key}" for key in keys)):
@@ -190,7 +190,7 @@ _OWN_PARAMETERS = {
 }
 
 
-def check(checked: CheckedDocument, folder: Path | None, capture: CaptureManifest | None = None) -> None:
+def check(checked: CheckedScenario, folder: Path | None, capture: CaptureManifest | None = None) -> None:
     """All checks between keys; problems and warnings are noted in the document. `capture` is what mode replay sends."""
     file = checked.file
     if file is None:
@@ -213,7 +213,7 @@ def check(checked: CheckedDocument, folder: Path | None, capture: CaptureManifes
     _check_timing(checked, file)
 
 
-def _check_applies(checked: CheckedDocument, section: Any, path: KeyPath) -> None:
+def _check_applies(checked: CheckedScenario, section: Any, path: KeyPath) -> None:
     """Keys without a meaning for the mode (or kind) beside them, in all sections."""
     for name, declared, value in values_of(section):
         place: KeyPath = (*path, name)
@@ -232,7 +232,7 @@ def _check_applies(checked: CheckedDocument, section: Any, path: KeyPath) -> Non
                 _check_applies(checked, one, below)
 
 
-def _check_chosen_keys(checked: CheckedDocument, file: ScenarioFile) -> None:
+def _check_chosen_keys(checked: CheckedScenario, file: ScenarioFile) -> None:
     """Keys that the user chooses."""
     chosen = {"labels": file.labels, "values": file.values, "sessions.metadata": file.sessions.metadata}
     for section, keys in chosen.items():
@@ -245,7 +245,7 @@ def _check_chosen_keys(checked: CheckedDocument, file: ScenarioFile) -> None:
         checked.key_problem("labels", f"has more than {LABELS_MAX} labels")
 
 
-def _check_control(checked: CheckedDocument, file: ScenarioFile) -> None:
+def _check_control(checked: CheckedScenario, file: ScenarioFile) -> None:
     control, target = file.control, file.target
     place = "control.warehouse"
     if not checked.fine(place, "target.warehouse", "control.connection", "control.share_warehouse"):
@@ -259,7 +259,7 @@ def _check_control(checked: CheckedDocument, file: ScenarioFile) -> None:
         checked.problem(place if checked.given(place) else "target.warehouse", what, hint)
 
 
-def _check_hybrid_quota(checked: CheckedDocument, file: ScenarioFile) -> None:
+def _check_hybrid_quota(checked: CheckedScenario, file: ScenarioFile) -> None:
     """Snowflake limits the operations on hybrid tables per database: a load there would throttle the control plane."""
     control, used = file.control, canonical(file.control.database)
     if not checked.fine("control.database", "control.connection", "connection"):
@@ -287,7 +287,7 @@ def _databases(file: ScenarioFile) -> Iterator[tuple[KeyPath, tuple[str, ...]]]:
         yield ("workload", "statements", number), tuple(name for text in texts for name in databases_of(text))
 
 
-def _check_session(checked: CheckedDocument, file: ScenarioFile) -> None:
+def _check_session(checked: CheckedScenario, file: ScenarioFile) -> None:
     for key in file.target.session:
         path: KeyPath = ("target", "session", key)
         if not is_name(key) or key.startswith('"'):
@@ -297,7 +297,7 @@ def _check_session(checked: CheckedDocument, file: ScenarioFile) -> None:
             checked.key_problem(path, what, _OWN_PARAMETERS[key.upper()])
 
 
-def _check_notify(checked: CheckedDocument, file: ScenarioFile) -> None:
+def _check_notify(checked: CheckedScenario, file: ScenarioFile) -> None:
     ways = ("webhook", "command", "ping")
     for number, one in enumerate(file.notify):
         path: KeyPath = ("notify", number)
@@ -313,7 +313,7 @@ def _check_notify(checked: CheckedDocument, file: ScenarioFile) -> None:
             )
 
 
-def _check_timing(checked: CheckedDocument, file: ScenarioFile) -> None:
+def _check_timing(checked: CheckedScenario, file: ScenarioFile) -> None:
     timing = file.timing
     rules = (
         ("heartbeat", "stale", timing.heartbeat_s < timing.stale_s, "must be shorter than stale"),
@@ -332,7 +332,7 @@ def _check_timing(checked: CheckedDocument, file: ScenarioFile) -> None:
             checked.problem(("timing", place), what, "change one of them")
 
 
-def _check_spawner(checked: CheckedDocument, spawner: SpawnerSettings) -> None:
+def _check_spawner(checked: CheckedScenario, spawner: SpawnerSettings) -> None:
     """What a kind needs, and names that the user chooses."""
     needed = {SpawnerKind.SPCS: ("compute_pool", "image"), SpawnerKind.KUBERNETES: ("image",)}
     for name in needed.get(spawner.kind, ()):
@@ -343,7 +343,7 @@ def _check_spawner(checked: CheckedDocument, spawner: SpawnerSettings) -> None:
         _check_kubernetes(checked, spawner)
 
 
-def _check_kubernetes(checked: CheckedDocument, spawner: SpawnerSettings) -> None:
+def _check_kubernetes(checked: CheckedScenario, spawner: SpawnerSettings) -> None:
     if spawner.image is not None and checked.fine("spawner.image") and re.search(r"\s", spawner.image):
         checked.problem(
             "spawner.image", "is not the name of an image", "write registry/repository/loadgen:tag, without spaces"
@@ -368,7 +368,7 @@ def _check_kubernetes(checked: CheckedDocument, spawner: SpawnerSettings) -> Non
         _check_toleration(checked, ("spawner", "tolerations", number), one)
 
 
-def _check_toleration(checked: CheckedDocument, path: KeyPath, one: Toleration) -> None:
+def _check_toleration(checked: CheckedScenario, path: KeyPath, one: Toleration) -> None:
     if not checked.fine(path):
         return
     if one.key is not None and not is_label_key(one.key):
@@ -381,7 +381,7 @@ def _check_toleration(checked: CheckedDocument, path: KeyPath, one: Toleration) 
         checked.problem((*path, "seconds"), "belongs to effect NoExecute", "remove it, or write effect: NoExecute")
 
 
-def _check_label(checked: CheckedDocument, path: KeyPath, label: str) -> None:
+def _check_label(checked: CheckedScenario, path: KeyPath, label: str) -> None:
     if not is_label_key(label):
         checked.key_problem(path, "is not the key of a Kubernetes label", "write it like team or example.com/team")
     elif path[1] == "labels" and label.startswith(OWN_LABELS):

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import field
-from typing import NamedTuple
+from typing import Any
 
 from loadgen.errors import ConfigurationError, ScenarioInvalid
 from loadgen.log import is_secret_name, printable, redact, register_secret
@@ -39,10 +39,10 @@ class Problem:
     """One problem, where it is, and how to fix it."""
 
     source: str  # the file, or the option: `--set load.rate=5`
-    mark: SourcePosition | None  # None for an option
-    path: KeyPath
     what: str
     hint: str | None = None
+    mark: SourcePosition | None = None  # None for an option
+    path: KeyPath = ()
 
     @property
     def where(self) -> str:
@@ -142,6 +142,13 @@ class YamlNode:
     variables: tuple[str, ...] = ()  # environment variables that are in the value
     rejected: bool = False  # a problem is noted already; further checks skip it
 
+    def children(self) -> Iterator[tuple[str | int, YamlNode]]:
+        """The nodes directly below, with their keys or numbers."""
+        if isinstance(self.value, dict):
+            yield from ((key, entry.node) for key, entry in self.value.items())
+        elif isinstance(self.value, list):
+            yield from enumerate(self.value)
+
 
 @dataclass(slots=True)
 class MappingEntry:
@@ -149,6 +156,21 @@ class MappingEntry:
 
     mark: SourcePosition | None  # of the key
     node: YamlNode
+
+
+def walk(node: YamlNode, path: KeyPath = ()) -> Iterator[tuple[KeyPath, YamlNode]]:
+    """The node and all nodes below it, each before those below it; none below a rejected one."""
+    yield path, node
+    for part, child in () if node.rejected else node.children():
+        yield from walk(child, (*path, part))
+
+
+def data_of(node: YamlNode, value: Callable[[YamlNode, KeyPath], Any], path: KeyPath = ()) -> Any:
+    """The node as plain data: mappings and lists of what `value` returns for scalars and for rejected nodes."""
+    if node.rejected or not isinstance(node.value, (dict, list)):
+        return value(node, path)
+    found = {part: data_of(child, value, (*path, part)) for part, child in node.children()}
+    return found if isinstance(node.value, dict) else list(found.values())
 
 
 @dataclass(slots=True)
@@ -186,7 +208,7 @@ class Document:
         while (entry := self.entry(known)) is None and known:
             known = known[:-1]
         if entry is None:
-            self.problems.append(Problem(source=self.source, mark=None, path=path, what=what, hint=hint))
+            self.problems.append(Problem(source=self.source, path=path, what=what, hint=hint))
             return
         node = entry.node
         mark = entry.mark if at_key or known != path else node.mark
@@ -200,7 +222,12 @@ class Document:
         """A problem with this node: in the file, or on the command line."""
         if node.option is None:
             return Problem(source=self.source, mark=mark, path=path, what=what, hint=hint)
-        return Problem(source=printable(redact(node.option), TEXT_SHOWN), mark=None, path=path, what=what, hint=hint)
+        return Problem(source=option_source(node.option), path=path, what=what, hint=hint)
+
+
+def option_source(option: str) -> str:
+    """An option as the source of a problem, safe to print: `--set load.rate=5`."""
+    return printable(redact(option), TEXT_SHOWN)
 
 
 def _got(node: YamlNode) -> str:
@@ -325,28 +352,12 @@ def substitute_variables(
     document: Document, environ: Mapping[str, str], allowed: Collection[str] | None = None
 ) -> None:
     """Replace the variables in every text of the document; when some are `allowed`, only those."""
-    if document.root is not None:
-        _visit(document, document.root, (), _Variables(environ, allowed))
+    for path, node in walk(document.root) if document.root is not None else ():
+        if isinstance(node.value, str) and "${" in node.value:
+            _fill_node(document, node, path, _fill(node.value, environ, allowed))
 
 
-class _Variables(NamedTuple):
-    environ: Mapping[str, str]
-    allowed: Collection[str] | None
-
-
-def _visit(document: Document, node: YamlNode, path: KeyPath, environ: _Variables) -> None:
-    if isinstance(node.value, dict):
-        for key, entry in node.value.items():
-            _visit(document, entry.node, (*path, key), environ)
-    elif isinstance(node.value, list):
-        for number, element in enumerate(node.value):
-            _visit(document, element, (*path, number), environ)
-    elif isinstance(node.value, str) and "${" in node.value:
-        _fill_node(document, node, path, environ)
-
-
-def _fill_node(document: Document, node: YamlNode, path: KeyPath, variables: _Variables) -> None:
-    filled = _fill(str(node.value), variables)
+def _fill_node(document: Document, node: YamlNode, path: KeyPath, filled: _Filled) -> None:
     for name in filled.forbidden:
         document.problem(
             path,
@@ -366,7 +377,7 @@ def _fill_node(document: Document, node: YamlNode, path: KeyPath, variables: _Va
     node.value = EnvironmentText(value, template, stored) if filled.variables else value
 
 
-def _fill(text: str, given: _Variables) -> _Filled:
+def _fill(text: str, environ: Mapping[str, str], allowed: Collection[str] | None) -> _Filled:
     filled, end = _Filled(text), 0
     for match in _VARIABLE.finditer(text):
         if filled.too_long:  # a text may repeat one long variable
@@ -378,10 +389,10 @@ def _fill(text: str, given: _Variables) -> _Filled:
             filled.add("${")
         elif name is None:
             filled.malformed = True
-        elif given.allowed is not None and name not in given.allowed:
+        elif allowed is not None and name not in allowed:
             filled.forbidden.append(name)
-        elif name in given.environ:
-            value, secret = given.environ[name], is_secret_name(name)
+        elif name in environ:
+            value, secret = environ[name], is_secret_name(name)
             if secret:
                 register_secret(value)
             filled.add(value, f"${{{name}}}", f"${{{name}}}" if secret else None)

@@ -25,21 +25,20 @@ from loadgen.model.warehouse import (
 from loadgen.model.workload import Scalar
 from loadgen.scenario.document import Document, KeyPath, Problem, ScenarioProblems, substitute_variables
 from loadgen.scenario.file import FileName, Version
-from loadgen.scenario.keys import (
+from loadgen.scenario.keys import CheckedFile, Section, json_schema, key
+from loadgen.scenario.model import NAME_LENGTH_MAX, CheckText, LoadMode
+from loadgen.scenario.read import LoadedScenario, compose, parse_scenario, read_text
+from loadgen.scenario.value_types import (
     Duration,
     FreeText,
     Integer,
+    JsonSchema,
     Label,
     Number,
     ParsedText,
     ScalarValue,
-    Section,
     SqlName,
-    key,
 )
-from loadgen.scenario.model import NAME_LENGTH_MAX, CheckText, LoadMode
-from loadgen.scenario.read import LoadedScenario, compose, parse_scenario, read_text
-from loadgen.scenario.validation import CheckedFile, validate_as
 from loadgen.values import dataclass
 
 ARMS_MAX = 8
@@ -189,6 +188,10 @@ class ExperimentFile(Section):
         return {ExperimentMetric.parse(text): margin for text, margin in self.metrics.items()}
 
 
+def experiment_schema() -> JsonSchema:
+    return json_schema(ExperimentFile, "loadgen experiment")
+
+
 class ExperimentProblems(ScenarioProblems):
     remedy = "Fix the lines named above; `loadgen experiment FILE --dry-run` checks without connecting."
 
@@ -211,7 +214,7 @@ def read_experiment(path: Path, *, environ: Mapping[str, str], text: str | None 
         raise ExperimentProblems(str(path), [found])
     document = compose(found, str(path))
     substitute_variables(document, environ)
-    checked = validate_as(ExperimentFile, document)
+    checked = CheckedFile(ExperimentFile, document)
     file = checked.file
     if file is not None:
         _check(checked, file)

@@ -3,7 +3,7 @@
 import dataclasses
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypeAlias
 
 from loadgen.model import workload as model
 from loadgen.model.capture import CaptureManifest, Replay, SessionReplay, WriteReplay
@@ -11,21 +11,7 @@ from loadgen.model.workload import LENGTH_MAX as SQL_LENGTH_MAX
 from loadgen.model.workload import StatementKind, shape_of
 from loadgen.scenario import model as typed
 from loadgen.scenario.generators import Generator, RememberedGenerator, parameter
-from loadgen.scenario.keys import (
-    Duration,
-    FreeText,
-    Integer,
-    InvalidValue,
-    JsonSchema,
-    Label,
-    Number,
-    ParsedText,
-    Section,
-    SqlName,
-    ValueType,
-    declared_keys,
-    key,
-)
+from loadgen.scenario.keys import CheckedFile, Section, declared_keys, json_schema, key
 from loadgen.scenario.model import (
     OPEN_LOOP,
     REPLAYED,
@@ -41,6 +27,18 @@ from loadgen.scenario.model import (
     replay_statements,
 )
 from loadgen.scenario.settings import SLOW_SPAWNERS, SLOW_TIMING, LabelText
+from loadgen.scenario.value_types import (
+    Duration,
+    FreeText,
+    Integer,
+    InvalidValue,
+    JsonSchema,
+    Label,
+    Number,
+    ParsedText,
+    SqlName,
+    ValueType,
+)
 
 VERSION = 1
 ROWS_MAX = 10**10
@@ -245,6 +243,13 @@ class ScenarioFile(ScenarioKeys):
     seed: Annotated[int, Integer(high=2**63 - 1)] = key("The same seed gives the same values.", default=1)
     load: LoadSection = key(default=LoadSection())
     enrichment: EnrichmentSection = key(default=EnrichmentSection())
+
+
+CheckedScenario: TypeAlias = CheckedFile[ScenarioFile]
+
+
+def scenario_schema() -> JsonSchema:
+    return json_schema(ScenarioFile, "loadgen scenario")
 
 
 def build(file: ScenarioFile, given_timing: Collection[str], capture: CaptureManifest | None = None) -> typed.Scenario:

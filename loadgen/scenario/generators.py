@@ -30,22 +30,19 @@ from typing import Annotated, Any, ClassVar
 
 from loadgen.model import workload as model
 from loadgen.model.workload import PoolOrder, Scalar
-from loadgen.scenario.keys import (
+from loadgen.scenario.keys import AppliesWhen, Section, first_key, is_section, key
+from loadgen.scenario.value_types import (
     COUNT_PATTERN,
     INTEGER_MAX,
-    AppliesWhen,
     FreeText,
     Integer,
+    InvalidParts,
     InvalidValue,
     JsonSchema,
     Label,
     Number,
     ScalarValue,
-    Section,
     ValueType,
-    first_key,
-    is_section,
-    key,
 )
 from loadgen.values import dataclass
 
@@ -110,11 +107,14 @@ class ChoiceList(ValueType):
         parts = dict(value) if isinstance(value, Mapping) else dict(enumerate(value))
         kind: ValueType = Integer(high=10**9) if isinstance(value, Mapping) else ScalarValue()
         found: list[Any] = []
+        wrong: list[InvalidValue] = []
         for place, part in parts.items():
             try:
                 found.append(kind.accept(part))
-            except InvalidValue as wrong:
-                raise InvalidValue(wrong.what, wrong.hint, at=(place,)) from None
+            except InvalidValue as error:
+                wrong.append(InvalidValue(error.what, error.hint, at=(place,)))
+        if wrong:
+            raise InvalidParts(wrong)
         if not isinstance(value, Mapping):
             return ChoiceValues(tuple(found), None)
         if sum(found) == 0:

@@ -1,4 +1,4 @@
-"""How the keys of a file are declared, once: type, default, help, JSON Schema, and when a key applies.
+"""How the keys of a file are declared and read: type, default, help and JSON Schema of each key, from one place.
 
     class LoadStage(Section):
         duration_s: Annotated[float, Duration(low_s=0.1)] = key("Length of the stage.")
@@ -11,344 +11,41 @@ The type of a key is bool, a StrEnum, another type with its ValueType, a section
 union of sections, each of which is identified by its first key; with `| None` the value may be null. Annotations are
 evaluated when the class is made, so modules that declare sections do without `from __future__ import annotations`.
 
-Every ValueType accepts texts, because variables and --set give texts; the type alone decides what a text means. A
-problem never repeats the value: the report shows the text of the file, with `${NAME}` unresolved.
+`check_keys` reads a document as a section. It reports every wrong key and value, leaves these out, and makes the
+section of the rest, so that the rules between keys can run on it. They ask `fine()` whether the keys that they look at
+are complete.
 """
 
 from __future__ import annotations
 
 import copy
 import dataclasses
+import difflib
 import inspect
-import math
-import re
+import json
 import types
 import typing
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field
 from enum import Enum, StrEnum, auto
 from functools import cache
-from typing import Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, dataclass_transform
 
-from loadgen.identifiers import HOW, LENGTH_MAX, is_name, is_plain_text, is_qualified_name
-from loadgen.model.workload import Scalar
-from loadgen.scenario.document import EnvironmentText, KeyPath, NotAScalar, OptionText, resolve
-from loadgen.units import format_duration_s, parse_count, parse_duration_s, parse_rate_per_second
+from loadgen.log import is_secret_name, printable
+from loadgen.scenario.document import SHOWN_MAX, TEXT_SHOWN, Document, KeyPath, YamlNode, data_of, shown, walk
+from loadgen.scenario.value_types import (
+    Boolean,
+    Duration,
+    InvalidParts,
+    InvalidValue,
+    JsonSchema,
+    OneOf,
+    Rate,
+    ValueType,
+)
 from loadgen.values import dataclass
 
-JsonSchema = dict[str, Any]
-T = TypeVar("T")
-
-INTEGER_MAX = 10**18  # fits a 64-bit integer
-DURATION_S_MAX = 7 * 86_400.0
-COUNT_PATTERN = "[0-9][0-9_.]*[kKmMbB]?"
-_VARIABLE_SCHEMA: JsonSchema = {"type": "string", "pattern": r"\$\{"}
-
-
-# --- value types -----------------------------------------------------------------------------------------------------
-
-
-class InvalidValue(ValueError):
-    """A value that cannot be used; `at` is the path from the key to the wrong part."""
-
-    def __init__(self, what: str, hint: str | None = None, *, at: tuple[str | int, ...] = ()) -> None:
-        super().__init__(what)
-        self.what = what
-        self.hint = hint
-        self.at = at
-
-
-@dataclass_transform(frozen_default=True, kw_only_default=True)
-class _WithLimits:
-    def __init__(self, **limits: Any) -> None:
-        vars(self).update(limits)
-
-
-class ValueType(_WithLimits):
-    """Base of the types; used as `Annotated[int, Integer(low=1)]`."""
-
-    takes_variables: ClassVar[bool] = True
-    keeps_variables: ClassVar[bool] = False  # a text from the environment is stored as ${NAME}, not as its value
-    nullable: bool = False
-    null_value: Any = None  # what null stands for
-
-    def parse(self, value: object) -> Any:
-        raise NotImplementedError
-
-    def schema(self) -> JsonSchema:
-        return {"type": "string"}
-
-    def accept(self, value: object) -> Any:
-        """The parsed value. Raises InvalidValue."""
-        if isinstance(value, EnvironmentText) and value.secret and not self.keeps_variables:
-            raise InvalidValue("would store a secret with the run", "use a variable that is not named like a secret")
-        return self.null_value if value is None and self.nullable else self.parse(value)
-
-    def json_schema(self) -> JsonSchema:
-        """The schema for editors, with variables and null where they are allowed."""
-        own = self.schema()
-        options = own.pop("anyOf", None) or [own]
-        if self.takes_variables and not any(map(_admits_variables, options)):
-            options = [*options, _VARIABLE_SCHEMA]
-        if self.nullable:
-            options = [*options, {"type": "null"}]
-        return options[0] if len(options) == 1 else {"anyOf": options}
-
-
-def _admits_variables(schema: JsonSchema) -> bool:
-    return schema.get("type") == "string" and r"\$\{" in schema.get("pattern", r"\$\{")
-
-
-class FreeText(ValueType):
-    """Free text. A secret of the environment is stored as ${NAME}."""
-
-    keeps_variables: ClassVar[bool] = True
-    length_max: int = 100_000
-    empty: bool = False
-
-    def parse(self, value: object) -> str:
-        if not isinstance(value, str):
-            raise InvalidValue("must be a text", "put it in quotes")
-        if not value.strip() and not self.empty:
-            raise InvalidValue("must not be empty" if not value else "must not be spaces only")
-        if len(value) > self.length_max:
-            raise InvalidValue(f"has more than {self.length_max:,} characters")
-        if "\0" in value or not _is_unicode(value):
-            raise InvalidValue("contains a character that cannot be stored", "remove it")
-        return value if isinstance(value, EnvironmentText) else str(value)
-
-
-class Label(ValueType):
-    """A name within loadgen: of a scenario, a statement, a pool, a connection, a label."""
-
-    length_max: int = LENGTH_MAX
-
-    def parse(self, value: object) -> str:
-        if not isinstance(value, str):
-            raise InvalidValue("must be a text", "put it in quotes")
-        if not value or value != value.strip():
-            raise InvalidValue("must not be empty, nor begin or end with a space")
-        if len(value) > self.length_max:
-            raise InvalidValue(f"has more than {self.length_max} characters")
-        if not is_plain_text(value):
-            raise InvalidValue("contains a control character", "remove it")
-        return str(value)
-
-    def schema(self) -> JsonSchema:
-        return {"type": "string", "minLength": 1}
-
-
-class ParsedText(ValueType):
-    """A text with a syntax: `read` returns its value, or None for a text that does not follow the syntax."""
-
-    read: Callable[[str], Any]
-    what: str
-    how: str
-    more: JsonSchema | None = None  # of the JSON Schema
-
-    def parse(self, value: object) -> Any:
-        found = self.read(str(value)) if isinstance(value, str) else None
-        if found is None:
-            raise InvalidValue(self.what, self.how)
-        return found
-
-    def schema(self) -> JsonSchema:
-        return {"type": "string", **(self.more or {})}
-
-
-class SqlName(ValueType):
-    """The name of a Snowflake object."""
-
-    qualified: bool = False
-
-    def parse(self, value: object) -> str:
-        test = is_qualified_name if self.qualified else is_name
-        if not isinstance(value, str) or not test(value):
-            dots = "; DATABASE.SCHEMA.NAME works too" if self.qualified else ""
-            raise InvalidValue("is not the name of a Snowflake object", HOW + dots)
-        return str(value)
-
-    def schema(self) -> JsonSchema:
-        return {"type": "string", "minLength": 1}
-
-
-class Boolean(ValueType):
-    def parse(self, value: object) -> bool:
-        if isinstance(value, str) and value in ("true", "false"):
-            return value == "true"
-        if not isinstance(value, bool):
-            raise InvalidValue("must be true or false")
-        return value
-
-    def schema(self) -> JsonSchema:
-        return {"type": "boolean"}
-
-
-class OneOf(ValueType):
-    """One of a list of words."""
-
-    words: type[StrEnum]
-
-    def parse(self, value: object) -> StrEnum:
-        text = str(value).lower() if isinstance(value, bool) else value  # enrichment.enabled: auto, true or false
-        if not isinstance(text, str) or text not in list(self.words):
-            *others, last = self.words
-            raise InvalidValue(f"must be {', '.join(others)} or {last}" if others else f"must be {last}")
-        return self.words(text)
-
-    def schema(self) -> JsonSchema:
-        booleans = [word == "true" for word in self.words if word in ("true", "false")]
-        return {"enum": [*(word.value for word in self.words if word not in ("true", "false")), *booleans]}
-
-
-class Integer(ValueType):
-    """An integer, also written as a count: 10k, 1m."""
-
-    low: int = 0
-    high: int = INTEGER_MAX
-
-    def parse(self, value: object) -> int:
-        if isinstance(value, str):
-            number = int(_parsed(_parse_signed_count, value, "a count", "write it like 250, 10k or 1m"))
-        elif isinstance(value, int) and not isinstance(value, bool):
-            number = value
-        else:
-            raise InvalidValue("must be a whole number", "write it like 250, 10k or 1m")
-        if number < self.low or number > self.high:
-            raise InvalidValue(f"must be {_bounds(self.low, self.high, format=lambda bound: f'{bound:,}')}")
-        return number
-
-    def schema(self) -> JsonSchema:
-        number: JsonSchema = {"type": "integer", "minimum": self.low, "maximum": self.high}
-        sign = "-?" if self.low < 0 else ""
-        return {"anyOf": [number, {"type": "string", "pattern": rf"^{sign}{COUNT_PATTERN}$|\$\{{"}]}
-
-
-class Number(ValueType):
-    """A number with or without a fraction. `above`: low itself is not allowed."""
-
-    low: float = -1e18
-    high: float = 1e18
-    above: bool = False
-
-    def parse(self, value: object) -> float:
-        number = _float(value)
-        if number < self.low or number > self.high or (self.above and number == self.low):
-            bounds = _bounds(self.low, self.high, format=lambda bound: f"{bound:g}", above=self.above)
-            raise InvalidValue(f"must be {bounds}")
-        return number
-
-    def schema(self) -> JsonSchema:
-        return {"type": "number", "exclusiveMinimum" if self.above else "minimum": self.low, "maximum": self.high}
-
-
-class Duration(ValueType):
-    """Seconds, written with a unit. `whole`: an integer, because Snowflake takes whole seconds."""
-
-    low_s: float = 0.0
-    high_s: float = DURATION_S_MAX
-    whole: bool = False
-
-    def parse(self, value: object) -> float:
-        how = "write one number and one unit, such as 500ms, 30s or 5m"
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and value != 0:
-            raise InvalidValue("is not a duration: the unit is missing", how)
-        if not isinstance(value, str) and value != 0:
-            raise InvalidValue("is not a duration", how)
-        duration_s = float(_parsed(parse_duration_s, str(value), "a duration", how))
-        if duration_s < self.low_s or duration_s > self.high_s:
-            raise InvalidValue(f"must be {_bounds(self.low_s, self.high_s, format=format_duration_s)}")
-        if self.whole and not duration_s.is_integer():
-            raise InvalidValue("must be whole seconds")
-        return int(duration_s) if self.whole else duration_s
-
-    def schema(self) -> JsonSchema:
-        text = {"type": "string", "pattern": r"^[0-9][0-9_.]*\s*(ns|us|µs|ms|s|m|h|d)$|^0$|\$\{"}
-        return {"anyOf": [text, {"const": 0}]}
-
-
-class Rate(ValueType):
-    """A rate per second, written as 500/s or 30/m."""
-
-    high_per_second: float = 1_000_000.0
-
-    def parse(self, value: object) -> float:
-        how = "write a number per second, minute or hour, such as 500/s, 30/m or 10k/h"
-        if not isinstance(value, str):
-            raise InvalidValue("is not a rate", how)
-        rate = float(_parsed(parse_rate_per_second, value, "a rate", how))
-        if not 1e-6 <= rate <= self.high_per_second:
-            raise InvalidValue(f"must be above 0 and at most {self.high_per_second:,.0f}/s")
-        return rate
-
-    def schema(self) -> JsonSchema:
-        return {"type": "string", "pattern": rf"^{COUNT_PATTERN}\s*/\s*[smh]$|\$\{{"}
-
-
-class ScalarValue(ValueType):
-    """A value as it is written: text, number, true, false or null."""
-
-    keeps_variables: ClassVar[bool] = True
-    nullable: bool = True
-
-    def parse(self, value: object) -> Scalar:
-        if isinstance(value, OptionText):
-            try:
-                value = resolve(value)
-            except NotAScalar:
-                value = str(value)
-        if isinstance(value, str):
-            return FreeText(empty=True).parse(value)
-        if value is None or isinstance(value, (bool, float)):
-            return value
-        if isinstance(value, int) and abs(value) < 10**38:
-            return value
-        raise InvalidValue("must be one value: a text, a number, true, false or null")
-
-    def schema(self) -> JsonSchema:
-        return {"anyOf": [{"type": "string"}, {"type": "number"}, {"type": "boolean"}]}
-
-
-def _float(value: object) -> float:
-    if isinstance(value, str) and re.fullmatch(r"[-+]?[0-9]{0,30}(?:\.[0-9]{0,30})?(?:[eE][-+]?[0-9]{1,3})?", value):
-        try:
-            value = float(value)
-        except ValueError:
-            value = None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise InvalidValue("must be a number")
-    return float(value)
-
-
-def _parse_signed_count(text: str) -> int:
-    return -parse_count(text[1:]) if text.startswith("-") else parse_count(text)
-
-
-def _parsed(parse: Callable[[str], float], text: str, what: str, how: str) -> float:
-    """Parse with loadgen.units; its more exact hint is used unless the text came from the environment."""
-    try:
-        return parse(str(text))
-    except ValueError as error:
-        _, found, advice = str(error).partition(f" is not {what}: ")
-        special = found and not isinstance(text, EnvironmentText)
-        raise InvalidValue(f"is not {what}", advice if special else how) from None
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:  # half of a surrogate pair
-        return False
-    return True
-
-
-def _bounds(low: Any, high: Any, *, format: Callable[[Any], str], above: bool = False) -> str:
-    least = f"above {format(low)}" if above else f"{format(low)} or more"
-    if high >= INTEGER_MAX:
-        return least
-    return f"{least} and at most {format(high)}" if above else f"from {format(low)} to {format(high)}"
-
-
-# --- sections --------------------------------------------------------------------------------------------------------
+# --- declaring -------------------------------------------------------------------------------------------------------
 
 REQUIRED: Any = object()  # the default of a key that has none
 _KEY = "key"  # in the metadata of a field
@@ -400,9 +97,8 @@ def _field(annotation: Any, declared: KeyDeclaration) -> Any:
         return dataclasses.field(default_factory=dict, metadata=metadata)
     if isinstance(annotation, str) and default is not None:
         raise TypeError(f"the annotation {annotation!r} is not evaluated; see the module's docstring")
-    faults: list[KeyFault] = []
-    value = default if isinstance(annotation, str) else read_value(annotation, default, (), faults)
-    assert not faults, "a default fits its type"
+    value = default if isinstance(annotation, str) else _Reader().value(annotation, default, ())
+    assert value is not UNUSABLE, "a default fits its type"
     return dataclasses.field(default=value, metadata=metadata)
 
 
@@ -445,8 +141,11 @@ def applies_to(value: Any, declared: KeyDeclaration) -> bool:
 
 # --- reading ---------------------------------------------------------------------------------------------------------
 
+UNUSABLE: Any = object()  # in place of a value that is wrong
+_VERSION = 1
 
-class KeyFaultKind(Enum):
+
+class FaultKind(Enum):
     UNKNOWN = auto()  # a key that the section does not have
     MISSING = auto()
     WRONG = auto()  # a value that its type rejected
@@ -455,67 +154,106 @@ class KeyFaultKind(Enum):
     NOT_NAMED = auto()  # a mapping with the first key of none of the sections it may be, or of several
 
 
-class KeyFault(NamedTuple):
-    """Something in the data that a section cannot be made of."""
+class _Fault(NamedTuple):
+    """A key or value of the data that a section cannot be made of."""
 
-    kind: KeyFaultKind
+    kind: FaultKind
     path: KeyPath
+    known: Sequence[str] = ()  # the keys that may be there
     wrong: InvalidValue | None = None
 
 
-def read_section(cls: type[T], data: Any, path: KeyPath, faults: list[KeyFault]) -> T | None:
-    """The section at `path`; None when there are faults, which are added to `faults`."""
-    if isinstance(data, cls):
-        return data  # a default
-    shorthand = getattr(cls, "shorthand", None)
-    if shorthand is not None and isinstance(data, str):
-        data = {shorthand: data}
-    if not isinstance(data, Mapping):
-        faults.append(KeyFault(KeyFaultKind.NOT_A_MAPPING, path))
-        return None
-    before = len(faults)
-    values: dict[str, Any] = {}
-    declared = declared_keys(cls)
-    for name, one in declared.items():
-        value = data.get(name, one.default)
-        if value is REQUIRED:
-            faults.append(KeyFault(KeyFaultKind.MISSING, (*path, name)))
-            continue
-        if value is None and one.default is not REQUIRED and _is_container(one.type):
-            value = one.default  # a key without a value
-        values[one.attribute] = read_value(one.type, value, (*path, name), faults)
-    faults += [KeyFault(KeyFaultKind.UNKNOWN, (*path, name)) for name in data if name not in declared]
-    return cls(**values) if len(faults) == before else None
+@dataclass(slots=True)
+class _Reader:
+    """Makes values of plain data. What is wrong is left out: a key has its default, a list or mapping one less."""
 
+    faults: list[_Fault] = field(default_factory=list)
+    broken: set[KeyPath] = field(default_factory=set)  # what was left out
+    kept: dict[KeyPath, list[int]] = field(default_factory=dict)  # of lists with less elements: the numbers of the rest
 
-def read_value(type_: Any, value: Any, path: KeyPath, faults: list[KeyFault]) -> Any:
-    """A value of the file, parsed by its type; what is wrong with it is added to `faults`."""
+    def section(self, cls: type, data: Any, path: KeyPath) -> Any:
+        if isinstance(data, cls):
+            return data  # a default
+        shorthand = getattr(cls, "shorthand", None)
+        if shorthand is not None and isinstance(data, str):
+            data = {shorthand: data}
+        if not isinstance(data, Mapping):
+            return self._fault(FaultKind.NOT_A_MAPPING, path)
+        declared = declared_keys(cls)
+        unknown = [name for name, value in data.items() if name not in declared and value is not UNUSABLE]
+        for name in unknown:
+            self._fault(FaultKind.UNKNOWN, (*path, name), tuple(declared))
+        values = {one.attribute: self._key(one, data, (*path, name), unknown) for name, one in declared.items()}
+        if any(value is UNUSABLE for value in values.values()):
+            self.broken.add(path)
+            return UNUSABLE
+        return cls(**values)
 
-    def fault(kind: KeyFaultKind) -> None:
-        faults.append(KeyFault(kind, path))
+    def _key(self, declared: KeyDeclaration, data: Mapping[str, Any], path: KeyPath, unknown: list[str]) -> Any:
+        name, default = str(path[-1]), declared.default
+        value = data.get(name, default)
+        if value is None and default is not REQUIRED and _is_container(declared.type):
+            value = default  # a key with nothing after it
+        found = UNUSABLE if value is REQUIRED else self.value(declared.type, value, path)
+        if value is REQUIRED and difflib.get_close_matches(name, unknown, n=1):
+            self.broken.add(path)  # mistyped: the unknown key is reported
+        elif value is REQUIRED:
+            self._fault(FaultKind.MISSING, path)
+        if found is not UNUSABLE or default is REQUIRED:
+            # With a name or version in their place the other keys can be checked.
+            stand_ins = {"version": _VERSION, "name": f"MISSING_{len(self.broken)}"}
+            return stand_ins.get(name, found) if found is UNUSABLE else found
+        return self.value(declared.type, default, path)
 
-    value_type = value_type_of(type_)
-    if value_type is not None:
+    def value(self, type_: Any, value: Any, path: KeyPath) -> Any:
+        if value is UNUSABLE:  # its problem is reported already
+            self.broken.add(path)
+            return UNUSABLE
+        value_type = value_type_of(type_)
+        if value_type is not None:
+            return self._accepted(value_type, value, path)
+        if value is None and is_nullable(type_):
+            return None
+        options = options_of(type_)
+        if is_section(options[0]):
+            named = options[0] if len(options) == 1 else named_section(options, value)
+            names = tuple(map(first_key, options))
+            return self._fault(FaultKind.NOT_NAMED, path, names) if named is None else self.section(named, value, path)
+        inner = element_type(options[0])
+        if typing.get_origin(options[0]) is tuple:
+            return self._elements(inner, value, path)
+        if not isinstance(value, Mapping):
+            return self._fault(FaultKind.NOT_A_MAPPING, path)
+        found = {name: self.value(inner, element, (*path, name)) for name, element in value.items()}
+        return {name: element for name, element in found.items() if element is not UNUSABLE}
+
+    def _elements(self, inner: Any, value: Any, path: KeyPath) -> Any:
+        if not isinstance(value, list):
+            return self._fault(FaultKind.NOT_A_LIST, path)
+        found = [self.value(inner, element, (*path, number)) for number, element in enumerate(value)]
+        kept = [number for number, element in enumerate(found) if element is not UNUSABLE]
+        if len(kept) < len(found):
+            self.kept[path] = kept
+        return tuple(found[number] for number in kept)
+
+    def _accepted(self, value_type: ValueType, value: Any, path: KeyPath) -> Any:
         try:
             return value_type.accept(value)
+        except InvalidParts as error:
+            for part in error.parts:
+                self._fault(FaultKind.WRONG, (*path, *part.at), wrong=part)
+            self.broken.add(path)
+            return UNUSABLE
         except ValueError as error:
             wrong = error if isinstance(error, InvalidValue) else InvalidValue("cannot be used")
-            faults.append(KeyFault(KeyFaultKind.WRONG, (*path, *wrong.at), wrong))
-            return None
-    if value is None and is_nullable(type_):
-        return None
-    options = options_of(type_)
-    if is_section(options[0]):
-        named = options[0] if len(options) == 1 else named_section(options, value)
-        return fault(KeyFaultKind.NOT_NAMED) if named is None else read_section(named, value, path, faults)
-    inner = element_type(options[0])
-    if typing.get_origin(options[0]) is tuple:
-        if not isinstance(value, list):
-            return fault(KeyFaultKind.NOT_A_LIST)
-        return tuple(read_value(inner, element, (*path, number), faults) for number, element in enumerate(value))
-    if not isinstance(value, Mapping):
-        return fault(KeyFaultKind.NOT_A_MAPPING)
-    return {name: read_value(inner, element, (*path, name), faults) for name, element in value.items()}
+            return self._fault(FaultKind.WRONG, (*path, *wrong.at), wrong=wrong)
+
+    def _fault(
+        self, kind: FaultKind, path: KeyPath, known: Sequence[str] = (), wrong: InvalidValue | None = None
+    ) -> Any:
+        self.faults.append(_Fault(kind, path, known, wrong))
+        self.broken.add(path)
+        return UNUSABLE
 
 
 def named_section(options: tuple[type, ...], data: Any) -> type | None:
@@ -568,3 +306,253 @@ def is_nullable(type_: Any) -> bool:
 
 def _is_container(type_: Any) -> bool:
     return value_type_of(type_) is None and not is_nullable(type_)
+
+
+# --- checking a document ---------------------------------------------------------------------------------------------
+
+FileSection = TypeVar("FileSection")
+
+_DATA = {"values", "choice"}  # keys below these are data of the user
+_NAMES_ONLY: set[KeyPath] = {("spawner", "secret")}  # the name of an object in Kubernetes, not its content
+
+
+class CheckedFile(Generic[FileSection]):
+    """A document and the section made of it. `file` is None when too little is left to check."""
+
+    def __init__(self, section: type[FileSection], document: Document) -> None:
+        self.document = document
+        self.file: FileSection | None = None
+        self._reader = reader = _Reader()
+        if document.root is None:
+            return
+        _reject_secrets(document, document.root)
+        found = reader.section(section, plain(document.root), ())
+        self.file = None if found is UNUSABLE else found
+        for fault in reader.faults:
+            entry = document.entry(fault.path)
+            if entry is None or not entry.node.rejected:
+                _note(self, section, fault)
+
+    def fine(self, *paths: KeyPath | str) -> bool:
+        """Are all these values right, and everything below and above them?"""
+        originals = [self.original(path) for path in paths]
+        return not any(_related(path, broken) for path in originals for broken in self._reader.broken)
+
+    def given(self, path: KeyPath | str) -> bool:
+        """Does the file (or an option) set it to something other than null or an empty value?"""
+        entry = self.document.entry(self.original(path))
+        return entry is not None and entry.node.value not in (None, {}, [])
+
+    def written(self, path: KeyPath) -> str:
+        """The scalar as it was written: safe to show, because variables are not resolved."""
+        entry = self.document.entry(self.original(path))
+        return printable(entry.node.text, TEXT_SHOWN) if entry is not None else ""
+
+    def problem(self, path: KeyPath | str, what: str, hint: str | None = None) -> None:
+        """Note a problem with the value at this path."""
+        self.document.problem(self.original(path), what, hint)
+
+    def key_problem(self, path: KeyPath | str, what: str, hint: str | None = None) -> None:
+        """Note a problem with the key at this path, or with everything below it."""
+        self.document.problem(self.original(path), what, hint, at_key=True)
+
+    def require(self, holds: bool, path: KeyPath | str, what: str, hint: str, *others: KeyPath | str) -> None:
+        """Note a problem with the value at this path unless the rule holds; not when the value is wrong already, or
+        one of the `others` that the rule is about."""
+        if not holds and self.fine(path, *others):
+            self.problem(path, what, hint)
+
+    def require_absent(self, path: KeyPath | str, what: str, hint: str) -> None:
+        """Note a problem with the key at this path if it is given."""
+        if self.given(path):
+            self.key_problem(path, what, hint)
+
+    def require_different_names(self, path: KeyPath, names: Iterable[str], kind: str, hint: str) -> None:
+        """Note elements of the list at `path` that have the name of an earlier element."""
+        seen: set[str] = set()
+        for number, name in enumerate(names):
+            self.require(name not in seen, (*path, number, "name"), f"is the name of another {kind} too", hint)
+            seen.add(name)
+
+    def warn(self, path: KeyPath | str, what: str, hint: str | None = None) -> None:
+        """Note something that works, but is probably a mistake."""
+        before = len(self.document.problems)
+        self.document.problem(self.original(path), what, hint, at_key=True)
+        self.document.warnings += self.document.problems[before:]
+        del self.document.problems[before:]
+
+    def original(self, path: KeyPath | str) -> KeyPath:
+        """The position in the file of `path` in the section: wrong elements before it are left out there."""
+        found: KeyPath = ()
+        for part in path.split(".") if isinstance(path, str) else path:
+            kept = self._reader.kept.get(found)
+            found = (*found, kept[part] if kept is not None and isinstance(part, int) else part)
+        return found
+
+
+def plain(root: YamlNode) -> Any:
+    """The data of a document, without the values that have a problem already."""
+    return data_of(root, lambda node, path: UNUSABLE if node.rejected and path else node.value)
+
+
+def _related(path: KeyPath, other: KeyPath) -> bool:
+    shorter = min(len(path), len(other))
+    return path[:shorter] == other[:shorter]
+
+
+def _reject_secrets(document: Document, root: YamlNode) -> None:
+    """Note keys that look like secrets, and reject their values."""
+    for path, node in walk(root):
+        for key, entry in node.value.items() if isinstance(node.value, dict) else ():
+            if is_secret_name(key) and not (path and path[-1] in _DATA) and (*path, key) not in _NAMES_ONLY:
+                # At the mapping's path: `password: …` would be masked wherever it is printed.
+                what = f"the key {shown(key)} looks like a secret, and a scenario holds none"
+                hint = "put it in connections.toml and name that connection; `loadgen connections list` shows the file"
+                document.problems.append(document.problem_of(entry.node, entry.mark, path, what, hint))
+                entry.node.rejected = True
+
+
+# --- messages --------------------------------------------------------------------------------------------------------
+
+
+def _note(checked: CheckedFile[Any], root: type, fault: _Fault) -> None:
+    document, path = checked.document, fault.path
+    match fault.kind:
+        case FaultKind.UNKNOWN:
+            _note_unknown(document, root, fault)
+        case FaultKind.MISSING:
+            document.problem(path, "is missing", f"add {path[-1]}: …")
+        case FaultKind.WRONG:
+            assert fault.wrong is not None
+            document.problem(_written_place(document, path), fault.wrong.what, fault.wrong.hint)
+        case FaultKind.NOT_NAMED:
+            _note_generator(document, fault)
+        case FaultKind.NOT_A_LIST:
+            hint = "write - before each element, or [ ] around them"
+            document.problem(_written_place(document, path), "must be a list", hint)
+        case FaultKind.NOT_A_MAPPING:
+            document.problem(_written_place(document, path), "must be a mapping", "write keys and values below it")
+
+
+def _written_place(document: Document, path: KeyPath) -> KeyPath:
+    """A threshold may be written as a text, where the section is a mapping."""
+    while len(path) > 1 and document.entry(path) is None:
+        parent = document.entry(path[:-1])
+        if parent is None or isinstance(parent.node.value, (dict, list)):
+            break
+        path = path[:-1]
+    return path
+
+
+def _note_unknown(document: Document, root: type, fault: _Fault) -> None:
+    key, known = str(fault.path[-1]), fault.known
+    what = f"{shown(key)} is not a known key"
+    if len(document.problems) > SHOWN_MAX:  # the hint is not shown, and finding it takes time
+        document.problem(fault.path, what, at_key=True)
+        return
+    near = difflib.get_close_matches(key, known, n=1)
+    elsewhere = [place for place, keys in _all_keys(root).items() if key in keys and place != fault.path[0]]
+    if near and (not elsewhere or difflib.get_close_matches(key, known, n=1, cutoff=0.8)):
+        hint = f"did you mean {near[0]}?"
+    elif elsewhere:
+        hint = f"it belongs under {' or '.join(elsewhere[:3])}"
+    else:
+        hint = f"known here: {', '.join(known)}"
+    document.problem(fault.path, what, hint, at_key=True)
+
+
+def _all_keys(root: type) -> dict[str, Mapping[str, KeyDeclaration]]:
+    """The keys of each section at the top of the file."""
+    types = {name: options_of(declared.type)[0] for name, declared in declared_keys(root).items()}
+    return {name: declared_keys(section) for name, section in types.items() if is_section(section)}
+
+
+def _note_generator(document: Document, fault: _Fault) -> None:
+    entry = document.entry(fault.path)
+    value = entry.node.value if entry is not None else None
+    generators = f"generators are {', '.join(fault.known)}"
+    if not isinstance(value, dict):
+        document.problem(fault.path, "must name a generator", f"for a fixed value write {{literal: …}}; {generators}")
+        return
+    found = [key for key in value if key in fault.known]
+    key = next(iter(value), None)
+    if len(found) > 1:
+        what = f"names {len(found)} generators: {', '.join(found)}"
+        document.problem(fault.path, what, "write one per parameter")
+    elif key is None:
+        document.problem(fault.path, "names no generator", generators)
+    else:
+        near = difflib.get_close_matches(key, fault.known, n=1)
+        hint = f"did you mean {near[0]}?" if near else generators
+        document.problem((*fault.path, key), f"{shown(key)} is not a generator", hint, at_key=True)
+
+
+# --- JSON Schema -----------------------------------------------------------------------------------------------------
+
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def json_schema(file: type, title: str) -> JsonSchema:
+    """The JSON Schema of a file whose root is this section, for editors."""
+    definitions: dict[str, JsonSchema] = {}
+    root = _section_schema(file, definitions)
+    return {"$schema": _DIALECT, "$defs": dict(sorted(definitions.items())), **root, "title": title}
+
+
+def schema_text(schema: JsonSchema) -> str:
+    """The text of the file: indented, with a newline at the end."""
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+
+
+def _section_schema(section: type, definitions: dict[str, JsonSchema]) -> JsonSchema:
+    keys = declared_keys(section)
+    required = [name for name, declared in keys.items() if declared.default is REQUIRED]
+    return {
+        "additionalProperties": False,
+        **({"description": inspect.cleandoc(section.__doc__)} if section.__doc__ else {}),
+        "properties": {name: _key_schema(declared, definitions) for name, declared in keys.items()},
+        **({"required": required} if required else {}),
+        "type": "object",
+    }
+
+
+def _key_schema(declared: KeyDeclaration, definitions: dict[str, JsonSchema]) -> JsonSchema:
+    schema = _type_schema(declared.type, definitions)
+    default = declared.default
+    if default is not REQUIRED and not isinstance(default, dict) and not is_section(type(default)):
+        schema["default"] = default
+    if declared.description is not None:
+        schema["description"] = declared.description
+    return dict(sorted(schema.items()))
+
+
+def _type_schema(type_: Any, definitions: dict[str, JsonSchema]) -> JsonSchema:
+    value_type = value_type_of(type_)
+    if value_type is not None:
+        return dict(_sorted(value_type.json_schema()))
+    options = [_option_schema(option, definitions) for option in options_of(type_)]
+    schema = options[0] if len(options) == 1 else {"oneOf": options}
+    return {"anyOf": [schema, {"type": "null"}]} if is_nullable(type_) else schema
+
+
+def _option_schema(option: Any, definitions: dict[str, JsonSchema]) -> JsonSchema:
+    if is_section(option):
+        if option.__name__ not in definitions:
+            definitions[option.__name__] = {}  # a section may contain itself
+            mapping = _section_schema(option, definitions)
+            short = mapping["properties"].get(getattr(option, "shorthand", None))
+            definitions[option.__name__] = {"anyOf": [short, mapping]} if short else mapping
+        return {"$ref": f"#/$defs/{option.__name__}"}
+    inner = _type_schema(element_type(option), definitions)
+    if typing.get_origin(option) is tuple:
+        return {"items": inner, "type": "array"}
+    return {"additionalProperties": inner, "type": "object"}
+
+
+def _sorted(schema: Any) -> Any:
+    """With sorted keys, as everywhere in the file but in `properties`."""
+    if isinstance(schema, list):
+        return [_sorted(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {key: _sorted(value) for key, value in sorted(schema.items())}

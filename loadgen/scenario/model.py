@@ -12,20 +12,7 @@ from typing import Annotated, ClassVar
 from loadgen.model.capture import CapturedTemplate, CaptureManifest, Replay, SessionReplay, StatementRole, WriteReplay
 from loadgen.model.threshold import InvalidThreshold, ThresholdCheck, ThresholdMetric, parse_threshold
 from loadgen.model.workload import ARRIVALS_MAX, Parameter, Query, Statement, StatementKind, Workload
-from loadgen.scenario.keys import (
-    AppliesWhen,
-    Duration,
-    FreeText,
-    Integer,
-    InvalidValue,
-    JsonSchema,
-    Label,
-    Number,
-    Rate,
-    Section,
-    ValueType,
-    key,
-)
+from loadgen.scenario.keys import AppliesWhen, Section, key
 from loadgen.scenario.settings import (
     ConnectionPolicy,
     ControlPlaneSettings,
@@ -39,6 +26,17 @@ from loadgen.scenario.settings import (
     TargetSettings,
     TimingSettings,
     UserSessionSettings,
+)
+from loadgen.scenario.value_types import (
+    Duration,
+    FreeText,
+    Integer,
+    InvalidValue,
+    JsonSchema,
+    Label,
+    Number,
+    Rate,
+    ValueType,
 )
 from loadgen.values import dataclass
 

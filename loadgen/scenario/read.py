@@ -26,7 +26,7 @@ from ruamel.yaml.events import (
 )
 from ruamel.yaml.reader import ReaderError
 
-from loadgen.log import printable, redact
+from loadgen.log import printable
 from loadgen.scenario.check_data import check_replay
 from loadgen.scenario.checks import check
 from loadgen.scenario.document import (
@@ -40,37 +40,45 @@ from loadgen.scenario.document import (
     ScenarioProblems,
     SourcePosition,
     YamlNode,
+    data_of,
     dotted,
+    option_source,
     resolve,
     shown,
     substitute_variables,
     template_of,
+    walk,
 )
-from loadgen.scenario.file import ScenarioFile, build
+from loadgen.scenario.file import CheckedScenario, ScenarioFile, build
 from loadgen.scenario.generators import GENERATORS
-from loadgen.scenario.keys import applies_to, declared_keys, is_section, values_of
+from loadgen.scenario.keys import CheckedFile, applies_to, declared_keys, is_section, values_of
 from loadgen.scenario.model import EMBEDDED, Scenario
 from loadgen.scenario.settings import TimingSettings
-from loadgen.scenario.validation import CheckedDocument, validate
 from loadgen.values import dataclass
 
 BYTES_MAX = 1_000_000
-
-
 DEPTH_MAX = 32
-
-
 VALUES_MAX = 20_000  # keys and values together
-
-
 BRACKETS_MAX = 200  # open at once; the library's scanner needs quadratic time for them before it returns the first
+TEXT_MAX = 100_000  # characters of one --set
+PARTS_MAX = 16  # of a path
+VALUE_SHOWN = 100  # characters
+
+_FLAT = "a scenario needs fewer than ten levels"
+_BRACKET = re.compile(r"[][{}]")
+_SURROGATES = re.compile("[\ud800-\udfff]")
+_UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+_DEFAULT = "default"
+_COMPACT = {"columns", "indexes", "params"}  # lists whose elements take one line each
+
+# --- YAML ------------------------------------------------------------------------------------------------------------
 
 
 def read_text(path: Path, missing: str = "`loadgen init` writes a scenario to start from") -> str | Problem:
     """The text of a file, or the problem that prevents reading it, with the hint `missing`. Reads at most BYTES_MAX."""
 
     def problem(what: str, hint: str | None = None) -> Problem:
-        return Problem(source=str(path), mark=None, path=(), what=what, hint=hint)
+        return Problem(source=str(path), what=what, hint=hint)
 
     try:
         with path.open("rb") as file:
@@ -109,12 +117,6 @@ def compose(text: str, source: str) -> Document:
     except (YAMLError, ValueError, OverflowError) as error:  # the last two: "\U99999999"
         composer.note(composer.mark, f"cannot be read as YAML: {printable(str(error), 200)}")
     return document
-
-
-_FLAT = "a scenario needs fewer than ten levels"
-
-
-_BRACKET = re.compile(r"[][{}]")
 
 
 def _brackets(text: str) -> int:
@@ -278,9 +280,6 @@ class _Composer:
         return parent.path if parent.key is None else (*parent.path, parent.key)
 
 
-_SURROGATES = re.compile("[\ud800-\udfff]")
-
-
 def _joined(text: str) -> str:
     """With surrogate pairs joined, which JSON writes for 😀; a lone surrogate stays, and is rejected later."""
     if not _SURROGATES.search(text):
@@ -295,8 +294,7 @@ def _is_text(key: str) -> bool:
         return False
 
 
-TEXT_MAX = 100_000  # characters of one --set
-PARTS_MAX = 16  # of a path
+# --- options ---------------------------------------------------------------------------------------------------------
 
 
 def apply_overrides(document: Document, overrides: Sequence[str]) -> None:
@@ -305,8 +303,7 @@ def apply_overrides(document: Document, overrides: Sequence[str]) -> None:
         wrong = _apply(document, text)
         if wrong is not None:
             what, hint = wrong
-            problem = Problem(source=printable(redact(f"--set {text}"), 60), mark=None, path=(), what=what, hint=hint)
-            document.problems.append(problem)
+            document.problems.append(Problem(source=option_source(f"--set {text}"), what=what, hint=hint))
 
 
 def _apply(document: Document, text: str) -> tuple[str, str] | None:
@@ -375,22 +372,14 @@ def _value(text: str, option: str) -> YamlNode | None:
     read = compose(text, option)
     if read.root is None or read.problems:
         return None
-    _mark(read.root, option)
+    for _, node in walk(read.root):
+        node.mark, node.option = None, option
+        for entry in node.value.values() if isinstance(node.value, dict) else ():
+            entry.mark = None
     return read.root
 
 
-def _mark(node: YamlNode, option: str) -> None:
-    node.mark, node.option = None, option
-    children = node.value.values() if isinstance(node.value, dict) else node.value
-    for child in children if isinstance(node.value, (dict, list)) else ():  # type: ignore[union-attr]
-        if isinstance(child, MappingEntry):
-            child.mark = None
-            _mark(child.node, option)
-        elif isinstance(child, YamlNode):
-            _mark(child, option)
-
-
-_UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+# --- the whole -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -430,10 +419,10 @@ def parse_scenario(
     document = compose(text, source)
     if document.is_experiment:
         what, hint = "is an experiment, not a scenario", "run it with `loadgen experiment FILE`"
-        raise ScenarioProblems(source, [Problem(source=source, mark=None, path=(), what=what, hint=hint)])
+        raise ScenarioProblems(source, [Problem(source=source, what=what, hint=hint)])
     substitute_variables(document, environ, variables)
     apply_overrides(document, overrides)
-    checked = validate(document)
+    checked = CheckedFile(ScenarioFile, document)
     capture = check_replay(checked, folder)
     check(checked, folder, capture)
     if document.problems or checked.file is None:
@@ -447,7 +436,7 @@ def parse_scenario(
     )
 
 
-def _given_timing(checked: CheckedDocument) -> set[str]:
+def _given_timing(checked: CheckedScenario) -> set[str]:
     keys = declared_keys(TimingSettings)
     return {one.attribute for name, one in keys.items() if checked.given(("timing", name))}
 
@@ -456,32 +445,22 @@ def portable_text(loaded: LoadedScenario) -> str:
     """The scenario for another machine: as it was written, or with its variables and options resolved.
     Secrets and the addresses of `notify` stay `${NAME}`."""
     root = loaded.document.root
-    if root is None or not _was_changed(root):
+    if root is None or not any(node.variables or node.option is not None for _, node in walk(root)):
         return loaded.text
-    written = json.dumps(_settled(root, ()), indent=2, ensure_ascii=False)  # JSON is YAML, but for these characters
+    written = json.dumps(
+        data_of(root, _settled), indent=2, ensure_ascii=False
+    )  # JSON is YAML, but for these characters
     return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", written) + "\n"
-
-
-def _was_changed(node: YamlNode) -> bool:
-    inner = [entry.node for entry in node.value.values()] if isinstance(node.value, dict) else node.value
-    changed = bool(node.variables) or node.option is not None
-    return changed or (isinstance(inner, list) and any(map(_was_changed, inner)))
 
 
 def _settled(node: YamlNode, path: KeyPath) -> Any:
     value = node.value
-    if isinstance(value, dict):
-        return {key: _settled(entry.node, (*path, key)) for key, entry in value.items()}
-    if isinstance(value, list):
-        return [_settled(element, (*path, number)) for number, element in enumerate(value)]
     if isinstance(value, EnvironmentText) and path[0] == "notify" and path[-1] in ("webhook", "ping"):
         return value.template
     return template_of(value) if isinstance(value, str) else value
 
 
-VALUE_SHOWN = 100  # characters
-_DEFAULT = "default"
-_COMPACT = {"columns", "indexes", "params"}  # lists whose elements take one line each
+# --- values in effect ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -534,19 +513,10 @@ def _walk_container(document: Document, value: Any, path: KeyPath) -> Iterator[t
 
 def _setting(document: Document, path: KeyPath, node: YamlNode) -> EffectiveValue:
     origin = f"line {node.mark.line}" if node.mark is not None else printable(node.option or _DEFAULT, 60)
-    variables = _variables(node)
+    variables = dict.fromkeys(name for _, inner in walk(node) for name in inner.variables)
     if variables:
-        names = ", ".join(variables)
-        origin += f", environment variable{'s' * (len(variables) > 1)} {names}"
+        origin += f", environment variable{'s' * (len(variables) > 1)} {', '.join(variables)}"
     return EffectiveValue(path=dotted(path), value=_flow(node), origin=origin)
-
-
-def _variables(node: YamlNode) -> list[str]:
-    if isinstance(node.value, dict):
-        return [name for entry in node.value.values() for name in _variables(entry.node)]
-    if isinstance(node.value, list):
-        return [name for element in node.value for name in _variables(element)]
-    return list(dict.fromkeys(node.variables))
 
 
 def _flow(node: YamlNode) -> str:

@@ -10,8 +10,8 @@ from loadgen.log import register_secret
 from loadgen.model.run import CONTROL_WAREHOUSE
 from loadgen.model.workload import Scalar
 from loadgen.scenario.document import EnvironmentText
-from loadgen.scenario.keys import (
-    AppliesWhen,
+from loadgen.scenario.keys import AppliesWhen, Section, key
+from loadgen.scenario.value_types import (
     Duration,
     FreeText,
     Integer,
@@ -21,10 +21,8 @@ from loadgen.scenario.keys import (
     Number,
     ParsedText,
     ScalarValue,
-    Section,
     SqlName,
     ValueType,
-    key,
 )
 from loadgen.service_time import EXAMPLES, parse_service_time
 from loadgen.units import format_duration_s

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from loadgen.scenario.file import scenario_schema
 from loadgen.scenario.read import read_scenario
-from loadgen.scenario.schema import scenario_schema
 from tests import scenario_reference
 
 ROOT = Path(__file__).resolve().parents[2]

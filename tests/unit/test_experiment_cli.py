@@ -13,9 +13,9 @@ import pytest
 from loadgen.cli.experiment import experiment
 from loadgen.cli.validate import schema, validate
 from loadgen.errors import UsageError
+from loadgen.scenario.experiment import experiment_schema
+from loadgen.scenario.keys import plain, schema_text
 from loadgen.scenario.read import compose
-from loadgen.scenario.schema import experiment_schema, schema_text
-from loadgen.scenario.validation import _plain
 from tests.unit.test_scenario_cli import run
 from tests.unit.test_scenario_examples import wrong_by_schema
 
@@ -95,7 +95,7 @@ SCHEMA = resolved(experiment_schema(), experiment_schema()["$defs"])
 def wrong(text: str) -> list[str]:
     root = compose(text, "x").root
     assert root is not None
-    return wrong_by_schema(SCHEMA, _plain(root))
+    return wrong_by_schema(SCHEMA, plain(root))
 
 
 def test_the_stored_schema_of_experiments_is_up_to_date_and_printed() -> None:

@@ -14,11 +14,12 @@ import math
 import re
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from enum import Enum
 from functools import cache
-from typing import Any, get_type_hints
+from operator import attrgetter
+from typing import Any
 
 from loadgen.errors import ConfigurationError
 from loadgen.model.capture import RecordedTimes, Replay
@@ -171,6 +172,8 @@ def _hints(kind: type) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
 
 
+# --- the configuration -----------------------------------------------------------------------------------------------
+
 FROZEN_VERSION = 1
 
 LOAD_MODES = {
@@ -181,16 +184,28 @@ LOAD_MODES = {
 }
 # Keys that do not change what a scenario measures.
 _NOT_MEASURED = ("name", "description", "labels")
-# Sections that are stored as the typed value has them.
 _SECTIONS = (
     *("name", "description", "labels", "connection", "control", "target", "prepare", "connections", "thresholds"),
     *("guardrails", "query_log", "enrichment", "spawner", "on_worker_loss", "timing", "embedded"),
 )
-# Fields of Load that go into `workload` under their own names, `_s` written out.
 _LOAD_FIELDS = (
     *("min_connections", "profile", "pin", "warmup_s", "ramp_s", "duration_s"),
-    *("rate_per_second", "arrival", "max_lag_s"),
+    *("rate_per_second", "arrival", "max_lag_s", "stages"),
 )
+# Where the values of a scenario are stored. The mode, sharding, sessions and replay have their own form, see below.
+_PLACES = {
+    **{name: name for name in _SECTIONS},
+    "pools": "values",
+    "load.connections": "workload.concurrent_connections",
+    **{f"load.{name}": f"workload.{stored_name(name)}" for name in _LOAD_FIELDS},
+    "workload.think_time_s": "workload.think_time_seconds",
+    "workload.seed": "workload.seed",
+    "workload.statements": "workload.statements",
+    "load.workers": "scaling.worker_group_count",
+    "load.per_worker_connections": "scaling.per_worker_connections",
+    "load.find_max": "find_max",
+}
+_CLASSES: dict[str, type] = {"": Scenario, "load": Load, "workload": Workload}
 
 
 def freeze(scenario: Scenario) -> str:
@@ -234,125 +249,104 @@ def _variables(data: Any) -> set[str]:
 
 def frozen_config(scenario: Scenario) -> dict[str, Any]:
     """The configuration as JSON data."""
-    load, workload = scenario.load, scenario.workload
-    return {
+    load, sharding = scenario.load, scenario.workload.sharding
+    config: dict[str, Any] = {
         "frozen_version": FROZEN_VERSION,
-        **{name: encode(getattr(scenario, name)) for name in _SECTIONS},
-        "values": encode(scenario.pools),
-        "workload": {
-            "load_mode": LOAD_MODES[load.mode],
-            "concurrent_connections": load.connections,
-            **{stored_name(name): encode(getattr(load, name)) for name in _LOAD_FIELDS},
-            "stages": encode(load.stages),
-            "think_time_seconds": workload.think_time_s,
-            "seed": workload.seed,
-            "statements": encode(workload.statements),
-        },
-        "scaling": {"worker_group_count": load.workers, "per_worker_connections": load.per_worker_connections},
-        "sharding": _frozen_sharding(workload.sharding),
-        "find_max": encode(load.find_max) if load.find_max is not None else None,
-        **({"sessions": encode(scenario.sessions)} if scenario.sessions.count else {}),
-        **({"replay": encode(dataclasses.replace(load.replay, folder=""))} if load.replay is not None else {}),
+        "workload": {"load_mode": LOAD_MODES[load.mode]},
+        "scaling": {},
+        "sharding": {"enabled": sharding is not None},
     }
+    for attribute, place in _PLACES.items():
+        section, _, key = place.rpartition(".")
+        (config[section] if section else config)[key] = encode(attrgetter(attribute)(scenario))
+    if sharding is not None:
+        config["sharding"] |= {
+            "total_partitions": sharding.total_partitions,
+            "key_column": encode(sharding.key_column),
+            "key_range": [sharding.keys.low, sharding.keys.high - 1],
+        }
+    if scenario.sessions.count:
+        config["sessions"] = encode(scenario.sessions)
+    if load.replay is not None:
+        config["replay"] = encode(dataclasses.replace(load.replay, folder=""))
+    return config
 
 
-def _frozen_sharding(sharding: Sharding | None) -> dict[str, Any]:
-    if sharding is None:
-        return {"enabled": False}
-    return {
-        "enabled": True,
-        "total_partitions": sharding.total_partitions,
-        "key_column": encode(sharding.key_column),
-        "key_range": [sharding.keys.low, sharding.keys.high - 1],
-    }
-
-
-def _scenario(config: dict[str, Any], environ: Environment) -> Scenario:
-    parts = _Parts(config, environ, "")
-    workload = parts.inner("workload")
-    scaling = parts.inner("scaling")
-    hints, load_hints = get_type_hints(Scenario), get_type_hints(Load)
+def _scenario(config: Mapping[str, Any], environ: Environment) -> Scenario:
+    try:
+        left = _Left(_flattened(config, ("workload", "scaling", "sharding")), environ)
+    except (TypeError, ValueError):
+        raise InvalidStoredScenario("the stored scenario has a section that is no mapping") from None
+    found: dict[str, dict[str, Any]] = {owner: {} for owner in _CLASSES}
+    for attribute, place in _PLACES.items():
+        owner, _, name = attribute.rpartition(".")
+        found[owner][name] = left.take(place, _hints(_CLASSES[owner])[name])
     modes = {text: mode for mode, text in LOAD_MODES.items()}
-    mode = modes.get(workload.take("load_mode", str))
+    mode = modes.get(left.take("workload.load_mode", str))
     if mode is None:
         raise InvalidStoredScenario("the stored scenario has an unknown load_mode")
-    load = Load(
-        mode=mode,
-        connections=workload.take("concurrent_connections", int),
-        workers=scaling.take("worker_group_count", int | None),
-        per_worker_connections=scaling.take("per_worker_connections", int | None),
-        stages=workload.take("stages", tuple[LoadStage, ...]),
-        find_max=parts.take("find_max", FindMaxSettings | None),
-        replay=parts.take("replay", Replay) if parts.has("replay") else None,
-        **{name: workload.take(stored_name(name), load_hints[name]) for name in _LOAD_FIELDS},
-    )
+    sessions = left.take("sessions", UserSessionSettings) if left.has("sessions") else UserSessionSettings()
     scenario = Scenario(
-        load=load,
-        workload=Workload(
-            statements=workload.take("statements", tuple[Statement, ...]),
-            seed=workload.take("seed", int),
-            think_time_s=workload.take("think_time_seconds", float),
-            sharding=_sharding(parts.inner("sharding")),
-        ),
-        pools=parts.take("values", tuple[Pool, ...]),
-        sessions=parts.take("sessions", UserSessionSettings) if parts.has("sessions") else UserSessionSettings(),
-        **{name: parts.take(name, hints[name]) for name in _SECTIONS},
+        load=Load(mode=mode, replay=left.take("replay", Replay) if left.has("replay") else None, **found["load"]),
+        workload=Workload(sharding=_sharding(left), **found["workload"]),
+        sessions=sessions,
+        **found[""],
     )
-    for section in (parts, workload, scaling):
-        section.done()
+    left.require_none()
     return scenario
 
 
-def _sharding(part: _Parts) -> Sharding | None:
-    if not part.take("enabled", bool):
-        part.done()
+def _sharding(left: _Left) -> Sharding | None:
+    if not left.take("sharding.enabled", bool):
         return None
-    keys = part.take("key_range", tuple[int, ...])
+    keys = left.take("sharding.key_range", tuple[int, ...])
     if len(keys) != 2:
         raise InvalidStoredScenario("the stored scenario has an unusable key_range")
-    sharding = Sharding(
-        total_partitions=part.take("total_partitions", int),
-        key_column=part.take("key_column", str),
+    return Sharding(
+        total_partitions=left.take("sharding.total_partitions", int),
+        key_column=left.take("sharding.key_column", str),
         keys=KeyRange(low=keys[0], high=keys[1] + 1),
     )
-    part.done()
-    return sharding
 
 
-class _Parts:
-    """A mapping of the configuration, read key by key; done() rejects keys that are left."""
+def _flattened(config: Mapping[str, Any], sections: Collection[str]) -> dict[str, Any]:
+    """The configuration with the keys of these sections at the top: `workload.seed`. Raises TypeError or ValueError when
+    one is no mapping."""
+    found: dict[str, Any] = {}
+    for key, value in config.items():
+        if key in sections:
+            found |= {f"{key}.{inner}": one for inner, one in dict(value or {}).items()}
+        elif key != "frozen_version":
+            found[key] = value
+    return found
 
-    def __init__(self, data: Any, environ: Environment, where: str) -> None:
-        if not isinstance(data, dict):
-            raise InvalidStoredScenario(f"the stored scenario has no {where}")
-        self._left = {key: value for key, value in data.items() if key != "frozen_version"}
+
+class _Left:
+    """The keys of a configuration that are not read yet."""
+
+    def __init__(self, data: dict[str, Any], environ: Environment) -> None:
+        self._data = data
         self._environ = environ
-        self._where = where
 
     def take(self, key: str, kind: Any) -> Any:
-        if key not in self._left:
-            raise InvalidStoredScenario(f"the stored scenario has no {self._where}{key}")
-        return decode(kind, self._left.pop(key), self._environ, f"{self._where}{key}")
+        if key not in self._data:
+            raise InvalidStoredScenario(f"the stored scenario has no {key}")
+        return decode(kind, self._data.pop(key), self._environ, key)
 
     def has(self, key: str) -> bool:
-        return key in self._left
+        return key in self._data
 
-    def inner(self, key: str) -> _Parts:
-        return _Parts(self._left.pop(key, None), self._environ, f"{key}.")
-
-    def done(self) -> None:
-        if self._left:
-            unknown = ", ".join(sorted(map(str, self._left))[:5])
+    def require_none(self) -> None:
+        """Raises InvalidStoredScenario when keys are left."""
+        if self._data:
+            unknown = ", ".join(sorted(map(str, self._data))[:5])
             raise InvalidStoredScenario(f"the stored scenario has keys this loadgen does not know: {unknown}")
 
 
-# Scenarios in the keys of their files: stored ones, to show what differs between runs, and the origin of each value.
-#
-# Elements of lists go by their name, durations are texts; generators stay as they are stored. What is stored is
-# defined in `frozen`.
+# --- stored scenarios in the keys of their files ---------------------------------------------------------------------
+# To show what differs between runs, and the origin of each value. Elements of lists go by their name, durations are
+# texts; generators stay as they are stored.
 
-# Of the stored `workload`; everything else in it is `load` in the file.
-_WORKLOAD = ("statements", "think_time_seconds")
 _MODES = {stored: mode.value for mode, stored in LOAD_MODES.items()}
 _FILE_KEYS = {
     "load_mode": "mode",
@@ -361,7 +355,7 @@ _FILE_KEYS = {
     "rate_per_second": "rate",
     "step_duration_seconds": "step",
 }
-_MOVED = (  # what keys begin with as stored, and in the file
+_MOVED = (  # what keys begin with as stored, and in the file; the rest of the stored `workload` is `load`
     ("workload.statements.", "workload.statements."),
     ("workload.think_time", "workload.think_time"),
     ("workload.seed.", "seed."),
@@ -373,28 +367,30 @@ _MOVED = (  # what keys begin with as stored, and in the file
 )
 # Shown as one value each.
 ONE_VALUE = frozenset({"generate", "params", "transaction", "thresholds", "stages", "indexes", "key_range"})
-_DEALT = ("planned", "recorded", "coverage")  # of a replay: made from its capture, never written
+_DEALT = ("replay.planned", "replay.recorded", "replay.coverage")  # made from the capture, never written
 _SECONDS = "_seconds"
 _MEMBER = re.compile(r"\[([^\]]*)\]")
 
 
 def as_written(config: Mapping[str, Any]) -> dict[str, Any]:
     """The sections of a scenario file. Lists whose elements have names are mappings by name."""
-    sections = {name: value for name, value in config.items() if name != "frozen_version"}
-    stored = dict(sections.pop("workload", {}))
-    workload = {name: stored.pop(name) for name in _WORKLOAD if name in stored}
-    load = {**stored, **sections.pop("scaling", {}), "find_max": sections.pop("find_max", None)}
-    if load.get("load_mode") == LOAD_MODES[LoadMode.RATE]:
-        load["max_connections"] = load.pop("concurrent_connections", None)
-    elif load.get("load_mode") == LOAD_MODES[LoadMode.FIND_MAX]:
-        load.pop("concurrent_connections", None)  # find_max.maximum
-    replay = sections.pop("replay", None)
-    if replay is not None:
-        load |= {name: value for name, value in replay.items() if name not in _DEALT}
-    workload["statements"] = [_file_statement(one) for one in workload.get("statements", ())]
-    pools = [{key: pool[key] for key in pool if key != "type"} for pool in sections.get("values", ())]  # query or file
-    sections |= {"values": pools, "seed": load.pop("seed", None), "workload": workload, "load": load}
-    return {_file_key(name): _as_value(name, value) for name, value in sections.items()}
+    written: dict[str, Any] = {"workload": {}, "load": {}}
+    stored = {"find_max": None, **_flattened(config, ("workload", "scaling", "replay"))}
+    for place, value in stored.items():
+        if place in _DEALT:
+            continue
+        if place == "workload.statements":
+            value = [_file_statement(one) for one in value]
+        elif place == "values":
+            value = [{key: pool[key] for key in pool if key != _TYPE} for pool in value]  # query or file
+        section, _, key = key_as_written(place).rpartition(".")
+        (written.setdefault(section, {}) if section else written)[key] = _as_value(place.rpartition(".")[2], value)
+    load = written["load"]
+    if load.get("mode") == LoadMode.RATE.value:
+        load["max_connections"] = load.pop("connections", None)
+    elif load.get("mode") == LoadMode.FIND_MAX.value:
+        load.pop("connections", None)  # find_max.maximum
+    return written
 
 
 def key_as_written(stored: str) -> str:

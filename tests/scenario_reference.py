@@ -1,5 +1,7 @@
-"""The reference of scenario keys in docs/scenario.md, made from the JSON Schema; `python -m tests.scenario_reference`
-writes it, and tests/unit/test_documents.py compares it."""
+"""The JSON Schemas in schemas/, and the reference of scenario keys in docs/scenario.md that is made from one of them.
+
+`python -m tests.scenario_reference` writes these files; tests compare them.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from loadgen.scenario.experiment import experiment_schema
 from loadgen.scenario.file import scenario_schema
+from loadgen.scenario.keys import schema_text
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENT = ROOT / "docs" / "scenario.md"
@@ -184,3 +188,5 @@ def _or_null(schema: Schema) -> str:
 
 if __name__ == "__main__":
     DOCUMENT.write_text(written(DOCUMENT.read_text("utf-8")), "utf-8")
+    for name, made in (("scenario", scenario_schema()), ("experiment", experiment_schema())):
+        (ROOT / "schemas" / f"{name}.schema.json").write_text(schema_text(made), "utf-8")

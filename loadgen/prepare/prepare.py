@@ -41,7 +41,7 @@ from loadgen.prepare.fill import (
 )
 from loadgen.prepare.session import PrepareSession
 from loadgen.prepare.table_definition import TableDefinition, shown
-from loadgen.scenario.check_data import read_manifest, require_inside
+from loadgen.scenario.file import read_manifest, require_inside
 from loadgen.scenario.model import FilePool, QueryPool, Scenario, TableType, with_workers
 from loadgen.snowflake.failure import classify, describe
 from loadgen.snowflake.ident import Identifier

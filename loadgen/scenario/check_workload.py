@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import itertools
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +13,15 @@ from typing import Any
 from loadgen.identifiers import canonical
 from loadgen.model.capture import CaptureManifest
 from loadgen.model.threshold import ThresholdMetric
-from loadgen.model.workload import CYCLE_MAX, NORMAL_KEPT_MIN, SqlShape, StatementKind, shape_of, workload_refusal
+from loadgen.model.workload import (
+    CYCLE_MAX,
+    NORMAL_KEPT_MIN,
+    SqlShape,
+    StatementKind,
+    databases_of,
+    shape_of,
+    workload_refusal,
+)
 from loadgen.scenario.document import KeyPath
 from loadgen.scenario.file import CheckedScenario, ScenarioFile, StatementSection, load_of
 from loadgen.scenario.generators import (
@@ -35,7 +44,16 @@ from loadgen.scenario.generators import (
     settings_of,
 )
 from loadgen.scenario.keys import values_of
-from loadgen.scenario.model import WORKERS_MAX, LoadMode, TableType, replay_s, replay_statements, stage_name, workers_of
+from loadgen.scenario.model import (
+    EMBEDDED,
+    WORKERS_MAX,
+    LoadMode,
+    TableType,
+    replay_s,
+    replay_statements,
+    stage_name,
+    workers_of,
+)
 from loadgen.scenario.settings import UserSessionSettings
 from loadgen.units import format_duration_s
 from loadgen.values import dataclass
@@ -92,20 +110,15 @@ def _context(checked: CheckedScenario, file: ScenarioFile) -> GeneratorContext:
 
 def _sequence_of(statement: StatementSection) -> SequenceGenerator | None:
     """The sequence of a statement's new keys; None when it has none, or is never sent."""
-    sequences = (generator for generator in _generators(statement) if isinstance(generator, SequenceGenerator))
+    generators = (generator for _, generator in _placed_generators((), statement))
+    sequences = (generator for generator in generators if isinstance(generator, SequenceGenerator))
     return next(sequences, None) if statement.weight else None
-
-
-def _generators(statement: StatementSection) -> Iterator[Generator]:
-    yield from statement.params
-    for query in statement.transaction or []:
-        yield from query.params
 
 
 def _all_generators(file: ScenarioFile) -> Iterator[Generator]:
     """All generators, those of remembered values included."""
     for statement in file.workload.statements:
-        for generator in _generators(statement):
+        for _, generator in _placed_generators((), statement):
             yield generator
             if isinstance(generator, RememberedGenerator) and generator.of is not None:
                 yield generator.of
@@ -127,15 +140,11 @@ def _check_statement(
     if has_transaction:
         if not statement.transaction and checked.fine(transaction_path):
             checked.key_problem(transaction_path, "is empty", "list at least one statement")
-        for key in ("params", "expect"):
-            if checked.given((*path, key)):
-                checked.key_problem((*path, key), "does not belong to a transaction", _INNER[key])
+        for key, hint in (("params", "give each of its statements its own params"), ("expect", "remove it")):
+            checked.require_absent((*path, key), "does not belong to a transaction", hint)
     shapes = [_check_text(checked, text) for text in _texts(path, statement)]
     _check_parameters(checked, path, statement, around)
     _check_kind(checked, path, statement, [shape for shape in shapes if shape is not None])
-
-
-_INNER = {"params": "give each of its statements its own params", "expect": "remove it"}
 
 
 def _texts(path: KeyPath, statement: StatementSection) -> Iterator[Text]:
@@ -143,6 +152,13 @@ def _texts(path: KeyPath, statement: StatementSection) -> Iterator[Text]:
         yield path, statement.sql, list(statement.params)
     for number, query in enumerate(statement.transaction or []):
         yield (*path, "transaction", number), query.sql, list(query.params)
+
+
+def _placed_generators(path: KeyPath, statement: StatementSection) -> Iterator[tuple[KeyPath, Generator]]:
+    """The generators of a statement, or of the statements of a transaction, in order."""
+    for place, _, parameters in _texts(path, statement):
+        for number, generator in enumerate(parameters):
+            yield (*place, "params", number), generator
 
 
 def _check_text(checked: CheckedScenario, text: Text) -> SqlShape | None:
@@ -171,14 +187,9 @@ def _check_text(checked: CheckedScenario, text: Text) -> SqlShape | None:
 def _check_parameters(
     checked: CheckedScenario, path: KeyPath, statement: StatementSection, around: GeneratorContext
 ) -> None:
-    for number, generator in enumerate(statement.params):
-        check_generator(checked, (*path, "params", number), generator, around)
-    before = 0
-    for query_number, query in enumerate(statement.transaction or []):
-        for number, generator in enumerate(query.params):
-            inside = dataclasses.replace(around, previous=before)
-            check_generator(checked, (*path, "transaction", query_number, "params", number), generator, inside)
-            before += 1
+    for number, (place, generator) in enumerate(_placed_generators(path, statement)):
+        inside = place[len(path)] == "transaction"
+        check_generator(checked, place, generator, dataclasses.replace(around, previous=number) if inside else around)
 
 
 def _check_kind(checked: CheckedScenario, path: KeyPath, statement: StatementSection, shapes: list[SqlShape]) -> None:
@@ -247,8 +258,9 @@ def check_threshold_times(checked: CheckedScenario, file: ScenarioFile, capture:
     if not checked.fine("load.mode", "load.duration", "load.stages"):
         return
     if file.load.mode is LoadMode.FIND_MAX:
-        for number in range(len(file.thresholds)):
-            _check_threshold_of_steps(checked, ("thresholds", number))
+        what = "belongs to modes concurrency and rate: find_max judges each step as a whole, and continues"
+        for number, key in itertools.product(range(len(file.thresholds)), ("window", "after", "abort")):
+            checked.require_absent(("thresholds", number, key), what, "remove it")
         return
     if file.load.mode is LoadMode.REPLAY and capture is None:
         return
@@ -260,16 +272,39 @@ def check_threshold_times(checked: CheckedScenario, file: ScenarioFile, capture:
             ("after", threshold.after_s < lasting_s, "is not shorter than"),
         )
         for key, holds, what in rules:
-            if not holds and checked.fine((*path, key)):
-                measurement = f"the measurement, {format_duration_s(lasting_s)}"
-                checked.problem((*path, key), f"{what} {measurement}", "the check would never be made; shorten it")
+            what += f" the measurement, {format_duration_s(lasting_s)}"
+            checked.require(holds, (*path, key), what, "the check would never be made; shorten it")
 
 
-def _check_threshold_of_steps(checked: CheckedScenario, path: KeyPath) -> None:
-    for key in ("window", "after", "abort"):
-        if checked.given((*path, key)):
-            what = "belongs to modes concurrency and rate: find_max judges each step as a whole, and continues"
-            checked.key_problem((*path, key), what, "remove it")
+# --- databases ------------------------------------------------------------------------------------------------------
+
+
+def check_databases(checked: CheckedScenario, file: ScenarioFile) -> None:
+    """Snowflake limits the operations on hybrid tables per database: a load there would throttle the control plane."""
+    control, used = file.control, canonical(file.control.database)
+    if not checked.fine("control.database", "control.connection", "connection"):
+        return
+    if control.connection not in (None, file.connection) or file.connection == EMBEDDED:
+        return
+    for place, databases in _databases(file):
+        if checked.fine(place) and used in databases:
+            verb = "is" if place == ("target", "database") else "uses"
+            what = f"{verb} the database of the control plane, and hybrid tables of a database share one limit"
+            checked.warn(place, f"{what} of operations: name another one here or in control.database")
+            return
+
+
+def _databases(file: ScenarioFile) -> Iterator[tuple[KeyPath, tuple[str, ...]]]:
+    """Paths that name databases, directly or in the names of tables."""
+    if file.target.database is not None:
+        yield ("target", "database"), (canonical(file.target.database),)
+    for number, table in enumerate(file.prepare.tables):
+        yield ("prepare", "tables", number, "name"), databases_of(table.name)
+    for number, text in enumerate(file.prepare.statements):
+        yield ("prepare", "statements", number), databases_of(text)
+    for number, statement in enumerate(file.workload.statements):
+        texts = [statement.sql or "", *(part.sql for part in statement.transaction or ())]
+        yield ("workload", "statements", number), tuple(name for text in texts for name in databases_of(text))
 
 
 # --- sharding -----------------------------------------------------------------------------------------------------
@@ -332,15 +367,12 @@ def _check_count(checked: CheckedScenario, file: ScenarioFile) -> None:
                 what = "has no effect: there are no sessions"
                 checked.key_problem(("sessions", key), what, "add count: …, or remove it")
         return
-    if sessions.count > sessions.max and checked.fine("sessions.max"):
-        what = f"{sessions.count:,} sessions are over the quota: max is {sessions.max:,}"
-        checked.problem(_SESSION_COUNT, what, "lower count, or raise max")
-    connections = file.load.ceiling
-    if checked.fine("load") and sessions.count < connections:
-        what = (
-            f"{sessions.count:,} users are too few for {connections:,} connections: each connection needs at least one"
-        )
-        checked.problem(_SESSION_COUNT, what, "raise it, or have fewer connections under load")
+    count, most, connections = sessions.count, sessions.max, file.load.ceiling
+    what = f"{count:,} sessions are over the quota: max is {most:,}"
+    checked.require(count <= most, _SESSION_COUNT, what, "lower count, or raise max", "sessions.max")
+    what = f"{count:,} users are too few for {connections:,} connections: each connection needs at least one"
+    hint = "raise it, or have fewer connections under load"
+    checked.require(count >= connections, _SESSION_COUNT, what, hint, "load")
 
 
 def _check_marks(checked: CheckedScenario, file: ScenarioFile) -> None:
@@ -385,13 +417,7 @@ def _check_remembered(checked: CheckedScenario, file: ScenarioFile) -> None:
             checked.problem(place, "has no generator", "add of: {uniform: {min: 1, max: 10k}}")
 
 
-def _placed_generators(path: KeyPath, statement: StatementSection) -> Iterator[tuple[KeyPath, Generator]]:
-    for number, generator in enumerate(statement.params):
-        yield (*path, "params", number), generator
-    for query_number, query in enumerate(statement.transaction or []):
-        for number, generator in enumerate(query.params):
-            yield (*path, "transaction", query_number, "params", number), generator
-
+# --- generators ------------------------------------------------------------------------------------------------------
 
 WHOLE_NORMAL_MAX = float(1 << 62)
 _NOT_FOR_COLUMNS = (PoolGenerator, PreviousGenerator, RememberedGenerator, ShardGenerator, LatestGenerator)
@@ -465,8 +491,7 @@ def _check_numbers(checked: CheckedScenario, path: KeyPath, generator: Generator
 def _check_range(checked: CheckedScenario, path: KeyPath, settings: Any) -> None:
     if settings.sharded:
         for key in ("min", "max"):
-            if getattr(settings, key) is not None:
-                checked.key_problem((*path, key), "is set by sharding.key_range", "remove it, or remove sharded")
+            checked.require_absent((*path, key), "is set by sharding.key_range", "remove it, or remove sharded")
         return
     missing = [key for key in ("min", "max") if getattr(settings, key) is None]
     if missing:

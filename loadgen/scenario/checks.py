@@ -1,24 +1,53 @@
 """Rules between keys. They run on the part of the file without wrong keys and types, so all problems are shown.
 
-This module has the rules of `load` and of small sections; `check_workload` and `check_data` have the others.
+This module has the rules of `load`, tables, value pools, captures and small sections; `check_workload` has the others.
 """
 
 from __future__ import annotations
 
+import csv
 import re
-from collections.abc import Iterable, Iterator
+import stat
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from loadgen.identifiers import canonical, is_name
-from loadgen.model.capture import CaptureManifest
-from loadgen.model.workload import ARRIVALS_MAX, databases_of
-from loadgen.scenario.check_data import check_data
-from loadgen.scenario.check_workload import check_sessions, check_sharding, check_threshold_times, check_workload
+from loadgen.model.capture import CaptureManifest, InvalidCapture, SessionReplay, StatementRole
+from loadgen.model.workload import ARRIVALS_MAX, malformed_reason, preparation_refusal, shape_of
+from loadgen.scenario.check_workload import (
+    check_column_generator,
+    check_databases,
+    check_sessions,
+    check_sharding,
+    check_threshold_times,
+    check_workload,
+)
 from loadgen.scenario.document import KeyPath
-from loadgen.scenario.file import CheckedScenario, LoadSection, ScenarioFile
+from loadgen.scenario.file import (
+    CheckedScenario,
+    LoadSection,
+    PoolSection,
+    ScenarioFile,
+    TableSection,
+    is_outside,
+    read_manifest,
+    require_inside,
+)
+from loadgen.scenario.generators import SequenceGenerator, UuidGenerator
 from loadgen.scenario.keys import applies_to, declared_keys, is_section, values_of
-from loadgen.scenario.model import EMBEDDED, SEARCHING_PROCESSES_MAX, WORKERS_MAX, LoadMode, WorkerProfile, stage_name
+from loadgen.scenario.model import (
+    CONNECTIONS_MAX,
+    EMBEDDED,
+    SEARCHING_PROCESSES_MAX,
+    WORKERS_MAX,
+    LoadMode,
+    TableType,
+    WorkerProfile,
+    replay_s,
+    replayed_roles,
+    stage_name,
+)
 from loadgen.scenario.settings import (
     OWN_LABELS,
     SpawnerKind,
@@ -28,9 +57,13 @@ from loadgen.scenario.settings import (
     TolerationOperator,
     is_label_key,
 )
-from loadgen.scenario.value_types import InvalidValue, Label
+from loadgen.scenario.value_types import DURATION_S_MAX, InvalidValue, Label
+from loadgen.units import format_duration_s
 
-CEILING_KEY = {
+HEADER_BYTES_MAX = 65_536
+LABELS_MAX = 50
+_TABLES: KeyPath = ("prepare", "tables")
+_CEILING_KEYS = {
     LoadMode.CONCURRENCY: "connections",
     LoadMode.RATE: "max_connections",
     LoadMode.FIND_MAX: "find_max",
@@ -49,9 +82,8 @@ def _check_load(checked: CheckedScenario, load: LoadSection) -> None:
 
 
 def _check_rate_is_given(checked: CheckedScenario, load: LoadSection) -> None:
-    needs_rate = load.mode is LoadMode.RATE and not load.stages and checked.fine("load.stages")
-    if needs_rate and load.rate_per_second is None and checked.fine("load.rate"):
-        checked.problem("load.rate", "is missing: mode rate needs it", "add rate: 500/s")
+    has_rate = load.mode is not LoadMode.RATE or bool(load.stages) or load.rate_per_second is not None
+    checked.require(has_rate, "load.rate", "is missing: mode rate needs it", "add rate: 500/s", "load.stages")
     think_time = "workload.think_time"
     if load.is_open_loop and checked.given(think_time) and checked.fine(think_time):
         what = f"belongs to closed loops, and mode {load.mode} sends on schedule"
@@ -65,23 +97,21 @@ def _check_stages(checked: CheckedScenario, load: LoadSection) -> None:
         if checked.given(f"load.{key}") and applies_to(load, declared_keys(LoadSection)[key]):
             checked.key_problem(f"load.{key}", "is set by the stages", "remove it, or remove the stages")
     wanted, foreign = ("connections", "rate") if load.mode is LoadMode.CONCURRENCY else ("rate", "connections")
-    seen: set[str] = set()
+    names: list[str] = []
     for number, stage in enumerate(load.stages):
         path: KeyPath = ("load", "stages", number)
-        if not checked.given((*path, wanted)) and checked.fine((*path, wanted)):
-            checked.problem((*path, wanted), f"is missing: each stage of mode {load.mode} needs it", f"add {wanted}: …")
-        if checked.given((*path, foreign)):
-            checked.key_problem((*path, foreign), f"does not belong to mode {load.mode}", "remove it")
-        if stage.name in seen and checked.fine((*path, "name")):
-            checked.problem(
-                (*path, "name"), "is the name of another stage too", "rename one: results are listed by name"
-            )
-        seen.add(stage.name or stage_name(number + 1))
+        what = f"is missing: each stage of mode {load.mode} needs it"
+        checked.require(checked.given((*path, wanted)), (*path, wanted), what, f"add {wanted}: …")
+        checked.require_absent((*path, foreign), f"does not belong to mode {load.mode}", "remove it")
+        what = "is the name of another stage too"
+        checked.require(stage.name not in names, (*path, "name"), what, "rename one: results are listed by name")
+        names.append(stage.name or stage_name(number + 1))
         if number == 0 and stage.ramp_s and (load.warmup_s or load.ramp_s) and checked.fine((*path, "ramp")):
             what = "the first level is reached in the warm-up" if load.warmup_s else "load.ramp sets it"
             checked.key_problem((*path, "ramp"), what, "write load.ramp instead")
-        elif stage.ramp_s > stage.duration_s and checked.fine((*path, "ramp"), (*path, "duration")):
-            checked.problem((*path, "ramp"), "is longer than the stage", "shorten it")
+        else:
+            fits = stage.ramp_s <= stage.duration_s
+            checked.require(fits, (*path, "ramp"), "is longer than the stage", "shorten it", (*path, "duration"))
 
 
 def _check_ramp(checked: CheckedScenario, load: LoadSection) -> None:
@@ -125,23 +155,21 @@ def _check_levels(checked: CheckedScenario, load: LoadSection) -> None:
     if not load.stages:
         levels = [("load.connections", load.connections)]
     for path, connections in levels:
-        if connections < load.min_connections and checked.fine(path):
-            checked.problem(path, f"is below min_connections, {load.min_connections:,}", "raise it, or lower the other")
+        what = f"is below min_connections, {load.min_connections:,}"
+        checked.require(connections >= load.min_connections, path, what, "raise it, or lower the other")
 
 
 def _check_find_max(checked: CheckedScenario, load: LoadSection) -> None:
-    if not checked.fine("load.find_max.start", "load.find_max.maximum"):
-        return
-    config = load.find_max
-    if config.start > config.maximum:
-        checked.problem("load.find_max.start", f"is above maximum, {config.maximum:,}", "lower it, or raise maximum")
-    if config.start < load.min_connections and checked.fine("load.min_connections"):
-        what = f"is below load.min_connections, {load.min_connections:,}"
-        checked.problem("load.find_max.start", what, "raise it, or lower the other")
+    search, lowest = load.find_max, load.min_connections
+    path, maximum = "load.find_max.start", "load.find_max.maximum"
+    what = f"is above maximum, {search.maximum:,}"
+    checked.require(search.start <= search.maximum, path, what, "lower it, or raise maximum", maximum)
+    what, others = f"is below load.min_connections, {lowest:,}", (maximum, "load.min_connections")
+    checked.require(search.start >= lowest, path, what, "raise it, or lower the other", *others)
 
 
 def _check_workers(checked: CheckedScenario, load: LoadSection) -> None:
-    top_key = "stages" if load.stages else CEILING_KEY[load.mode]
+    top_key = "stages" if load.stages else _CEILING_KEYS[load.mode]
     keys = ("workers", "per_worker_connections", "profile", top_key)
     if load.mode is LoadMode.REPLAY or not checked.fine(*(f"load.{key}" for key in keys)):
         return
@@ -176,8 +204,6 @@ def _check_workers(checked: CheckedScenario, load: LoadSection) -> None:
         checked.warn("load.workers", f"{workers:,} workers share {top:,} connections: some will have none")
 
 
-LABELS_MAX = 50
-
 _OWN_PARAMETERS = {
     "USE_CACHED_RESULT": "set target.use_cached_result",
     "STATEMENT_TIMEOUT_IN_SECONDS": "set target.statement_timeout",
@@ -198,13 +224,13 @@ def check(checked: CheckedScenario, folder: Path | None, capture: CaptureManifes
     _check_applies(checked, file, ())
     _check_load(checked, file.load)
     check_workload(checked, file, capture)
-    check_data(checked, file, folder)
+    _check_data(checked, file, folder)
     check_sharding(checked, file)
     check_threshold_times(checked, file, capture)
     check_sessions(checked, file)
     _check_chosen_keys(checked, file)
     _check_control(checked, file)
-    _check_hybrid_quota(checked, file)
+    check_databases(checked, file)
     _check_session(checked, file)
     if file.connection not in (None, EMBEDDED) and checked.given("embedded") and checked.fine("connection"):
         checked.warn("embedded", "is read for connection embedded only, and the connection is another")
@@ -259,34 +285,6 @@ def _check_control(checked: CheckedScenario, file: ScenarioFile) -> None:
         checked.problem(place if checked.given(place) else "target.warehouse", what, hint)
 
 
-def _check_hybrid_quota(checked: CheckedScenario, file: ScenarioFile) -> None:
-    """Snowflake limits the operations on hybrid tables per database: a load there would throttle the control plane."""
-    control, used = file.control, canonical(file.control.database)
-    if not checked.fine("control.database", "control.connection", "connection"):
-        return
-    if control.connection not in (None, file.connection) or file.connection == EMBEDDED:
-        return
-    for place, databases in _databases(file):
-        if checked.fine(place) and used in databases:
-            verb = "is" if place == ("target", "database") else "uses"
-            what = f"{verb} the database of the control plane, and hybrid tables of a database share one limit"
-            checked.warn(place, f"{what} of operations: name another one here or in control.database")
-            return
-
-
-def _databases(file: ScenarioFile) -> Iterator[tuple[KeyPath, tuple[str, ...]]]:
-    """Paths that name databases, directly or in the names of tables."""
-    if file.target.database is not None:
-        yield ("target", "database"), (canonical(file.target.database),)
-    for number, table in enumerate(file.prepare.tables):
-        yield ("prepare", "tables", number, "name"), databases_of(table.name)
-    for number, text in enumerate(file.prepare.statements):
-        yield ("prepare", "statements", number), databases_of(text)
-    for number, statement in enumerate(file.workload.statements):
-        texts = [statement.sql or "", *(part.sql for part in statement.transaction or ())]
-        yield ("workload", "statements", number), tuple(name for text in texts for name in databases_of(text))
-
-
 def _check_session(checked: CheckedScenario, file: ScenarioFile) -> None:
     for key in file.target.session:
         path: KeyPath = ("target", "session", key)
@@ -307,10 +305,8 @@ def _check_notify(checked: CheckedScenario, file: ScenarioFile) -> None:
         if len(given) != 1:
             what = f"has {' and '.join(given)}" if given else "has no receiver"
             checked.problem(path, what, "write one of webhook, command and ping")
-        if not one.on:
-            checked.problem(
-                (*path, "on"), "is empty, so the message would never be sent", "leave it out, or write [always]"
-            )
+        what = "is empty, so the message would never be sent"
+        checked.require(bool(one.on), (*path, "on"), what, "leave it out, or write [always]")
 
 
 def _check_timing(checked: CheckedScenario, file: ScenarioFile) -> None:
@@ -337,22 +333,20 @@ def _check_spawner(checked: CheckedScenario, spawner: SpawnerSettings) -> None:
     needed = {SpawnerKind.SPCS: ("compute_pool", "image"), SpawnerKind.KUBERNETES: ("image",)}
     for name in needed.get(spawner.kind, ()):
         path = f"spawner.{name}"
-        if checked.fine(path, "spawner.kind") and not checked.given(path):
-            checked.problem(path, f"is missing: kind {spawner.kind} needs it", f"add {name}: …")
+        what = f"is missing: kind {spawner.kind} needs it"
+        checked.require(checked.given(path), path, what, f"add {name}: …", "spawner.kind")
     if spawner.kind is SpawnerKind.KUBERNETES and checked.fine("spawner.kind"):
         _check_kubernetes(checked, spawner)
 
 
 def _check_kubernetes(checked: CheckedScenario, spawner: SpawnerSettings) -> None:
-    if spawner.image is not None and checked.fine("spawner.image") and re.search(r"\s", spawner.image):
-        checked.problem(
-            "spawner.image", "is not the name of an image", "write registry/repository/loadgen:tag, without spaces"
-        )
-    credentials = ("secret", "service_account")
-    if checked.fine(*(("spawner", name) for name in credentials)) and not (spawner.secret or spawner.service_account):
-        what = "is missing: pods have no login without it"
-        hint = "name a Secret with SNOWFLAKE_ACCOUNT and others, or a service_account whose identity is the login"
-        checked.problem("spawner.secret", what, hint)
+    is_image = not re.search(r"\s", spawner.image or "")
+    hint = "write registry/repository/loadgen:tag, without spaces"
+    checked.require(is_image, "spawner.image", "is not the name of an image", hint)
+    has_login = spawner.secret is not None or spawner.service_account is not None
+    hint = "name a Secret with SNOWFLAKE_ACCOUNT and others, or a service_account whose identity is the login"
+    what = "is missing: pods have no login without it"
+    checked.require(has_login, "spawner.secret", what, hint, "spawner.service_account")
     for name in ("labels", "node_selector"):
         for label in getattr(spawner, name):
             _check_label(checked, ("spawner", name, label), label)
@@ -371,14 +365,15 @@ def _check_kubernetes(checked: CheckedScenario, spawner: SpawnerSettings) -> Non
 def _check_toleration(checked: CheckedScenario, path: KeyPath, one: Toleration) -> None:
     if not checked.fine(path):
         return
-    if one.key is not None and not is_label_key(one.key):
-        checked.problem((*path, "key"), "is not the key of a taint", "write it like dedicated or example.com/dedicated")
-    if one.operator is TolerationOperator.EQUAL and one.key is None:
-        checked.problem(path, "has no key", "write key: …, or operator: Exists for every taint")
-    if one.operator is TolerationOperator.EXISTS and one.value is not None:
-        checked.problem((*path, "value"), "belongs to operator Equal", "remove it, or write operator: Equal")
-    if one.seconds is not None and one.effect is not TaintEffect.NO_EXECUTE:
-        checked.problem((*path, "seconds"), "belongs to effect NoExecute", "remove it, or write effect: NoExecute")
+    is_equal, is_temporary = one.operator is TolerationOperator.EQUAL, one.effect is TaintEffect.NO_EXECUTE
+    what, hint = "is not the key of a taint", "write it like dedicated or example.com/dedicated"
+    checked.require(one.key is None or is_label_key(one.key), (*path, "key"), what, hint)
+    hint = "write key: …, or operator: Exists for every taint"
+    checked.require(one.key is not None or not is_equal, path, "has no key", hint)
+    hint = "remove it, or write operator: Equal"
+    checked.require(one.value is None or is_equal, (*path, "value"), "belongs to operator Equal", hint)
+    hint = "remove it, or write effect: NoExecute"
+    checked.require(one.seconds is None or is_temporary, (*path, "seconds"), "belongs to effect NoExecute", hint)
 
 
 def _check_label(checked: CheckedScenario, path: KeyPath, label: str) -> None:
@@ -387,3 +382,210 @@ def _check_label(checked: CheckedScenario, path: KeyPath, label: str) -> None:
     elif path[1] == "labels" and label.startswith(OWN_LABELS):
         what = "cannot be set here: loadgen finds its pods by labels that begin so"
         checked.key_problem(path, what, "choose another name")
+
+
+# --- tables and value pools ------------------------------------------------------------------------------------------
+
+
+def _check_data(checked: CheckedScenario, file: ScenarioFile, folder: Path | None) -> None:
+    """`folder` is the scenario's; None: files are not checked."""
+    tables = file.prepare.tables
+    checked.require_different_names(
+        _TABLES, [canonical(table.name) for table in tables], "table", "list each table once"
+    )
+    for number, table in enumerate(tables):
+        _check_table(checked, (*_TABLES, number), table)
+    for number, sql in enumerate(file.prepare.statements):
+        place: KeyPath = ("prepare", "statements", number)
+        wrong = preparation_refusal(shape_of(sql)) if checked.fine(place) else None
+        if wrong is not None:
+            checked.problem(place, *wrong)
+    for name, pool in file.values.items():
+        if checked.fine(("values", name)):
+            _check_pool(checked, ("values", name), pool, folder)
+
+
+def _check_table(checked: CheckedScenario, path: KeyPath, table: TableSection) -> None:
+    if not checked.fine((*path, "type")):
+        return
+    if table.type is TableType.EXISTING:
+        for key in ("rows", "columns", "indexes"):
+            what, hint = "an existing table is never created or filled", "remove it, or write type: hybrid or standard"
+            checked.require_absent((*path, key), what, hint)
+        return
+    what = f"is missing: a {table.type} table needs columns"
+    hint = "list them, or write type: existing for a table that exists"
+    checked.require(bool(table.columns), (*path, "columns"), what, hint)
+    _check_columns(checked, path, table)
+    _check_indexes(checked, path, table)
+
+
+def _check_columns(checked: CheckedScenario, path: KeyPath, table: TableSection) -> None:
+    names = [canonical(column.name) for column in table.columns]
+    checked.require_different_names((*path, "columns"), names, "column", "rename one")
+    for number, column in enumerate(table.columns):
+        if column.generate is not None:
+            check_column_generator(checked, (*path, "columns", number, "generate"), column.generate)
+    if not checked.fine((*path, "columns"), (*path, "rows")) or not table.columns:
+        return
+    keys = [(number, column) for number, column in enumerate(table.columns) if column.primary_key]
+    if table.type is TableType.HYBRID and not keys:
+        checked.key_problem((*path, "columns"), "a hybrid table needs a primary key", "add primary_key: true")
+    if table.rows == 0 or not keys:
+        return
+    for number, column in keys:
+        if column.generate is None:
+            place = (*path, "columns", number, "generate")
+            checked.problem(place, "is missing: a primary key is never NULL", "add generate: {sequence: {start: 1}}")
+            return
+    unique = (SequenceGenerator, UuidGenerator)
+    if not any(isinstance(column.generate, unique) for _, column in keys):
+        place = (*path, "columns", keys[0][0], "generate")
+        what = "may give the same key twice, and a primary key is unique"
+        checked.key_problem(place, what, "write {sequence: {start: 1}} or {uuid: {}}")
+
+
+def _check_indexes(checked: CheckedScenario, path: KeyPath, table: TableSection) -> None:
+    if table.indexes and table.type is not TableType.HYBRID:
+        what = f"a {table.type} table has no indexes"
+        checked.key_problem((*path, "indexes"), what, "remove them, or write type: hybrid")
+        return
+    known = {canonical(column.name) for column in table.columns}
+    for number, index in enumerate(table.indexes):
+        place: KeyPath = (*path, "indexes", number, "columns")
+        if not index.columns:
+            checked.key_problem(place, "is empty", "name at least one column")
+        for position, name in enumerate(index.columns):
+            if not checked.fine((*path, "columns"), (*place, position)):
+                continue
+            if canonical(name) not in known:
+                checked.problem((*place, position), "is not a column of the table", "name one of its columns")
+            elif canonical(name) in map(canonical, index.columns[:position]):
+                checked.problem((*place, position), "is in this index twice", "name each column once")
+
+
+def _check_pool(checked: CheckedScenario, path: KeyPath, pool: PoolSection, folder: Path | None) -> None:
+    if (pool.query is None) == (pool.file is None):
+        what = "has both query and file" if pool.query is not None else "has neither query nor file"
+        checked.key_problem(path, what, "write {query: SELECT …}, or {file: regions.csv, column: NAME}")
+        return
+    if pool.query is not None:
+        if pool.column is not None:
+            checked.key_problem((*path, "column"), "belongs to a file", "a query gives its first column")
+        _check_query(checked, (*path, "query"), pool.query)
+    elif pool.file is not None:
+        _check_file(checked, path, pool.file, pool.column, folder)
+
+
+def _check_query(checked: CheckedScenario, path: KeyPath, sql: str) -> None:
+    shape = shape_of(sql)
+    wrong = malformed_reason(shape)
+    if wrong is None and not shape.reads:
+        wrong = ("a pool is filled by a query", "begin with SELECT or WITH")
+    if wrong is None and shape.binds:
+        wrong = ("a pool's query takes no parameters, and this has a ?", "write the value into the text")
+    if wrong is not None:
+        checked.problem(path, *wrong)
+
+
+def _check_file(checked: CheckedScenario, path: KeyPath, file: str, column: str | None, folder: Path | None) -> None:
+    place: KeyPath = (*path, "file")
+    if is_outside(file):
+        what = "is outside of the scenario's folder"
+        checked.problem(place, what, "move the file into the scenario's folder, and write its name")
+        return
+    if folder is None:
+        return
+    try:
+        require_inside(folder, file)
+        if not stat.S_ISREG((folder / file).stat().st_mode):  # opening a pipe would block
+            checked.problem(place, "is not a file", "name a CSV file beside the scenario")
+            return
+        with (folder / file).open("rb") as stream:
+            start = stream.read(HEADER_BYTES_MAX)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "a bad name"
+        checked.problem(place, f"cannot be read: {reason}", "the name is relative to the scenario's folder")
+        return
+    _check_header(checked, path, _header(start), column)
+
+
+def _check_header(checked: CheckedScenario, path: KeyPath, header: list[str] | None, column: str | None) -> None:
+    place: KeyPath = (*path, "file")
+    if header is None:
+        checked.problem(place, "is not a CSV file with a header in UTF-8", "its first line must name the columns")
+    elif column is None and len(header) != 1:
+        checked.problem(place, f"has {len(header)} columns", "name one of them: column: NAME")
+    elif column is not None and column not in header:
+        checked.problem((*path, "column"), "is not a column of the file", f"it has {', '.join(header[:10])[:200]}")
+    elif column is not None and header.count(column) > 1:
+        checked.problem((*path, "column"), "is the name of several columns of the file", "rename one in its first line")
+
+
+def _header(start: bytes) -> list[str] | None:
+    try:
+        line = start.partition(b"\n")[0].decode("utf-8-sig").rstrip("\r")
+        header = next(csv.reader([line], strict=True), None)
+    except (UnicodeDecodeError, csv.Error):
+        return None
+    names = [name.strip() for name in header or []]  # as loadgen.workload.pools reads them
+    return names if names and all(names) else None
+
+
+# --- the capture of a replay -----------------------------------------------------------------------------------------
+
+_CAPTURE = "load.capture"
+
+
+def check_replay(checked: CheckedScenario, folder: Path | None) -> CaptureManifest | None:
+    """The capture of mode replay; None in other modes, and after a problem, which is noted."""
+    file = checked.file
+    if file is None or file.load.mode is not LoadMode.REPLAY or not checked.fine(_CAPTURE, "load.mode"):
+        return None
+    name = file.load.capture
+    if name is None:
+        checked.problem(_CAPTURE, "is missing: mode replay needs it", "add capture: DIR, made by `loadgen capture`")
+        return None
+    if folder is None or is_outside(name):
+        what = "is outside of the scenario's folder"
+        checked.problem(_CAPTURE, what, "move the capture into the scenario's folder, and write its name")
+        return None
+    try:
+        capture = read_manifest(folder, name)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        what = f"is no capture: {reason}" if isinstance(error, InvalidCapture) else f"cannot be read: {reason}"
+        checked.problem(_CAPTURE, what, "name a folder that `loadgen capture` has written, beside the scenario")
+        return None
+    return capture if _fits(checked, capture, file.load) else None
+
+
+def _fits(checked: CheckedScenario, capture: CaptureManifest, load: LoadSection) -> bool:
+    keeps = load.sessions is SessionReplay.KEEP
+    if capture.names_hidden:
+        what = "has hidden names (--hide-names), so it cannot be executed"
+        checked.problem(_CAPTURE, what, "capture again without --hide-names")
+    elif not any(capture.roles.get(role.value) for role in replayed_roles(load.writes)):
+        hint = "write writes: replay" if capture.roles.get(StatementRole.WRITE.value) else "capture another span"
+        checked.problem(_CAPTURE, "has no statement to send", hint)
+    elif keeps and capture.sessions > CONNECTIONS_MAX:
+        what = f"has {capture.sessions:,} sessions, and a run has at most {CONNECTIONS_MAX:,} connections"
+        checked.problem(_CAPTURE, what, "write sessions: spread, or capture a shorter span")
+    elif replay_s(capture, load.speed) > DURATION_S_MAX:
+        duration, longest = format_duration_s(replay_s(capture, load.speed)), format_duration_s(DURATION_S_MAX)
+        what = f"takes {duration}, and a run takes at most {longest}"
+        checked.problem(_CAPTURE, what, "raise load.speed, or capture a shorter span")
+    elif keeps and capture.sessions * load.users > CONNECTIONS_MAX:
+        asked = f"{capture.sessions:,} recorded sessions × {load.users:,} users"
+        most = CONNECTIONS_MAX // capture.sessions
+        checked.problem(
+            "load.users",
+            f"needs {capture.sessions * load.users:,} connections ({asked}), and a run has at most {CONNECTIONS_MAX:,}",
+            f"write at most {most:,}, or sessions: spread",
+        )
+    else:
+        if keeps and checked.given("load.max_connections"):
+            what = "belongs to sessions: spread; here every recorded session has a connection"
+            checked.key_problem("load.max_connections", what, "remove it")
+        return True
+    return False

@@ -1,12 +1,15 @@
-"""The scenario file: the sections that only the file has, the whole file, and the typed Scenario made of it."""
+"""The scenario file: the sections that only the file has, the whole file, the typed Scenario made of it, and the files
+that it names."""
 
 import dataclasses
+import errno
 import re
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Annotated, Any, ClassVar, TypeAlias
 
 from loadgen.model import workload as model
-from loadgen.model.capture import CaptureManifest, Replay, SessionReplay, WriteReplay
+from loadgen.model.capture import MANIFEST_FILE, CaptureManifest, Replay, SessionReplay, WriteReplay
 from loadgen.model.workload import LENGTH_MAX as SQL_LENGTH_MAX
 from loadgen.model.workload import StatementKind, shape_of
 from loadgen.scenario import model as typed
@@ -380,3 +383,24 @@ def _statement(statement: StatementSection, remembered: Mapping[str, model.Param
         expected_rows=None if statement.expect is None else statement.expect.rows,
         session=statement.session,
     )
+
+
+# --- files beside the scenario ----------------------------------------------------------------------------------------
+
+
+def is_outside(name: str) -> bool:
+    """Does a name lead out of the scenario's folder, on any operating system?"""
+    path = PurePosixPath(name)
+    return path.is_absolute() or bool(PureWindowsPath(name).drive) or ".." in path.parts or "\\" in name
+
+
+def require_inside(folder: Path, file: str) -> None:
+    """Raises PermissionError when a link leads out of the scenario's folder."""
+    if not (folder / file).resolve().is_relative_to(folder.resolve()):
+        raise PermissionError(errno.EACCES, "a link leads out of the scenario's folder", file)
+
+
+def read_manifest(folder: Path, capture: str) -> CaptureManifest:
+    """Raises OSError, or InvalidCapture."""
+    require_inside(folder, capture)
+    return CaptureManifest.of_text((folder / capture / MANIFEST_FILE).read_text("utf-8"))

@@ -310,8 +310,10 @@ def _sharding(left: _Left) -> Sharding | None:
 
 
 def _flattened(config: Mapping[str, Any], sections: Collection[str]) -> dict[str, Any]:
-    """The configuration with the keys of these sections at the top: `workload.seed`. Raises TypeError or ValueError when
-    one is no mapping."""
+    """The configuration with the keys of these sections at its top: `workload.seed`.
+
+    Raises TypeError or ValueError when one of the sections is no mapping.
+    """
     found: dict[str, Any] = {}
     for key, value in config.items():
         if key in sections:

@@ -27,8 +27,7 @@ from ruamel.yaml.events import (
 from ruamel.yaml.reader import ReaderError
 
 from loadgen.log import printable
-from loadgen.scenario.check_data import check_replay
-from loadgen.scenario.checks import check
+from loadgen.scenario.checks import check, check_replay
 from loadgen.scenario.document import (
     Document,
     EnvironmentText,

@@ -167,7 +167,7 @@ def _default_connection() -> str:
 
 
 def _text(folder: Path, name: str) -> str:
-    from loadgen.scenario.check_data import require_inside
+    from loadgen.scenario.file import require_inside
 
     try:
         require_inside(folder, name)

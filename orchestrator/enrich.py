@@ -19,11 +19,15 @@ from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlSession, ParsedRows
 from loadgen.control.tables import query_executions, run_status
 from loadgen.control.tables.query_executions import EnrichmentUpdate, PendingExecution, ServerTimes
-from loadgen.errors import LoadgenError
+from loadgen.errors import Busy, LoadgenError, RunFailed
 from loadgen.log import event
 from loadgen.model.run import RowEnrichment, RunEnrichment
 from loadgen.model.workload import Statement
+from loadgen.report.records import RunRecord
+from loadgen.report.summary import with_enrichment
+from loadgen.results.run_record import update_stored_summary
 from loadgen.rules.enrichment import EnrichmentResult, counts_of, reasons_of, status_of
+from loadgen.scenario.frozen import thaw
 from loadgen.scenario.model import EnrichmentMode, Scenario, TableType
 from loadgen.snowflake.ident import QualifiedName
 from loadgen.snowflake.session import NOT_RETRYABLE, RetryInterrupted, RetryPolicy
@@ -230,6 +234,36 @@ def enrich_run(
     result = _result(session, patience, run_id, aim, error, unreadable)
     _publish(session, patience, run_id, result.status)
     return result
+
+
+def enrich_again(
+    session: ControlSession,
+    patience: RetryPolicy,
+    name: str,
+    *,
+    hybrid: bool,
+    wait: bool,
+    told: Callable[[int], None],
+) -> tuple[EnrichmentResult, RunRecord | None]:
+    """Enrich the ended run of that name, and amend its stored summary. The record for its reports; None: it was not
+    amended. `told` is called with the number of statements that the history may not show yet."""
+    run = run_status.find_run(session, patience, name)
+    if not run.status.is_terminal:
+        raise Busy(
+            f"run {run.run_id} is still {run.status}: its statements are logged when it ends",
+            remedy="Wait for its end; it is enriched then. `loadgen status` shows what it does.",
+        )
+    config = patience.call(lambda: run_status.read_config(session, run.run_id))
+    if config is None:
+        raise RunFailed(f"run {run.run_id} does not exist any more", remedy="`loadgen runs list` shows all runs.")
+    scenario = thaw(config, os.environ)
+    asked = EnrichmentMode.ON if hybrid or scenario.enrichment is EnrichmentMode.ON else EnrichmentMode.AUTO
+    effort = EnrichmentOptions(limit_s=None, wait=wait, enabled=asked, told=told if wait else lambda _: None)
+    result = enrich_run(session, patience, run.run_id, scenario, effort=effort)
+    if result.error is not None:
+        return result, None
+    amended = update_stored_summary(session, patience, run.run_id, lambda summary: with_enrichment(summary, result))
+    return result, amended
 
 
 def _open(scenario: Scenario, place: ControlPlaneLocation, run_id: str, environ: Mapping[str, str]) -> QueryHistory:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from loadgen.cli.common import duration_s, echo, run_in_thread
+from loadgen.cli.common import duration_s, echo, run_in_thread, warn
 from loadgen.cli.options import embedded_server_if_needed, format_option
 from loadgen.errors import ConfigurationError, UsageError, cannot_write
 from loadgen.log import printable
@@ -155,7 +155,7 @@ def _capture(given: dict[str, Any]) -> CaptureManifest:
 
     profile = find_profile(given["connection"], environ=os.environ, overrides={})
     stop = threading.Event()
-    history = WarehouseHistory(profile, given["warehouse"], RetryPolicy(stop=stop, attempts=ATTEMPTS, note=_warn))
+    history = WarehouseHistory(profile, given["warehouse"], RetryPolicy(stop=stop, attempts=ATTEMPTS, note=_note_retry))
     try:
         now = history.now()
         start, end = _span(given, now)
@@ -184,7 +184,7 @@ def _unrecorded(history: WarehouseHistory, start: datetime, end: datetime, now: 
     try:
         found = history.unrecorded(start, end)
     except HistoryUnreadable as error:
-        echo(f"warning: statements that the history lacks are not counted: {printable(str(error))}", err=True)
+        warn(f"statements that the history lacks are not counted: {error}")
         return None, "SNOWFLAKE.ACCOUNT_USAGE.AGGREGATE_QUERY_HISTORY could not be read with this role"
     late = end > now - AGGREGATE_LATE
     return found, "AGGREGATE_QUERY_HISTORY is up to 3 hours late, so there may be more" if late else ""
@@ -264,8 +264,8 @@ def _shown(moment: datetime) -> str:
     return f"{moment.isoformat(sep=' ', timespec='seconds')} UTC"
 
 
-def _warn(error: BaseException) -> None:
-    echo(f"warning: {printable(str(error))}; trying again", err=True)
+def _note_retry(error: BaseException) -> None:
+    warn(f"{error}; trying again")
 
 
 def _print(manifest: CaptureManifest, out: Path, output: str) -> None:

@@ -64,7 +64,7 @@ COMMANDS = {
         "loadgen watch latest",
     ),
     "status": CommandEntry(
-        "loadgen.cli.status:status",
+        "loadgen.cli.runs:status",
         "Show what a run is doing now.",
         "loadgen status latest",
     ),
@@ -79,12 +79,12 @@ COMMANDS = {
         "loadgen runs show latest",
     ),
     "compare": CommandEntry(
-        "loadgen.cli.compare:compare",
+        "loadgen.cli.report:compare",
         "Compare two runs: what changed, how sure that is, is it worse.",
         "loadgen compare latest~1 latest --html compare.html",
     ),
     "trend": CommandEntry(
-        "loadgen.cli.compare:trend",
+        "loadgen.cli.report:trend",
         "Look at a scenario's runs over time: is the newest worse?",
         "loadgen trend orders-mix --html trend.html",
     ),
@@ -114,7 +114,7 @@ COMMANDS = {
         "loadgen pool run -c prod --max 4 --labels zone=eu",
     ),
     "workers": CommandEntry(
-        "loadgen.cli.workers:workers",
+        "loadgen.cli.pool:workers",
         "List the runners of all pools; drain one, or mark it as gone.",
         "loadgen workers list -c prod --status ONLINE",
     ),

@@ -22,6 +22,8 @@ import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
+from enum import StrEnum
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
@@ -78,6 +80,12 @@ def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
             raise
 
 
+def warn(line: str) -> None:
+    """A warning. Stderr may be on the disk that is full: that must not end a command."""
+    with contextlib.suppress(OSError):
+        echo(f"warning: {printable(line)}", err=True)
+
+
 def text_table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = (), gap: int = 2) -> str:
     """Columns as wide as their widest cell, `gap` apart; those with a number in `right` are aligned there. A row is one
     line, whatever is in its cells."""
@@ -119,7 +127,7 @@ def print_lines(lines: Iterable[TextLine]) -> None:
 def warn_unreadable(rows: ParsedRows[Any]) -> None:
     """Name the rows that a list leaves out."""
     for error in rows.unreadable:
-        echo(f"warning: {printable(str(error), 500)}", err=True)
+        warn(str(error))
 
 
 def unreadable_as_json(rows: ParsedRows[Any]) -> list[dict[str, str]]:
@@ -168,6 +176,12 @@ def duration_s(text: str, option: str) -> float:
     return seconds
 
 
+def available_cores() -> int:
+    """Those that this process may use; all of the machine where the system does not tell."""
+    allowed = getattr(os, "sched_getaffinity", None)
+    return len(allowed(0)) if allowed is not None else os.cpu_count() or 1
+
+
 def user_and_host() -> str:
     """`alice on build-7`."""
     try:
@@ -175,6 +189,28 @@ def user_and_host() -> str:
     except (OSError, KeyError):  # no such variable, and no account of that number
         name = f"user {os.getuid()}"
     return f"{printable(name, 60)} on {printable(socket.gethostname(), 60)}"
+
+
+Status = TypeVar("Status", bound=StrEnum)
+
+
+def parse_status(text: str, kind: type[Status]) -> Status:
+    """The value of --status."""
+    try:
+        return kind(text.upper())
+    except ValueError:
+        known = ", ".join(status.value for status in kind)
+        raise UsageError(f"there is no status {printable(text, 40)!r}", remedy=f"Choose one of {known}.") from None
+
+
+def utc_stamp(at: datetime | None, timespec: str = "milliseconds") -> str | None:
+    """A time in UTC for JSON: 2026-11-15T02:00:00.000Z."""
+    return None if at is None else f"{at.replace(tzinfo=None).isoformat(timespec=timespec)}Z"
+
+
+def utc_text(at: datetime | None) -> str:
+    """A time in UTC for people: 2026-11-15 02:00:00. Empty for None."""
+    return "" if at is None else at.replace(tzinfo=None).isoformat(sep=" ", timespec="seconds")
 
 
 _WORD = re.compile(r"[^\s=,]{1,100}=[^\s,]{1,200}")

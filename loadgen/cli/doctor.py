@@ -10,14 +10,14 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadgen.cli.common import echo, print_lines, run_in_thread, terminal_width
+from loadgen.cli.common import echo, print_lines, run_in_thread, terminal_width, text_table, warn
 from loadgen.cli.options import (
     CommandTarget,
     embedded_server_if_needed,
@@ -173,14 +173,14 @@ def list_connections(output: str) -> None:
     address, where = _running_server()
     profiles, default, warnings = known_profiles(embedded=address, embedded_origin=where)
     for warning in dict.fromkeys([*warnings, *(warning for profile in profiles for warning in profile.warnings)]):
-        echo(f"warning: {warning}", err=True)
+        warn(warning)
     rows = [{**_row(profile), "default": profile.name == default} for profile in profiles]
     if output == "json":
         echo(json.dumps({"connections": rows, "default": default}, indent=2))
         return
     titles = ("name", "account", "user", "host", "authenticator", "source")
     lines = [("*" if row["default"] else "", *(_shown(row[title]) for title in titles)) for row in rows]
-    echo(_table([("", *(title.upper() for title in titles)), *lines]))
+    echo(text_table(("", *(title.upper() for title in titles)), lines))
 
 
 @connections.command("test", epilog="\b\nExample:\n  loadgen connections test -c prod")
@@ -191,12 +191,13 @@ def test_connection(name: str | None, output: str) -> None:
     with embedded_server_if_needed(name):
         profile = find_profile(name)
         for warning in profile.warnings:
-            echo(f"warning: {warning}", err=True)
+            warn(warning)
         found = run_in_thread(lambda: probe(profile), name="connections-test")
     if output == "json":
         echo(json.dumps(_connections_as_json(profile, found), indent=2))
     else:
-        echo(_table(_as_lines(profile, found)))
+        lines = _as_lines(profile, found)
+        echo(text_table(lines[0], lines[1:]))
 
 
 def _running_server() -> tuple[str | None, str]:
@@ -253,10 +254,3 @@ def _as_lines(profile: ConnectionProfile, found: ConnectionProbe) -> list[tuple[
 
 def _shown(value: object) -> str:
     return "-" if value in (None, "") else str(value)
-
-
-def _table(lines: Sequence[Sequence[str]]) -> str:
-    """Columns side by side; nothing is cut off."""
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    padded = ("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
-    return "\n".join(line.rstrip() for line in padded)

@@ -20,18 +20,16 @@ from loadgen.cli.options import (
     resolve_target,
     with_control_session,
 )
-from loadgen.errors import Busy, RunFailed, UsageError
+from loadgen.errors import Busy, UsageError
 from loadgen.log import printable
 from loadgen.units import counted
 from loadgen.values import dataclass
-from orchestrator.run_folder import SPOOL, remove_if_empty
+from orchestrator.run_folder import SPOOL, remove_if_empty, rewrite_reports
 
 if TYPE_CHECKING:
     from loadgen.control.location import ControlPlaneLocation
-    from loadgen.control.session import ControlSession
     from loadgen.report.records import RunRecord
     from loadgen.rules.enrichment import EnrichmentResult
-    from loadgen.snowflake.session import RetryPolicy
 
 
 @click.command(
@@ -60,15 +58,16 @@ def enrich(
     status and what it measured are not touched. RUN as for `loadgen runs show`. Exit code 0 also when not everything
     was found, 3 when the history cannot be read, 75 while the run has not ended.
     """
+    from orchestrator.enrich import enrich_again
+
     result, record = with_control_session(
-        lambda session, patience: _enrich(session, patience, run, wait=wait, hybrid=hybrid),
+        lambda session, patience: enrich_again(session, patience, run, hybrid=hybrid, wait=wait, told=_tell),
         name="enrich",
         **place,
     )
     if result.error is not None:
         raise result.error
     if record is not None:
-        from loadgen.cli.report import rewrite_reports
         from loadgen.report.summary import with_enrichment
         from loadgen.worker.arguments import is_id
 
@@ -76,36 +75,6 @@ def enrich(
         if is_id(result.run_id) and rewrite_reports(folder, record, lambda summary: with_enrichment(summary, result)):
             echo(f"wrote the reports in {printable(str(folder))} again", err=True)
     echo(json.dumps(_as_json(result), indent=2) if output == "json" else "\n".join(_lines(result)))
-
-
-def _enrich(
-    session: ControlSession, patience: RetryPolicy, name: str, *, wait: bool, hybrid: bool
-) -> tuple[EnrichmentResult, RunRecord | None]:
-    from loadgen.cli.report import update_stored_summary
-    from loadgen.control.tables import run_status
-    from loadgen.report.summary import with_enrichment
-    from loadgen.scenario.frozen import thaw
-    from loadgen.scenario.model import EnrichmentMode
-    from orchestrator.enrich import EnrichmentOptions, enrich_run
-
-    run = run_status.find_run(session, patience, name)
-    if not run.status.is_terminal:
-        raise Busy(
-            f"run {run.run_id} is still {run.status}: its statements are logged when it ends",
-            remedy="Wait for its end; it is enriched then. `loadgen status` shows what it does.",
-        )
-    config = patience.call(lambda: run_status.read_config(session, run.run_id))
-    if config is None:
-        raise RunFailed(f"run {run.run_id} has vanished", remedy="`loadgen runs list` shows the runs there are.")
-    scenario = thaw(config, os.environ)
-    asked = EnrichmentMode.ON if hybrid or scenario.enrichment is EnrichmentMode.ON else EnrichmentMode.AUTO
-    effort = EnrichmentOptions(limit_s=None, wait=wait, enabled=asked, told=_tell if wait else lambda _: None)
-    result = enrich_run(session, patience, run.run_id, scenario, effort=effort)
-    if result.error is not None:
-        return result, None
-    return result, update_stored_summary(
-        session, patience, run.run_id, lambda summary: with_enrichment(summary, result)
-    )
 
 
 def _tell(coming: int) -> None:
@@ -260,9 +229,9 @@ def _upload(
     place: ControlPlaneLocation, run_id: str, folders: list[Path], uploaded: list[UploadedFolder], busy: list[str]
 ) -> RunRecord | None:
     """The run's record when its summary was amended: it says what was not stored, and all is now."""
-    from loadgen.cli.report import update_stored_summary
     from loadgen.control.session import ControlSession
     from loadgen.report.summary import with_unstored
+    from loadgen.results.run_record import update_stored_summary
     from loadgen.snowflake.session import RetryPolicy
     from loadgen.worker.flush import hold
     from loadgen.worker.flush import upload as store
@@ -285,7 +254,6 @@ def _upload(
 
 
 def _rewrite(folder: Path, record: RunRecord) -> None:
-    from loadgen.cli.report import rewrite_reports
     from loadgen.report.summary import with_unstored
 
     if rewrite_reports(folder, record, lambda summary: with_unstored(summary, {})):

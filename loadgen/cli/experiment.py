@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loadgen.cli.common import (
+    available_cores,
     echo,
     noted_signals,
     print_lines,
@@ -22,9 +23,11 @@ from loadgen.cli.common import (
     terminal_width,
     text_table,
     unreadable_as_json,
+    warn,
     warn_unreadable,
 )
 from loadgen.cli.options import (
+    connection_option,
     control_access,
     control_options,
     count_option,
@@ -41,7 +44,7 @@ if TYPE_CHECKING:
     from loadgen.clock import Clock
     from loadgen.control.session import ControlSession, ParsedRows
     from loadgen.control.tables.experiments import ListedExperiment
-    from loadgen.report.experiment_progress import ExperimentStatus
+    from loadgen.report.experiment import ExperimentStatus
     from loadgen.rules.experiment import ExperimentPlan
     from loadgen.scenario.experiment import LoadedExperiment
     from loadgen.scenario.model import Scenario
@@ -49,7 +52,6 @@ if TYPE_CHECKING:
     from orchestrator.experiment.blocks import ArmRun
 
 
-RESULT = "experiment.json"
 TICK_S = 0.1
 
 
@@ -58,16 +60,10 @@ TICK_S = 0.1
     "  loadgen experiment which.yaml -c prod\n  loadgen experiment which.yaml --resume latest"
 )
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
-@click.option("-c", "--connection", metavar="NAME", help="Use this connection instead of the scenario's.")
+@connection_option
 @click.option("--dry-run", is_flag=True, help="Show order, time and worst-case credits, and connect to nothing.")
 @click.option("--resume", metavar="ID", help="Continue an experiment that was interrupted; `latest` is the newest.")
-@click.option(
-    "--output-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("runs"),
-    show_default=True,
-    help="Files of the experiment go to DIR/<experiment id>, those of its runs to DIR/<run id>.",
-)
+@output_dir_option("Files of the experiment go to DIR/<experiment id>, those of its runs to DIR/<run id>.")
 @click.option("--wait", is_flag=True, help="Wait while another run uses the warehouse, instead of ending with 75.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress; the result is still printed.")
 @format_option
@@ -95,7 +91,7 @@ def experiment(
 
     loaded = read_experiment(file, environ=os.environ)
     for warning in loaded.warnings:
-        echo(f"warning: {printable(str(warning))}", err=True)
+        warn(str(warning))
     scenarios = _scenarios(loaded, connection)
     if dry_run:
         _print_plan(plan_of(loaded, connection), output)
@@ -105,16 +101,12 @@ def experiment(
         result = _run(loaded, scenarios, resume, output_dir, wait=wait, quiet=quiet)
 
     def tell() -> None:
-        if output == "json":
-            echo(json.dumps(result, indent=2))
-        else:
-            _print(result, output_dir / str(result["experiment_id"]))
+        _print_result(result, output, output_dir / str(result["experiment_id"]))
 
     return print_verdict(int(result["exit_code"]), tell, stored=True)
 
 
 def _scenarios(loaded: LoadedExperiment, connection: str | None) -> dict[str, Scenario]:
-    from loadgen.cli.validate import _cores
     from loadgen.scenario.model import with_workers
 
     found = {}
@@ -122,19 +114,18 @@ def _scenarios(loaded: LoadedExperiment, connection: str | None) -> dict[str, Sc
         scenario = arm.scenario
         if connection is not None:
             scenario = dataclasses.replace(scenario, connection=connection)
-        found[name] = with_workers(scenario, _cores())
+        found[name] = with_workers(scenario, available_cores())
     return found
 
 
 def plan_of(loaded: LoadedExperiment, connection: str | None = None) -> ExperimentPlan:
     """What it would do, on this machine."""
-    from loadgen.cli.validate import _cores
     from loadgen.rules.experiment import design_of, plan_experiment
     from loadgen.rules.scenario_plan import plan
 
     scenarios = _scenarios(loaded, connection)
     arms = {
-        name: plan(dataclasses.replace(arm, scenario=scenarios[name]), cores=_cores())
+        name: plan(dataclasses.replace(arm, scenario=scenarios[name]), cores=available_cores())
         for name, arm in loaded.arms.items()
     }
     return plan_experiment(loaded.file, design_of(loaded.file), scenarios, arms)
@@ -155,7 +146,7 @@ def _run(
     wait: bool,
     quiet: bool,
 ) -> dict[str, Any]:
-    from loadgen.cli.run_screen import RunLines
+    from loadgen.cli.display import RunLines
     from loadgen.clock import SystemClock
     from loadgen.control.location import ControlPlaneLocation
     from loadgen.control.setup.installer import ensure_tables
@@ -163,7 +154,7 @@ def _run(
     from orchestrator.experiment.blocks import ExperimentActions, ExperimentLoop
     from orchestrator.experiment.state import ExperimentStore, find_experiment
     from orchestrator.experiment.warehouse_settings import ArmWarehouseSettings, worst_cases
-    from orchestrator.run_folder import make_run_folder, make_runs_folder, new_run_id
+    from orchestrator.run_folder import make_run_folder, make_runs_folder, new_run_id, write_experiment_files
 
     clock = SystemClock()
     place = ControlPlaneLocation.of_scenario(next(iter(scenarios.values())))
@@ -198,7 +189,7 @@ def _run(
         result = ExperimentLoop(loaded, scenarios, store, actions).run()
         folder = output_dir / store.experiment_id
         make_run_folder(folder)
-        write_experiment_files(folder, result)
+        write_experiment_files(folder, result, warn)
     return result
 
 
@@ -255,33 +246,6 @@ def _pause(clock: Clock, received: list[int], seconds: float) -> int | None:
     return received[0] if received else None
 
 
-def write_experiment_files(folder: Path, result: Mapping[str, Any]) -> None:
-    """The files of an experiment. The result is stored and will be printed: what cannot be written is a warning."""
-    from loadgen.cli.report import write_file
-    from loadgen.report.experiment import experiment_junit, experiment_markdown
-    from loadgen.report.experiment_page import experiment_html
-
-    writers: dict[str, Callable[[], str]] = {
-        RESULT: lambda: json.dumps(result, indent=2) + "\n",
-        "report.html": lambda: experiment_html(result),
-        "report.md": lambda: experiment_markdown(result),
-        "junit.xml": lambda: experiment_junit(result),
-    }
-    for name, make in writers.items():
-        try:
-            write_file(folder / name, make())
-        except LoadgenError as error:
-            echo(f"warning: {printable(str(error))}. {printable(error.remedy)}", err=True)
-
-
-def _print(result: Mapping[str, Any], folder: Path) -> None:
-    from loadgen.report.experiment import experiment_text
-    from loadgen.report.run_text import verdict_lines
-
-    text = f"{experiment_text(result)}\nreport: {folder / 'report.html'}"
-    print_lines(verdict_lines(text, str(result["verdict"]), terminal_width()))
-
-
 # --- `loadgen experiments`: past experiments, and the result of one --------------------------------------------------
 
 LIMIT_MAX = 1_000
@@ -320,7 +284,7 @@ def list_experiments(limit: int, output: str, **place: str | None) -> None:
 
 
 def _row(one: ListedExperiment, *, is_led: bool) -> dict[str, Any]:
-    from loadgen.results.experiments import status_of
+    from loadgen.results.comparisons import status_of
 
     return {
         "experiment_id": one.experiment_id,
@@ -340,17 +304,17 @@ def show(experiment: str, html_file: Path | None, output: str, **place: str | No
     """Show the result of an experiment, or what is known so far. EXPERIMENT is an id, its beginning, or `latest`."""
 
     def look(session: ControlSession, patience: RetryPolicy) -> dict[str, Any]:
-        from loadgen.results.experiments import read_experiment_result
+        from loadgen.results.comparisons import read_experiment_result
 
         return read_experiment_result(session, patience, experiment)
 
     result = with_control_session(look, name="experiments", **place)
     if html_file is not None:
-        from loadgen.cli.report import write_file
         from loadgen.report.experiment_page import experiment_html
+        from orchestrator.run_folder import write_file
 
         write_file(html_file, experiment_html(result))
-    _experiments_print(result, output)
+    _print_result(result, output)
 
 
 @experiments.command("enrich", epilog="\b\nExample:\n  loadgen experiments enrich latest -c prod")
@@ -368,7 +332,7 @@ def enrich(experiment: str, output_dir: Path, output: str, **place: str | None) 
     """
 
     def act(session: ControlSession, patience: RetryPolicy) -> dict[str, Any]:
-        from loadgen.results.experiments import read_experiment_result
+        from loadgen.results.comparisons import read_experiment_result
         from orchestrator.experiment.metering import meter_experiment
 
         return read_experiment_result(session, patience, meter_experiment(session, patience, experiment))
@@ -376,18 +340,20 @@ def enrich(experiment: str, output_dir: Path, output: str, **place: str | None) 
     result = with_control_session(act, name="enrich", **place)
     folder = output_dir / str(result["experiment_id"])
     if folder.is_dir():
-        from loadgen.cli.experiment import write_experiment_files
+        from orchestrator.run_folder import write_experiment_files
 
-        write_experiment_files(folder, result)
+        write_experiment_files(folder, result, warn)
         echo(f"wrote the reports in {printable(str(folder))} again", err=True)
-    _experiments_print(result, output)
+    _print_result(result, output)
 
 
-def _experiments_print(result: Mapping[str, Any], output: str) -> None:
-    if output == "json":
-        echo(json.dumps(result, indent=2))
-        return
+def _print_result(result: Mapping[str, Any], output: str, folder: Path | None = None) -> None:
+    """`folder`: where its report is."""
     from loadgen.report.experiment import experiment_text
     from loadgen.report.run_text import verdict_lines
 
-    print_lines(verdict_lines(experiment_text(result), str(result["verdict"]), terminal_width()))
+    if output == "json":
+        echo(json.dumps(result, indent=2))
+        return
+    text = experiment_text(result) if folder is None else f"{experiment_text(result)}\nreport: {folder / 'report.html'}"
+    print_lines(verdict_lines(text, str(result["verdict"]), terminal_width()))

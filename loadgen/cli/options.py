@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from loadgen.cli.common import echo, run_in_thread
+from loadgen.cli.common import run_in_thread, warn
 from loadgen.errors import ConfigurationError, UsageError
-from loadgen.log import printable
 from loadgen.model.warehouse import IDLE_POLL_S
 from loadgen.units import format_duration_s
 from loadgen.values import dataclass
@@ -145,7 +144,7 @@ def _loaded(file: Path, connection: str | None, overrides: Sequence[str]) -> Loa
 def print_scenario_warnings(loaded: LoadedScenario | None) -> None:
     """Say what the scenario's reader had to say."""
     for warning in loaded.warnings if loaded is not None else ():
-        echo(f"warning: {printable(str(warning))}", err=True)
+        warn(str(warning))
 
 
 @contextmanager
@@ -251,7 +250,7 @@ def interactive_retries(stop: threading.Event) -> RetryPolicy:
 
     def note(error: BaseException) -> None:
         if not stop.is_set():
-            echo(f"warning: {printable(str(error))}; trying again", err=True)
+            warn(f"{error}; trying again")
 
     return RetryPolicy(stop=stop, attempts=INTERACTIVE_ATTEMPTS, note=note)
 

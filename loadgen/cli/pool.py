@@ -1,4 +1,4 @@
-"""`loadgen pool`: runners on this machine that do what is queued."""
+"""`loadgen pool`: runners on this machine that execute queued runs. `loadgen workers`: the runners of all pools."""
 
 from __future__ import annotations
 
@@ -13,15 +13,33 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadgen.cli.common import duration_s, echo, noted_signals, parse_labels, run_in_thread, unreadable_as_json
+from loadgen.cli.common import (
+    duration_s,
+    echo,
+    noted_signals,
+    parse_labels,
+    parse_status,
+    run_in_thread,
+    text_table,
+    unreadable_as_json,
+    user_and_host,
+    utc_stamp,
+    utc_text,
+    warn,
+    warn_unreadable,
+)
 from loadgen.cli.main import GlobalOptions
 from loadgen.cli.options import (
     Command,
     allow_options,
     control_options,
+    count_option,
+    embedded_server_if_needed,
     format_option,
     idle_poll_option,
+    location_arguments,
     output_dir_option,
+    resolve_target,
     with_control_session,
 )
 from loadgen.clock import SystemClock
@@ -29,23 +47,19 @@ from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlSession
 from loadgen.errors import UsageError
 from loadgen.log import LINE_LIMIT, printable
+from loadgen.model.nightly import PoolWorkerStatus
 from loadgen.model.warehouse import IDLE_POLL_S, look_credits_per_day
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.units import counted, format_duration_s
 from orchestrator.nightly.attempt import LOADGEN_COMMAND
-from orchestrator.nightly.pool import AT_ONCE, PoolManager, PoolRules, RunnerProcess, serve_manager
-from orchestrator.nightly.queue import (
-    HostPermissions,
-    PollPace,
-    QueueMaintenance,
-    default_connection,
-    notify_unclaimed_runs,
-)
+from orchestrator.nightly.pool import AT_ONCE, PoolRules, serve_manager
+from orchestrator.nightly.pool_service import PoolSettings, serve_pool
+from orchestrator.nightly.queue import HostPermissions, PollPace, default_connection
 from orchestrator.nightly.runner import Runner, RunnerSettings, capabilities, runner_identity
-from orchestrator.nightly.scheduler import SchedulerHooks, run_scheduler
+from orchestrator.run_folder import make_runs_folder
 
 if TYPE_CHECKING:
-    from loadgen.control.tables.pool_workers import PoolWorker
+    from loadgen.control.tables.pool_workers import PoolWorker, PoolWorkerPage
 
 
 @click.group(epilog="\b\nExample:\n  loadgen pool run -c prod --max 4 --labels zone=eu\n  loadgen pool stats -c prod")
@@ -127,11 +141,7 @@ def run(
     max_age: str,
     max_runs: int,
     idle_poll: str,
-    connection: str | None,
-    database: str | None,
-    schema: str | None,
-    warehouse: str | None,
-    **runner: Any,
+    **given: Any,
 ) -> int:
     """Keep a pool of runners that execute queued runs and fire schedules.
 
@@ -148,10 +158,6 @@ def run(
     run that asks for more becomes FAILED; a notify.command that is not allowed is not started. Every event is a line
     on stderr.
     """
-    from loadgen.cli.options import embedded_server_if_needed, resolve_target
-    from orchestrator.nightly.pool import PoolRules
-    from orchestrator.run_folder import make_runs_folder
-
     rules = PoolRules(
         min_runners=least,
         max_runners=most,
@@ -160,17 +166,24 @@ def run(
         max_age_s=duration_s(max_age, "--max-age"),
         max_runs=max_runs,
     )
-    labels = parse_labels(runner["labels"], "--labels")
-    grace_s = duration_s(runner["grace"], "--grace")
-    make_runs_folder(runner["output_dir"])
-    place = resolve_target(None, connection, database=database, schema=schema, warehouse=warehouse).place
-    allowed = HostPermissions.of_options(runner, place.connection or default_connection())
-    words = runner_command(runner, allowed)
-    share, poll_s = runner["share_warehouse"], duration_s(runner["poll"], "--poll")
-    idle_poll_s = duration_s(idle_poll, "--idle-poll")
+    labels, grace_s = parse_labels(given["labels"], "--labels"), duration_s(given["grace"], "--grace")
+    poll_s, idle_poll_s = duration_s(given["poll"], "--poll"), duration_s(idle_poll, "--idle-poll")
+    make_runs_folder(given["output_dir"])
+    place = resolve_target(None, **location_arguments(given)).place
+    allowed = HostPermissions.of_options(given, place.connection or default_connection())
+    command = tuple(runner_command(given, allowed))
     with embedded_server_if_needed(place.connection):  # only then an embedded connection has an address
-        pace = PollPace(poll_s=poll_s, idle_poll_s=poll_s if place.profile().is_embedded else idle_poll_s)
-        return run_pool(place, rules, labels, words, allowed, share=share, pace=pace, grace_s=grace_s)
+        settings = PoolSettings(
+            rules=rules,
+            offers=capabilities(labels),
+            runner_command=command,
+            runner_environment=_environment(place),
+            allowed=allowed,
+            share=given["share_warehouse"],
+            pace=PollPace(poll_s=poll_s, idle_poll_s=poll_s if place.profile().is_embedded else idle_poll_s),
+            grace_s=grace_s,
+        )
+        return run_pool(place, settings)
 
 
 @pool.command("runner", hidden=True, epilog="\b\nExample:\n  loadgen pool runner -c prod --labels zone=eu")
@@ -184,26 +197,18 @@ def runner(
     output_dir: Path,
     share_warehouse: bool,
     program: str | None,
-    connection: str | None,
-    database: str | None,
-    schema: str | None,
-    warehouse: str | None,
-    **allow: Any,
+    **given: Any,
 ) -> None:
     """Be one runner of a pool; its manager talks to it by stdin and stdout."""
-    from loadgen.cli.options import resolve_target
-    from orchestrator.nightly.attempt import LOADGEN_COMMAND
-    from orchestrator.nightly.runner import RunnerSettings
-
     settings = RunnerSettings(
         runs_folder=output_dir.resolve(),
         lease_s=duration_s(lease, "--lease"),
         poll_s=duration_s(poll, "--poll"),
         share=share_warehouse,
-        options=("--from-queue", *HostPermissions.of_options(allow).words),
+        options=("--from-queue", *HostPermissions.of_options(given).words),
         program=LOADGEN_COMMAND if program is None else shlex.split(program),
     )
-    place = resolve_target(None, connection, database=database, schema=schema, warehouse=warehouse).place
+    place = resolve_target(None, **location_arguments(given)).place
     run_runner(place, parse_labels(labels, "--labels"), settings, grace_s=duration_s(grace, "--grace"))
 
 
@@ -217,7 +222,7 @@ def stats(output: str, **place: str | None) -> None:
         echo(json.dumps(found, indent=2))
         return
     for error in found["unreadable"]:
-        echo(f"warning: row {printable(error['id'], 100)} of POOL_WORKERS is unreadable: {error['reason']}", err=True)
+        warn(f"row {error['id']} of POOL_WORKERS is unreadable: {error['reason']}")
     echo(
         f"{counted(found['total_workers'], 'runner')}: {found['idle_workers']} idle,"
         f" {found['processing_workers']} busy;"
@@ -231,7 +236,6 @@ def stats(output: str, **place: str | None) -> None:
 
 def _stats(session: ControlSession, patience: RetryPolicy) -> dict[str, Any]:
     from loadgen.control.tables import pool_workers
-    from loadgen.model.nightly import PoolWorkerStatus
 
     living: list[PoolWorker] = []
     unreadable: list[dict[str, str]] = []
@@ -275,69 +279,35 @@ def idle_cost(warehouse: str, pace: PollPace) -> str:
 
 
 LEASE_MIN_S = 1.0
-_JOIN_S = 15.0
-_FIRST_CONTACT = 3  # attempts
+FIRST_CONTACT = 3  # attempts
 
 
-def run_pool(
-    place: ControlPlaneLocation,
-    rules: PoolRules,
-    labels: tuple[str, ...],
-    words: Sequence[str],
-    allowed: HostPermissions,
-    *,
-    share: bool,
-    pace: PollPace,
-    grace_s: float,
-) -> int:
-    """Until a signal comes, and every runner has left. `words` is the command line of a runner. The exit code."""
+def run_pool(place: ControlPlaneLocation, settings: PoolSettings) -> int:
+    """Until a signal comes, and every runner has ended. The exit code."""
     clock, stop = SystemClock(), threading.Event()
-    patience = RetryPolicy(stop=stop, attempts=_FIRST_CONTACT, clock=clock)
     from loadgen.control.setup.installer import ensure_tables
 
+    patience = RetryPolicy(stop=stop, attempts=FIRST_CONTACT, clock=clock)
     run_in_thread(lambda: ensure_tables(place, patience), name="pool")
-    offers = capabilities(labels)
-    upkeep = QueueMaintenance(ControlSession(place, role="queue"), offers, share=share, pace=pace, clock=clock)
-    environment = _environment(place)
-
-    def start(name: str) -> RunnerProcess:
-        return RunnerProcess(name, words, environment, clock)
 
     def tell(line: str) -> None:
         with suppress(OSError):  # stderr may be gone; the pool goes on
             echo(f"{clock.utc_now():%Y-%m-%d %H:%M:%S} {printable(line, LINE_LIMIT)}", err=True)
 
-    scheduler = threading.Thread(target=_tick, args=(place, stop, upkeep, allowed, tell), name="schedules", daemon=True)
-    manager = PoolManager(
-        rules,
-        start,
-        upkeep.take_depth,
-        clock=clock,
-        idle_beat_s=upkeep.idle_beat_s,
-        release=upkeep.release,
-        tell=tell,
-    )
+    rules, pace = settings.rules, settings.pace
     with noted_signals() as received:
-        upkeep.start()
-        scheduler.start()
-        echo(f"pool of {rules.min_runners} to {counted(rules.max_runners, 'runner')}: {' '.join(offers)}", err=True)
+        offers = " ".join(settings.offers)
+        echo(f"pool of {rules.min_runners} to {counted(rules.max_runners, 'runner')}: {offers}", err=True)
         if pace.idle_poll_s > pace.poll_s:
             echo(idle_cost(place.warehouse, pace), err=True)
-        try:
-            manager.run(received, grace_s=grace_s)
-        finally:
-            stop.set()
-            upkeep.stop()
-            if len(received) < AT_ONCE:
-                upkeep.join(_JOIN_S)
-                scheduler.join(_JOIN_S)
+        serve_pool(place, settings, received, tell, clock=clock)
     return 0 if len(received) < AT_ONCE else 128 + received[0]
 
 
 def run_runner(
     place: ControlPlaneLocation, labels: tuple[str, ...], settings: RunnerSettings, *, grace_s: float
 ) -> None:
-    """Until the manager, a signal or the registry says that it is enough."""
+    """Until its manager, a signal or the registry ends it."""
     runner = Runner(lambda role: ControlSession(place, role=role), runner_identity(place, labels), settings)
     with noted_signals() as received:
         runner.start()
@@ -364,23 +334,164 @@ def _environment(place: ControlPlaneLocation) -> dict[str, str]:
     return {**os.environ, **place.to_environment(), "LOADGEN_LOG_LEVEL": level}
 
 
-def _tick(
-    place: ControlPlaneLocation,
-    stop: threading.Event,
-    upkeep: QueueMaintenance,
-    allowed: HostPermissions,
-    tell: Callable[[str], None],
+# --- `loadgen workers`: the runners of all pools, from POOL_WORKERS --------------------------------------------------
+
+
+@click.group(
+    epilog="\b\nExample:\n  loadgen workers list --status ONLINE --label zone=eu\n  loadgen workers drain bench-7-1203"
+)
+def workers() -> None:
+    """List the runners of all pools, show one, drain it, or mark it as gone."""
+
+
+@workers.command("list", epilog="\b\nExample:\n  loadgen workers list -c prod --status ONLINE --label zone=eu")
+@click.option("--status", metavar="STATUS", help="Only runners with this status: ONLINE, DRAINING or OFFLINE.")
+@click.option(
+    "--label", "labels", metavar="KEY=VALUE", multiple=True, help="Only runners with this label. May be repeated."
+)
+@count_option("--page-size", default=50, maximum=100, help_text="Maximum number of workers.")
+@click.option("--page-token", metavar="TOKEN", help="Continue after the page that printed this token.")
+@control_options
+@format_option
+def list_workers(
+    status: str | None,
+    labels: Sequence[str],
+    page_size: int,
+    page_token: str | None,
+    output: str,
+    **place: str | None,
 ) -> None:
-    session, patience = ControlSession(place, role="schedules"), RetryPolicy(stop=stop, attempts=1)
+    """List runners. One without a heartbeat for 30 s is OFFLINE, and is forgotten after a week."""
+    from loadgen.control.tables import pool_workers
 
-    def look_at_queue() -> None:
-        if not upkeep.open_runs:
-            return
-        for one in notify_unclaimed_runs(session, patience, allowed, tell):
-            tell(f"{one.queue_id} waits: {one.reason}")
+    only, words = None if status is None else parse_status(status, PoolWorkerStatus), parse_labels(labels, "--label")
+    page = with_control_session(
+        lambda session, patience: pool_workers.page(
+            session, patience, page_size, token=page_token, status=only, labels=words
+        ),
+        name="workers",
+        **place,
+    )
+    if output == "json":
+        echo(json.dumps(_page_as_json(page), indent=2))
+        return
+    warn_unreadable(page.workers)
+    echo(_page_as_text(page))
 
-    try:
-        hooks = SchedulerHooks(idle_s=upkeep.idle_beat_s, then=look_at_queue, fired=upkeep.wake)
-        run_scheduler(session, stop, hooks=hooks)
-    finally:
-        session.close()
+
+@workers.command("show", epilog="\b\nExample:\n  loadgen workers show bench-7-1203 -c prod")
+@click.argument("worker_id", metavar="ID")
+@control_options
+@format_option
+def show_worker(worker_id: str, output: str, **place: str | None) -> None:
+    """Show one runner. ID may be shortened."""
+    from loadgen.control.tables import pool_workers
+
+    worker = with_control_session(
+        lambda session, patience: pool_workers.find(session, patience, worker_id), name="workers", **place
+    )
+    echo(json.dumps(_worker_as_json(worker), indent=2) if output == "json" else _worker_as_text(worker))
+
+
+@workers.command("drain", epilog="\b\nExample:\n  loadgen workers drain bench-7-1203 -c prod")
+@click.argument("worker_id", metavar="ID")
+@control_options
+@format_option
+def drain(worker_id: str, output: str, **place: str | None) -> None:
+    """Let a runner finish its run, however long that takes, and leave. It takes no new run.
+
+    Its pool starts another one when it needs one; end the pool itself with SIGTERM.
+    """
+    from loadgen.control.tables import pool_workers
+
+    def ask(session: ControlSession, patience: RetryPolicy) -> PoolWorker:
+        found = pool_workers.find(session, patience, worker_id)
+        pool_workers.drain(session, patience, found.identity.worker_id)
+        return pool_workers.find(session, patience, found.identity.worker_id)
+
+    _print_worker(with_control_session(ask, name="workers", **place), output)
+
+
+@workers.command("offline", epilog="\b\nExample:\n  loadgen workers offline bench-7-1203 -c prod")
+@click.argument("worker_id", metavar="ID")
+@control_options
+@format_option
+def offline(worker_id: str, output: str, **place: str | None) -> None:
+    """Mark a runner as gone. Other runners may take its run at once, instead of after its lease.
+
+    For hosts that will not come back. A runner that lives loses its run, and registers again with its next beat.
+    """
+    from loadgen.control.tables import pool_workers, run_queue_claims
+
+    def say(session: ControlSession, patience: RetryPolicy) -> PoolWorker:
+        found = pool_workers.find(session, patience, worker_id).identity.worker_id
+        pool_workers.offline(session, patience, found)
+        run_queue_claims.expire(session, patience, found, f"its runner was marked as gone by {user_and_host()}")
+        return pool_workers.find(session, patience, found)
+
+    _print_worker(with_control_session(say, name="workers", **place), output)
+
+
+def _print_worker(worker: PoolWorker, output: str) -> None:
+    text = printable(f"{worker.identity.worker_id} is {worker.status}")
+    echo(json.dumps(_worker_as_json(worker), indent=2) if output == "json" else text)
+
+
+def _page_as_text(page: PoolWorkerPage) -> str:
+    if not page.workers:
+        return "no runners found" if page.total == 0 else "there are no more runners"
+    head = ("ID", "STATUS", "RUN", "COMPLETED", "FAILED", "LAST BEAT (UTC)", "LABELS")
+    rows = [
+        (
+            printable(worker.identity.worker_id, 100),
+            worker.status.value,
+            worker.current_run or "-",
+            str(worker.completed),
+            str(worker.failed),
+            utc_text(worker.last_beat_at),
+            printable(" ".join(worker.identity.labels) or "-", 200),
+        )
+        for worker in page.workers
+    ]
+    lines = [text_table(head, rows, right=(3, 4))]
+    if page.next_token is not None:
+        lines.append(f"of {page.total}; more with --page-token {printable(page.next_token, 100)}")
+    return "\n".join(lines)
+
+
+def _page_as_json(page: PoolWorkerPage) -> dict[str, Any]:
+    return {
+        "workers": [_worker_as_json(worker) for worker in page.workers],
+        "unreadable": unreadable_as_json(page.workers),
+        "next_page_token": page.next_token,
+        "total_count": page.total,
+    }
+
+
+def _worker_as_text(worker: PoolWorker) -> str:
+    return "\n".join(
+        f"{name:<16}  {printable(' '.join(value) if isinstance(value, list) else str(value), 500)}"
+        for name, value in _worker_as_json(worker).items()
+        if value not in (None, [])
+    )
+
+
+def _worker_as_json(worker: PoolWorker) -> dict[str, Any]:
+    me = worker.identity
+    return {
+        "worker_id": me.worker_id,
+        "status": worker.status.value,
+        "hostname": me.hostname,
+        "pid": me.pid,
+        "version": me.version,
+        "task_queue": me.task_queue,
+        "labels": list(me.labels),
+        "capabilities": list(me.capabilities),
+        "capacity": me.capacity,
+        "current_run": worker.current_run,
+        "total_completed": worker.completed,
+        "total_failed": worker.failed,
+        "registered_at": utc_stamp(worker.registered_at),
+        "last_beat_at": utc_stamp(worker.last_beat_at),
+        "deregistered_at": utc_stamp(worker.deregistered_at),
+    }

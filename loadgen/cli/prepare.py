@@ -1,16 +1,10 @@
-"""`loadgen prepare`: the tables of a scenario, made and filled.
-
-thread            does                                                            owns
-main              draws, waits, handles signals; never calls the driver           the terminal
-prepare           everything that talks to the server                             its session
-prepare-cancel    only after a stop that takes too long: cancels the statement    a separate session
-"""
+"""`loadgen prepare`: create and fill the tables of a scenario. The main thread displays, waits and handles signals; the
+threads of loadgen.prepare.job call the driver."""
 
 from __future__ import annotations
 
 import json
 import os
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
@@ -19,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadgen.cli.common import echo, noted_signals
+from loadgen.cli.common import echo, noted_signals, warn
 from loadgen.cli.options import connection_option, format_option, override_option
 from loadgen.clock import Clock, SystemClock
 from loadgen.errors import UsageError
@@ -27,10 +21,9 @@ from loadgen.log import printable
 from loadgen.units import counted
 
 if TYPE_CHECKING:
+    from loadgen.prepare.job import PreparationJob
     from loadgen.prepare.prepare import PreparationProgress, PreparationResult, PreparedTable
-    from loadgen.prepare.session import PrepareSession
     from loadgen.scenario.model import Scenario
-    from loadgen.snowflake.session import OpenConnection
 
 TICK_S = 0.1
 SQL_SHOWN_MAX = 1_000_000  # characters of one statement; those of a scenario are shorter
@@ -84,7 +77,7 @@ def _scenario(file: Path, overrides: Sequence[str]) -> Scenario:
 
     loaded = read_scenario(file, overrides=overrides, environ=os.environ)
     for warning in loaded.warnings:
-        echo(f"warning: {printable(str(warning))}", err=True)
+        warn(str(warning))
     return loaded.scenario
 
 
@@ -105,14 +98,15 @@ def _server_for(scenario: Scenario, connection: str | None) -> AbstractContextMa
 def _prepare(
     scenario: Scenario, connection: str | None, *, drop: bool, force: bool, quiet: bool, clock: Clock
 ) -> PreparationResult:
-    from loadgen.cli.prepare_progress import preparation_display
+    from loadgen.cli.display import preparation_display
+    from loadgen.prepare.job import PreparationJob
     from loadgen.prepare.prepare import PreparationStopped
     from loadgen.prepare.session import opener, target_profile
 
     profile = target_profile(scenario, connection)
     for warning in profile.warnings:
-        echo(f"warning: {printable(warning)}", err=True)
-    job = _Job(scenario, opener(profile, scenario), drop=drop, force=force, clock=clock)
+        warn(warning)
+    job = PreparationJob(scenario, opener(profile, scenario), drop=drop, force=force, clock=clock)
     display = preparation_display(quiet=quiet, clock=clock)
     with noted_signals() as received:
         try:
@@ -129,7 +123,7 @@ def _prepare(
 
 
 def _watch(
-    job: _Job,
+    job: PreparationJob,
     show: Callable[[PreparationProgress], None],
     say: Callable[[str], None],
     received: list[int],
@@ -153,84 +147,6 @@ def _watch(
             job.abandon()
             return
     show(job.progress)
-
-
-class _Job:
-    """One preparation in a thread. `progress` is the newest; `result()` may be asked once `done` is set."""
-
-    def __init__(
-        self, scenario: Scenario, open_connection: OpenConnection, *, drop: bool, force: bool, clock: Clock
-    ) -> None:
-        from loadgen.prepare.prepare import PreparationProgress, PreparationStep
-
-        self.stop = threading.Event()
-        self.done = threading.Event()
-        self.progress = PreparationProgress(step=PreparationStep.LOOKING)
-        self._scenario = scenario
-        self._open = open_connection
-        self._drop, self._force = drop, force
-        self._clock = clock
-        self._session: PrepareSession | None = None
-        self._prepared: PreparationResult | None = None
-        self._error: BaseException | None = None
-        self._cancelling: threading.Thread | None = None
-
-    def start(self) -> None:
-        # A daemon: when it is given up, the program must not wait for the driver's time limits.
-        threading.Thread(target=self._run, name="prepare", daemon=True).start()
-
-    def cancel(self) -> None:
-        """Ask the server to cancel the statement under way; once."""
-        if self._cancelling is None:
-            self._cancelling = threading.Thread(target=self._cancel, name="prepare-cancel", daemon=True)
-            self._cancelling.start()
-
-    def abandon(self) -> None:
-        """Wait no longer."""
-        from loadgen.prepare.prepare import PreparationStopped
-
-        there = self.progress
-        rows = f"at least {there.rows_there:,} of {counted(there.rows, 'row')} of {there.table} are there"
-        where = f": {rows}" if there.table else ""
-        self._error = PreparationStopped(f"stopped before the statement under way had ended{where}")
-
-    def result(self) -> PreparationResult:
-        if self._error is not None:
-            raise self._error
-        assert self._prepared is not None, "asked before the end"
-        return self._prepared
-
-    def _run(self) -> None:
-        from loadgen.prepare.prepare import prepare_scenario
-        from loadgen.prepare.session import PrepareSession
-
-        try:
-            self._session = PrepareSession(self._open, stop=self.stop, clock=self._clock)
-            try:
-                self._prepared = prepare_scenario(
-                    self._session,
-                    self._scenario,
-                    drop=self._drop,
-                    force=self._force,
-                    progress=self._tell,
-                    stop=self.stop,
-                    clock=self._clock,
-                )
-            finally:
-                self._session.close()
-        except BaseException as error:  # handed to the main thread, which raises it
-            self._error = self._error or error
-        finally:
-            self.done.set()
-
-    def _tell(self, progress: PreparationProgress) -> None:
-        self.progress = progress
-
-    def _cancel(self) -> None:
-        from loadgen.prepare.session import cancel_running
-
-        if self._session is not None:
-            cancel_running(self._session, self._open)
 
 
 # --- what is printed -------------------------------------------------------------------------------------------------

@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadgen.cli.common import echo, parse_labels, text_table, unreadable_as_json, user_and_host, warn_unreadable
+from loadgen.cli.common import (
+    echo,
+    parse_labels,
+    parse_status,
+    text_table,
+    unreadable_as_json,
+    user_and_host,
+    utc_stamp,
+    utc_text,
+    warn,
+    warn_unreadable,
+)
 from loadgen.cli.options import (
     baseline_check_of,
     baseline_options,
@@ -92,7 +103,7 @@ def add(
     from loadgen.control.tables import run_queue
     from orchestrator.nightly.queue import pack_scenario
 
-    words, at = parse_labels(requires, "--requires"), None if not_before is None else _moment(not_before)
+    words, at = parse_labels(requires, "--requires"), None if not_before is None else _not_before(not_before)
     _check_key(idempotency_key, run_queue.KEY_MAX)
     aim = resolve_target(file, connection, **parts)
     print_scenario_warnings(aim.loaded)
@@ -129,7 +140,7 @@ def list_queued(limit: int, status: str | None, output: str, **place: str | None
     from loadgen.control.tables import run_queue
     from orchestrator.nightly.queue import find_unclaimed_runs
 
-    only = None if status is None else _status(status)
+    only = None if status is None else parse_status(status, QueueStatus)
 
     def look(session: ControlSession, patience: RetryPolicy) -> tuple[ParsedRows[QueuedRun], tuple[UnclaimedRun, ...]]:
         found = patience.call(lambda: run_queue.newest(session, limit, status=only))
@@ -143,7 +154,7 @@ def list_queued(limit: int, status: str | None, output: str, **place: str | None
         return
     warn_unreadable(found)
     for one in stuck:
-        echo(f"warning: {printable(one.queue_id, 100)} waits: {printable(one.reason, 300)}", err=True)
+        warn(f"{one.queue_id} waits: {one.reason}")
     none = "nothing is queued" if status is None else f"nothing is {status.upper()}"
     echo(table(found) if found else none)
 
@@ -229,22 +240,12 @@ def _print_asked(row: QueuedRun, reason: str, output: str) -> None:
     echo(printable(f"{row.queue_id} is {row.status}{left}"))
 
 
-def _status(text: str) -> QueueStatus:
-    from loadgen.model.nightly import QueueStatus
-
-    try:
-        return QueueStatus(text.upper())
-    except ValueError:
-        known = ", ".join(status.value for status in QueueStatus)
-        raise UsageError(f"there is no status {printable(text, 40)!r}", remedy=f"Choose one of {known}.") from None
-
-
 def _check_key(key: str | None, longest: int) -> None:
     if key is not None and not 1 <= len(key) <= longest:
         raise UsageError(f"--idempotency-key has {len(key)} characters", remedy=f"Write 1 to {longest} characters.")
 
 
-def _moment(text: str) -> datetime:
+def _not_before(text: str) -> datetime:
     """Naive UTC."""
     try:
         at = datetime.fromisoformat(text)
@@ -263,7 +264,7 @@ def table(found: Sequence[QueuedRun]) -> str:
             str(row.priority),
             f"{row.attempts}/{row.max_attempts}",
             "-" if row.exit_code is None else str(row.exit_code),
-            _moment_text(row.created_at) or "",
+            utc_text(row.created_at),
             _what(row),
         )
         for row in found
@@ -286,9 +287,9 @@ def as_text(row: QueuedRun, judging: BaselineCheck, attempts: Sequence[AttemptRo
         "judged by": printable(" ".join(judging.words), 200) or None,
         "attempts": _counted_attempts(row, len(attempts)),
         "key": None if row.idempotency_key == row.queue_id else printable(row.idempotency_key, 200),
-        "created": _moment_text(row.created_at),
-        "not before": _moment_text(row.available_at) if row.status is QueueStatus.QUEUED else None,
-        "ended": _moment_text(row.ended_at),
+        "created": utc_text(row.created_at),
+        "not before": utc_text(row.available_at) if row.status is QueueStatus.QUEUED else None,
+        "ended": utc_text(row.ended_at),
     }
     lines = [
         f"queued run {printable(row.queue_id)}",
@@ -321,9 +322,9 @@ def queued_as_json(row: QueuedRun) -> dict[str, Any]:
         "run_id": row.run_id,
         "exit_code": row.exit_code,
         "reason": row.reason,
-        "available_at": _stamp(row.available_at),
-        "created_at": _stamp(row.created_at),
-        "ended_at": _stamp(row.ended_at),
+        "available_at": utc_stamp(row.available_at),
+        "created_at": utc_stamp(row.created_at),
+        "ended_at": utc_stamp(row.ended_at),
     }
 
 
@@ -337,8 +338,8 @@ def as_json(row: QueuedRun, judging: BaselineCheck, attempts: Sequence[AttemptRo
             "status": attempt.status.value,
             "exit_code": attempt.exit_code,
             "reason": attempt.reason,
-            "started_at": _stamp(attempt.started_at),
-            "ended_at": _stamp(attempt.ended_at),
+            "started_at": utc_stamp(attempt.started_at),
+            "ended_at": utc_stamp(attempt.ended_at),
         }
         for attempt in attempts
     ]
@@ -353,7 +354,7 @@ def _attempts(attempts: Sequence[AttemptRow]) -> str:
             attempt.status.value,
             "-" if attempt.exit_code is None else str(attempt.exit_code),
             attempt.run_id or "-",
-            _moment_text(attempt.started_at) or "",
+            utc_text(attempt.started_at),
             printable(attempt.owner, 100),
             printable(attempt.reason or "-", 200),
         )
@@ -370,11 +371,3 @@ def _what(row: QueuedRun) -> str:
     if row.status is QueueStatus.QUEUED and row.available_in_ms > 0:
         return f"in {row.available_in_ms / 1000:.0f} s"
     return printable(row.run_id if row.status is QueueStatus.COMPLETED and row.run_id else row.reason or row.name, 120)
-
-
-def _moment_text(at: datetime | None) -> str | None:
-    return None if at is None else at.isoformat(sep=" ", timespec="seconds")
-
-
-def _stamp(at: datetime | None) -> str | None:
-    return None if at is None else f"{at.isoformat(timespec='milliseconds')}Z"

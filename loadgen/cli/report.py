@@ -1,33 +1,21 @@
-"""`loadgen report`: the report of a run, made again from its tables."""
+"""`loadgen report`, `loadgen compare` and `loadgen trend`: finished runs, from the tables of the control plane."""
 
 from __future__ import annotations
 
 import json
-import os
-import stat
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
-from loadgen.cli.common import echo, print_lines, terminal_width
-from loadgen.cli.options import control_options, with_control_session
-from loadgen.control.session import ControlSession
-from loadgen.control.tables import test_results
-from loadgen.errors import UsageError, cannot_write
+from loadgen.cli.common import echo, print_lines, print_verdict, terminal_width, warn
+from loadgen.cli.options import control_options, count_option, format_option, html_option, with_control_session
+from loadgen.errors import LoadgenError, UsageError
 from loadgen.log import printable
-from loadgen.report.records import RunRecord
-from loadgen.report.run_exports import intervals_csv, junit_xml, report_markdown
-from loadgen.report.run_page import left_out, report_html
-from loadgen.report.run_text import summary_text
-from loadgen.results.run_record import read_record
-from loadgen.results.stored_summary import read_summary
-from loadgen.snowflake.session import RetryPolicy
-from orchestrator.run_folder import open_private
+from orchestrator.run_folder import write_file
+
+if TYPE_CHECKING:
+    from loadgen.results.comparisons import ComparisonRefusal
 
 FORMATS = ("text", "json", "html", "md", "junit", "csv")
 ENDINGS = {
@@ -70,6 +58,9 @@ def report(
     It is the same, byte for byte, that the run itself has left. RUN as for `loadgen runs show`.
     """
     kind = output or _by_ending(out)
+    from loadgen.report.exports import RENDERERS
+    from loadgen.report.run_page import left_out
+    from loadgen.report.run_text import summary_lines
     from loadgen.results.run_record import read_record
 
     record = with_control_session(
@@ -79,11 +70,9 @@ def report(
     )
 
     for problem in left_out(record.unreadable):
-        echo(f"warning: {printable(problem, 500)}", err=True)
+        warn(problem)
     width = terminal_width()
     if kind == "text" and out is None and width is not None:
-        from loadgen.report.run_text import summary_lines
-
         print_lines(summary_lines(record.summary, width=width))
         return
     content = RENDERERS[kind](record)
@@ -106,119 +95,151 @@ def _by_ending(out: Path | None) -> str:
     return kind
 
 
-STEP_SUMMARY = "GITHUB_STEP_SUMMARY"  # a file that GitHub Actions shows as Markdown
-
-RENDERERS: Mapping[str, Callable[[RunRecord], str]] = {
-    "text": lambda record: f"{summary_text(record.summary)}\n",
-    "json": lambda record: f"{json.dumps(record.summary, indent=2)}\n",
-    "html": report_html,
-    "md": report_markdown,
-    "junit": junit_xml,
-    "csv": intervals_csv,
-}
-FILES = {"html": "report.html", "md": "report.md", "junit": "junit.xml", "csv": "intervals.csv"}
+# --- `loadgen compare`: is run B worse than run A, and how certain is that? ------------------------------------------
 
 
-def write_reports(folder: Path, record: RunRecord, environ: Mapping[str, str] = os.environ) -> None:
-    """All of FILES into the folder of a run; where GitHub Actions asks for it, the Markdown to its summary as well."""
-    for write in report_writers(folder, record, environ).values():
-        write()
+class NotComparable(LoadgenError):
+    """Two runs that say nothing about each other."""
+
+    exit_code = 2
 
 
-def report_writers(
-    folder: Path, record: RunRecord, environ: Mapping[str, str] = os.environ
-) -> dict[str, Callable[[], None]]:
-    """The same, one by one, by the name of the file: one that fails does not cost the others."""
-    writers: dict[str, Callable[[], None]] = {
-        name: partial(_write_report, folder, kind, record) for kind, name in FILES.items()
-    }
-    if page := environ.get(STEP_SUMMARY):
-        writers[f"${STEP_SUMMARY}"] = partial(_append, Path(page), record)
-    return writers
+@click.command(
+    epilog="\b\nExample:\n  loadgen compare latest~1 latest\n"
+    "  loadgen compare latest~1 latest --limit p95=5% --limit pay.p99=20%\n"
+    "  loadgen compare latest~1 latest --vary target.warehouse --html compare.html"
+)
+@click.argument("a", metavar="A")
+@click.argument("b", metavar="B")
+@click.option(
+    "--limit",
+    "limits",
+    multiple=True,
+    metavar="[STATEMENT.]METRIC=PERCENT",
+    help="Limit of a metric; the metric then counts toward the verdict.  [default: qps=5% p50=10% p90=10% p95=10%"
+    " p99=15% avg=10% error_rate=0.5% (points) max_concurrency=10%]",
+)
+@click.option(
+    "--vary",
+    "varied",
+    multiple=True,
+    metavar="KEY",
+    help="Compare runs that differ in this setting of the scenario, or in settings below it: target.warehouse, load …"
+    " Without it such runs are not comparable.",
+)
+@html_option("Write both runs over each other into one file that needs no network.")
+@control_options
+@format_option
+def compare(
+    a: str,
+    b: str,
+    limits: tuple[str, ...],
+    varied: tuple[str, ...],
+    html_file: Path | None,
+    output: str,
+    **place: str | None,
+) -> int:
+    """Compare run B with run A, the baseline: what changed, how sure that is, and whether it is worse.
+
+    Each metric's change has a 95 % interval, from resampling blocks of seconds of both runs. It is equivalent when the
+    whole interval is within the limit; worse or better when the interval excludes no change and the change itself is
+    beyond the limit; else inconclusive. What counts toward the verdict: qps, p50, p95 and error_rate, p50 and p95 of
+    each statement, and metrics with a --limit, with intervals widened for their number.
+
+    Exit code 0 when B is better, equivalent or inconclusive, 11 when it is worse, 2 when the runs are not comparable:
+    one is not COMPLETED or is INVALID, or their scenario, warehouse size, driver or workers differ. A and B are ids of
+    runs, beginnings that no other run has, latest, or latest~1 for the one before.
+    """
+    from loadgen.report.compare import comparison_data, comparison_text
+    from loadgen.report.run_text import verdict_lines
+    from loadgen.results.comparisons import ComparisonRefusal, read_pair
+    from loadgen.rules.comparability import parse_limits
+    from loadgen.rules.comparison import compare as compare_runs
+
+    wanted = parse_limits(limits)
+    pair = with_control_session(
+        lambda session, patience: read_pair(session, patience, (a, b), varied),
+        name="compare",
+        **place,
+    )
+    if isinstance(pair, ComparisonRefusal):
+        return _refuse(pair, output)
+    comparison = compare_runs(pair.a, pair.b, wanted, pair.configuration)
+    if html_file is not None:
+        from loadgen.report.compare import comparison_html
+
+        write_file(html_file, comparison_html(comparison))
+
+    def tell() -> None:
+        if output == "json":
+            echo(json.dumps(comparison_data(comparison), indent=2))
+        else:
+            width = terminal_width()
+            print_lines(verdict_lines(comparison_text(comparison, width), comparison.verdict.value, width))
+
+    return print_verdict(comparison.exit_code, tell)
 
 
-def _write_report(folder: Path, kind: str, record: RunRecord) -> None:
-    write_file(folder / FILES[kind], RENDERERS[kind](record))
+def _refuse(refusal: ComparisonRefusal, output: str) -> int:
+    """As JSON it is an answer like any other; as text it is an error."""
+    from loadgen.report.compare import differences_text, refusal_data
+
+    if output == "json":
+        data = refusal_data(refusal.a, refusal.b, refusal.reasons, refusal.hint, refusal.configuration)
+        echo(json.dumps(data, indent=2))
+        return NotComparable.exit_code
+    forbidding = [one for one in refusal.configuration if one.forbids]
+    said = "\n".join([f"not comparable: {'; '.join(refusal.reasons)}", *filter(None, [differences_text(forbidding)])])
+    raise NotComparable(said, remedy=refusal.hint)
 
 
-def _append(path: Path, record: RunRecord) -> None:
-    with _telling(path), path.open("a", encoding="utf-8") as page:
-        page.write(report_markdown(record))
+# --- `loadgen trend`: is the newest run of a scenario worse than it used to be? --------------------------------------
+
+LAST_MAX = 300
 
 
-def write_file(path: Path, content: str) -> None:
-    """Beside it first, then in its place: a reader sees the old file or the new one, and a full disk leaves no part of
-    it. A new file is for its owner alone; one that was there keeps its mode."""
-    with _telling(path):
-        if path.exists() and not path.is_file():  # /dev/stdout, a pipe: nothing to put in its place
-            path.write_text(content, "utf-8", newline="")
-            return
-        mode = stat.S_IMODE(path.stat().st_mode) if path.is_file() else 0o600
-        draft = path.with_name(f".{path.name}.tmp")
-        with _removed_on_failure(draft):
-            with open_private(draft, mode) as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(path)
+@click.command(
+    epilog="\b\nExample:\n  loadgen trend orders-mix\n  loadgen trend orders-mix --last 90 --html trend.html\n"
+    "  loadgen run nightly.yaml --baseline trend"
+)
+@click.argument("scenario", metavar="SCENARIO")
+@count_option("--last", default=30, maximum=LAST_MAX, help_text="Number of runs to show; all are judged.")
+@html_option("Write the trend into one file that needs no network.")
+@control_options
+@format_option
+def trend(
+    scenario: str,
+    last: int,
+    html_file: Path | None,
+    output: str,
+    **place: str | None,
+) -> int:
+    """Look at the runs of SCENARIO over time: is the newest worse than before, since when, and what else changed?
 
+    SCENARIO is the `name:` of its file. Only comparable runs are judged: COMPLETED and VALID ones of the same settings,
+    driver version, workers, cores and warehouse size; six are needed to judge the newest. A run that is worse by more
+    than its limit and by more than chance is suspected; the next one confirms it, or does not. When statements were
+    cancelled, so that a percentile is only known to be at least some value, the run is suspected or undecided.
 
-@contextmanager
-def _removed_on_failure(draft: Path) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        with suppress(OSError):
-            draft.unlink()
-        raise
+    Exit code 11 when the newest run confirms a regression that was not known before, else 0.
+    """
+    from loadgen.report.run_text import verdict_lines
+    from loadgen.report.trend import trend_data, trend_html, trend_text
+    from loadgen.results.comparisons import read_trend
 
+    found = with_control_session(
+        lambda session, patience: read_trend(session, patience, scenario),
+        name="trend",
+        **place,
+    )
+    if html_file is not None:
+        write_file(html_file, trend_html(found, last))
 
-@contextmanager
-def _telling(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise cannot_write(path, error, "Choose another file or folder that you may write to.") from error
+    def tell() -> None:
+        if output == "json":
+            echo(json.dumps(trend_data(found, last), indent=2))
+        else:
+            width = terminal_width()
+            print_lines(verdict_lines(trend_text(found, last, width), found.verdict.value, width))
 
-
-SUMMARY = "summary.json"
-
-# From a summary to the same with what has become known.
-SummaryUpdate = Callable[[Mapping[str, Any]], Mapping[str, Any]]
-
-
-def update_stored_summary(
-    session: ControlSession, patience: RetryPolicy, run_id: str, change: SummaryUpdate
-) -> RunRecord | None:
-    """Amend the stored summary. The record for reports; None: the run has no result."""
-    stored = read_summary(session, patience, run_id)
-    if stored is None:
-        return None
-    test_results.amend(session, patience, run_id, json.dumps(change(stored)))
-    return read_record(session, patience, run_id)
-
-
-def rewrite_reports(folder: Path, record: RunRecord, change: SummaryUpdate) -> bool:
-    """What the run has left in its folder; False: it is not here. A baseline's verdict stands only in these files."""
-    path = folder / SUMMARY
-    if not path.exists():
-        return False
-    summary = change(_read(path, record.summary))
-    write_file(path, f"{json.dumps(summary, indent=2)}\n")
-    write_reports(folder, replace(record, summary=summary), environ={})  # the summary page of a CI job has it already
-    return True
-
-
-def _read(path: Path, stored: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The summary in the folder; if that is damaged, the one that is stored."""
-    try:
-        found = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError):
-        return stored
-    return found if isinstance(found, dict) and _is_whole(found, stored) else stored
-
-
-def _is_whole(found: Mapping[str, Any], stored: Mapping[str, Any]) -> bool:
-    """Has it every part that the stored one has?"""
-    parts = (key for key, value in stored.items() if isinstance(value, (dict, list)))
-    return stored.keys() <= found.keys() and all(type(found[part]) is type(stored[part]) for part in parts)
+    return print_verdict(found.exit_code, tell)

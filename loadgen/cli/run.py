@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loadgen.cli.common import (
+    available_cores,
     echo,
     noted_signals,
     print_lines,
@@ -29,6 +30,7 @@ from loadgen.cli.common import (
     raise_priority,
     terminal_width,
     user_and_host,
+    warn,
 )
 from loadgen.cli.options import (
     allow_options,
@@ -45,14 +47,13 @@ from loadgen.log import LINE_LIMIT, printable
 from loadgen.units import NS_PER_S
 
 if TYPE_CHECKING:
-    from loadgen.cli.run_screen import RunDisplay
-    from loadgen.report.experiment_progress import ExperimentStatus
+    from loadgen.cli.display import RunDisplay
+    from loadgen.report.experiment import ExperimentStatus
     from loadgen.scenario.model import Scenario
     from loadgen.scenario.read import LoadedScenario
     from orchestrator.job import JobRoles, RunJob
     from orchestrator.nightly.queue import HostPermissions
 
-SUMMARY = "summary.json"
 TICK_S = 0.1
 FORCED_STOP_S = 10.0  # after a second signal the run must be over within this time
 
@@ -132,7 +133,7 @@ def run(
         wait=wait,
         share=share_warehouse,
     )
-    with notify_when_done(scenario, _warn) as told, server_for(scenario, quiet=quiet):
+    with notify_when_done(scenario, warn) as told, server_for(scenario, quiet=quiet):
         judge = baseline_judge(baseline, control_access(place, "baseline"))
         told.summary = _run(make_job(), judge, quiet=quiet, output=output, again=confirm)
         if confirm and wants_second_run(told.summary):
@@ -160,11 +161,6 @@ def job_roles() -> JobRoles:
         user=user_and_host(),
         show=lambda line: echo(printable(line, LINE_LIMIT), err=True),
     )
-
-
-def _warn(line: str) -> None:
-    with contextlib.suppress(OSError):  # stderr may be on the disk that is full
-        echo(f"warning: {line}", err=True)
 
 
 Judge = Callable[[dict[str, Any]], dict[str, Any]]
@@ -202,7 +198,8 @@ def follow_run(
     experiment: ExperimentStatus | None = None,
 ) -> dict[str, Any]:
     """Do the job, show how it goes, obey signals, write the files, `tell` the summary; the verdict is the last word."""
-    from loadgen.cli.run_screen import RunDisplay
+    from loadgen.cli.display import RunDisplay
+    from orchestrator.run_folder import write_run_files, write_summary
 
     shown = RunDisplay(job.scenario, job.clock, quiet=quiet, experiment=experiment)
     with noted_signals() as received, closing(shown) as display:
@@ -218,15 +215,15 @@ def follow_run(
     summary = dict(finished.summary)
     written: dict[str, Any] | None = None
     with contextlib.suppress(LoadgenError), noted_signals():  # a failure is reported when it is written again, below
-        _write_summary(job, summary)  # before the baseline is read: it must not be lost
+        write_summary(job.output, summary)  # before the baseline is read: it must not be lost
         written = summary
     summary = judge(summary)
     with noted_signals():  # the verdict is known: it is printed, whatever signals arrive now
-        missing = _write_files(job, summary, written)
+        missing = write_run_files(job.output, summary, job.record, warn, written=written)
         tell(summary)
         if missing:  # after the result, where it is not overlooked
             how = f"`loadgen report {summary['run_id']} --out FILE` makes each of them, once there is room"
-            _warn(printable(f"not written in {job.output}: {', '.join(missing)}; {how}"))
+            warn(f"not written in {job.output}: {', '.join(missing)}; {how}")
         display.verdict(summary)
     return summary
 
@@ -269,20 +266,19 @@ def _read(file: Path, overrides: Sequence[str], allowed: HostPermissions | None)
 def _scenario(
     loaded: LoadedScenario, connection: str | None, labels: Sequence[str], allowed: HostPermissions | None = None
 ) -> Scenario:
-    from loadgen.cli.validate import _cores
     from loadgen.scenario.model import with_workers
     from orchestrator.nightly.queue import apply_permissions, with_control_plane_of_queue
 
     for warning in loaded.warnings:
-        echo(f"warning: {printable(str(warning))}", err=True)
+        warn(str(warning))
     scenario = loaded.scenario
     if connection is not None:
         scenario = dataclasses.replace(scenario, connection=connection)
     given = dict(_label(text) for text in labels)
     scenario = dataclasses.replace(scenario, labels={**scenario.labels, **given})
     if allowed is not None:
-        scenario = apply_permissions(with_control_plane_of_queue(scenario), allowed, _warn)
-    return with_workers(scenario, _cores())
+        scenario = apply_permissions(with_control_plane_of_queue(scenario), allowed, warn)
+    return with_workers(scenario, available_cores())
 
 
 def _label(text: str) -> tuple[str, str]:
@@ -303,7 +299,7 @@ def server_for(scenario: Scenario, *, quiet: bool) -> Iterator[None]:
         return
     if scenario.embedded.engine is EmbeddedEngine.NULL:
         raise UsageError("embedded.engine null keeps no tables, and so no run", remedy="Leave embedded.engine out.")
-    from loadgen.cli.run_screen import RunLines
+    from loadgen.cli.display import RunLines
     from loadgen.clock import SystemClock
     from loadgen.embedded.client import embedded_server, server_line
 
@@ -312,63 +308,30 @@ def server_for(scenario: Scenario, *, quiet: bool) -> Iterator[None]:
         yield
 
 
-def _write_summary(job: RunJob, summary: Mapping[str, Any]) -> None:
-    from loadgen.cli.report import write_file
-
-    assert job.output is not None
-    write_file(job.output / SUMMARY, json.dumps(summary, indent=2) + "\n")
-
-
-def _write_files(job: RunJob, summary: dict[str, Any], written: dict[str, Any] | None) -> list[str]:
-    """What a run leaves in its folder; `written`: the summary that is there. The verdict is known: a file that cannot
-    be written is a warning, and its name is returned."""
-    from loadgen.cli.report import report_writers
-
-    assert job.output is not None
-    writers: dict[str, Callable[[], None]] = {}
-    if summary != written:
-        name = SUMMARY if written is None else f"{SUMMARY} with the baseline"
-        writers[name] = partial(_write_summary, job, summary)
-    if job.record is not None:
-        writers |= report_writers(job.output, dataclasses.replace(job.record, summary=summary))
-    missing = []
-    for name, write in writers.items():
-        try:
-            write()
-        except LoadgenError as error:
-            missing.append(name)
-            _warn(f"{printable(str(error))}. {printable(error.remedy)}")
-        except Exception as error:  # a bug in a report
-            missing.append(name)
-            _warn(f"{name} was not written: {type(error).__name__}: {printable(str(error))}")
-    return missing
-
-
 def _print_plan(file: Path, loaded: LoadedScenario, connection: str | None, output: str) -> None:
     """What would be done; for workers in Kubernetes the manifest of their Job, with the plan as its comment."""
-    from loadgen.cli.validate import FileValidation, _as_json, _as_text, _cores
+    from loadgen.cli.validate import FileValidation, validation_json, validation_text
     from loadgen.rules.scenario_plan import plan
     from loadgen.scenario.settings import SpawnerKind
 
-    result = FileValidation(file=str(file), warnings=loaded.warnings, plan=plan(loaded, cores=_cores()))
-    shown = _as_json([result]) if output == "json" else _as_text([result])
+    result = FileValidation(file=str(file), warnings=loaded.warnings, plan=plan(loaded, cores=available_cores()))
+    shown = validation_json([result]) if output == "json" else validation_text([result])
     if loaded.scenario.spawner.kind is SpawnerKind.KUBERNETES:
         shown = _with_manifest(shown, loaded, connection, output)
     echo(shown)
 
 
 def _with_manifest(shown: str, loaded: LoadedScenario, connection: str | None, output: str) -> str:
-    from loadgen.cli.validate import _cores
     from loadgen.control.location import ControlPlaneLocation
     from loadgen.scenario.model import with_workers
     from orchestrator.spawn.containers import planned_manifest
     from orchestrator.spawn.kubernetes_job import manifest_text
     from orchestrator.spawn.spawner import told_to_workers
 
-    scenario = with_workers(loaded.scenario, _cores())
+    scenario = with_workers(loaded.scenario, available_cores())
     if connection is not None:
         scenario = dataclasses.replace(scenario, connection=connection)
-    manifest = planned_manifest(scenario, told_to_workers(scenario, ControlPlaneLocation.of_scenario(scenario)), _warn)
+    manifest = planned_manifest(scenario, told_to_workers(scenario, ControlPlaneLocation.of_scenario(scenario)), warn)
     if output == "json":
         return json.dumps({**json.loads(shown), "manifest": manifest}, indent=2)
     comment = "\n".join(f"# {line}".rstrip() for line in shown.splitlines())

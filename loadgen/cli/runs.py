@@ -14,6 +14,7 @@ import click
 from loadgen.cli.common import (
     duration_s,
     echo,
+    parse_status,
     print_lines,
     print_verdict,
     run_in_thread,
@@ -21,6 +22,8 @@ from loadgen.cli.common import (
     text_table,
     unreadable_as_json,
     user_and_host,
+    utc_stamp,
+    warn,
     warn_unreadable,
 )
 from loadgen.cli.options import (
@@ -34,26 +37,23 @@ from loadgen.cli.options import (
 )
 from loadgen.cli.run import follow_run, job_roles
 from loadgen.clock import SystemClock
-from loadgen.errors import Busy, LoadgenError, RunFailed, UsageError
+from loadgen.errors import Busy, LoadgenError, RunFailed
 from loadgen.log import printable
 from loadgen.units import counted
-from loadgen.values import dataclass
 
 if TYPE_CHECKING:
-    from loadgen.cli.status import RunDetails
     from loadgen.control.session import ControlSession, ParsedRows
-    from loadgen.control.tables.prune import OldRun, PruneCandidates
+    from loadgen.control.tables.prune import OldRun
     from loadgen.control.tables.run_status import Run, RunFigures
     from loadgen.control.tables.test_logs import LogRow
-    from loadgen.model.run import RunStatus
     from loadgen.report.run_text import TextLine
     from loadgen.snowflake.session import RetryPolicy
-    from orchestrator.nightly.attempt import AttemptFolder
-
-    Listed = tuple[Run, RunFigures | None]
     from orchestrator.experiment.warehouse_settings import RestoredWarehouse
     from orchestrator.leadership import SkippedRun
+    from orchestrator.nightly.queue import PruneResult
     from orchestrator.recover import RecoveredRun
+
+    Listed = tuple[Run, RunFigures | None]
 
 
 # --- `loadgen runs recover`: end runs whose orchestrator was lost, and lead those on whose workers still work --------
@@ -227,17 +227,6 @@ def take_over(run_id: str, place: Mapping[str, str | None], output_dir: Path) ->
 # --- `loadgen runs` --------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PruneResult:
-    """What was found, and what was done about it."""
-
-    found: PruneCandidates
-    folders: tuple[AttemptFolder, ...]
-    stuck: tuple[AttemptFolder, ...]  # could not be deleted
-    deleted: dict[str, int]  # rows by table; empty: nothing was
-    dry_run: bool
-
-
 @click.command("prune", epilog="\b\nExample:\n  loadgen runs prune --older-than 90d --dry-run")
 @click.option(
     "--older-than", "age", metavar="TIME", required=True, help="Minimum time since the end of a run: 90d, 12h."
@@ -257,46 +246,17 @@ def prune(age: str, output_dir: Path, dry_run: bool, output: str, **place: str |
     Deleted runs are missing in trends and comparisons, and their idempotency keys are free again. The command may be
     repeated.
     """
+    from orchestrator.nightly.queue import prune_old_runs
+
     age_s = duration_s(age, "--older-than")
 
     def work(session: ControlSession, patience: RetryPolicy) -> PruneResult:
-        from loadgen.control.tables.prune import delete, look
-        from orchestrator.nightly.attempt import remove
-
-        found = look(session, patience, age_s)
-        folders = _unneeded(session, patience, output_dir, age_s)
-        stuck: tuple[AttemptFolder, ...] = ()
-        deleted: dict[str, int] = {}
-        if not dry_run:
-            stuck = tuple(folder for folder in folders if not remove(folder))
-            folders = tuple(folder for folder in folders if folder not in stuck)
-            deleted = delete(session, patience, found)
-        return PruneResult(found=found, folders=folders, stuck=stuck, deleted=deleted, dry_run=dry_run)
+        return prune_old_runs(session, patience, age_s, output_dir, clock=SystemClock(), dry_run=dry_run)
 
     pruned = with_control_session(work, name="prune", **place)
     for folder in pruned.stuck:
-        echo(f"warning: could not delete {printable(str(folder.path), 200)}: may you write to it?", err=True)
+        warn(f"could not delete {folder.path}: may you write to it?")
     echo(json.dumps(_as_json(pruned), indent=2) if output == "json" else _as_text(pruned))
-
-
-def _unneeded(
-    session: ControlSession, patience: RetryPolicy, output_dir: Path, age_s: float
-) -> tuple[AttemptFolder, ...]:
-    """Folders of attempts at what is not in the queue any more."""
-    from loadgen.clock import SystemClock
-    from loadgen.control.session import RowUnreadable
-    from loadgen.control.tables import run_queue
-    from orchestrator.nightly.attempt import old_folders
-
-    def has_ended(queue_id: str) -> bool:
-        try:
-            row = patience.call(lambda: run_queue.read(session, queue_id))
-        except RowUnreadable:
-            return False
-        return row is None or row.status.is_terminal
-
-    before_s = SystemClock().utc_now().timestamp() - age_s
-    return tuple(folder for folder in old_folders(output_dir, before_s) if has_ended(folder.queue_id))
 
 
 def _as_text(pruned: PruneResult) -> str:
@@ -372,7 +332,9 @@ def list_runs(
 
     Figures are those of the result; of a run that goes on, its throughput now. Times are UTC.
     """
-    wanted_status = None if status is None else _status(status)
+    from loadgen.model.run import RunStatus
+
+    wanted_status = None if status is None else parse_status(status, RunStatus)
     within_s = None if within is None else duration_s(within, "--within")
 
     def look(session: ControlSession, patience: RetryPolicy) -> tuple[ParsedRows[Listed], datetime]:
@@ -385,7 +347,7 @@ def list_runs(
 
     found, now = with_control_session(look, name="runs", **place)
     if output == "json":
-        from loadgen.cli.status import run_as_json
+        from loadgen.results.run_details import run_as_json
 
         told = {"runs": [run_as_json(*one, now) for one in found], "unreadable": unreadable_as_json(found)}
         echo(json.dumps(told, indent=2))
@@ -407,21 +369,7 @@ def show(run: str, output: str, **place: str | None) -> None:
     RUN is the id of a run, a beginning that no other run has, latest, or latest~1 for the one before.
     """
 
-    def look(session: ControlSession, patience: RetryPolicy) -> RunDetails:
-        from loadgen.cli.status import look
-
-        return look(session, patience, run)
-
-    seen = with_control_session(look, name="runs", **place)
-    warn_unreadable(seen.workers)
-    if seen.summary_problem:
-        echo(f"warning: {printable(seen.summary_problem, 500)}", err=True)
-    from loadgen.cli.status import as_json, as_lines
-
-    if output == "json":
-        echo(json.dumps({**as_json(seen), "summary": seen.summary}, indent=2))
-    else:
-        print_lines(as_lines(seen, terminal_width(), result=True))
+    _show(run, place, output, result=True)
 
 
 @runs.command("logs", epilog="\b\nExample:\n  loadgen runs logs latest -c prod -n 20")
@@ -450,14 +398,34 @@ def logs(run: str, limit: int, output: str, **place: str | None) -> None:
     echo("\n".join(map(_line, lines)) if lines else f"run {printable(run_id)} has logged nothing yet")
 
 
-def _status(text: str) -> RunStatus:
-    from loadgen.model.run import RunStatus
+@click.command(epilog="\b\nExample:\n  loadgen status -c prod\n  loadgen status 20261115-0200-orders --format json")
+@click.argument("run", metavar="[RUN]", default="latest")
+@control_options
+@format_option
+def status(run: str, output: str, **place: str | None) -> None:
+    """Show what RUN is doing: its state, who leads it, what its workers say. Without RUN: the latest.
 
-    try:
-        return RunStatus(text.upper())
-    except ValueError:
-        known = ", ".join(status.value for status in RunStatus)
-        raise UsageError(f"there is no status {printable(text, 40)!r}", remedy=f"Choose one of {known}.") from None
+    RUN is the id of a run, a beginning that no other run has, latest, or latest~1 for the one before. Exit code 0
+    whatever the state is, 2 when there is no such run, 3 when the control plane cannot be reached.
+    """
+    _show(run, place, output, result=False)
+
+
+def _show(run: str, place: dict[str, str | None], output: str, *, result: bool) -> None:
+    """`result`: with the summary of a run that has ended."""
+    from loadgen.results.run_details import read_run_details, run_details_as_json, run_details_lines
+
+    seen = with_control_session(
+        lambda session, patience: read_run_details(session, patience, run), name="runs" if result else "status", **place
+    )
+    warn_unreadable(seen.workers)
+    if seen.summary_problem:
+        warn(seen.summary_problem)
+    if output == "json":
+        summary = {"summary": seen.summary} if result else {}
+        echo(json.dumps({**run_details_as_json(seen), **summary}, indent=2))
+    else:
+        print_lines(run_details_lines(seen, terminal_width(), result=result))
 
 
 # --- as text and JSON ------------------------------------------------------------------------------------------------
@@ -465,8 +433,8 @@ def _status(text: str) -> RunStatus:
 
 def _table(found: Sequence[Listed], now: datetime, width: int | None) -> list[TextLine]:
     """As many columns as the terminal has room for; through a pipe, all of them."""
-    from loadgen.cli.status import outcome
     from loadgen.report.run_text import VERDICT_COLOURS, TextLine, columns
+    from loadgen.results.run_details import outcome
 
     rows = [_cells(run, figures, now) for run, figures in found]
     for left_out, gap in ((), 2), (("SCENARIO",), 2), (_SPARE, 2), (_SPARE, 1):
@@ -483,7 +451,7 @@ def _table(found: Sequence[Listed], now: datetime, width: int | None) -> list[Te
 
 
 def _cells(run: Run, figures: RunFigures | None, now: datetime) -> dict[str, str]:
-    from loadgen.cli.status import lasted, outcome
+    from loadgen.results.run_details import lasted, outcome
 
     operations, errors = (run.total_ops, run.error_count) if figures is None else (figures.operations, figures.errors)
     qps = run.current_qps if figures is None else figures.qps
@@ -514,7 +482,7 @@ def _line(line: LogRow) -> str:
 
 def _line_as_json(line: LogRow) -> dict[str, Any]:
     return {
-        "timestamp": f"{line.timestamp.isoformat(timespec='milliseconds')}Z",
+        "timestamp": utc_stamp(line.timestamp),
         "worker_id": line.worker_id,
         "level": line.level,
         "message": line.message,

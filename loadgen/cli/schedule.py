@@ -1,18 +1,29 @@
-"""`loadgen schedule`: scenarios that are queued by themselves, by cron expressions."""
+"""`loadgen schedule`: scenarios that are queued at the times of cron expressions."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
 
 import click
 
-from loadgen.cli.common import duration_s, echo, parse_labels, unreadable_as_json, warn_unreadable
+from loadgen.cli.common import (
+    duration_s,
+    echo,
+    parse_labels,
+    text_table,
+    unreadable_as_json,
+    utc_stamp,
+    utc_text,
+    warn,
+    warn_unreadable,
+)
 from loadgen.cli.options import (
     allow_options,
     baseline_check_of,
@@ -30,21 +41,31 @@ from loadgen.cli.options import (
     resolve_target,
     with_control_session,
 )
-from loadgen.cli.schedule_view import print_units
 from loadgen.clock import SystemClock
-from loadgen.errors import UsageError
+from loadgen.errors import ConfigurationError, UsageError
 from loadgen.log import printable
+from loadgen.model.nightly import parse_cron
+from loadgen.units import counted
+from orchestrator.nightly.queue import HostPermissions, default_connection
+from orchestrator.nightly.scheduler import (
+    NextLookFile,
+    crontab,
+    next_fires,
+    place_key,
+    skipped_tick_document,
+    systemd_units,
+    tick_command,
+    tick_document,
+)
 
 if TYPE_CHECKING:
-    from loadgen.cli.options import CommandTarget
     from loadgen.control.location import ControlPlaneLocation
     from loadgen.control.session import ControlSession, ParsedRows
-    from loadgen.control.tables.run_queue import QueueRequest
     from loadgen.control.tables.schedules import FireRow, NewSchedule, ScheduleRow
-    from loadgen.model.nightly import Overlap
+    from loadgen.model.nightly import BaselineCheck, Overlap
     from loadgen.snowflake.session import RetryPolicy
     from orchestrator.nightly.queue import UnclaimedRun
-    from orchestrator.nightly.scheduler import NextLookFile, SchedulerPass
+    from orchestrator.nightly.scheduler import SchedulerPass
 
 SHOWN_FIRES = 10
 NEXT_MAX = 1_000
@@ -125,9 +146,9 @@ def add(
     When clocks are set forward, fires of the skipped hour follow right after it; when they are set back, nothing fires
     twice. Expressions whose minute or hour begins with * follow real time.
     """
-    from loadgen.cli.schedule_view import schedule_as_json, upcoming_text
     from loadgen.control.tables.schedules import NewSchedule
-    from loadgen.model.nightly import Overlap, parse_cron
+    from loadgen.model.nightly import Overlap
+    from orchestrator.nightly.queue import pack_scenario
 
     _check_name(name)
     _check_catchup(max_catchup, Overlap(overlap))
@@ -135,6 +156,7 @@ def add(
     words = parse_labels(requires, "--requires")
     aim = resolve_target(file, connection, **parts)
     print_scenario_warnings(aim.loaded)
+    assert aim.loaded is not None
     new = NewSchedule(
         name=name,
         cron=expression,
@@ -142,7 +164,7 @@ def add(
         max_catchup=max_catchup,
         overlap=Overlap(overlap),
         wanted=replace(
-            _wanted(file, connection, aim),
+            pack_scenario(file, connection, aim.loaded),
             requires=words,
             priority=priority,
             judging=baseline_check_of(baseline, confirm, aim.place),
@@ -160,9 +182,7 @@ def add(
 @format_option
 def list_schedules(output: str, **place: str | None) -> None:
     """List all schedules, with when each comes due next."""
-    from loadgen.cli.schedule_view import schedule_as_json, table
-
-    rows, now = _all(place)
+    rows, now = _read(None, place)
     if output == "json":
         told = {"schedules": [schedule_as_json(row, now) for row in rows], "unreadable": unreadable_as_json(rows)}
         echo(json.dumps(told, indent=2))
@@ -177,7 +197,6 @@ def list_schedules(output: str, **place: str | None) -> None:
 @format_option
 def show(name: str, output: str, **place: str | None) -> None:
     """Show a schedule, and the outcome of its last fires."""
-    from loadgen.cli.schedule_view import as_json, as_text
     from loadgen.control.tables import schedules
     from loadgen.model.nightly import BaselineCheck
 
@@ -201,9 +220,7 @@ def show(name: str, output: str, **place: str | None) -> None:
 @format_option
 def show_next(name: str | None, number: int, output: str, **place: str | None) -> None:
     """Show when a schedule, or each of them, comes due next."""
-    from loadgen.cli.schedule_view import next_as_json, next_as_text
-
-    rows, now = _all(place) if name is None else _one(name, place)
+    rows, now = _read(name, place)
     if output == "json":
         echo(json.dumps({"schedules": [next_as_json(row, now, number) for row in rows]}, indent=2))
         return
@@ -280,45 +297,39 @@ def tick(quiet: bool, idle_poll: str, output: str, **given: Any) -> None:
     A schedule that cannot be fired says why, here and in `loadgen schedule list`, and stops no other. Queued runs that
     no runner takes within two minutes are named once, and their scenarios' `notify:` is told, as --allow-… lets it.
     """
-    from loadgen.cli.schedule_view import not_looked_as_json, not_looked_as_text, ticked_as_json, ticked_as_text
-
     idle_poll_s, began = duration_s(idle_poll, "--idle-poll"), SystemClock().utc_now()
     memory = _next_look(resolve_target(None, **location_arguments(given)).place)
     if memory is not None and (until := memory.pending(began, idle_poll_s)) is not None:
         if output == "json":
-            echo(json.dumps(not_looked_as_json(until), indent=2))
+            echo(json.dumps(skipped_tick_document(until), indent=2))
         elif not quiet:
             echo(not_looked_as_text(until))
         return
 
     def look(session: ControlSession, patience: RetryPolicy) -> tuple[SchedulerPass, tuple[UnclaimedRun, ...]]:
-        from orchestrator.nightly.queue import HostPermissions, default_connection, notify_unclaimed_runs
+        from orchestrator.nightly.queue import notify_unclaimed_runs
         from orchestrator.nightly.scheduler import fire_due_schedules as tick_once
 
         done = tick_once(session, patience)
         allowed = HostPermissions.of_options(given, session.place.connection or default_connection())
-        return done, notify_unclaimed_runs(session, patience, allowed, _warn)
+        return done, notify_unclaimed_runs(session, patience, allowed, warn)
 
     done, stuck = with_control_session(look, name="schedule", **location_arguments(given))
     if memory is not None:
         memory.note(began, done, idle_poll_s)
     for one in stuck:
-        _warn(f"{one.queue_id} waits: {one.reason}")
+        warn(f"{one.queue_id} waits: {one.reason}")
     for complaint in done.complaints:
         if complaint.is_new or not quiet:
-            echo(
-                f"warning: schedule {printable(complaint.schedule, 100)}: {printable(complaint.reason, 500)}", err=True
-            )
+            warn(f"schedule {complaint.schedule}: {complaint.reason}")
     if output == "json":
-        echo(json.dumps(ticked_as_json(done), indent=2))
+        echo(json.dumps(tick_document(done), indent=2))
     elif not quiet:
         echo(ticked_as_text(done))
 
 
 def _next_look(place: ControlPlaneLocation) -> NextLookFile | None:
     """None: looks cost nothing on an embedded control plane."""
-    from orchestrator.nightly.scheduler import NextLookFile, place_key
-
     return None if leads_to_embedded(place.connection) else NextLookFile(place_key(place))
 
 
@@ -329,11 +340,51 @@ def _let_next_tick_look(place: ControlPlaneLocation) -> None:
         memory.forget()
 
 
-schedule.add_command(print_units)
+@schedule.command(
+    "print",
+    epilog="\b\nExample:\n  loadgen schedule print --cron -c prod\n"
+    "  loadgen schedule print --systemd -c prod --out ~/.config/systemd/user",
+)
+@click.option("--cron", "kind", flag_value="cron", help="Lines for a crontab.")
+@click.option("--systemd", "kind", flag_value="systemd", help="A service and a timer.")
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Write the units there.")
+@idle_poll_option("For the ticks: how often to look at the tables while nothing is due.")
+@control_options
+def print_units(kind: str | None, out: Path | None, idle_poll: str, **place: str | None) -> None:
+    """Print crontab lines or systemd units that check the schedules every minute.
+
+    One tick at a time, ended when it hangs, silent unless something is wrong. Connects to nothing. -c and the other
+    options become part of the command.
+    """
+    if kind is None:
+        raise UsageError("what shall be printed?", remedy="Add --cron or --systemd.")
+    idle_poll_s = duration_s(idle_poll, "--idle-poll")
+    options = [f"--{name}={value}" for name, value in location_arguments(place).items() if value is not None]
+    if any(ord(character) < ord(" ") for option in options for character in option):
+        raise UsageError("a name has a line break or another control character in it", remedy="Write it without.")
+    words = tick_command(options, idle_poll_s)
+    if kind == "cron":
+        if out is not None:
+            raise UsageError("--out is for units of systemd", remedy="`crontab -e` takes the lines for cron.")
+        echo(crontab(words, idle_poll_s), nl=False)
+        return
+    units = systemd_units(words, idle_poll_s)
+    if out is None:
+        echo("\n".join(units.values()), nl=False)
+        return
+    for name, text in units.items():
+        _write(out / name, text)
+        echo(f"wrote {printable(str(out / name))}")
 
 
-def _warn(line: str) -> None:
-    echo(f"warning: {printable(line, 500)}", err=True)
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise ConfigurationError(
+            f"{printable(str(path))} cannot be written: {error.strerror}", remedy="Choose another directory with --out."
+        ) from error
 
 
 def _check_name(name: str) -> None:
@@ -350,14 +401,6 @@ def _check_catchup(max_catchup: int, overlap: Overlap) -> None:
             f"--max-catchup {max_catchup} queues several runs at once, and --overlap skip lets one through",
             remedy="Add --overlap queue, or leave --max-catchup at 1.",
         )
-
-
-def _wanted(file: Path, connection: str | None, aim: CommandTarget) -> QueueRequest:
-    """What each fire queues."""
-    from orchestrator.nightly.queue import pack_scenario
-
-    assert aim.loaded is not None
-    return pack_scenario(file, connection, aim.loaded)
 
 
 def _added(place: ControlPlaneLocation, new: NewSchedule) -> ScheduleRow:
@@ -382,30 +425,174 @@ def _now(session: ControlSession, patience: RetryPolicy) -> datetime:
     return as_utc(patience.call(lambda: run_status.server_time(session)))
 
 
-def _all(place: dict[str, str | None]) -> tuple[ParsedRows[ScheduleRow], datetime]:
-    from loadgen.control.tables import schedules
-
-    def look(session: ControlSession, patience: RetryPolicy) -> tuple[ParsedRows[ScheduleRow], datetime]:
-        return patience.call(lambda: schedules.by_name(session)), _now(session, patience)
-
-    return with_control_session(look, name="schedule", **place)
-
-
-def _one(name: str, place: dict[str, str | None]) -> tuple[ParsedRows[ScheduleRow], datetime]:
+def _read(name: str | None, place: dict[str, str | None]) -> tuple[ParsedRows[ScheduleRow], datetime]:
+    """The schedule of that name, or all; and the server's time."""
     from loadgen.control.session import ParsedRows
     from loadgen.control.tables import schedules
 
-    def look(session: ControlSession, patience: RetryPolicy) -> tuple[ParsedRows[ScheduleRow], datetime]:
-        return ParsedRows([schedules.find(session, patience, name)]), _now(session, patience)
+    def read(session: ControlSession, patience: RetryPolicy) -> tuple[ParsedRows[ScheduleRow], datetime]:
+        if name is None:
+            rows = patience.call(lambda: schedules.by_name(session))
+        else:
+            rows = ParsedRows([schedules.find(session, patience, name)])
+        return rows, _now(session, patience)
 
-    return with_control_session(look, name="schedule", **place)
+    return with_control_session(read, name="schedule", **place)
 
 
 def _print_changed(row: ScheduleRow, what: str, now: datetime, output: str) -> None:
-    from loadgen.cli.schedule_view import schedule_as_json, upcoming_text
-
     if output == "json":
         echo(json.dumps(schedule_as_json(row, now), indent=2))
         return
     upcoming = f"; {upcoming_text(row, now)}" if row.enabled else ""
     echo(f"schedule {printable(row.name, 100)} {what}{upcoming}")
+
+
+# --- schedules, their fires and what a tick did, as text and as JSON -------------------------------------------------
+
+
+def upcoming_text(row: ScheduleRow, now: datetime) -> str:
+    """When it comes next, in a few words."""
+    fires, why = next_fires(row, now, 1)
+    return f"next {_both(fires[0], row.timezone)}" if fires else f"it will not fire: {printable(why or '', 300)}"
+
+
+def table(rows: Sequence[ScheduleRow], now: datetime) -> str:
+    head = ("NAME", "CRON", "ZONE", "SCENARIO", "NEXT (UTC)", "STATE")
+    cells = [
+        (
+            printable(row.name, 100),
+            printable(row.cron, 40),
+            printable(row.timezone, 40),
+            printable(row.scenario_name, 40),
+            utc_text(fires[0]) if (fires := next_fires(row, now, 1)[0]) else "-",
+            _state(row, now),
+        )
+        for row in rows
+    ]
+    return text_table(head, cells)
+
+
+def as_text(row: ScheduleRow, judging: BaselineCheck, fires: Sequence[FireRow], now: datetime) -> str:
+    facts = {
+        "cron": f"{printable(row.cron, 200)}  ({printable(row.timezone, 100)})",
+        "state": _state(row, now),
+        "next": upcoming_text(row, now).removeprefix("next ") if row.enabled else None,
+        "scenario": printable(row.scenario_name, 100),
+        "connection": None if row.connection is None else printable(row.connection, 100),
+        "target": printable(row.target, 200) or None,
+        "requires": printable(" ".join(_words(row.requires)), 500) or None,
+        "judged by": printable(" ".join(judging.words), 200) or None,
+        "priority": str(row.priority),
+        "overlap": printable(row.overlap, 10),
+        "max catchup": str(row.max_catchup),
+        "settled": f"{utc_text(row.last_fire_at)} UTC",
+        "created": f"{utc_text(row.created_at)} UTC",
+    }
+    lines = [
+        f"schedule {printable(row.name, 100)}",
+        *(f"  {name:<11}  {printable(value)}" for name, value in facts.items() if value),
+    ]
+    return "\n".join([*lines, "", _fires(fires) if fires else "it has not come due yet"])
+
+
+def schedule_as_json(row: ScheduleRow, now: datetime) -> dict[str, Any]:
+    fires, why = next_fires(row, now, 1)
+    return {
+        "schedule_id": row.schedule_id,
+        "name": row.name,
+        "cron": row.cron,
+        "timezone": row.timezone,
+        "scenario": row.scenario_name,
+        "connection": row.connection,
+        "target": row.target,
+        "requires": _words(row.requires),
+        "priority": row.priority,
+        "enabled": row.enabled,
+        "max_catchup": row.max_catchup,
+        "overlap": row.overlap,
+        "next_fire_at": utc_stamp(fires[0], "seconds") if fires else None,
+        "reason": row.reason or (why if row.enabled else None),
+        "settled_at": utc_stamp(row.last_fire_at, "seconds"),
+        "created_at": utc_stamp(row.created_at, "seconds"),
+    }
+
+
+def as_json(row: ScheduleRow, judging: BaselineCheck, fires: Sequence[FireRow], now: datetime) -> dict[str, Any]:
+    history = [
+        {
+            "fire_at": utc_stamp(fire.at, "seconds"),
+            "outcome": fire.outcome.value,
+            "queue_id": fire.queue_id,
+            "queue_status": None if fire.queue_status is None else fire.queue_status.value,
+            "run_id": fire.run_id,
+            "exit_code": fire.exit_code,
+        }
+        for fire in fires
+    ]
+    return {**schedule_as_json(row, now), **asdict(judging), "fires": history}
+
+
+def next_as_text(row: ScheduleRow, now: datetime, number: int) -> str:
+    fires, why = next_fires(row, now, number)
+    lines = [f"  {_both(fire, row.timezone)}" for fire in fires] or [f"  none: {printable(why or '', 300)}"]
+    return "\n".join([f"{printable(row.name, 100)}  {printable(row.cron, 200)}", *lines])
+
+
+def next_as_json(row: ScheduleRow, now: datetime, number: int) -> dict[str, Any]:
+    fires, why = next_fires(row, now, number)
+    return {"name": row.name, "next": [utc_stamp(fire, "seconds") for fire in fires], "reason": why}
+
+
+def ticked_as_text(done: SchedulerPass) -> str:
+    lines = [
+        f"{utc_text(fired.at)} UTC  {fired.outcome:<7}  {printable(fired.schedule, 100)}"
+        + (f"  {fired.queue_id}" if fired.queue_id else "")
+        for fired in done.fired
+    ]
+    more = ["more is due than one tick may do: tick again"] if done.more else []
+    return "\n".join([*lines, *more]) or f"nothing is due ({counted(done.schedules, 'schedule')})"
+
+
+def not_looked_as_text(until: datetime) -> str:
+    """Of a tick before the next look."""
+    return f"nothing is due before {utc_text(until)} UTC; --idle-poll 0s looks now"
+
+
+def _fires(fires: Sequence[FireRow]) -> str:
+    head = ("CAME DUE (UTC)", "OUTCOME", "QUEUED AS", "STATUS", "EXIT", "RUN")
+    rows = [
+        (
+            utc_text(fire.at),
+            fire.outcome.value,
+            fire.queue_id or "-",
+            "-" if fire.queue_status is None else fire.queue_status.value,
+            "-" if fire.exit_code is None else str(fire.exit_code),
+            fire.run_id or "-",
+        )
+        for fire in fires
+    ]
+    return text_table(head, rows, right=(4,))
+
+
+def _state(row: ScheduleRow, now: datetime) -> str:
+    if not row.enabled:
+        return "disabled"
+    reason = row.reason or next_fires(row, now, 1)[1]
+    return f"cannot be fired: {printable(reason, 200)}" if reason else "enabled"
+
+
+def _words(requires: str) -> list[str]:
+    """Of a row that any user of the table may have written."""
+    try:
+        found = json.loads(requires)
+    except (ValueError, RecursionError):
+        return [requires]
+    return [str(word) for word in found] if isinstance(found, list) else [requires]
+
+
+def _both(fire: datetime, timezone: str) -> str:
+    """On the wall there, and in UTC."""
+    local = fire.astimezone(ZoneInfo(timezone))
+    utc = "" if timezone == "UTC" else f"  ({utc_text(fire)} UTC)"
+    return f"{local:%a %Y-%m-%d %H:%M:%S} {printable(timezone, 100)}{utc}"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from loadgen.cli.common import echo, run_in_thread
+from loadgen.cli.common import echo, run_in_thread, warn
 from loadgen.cli.options import (
     CommandTarget,
     embedded_server_if_needed,
@@ -221,7 +221,7 @@ def _target_of(scenario: Scenario, connection: str | None) -> GrantTarget:
     try:
         profile = find_profile(connection)
     except ConfigurationError as error:
-        echo(f"warning: {error}", err=True)
+        warn(str(error))
         return GrantTarget(warehouse=wanted.warehouse, database=wanted.database, schema=wanted.schema)
     return GrantTarget(
         warehouse=wanted.warehouse or profile.text("warehouse"),

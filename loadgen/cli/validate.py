@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import get_completion_class
 
-from loadgen.cli.common import echo
+from loadgen.cli.common import available_cores, echo
 from loadgen.cli.options import override_option
 from loadgen.errors import ConfigurationError, UsageError
 from loadgen.log import printable
@@ -58,7 +58,11 @@ def validate(files: Sequence[Path], with_plan: bool, overrides: Sequence[str], o
     file with `arms` is an experiment. Ends with exit code 2 when a file has a problem.
     """
     results = [_validated(path, overrides, with_plan) for path in files]
-    show: Callable[[list[FileValidation]], str] = {"text": _as_text, "json": _as_json, "github": _as_github}[output]
+    show: Callable[[list[FileValidation]], str] = {
+        "text": validation_text,
+        "json": validation_json,
+        "github": validation_annotations,
+    }[output]
     shown = show(results)
     if shown:
         echo(shown)
@@ -91,7 +95,7 @@ def _require_capture(loaded: LoadedScenario, folder: Path) -> None:
     from loadgen.workload.replay import CaptureUnusable
 
     try:
-        check_capture(loaded.scenario, folder, _cores())
+        check_capture(loaded.scenario, folder, available_cores())
     except CaptureUnusable as error:
         document = loaded.document
         document.problem(("load", "capture"), str(error), error.remedy, at_key=True)
@@ -116,16 +120,10 @@ def _validated_experiment(path: Path, text: str, overrides: Sequence[str], with_
 def _plan(loaded: LoadedScenario) -> ScenarioPlan:
     from loadgen.rules.scenario_plan import plan
 
-    return plan(loaded, cores=_cores())
+    return plan(loaded, cores=available_cores())
 
 
-def _cores() -> int:
-    """Those this process may use, where the system says so."""
-    allowed = getattr(os, "sched_getaffinity", None)
-    return len(allowed(0)) if allowed is not None else os.cpu_count() or 1
-
-
-def _as_text(results: list[FileValidation]) -> str:
+def validation_text(results: list[FileValidation]) -> str:
     from loadgen.scenario.document import SHOWN_MAX
 
     lines: list[str] = []
@@ -155,7 +153,7 @@ def _plan_data(made: ScenarioPlan | ExperimentPlan) -> dict[str, Any]:
     return experiment_plan_data(made) if isinstance(made, ExperimentPlan) else plan_data(made)
 
 
-def _as_json(results: list[FileValidation]) -> str:
+def validation_json(results: list[FileValidation]) -> str:
     files: list[dict[str, Any]] = []
     for result in results:
         entry: dict[str, Any] = {
@@ -183,7 +181,7 @@ def _problem_data(problem: Problem) -> dict[str, Any]:
     }
 
 
-def _as_github(results: list[FileValidation]) -> str:
+def validation_annotations(results: list[FileValidation]) -> str:
     lines = []
     for result in results:
         for level, found in (("error", result.problems), ("warning", result.warnings)):

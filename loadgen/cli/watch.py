@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from loadgen.cli.common import echo, noted_signals, print_lines, terminal_width, user_and_host
+from loadgen.cli.common import echo, noted_signals, print_lines, terminal_width, user_and_host, warn
 from loadgen.cli.options import (
     control_options,
     embedded_server_if_needed,
@@ -62,17 +62,13 @@ def watch(
     aim = resolve_target(None, **place)
     with embedded_server_if_needed(aim.place.connection), noted_signals() as received:
         history = DisplayHistory(kept_s=KEPT_S, coarsen=coarsen_second)
-        job = WatchJob(place=aim.place, name=run, clock=SystemClock(), history=history, warn=_warn)
+        job = WatchJob(place=aim.place, name=run, clock=SystemClock(), history=history, warn=warn)
         job.start()
         try:
             _show(job, received, quiet=quiet)
         finally:
             job.stop.set()
         return _end(job, received, output)
-
-
-def _warn(line: str) -> None:
-    echo(f"warning: {printable(line)}", err=True)
 
 
 def _end(job: WatchJob, received: list[int], output: str) -> int:
@@ -82,7 +78,7 @@ def _end(job: WatchJob, received: list[int], output: str) -> int:
     else:
         last = None if job.sight is None else job.sight.tick.run
     if output == "json":
-        from loadgen.cli.status import run_as_json, run_figures
+        from loadgen.results.run_details import run_as_json, run_figures
 
         figures = None if job.summary is None else run_figures(job.summary)
         now = job.clock.utc_now().replace(tzinfo=None)
@@ -106,7 +102,7 @@ def _verdict(job: WatchJob, run: Run) -> list[TextLine]:
 
 def _show(job: WatchJob, received: list[int], *, quiet: bool) -> None:
     """Until the run has ended, or the user has seen enough."""
-    from loadgen.cli.run_screen import LiveDisplay
+    from loadgen.cli.display import LiveDisplay
 
     if not _wait_for_first(job, received):
         return
@@ -140,7 +136,7 @@ class _Views:
 
     def next(self, heard: list[str]) -> ScreenState:
         """The newest view, with what was printed meanwhile in its log."""
-        from loadgen.cli.run_screen import display_snapshot
+        from loadgen.cli.display import display_snapshot
 
         for line in heard:
             self._viewer.say(self._job.clock.utc_now(), line)

@@ -1,21 +1,18 @@
-"""From results to what people and scripts read. Pure: nothing is connected, no file is opened. Decisions are in rules.
+"""From results to what people and scripts read. Pure: no connection, no files. Decisions are in loadgen/rules.
 
-records            everything a report is made of; the seconds of a run, all workers together
-summary            summary.json, the contract for scripts
-formatting         how numbers are written; foreign text made safe for HTML, XML, Markdown and CSV
-page               the frame, the style and the parts of HTML pages
-svg                charts
-run_page           report.html; the other tables of report.html
-run_charts         charts over time; histogram, percentile curve, ranges
-run_statements     statements, stages, find-max steps, user sessions
-run_replay         a replay beside its recording
-run_text           the result as text for a terminal
-run_exports        junit.xml and intervals.csv; report.md
-compare            a comparison as text and JSON
-compare_page       a comparison as HTML
-experiment         experiment.json, and an experiment as text; an experiment as Markdown and JUnit
-experiment_progress  how far an experiment is, for the live view and for lines
-experiment_page    an experiment as HTML, with its charts
-trend              a trend as text and JSON
-trend_page         a trend as HTML
+records          everything a report is made of; the seconds of a run, all workers together
+summary          summary.json, the contract for scripts
+formatting       how numbers are written; foreign text made safe for HTML, XML, Markdown and CSV
+page             the frame, the style and the parts of HTML pages
+svg              charts
+run_page         report.html of a run
+run_charts       its charts over time; histogram, percentile curve, ranges
+run_statements   its statements, stages, find-max steps and user sessions
+run_replay       a replay compared with its recording
+run_text         the result of a run as text for a terminal
+exports          junit.xml and report.md of runs and experiments, intervals.csv; the list of all files
+compare          a comparison as text, JSON and HTML
+trend            a trend as text, JSON and HTML
+experiment       experiment.json; an experiment as text; its progress while it runs
+experiment_page  an experiment as HTML, with its charts
 """

@@ -1,17 +1,25 @@
-"""A comparison for people: verdict first, then what differs, then the numbers. Pure."""
+"""A comparison of two runs as text, as JSON and as one HTML file: verdict, differences, numbers. Pure."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from loadgen.log import printable
+from loadgen.metrics.histogram import IntArray, is_supported
 from loadgen.report import formatting
-from loadgen.rules.bootstrap import CONFIDENCE, ConfidenceInterval
+from loadgen.report.formatting import html
+from loadgen.report.page import note, plain_figure, section, short, stroke, table, verdict_page, whole
+from loadgen.report.records import REACH_PARTS, stretches
+from loadgen.report.svg import Axis, Chart, ChartBand, ChartDot, ChartLine, Point, linear_axis, log_axis, time_axis
+from loadgen.rules.bootstrap import CONFIDENCE, ConfidenceInterval, log_quantile
 from loadgen.rules.comparability import Measure, SettingDifference
-from loadgen.rules.comparison import Comparison, MeasuredRun, MetricChange
+from loadgen.rules.comparison import ChangeVerdict, Comparison, MeasuredRun, MetricChange
+from loadgen.units import NS_PER_MS
 
 SHOWN_MAX = 10  # differences
 VALUE_MAX = 40  # characters of one; a longer one only "changed"
@@ -263,3 +271,241 @@ def _change_data(change: MetricChange) -> dict[str, Any]:
         "certain": change.certain,
         "why": change.why,
     }
+
+
+# --- HTML: no script, nothing from the network -----------------------------------------------------------------------
+
+COLOURS = ("s1", "s2")
+LETTERS = ("A", "B")
+
+_POINTS_MAX = 600  # of a line; more cannot be seen
+_LINE_MIN = 2  # points: fewer are no line
+_CURVE = tuple(sorted({*range(10, 990, 20), *range(900, 1_000, 5), 999}))  # thousandths
+_TICKS = {500: "50", 900: "90", 950: "95", 990: "99", 999: "99.9"}
+_REACH = 3.0  # how many limits the picture of changes shows
+_IN_LIMITS = ("≤ -3", "-2", "-1", "0", "+1", "+2", "≥ +3")  # what is further out is drawn at the end
+_ROW_HEIGHT = 24
+_SHORT = {Measure.ERROR_RATE: "errors", Measure.MAX_CONCURRENCY: "maximum"}  # beside an axis there is little room
+
+
+def charts(comparison: Comparison) -> Iterator[Chart]:
+    changes = [change for change in comparison.changes if change.statement is None and change.span is not None]
+    if changes:
+        yield _changes(changes)
+    if comparison.a.find_max is not None:
+        return  # seconds of different levels say nothing about each other
+    runs = (comparison.a, comparison.b)
+    if all(len(run.series) for run in runs):
+        yield from _over_time("rate", "Statements per second", runs, _rates, "/s")
+        yield from _over_time("p50", "Response time, p50", runs, lambda run: _quantiles(run, 500), " ms")
+        yield from _over_time("p95", "Response time, p95", runs, lambda run: _quantiles(run, 950), " ms")
+    curves = [_curve(run.merged.tally.whole.succeeded.response.counts) for run in runs]
+    if all(curves):
+        yield _percentiles(curves)
+
+
+def _changes(changes: Sequence[MetricChange]) -> Chart:
+    """Each interval in units of its limit, so that all can share one axis; to the right is worse."""
+    lines, dots = [], []
+    for row, change in enumerate(reversed(changes), 1):
+        assert change.span is not None
+        sign = 1 if change.measure.more_is_worse else -1
+        low, point, high = (
+            min(max(sign * value / change.limit, -_REACH), _REACH)
+            for value in (change.span.low, change.span.point, change.span.high)
+        )
+        css = {"worse": "s2", "better": "s3"}.get(change.verdict.value, "s1")
+        lines.append(ChartLine(name="", css=css, points=((low, row), (high, row))))
+        dots.append(ChartDot(x=point, y=row, css=css, label=f"{change.measure.value}: {change.verdict.value}"))
+    names = [_SHORT.get(change.measure, change.measure.value) for change in reversed(changes)]
+    return Chart(
+        chart_id="changes",
+        title="Change from A to B, in units of each metric's limit",
+        description="Each metric's change with its 95 % interval. Within ±1 it is tolerated; to the right is worse.",
+        x=Axis(low=-_REACH, high=_REACH, ticks=tuple(zip(range(-3, 4), _IN_LIMITS, strict=True))),
+        y=Axis(low=0.0, high=len(changes) + 1, ticks=tuple((row, name) for row, name in enumerate(names, 1))),
+        lines=tuple(lines),
+        dots=tuple(dots),
+        bands=(ChartBand(start=-1.0, end=1.0, label="within the limit", css="warmup"),),
+        x_title="better ← limits → worse",
+        height=60 + _ROW_HEIGHT * len(changes),
+        width=600,
+    )
+
+
+def _over_time(
+    chart_id: str,
+    title: str,
+    runs: Sequence[MeasuredRun],
+    points_of: Callable[[MeasuredRun], list[Point]],
+    unit: str,
+) -> Iterator[Chart]:
+    """None when a run has too few samples for a line."""
+    lines = []
+    for run, letter, css in zip(runs, LETTERS, COLOURS, strict=True):
+        points = points_of(run)
+        every = -(-len(points) // _POINTS_MAX)
+        lines.append(ChartLine(name=letter, css=css, points=tuple(points[::every])))
+    known = [[y for _, y in line.points if y is not None] for line in lines]
+    if min(map(len, known)) < _LINE_MIN:
+        return
+    yield Chart(
+        chart_id=chart_id,
+        title=title,
+        description="Run A and run B, both from the beginning of their measurement.",
+        x=time_axis(max(float(run.series.seconds.sum()) for run in runs)),
+        y=linear_axis(max(max(own) for own in known), unit=unit),
+        lines=tuple(lines),
+    )
+
+
+def _spans_s(run: MeasuredRun) -> list[tuple[float, float]]:
+    ends_s = np.cumsum(run.series.seconds)
+    return list(zip((ends_s - run.series.seconds).tolist(), ends_s.tolist(), strict=True))
+
+
+def _rates(run: MeasuredRun) -> list[Point]:
+    rates = (run.series.buckets.sum(axis=1) / run.series.seconds).tolist()
+    return [((start_s + end_s) / 2, rate) for (start_s, end_s), rate in zip(_spans_s(run), rates, strict=True)]
+
+
+def _quantiles(run: MeasuredRun, per_mille: int) -> list[Point]:
+    """Where a second has too few samples, its neighbours are taken with it, as in the report of a run."""
+    buckets, spans_s = run.series.buckets, _spans_s(run)
+    counts = [int(count) for count in buckets.sum(axis=1)]
+    points: list[Point] = []
+    for first, last in stretches(range(len(counts)), counts, spans_s, per_mille, spans_s[-1][1] / REACH_PARTS):
+        row = buckets[first : last + 1].sum(axis=0)
+        known = is_supported(per_mille, int(row.sum()))
+        value = math.exp(log_quantile(row, per_mille)) / NS_PER_MS if known else None
+        points.append(((spans_s[first][0] + spans_s[last][1]) / 2, value))
+    return points
+
+
+def _percentiles(curves: Sequence[Sequence[tuple[float, float]]]) -> Chart:
+    values = [y for curve in curves for _, y in curve]
+    return Chart(
+        chart_id="percentiles",
+        title="Response time by percentile",
+        description="How long the fastest share of statements took in each run; the tail is stretched.",
+        x=Axis(low=0.0, high=_tail(999), ticks=tuple((_tail(at), label) for at, label in _TICKS.items())),
+        y=log_axis(min(values), max(values), unit=" ms"),
+        lines=tuple(
+            ChartLine(name=letter, css=css, points=tuple(curve))
+            for letter, css, curve in zip(LETTERS, COLOURS, curves, strict=True)
+        ),
+        x_title="percent of statements",
+    )
+
+
+def _curve(counts: IntArray) -> list[tuple[float, float]]:
+    total = int(counts.sum())
+    return [(_tail(at), math.exp(log_quantile(counts, at)) / NS_PER_MS) for at in _CURVE if is_supported(at, total)]
+
+
+def _tail(per_mille: int) -> float:
+    """Where a percentile stands: each nine as far from the next."""
+    return -math.log10(1 - per_mille / 1_000)
+
+
+DIFFERENCES_MAX = 200
+CELL_VALUE_MAX = 400  # characters of a setting
+
+_CLASSES = {ChangeVerdict.WORSE: "failed", ChangeVerdict.BETTER: "passed", ChangeVerdict.EQUIVALENT: "passed"}
+_CELLS = {ChangeVerdict.WORSE: "miss", ChangeVerdict.BETTER: "ok", ChangeVerdict.EQUIVALENT: "ok"}
+_PAGE_HEAD = ("metric", "verdict", "A", "B", "change", "95 % interval", "limit")
+
+
+def comparison_html(comparison: Comparison) -> str:
+    """The whole file."""
+    found = comparison.verdict
+    a, b = (html(run.run_id) for run in (comparison.a, comparison.b))
+    return verdict_page(
+        found.value,
+        f"{a} → {b}",
+        comparison.reason,
+        _runs(comparison),
+        _numbers(comparison),
+        _pictures(comparison),
+        _configuration_section(comparison.configuration),
+        css=_CLASSES.get(found, "invalid"),
+        footer="Two runs show the variation within a run, not from run to run: for that there is"
+        " <code>loadgen trend</code>.",
+    )
+
+
+def _runs(comparison: Comparison) -> str:
+    rows = [
+        [
+            *map(short, (letter, run.run_id, run.scenario, run.started_at or "–")),
+            f'<td class="n">{run.merged.seconds:.0f} s</td>',
+        ]
+        for letter, run in zip(LETTERS, (comparison.a, comparison.b), strict=True)
+    ]
+    return section("runs", "Runs", table("runs", ("", "run", "scenario", "started", "measured"), rows, words=4))
+
+
+def _numbers(comparison: Comparison) -> str:
+    groups: dict[str | None, list[MetricChange]] = {}
+    for change in comparison.changes:
+        groups.setdefault(change.statement, []).append(change)
+    tables = [
+        table("all statements" if name is None else html(name, 200), _PAGE_HEAD, map(_change_cells, changes), words=2)
+        for name, changes in groups.items()
+    ]
+    rule = note(
+        f"* counts toward the verdict: {comparison.comparisons} comparisons. Percentiles are interpolated, and up to"
+        " 1 % off those of the runs’ own reports."
+    )
+    said = [note(f"{html(remark, 500)}.") for remark in remarks(comparison)]
+    return section("numbers", "What changed", *tables, rule, *said)
+
+
+def _change_cells(change: MetricChange) -> Sequence[str]:
+    measure = change.measure
+    why = f' title="{html(change.why)}"' if change.why else ""
+    numbers = (
+        formatting.value_of(measure, change.a, at_least=change.at_least[0]),
+        formatting.value_of(measure, change.b, at_least=change.at_least[1]),
+        point(change),
+        interval(change),
+        f"{100 * change.limit:g} {unit(measure)}",
+    )
+    return (
+        short(f"{measure.value}{' *' if change.counts else ''}"),
+        f'<td class="{_CELLS.get(change.verdict, "w")}"{why}>{verdict(change)}</td>',
+        *(f'<td class="n">{number}</td>' for number in numbers),
+    )
+
+
+def _pictures(comparison: Comparison) -> str:
+    return section("pictures", "A and B over each other", *map(_picture, charts(comparison)))
+
+
+def _picture(chart: Chart) -> str:
+    keys = (
+        f'<span class="key">{stroke(css)}<span>{letter}</span></span>'
+        for letter, css in zip(LETTERS, COLOURS, strict=True)
+    )
+    return plain_figure(chart, "" if chart.dots else "".join(keys))
+
+
+def _configuration_section(configuration: Sequence[SettingDifference]) -> str:
+    if not configuration:
+        return section("configuration", "Configuration", note("Same scenario, same environment."))
+    rows = [
+        [*(whole(text, 500) for text in (one.key, _value(one.a), _value(one.b))), short(_role(one))]
+        for one in configuration[:DIFFERENCES_MAX]
+    ]
+    left = len(configuration) - len(rows)
+    more = [note(f"{left} more are not shown.")] if left else []
+    head = ("setting", "A", "B", "role")
+    return section("configuration", "Configuration", table("what differs", head, rows, words=4), *more)
+
+
+def _value(value: object) -> str:
+    return value_text(value, CELL_VALUE_MAX) or "set"
+
+
+def _role(one: SettingDifference) -> str:
+    return "compared (--vary)" if one.varied else "not expected to matter"

@@ -1,23 +1,25 @@
-"""The result of an experiment as experiment.json and as text. Pure."""
+"""The result of an experiment as experiment.json and as text, and its progress while it runs. Pure.
+
+Foreign text in the progress (names of arms) is unchanged: drawing makes it safe.
+"""
 
 from __future__ import annotations
 
 import math
-import re
-import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from loadgen.log import printable
 from loadgen.model.experiment import Decision, ExperimentMetric, ExperimentMetricKind
 from loadgen.report import formatting
-from loadgen.report.formatting import markdown
 from loadgen.rules.experiment import (
     ERROR,
     ArmComparison,
     BlockValues,
+    ExperimentBudget,
     ExperimentDesign,
     block_order,
+    blocks_to_decide,
     compare_arms,
     dominated_arms,
 )
@@ -30,6 +32,7 @@ from loadgen.rules.measurement import (
     warehouse_document,
 )
 from loadgen.rules.price import ExperimentMetering, metering_document, price_inside
+from loadgen.rules.scenario_plan import format_span
 from loadgen.units import counted
 from loadgen.values import dataclass
 
@@ -335,10 +338,14 @@ def arm_numbers(arm: Mapping[str, Any], *, unit: str = "") -> tuple[str, ...]:
         *(time if time == formatting.NONE else f"{time}{unit}" for time in times),
         formatting.percent(arm["error_rate"]),
         f"{arm['limits_held']} of {arm['measurements']}",
-        formatting.NONE if credits is None else f"{credits:.4f}",
+        credits_text(credits),
         *metered_cell(arm),
         formatting.NONE if price is None else f"{price:.3g}",
     )
+
+
+def credits_text(credits: float | None) -> str:
+    return formatting.NONE if credits is None else f"{credits:.4f}"
 
 
 def credits_head(head: Sequence[str], document: Mapping[str, Any]) -> tuple[str, ...]:
@@ -350,8 +357,7 @@ def metered_cell(arm: Mapping[str, Any]) -> tuple[str, ...]:
     """Empty: metering was not read."""
     if "metered_credits" not in arm:
         return ()
-    credits = arm["metered_credits"]
-    return (formatting.NONE if credits is None else f"{credits:.4f}",)
+    return (credits_text(arm["metered_credits"]),)
 
 
 def metering_text(document: Mapping[str, Any]) -> str | None:
@@ -359,7 +365,7 @@ def metering_text(document: Mapping[str, Any]) -> str | None:
     metering = document.get("metering")
     if not metering:
         return None
-    estimated = formatting.NONE if document["credits"] is None else f"{document['credits']:.4f}"
+    estimated = credits_text(document["credits"])
     said = [
         f"Metered: {metering['credits']:.4f} credits of {', '.join(metering['warehouses'])} in"
         f" {counted(metering['hours'], 'whole hour')}, whatever else used them included; estimated: {estimated}."
@@ -412,112 +418,122 @@ def _block_text(metric: ExperimentMetric, block: BlockValues, arm: str, currency
     return value_text(metric, block.values[arm][metric], currency)
 
 
-# --- An experiment as report.md for a pull request, and as junit.xml for CI. Pure ------------------------------------
+# --- progress: for the live view and for lines -----------------------------------------------------------------------
 
-NAME_MAX = 100
-TEXT_MAX = 300
-_WORDS = re.compile(r"[A-Za-z0-9:.,%()+ -]+")
-_MARKS = {"decided": "✅", "undecided": "❔", "invalid": "⚠️", "cancelled": "⏹️", "failed": "❌"}
+BLOCKS_MAX = 40  # newest blocks; a screen shows fewer
+PENDING, NOW, UNUSABLE = "·", "…", "✗"
 
 
-def experiment_markdown(document: Mapping[str, Any]) -> str:
-    """Verdict, answer, arms, pairs."""
-    verdict = str(document["verdict"])
-    parts = [
-        f"## {_MARKS.get(verdict, '')} {markdown(document['name'], NAME_MAX)}: {_plain(verdict.upper())}",
-        _plain(document["answer"]),
-        _experiment_arms(document),
-        _pairs(document),
-    ]
-    blocks = document["blocks"]
-    parts.append(
-        f"{len(blocks['complete'])} complete blocks of {blocks['begun']} begun, at most {blocks['maximum']}. Intervals"
-        f" hold simultaneously, at every look, with {1 - document['error']:.0%} probability. Experiment"
-        f" {markdown(document['experiment_id'])}."
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairStatus:
+    """One comparison: its interval, and what would decide it."""
+
+    text: str
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentStatus:
+    """Everything that is shown of an experiment while one of its runs goes on."""
+
+    headline: str
+    spent: str
+    blocks: tuple[int, ...]  # numbers, oldest first
+    rows: tuple[tuple[str, tuple[str, ...]], ...]  # metric and arm, and the value of each block
+    pairs: tuple[PairStatus, ...]  # open ones first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredNow:
+    block: int
+    arm: str
+    attempt: int
+
+
+def experiment_status(
+    design: ExperimentDesign,
+    measured: Sequence[Measurement],
+    found: Sequence[ArmComparison],
+    now: MeasuredNow,
+    *,
+    spent: str,
+    currency: str,
+) -> ExperimentStatus:
+    blocks = tuple(range(max(1, now.block - BLOCKS_MAX + 1), now.block + 1))
+    again = ", again" if now.attempt > 1 else ""
+    decided = sum(one.decision is not Decision.UNDECIDED for one in found)
+    return ExperimentStatus(
+        headline=f"block {now.block} of {design.blocks_max}, arm {now.arm}{again}; {decided} of {len(found)} decided",
+        spent=spent,
+        blocks=blocks,
+        rows=_rows(design, measured, blocks, now, currency),
+        pairs=_pair_statuses(design, found),
     )
-    if document["credits"] is not None:
-        parts.append(
-            f"Credits and prices are estimated, with the rates of {markdown(document['price']['rates_date'], 40)}."
-        )
-    if (metered := metering_text(document)) is not None:
-        parts.append(_plain(metered))
-    return "\n\n".join(parts) + "\n"
 
 
-def _plain(text: str) -> str:
-    """Text of loadgen as it is; text with other characters as code."""
-    return text if _WORDS.fullmatch(text) else markdown(text, ANSWER_MAX)
+def _pair_statuses(design: ExperimentDesign, found: Sequence[ArmComparison]) -> tuple[PairStatus, ...]:
+    if not any(one.by_block for one in found):
+        text = f"no complete block yet, so {counted(len(found), 'comparison')} without an interval"
+        return (PairStatus(text=text, decision=Decision.UNDECIDED),)
+    return tuple(
+        PairStatus(text=pair_text(design, one), decision=one.decision)
+        for one in sorted(found, key=lambda one: one.decision is not Decision.UNDECIDED)
+    )
 
 
-def _experiment_arms(document: Mapping[str, Any]) -> str:
-    currency = markdown(document["price"]["currency"], 10)
-    is_metered = bool(document.get("metering"))
-    credits = " estimated credits | metered |" if is_metered else ""
-    price_head = f"price of 1,000 ({currency})"
-    rows = [f"| arm | statements/s | p95 ms | errors | inside the limits |{credits} {price_head} | frontier |"]
-    rows.append(f"|---|---:|---:|---:|---:|{'---:|---:|' if is_metered else ''}---:|---|")
-    for arm in document["arms"]:
-        price = arm["price_per_1000"]
-        cells = (
-            markdown(arm["arm"], NAME_MAX),
-            formatting.rate(arm["qps"]),
-            formatting.ms(arm["latency_ms"]["p95"]),
-            formatting.percent(arm["error_rate"]),
-            f"{arm['limits_held']} of {arm['measurements']}",
-            *((_credits(arm["credits"]), *metered_cell(arm)) if is_metered else ()),
-            formatting.NONE if price is None else f"{price:.3g}",
-            "" if arm["on_frontier"] is None else "yes" if arm["on_frontier"] else "no",
-        )
-        rows.append(f"| {' | '.join(cells)} |")
-    return "\n".join(rows)
+def _rows(
+    design: ExperimentDesign, measured: Sequence[Measurement], blocks: Sequence[int], now: MeasuredNow, currency: str
+) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    last = {(one.block, one.arm): one for one in sorted(measured, key=lambda one: one.attempt)}
+    rows = []
+    for metric in design.margins:
+        for arm in design.arms:
+            cells = []
+            for block in blocks:
+                one = last.get((block, arm))
+                if (block, arm) == (now.block, now.arm):
+                    cells.append(NOW)
+                elif one is None:
+                    cells.append(PENDING)
+                elif one.outcome is not MeasurementOutcome.OK or one.figures is None:
+                    cells.append(UNUSABLE)
+                elif metric.kind is ExperimentMetricKind.PRICE and not one.figures.inside:
+                    cells.append(OUTSIDE_LIMITS)
+                else:
+                    cells.append(value_text(metric, one.figures.values.get(metric.text), currency))
+            rows.append((f"{metric.text} of {arm}", tuple(cells)))
+    return tuple(rows)
 
 
-def _credits(value: float | None) -> str:
-    return formatting.NONE if value is None else f"{value:.4f}"
+def pair_text(design: ExperimentDesign, one: ArmComparison) -> str:
+    """A comparison in a line: difference, interval, decision, or the number of blocks that would decide it."""
+    low = one.low if one.low > -1 else None
+    high = one.high if math.isfinite(one.high) else None
+    name = f"{one.metric.text} {one.b} / {one.a}"
+    if not one.by_block:
+        return f"{name}: no block yet"
+    if low is None and high is None:
+        interval = "no bound yet"
+    else:
+        interval = f"{change_text(low)} to {change_text(high)}"
+    change = "" if one.change is None else f"{change_text(one.change)} "
+    return f"{name}: {change}({interval}), {_outlook(design, one)}"
 
 
-def _pairs(document: Mapping[str, Any]) -> str:
-    rows = [
-        "| metric | arm | compared with | change | interval | margin | decision |",
-        "|---|---|---|---:|---:|---:|---|",
-    ]
-    for one in document["comparisons"]:
-        cells = (
-            *(markdown(one[key], NAME_MAX) for key in ("metric", "b", "a")),
-            formatting.NONE if one["change"] is None else change_text(one["change"]),
-            f"{change_text(one['low'])} to {change_text(one['high'])}",
-            f"{one['margin']:.1%}",
-            _plain(one["decision"]),
-        )
-        rows.append(f"| {' | '.join(cells)} |")
-    return "\n".join(rows)
+def _outlook(design: ExperimentDesign, one: ArmComparison) -> str:
+    if one.decision is Decision.OUTSIDE:
+        return OUTSIDE_LIMITS
+    if one.decision is not Decision.UNDECIDED:
+        return str(one.decision)
+    if len(one.by_block) < 2:
+        return "open"
+    needed = blocks_to_decide(design, one)
+    return f"not by {counted(design.blocks_max, 'block')}" if needed is None else f"about {needed} blocks"
 
 
-def experiment_junit(document: Mapping[str, Any]) -> str:
-    """A test case for the experiment, and one for each comparison, which fails when it is undecided."""
-    name = f"loadgen.experiment.{formatting.xml(str(document['name']), 200)}"
-    suite = ElementTree.Element("testsuite", name=name)
-    whole = ElementTree.SubElement(suite, "testcase", name="the experiment was carried through", classname=name)
-    if document["verdict"] not in ("decided", "undecided"):
-        _say(whole, "error", str(document["verdict"]), str(document["exit_reason"]))
-    for one in document["comparisons"]:
-        title = formatting.xml(f"{one['metric']}: {one['b']} compared with {one['a']}")
-        case = ElementTree.SubElement(suite, "testcase", name=title, classname=name)
-        if one["decision"] == "undecided":
-            _say(case, "failure", "undecided", comparison_sentence(one))
-    cases = suite.findall("testcase")
-    suite.set("tests", str(len(cases)))
-    suite.set("failures", str(sum(case.find("failure") is not None for case in cases)))
-    suite.set("errors", str(sum(case.find("error") is not None for case in cases)))
-    suite.set("skipped", "0")
-    suite.set("time", formatting.exact(sum(one["seconds"] for one in document["measurements"])))
-    root = ElementTree.Element("testsuites")
-    root.append(suite)
-    ElementTree.indent(root)
-    return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(root, encoding="unicode")}\n'
-
-
-def _say(case: ElementTree.Element, kind: str, category: str, text: str) -> None:
-    message = printable(text, formatting.LINE_MAX)
-    said = ElementTree.SubElement(case, kind, type=formatting.xml(category), message=message)
-    said.text = formatting.xml(text, formatting.BLOCK_MAX)
+def spent_text(seconds: float, credits: float, budget: ExperimentBudget) -> str:
+    """Time and credits, each against its budget where there is one."""
+    time = format_span(round(seconds)) if seconds >= 1 else "0s"
+    time_limit = f" of {format_span(budget.time_s)}" if budget.time_s is not None else ""
+    credits_limit = f" of {budget.credits:g}" if budget.credits is not None else ""
+    return f"{time}{time_limit}, {credits:.3g}{credits_limit} credits"

@@ -22,8 +22,8 @@ from loadgen.report.experiment import (
     value_text,
 )
 from loadgen.report.formatting import html
-from loadgen.report.page import note, section, short, table, text, verdict_page
-from loadgen.report.svg import LEFT, TICK_WIDTH, Axis, Chart, ChartBand, ChartDot, ChartLine, linear_axis, svg
+from loadgen.report.page import note, plain_figure, section, short, table, text, verdict_page
+from loadgen.report.svg import LEFT, TICK_WIDTH, Axis, Chart, ChartBand, ChartDot, ChartLine, linear_axis
 from loadgen.rules.scaling import fit_scaling, scaling_text
 from loadgen.units import counted
 from loadgen.values import dataclass
@@ -148,10 +148,7 @@ def _pictures(name: str, title: str, charts: Sequence[Picture]) -> str:
 
 def _picture(chart: Chart, keys: Sequence[str]) -> str:
     legend = "".join(f'<span class="key"><span>{key}</span></span>' for key in keys)
-    return (
-        f'<figure><figcaption><strong>{chart.title}</strong><span class="keys">{legend}</span></figcaption>'
-        f'<div class="plot">{svg(chart)}</div></figure>'
-    )
+    return plain_figure(chart, legend)
 
 
 def block_values(document: Mapping[str, Any], metric: str) -> dict[int, dict[str, float]]:

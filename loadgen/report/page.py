@@ -121,6 +121,14 @@ def figure(chart: Chart, keys: Sequence[tuple[str, str, str]], group: str = "", 
     )
 
 
+def plain_figure(chart: Chart, legend: str = "", css: str = "plot") -> str:
+    """A chart on a page without a script; `legend` is HTML."""
+    return (
+        f'<figure><figcaption><strong>{chart.title}</strong><span class="keys">{legend}</span></figcaption>'
+        f'<div class="{css}">{svg(chart)}</div></figure>'
+    )
+
+
 def stroke(css: str) -> str:
     """A piece of a line, drawn as the line is: the same class, so the same colour, width and dashes."""
     return f'<svg class="stroke" viewBox="0 0 26 8" aria-hidden="true"><path class="line {css}" d="M0 4H26"/></svg>'

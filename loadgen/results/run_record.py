@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from math import inf
@@ -9,7 +10,14 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 from loadgen.control.session import ControlSession, ParsedRows
-from loadgen.control.tables import run_control_events, run_measurements, run_status, test_logs, worker_heartbeats
+from loadgen.control.tables import (
+    run_control_events,
+    run_measurements,
+    run_status,
+    test_logs,
+    test_results,
+    worker_heartbeats,
+)
 from loadgen.control.tables.run_control_events import PastEvent
 from loadgen.control.tables.run_measurements import MetricsSnapshot, WarehousePoll
 from loadgen.control.tables.run_status import Run
@@ -100,6 +108,20 @@ def read_record(session: ControlSession, patience: RetryPolicy, name: str) -> Ru
         logs=tuple(_log(line) for line in logs if line.level in WARNINGS),
         unreadable=tuple(left_out.told),
     )
+
+
+def update_stored_summary(
+    session: ControlSession,
+    patience: RetryPolicy,
+    run_id: str,
+    change: Callable[[Mapping[str, Any]], Mapping[str, Any]],
+) -> RunRecord | None:
+    """Amend the stored summary of a run, and read the run again for its reports; None: it has no result."""
+    stored = read_summary(session, patience, run_id)
+    if stored is None:
+        return None
+    test_results.amend(session, patience, run_id, json.dumps(change(stored)))
+    return read_record(session, patience, run_id)
 
 
 _TABLES = {

@@ -5,9 +5,8 @@ history         the last minutes, from the seconds that workers report and store
 presenter       snapshots → ScreenState; what changed from one snapshot to the next, in words
 screen_state    ScreenState: everything that is on the screen
 screen          ScreenState → lines of text, for any size; throughput and latency over time
-panels          the parts of the page: totals, thresholds, statements, warnings, the log; the search for the maximum,
-                the experiment that a run belongs to
-workers_panel   the workers
+panels          the parts of the page: totals, thresholds, statements, workers, warnings, the log; the search for the
+                maximum, the experiment that a run belongs to
 draw            cells, bars and numbers that panels share
 terminal        the terminal itself: alternate screen, keys, size, captured stderr; it never blocks; when to draw, and
                 what keys do

@@ -17,7 +17,7 @@ from loadgen.metrics.histogram import HIGHEST_NS, LOWEST_NS, PERCENTILES
 from loadgen.metrics.tally import by_kind
 from loadgen.metrics.window import MergedWindows, merge
 from loadgen.model.run import Phase, RunStatus
-from loadgen.report.experiment_progress import ExperimentStatus
+from loadgen.report.experiment import ExperimentStatus
 from loadgen.rules.thresholds import Checked
 from loadgen.scenario.model import LoadMode, Scenario, rate_windows
 from loadgen.tui.draw import one_line

@@ -15,7 +15,7 @@ from rich.text import Text
 from loadgen.log import printable
 from loadgen.model.run import Phase
 from loadgen.report.formatting import bounded
-from loadgen.tui import panels, workers_panel
+from loadgen.tui import panels
 from loadgen.tui.draw import (
     LABEL,
     NOTHING,
@@ -371,7 +371,7 @@ def _sections(view: ScreenState, width: int, height: int, now_s: float) -> list[
     if not view.status:
         return [_experiment(view, width), replace(limits, apart=True), events]
     rows = len(view.window.statements) if view.window is not None else 0
-    worker_lines = workers_panel.worker_lines(view, width, now_s)
+    worker_lines = panels.worker_lines(view, width, now_s)
     seen = 0 if view.warehouse is None else 1
     warned = panels.warning_lines(view, width)
     high = 11 if height >= TALL else 9
@@ -400,7 +400,7 @@ def _sections(view: ScreenState, width: int, height: int, now_s: float) -> list[
             apart=True,
         ),
         ScreenSection(
-            draw=lambda limit: workers_panel.workers(view, width, limit, now_s),
+            draw=lambda limit: panels.workers(view, width, limit, now_s),
             good=min(worker_lines, 5 if view.ladder is None else 2),
             most=worker_lines,
             apart=True,

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from loadgen.metrics.histogram import Quantile
 from loadgen.model.run import Phase
-from loadgen.report.experiment_progress import ExperimentStatus
+from loadgen.report.experiment import ExperimentStatus
 from loadgen.rules.thresholds import Checked
 from loadgen.tui.history import HistorySecond, PeakThroughput, RecentFigures
 from loadgen.tui.snapshot import WorkerDisplayState

@@ -14,10 +14,12 @@ from loadgen.clock import Clock
 from loadgen.errors import LoadgenError, RunFailed
 from loadgen.model.experiment import ExperimentEnding
 from loadgen.model.warehouse import CreditRates
-from loadgen.report.experiment import ExperimentFacts, block_lines, experiment_document
-from loadgen.report.experiment_progress import (
+from loadgen.report.experiment import (
+    ExperimentFacts,
     ExperimentStatus,
     MeasuredNow,
+    block_lines,
+    experiment_document,
     experiment_status,
     pair_text,
     spent_text,

@@ -69,7 +69,7 @@ def baseline_text(found: Mapping[str, Any]) -> str:
 def _beside_run(
     session: ControlSession, patience: RetryPolicy, baseline: str, summary: Mapping[str, Any]
 ) -> dict[str, Any]:
-    from loadgen.results.compare_runs import ComparisonRefusal, read_pair
+    from loadgen.results.comparisons import ComparisonRefusal, read_pair
     from loadgen.rules.comparability import ChangeLimits
     from loadgen.rules.comparison import compare
 
@@ -86,7 +86,7 @@ def _beside_trend(
     session: ControlSession, patience: RetryPolicy, baseline: str, summary: Mapping[str, Any]
 ) -> dict[str, Any]:
     from loadgen.report.trend import reason_text
-    from loadgen.results.compare_runs import read_trend
+    from loadgen.results.comparisons import read_trend
 
     trend = read_trend(session, patience, summary["scenario"], until=summary["run_id"])
     found = {"kind": TREND, "runs": len(trend.nights)}

@@ -22,8 +22,9 @@ from urllib.parse import urlsplit
 
 from loadgen.clock import Clock
 from loadgen.control.location import ControlPlaneLocation
-from loadgen.control.session import ControlSession
-from loadgen.control.tables import pool_workers, run_queue, run_queue_claims
+from loadgen.control.session import ControlSession, RowUnreadable
+from loadgen.control.tables import pool_workers, prune, run_queue, run_queue_claims
+from loadgen.control.tables.prune import PruneCandidates
 from loadgen.control.tables.run_queue import TEXTS_BYTES_MAX, QueueRequest, texts_bytes
 from loadgen.control.tables.run_queue_claims import QueueDepth
 from loadgen.errors import ConfigurationError, LoadgenError, ScenarioInvalid, UsageError
@@ -36,6 +37,7 @@ from loadgen.snowflake.session import RetryPolicy
 from loadgen.threads import Service
 from loadgen.units import NS_PER_S
 from loadgen.values import dataclass
+from orchestrator.nightly.attempt import AttemptFolder, old_folders, remove
 
 if TYPE_CHECKING:
     from loadgen.scenario.model import Scenario
@@ -386,3 +388,48 @@ def _notify(
         warn(f"{one.queue_id}: no notification was sent: {error}")
         return
     notify_not_started(scenario, one.queue_id, one.reason, warn)
+
+
+# --- old runs are deleted --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PruneResult:
+    """What is old, and what was deleted."""
+
+    found: PruneCandidates
+    folders: tuple[AttemptFolder, ...]
+    stuck: tuple[AttemptFolder, ...]  # could not be deleted
+    deleted: dict[str, int]  # rows by table; empty after a dry run
+    dry_run: bool
+
+
+def prune_old_runs(
+    session: ControlSession,
+    patience: RetryPolicy,
+    age_s: float,
+    runs_folder: Path,
+    *,
+    clock: Clock,
+    dry_run: bool,
+) -> PruneResult:
+    """Delete what ended longer ago than this: runs, queued runs, experiments, and folders of attempts."""
+    found = prune.look(session, patience, age_s)
+    before_s = clock.utc_now().timestamp() - age_s
+    folders = [one for one in old_folders(runs_folder, before_s) if _has_ended(session, patience, one.queue_id)]
+    stuck: tuple[AttemptFolder, ...] = ()
+    deleted: dict[str, int] = {}
+    if not dry_run:
+        stuck = tuple(folder for folder in folders if not remove(folder))
+        deleted = prune.delete(session, patience, found)
+    kept = tuple(folder for folder in folders if folder not in stuck)
+    return PruneResult(found=found, folders=kept, stuck=stuck, deleted=deleted, dry_run=dry_run)
+
+
+def _has_ended(session: ControlSession, patience: RetryPolicy, queue_id: str) -> bool:
+    """Or is it deleted? Then nothing needs the folders of its attempts."""
+    try:
+        row = patience.call(lambda: run_queue.read(session, queue_id))
+    except RowUnreadable:
+        return False
+    return row is None or row.status.is_terminal

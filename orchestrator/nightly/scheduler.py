@@ -13,19 +13,23 @@ the same time, from crontabs, timers and pools. A schedule that cannot be fired 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import logging
 import math
 import os
+import shlex
+import shutil
 import stat
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from loadgen.clock import Clock, SystemClock
 from loadgen.control.location import ControlPlaneLocation, state_folder
@@ -44,12 +48,14 @@ from loadgen.model.nightly import (
     Overlap,
     Schedule,
     ScheduleFire,
+    ScheduleInvalid,
     due_fires,
     fire_key,
     parse_cron,
 )
+from loadgen.model.warehouse import IDLE_POLL_S, look_credits_per_day
 from loadgen.snowflake.session import RetryInterrupted, RetryPolicy
-from loadgen.units import NS_PER_S
+from loadgen.units import NS_PER_S, format_duration_s
 from loadgen.values import dataclass
 
 log = logging.getLogger(__name__)
@@ -400,3 +406,133 @@ class NextLookFile:
             return None
         finally:
             os.close(descriptor)
+
+
+# --- what is printed -------------------------------------------------------------------------------------------------
+
+
+def next_fires(row: ScheduleRow, now: datetime, number: int) -> tuple[list[datetime], str | None]:
+    """The next fires; or none, and why."""
+    if not row.enabled:
+        return [], "it is disabled"
+    try:
+        cron = parse_cron(row.cron, row.timezone)
+    except ScheduleInvalid as error:
+        return [], str(error)
+    try:
+        return list(itertools.islice(cron.after(max(now, row.last_fire_at)), number)), None
+    except OverflowError:
+        settled = row.last_fire_at.replace(tzinfo=None).isoformat(sep=" ", timespec="seconds")
+        return [], f"it is settled up to {settled}"
+
+
+def tick_document(done: SchedulerPass) -> dict[str, Any]:
+    return {
+        "looked": True,
+        "schedules": done.schedules,
+        "fired": [
+            {
+                "schedule": fired.schedule,
+                "fire_at": _stamp(fired.at),
+                "outcome": fired.outcome.value,
+                "queue_id": fired.queue_id,
+            }
+            for fired in done.fired
+        ],
+        "complaints": [{"schedule": one.schedule, "reason": one.reason} for one in done.complaints],
+        "more": done.more,
+    }
+
+
+def skipped_tick_document(until: datetime) -> dict[str, Any]:
+    """As tick_document; how many schedules there are is not known."""
+    nothing: dict[str, Any] = {"schedules": None, "fired": [], "complaints": [], "more": False}
+    return {"looked": False, **nothing, "next_look_at": _stamp(until)}
+
+
+def _stamp(at: datetime) -> str:
+    return f"{at.replace(tzinfo=None).isoformat(timespec='seconds')}Z"
+
+
+# --- `loadgen schedule tick` every minute, by cron or systemd --------------------------------------------------------
+
+LIMIT_S = 300  # for a tick; the next one, or another host's, does what it left
+UNIT = "loadgen-schedule"
+
+CRONTAB = """\
+# loadgen: fire the schedules that are due. Add these lines with `crontab -e`.
+# cron mails what is printed: nothing, unless something is wrong. One tick at a time; one that hangs is ended.
+{cost}
+SHELL=/bin/sh
+* * * * * flock -n -E 75 "$HOME/.{unit}.lock" timeout -k 10 {limit_s} {command}
+"""
+SERVICE = """\
+# ~/.config/systemd/user/{unit}.service: fire the schedules of loadgen that are due.
+[Unit]
+Description=Fire the schedules of loadgen that are due
+
+[Service]
+# One at a time: systemd does not start it again while it runs. One that hangs is ended.
+Type=oneshot
+TimeoutStartSec={limit_s}
+ExecStart={command}
+SyslogIdentifier={unit}
+"""
+TIMER = """\
+# ~/.config/systemd/user/{unit}.timer: `systemctl --user enable --now {unit}.timer`,
+# and `loginctl enable-linger` so that it continues while you are not logged in.
+{cost}
+[Unit]
+Description=Look at the schedules of loadgen every minute
+
+[Timer]
+OnCalendar=minutely
+AccuracySec=1s
+
+[Install]
+WantedBy=timers.target
+"""
+
+
+def tick_cost(idle_poll_s: float) -> str:
+    """What a tick every minute costs, as a comment."""
+    every, per_day = format_duration_s(idle_poll_s), look_credits_per_day(idle_poll_s)
+    return (
+        f"# In Snowflake ticks start the control plane's warehouse once per {every}, and when a schedule fires, for a\n"
+        f"# minute each: about {per_day:.1f} credits a day (X-Small). The other ticks connect to nothing."
+    )
+
+
+def crontab(words: list[str], idle_poll_s: float = IDLE_POLL_S) -> str:
+    command = shlex.join(words).replace("%", "\\%")  # cron takes a bare one for the end of the line
+    return CRONTAB.format(unit=UNIT, limit_s=LIMIT_S, command=command, cost=tick_cost(idle_poll_s))
+
+
+def systemd_units(words: list[str], idle_poll_s: float = IDLE_POLL_S) -> dict[str, str]:
+    """By file name."""
+    command = " ".join(map(_for_systemd, words))
+    return {
+        f"{UNIT}.service": SERVICE.format(unit=UNIT, limit_s=LIMIT_S, command=command),
+        f"{UNIT}.timer": TIMER.format(unit=UNIT, cost=tick_cost(idle_poll_s)),
+    }
+
+
+def program() -> str:
+    """How to start this very loadgen from anywhere: neither cron nor systemd knows our PATH."""
+    beside, checkout = Path(sys.executable).parent / "loadgen", Path(__file__).parents[2] / "bin" / "loadgen"
+    for path in (beside, checkout):
+        if path.is_file():
+            return str(path)
+    return shutil.which("loadgen") or "loadgen"
+
+
+def tick_command(options: Sequence[str], idle_poll_s: float) -> list[str]:
+    """The command of a tick; `options` name the control plane."""
+    idle_poll = [] if idle_poll_s == IDLE_POLL_S else [f"--idle-poll={format_duration_s(idle_poll_s)}"]
+    return [program(), "schedule", "tick", "--quiet", *options, *idle_poll]
+
+
+def _for_systemd(word: str) -> str:
+    """Quoted, with its specifiers and variables taken away."""
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    return escaped if escaped == word and word and not set(word) & set(" ';\t") else f'"{escaped}"'

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.report.compare_page import comparison_html
-from loadgen.report.trend_page import trend_html
+from loadgen.report.compare import comparison_html
+from loadgen.report.trend import trend_html
 from loadgen.rules.comparability import ChangeLimits, SettingDifference
 from loadgen.rules.comparison import compare
 from loadgen.rules.trend import OtherSeries, trend_of

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from loadgen.cli.experiment import experiments as command
 from loadgen.control.tables import experiments
 from loadgen.errors import Busy
-from loadgen.results.experiments import read_experiment_result
+from loadgen.results.comparisons import read_experiment_result
 from loadgen.scenario.experiment import read_experiment
 from loadgen.scenario.frozen import freeze
 from orchestrator.experiment.metering import MeteringFailed, NothingMetered, meter_experiment

@@ -15,7 +15,7 @@ from loadgen.control.tables import experiments, run_leases, run_measurements, ru
 from loadgen.control.tables.run_measurements import WarehousePoll
 from loadgen.errors import UsageError
 from loadgen.model.warehouse import Cloud, snowflake_rates
-from loadgen.results.experiments import read_experiment_result
+from loadgen.results.comparisons import read_experiment_result
 from loadgen.rules.measurement import Measurement, MeasurementFigures, MeasurementOutcome
 from orchestrator.experiment.state import ExperimentStore
 from tests.control_plane import ControlPlane, patience

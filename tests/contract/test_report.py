@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from loadgen.cli.main import main
-from loadgen.cli.report import FILES, RENDERERS, write_reports
 from loadgen.control.tables import run_measurements, run_status, test_logs, test_results, worker_heartbeats
 from loadgen.control.tables.run_control_events import NewEvent, emit
 from loadgen.control.tables.run_measurements import MetricsSnapshot, StepRecord, WarehousePoll
@@ -24,9 +23,11 @@ from loadgen.metrics.tally import Tally
 from loadgen.metrics.window import WindowRow, merge
 from loadgen.model.event import EventScope, Recipient, SetWorkerTarget, Start
 from loadgen.model.run import Phase, RunStatus, WorkerStatus
+from loadgen.report.exports import FILES, RENDERERS
 from loadgen.report.summary import WorkerResult
 from loadgen.results.run_record import read_record
 from loadgen.scenario.frozen import freeze, template_id
+from orchestrator.run_folder import write_reports
 from tests.control_plane import ControlPlane, patience, result_row
 from tests.unit.orchestrator_builders import live_text, tally, window
 from tests.unit.report_builders import HOSTILE_NAME, MANY, scenario, summary

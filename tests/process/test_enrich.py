@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from loadgen.cli.main import main
-from loadgen.cli.report import FILES
 from loadgen.clock import FakeClock
 from loadgen.control.tables import query_executions, run_status, test_results
 from loadgen.control.tables.query_executions import Execution
 from loadgen.control.tables.test_results import ResultRow
 from loadgen.model.run import RowEnrichment as Row
 from loadgen.model.run import RunEnrichment
+from loadgen.report.exports import FILES
 from loadgen.rules.enrichment import EnrichmentResult
 from loadgen.scenario.frozen import freeze
 from loadgen.scenario.model import EnrichmentMode, Scenario

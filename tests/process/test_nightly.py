@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from loadgen.cli.main import main
-from loadgen.cli.schedule_view import program
 from loadgen.model.nightly import parse_cron
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
+from orchestrator.nightly.scheduler import program
 from tests.embedded_server import EmbeddedServer
 from tests.processes import PATIENCE_S, ROOT, wait_until
 

@@ -13,9 +13,8 @@ from typing import IO
 import psutil
 import pytest
 
-from loadgen.cli.run import _write_files
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
-from orchestrator.job import RunJob
+from orchestrator.run_folder import write_run_files
 from tests.control_plane import ControlPlane
 from tests.embedded_server import EmbeddedServer
 from tests.process.run_bench import MEASURES, benched, scenario
@@ -171,10 +170,12 @@ def test_reports_without_room_leave_nothing_behind_and_are_named_last(server: Em
     ],
 )
 def test_a_summary_is_named_as_missing_only_when_it_is(tmp_path, written, missing):
-    job = RunJob.__new__(RunJob)
-    job.output, job.record = tmp_path / "gone", None
+    warnings: list[str] = []
 
-    assert _write_files(job, {"verdict": "passed"}, written) == missing
+    found = write_run_files(tmp_path / "gone", {"verdict": "passed"}, None, warnings.append, written=written)
+
+    assert found == missing
+    assert len(warnings) == len(missing)
 
 
 @pytest.mark.parametrize(("verdict", "code"), [(0, 4), (5, 5), (10, 10)])

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from loadgen.cli.main import main
-from loadgen.cli.report import FILES
+from loadgen.report.exports import FILES
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
 from tests.embedded_server import EmbeddedServer
 from tests.process.run_bench import TIMING, scenario

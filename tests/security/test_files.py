@@ -13,13 +13,12 @@ from pathlib import Path
 import pytest
 
 from loadgen.cli.main import main
-from loadgen.cli.report import write_file
 from loadgen.embedded.datadir import LOCK, DataDir, running_server
 from loadgen.errors import ConfigurationError, EmbeddedServerError, ScenarioInvalid
 from loadgen.log import logged_to
 from loadgen.prepare.prepare import read_pools
 from loadgen.scenario.read import read_scenario
-from orchestrator.run_folder import LOGS, SCENARIO, make_run_folder, make_runs_folder
+from orchestrator.run_folder import LOGS, SCENARIO, make_run_folder, make_runs_folder, write_file
 from tests.contract.test_queue_cli import SCENARIO as WITH_VALUE_FILE
 
 pytestmark = pytest.mark.any_driver

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from loadgen.cli.main import main
-from loadgen.cli.report import RENDERERS
 from loadgen.control.tables import experiments, schedules
 from loadgen.control.tables.run_queue import QueueRequest
 from loadgen.control.tables.schedules import NewSchedule
 from loadgen.model.nightly import Overlap
-from loadgen.results.experiments import read_experiment_result
+from loadgen.report.exports import RENDERERS
+from loadgen.results.comparisons import read_experiment_result
 from tests.contract.queue_builders import Queue
 from tests.contract.test_experiments import CONFIG, measurement
 from tests.contract.test_report import finished_run

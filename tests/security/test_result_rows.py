@@ -10,14 +10,14 @@ from datetime import timedelta
 import pytest
 
 from loadgen.cli.main import main
-from loadgen.cli.status import look
 from loadgen.control.tables import query_executions, run_status, schedules
 from loadgen.control.tables.query_executions import Execution
 from loadgen.control.tables.run_queue import QueueRequest
 from loadgen.control.tables.schedules import NewSchedule
 from loadgen.errors import LoadgenError
 from loadgen.model.nightly import FireOutcome, Overlap, ScheduleFire
-from loadgen.results.compare_runs import read_pair
+from loadgen.results.comparisons import read_pair
+from loadgen.results.run_details import read_run_details
 from loadgen.results.stored_summary import read_summary
 from loadgen.scenario.frozen import freeze
 from loadgen.scenario.settings import TargetSettings
@@ -164,7 +164,7 @@ def test_no_value_of_a_result_is_a_bug_of_a_reader(kept: Kept) -> None:
                 problem = str(error)
             unreadable.add(problem.partition(" is unreadable: ")[2].partition(" ")[0].rstrip(":"))
             if number % 8 == 0:
-                assert look(session, patience(), run_id).summary_problem == (problem or None)
+                assert read_run_details(session, patience(), run_id).summary_problem == (problem or None)
                 with suppress(LoadgenError):
                     read_pair(session, patience(), (run_id, kept.b), ())
     finally:

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from loadgen.cli.report import RENDERERS
-from loadgen.cli.status import RunDetails, as_json, as_lines
 from loadgen.control.session import ParsedRows, RowUnreadable
 from loadgen.control.tables.test_results import ScenarioResult
 from loadgen.errors import RunFailed
+from loadgen.report.exports import RENDERERS
 from loadgen.report.summary import in_order, with_unstored
 from loadgen.report.trend import trend_data, trend_text
-from loadgen.results.compare_runs import _trend_known as _known
+from loadgen.results.comparisons import _series_run
+from loadgen.results.run_details import RunDetails, run_details_as_json, run_details_lines
 from loadgen.results.run_record import find_max_steps, measured_windows
 from loadgen.results.stored_summary import parse_summary
 from loadgen.rules.comparability import why_not_comparable
@@ -102,8 +102,8 @@ class Readers:
         for kind, render in RENDERERS.items():
             assert render(shown), kind
         seen = RunDetails(run=RUN, holder=None, workers=ParsedRows(()), now=START, summary=in_turn)
-        assert as_lines(seen, None, result=False)
-        json.dumps([as_json(seen), with_unstored(summary, {})], allow_nan=False)
+        assert run_details_lines(seen, None, result=False)
+        json.dumps([run_details_as_json(seen), with_unstored(summary, {})], allow_nan=False)
         measured_windows(summary, [], [])
         self._trend(summary)
         self.rendered += 1
@@ -117,7 +117,7 @@ class Readers:
             "summary": None,
         }
         if why_not_comparable("A", RUN_ID, "COMPLETED", summary) is None:
-            known = _known(ScenarioResult(**fields, scenario_config=self._config), summary, "X-Small", "{}")
+            known = _series_run(ScenarioResult(**fields, scenario_config=self._config), summary, "X-Small", "{}")
             trend = trend_of("orders", [known.night], {})
             assert trend_text(trend, 5, 80)
             json.dumps(trend_data(trend, 5), allow_nan=False)

@@ -14,7 +14,7 @@ from loadgen.clock import FakeClock
 from loadgen.errors import LoadgenError
 from loadgen.metrics.window import MergedWindows, merge
 from loadgen.model.warehouse import CreditRates
-from loadgen.report.experiment_progress import ExperimentStatus
+from loadgen.report.experiment import ExperimentStatus
 from loadgen.report.records import RunRecord, WarehousePollPoint
 from loadgen.rules.experiment import block_order, design_of
 from loadgen.rules.measurement import Measurement

@@ -14,9 +14,8 @@ from loadgen.control.tables.run_measurements import MetricsSnapshot
 from loadgen.errors import UsageError
 from loadgen.metrics.tally import Tally
 from loadgen.model.run import Phase
-from loadgen.report.compare import comparison_data, comparison_text
-from loadgen.report.compare_page import comparison_html
-from loadgen.results.compare_runs import measured_seconds
+from loadgen.report.compare import comparison_data, comparison_html, comparison_text
+from loadgen.results.comparisons import measured_seconds
 from loadgen.rules.bootstrap import (
     ConfidenceInterval,
     SecondSeries,

@@ -17,8 +17,7 @@ import pytest
 from loadgen.cli.main import cli, main
 from loadgen.metrics.tally import Tally
 from loadgen.report import formatting
-from loadgen.report.compare import comparison_data, comparison_text, interval, refusal_data
-from loadgen.report.compare_page import charts, comparison_html
+from loadgen.report.compare import charts, comparison_data, comparison_html, comparison_text, interval, refusal_data
 from loadgen.report.run_text import verdict_lines
 from loadgen.rules.bootstrap import ConfidenceInterval
 from loadgen.rules.comparability import ChangeLimits, Measure, SettingDifference

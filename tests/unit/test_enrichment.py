@@ -11,7 +11,6 @@ import pytest
 
 from loadgen.cli import enrich as command
 from loadgen.cli.main import main
-from loadgen.cli.report import rewrite_reports
 from loadgen.control.tables.query_executions import PendingExecution, ServerTimes
 from loadgen.model.run import RowEnrichment as Row
 from loadgen.model.run import RunEnrichment as Run
@@ -38,6 +37,7 @@ from orchestrator.enrich import (
     search_history,
 )
 from orchestrator.query_history import HISTORY_LATENCY_S, ROWS_MAX, HistoryPage, HistorySlice
+from orchestrator.run_folder import rewrite_reports
 from tests.unit.report_builders import record
 
 NOW = datetime(2026, 11, 16, 12, 0, 0)  # noqa: DTZ001  naive UTC, as the tables have it

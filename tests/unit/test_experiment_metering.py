@@ -9,12 +9,12 @@ import pytest
 
 from loadgen.report.experiment import (
     experiment_document,
-    experiment_markdown,
     experiment_text,
     metering_text,
     with_metering,
 )
 from loadgen.report.experiment_page import experiment_html
+from loadgen.report.exports import experiment_markdown
 from loadgen.rules.price import (
     FUNCTION,
     LATENCY,

@@ -10,8 +10,9 @@ from dataclasses import replace
 import pytest
 
 from loadgen.model.warehouse import WarehouseKind
-from loadgen.report.experiment import experiment_document, experiment_junit, experiment_markdown, experiment_text
+from loadgen.report.experiment import experiment_document, experiment_text
 from loadgen.report.experiment_page import experiment_html
+from loadgen.report.exports import experiment_junit, experiment_markdown
 from loadgen.rules.measurement import MeasuredWarehouse
 from tests.unit.test_experiment_result import design, eight_blocks, facts, measurement
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from loadgen.model.experiment import Decision, ExperimentMetric
-from loadgen.report.experiment_progress import (
+from loadgen.report.experiment import (
     ExperimentStatus,
     MeasuredNow,
     experiment_status,

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from loadgen.cli.display import PREPARATION_LINE_S, ProgressLines, progress_line
 from loadgen.cli.main import main
-from loadgen.cli.prepare_progress import LINE_S, ProgressLines, progress_line
 from loadgen.clock import FakeClock
 from loadgen.prepare.prepare import PreparationProgress, PreparationStep
 from tests import SCENARIO_EXAMPLES
@@ -127,7 +127,7 @@ def test_lines_come_at_once_for_each_table_and_then_every_ten_seconds(capsys):
     lines.show(filling(0, table="U"))
 
     shown = capsys.readouterr().err.splitlines()
-    assert LINE_S == 10
+    assert PREPARATION_LINE_S == 10
     assert shown == [
         "T: 0 of 1,000,000 rows",
         "T: 10,000 of 1,000,000 rows, 1,000 rows/s, 990 s left",

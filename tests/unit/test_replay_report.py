@@ -18,8 +18,8 @@ from loadgen.metrics.json_fields import InvalidMetrics
 from loadgen.metrics.recorder import ReplayedEntry, ReplayMeter, ReplayTally, RowCount, all_replayed
 from loadgen.metrics.window import ClientResourceUse, MergedWindows, WindowRow, merge
 from loadgen.model.capture import CaptureCoverage, RecordedTimes, Replay, SessionReplay, WriteReplay
+from loadgen.report.exports import report_markdown
 from loadgen.report.records import RunRecord
-from loadgen.report.run_exports import report_markdown
 from loadgen.report.run_page import report_html
 from loadgen.report.run_replay import arrival_spans
 from loadgen.report.run_text import summary_lines, summary_text

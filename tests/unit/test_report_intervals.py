@@ -13,6 +13,7 @@ import pytest
 
 from loadgen.metrics.connections import LoginCounts, ReconnectReason
 from loadgen.model.counts import Counts
+from loadgen.report.exports import COLUMNS, intervals_csv
 from loadgen.report.records import (
     StatementTimes,
     Stretch,
@@ -23,7 +24,6 @@ from loadgen.report.records import (
     spans,
     thin,
 )
-from loadgen.report.run_exports import COLUMNS, intervals_csv
 from tests.unit.report_builders import HOSTILE_NAME, START, hostile, record, seconds, worker_second
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from loadgen.report.run_exports import junit_xml
+from loadgen.report.exports import junit_xml
 from loadgen.rules.thresholds import Checked
 from tests.unit.report_builders import HOSTILE_NAME, hostile, record
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from loadgen.report import formatting
-from loadgen.report.run_exports import report_markdown
+from loadgen.report.exports import report_markdown
 from loadgen.rules.thresholds import Checked
 from tests.unit.report_builders import hostile, record, stages
 

@@ -11,7 +11,7 @@ import pytest
 from loadgen.control.tables.test_results import ResultRow
 from loadgen.metrics.interval import MeasuredCounts
 from loadgen.model.counts import UserSessionCounts
-from loadgen.report.run_exports import report_markdown
+from loadgen.report.exports import report_markdown
 from loadgen.report.run_page import report_html
 from loadgen.report.run_text import summary_text
 from loadgen.report.summary import in_order

@@ -9,7 +9,7 @@ from datetime import timedelta
 import click
 import pytest
 
-from loadgen.cli.run_screen import RunDisplay, RunLines, display_snapshot, status_line
+from loadgen.cli.display import RunDisplay, RunLines, display_snapshot, status_line
 from loadgen.clock import FakeClock
 from loadgen.model.run import Phase, WorkerStatus
 from loadgen.tui.screen_state import LogEntry, TableProgress

@@ -10,16 +10,16 @@ from datetime import timedelta
 import click
 import pytest
 
-from loadgen.cli import runs, status
+from loadgen.cli import runs
 from loadgen.cli.common import user_and_host
 from loadgen.cli.main import cli, main
-from loadgen.cli.status import RunDetails, as_json, as_lines, outcome
 from loadgen.cli.watch import _as_json, _as_text
 from loadgen.control.session import ParsedRows
 from loadgen.control.tables.run_leases import LeaseHolder
 from loadgen.control.tables.run_status import Run, RunFigures
 from loadgen.control.tables.test_logs import LogRow
 from loadgen.model.run import RunStatus
+from loadgen.results.run_details import RunDetails, lasted, outcome, run_details_as_json, run_details_lines
 from orchestrator.leadership import StopRequest
 from tests.processes import ROOT
 from tests.unit.run_builders import RUN, T0, WORKER
@@ -113,7 +113,7 @@ def test_wrong_usage_is_exit_code_2_in_text_and_json(words, capsys):
 
 
 def as_text(seen: RunDetails, width: int | None = None) -> str:
-    return "\n".join(line.text for line in as_lines(seen, width, result=True))
+    return "\n".join(line.text for line in run_details_lines(seen, width, result=True))
 
 
 def test_a_running_run_as_text():
@@ -153,12 +153,12 @@ def test_labels_of_workers_are_shown_where_they_have_some(stored, shown):
     labelled = replace(WORKER, identity=replace(WORKER.identity, labels=stored))
     look = replace(LOOK, workers=ParsedRows([labelled]))
 
-    assert as_json(look)["workers"][0]["labels"] == shown
+    assert run_details_as_json(look)["workers"][0]["labels"] == shown
     assert ("labels disk=ssd zone=eu" in as_text(look)) == bool(shown)
 
 
 def test_a_run_as_json():
-    shown = json.loads(json.dumps(as_json(LOOK)))
+    shown = json.loads(json.dumps(run_details_as_json(LOOK)))
 
     assert shown["leader"] == {"owner": "build-7:4711:abc", "term": 1, "lease_left_ms": 20_000}
     assert shown["run"]["started_at"] == "2026-11-16T06:00:00.000Z"
@@ -177,11 +177,11 @@ FIGURES = RunFigures(operations=13_000, errors=10, qps=216.5, p95_ms=38.25)
 
 def test_once_there_is_a_result_its_counts_are_shown_everywhere():
     seen = replace(LOOK, run=ENDED, summary=SUMMARY)
-    state = "\n".join(line.text for line in as_lines(seen, None, result=False))
+    state = "\n".join(line.text for line in run_details_lines(seen, None, result=False))
 
     assert seen.figures == FIGURES
     assert "13,000 statements, 10 errors, 216.5/s" in state
-    shown = as_json(seen)["run"]
+    shown = run_details_as_json(seen)["run"]
     assert [shown[key] for key in ("operations", "errors", "qps", "p95_ms", "duration_s")] == [
         13_000, 10, 216.5, 38.25, 75.0
     ]  # fmt: skip
@@ -197,8 +197,8 @@ def test_the_list_of_runs_has_start_duration_throughput_p95_and_verdict():
         "20261116-0600-orders-7f3a9c  11-16 06:00    1:05  789.5       -  running",
         "20261116-0600-orders-7f3a9c  11-16 06:00    1:15  216.5    38.2  error",
     ]
-    assert status.lasted(replace(RUN, start_time=None), LOOK.now) == "-"
-    assert status.lasted(replace(RUN, start_time=T0 - timedelta(hours=2)), LOOK.now) == "2:01:05"
+    assert lasted(replace(RUN, start_time=None), LOOK.now) == "-"
+    assert lasted(replace(RUN, start_time=T0 - timedelta(hours=2)), LOOK.now) == "2:01:05"
 
 
 def test_a_wide_terminal_and_a_pipe_show_more_of_each_run():
@@ -234,7 +234,7 @@ def test_the_list_of_the_longest_names_and_numbers_fits_80_columns():
 def test_the_state_of_a_run_fits_80_columns():
     seen = replace(LOOK, run=replace(RUN, reason="a long reason " * 20, test_name="orders " * 10))
 
-    assert max(len(line.text) for line in as_lines(seen, 80, result=True)) <= 80
+    assert max(len(line.text) for line in run_details_lines(seen, 80, result=True)) <= 80
 
 
 def test_the_outcome_of_a_run_without_a_verdict_is_its_status():

@@ -11,24 +11,28 @@ from pathlib import Path
 import pytest
 
 from loadgen.cli.main import main
-from loadgen.cli.schedule_view import (
-    LIMIT_S,
+from loadgen.cli.schedule import (
     as_json,
     as_text,
-    crontab,
     next_as_json,
     next_as_text,
-    program,
     schedule_as_json,
-    systemd_units,
     table,
-    ticked_as_json,
     ticked_as_text,
     upcoming_text,
 )
 from loadgen.control.tables.schedules import FireRow, ScheduleRow
 from loadgen.model.nightly import BaselineCheck, FireOutcome, QueueStatus, parse_cron
-from orchestrator.nightly.scheduler import FireResult, ScheduleFailure, SchedulerPass
+from orchestrator.nightly.scheduler import (
+    LIMIT_S,
+    FireResult,
+    ScheduleFailure,
+    SchedulerPass,
+    crontab,
+    program,
+    systemd_units,
+    tick_document,
+)
 
 NOW = datetime(2026, 11, 16, 6, 0, tzinfo=UTC)
 JUDGING = BaselineCheck(baseline="trend", confirm=True)
@@ -242,5 +246,5 @@ def test_what_a_tick_did_is_told():
         "more is due than one tick may do: tick again",
     ]
     assert ticked_as_text(SchedulerPass(schedules=2)) == "nothing is due (2 schedules)"
-    assert ticked_as_json(done)["complaints"] == [{"schedule": "bad", "reason": "no"}]
-    assert ticked_as_json(done)["fired"][0]["fire_at"] == "2026-11-16T06:00:00Z"
+    assert tick_document(done)["complaints"] == [{"schedule": "bad", "reason": "no"}]
+    assert tick_document(done)["fired"][0]["fire_at"] == "2026-11-16T06:00:00Z"

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from loadgen.cli.runs import PruneResult
 from loadgen.cli.runs import _as_json as pruned_json
 from loadgen.cli.runs import _as_text as pruned_text
 from loadgen.control.tables.prune import PruneCandidates
 from loadgen.worker import main as worker_main
 from orchestrator.nightly.attempt import AttemptFolder
+from orchestrator.nightly.queue import PruneResult
 from orchestrator.spawn import local as programs
 from orchestrator.spawn.local import ExternalSpawner, SubprocessSpawner, find_python, worker_command
 from orchestrator.spawn.spawner import WorkerOrder, last_lines

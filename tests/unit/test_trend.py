@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from loadgen.report.trend import reason_text, trend_data, trend_text
-from loadgen.report.trend_page import trend_html
+from loadgen.report.trend import reason_text, trend_data, trend_html, trend_text
 from loadgen.rules.comparability import Measure
 from loadgen.rules.trend import RUNS_MIN, SeriesKey, TrendVerdict, series_of, trend_of, values_of
 from tests.unit.trend_builders import KEY, P95, QUIET, hung, night, nights_of, noise, trend

@@ -10,8 +10,7 @@ import pytest
 
 from loadgen.report import formatting
 from loadgen.report.run_text import verdict_lines
-from loadgen.report.trend import bars, trend_data, trend_text
-from loadgen.report.trend_page import chart_of, trend_html
+from loadgen.report.trend import bars, chart_of, trend_data, trend_html, trend_text
 from loadgen.rules.comparability import Measure, SettingDifference, Subject
 from loadgen.rules.trend import OtherSeries, trend_of
 from tests.unit.trend_builders import KEY, P95, QUIET, night, nights_of, trend

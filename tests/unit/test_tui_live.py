@@ -18,7 +18,7 @@ from typing import TextIO
 import click
 import pytest
 
-from loadgen.cli.run_screen import LiveDisplay, RunDisplay
+from loadgen.cli.display import LiveDisplay, RunDisplay
 from loadgen.clock import FakeClock
 from loadgen.scenario.settings import SpawnerKind, SpawnerSettings
 from loadgen.tui.terminal import LiveScreen, is_usable

@@ -1,4 +1,4 @@
-"""Two runs as their tables show them: fit to be compared, or the reasons why not."""
+"""What is compared, read from the tables: two runs, the runs of a scenario over time, and experiments."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from loadgen.control.session import ControlSession, RowUnreadable, json_object
-from loadgen.control.tables import run_measurements, run_status, test_results, worker_heartbeats
+from loadgen.control.tables import experiments, run_measurements, run_status, test_results, worker_heartbeats
+from loadgen.control.tables.experiments import ExperimentRow
 from loadgen.control.tables.run_measurements import MetricsSnapshot
 from loadgen.control.tables.run_status import Run
 from loadgen.control.tables.test_results import ScenarioResult
@@ -20,7 +21,9 @@ from loadgen.log import printable
 from loadgen.metrics.histogram import BUCKETS
 from loadgen.metrics.interval import CustomMetrics, read_custom_metrics
 from loadgen.metrics.window import WindowResult, merge
+from loadgen.model.experiment import ExperimentMetric
 from loadgen.model.run import Phase
+from loadgen.report.experiment import RUNNING, ExperimentFacts, experiment_document, with_metering
 from loadgen.results.run_record import stored_windows
 from loadgen.results.stored_summary import parse_config, parse_summary, read_summary
 from loadgen.rules.bootstrap import SecondSeries
@@ -35,6 +38,7 @@ from loadgen.rules.comparability import (
     why_not_comparable,
 )
 from loadgen.rules.comparison import MeasuredRun
+from loadgen.rules.experiment import ExperimentDesign
 from loadgen.rules.trend import OtherSeries, SeriesKey, Trend, TrendRun, series_of, trend_of, values_of
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.values import dataclass
@@ -241,7 +245,7 @@ def _sum_over_workers(
     )
 
 
-# The runs of a scenario as their tables show them: those that count, in series, and why the others do not.
+# --- the runs of a scenario over time: those that count, in series, and why the others do not ------------------------
 
 RUNS_MAX = 300  # the newest ones: a change counts as new or known whatever is shown of it
 NAMES_MAX = 1_000  # of scenarios, in a suggestion
@@ -257,7 +261,7 @@ _WAREHOUSE_SETTINGS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _trend_Known:
+class _SeriesRun:
     night: TrendRun
     setting: RunConditions
 
@@ -270,7 +274,7 @@ def read_trend(session: ControlSession, patience: RetryPolicy, scenario: str, un
     looks = patience.call(lambda: run_measurements.last_polls_of_scenario(session, scenario, RUNS_MAX))
     left_out: Counter[str] = Counter({_UNREADABLE: len(results.unreadable)} if results.unreadable else {})
     last_left_out: str | None = str(results.unreadable[0]) if results.unreadable else None
-    known: dict[str, _trend_Known] = {}
+    known: dict[str, _SeriesRun] = {}
     for result in reversed(results):
         try:
             summary = parse_summary(result.run_id, result.summary)
@@ -279,7 +283,7 @@ def read_trend(session: ControlSession, patience: RetryPolicy, scenario: str, un
                 left_out[why] += 1
                 last_left_out = why_not_comparable("run", result.run_id, result.status, summary)
             else:
-                known[result.run_id] = _trend_known(result, summary, *looks.get(result.run_id, (None, None)))
+                known[result.run_id] = _series_run(result, summary, *looks.get(result.run_id, (None, None)))
         except (RowUnreadable, RunFailed) as error:
             left_out[_UNREADABLE] += 1
             last_left_out = str(error)
@@ -302,7 +306,7 @@ def _left_out(result: ScenarioResult, summary: Mapping[str, Any] | None) -> str:
     return "are INVALID" if summary is not None and not summary["validity"]["valid"] else "have no number"
 
 
-def _trend_known(result: ScenarioResult, summary: Mapping[str, Any], size: str | None, raw: str | None) -> _trend_Known:
+def _series_run(result: ScenarioResult, summary: Mapping[str, Any], size: str | None, raw: str | None) -> _SeriesRun:
     environment, config = summary["environment"], parse_config(result.run_id, result.scenario_config)
     warehouse = json_object("WAREHOUSE_POLL_SNAPSHOTS", result.run_id, "raw", raw)
     setting = RunConditions(
@@ -333,10 +337,10 @@ def _trend_known(result: ScenarioResult, summary: Mapping[str, Any], size: str |
         at_least=at_least,
         facts={name: str(value) for name, value in facts.items() if value is not None},
     )
-    return _trend_Known(night=night, setting=setting)
+    return _SeriesRun(night=night, setting=setting)
 
 
-def _other(nights: Sequence[TrendRun], newest: Sequence[TrendRun], known: Mapping[str, _trend_Known]) -> OtherSeries:
+def _other(nights: Sequence[TrendRun], newest: Sequence[TrendRun], known: Mapping[str, _SeriesRun]) -> OtherSeries:
     """What sets another series apart: of what differs, only what makes another key."""
     theirs, ours = known[nights[-1].run_id], known[newest[-1].run_id]
     found = differences(theirs.setting, ours.setting)
@@ -356,3 +360,74 @@ def _no_such_scenario(session: ControlSession, patience: RetryPolicy, scenario: 
         f"scenario {printable(scenario, 100)} has no run with a result",
         remedy=f"{meant}Name a scenario as its file does, in `name:`. {there}",
     )
+
+
+# --- experiments: the stored result, or what is known while there is none --------------------------------------------
+
+INTERRUPTED = "interrupted"  # the verdict of an experiment without a result that no process leads
+
+
+def read_experiment_result(session: ControlSession, patience: RetryPolicy, name: str) -> dict[str, Any]:
+    """experiment.json of the experiment of that name. While a process leads it, and after a kill: what is known. With
+    what was metered, if that has been read."""
+    row = experiments.find(session, patience, name)
+    result = _result(session, patience, row)
+    metering = patience.call(lambda: experiments.metering(session, row.experiment_id))
+    return result if metering is None else with_metering(result, metering)
+
+
+def _result(session: ControlSession, patience: RetryPolicy, row: ExperimentRow) -> dict[str, Any]:
+    is_led = row.experiment_id in patience.call(lambda: experiments.led(session))
+    end = None if is_led else patience.call(lambda: experiments.last_end(session, row.experiment_id))
+    begun = patience.call(lambda: experiments.blocks(session, row.experiment_id))
+    if end is not None:
+        result = json_object("EXPERIMENT_ENDS", row.experiment_id, "RESULT", end.result)
+        if result.get("blocks", {}).get("begun") == max(begun, default=0):  # else it was resumed, and killed
+            return result
+    facts = _facts(session, patience, row, max(begun, default=0), is_led=is_led)
+    return experiment_document(facts)
+
+
+def _facts(
+    session: ControlSession, patience: RetryPolicy, row: ExperimentRow, begun: int, *, is_led: bool
+) -> ExperimentFacts:
+    measured = patience.call(lambda: experiments.measurements(session, row.experiment_id))
+    config = json_object("EXPERIMENTS", row.experiment_id, "CONFIG", row.config)
+    try:
+        design = ExperimentDesign(
+            arms=tuple(config["arms"]),
+            reference=str(config["reference"]),
+            margins={ExperimentMetric.parse(text): float(margin) for text, margin in config["metrics"].items()},
+            blocks_min=int(config["blocks"][0]),
+            blocks_max=int(config["blocks"][1]),
+            seed=int(config["seed"]),
+            has_limits=bool(config["limits"]),
+        )
+        price = config["price"]
+        return ExperimentFacts(
+            experiment_id=row.experiment_id,
+            name=row.name,
+            scenario=str(config["scenario"]),
+            design=design,
+            limits=tuple(map(str, config["limits"])),
+            credit_price=float(price["credit"]),
+            currency=str(price["currency"]),
+            rates_date=str(price["rates_date"]),
+            started_at=f"{row.created_at.isoformat(timespec='milliseconds')}Z",
+            ended_at="",
+            begun=begun,
+            measured=tuple(measured),
+            connections={str(arm): int(number) for arm, number in config.get("connections", {}).items()},
+            only_connections_differ=bool(config.get("only_connections_differ")),
+            verdict=RUNNING if is_led else INTERRUPTED,
+            exit_code=12,
+            reason="a process leads it"
+            if is_led
+            else "its process has ended: `loadgen experiment FILE --resume` continues",
+        )
+    except (KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
+        raise RowUnreadable("EXPERIMENTS", row.experiment_id, f"CONFIG: {error}") from None
+
+
+def status_of(verdict: str | None, *, is_led: bool) -> str:
+    return RUNNING if is_led else verdict or INTERRUPTED

@@ -1,4 +1,4 @@
-"""`loadgen status`: what a run is doing now."""
+"""One run as its tables show it now: its state, its leader, its workers and its result, as JSON and as text."""
 
 from __future__ import annotations
 
@@ -7,10 +7,6 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-import click
-
-from loadgen.cli.common import echo
-from loadgen.cli.options import control_options, format_option, with_control_session
 from loadgen.control.session import ControlSession, ParsedRows, RowUnreadable
 from loadgen.control.tables import run_leases, run_status, worker_heartbeats
 from loadgen.control.tables.run_leases import LeaseHolder
@@ -23,33 +19,6 @@ from loadgen.report.run_text import VERDICT_COLOURS, TextLine, summary_lines, wr
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.units import counted
 from loadgen.values import dataclass
-
-
-@click.command(epilog="\b\nExample:\n  loadgen status -c prod\n  loadgen status 20261115-0200-orders --format json")
-@click.argument("run", metavar="[RUN]", default="latest")
-@control_options
-@format_option
-def status(run: str, output: str, **place: str | None) -> None:
-    """Show what RUN is doing: its state, who leads it, what its workers say. Without RUN: the latest.
-
-    RUN is the id of a run, a beginning that no other run has, latest, or latest~1 for the one before. Exit code 0
-    whatever the state is, 2 when there is no such run, 3 when the control plane cannot be reached.
-    """
-    from loadgen.cli.common import print_lines, terminal_width, warn_unreadable
-
-    seen = with_control_session(
-        lambda session, patience: look(session, patience, run),
-        name="status",
-        **place,
-    )
-    warn_unreadable(seen.workers)
-    if seen.summary_problem:
-        echo(f"warning: {printable(seen.summary_problem, 500)}", err=True)
-    if output == "json":
-        echo(json.dumps(as_json(seen), indent=2))
-    else:
-        print_lines(as_lines(seen, terminal_width(), result=False))
-
 
 REASON_SHOWN = 500  # characters
 
@@ -70,7 +39,7 @@ class RunDetails:
         return None if self.summary is None else run_figures(self.summary)
 
 
-def look(session: ControlSession, patience: RetryPolicy, name: str) -> RunDetails:
+def read_run_details(session: ControlSession, patience: RetryPolicy, name: str) -> RunDetails:
     """The run of that name."""
     run = run_status.find_run(session, patience, name)
     summary, problem = _summary(session, patience, run.run_id) if run.status.is_terminal else (None, None)
@@ -124,7 +93,7 @@ def _statements(config: str | None) -> tuple[str, ...]:
 # --- JSON ------------------------------------------------------------------------------------------------------------
 
 
-def as_json(seen: RunDetails) -> dict[str, Any]:
+def run_details_as_json(seen: RunDetails) -> dict[str, Any]:
     """The run, who leads it, its workers."""
     return {
         "run": run_as_json(seen.run, seen.figures, seen.now),
@@ -213,7 +182,7 @@ def _moment(moment: datetime | None) -> str | None:
 # --- text ------------------------------------------------------------------------------------------------------------
 
 
-def as_lines(seen: RunDetails, width: int | None, *, result: bool) -> list[TextLine]:
+def run_details_lines(seen: RunDetails, width: int | None, *, result: bool) -> list[TextLine]:
     """The state of a run and, if wanted, its result; at most `width` columns wide, when it is given."""
     run, figures = seen.run, seen.figures
     operations, errors = (run.total_ops, run.error_count) if figures is None else (figures.operations, figures.errors)

@@ -1,46 +1,49 @@
-"""junit.xml: one test case for the run, one for its validity, one for each threshold. Pure."""
+"""The files of a run and of an experiment: JUnit XML and Markdown of both, and intervals.csv of a run. Pure.
+
+`RENDERERS` makes every format of a run's report. `FILES` and `EXPERIMENT_FILES` name the files in its folder.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 from loadgen.log import printable
 from loadgen.model.counts import Counts
 from loadgen.report import formatting
+from loadgen.report.experiment import (
+    ANSWER_MAX,
+    change_text,
+    comparison_sentence,
+    credits_text,
+    metered_cell,
+    metering_text,
+)
+from loadgen.report.experiment_page import experiment_html
 from loadgen.report.formatting import login_words, markdown
 from loadgen.report.records import RunRecord, RunSecond
+from loadgen.report.run_page import report_html
 from loadgen.report.run_replay import NEW_ERROR_HEADS, NEW_ERRORS_NOTE, coverage_text, late_text, new_error_cells
+from loadgen.report.run_text import summary_text
 from loadgen.rules.validity import percent
 from loadgen.units import NS_PER_MS, counted
+
+# --- junit.xml: for a run, its validity and each threshold; for an experiment and each comparison --------------------
 
 
 def junit_xml(record: RunRecord) -> str:
     """A run that failed or was stopped is an error; one that is INVALID, or missed a threshold, is a failure."""
     summary = record.summary
-    name = f"loadgen.{formatting.xml(str(summary['scenario']), 200)}"
-    suite = ElementTree.Element("testsuite", name=name)
+    suite = ElementTree.Element("testsuite", name=f"loadgen.{formatting.xml(str(summary['scenario']), 200)}")
     _properties(suite, record)
-    cases = [_run_case(summary), _validity_case(summary), *map(_threshold_case, summary["thresholds"])]
-    for case in cases:
-        case.set("classname", name)
-        suite.append(case)
-    suite.set("tests", str(len(cases)))
-    suite.set("failures", str(sum(case.find("failure") is not None for case in cases)))
-    suite.set("errors", str(sum(case.find("error") is not None for case in cases)))
-    suite.set("skipped", "0")
-    suite.set("time", formatting.exact(summary["measured_seconds"]))
-    if summary["started_at"]:
-        suite.set("timestamp", formatting.xml(str(summary["started_at"]).removesuffix("Z"), 40))
-    root = ElementTree.Element("testsuites")
-    root.append(suite)
-    ElementTree.indent(root)
-    return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(root, encoding="unicode")}\n'
+    suite.extend([_run_case(summary), _validity_case(summary), *map(_threshold_case, summary["thresholds"])])
+    return _junit_text(suite, summary["measured_seconds"], summary["started_at"])
 
 
 def _properties(suite: ElementTree.Element, record: RunRecord) -> None:
@@ -61,30 +64,64 @@ def _run_case(summary: Mapping[str, Any]) -> ElementTree.Element:
     case = ElementTree.Element("testcase", name="the run was carried through")
     case.set("time", formatting.exact(summary["measured_seconds"]))
     if summary["verdict"] in ("error", "cancelled"):
-        _say(case, "error", summary["status"], summary["exit_reason"])
+        _add_finding(case, "error", summary["status"], summary["exit_reason"])
     return case
 
 
 def _validity_case(summary: Mapping[str, Any]) -> ElementTree.Element:
     case = ElementTree.Element("testcase", name="its numbers are valid", time="0")
     if not summary["validity"]["valid"]:
-        _say(case, "failure", "INVALID", "\n".join(summary["validity"]["reasons"]))
+        _add_finding(case, "failure", "INVALID", "\n".join(summary["validity"]["reasons"]))
     return case
 
 
 def _threshold_case(threshold: Mapping[str, Any]) -> ElementTree.Element:
     case = ElementTree.Element("testcase", name=formatting.xml(threshold["check"]), time="0")
     if not threshold["passed"]:
-        _say(case, "failure", "threshold", f"measured {formatting.judged(threshold)}")
+        _add_finding(case, "failure", "threshold", f"measured {formatting.judged(threshold)}")
     return case
 
 
-def _say(case: ElementTree.Element, kind: str, category: str, text: str) -> None:
-    said = ElementTree.SubElement(
-        case, kind, type=formatting.xml(category), message=printable(text, formatting.LINE_MAX)
-    )
-    said.text = formatting.xml(text, formatting.BLOCK_MAX)
+def experiment_junit(document: Mapping[str, Any]) -> str:
+    """A test case for the experiment, and one for each comparison, which fails when it is undecided."""
+    name = f"loadgen.experiment.{formatting.xml(str(document['name']), 200)}"
+    suite = ElementTree.Element("testsuite", name=name)
+    case = ElementTree.SubElement(suite, "testcase", name="the experiment was carried through")
+    if document["verdict"] not in ("decided", "undecided"):
+        _add_finding(case, "error", str(document["verdict"]), str(document["exit_reason"]))
+    for one in document["comparisons"]:
+        title = formatting.xml(f"{one['metric']}: {one['b']} compared with {one['a']}")
+        case = ElementTree.SubElement(suite, "testcase", name=title)
+        if one["decision"] == "undecided":
+            _add_finding(case, "failure", "undecided", comparison_sentence(one))
+    return _junit_text(suite, sum(one["seconds"] for one in document["measurements"]))
 
+
+def _add_finding(case: ElementTree.Element, kind: str, category: str, text: str) -> None:
+    message = printable(text, formatting.LINE_MAX)
+    finding = ElementTree.SubElement(case, kind, type=formatting.xml(category), message=message)
+    finding.text = formatting.xml(text, formatting.BLOCK_MAX)
+
+
+def _junit_text(suite: ElementTree.Element, seconds: float, started_at: str | None = None) -> str:
+    """The file with this suite: its test cases counted, each in the class of the suite's name."""
+    cases = suite.findall("testcase")
+    for case in cases:
+        case.set("classname", str(suite.get("name")))
+    suite.set("tests", str(len(cases)))
+    suite.set("failures", str(sum(case.find("failure") is not None for case in cases)))
+    suite.set("errors", str(sum(case.find("error") is not None for case in cases)))
+    suite.set("skipped", "0")
+    suite.set("time", formatting.exact(seconds))
+    if started_at:
+        suite.set("timestamp", formatting.xml(started_at.removesuffix("Z"), 40))
+    root = ElementTree.Element("testsuites")
+    root.append(suite)
+    ElementTree.indent(root)
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(root, encoding="unicode")}\n'
+
+
+# --- intervals.csv: one row for each second --------------------------------------------------------------------------
 
 COLUMNS = (
     *("second", "time", "phase", "workers", "qps", "succeeded", "failed", "skipped", "cancelled"),
@@ -367,7 +404,97 @@ def _word(text: str) -> str:
     return text if _OWN_WORD.fullmatch(text) else markdown(text, NAME_MAX)
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
-    """The first `left` columns to the left, numbers to the right."""
-    rule = [":--" if column < left else "--:" for column in range(len(head))]
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1, last_left: int = 0) -> str:
+    """The first `left` and the last `last_left` columns are aligned to the left, numbers to the right."""
+    numbers = range(left, len(head) - last_left)
+    rule = ["--:" if column in numbers else ":--" for column in range(len(head))]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, rule, *rows))
+
+
+# --- report.md of an experiment --------------------------------------------------------------------------------------
+
+_PLAIN = re.compile(r"[A-Za-z0-9:.,%()+ -]+")
+EXPERIMENT_MARKS = {"decided": "✅", "undecided": "❔", "invalid": "⚠️", "cancelled": "⏹️", "failed": "❌"}
+
+
+def experiment_markdown(document: Mapping[str, Any]) -> str:
+    """Verdict, answer, arms, pairs."""
+    verdict, blocks = str(document["verdict"]), document["blocks"]
+    mark, name = EXPERIMENT_MARKS.get(verdict, ""), markdown(document["name"], NAME_MAX)
+    parts = [
+        f"## {mark} {name}: {_plain(verdict.upper())}",
+        _plain(document["answer"]),
+        _experiment_arms(document),
+        _experiment_pairs(document),
+        f"{len(blocks['complete'])} complete blocks of {blocks['begun']} begun, at most {blocks['maximum']}. Intervals"
+        f" hold simultaneously, at every look, with {1 - document['error']:.0%} probability. Experiment"
+        f" {markdown(document['experiment_id'])}.",
+    ]
+    if document["credits"] is not None:
+        parts.append(
+            f"Credits and prices are estimated, with the rates of {markdown(document['price']['rates_date'], 40)}."
+        )
+    if (metered := metering_text(document)) is not None:
+        parts.append(_plain(metered))
+    return "\n\n".join(parts) + "\n"
+
+
+def _plain(text: str) -> str:
+    """Text of loadgen unchanged; text with other characters as code."""
+    return text if _PLAIN.fullmatch(text) else markdown(text, ANSWER_MAX)
+
+
+def _experiment_arms(document: Mapping[str, Any]) -> str:
+    credits = ("estimated credits", "metered") if document.get("metering") else ()
+    price_head = f"price of 1,000 ({markdown(document['price']['currency'], 10)})"
+    head = ("arm", "statements/s", "p95 ms", "errors", "inside the limits", *credits, price_head, "frontier")
+    rows = []
+    for arm in document["arms"]:
+        price = arm["price_per_1000"]
+        rows.append(
+            (
+                markdown(arm["arm"], NAME_MAX),
+                formatting.rate(arm["qps"]),
+                formatting.ms(arm["latency_ms"]["p95"]),
+                formatting.percent(arm["error_rate"]),
+                f"{arm['limits_held']} of {arm['measurements']}",
+                *((credits_text(arm["credits"]), *metered_cell(arm)) if credits else ()),
+                formatting.NONE if price is None else f"{price:.3g}",
+                "" if arm["on_frontier"] is None else "yes" if arm["on_frontier"] else "no",
+            )
+        )
+    return _table(head, rows, last_left=1)
+
+
+def _experiment_pairs(document: Mapping[str, Any]) -> str:
+    head = ("metric", "arm", "compared with", "change", "interval", "margin", "decision")
+    rows = [
+        (
+            *(markdown(one[key], NAME_MAX) for key in ("metric", "b", "a")),
+            formatting.NONE if one["change"] is None else change_text(one["change"]),
+            f"{change_text(one['low'])} to {change_text(one['high'])}",
+            f"{one['margin']:.1%}",
+            _plain(one["decision"]),
+        )
+        for one in document["comparisons"]
+    ]
+    return _table(head, rows, left=3, last_left=1)
+
+
+# --- which files there are -------------------------------------------------------------------------------------------
+
+RENDERERS: Mapping[str, Callable[[RunRecord], str]] = {
+    "text": lambda record: f"{summary_text(record.summary)}\n",
+    "json": lambda record: f"{json.dumps(record.summary, indent=2)}\n",
+    "html": report_html,
+    "md": report_markdown,
+    "junit": junit_xml,
+    "csv": intervals_csv,
+}
+FILES = {"html": "report.html", "md": "report.md", "junit": "junit.xml", "csv": "intervals.csv"}
+EXPERIMENT_FILES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "experiment.json": lambda document: f"{json.dumps(document, indent=2)}\n",
+    "report.html": experiment_html,
+    "report.md": experiment_markdown,
+    "junit.xml": experiment_junit,
+}

@@ -1,7 +1,7 @@
-"""What a run has measured so far, remembered from tick to tick. Pure.
+"""Adds up the measurements of all workers, from tick to tick.
 
-A window leaves the beats once it is stored; here it stays, so a run of several stages has all of them. Thresholds over
-a span are judged by the seconds that beats bring.
+Heartbeats carry a window until it is stored. The aggregator keeps it, so that all stages of a run are available.
+Heartbeats also carry seconds, by which thresholds over a span are judged.
 """
 
 from __future__ import annotations
@@ -30,41 +30,44 @@ from orchestrator.worker_health import WorkerHealth, WorkerView
 
 BACKFILL_PERIOD_S = 5.0  # snapshots are stored every few seconds
 CLOCK_SKEW_MAX_S = 60.0  # by which the clocks of workers and server may differ
-DRAINED_KEPT_S = 300  # how long before the end a statement may have started to be counted in its own second
-_TOUCHING_S = 0.02  # two intervals of a worker that follow one another are at most this far apart
+DRAINED_KEPT_S = 300  # statements of the drain that began longer before its start count in the oldest kept second
+_TOUCHING_S = 0.02  # the largest gap between two successive intervals of a worker
 
 
 @dataclass(frozen=True, slots=True)
 class _Sum:
-    """One second of the run: how long it was on average over the workers, and what ended in it."""
+    """One second of the run: its mean length over the workers, and the statements that ended in it."""
 
     seconds: float
     tallies: dict[str, StatementTally]
 
 
 class RunSeconds:
-    """add() what is reported, close() what is complete, span() what was closed. One thread."""
+    """Seconds of the run: add() those that workers report, close() complete ones, span() merges closed ones.
+
+    Belongs to one thread.
+    """
 
     def __init__(self, thresholds: Iterable[Threshold]) -> None:
         sliding = [one for one in thresholds if one.window_s is not None]
         self.subjects = threshold_subjects(sliding)
         self._kept = math.ceil(max((one.window_s or 0.0 for one in sliding), default=0.0))
-        self._reported: dict[str, dict[float, ThresholdSecond]] = {}  # of seconds that are not closed, by their end
-        self._covered_s: dict[str, float] = {}  # of a worker, without a hole
-        self._last_s: dict[str, float] = {}
-        self._closed: dict[int, _Sum] = {}  # by number, without holes
+        self._reported: dict[str, dict[float, ThresholdSecond]] = {}  # not closed yet; by worker and end
+        self._covered_s: dict[str, float] = {}  # by worker: the end of its seconds without a gap
+        self._last_s: dict[str, float] = {}  # by worker: the end of its newest second
+        self._closed: dict[int, _Sum] = {}  # by number, without gaps
         self._drained: dict[tuple[str, float], ThresholdSecond] = {}  # by worker and end
-        self.closed = 0  # the newest that is
+        self.closed = 0  # the number of the newest closed second
 
     def note(self, workers: Sequence[WorkerView]) -> None:
-        """What beats tell. They tell it only where there are thresholds over a span."""
+        """Add the seconds in heartbeats. Heartbeats have them only if a threshold is judged over a span."""
         for worker in workers if self.subjects else ():
             for second in () if worker.live is None else worker.live.seconds:
                 if second.judged is not None:
                     self.add(worker.worker_id, second.judged)
 
     def add(self, worker_id: str, second: ThresholdSecond) -> None:
-        """What is known already changes nothing."""
+        """Add a second of a worker. Safe to repeat."""
         if second.drained:
             self._drained[worker_id, second.until_s] = second
             return
@@ -74,8 +77,8 @@ class RunSeconds:
         self._follow(worker_id)
 
     def add_stored(self, rows: Iterable[MetricsSnapshot]) -> None:
-        """Those of snapshots; a row that cannot be read says nothing. A worker stores them in order: what is not there
-        before one that is will not come."""
+        """Add the seconds of snapshots; unreadable rows are left out. A worker stores its snapshots in order, so a gap
+        before a stored snapshot will not be filled."""
         stored_s: dict[str, float] = {}
         for row in rows:
             try:
@@ -92,25 +95,25 @@ class RunSeconds:
             self._follow(worker_id)
 
     def missing_since_s(self, workers: Collection[str]) -> float | None:
-        """When the first second began that a worker has passed over and beats will not bring; None: there is none."""
-        holes = [
+        """When the first gap in the reported seconds of these workers begins. None: there is no gap."""
+        gaps = [
             covered_s
             for worker_id in workers
             if (covered_s := self._covered_s.get(worker_id, 0.0)) + _TOUCHING_S < self._last_s.get(worker_id, 0.0)
         ]
-        return min(holes, default=None)
+        return min(gaps, default=None)
 
     def complete(self, waited: Collection[str]) -> int:
-        """The newest second that each of these workers has reported."""
+        """The newest second that all of these workers have reported."""
         return min((_whole(self._covered_s.get(worker_id, 0.0)) for worker_id in waited), default=self.reported)
 
     @property
     def reported(self) -> int:
-        """The newest second of any worker."""
+        """The newest second that any worker has reported."""
         return _whole(max(self._last_s.values(), default=0.0))
 
     def close(self, number: int) -> None:
-        """Add up the next second: nothing more will be added to it."""
+        """Add up the next second. Seconds that are reported later are not added to it."""
         seconds = [second for own in self._reported.values() for second in own.values() if second.number <= number]
         present = sum(_whole(last_s) >= number for last_s in self._last_s.values())
         tallies = {name: StatementTally() for name in self.subjects}
@@ -125,7 +128,8 @@ class RunSeconds:
             self._reported[worker_id] = {end: second for end, second in own.items() if second.number > number}
 
     def settle(self) -> int | None:
-        """After the drain, once: add what ended in it. The first second that this changes; None: there is none."""
+        """After the drain, once: add the statements that ended in it to the seconds in which they began. Returns the
+        first second that changes; None: none changes."""
         changed = []
         for second in self._drained.values():
             for started, tallies in second.drained.items() if self._closed else ():
@@ -138,7 +142,8 @@ class RunSeconds:
         return min(changed, default=None)
 
     def span(self, window_s: float, statement: str | None, *, until: int | None = None) -> MergedWindows | None:
-        """The seconds until this one, or the newest that was closed; None: so much was not measured, or is not kept."""
+        """The measurement of the `window_s` seconds up to `until` (default: the newest closed second). None: not all of
+        them were measured, or are kept."""
         length, until = math.ceil(window_s), self.closed if until is None else until
         numbers = range(until - length + 1, until + 1)
         if not all(number in self._closed for number in numbers):
@@ -164,14 +169,14 @@ class RunSeconds:
 
 
 class SnapshotBackfill:
-    """Reads from the snapshots what beats have lost."""
+    """Reads seconds from the stored snapshots that are missing in the heartbeats."""
 
     def __init__(self, session: ControlSession, run_id: str, seconds: RunSeconds) -> None:
         self._session, self._run_id, self._seconds = session, run_id, seconds
         self._read_s = -BACKFILL_PERIOD_S
 
     def fill(self, workers: Sequence[WorkerView], *, now_s: float, measured_s: float) -> None:
-        """While the run goes on: now and then, where a worker has passed over seconds."""
+        """During the run: read the newest snapshots, at most every BACKFILL_PERIOD_S, if a worker has a gap."""
         working = [worker.worker_id for worker in workers if not worker.is_over]
         since_s = self._seconds.missing_since_s(working)
         if since_s is not None and now_s >= self._read_s + BACKFILL_PERIOD_S:
@@ -180,7 +185,7 @@ class SnapshotBackfill:
             self._seconds.add_stored(run_measurements.newest_snapshots(self._session, self._run_id, within_s))
 
     def fill_all(self, workers: Sequence[WorkerView], patience: RetryPolicy) -> None:
-        """After the run: all that was stored. The last beat has only the last seconds of a drain."""
+        """After the run: read all snapshots. The last heartbeat has only the last seconds of the drain."""
         seconds = self._seconds
         seconds.note(workers)
         if seconds.subjects:
@@ -192,22 +197,22 @@ def _whole(seconds: float) -> int:
 
 
 class RunAggregator:
-    """note() every tick of the measurement. One thread."""
+    """The windows of all workers, merged. note() is called in every tick of the measurement. Belongs to one thread."""
 
     def __init__(self, thresholds: Iterable[Threshold], stages: Mapping[str, int] | None = None) -> None:
-        """`stages`: those that thresholds are about, and the numbers of their windows."""
+        """`stages`: those that thresholds refer to, with the numbers of their windows."""
         self._stages = dict(stages or {})
         self._windows: dict[str, dict[int, WindowResult]] = {}
         self.seconds = RunSeconds(thresholds)
         self.merged: MergedWindows = merge([])
 
     def remember(self, worker_id: str, windows: Iterable[WindowResult]) -> None:
-        """What a worker measured; what it said later of the same window counts."""
+        """Keep the windows of a worker. A later report of a window replaces an earlier one."""
         own = self._windows.setdefault(worker_id, {})
         own.update((window.window_id, window) for window in windows if window.phase is Phase.MEASUREMENT)
 
     def remember_stored(self, rows: Iterable[WindowRow]) -> None:
-        """What can be read of stored windows; the result of the run tells what cannot as a gap."""
+        """Keep stored windows. Unreadable rows are left out: the result of the run reports them as gaps."""
         for row in rows:
             with suppress(LoadgenError):
                 self.remember(row.worker_id, [row.result()])
@@ -225,31 +230,33 @@ class RunAggregator:
         self.merged = replace(whole, stages=stages)
 
     def measured_s(self, worker_id: str) -> float:
-        """How long a worker has measured."""
+        """For how long a worker has measured."""
         return math.fsum(window.seconds for window in self._windows.get(worker_id, {}).values())
 
     def step(self, step_id: int) -> list[list[WindowResult]]:
-        """The windows of one step, worker by worker."""
+        """The windows of one step, by worker."""
         return [[window for window in own.values() if window.step_id == step_id] for own in self._windows.values()]
 
     @property
     def folded(self) -> bool:
-        """Has a beat had no room for each statement?"""
+        """Whether a heartbeat had no room for the figures of each statement."""
         return ALL_STATEMENTS in self.merged.tally.statements
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSnapshot:
+    """A run at one moment, for display."""
+
     run: Run
     workers: tuple[WorkerView, ...]
     elapsed_s: float | None  # since the plan began
     ends_s: float | None
     measures_s: float
     ending: RunEnding | None = None
-    checked: tuple[Checked, ...] = ()  # thresholds, by what was measured so far
+    checked: tuple[Checked, ...] = ()  # thresholds, judged by the measurement so far
     warnings: tuple[str, ...] = ()
     find_max_steps: tuple[StepRecord, ...] = ()
-    polls: tuple[WarehousePoll, ...] = ()  # the newest looks at the warehouse, oldest first
+    polls: tuple[WarehousePoll, ...] = ()  # the newest polls of the warehouse, oldest first
 
 
 def roll_up(
@@ -259,7 +266,7 @@ def roll_up(
     next_sequence_id: int,
     find_max_state: str | None,
 ) -> RunRollup:
-    """The figures of RUN_STATUS, all but the throughput."""
+    """The figures of RUN_STATUS, except the throughput."""
     lives = [worker.live for worker in workers if worker.live is not None]
     healths = [worker.health for worker in workers]
     return RunRollup(

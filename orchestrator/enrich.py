@@ -1,7 +1,7 @@
-"""Enrichment: after a run, Snowflake's own times are joined to the statements that were logged, by their query ids.
+"""Enrichment: after a run, joins the times in Snowflake's query history to the logged statements, by query id.
 
-It changes SF_* and ENRICHMENT_STATUS in QUERY_EXECUTIONS, RUN_STATUS.ENRICHMENT_STATUS, and nothing else: a run is what
-it is, whether or not its history can be read. Doing it again is safe; what is ENRICHED stays.
+It changes only the columns SF_* and ENRICHMENT_STATUS of QUERY_EXECUTIONS, and RUN_STATUS.ENRICHMENT_STATUS. The
+verdict of a run does not depend on it. It is safe to repeat: rows that are ENRICHED do not change.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ _NAME = re.compile(r"'(?:[^'\\]|''|\\.)*'|(?P<quoted>\"(?:[^\"]|\"\")+\")|(?P<wo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnrichmentScope:
-    """Which statements of a scenario are looked for."""
+    """Which statements of a scenario are looked for in the history."""
 
-    transactions: frozenset[str]  # never: the log has one row for several statements, with the id of the last
-    hybrid: frozenset[str]  # touch only hybrid tables
-    hybrid_too: bool  # look for those as well
+    transactions: frozenset[str]  # not looked for: the log has one row for several statements, with the last query id
+    hybrid: frozenset[str]  # statements that touch only hybrid tables
+    hybrid_too: bool  # look for them as well
 
     @property
     def skipped(self) -> frozenset[str]:
@@ -82,7 +82,7 @@ def enrichment_scope(scenario: Scenario, enabled: EnrichmentMode) -> EnrichmentS
 
 
 def history_span(rows: Sequence[PendingExecution], now: datetime) -> HistorySlice | None:
-    """When the statements may have ended by the server's clock; None: longer ago than the history reaches."""
+    """The span in which the statements may have ended, by the server's clock. None: before the history begins."""
     if not rows:
         return None
     first = max(min(row.start_time for row in rows) - CLOCK_SKEW, now - HISTORY_REACH)
@@ -98,7 +98,7 @@ def search_history(
     read: Callable[[HistorySlice], HistoryPage],
     is_over: Callable[[], bool],
 ) -> tuple[dict[str, ServerTimes], bool]:
-    """What the history has of the wanted statements, oldest slice first, and whether it was seen whole."""
+    """The server's times of the wanted statements, and whether the whole history was read. Oldest slice first."""
     found: dict[str, ServerTimes] = {}
     ahead = [] if span is None else [span]
     complete = True
@@ -123,7 +123,7 @@ def decide_enrichment(
     *,
     complete: bool,
 ) -> tuple[EnrichmentUpdate, ...]:
-    """What changes, after a look at the history. `complete`: nothing that it has was kept from us."""
+    """The rows that change after a search. `complete`: the search has read the whole history."""
     return tuple(
         EnrichmentUpdate(execution_id=row.execution_id, status=status, times=times)
         for row in rows
@@ -135,7 +135,7 @@ def decide_enrichment(
 def count_not_due(
     rows: Sequence[PendingExecution], found: Mapping[str, ServerTimes], now: datetime, latency_s: float
 ) -> int:
-    """How many were not found and are too fresh to be missed."""
+    """How many rows were not found, but ended too recently to count as missing."""
     return sum(row.query_id not in found and not _is_due(row, now, latency_s) for row in rows)
 
 
@@ -163,7 +163,7 @@ def _ended(row: PendingExecution) -> datetime:
 
 
 def _only_hybrid(statement: Statement, kinds: Mapping[str, TableType]) -> bool:
-    """Judged by the names in its text: of tables that the scenario makes, it must name hybrid ones only."""
+    """Whether the statement names hybrid tables only, among the tables that the scenario prepares."""
     named = {kinds[name] for query in statement.queries for name in _names(query.sql) if name in kinds}
     return named == {TableType.HYBRID}
 
@@ -181,24 +181,24 @@ def _names(sql: str) -> Iterator[str]:
 log = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
 
-AFTER_RUN_S = 90.0  # how long a run waits for its history; what is not there by then is left to `loadgen enrich`
+AFTER_RUN_S = 90.0  # how long a run waits for its history; `loadgen enrich` does the rest later
 PAUSE_S = 10.0
-AHEAD_MAX = timedelta(hours=1)  # of the server: clocks of workers may be off
+AHEAD_MAX = timedelta(hours=1)  # by which the clock of a worker may be ahead of the server's
 PAGE_ROWS = 50_000  # logged statements that are looked for at a time
 ATTEMPTS = 3  # of one slice
-EMPTY_SEARCHES_MAX = 3  # searches without any statement of the run, after which the history will not have it soon
+EMPTY_SEARCHES_MAX = 3  # searches without any statement of the run, after which waiting is given up
 
 _BEGINNING = (EPOCH, "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnrichmentOptions:
-    """How hard to try. None: no limit, every page is looked at."""
+    """Limits of an enrichment."""
 
-    limit_s: float | None = AFTER_RUN_S
-    wait: bool = True  # look again while some are too fresh to be missed
-    enabled: EnrichmentMode | None = None  # None: as the scenario says
-    told: Callable[[int], None] = lambda _: None  # after each look: how many are not there yet
+    limit_s: float | None = AFTER_RUN_S  # None: no limit, all pages are searched
+    wait: bool = True  # search again while statements may still appear in the history
+    enabled: EnrichmentMode | None = None  # None: as in the scenario
+    told: Callable[[int], None] = lambda _: None  # called after each search with the number of expected statements
 
 
 def enrich_run(
@@ -210,10 +210,10 @@ def enrich_run(
     effort: EnrichmentOptions | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> EnrichmentResult:
-    """Join what the history has, and say how far that went. Raises LoadgenError, and only for the control plane's sake.
+    """Enrich the logged statements of a run. Raises LoadgenError only if the control plane fails.
 
-    A history that cannot be read is a result (FAILED, with `error`). `patience.stop` ends waits and looks early. With
-    `enrichment.enabled: false` nothing is looked for, and every statement stays as it is.
+    If the history cannot be read, the result is FAILED, with `error`. Setting `patience.stop` ends waits and searches.
+    With `enrichment.enabled: false` nothing is searched, and no row changes.
     """
     effort = effort or EnrichmentOptions()
     enabled = effort.enabled or scenario.enrichment
@@ -274,7 +274,7 @@ def _open(scenario: Scenario, place: ControlPlaneLocation, run_id: str, environ:
 
 
 class _Enricher:
-    """Looks, writes down what it found, waits, looks again."""
+    """Searches the history, stores what it has found, waits, and searches again."""
 
     def __init__(
         self,
@@ -286,18 +286,18 @@ class _Enricher:
         open_history: Callable[[], QueryHistory],
         unreadable: dict[str, str],
     ) -> None:
-        """`unreadable` gets the rows that are left out, and why."""
+        """`unreadable` receives the rows that are left out, with the reason."""
         self._session, self._patience, self._run_id = session, patience, run_id
         self._aim, self._effort, self._open_history = aim, effort, open_history
         self._clock = patience.clock
         self._began_ns = self._clock.monotonic_ns()
         self._history: QueryHistory | None = None
         self._unreadable = unreadable
-        self._looks = self._found = 0
+        self._searches = self._found = 0
 
     def run(self) -> None:
         try:
-            while self._look() and self._is_worth_waiting and not self._is_over(PAUSE_S):
+            while self._search() and self._is_worth_waiting and not self._is_over(PAUSE_S):
                 if self._clock.wait(self._patience.stop, PAUSE_S):
                     return
         finally:
@@ -306,16 +306,17 @@ class _Enricher:
 
     @property
     def _is_worth_waiting(self) -> bool:
-        """Some histories lag; that of a hybrid table, which a scenario need not say it reads, has nothing at all."""
-        return self._effort.wait and (self._found > 0 or self._looks < EMPTY_SEARCHES_MAX)
+        """False after some empty searches: a history lags, but that of hybrid tables has no statement at all, and a
+        scenario does not always tell that it uses hybrid tables."""
+        return self._effort.wait and (self._found > 0 or self._searches < EMPTY_SEARCHES_MAX)
 
-    def _look(self) -> int:
-        """One look at everything that is undecided. How many may still come."""
+    def _search(self) -> int:
+        """Search for all undecided statements. Returns how many may still appear."""
         coming = 0
-        self._looks += 1
+        self._searches += 1
         for page in self._pages():
             history = self._opened()
-            now = self._asked(history.now)
+            now = self._retried(history.now)
             page = self._begun(page, now)
             wanted = frozenset(row.query_id for row in page)
             found, complete = search_history(
@@ -332,14 +333,14 @@ class _Enricher:
         return coming
 
     def _begun(self, page: Sequence[PendingExecution], now: datetime) -> tuple[PendingExecution, ...]:
-        """Without those that are still to begin: no history will ever show them."""
+        """The rows without those that begin in the future: no history will ever show them."""
         for row in page:
             if row.start_time > now + AHEAD_MAX:
                 self._unreadable[row.execution_id] = f"{row.execution_id} begins {row.start_time}"
         return tuple(row for row in page if row.execution_id not in self._unreadable)
 
     def _opened(self) -> QueryHistory:
-        """Not before there is something to look for."""
+        """The history; opened when there is something to look for."""
         if self._history is None:
             self._history = self._open_history()
             _publish_pending(self._session, self._patience, self._run_id)
@@ -360,13 +361,13 @@ class _Enricher:
         )
 
     def _read(self, history: QueryHistory, span: HistorySlice) -> HistoryPage:
-        return self._asked(partial(history.read, span))
+        return self._retried(partial(history.read, span))
 
-    def _asked(self, question: Callable[[], Answer]) -> Answer:
-        return replace(self._patience, attempts=ATTEMPTS).call(question)
+    def _retried(self, query: Callable[[], Answer]) -> Answer:
+        return replace(self._patience, attempts=ATTEMPTS).call(query)
 
     def _is_over(self, ahead_s: float = 0.0) -> bool:
-        """Interrupted, or the time would be used up so much later."""
+        """Whether the enrichment was interrupted, or its time limit will have passed in `ahead_s` seconds."""
         used_s = (self._clock.monotonic_ns() - self._began_ns) / NS_PER_S
         limit_s = self._effort.limit_s
         return self._patience.stop.is_set() or (limit_s is not None and used_s + ahead_s >= limit_s)
@@ -413,14 +414,14 @@ def _left_alone(session: ControlSession, patience: RetryPolicy, run_id: str) -> 
 
 
 def _publish(session: ControlSession, patience: RetryPolicy, run_id: str, status: RunEnrichment) -> None:
-    """Where it says so already, nothing is written."""
+    """Set the enrichment status of the run, if it differs."""
     run = patience.call(lambda: run_status.read(session, run_id))
     if run is not None and run.enrichment_status != status.value:
         run_status.set_enrichment(session, patience, run_id, status.value)
 
 
 def _publish_pending(session: ControlSession, patience: RetryPolicy, run_id: str) -> None:
-    """For readers meanwhile. The result of an earlier enrichment stays until this one is done."""
+    """Show readers that the enrichment has begun. The status of an earlier enrichment is kept until this one ends."""
     run = patience.call(lambda: run_status.read(session, run_id))
     if run is not None and run.enrichment_status is None:
         run_status.set_enrichment(session, patience, run_id, RunEnrichment.PENDING.value)

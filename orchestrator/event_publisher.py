@@ -1,4 +1,4 @@
-"""Events for workers, numbered and each published once; and the targets that RUN_STATUS repeats."""
+"""Publishes events for workers, numbered and each once, and the targets that RUN_STATUS repeats."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from loadgen.values import dataclass
 from orchestrator.leadership import Leadership
 from orchestrator.worker_health import WorkerView
 
-# Until an event is read: its insertion, which may be answered late, its publication in RUN_STATUS, the worker's poll,
-# and the reading itself.
+# Before a worker has read an event: the insertion, whose answer may be late, the update of RUN_STATUS, the worker's
+# poll, and the query of events.
 STATEMENTS_PER_ANNOUNCEMENT = 4
-LATENCY_MAX_S = 2.0  # a slower statement was an exception, and not expected to happen again
+LATENCY_MAX_S = 2.0  # slower statements are exceptions: announcements do not allow for them
 
 
 def lead_ms(timing: TimingSettings, latency_s: float) -> int:
@@ -37,7 +37,7 @@ def lead_ms(timing: TimingSettings, latency_s: float) -> int:
 
 
 def start_event(plan: RunPlan, workers: int, lead_ms: int) -> NewEvent:
-    """START with the whole plan: a target comes before the window that begins with it."""
+    """START with the whole plan. A target precedes the window that begins at the same moment."""
     parts = [
         _planned(target.at_s, SetRunTarget(total_connections=target.connections, ramp_s=target.ramp_s, reason="plan"))
         for target in plan.targets
@@ -47,14 +47,14 @@ def start_event(plan: RunPlan, workers: int, lead_ms: int) -> NewEvent:
     for window in plan.windows:
         command = SetPhase(phase=Phase.MEASUREMENT, step_id=window.step_id, duration_ms=window.duration_s * 1000)
         parts.append(_planned(window.starts_s, command))
-    if not plan.windows:  # find_max: its steps are announced one by one
+    if not plan.windows:  # find_max: the steps are announced one by one
         parts.append(_planned(plan.measures_s, SetPhase(phase=Phase.MEASUREMENT)))
     parts.sort(key=lambda part: part.at_ms)
     return NewEvent(command=Start(expected_workers=workers, lead_ms=lead_ms, plan=tuple(parts)))
 
 
 def step_event(step_id: int, connections: int, lead_ms: int) -> NewEvent:
-    """The next step of a search: one event, and every worker keeps its share."""
+    """The next step of a search: one event for all workers. Each worker computes its share."""
     command = SetRunTarget(total_connections=connections, step_id=step_id, lead_ms=lead_ms, reason="find_max")
     return NewEvent(command=command)
 
@@ -65,34 +65,34 @@ def _planned(at_s: float, command: SetPhase | SetRunTarget) -> PlannedCommand:
 
 log = logging.getLogger(__name__)
 
-LATENCIES_KEPT = 5  # the newest of them say how slow the control plane is
+LATENCIES_KEPT = 5  # of the newest statements: the slowest counts as the latency of the control plane
 
 
 @dataclass(slots=True, kw_only=True)
 class Announcement:
-    """An event that every worker has to acknowledge with LAST_SEQUENCE_ID of its heartbeats."""
+    """An event that every worker must acknowledge by LAST_SEQUENCE_ID in its heartbeats."""
 
     sequence_id: int
     what: str
     within_s: float
-    overdue_s: float  # by the clock of this process
+    overdue_s: float  # on the monotonic clock of this process
     named: set[str] = field(default_factory=set)  # workers that were reported
 
     def late(self, workers: Sequence[WorkerView], now_s: float) -> list[str]:
-        """A sentence for each worker that has not acknowledged in time; each is named once."""
+        """A sentence for each worker that has not acknowledged in time. Each worker is reported once."""
         new = [one.worker_id for one in workers if self._is_late(one, now_s) and one.worker_id not in self.named]
         self.named.update(new)
         return [f"{worker_id} did not acknowledge {self.what} within {self.within_s:.1f} s" for worker_id in new]
 
     def _is_late(self, worker: WorkerView, now_s: float) -> bool:
-        """Only a heartbeat after the time limit counts. A worker without one is silent, which worker_health judges."""
+        """Judged by a heartbeat after the time limit only: whether a worker is silent is up to worker_health."""
         if worker.row is None or worker.is_over:
             return False
         return worker.row.beat.last_sequence_id < self.sequence_id and now_s - worker.silent_s >= self.overdue_s
 
 
 class EventPublisher:
-    """One thread."""
+    """Belongs to the thread of the leader."""
 
     def __init__(
         self,
@@ -105,42 +105,42 @@ class EventPublisher:
         self._session, self._patience, self._leadership = session, patience, leadership
         self._timing, self._clock = timing, clock
         self._targets: dict[str, ConnectionTarget] = {}
-        self._start: NewEvent | None = None  # START as it was published, or tried
+        self._start: NewEvent | None = None  # START as it was published, or as publishing it was attempted
         self._step: NewEvent | None = None  # the last step of a search, likewise
-        self._announced: Announcement | None = None  # the newest: a worker that acknowledges it knows all before
-        self._undated: tuple[int, Start | SetRunTarget] | None = None  # published; when it takes effect is not read yet
-        self._server_clock: tuple[datetime, float] | None = None  # the server's time, and this process's when it came
+        self._announced: Announcement | None = None  # the newest: acknowledging it acknowledges all earlier ones
+        self._undated: tuple[int, Start | SetRunTarget] | None = None  # published; when it was inserted is not read yet
+        self._server_clock: tuple[datetime, float] | None = None  # server time, and the monotonic time of that answer
         self.zero: datetime | None = None  # when the plan begins, by the server's clock; None: not known yet
-        self.zero_s: float | None = None  # the same by this process's clock
-        self.latencies_s: deque[float] = deque(maxlen=LATENCIES_KEPT)  # of statements of the control plane
+        self.zero_s: float | None = None  # the same moment on the monotonic clock of this process
+        self.latencies_s: deque[float] = deque(maxlen=LATENCIES_KEPT)  # of control statements
         self.next_sequence_id = 1
 
     @property
     def targets(self) -> Mapping[str, ConnectionTarget]:
-        """What RUN_STATUS repeats, for workers that miss an event."""
+        """The targets that RUN_STATUS repeats, for workers that miss an event."""
         return dict(self._targets)
 
     @property
     def lead_ms(self) -> int:
-        """How long before it takes effect a change is to be announced now."""
+        """How long ahead a change has to be announced at the current latency of the control plane."""
         return lead_ms(self._timing, max(self.latencies_s, default=0.0))
 
-    def go_on_from(self, run: Run) -> list[Event]:
+    def resume(self, run: Run) -> list[Event]:
         """Continue after another leader. Returns the events that it has published."""
         self._targets = dict(read_targets(run.worker_targets))
-        said = self.read_said()
-        self.next_sequence_id = max(run.next_sequence_id, said[-1].sequence_id + 1 if said else 1)
-        return said
+        published = self.read_published()
+        self.next_sequence_id = max(run.next_sequence_id, published[-1].sequence_id + 1 if published else 1)
+        return published
 
     def start(self, plan: RunPlan, workers: int) -> None:
         """START: the plan begins `lead_ms` after the server has inserted the event."""
-        if not self._leadership.is_first:  # another leader may have published START: workers follow that
-            self.read_said()
+        if not self._leadership.is_first:  # another leader may have published START: workers follow that event
+            self.read_published()
         if self.zero is not None:
             return
-        if self._start is None:  # else it may be stored already, and publishing it again changes nothing
+        if self._start is None:  # else it may be stored: publishing the same event again changes nothing
             self._start = start_event(plan, workers, self.lead_ms)
-        self.say(self._start)
+        self.publish(self._start)
 
     def step(self, step_id: int, connections: int) -> None:
         """The next step of a search. After a failure the same event is published again."""
@@ -148,18 +148,18 @@ class EventPublisher:
         if not isinstance(before, SetRunTarget) or before.step_id != step_id:
             self._step = step_event(step_id, connections, self.lead_ms)
         assert self._step is not None
-        self.say(self._step)
+        self.publish(self._step)
 
     def stop(self, reason: str, drain_s: float) -> None:
-        self.say(NewEvent(command=Stop(reason=reason, drain_timeout_s=drain_s)))
+        self.publish(NewEvent(command=Stop(reason=reason, drain_timeout_s=drain_s)))
 
     @property
-    def undated(self) -> int:
-        """Number of the event whose insertion has to be dated; 0: none."""
+    def undated_event(self) -> int:
+        """Number of the event whose time of insertion has to be read; 0: none."""
         return 0 if self._undated is None else self._undated[0]
 
-    def learn(self, run: Run) -> None:
-        """What was read with the run just now: the server's time, and when the undated event was inserted."""
+    def note_run(self, run: Run) -> None:
+        """Take the server's time, and the time of insertion of the undated event, from a row that was just read."""
         now_s = self._now_s()
         if run.server_time is None:
             return
@@ -183,40 +183,40 @@ class EventPublisher:
 
     @property
     def server_now(self) -> datetime:
-        """The server's time, as it was read last, and counted on by this process's clock."""
+        """The server's time: as it was last read, plus the time since then by this process's clock."""
         assert self._server_clock is not None, "the run was not read yet"
         moment, read_s = self._server_clock
         return moment + timedelta(seconds=self._now_s() - read_s)
 
     def late_acknowledgements(self, workers: Sequence[WorkerView]) -> list[str]:
-        """Workers whose heartbeats do not acknowledge an announcement in time: a sentence each, once."""
+        """A sentence for each worker that has not acknowledged the newest announcement in time, once."""
         return [] if self._announced is None else self._announced.late(workers, self._now_s())
 
-    def read_said(self) -> list[Event]:
-        """All events of the run; and from START when the plan begins."""
-        said = list(run_control_events.catch_up(self._session, self._leadership.term.key, 0))
+    def read_published(self) -> list[Event]:
+        """Read all events of the run. START tells when the plan begins."""
+        published = list(run_control_events.catch_up(self._session, self._leadership.term.key, 0))
         read_s = self._now_s()
-        starts = [one for one in said if isinstance(one.command, Start)]
+        starts = [one for one in published if isinstance(one.command, Start)]
         if starts:
             due_in_ms = -starts[-1].age_ms if starts[-1].due_in_ms is None else starts[-1].due_in_ms
             zero_s = read_s + due_in_ms / 1000
             server_time = run_status.server_time(self._session)
             self.zero = server_time + timedelta(seconds=zero_s - self._now_s())
             self.zero_s = zero_s
-        return said
+        return published
 
-    def say(self, new: NewEvent) -> None:
-        """Append an event. The same one again, after a failure, is not written twice."""
+    def publish(self, new: NewEvent) -> None:
+        """Append an event. After a failure the same event can be published again: it is stored once."""
         term, command = self._leadership.term, new.command
         number = run_control_events.emit(self._session, self._patience, term, new, self.next_sequence_id)
         self.next_sequence_id = number + 1
         if isinstance(command, (Start, SetRunTarget)):
             self._undated = (number, command)
         self._await_acknowledgements(command, number)
-        event(log, logging.INFO, "said", number=number, what=command)
+        event(log, logging.INFO, "event_published", number=number, what=command)
 
     def _await_acknowledgements(self, command: KnownCommand, number: int) -> None:
-        """A worker polls the event before it takes effect; its next heartbeat acknowledges it."""
+        """A worker reads the event before it takes effect; its next heartbeat acknowledges it."""
         ahead_s = (run_control_events.lead_ms(command) or 0) / 1000
         within_s = ahead_s + self._timing.status_poll_s + 2 * self._timing.heartbeat_s + self._timing.tick_s
         self._announced = Announcement(

@@ -1,6 +1,6 @@
-"""Leading a search for the maximum: what the step under way shows, which one comes next, what the search has found.
+"""Leads a search for the maximum: observes the current step, judges it, chooses the next step, and makes the result.
 
-The rules are those of `loadgen.rules.find_max`. Here windows of workers become observations, and answers become rows.
+The rules are in `loadgen.rules.find_max`. This module makes observations from windows of workers, and rows from steps.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ WorkerWindows = Sequence[Sequence[WindowResult]]  # of each worker
 
 @dataclass(frozen=True)
 class ResponseTimes:
-    """What p95 is compared by."""
+    """The response times of a step, for comparing p95."""
 
     tally: StatementTally
 
@@ -71,7 +71,8 @@ def observe_step(
     client_limit: str | None = None,
     shares_machine: bool = False,
 ) -> tuple[StepObservation, MergedWindows]:
-    """What the windows of a step show; none counts for longer than the worker that has measured least.
+    """The observation that the windows of a step give, and the merged windows. The step counts as measured for as long
+    as every worker has measured it.
 
     `shares_machine`: the server runs on the machine of the workers.
     """
@@ -94,7 +95,7 @@ def observe_step(
 
 
 def client_limit(target: int, windows: Mapping[str, Sequence[WindowResult]]) -> str | None:
-    """Why a step says nothing about the server: the client was its limit, or the load was not there. None: it does."""
+    """Why a step does not show the limit of the server: a client was the limit, or load was missing. None: it does."""
     for worker_id, own in windows.items():
         health = ClientHealth.of(client_effect(own))
         limit = health.saturation(service_mean_ms(own))
@@ -102,13 +103,13 @@ def client_limit(target: int, windows: Mapping[str, Sequence[WindowResult]]) -> 
             return f"the client was the limit: {worker_id} {limit}; {health.advice}"
     steps = {window.step_id for own in windows.values() for window in own}
     if not all(windows.values()):
-        return None  # it has not begun everywhere
+        return None  # not all workers have begun the step
     missing = shortfalls(delivered_steps(windows, {number: target for number in steps if number is not None}))
     return f"the load was not delivered: {'; '.join(missing)}" if missing else None
 
 
 def step_record(run_id: str, step: JudgedStep, merged: MergedWindows, now: datetime) -> StepRecord:
-    """A judged step, as a row. `now` is the server's time: its window is the time before it that was measured."""
+    """The row of a judged step. Its window is the measured time before `now`, which is the server's time."""
     return StepRecord(
         run_id=run_id,
         step_number=step.number,
@@ -131,7 +132,8 @@ def step_record(run_id: str, step: JudgedStep, merged: MergedWindows, now: datet
 def _slo(
     merged: MergedWindows, thresholds: Sequence[Threshold], health: ClientHealth, mean_ms: float | None
 ) -> SloCheck:
-    """The first threshold that is not met decides; else bounds, or too few samples, may leave one open."""
+    """The first threshold that is not met decides. Otherwise a threshold may be undecided, by its bounds or by too few
+    samples."""
     sure = True
     for threshold in thresholds:
         checked = check_threshold(threshold.check, merged)
@@ -145,7 +147,7 @@ def _slo(
 
 
 def _straddles(merged: MergedWindows, threshold: Threshold) -> bool:
-    """Do the bounds of its percentile lie on both sides of the limit?"""
+    """Whether the bounds of the percentile lie on both sides of the limit."""
     check = threshold.check
     per_mille = PERCENTILES.get(check.metric.value)
     statements = merged.tally.statements
@@ -158,7 +160,8 @@ def _straddles(merged: MergedWindows, threshold: Threshold) -> bool:
 
 
 def step_document(step: JudgedStep, measured: MergedWindows) -> dict[str, Any]:
-    """A judged step, with all that was measured in its window: it went on for a moment after the verdict."""
+    """A judged step for summary.json, with the whole measurement of its window, which continues shortly after the
+    verdict."""
     return {
         "step": step.number,
         "target": step.target,
@@ -176,7 +179,7 @@ def step_document(step: JudgedStep, measured: MergedWindows) -> dict[str, Any]:
 
 
 def p95_ms(merged: MergedWindows) -> float | None:
-    """Of all statements; None: too few for it."""
+    """p95 of all statements. None: too few samples."""
     return _at_ms(merged, 950)
 
 
@@ -190,7 +193,7 @@ def _ms(bound_ns: int | None) -> float | None:
 
 
 class FindMaxController:
-    """One search. look() is called every tick while the run measures."""
+    """One search. observe() is called in every tick while the run measures."""
 
     def __init__(
         self,
@@ -204,20 +207,20 @@ class FindMaxController:
         self.search = FindMaxSearch(config=config)
         self._observe = partial(observe_step, thresholds=thresholds, shares_machine=shares_machine)
         self._missing_s, self._on_worker_loss = missing_s, on_worker_loss
-        self._asked: int | None = None  # the number of the step that workers were told about
-        self._grew_s = 0.0  # when every worker had measured more of the step
-        self._seconds = -1.0
+        self._announced: int | None = None  # the number of the last step that was decided
+        self._grew_s = 0.0  # when `_seconds` last grew
+        self._seconds = -1.0  # of the current step that every worker has measured
 
     @property
     def number(self) -> int:
-        """Of the step under way, from 1."""
+        """The number of the current step, from 1."""
         return len(self.search.steps) + 1
 
-    def go_on(self, records: Sequence[StepRecord], windows_of: Callable[[int], WorkerWindows]) -> tuple[int, ...]:
-        """These steps were judged by another leader: its verdicts stand, what was measured is known from the tables.
+    def restore(self, records: Sequence[StepRecord], windows_of: Callable[[int], WorkerWindows]) -> tuple[int, ...]:
+        """Add the steps that another leader has judged. Its verdicts are kept; the windows are read from the tables.
 
-        Whether the bounds decided is not stored, so each step is judged again. The numbers of those that come out
-        otherwise: they count as unsure.
+        The confidence of a verdict is not stored, so each step is judged again. Returns the numbers of the steps with
+        another outcome: their confidence counts as low.
         """
         unknown: list[int] = []
         broken = [str(error) for error in records.unreadable] if isinstance(records, ParsedRows) else []
@@ -234,34 +237,34 @@ class FindMaxController:
             low = not is_known or (again is not None and again.low_confidence)
             step = JudgedStep(number=number, shown=shown, outcome=outcome, reason=record.reason, low_confidence=low)
             self.search = self.search.after(step)
-        if broken:  # what the next step has to be is not known
+        if broken:  # the next step cannot be determined
             self.search = replace(self.search, stopped=f"a stored step is unreadable ({'; '.join(broken)})")
         return tuple(unknown)
 
     def _problem(self, number: int, record: StepRecord) -> str | None:
         """Why a stored step cannot be the one with this number."""
         if record.step_number != number:
-            return f"step {number} is not there"
+            return f"step {number} is missing"
         if not 1 <= record.target_connections <= self.search.config.maximum:
             return f"step {number} has {record.target_connections} connections"
         return None if record.outcome in list(StepOutcome) else f"step {number} has an unknown outcome"
 
     def stop(self, why: str) -> None:
-        """Nothing more can be measured; without effect when the search is over."""
+        """End the search before it has found its answer. Without effect when it has ended."""
         if self.search.target is not None:
             self.search = replace(self.search, stopped=why)
 
-    def look(
+    def observe(
         self, workers: Sequence[WorkerView], now_s: float, *, queue_seen: bool
     ) -> tuple[tuple[JudgedStep, MergedWindows] | None, SearchDecision | None]:
-        """The step that has just been judged, if one was, with what was measured in it; and what to do."""
+        """The step that was just judged, if any, with its measurement; and the next decision, if any."""
         lost = [worker.why for worker in workers if worker.is_over]
-        if lost:  # the number of workers is fixed: without one of them no level can be delivered
+        if lost:  # every level needs all workers
             self.stop(f"a worker was lost ({'; '.join(lost)})")
         target = self.search.target
         if target is None:
             return None, SearchFinished(self.search.answer().reason)
-        if self._asked != self.number:
+        if self._announced != self.number:
             return None, self._next(now_s)
         windows = [self._windows(worker) for worker in workers]
         limit = client_limit(target, {worker.worker_id: own for worker, own in zip(workers, windows, strict=True)})
@@ -281,37 +284,37 @@ class FindMaxController:
         return (step, merged), SearchFinished(reason) if self.search.target is None else self._next(now_s)
 
     def is_open(self, workers: Sequence[WorkerView]) -> bool:
-        """Has every worker opened the window of the step under way?"""
+        """Whether every worker has opened the window of the current step."""
         return all(self._windows(worker) for worker in workers)
 
     # --- what it has found -------------------------------------------------------------------------------------------
 
     @property
     def decisive_step(self) -> int | None:
-        """The step whose numbers are the run's: the last one at the level that was found, else the first."""
+        """The step whose figures are those of the run: the last step at the level that was found, else the first."""
         best = self.search.answer().best
         return best.number if best is not None else 1 if self.search.steps else None
 
     @property
     def connections(self) -> int:
-        """Of the decisive step."""
+        """The connections of the decisive step."""
         best = self.search.answer().best
         return self.search.config.start if best is None else best.target
 
     @property
     def deciding_steps(self) -> tuple[JudgedStep, ...]:
-        """Validity rests on these: the baseline, the best, the one that failed."""
+        """The steps that validity depends on: the baseline, the best, and the failed one."""
         answer, first = self.search.answer(), baseline_step(self.search.config, self.search.steps)
         return tuple(step for step in (first, answer.best, answer.failed) if step is not None)
 
     @property
     def deciding_levels(self) -> dict[int, int]:
-        """Their connections, by the number of the step."""
+        """The connections of the deciding steps, by number of the step."""
         return {step.number: step.target for step in self.deciding_steps}
 
     @property
     def obstacle(self) -> str | None:
-        """What makes the search worthless. The client may well be the limit above the best level."""
+        """Why the result of the search is INVALID; None: it is not. A client limit above the best level is allowed."""
         answer = self.search.answer()
         if self.search.stopped is not None:
             return f"the search ended early: {self.search.stopped}"
@@ -320,7 +323,7 @@ class FindMaxController:
         return None
 
     def state(self) -> dict[str, Any]:
-        """FIND_MAX_STATE."""
+        """The document in FIND_MAX_STATE."""
         search, best, failed = self.search, self.search.best, self.search.answer().failed
         return {
             "step": self.number,
@@ -333,7 +336,7 @@ class FindMaxController:
         }
 
     def result(self, measured: Callable[[int | None], MergedWindows], *, valid: bool) -> dict[str, Any]:
-        """FIND_MAX_RESULT and summary.json's find_max, with all that was measured in a step."""
+        """The document in FIND_MAX_RESULT, and `find_max` of summary.json. `measured` returns the windows of a step."""
         answer, decisive = self.search.answer(), measured(self.decisive_step)
         best, failed = answer.best, answer.failed
         return {
@@ -354,19 +357,19 @@ class FindMaxController:
 
     def _next(self, now_s: float) -> StartStep:
         assert self.search.target is not None
-        self._asked, self._seconds, self._grew_s = self.number, -1.0, now_s
+        self._announced, self._seconds, self._grew_s = self.number, -1.0, now_s
         return StartStep(number=self.number, target=self.search.target)
 
     def _windows(self, worker: WorkerView) -> list[WindowResult]:
-        """What a worker has measured in the step under way."""
+        """The windows of a worker in the current step."""
         live = worker.live.windows if worker.live is not None else ()
         return [window for window in live if window.phase is Phase.MEASUREMENT and window.step_id == self.number]
 
     def _missing(
         self, workers: Sequence[WorkerView], windows: WorkerWindows, now_s: float
     ) -> str | MetricsMissing | None:
-        """Why the step does not get on: which load was not delivered; or nothing is heard. None: wait for the verdict
-        on a worker that is silent, without which the run may go on."""
+        """Why the step makes no progress: the workers whose load was not delivered, or MetricsMissing. None: wait until
+        a silent worker counts as lost, because the run may continue without it."""
         behind = [
             worker
             for worker, own in zip(workers, windows, strict=True)
@@ -382,7 +385,7 @@ class FindMaxController:
 
 
 def find_max_controller(scenario: Scenario) -> FindMaxController | None:
-    """None: the scenario searches for nothing."""
+    """The controller of a scenario. None: it does not search for a maximum."""
     config = scenario.load.find_max
     if config is None:
         return None

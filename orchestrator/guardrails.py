@@ -1,7 +1,7 @@
-"""Limits of a run: thresholds and the client's guardrails while it measures, the cost from its start on. Pure.
+"""Limits of a run: thresholds and guardrails of the client while it measures, the cost from its start on. Pure.
 
-A threshold with a `window` must hold in every such span of the measurement: the worst one counts, at the end as well.
-One without is judged by the whole measurement so far. What is not decided yet ends no run.
+A threshold with a `window` must hold in every span of that length: the worst span counts, during the run and in the
+result. A threshold without a `window` is judged by the whole measurement so far. An undecided threshold ends no run.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from orchestrator.aggregation import RunAggregator
 from orchestrator.lifecycle import RunEnding
 from orchestrator.worker_health import WorkerHealth, WorkerView
 
-WAREHOUSE_UNSEEN_MAX_S = 60.0  # a warehouse may grow meanwhile, and its cost would not be seen
-CONSECUTIVE_BREACHES = 3  # looks in a row; one busy second is no trend
+WAREHOUSE_UNSEEN_MAX_S = 60.0  # without a poll the cost of a growing warehouse is not observed
+CONSECUTIVE_BREACHES = 3  # ticks in a row: a single busy second does not count
 _RATES = (ThresholdMetric.QPS, ThresholdMetric.QUERIES)
-MEASURED_MIN_S = 1.0  # by every worker, before anything is judged: a window that has just opened has no rate yet
+MEASURED_MIN_S = 1.0  # by every worker, before thresholds are judged: a window that has just opened has no rate
 
 
 class WarehouseCost(Protocol):
-    """What is known of the cost of the target warehouse."""
+    """The observed cost of the target warehouse."""
 
     @property
     def credits(self) -> float: ...
     @property
-    def unseen_s(self) -> float: ...  # for how long it could not be looked at
+    def unseen_s(self) -> float: ...  # time since the last successful poll
 
 
 class LimitMonitor:
-    """look() every tick of the measurement: the first limit that ends the run, if any."""
+    """Checks the limits of one run. check() is called in every tick of the measurement."""
 
     def __init__(
         self,
@@ -49,35 +49,37 @@ class LimitMonitor:
     ) -> None:
         self._thresholds = tuple(thresholds)
         self._guardrails, self._timing, self._progress = guardrails, timing, progress
-        self._worst: dict[int, Checked] = {}  # by threshold, of those with a window
+        self._worst: dict[int, Checked] = {}  # the worst span of each threshold with a window
         self._breaches = self._busy = 0
         self.warnings: list[str] = []
 
-    def look(self, workers: Sequence[WorkerView], measured_s: float) -> RunEnding | None:
-        """`measured_s`: since the measurement began."""
+    def check(self, workers: Sequence[WorkerView], measured_s: float) -> RunEnding | None:
+        """The ending that the first violated limit demands; None: no limit is violated. `measured_s`: since the
+        measurement began."""
         return self._judge(workers, measured_s) or self._guard(workers)
 
     def cost(self, warehouse: WarehouseCost | None) -> RunEnding | None:
-        """In every phase. It ends the run, whatever `action` says: money that is spent does not come back."""
+        """The ending that the cost limit demands, in any phase. `guardrails.action` does not apply to it."""
         reason = None if warehouse is None else costs_too_much(warehouse, self._guardrails.max_credits)
         return None if reason is None else self._ending(reason)
 
-    def go_on(self, unsure_steps: Sequence[int]) -> None:
-        """Another leader has led the run so far: say what of its knowledge is lost."""
-        unsure = "was judged before the run was taken over; its confidence is not stored and counts as low"
-        self.warn([f"step {number} {unsure}" for number in unsure_steps])
+    def warn_of_uncertain_steps(self, steps: Sequence[int]) -> None:
+        """Steps of a search that another leader has judged and whose confidence is not known."""
+        text = "was judged before the run was taken over; its confidence is not stored and counts as low"
+        self.warn([f"step {number} {text}" for number in steps])
 
-    def now(self) -> tuple[Checked, ...]:
-        """Every threshold by what was measured so far."""
+    def current(self) -> tuple[Checked, ...]:
+        """Every threshold, judged by the measurement so far."""
         return self.final(self._progress.merged)
 
     def final(self, merged: MergedWindows) -> tuple[Checked, ...]:
-        """Every threshold: by its worst span where it has one, else by the whole."""
+        """Every threshold: judged by its worst span if it has a window, else by the whole measurement."""
         whole = check_thresholds(self._thresholds, merged)
         return tuple(self._worst.get(number) or checked for number, checked in enumerate(whole))
 
     def complete(self, merged: MergedWindows) -> tuple[Checked, ...]:
-        """The same after the measurement: what is left of its spans is judged first, also without missing workers."""
+        """As final(), after the measurement: spans that were not judged yet are judged first, even if a worker has not
+        reported them."""
         self._judge_seconds(min(self._progress.seconds.reported, round(merged.seconds)))
         self._judge_drain()
         return self.final(merged)
@@ -100,7 +102,7 @@ class LimitMonitor:
         return self._judge_seconds(self._progress.seconds.complete(waited))
 
     def _judge_seconds(self, until: int) -> RunEnding | None:
-        """Every span that ends with a second up to this one, and was not judged before."""
+        """Judge every span that ends at a second up to `until` and was not judged before."""
         seconds, ending = self._progress.seconds, None
         sliding = [(number, one) for number, one in enumerate(self._thresholds) if one.window_s is not None]
         while sliding and seconds.closed < until:
@@ -116,8 +118,8 @@ class LimitMonitor:
         return ending
 
     def _judge_drain(self) -> None:
-        """Once more every span with statements that ended after the measurement. They add nothing to rates: those are
-        of what ended."""
+        """Judge again every span with statements that ended in the drain. Rates do not change: they count statements
+        that ended in the measurement."""
         seconds = self._progress.seconds
         first = seconds.settle()
         if first is None:
@@ -131,8 +133,8 @@ class LimitMonitor:
                     self._worst[number] = checked
 
     def _span(self, threshold: Threshold, until: int | None = None) -> Checked | None:
-        """The span until this second, or the newest; None: so much was not measured yet, or nothing ended in it. What
-        was in flight counts in the span in which it ends."""
+        """The threshold, judged over the span that ends at `until` (default: the newest second). None: the span was not
+        measured in full, or no statement ended in it. A statement counts in the span in which it ends."""
         assert threshold.window_s is not None
         check = threshold.check
         span = self._progress.seconds.span(threshold.window_s, check.statement, until=until)
@@ -156,7 +158,7 @@ class LimitMonitor:
     # --- guardrails --------------------------------------------------------------------------------------------------
 
     def _guard(self, workers: Sequence[WorkerView]) -> RunEnding | None:
-        workers = [worker for worker in workers if not worker.is_over]  # what one that ended said last is not how it is
+        workers = [worker for worker in workers if not worker.is_over]  # the last heartbeat of an ended worker is stale
         self._warn_busy(workers)
         over = [text for worker in workers if (text := self._over(worker)) is not None]
         self._breaches = self._breaches + 1 if over else 0
@@ -195,17 +197,17 @@ class LimitMonitor:
             self.warn(busy)
 
     def warn(self, texts: Sequence[str]) -> None:
-        """Add warnings; a text counts once."""
+        """Add warnings, each text once."""
         self.warnings += [text for text in texts if text not in self.warnings]
 
 
 def costs_too_much(warehouse: WarehouseCost, max_credits: float | None) -> str | None:
-    """Why the limit of the cost ends a run, or its preparation; None: it does not."""
+    """Why the cost limit ends a run or its preparation. None: it does not."""
     if max_credits is None:
         return None
     if warehouse.credits >= max_credits:
         return f"the warehouse has cost {max_credits:g} credits or more, which is guardrails.max_credits"
     if warehouse.unseen_s > WAREHOUSE_UNSEEN_MAX_S:
-        why = f"the warehouse could not be looked at for {warehouse.unseen_s:.0f} s"
+        why = f"the warehouse could not be observed for {warehouse.unseen_s:.0f} s"
         return f"{why}, and guardrails.max_credits limits what it may cost"
     return None

@@ -1,6 +1,6 @@
-"""One run from its scenario to its report, in a thread: everything of `loadgen run` that talks to Snowflake.
+"""One run from its scenario to its report, in a thread: the part of `loadgen run` that talks to Snowflake.
 
-A run that another process has begun is taken over in the same way (TakeoverJob).
+TakeoverJob continues a run that another process has begun.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.values import dataclass
 from orchestrator.aggregation import RunSnapshot
-from orchestrator.recover import recover_orphans, unled_run_on
+from orchestrator.recover import leaderless_run_on, recover_orphans
 from orchestrator.run_environment import TargetInfo
 from orchestrator.run_folder import (
     LOGS,
@@ -57,7 +57,7 @@ from orchestrator.spawn.containers import (
     runs_containers,
 )
 from orchestrator.spawn.local import AdoptedWorkers, Entry, ExternalSpawner, LocalSpawner, SubprocessSpawner
-from orchestrator.spawn.spawner import Spawner, told_to_workers
+from orchestrator.spawn.spawner import Spawner, worker_environment
 from orchestrator.warehouse import (
     TargetWarehouse,
     WarehouseWait,
@@ -68,11 +68,12 @@ from orchestrator.warehouse import (
 
 LOG_FILE = "loadgen.log"
 NOT_ALONE = "another run may have used the warehouse: the lease on it was lost, or another run shares it"
-RESULT_FOLDER = "orchestrator"  # in the spool, beside those of workers
+RESULT_FOLDER = "orchestrator"  # in the spool, beside the folders of workers
 
 
 class SetWarehouseModel(Protocol):
-    """Sets the model of a warehouse of the embedded server for the time of a block, which gets what became of it."""
+    """Sets the model of a warehouse of the embedded server while a block runs. Yields a function that returns a
+    sentence if the model has changed meanwhile."""
 
     def __call__(
         self, address: str, warehouse: str | None, model: Mapping[str, Any], *, begun: bool
@@ -81,27 +82,27 @@ class SetWarehouseModel(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpoolAccess:
-    """The directory in which processes keep rows that the control plane did not accept."""
+    """Access to the spool: the directory for rows that the control plane did not accept."""
 
-    variable: str  # of the environment: where a worker finds it
+    variable: str  # of the environment, which names the directory to a worker
     keep_result: Callable[[Path, str, ResultRow], None]  # folder, run id, row
     contents: Callable[[Path], dict[str, dict[str, int]]]  # rows by folder and kind, of one run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRoles:
-    """What a job needs of the other roles; the command line, which may import all of them, passes it in."""
+    """Functions of other roles that a job needs. The command line passes them in: it may import all roles."""
 
     worker_entry: Entry
     warehouse_model: SetWarehouseModel
     spool: SpoolAccess
-    user: str  # who recovers runs, for their reason
-    show: Callable[[str], None]  # a line for the user, also when progress is not shown
+    user: str  # named in the reason of runs that the job recovers
+    show: Callable[[str], None]  # prints a line for the user, also when progress is not shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStatus:
-    """Where the job is: what it does in words, and the newest look at the preparation or the run."""
+    """What the job is doing, in words, and the newest progress of the preparation or snapshot of the run."""
 
     doing: str
     run_id: str | None = None
@@ -111,32 +112,32 @@ class JobStatus:
 
 @dataclass(slots=True, kw_only=True)
 class RunJob:
-    """One run. `now` is replaced as a whole; result() may be asked once `done` is set."""
+    """One run. `now` is replaced as a whole; result() may be called once `done` is set."""
 
-    scenario: Scenario  # with its number of workers settled
-    folder: Path  # of the scenario file: value pools from files lie there
+    scenario: Scenario  # with its number of workers resolved
+    folder: Path  # of the scenario file, with the files of value pools
     runs_folder: Path
     clock: Clock
     roles: JobRoles
     text: str | None = None  # of the scenario, as it was read
-    wait: bool = False  # for another run on the same warehouse
-    share: bool = False  # the warehouse with other runs
+    wait: bool = False  # wait for another run on the same warehouse
+    share: bool = False  # share the warehouse with other runs
     now: JobStatus = field(default_factory=lambda: JobStatus(doing="connecting"))
     done: threading.Event = field(default_factory=threading.Event)
     stop: threading.Event = field(default_factory=threading.Event)  # before there is a run to interrupt
     output: Path | None = None
     record: RunRecord | None = None  # for the reports, once the run has ended
-    taken_over: str | None = None  # the run whose workers are ours now
+    taken_over: str | None = None  # id of the run that is taken over
     _service: OrchestratorService | None = None
     _finished: FinishedRun | None = None
     _error: BaseException | None = None
 
     def start(self) -> None:
-        # A daemon: when it is given up, the program must not wait for the driver's time limits.
+        # A daemon thread: a program that abandons it must not wait for the driver's time limits.
         threading.Thread(target=self._run, name="orchestrator", daemon=True).start()
 
     def interrupt(self, number: int) -> None:
-        """The user wants it to end, by this signal: gracefully the first time, at once the second time."""
+        """Request the end because of signal `number`: gracefully the first time, at once the second time."""
         self.stop.set()
         if self._service is not None:
             self._service.interrupt(number)
@@ -155,7 +156,7 @@ class RunJob:
         except BaseException as error:  # handed to the main thread, which raises it
             if self._finished is None:
                 self._error = error
-            else:  # it has its verdict
+            else:  # the run has its verdict
                 self.roles.show(f"warning: {error}")
         finally:
             self.done.set()
@@ -171,7 +172,7 @@ class RunJob:
         left_soon = self._end_orphans(place, patience)
         with self._on_warehouse(place) as disturbances:
             finished = self._prepare_and_run(place, disturbances)
-        if left_soon and finished.unstored is None:  # their leader had died too recently
+        if left_soon and finished.unstored is None:  # runs whose leader had died too recently at the start
             self._end_orphans(place, RetryPolicy(stop=self.stop, attempts=1, clock=self.clock))
         return finished
 
@@ -194,7 +195,7 @@ class RunJob:
             waits=self._run_waits,
             meter=meter,
         )
-        self._service = service  # from here on it hears of interrupts; one that came before ends everything now
+        self._service = service  # gets interrupts from now on; an earlier one ends the job here
         if self.stop.is_set():
             raise PreparationStopped("stopped before the run began")
         run_id = new_run_id(scenario.name, self.clock.utc_now())
@@ -219,7 +220,7 @@ class RunJob:
         return TargetInfo(server=server_version(session), shared_warehouse=self.share)
 
     def _reported(self, place: ControlPlaneLocation, finished: FinishedRun) -> FinishedRun:
-        """The run has its verdict, and whatever fails from here on must not cost it."""
+        """Make the report of a run that has its verdict. A failure is shown as a warning; the verdict is kept."""
         self._finished = finished
         assert self.output is not None
         spool = self.output / SPOOL / finished.run_id
@@ -238,11 +239,11 @@ class RunJob:
         return replace(finished, summary=summary)
 
     def _read_record(self, place: ControlPlaneLocation, run_id: str) -> None:
-        """What the reports are made of, from the tables."""
+        """Read the data of the reports from the tables."""
         self.now = JobStatus(doing="writing the report", run_id=run_id)
         session = ControlSession(place, role="report")
         try:
-            # A separate stop: that of the run may be set, and would end the first repetition.
+            # A separate event: the stop event of the run may be set, which would prevent retries.
             patience = RetryPolicy(stop=threading.Event(), clock=self.clock, attempts=3)
             self.record = read_record(session, patience, run_id)
         except Exception as error:  # a bug, too
@@ -251,7 +252,7 @@ class RunJob:
             session.close()
 
     def _end_orphans(self, place: ControlPlaneLocation, patience: RetryPolicy) -> bool:
-        """True: some run can be ended in a while."""
+        """End runs whose orchestrator was lost. Returns True if some run can be ended later."""
         session = ControlSession(place, role="recover")
         try:
             return recover_orphans(session, patience, by=self.roles.user)
@@ -260,11 +261,11 @@ class RunJob:
 
     @contextmanager
     def _on_warehouse(self, place: ControlPlaneLocation) -> Iterator[Disturbances]:
-        """Take the warehouse. The block gets a function that says what has disturbed the run there up to now.
+        """Hold the warehouse during the block. Yields a function that returns what has disturbed the run there so far.
 
-        Preparing is work for the warehouse as well: it would disturb a run that measures there. A run that shares the
-        warehouse sets its model first: one that is refused has then shared nothing. One that wants to be alone may have
-        to wait, and must not change the model meanwhile.
+        The block includes the preparation: its statements would disturb a run that measures on the warehouse. A run
+        that shares the warehouse sets the model first: if the model is rejected, the warehouse is not shared. A run
+        that needs the warehouse exclusively may have to wait, and must not change the model meanwhile.
         """
         timing = self.scenario.timing
         times = LeaseTimes(ttl_s=timing.lease_ttl_s, renew_s=timing.lease_renew_s, margin_s=timing.lease_margin_s)
@@ -275,7 +276,7 @@ class RunJob:
             share=self.share,
             stop=self.stop,
             told=self._waits,
-            deserted=lambda session: unled_run_on(session, patience, partial(_uses, warehouse), self.taken_over),
+            leaderless=lambda session: leaderless_run_on(session, patience, partial(_uses, warehouse), self.taken_over),
         )
         lease = exclusive_warehouse(warehouse, self.scenario.name, place, times, queue, clock=self.clock)
         model = self._warehouse_model()
@@ -287,7 +288,7 @@ class RunJob:
             yield lambda: [*([] if alone() else [NOT_ALONE]), *filter(None, [model_changed()])]
 
     def _warehouse_model(self) -> AbstractContextManager[Callable[[], str | None]]:
-        """On the embedded server the warehouse does what the scenario says; elsewhere it is what it is."""
+        """Set the model of the warehouse on the embedded server. Elsewhere do nothing."""
         if self.scenario.connection != EMBEDDED:
             return nullcontext(lambda: None)
         named = target_profile(self.scenario, None).text("warehouse")
@@ -299,15 +300,15 @@ class RunJob:
 
     def _spawner(self, place: ControlPlaneLocation, run_id: str) -> Spawner:
         assert self.output is not None
-        told, logs = told_to_workers(self.scenario, place), self.output / LOGS
+        variables, logs = worker_environment(self.scenario, place), self.output / LOGS
         if self.scenario.spawner.kind is SpawnerKind.EXTERNAL:
             secrets = secrets_in(self.scenario)
-            return ExternalSpawner(told, self.scenario.timing.registration_s, self.roles.show, secrets)
+            return ExternalSpawner(variables, self.scenario.timing.registration_s, self.roles.show, secrets)
         if runs_containers(self.scenario):
             limit_s = self.scenario.timing.registration_s * START_PART
-            opener = job_opener(self.scenario, place, run_id, told, clock=self.clock)
+            opener = job_opener(self.scenario, place, run_id, variables, clock=self.clock)
             return ContainerSpawner(opener, logs, clock=self.clock, start_limit_s=limit_s)
-        environment = {**os.environ, **told, self.roles.spool.variable: str((self.output / SPOOL).resolve())}
+        environment = {**os.environ, **variables, self.roles.spool.variable: str((self.output / SPOOL).resolve())}
         if self.scenario.spawner.kind is SpawnerKind.SUBPROCESS:
             return SubprocessSpawner(environment, logs)
         return LocalSpawner(self.roles.worker_entry, environment, logs)
@@ -328,12 +329,12 @@ class RunJob:
 def _uses(warehouse: TargetWarehouse, scenario: Scenario) -> bool:
     try:
         return TargetWarehouse.of_profile(target_profile(scenario, None)) == warehouse
-    except LoadgenError:  # a connection that is unknown here
+    except LoadgenError:  # a connection that is not configured on this machine
         return False
 
 
 class RunAlreadyEnded(LoadgenError):
-    """Another process has led the run to its end while this one waited for the warehouse."""
+    """Another process has ended the run while this process waited for the warehouse."""
 
     exit_code = 75
     remedy = "`loadgen runs show` has its result."
@@ -341,7 +342,7 @@ class RunAlreadyEnded(LoadgenError):
 
 @dataclass(slots=True, kw_only=True)
 class TakeoverJob(RunJob):
-    """One run that another process began."""
+    """Continues a run that another process has begun."""
 
     run_id: str
     place: ControlPlaneLocation
@@ -370,7 +371,7 @@ class TakeoverJob(RunJob):
                 return self._reported(self.place, finished)
 
     def _spawner(self, place: ControlPlaneLocation, run_id: str) -> Spawner:
-        """No worker is started: they are running."""
+        """A spawner for workers that are running already."""
         assert self.output is not None
         if runs_containers(self.scenario):
             opener = job_opener(self.scenario, place, run_id, None, clock=self.clock)

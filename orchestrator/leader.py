@@ -1,8 +1,8 @@
-"""Leading a run: observe, decide, apply, every second, while the lease is held.
+"""The leader of a run: observes, decides and applies, every second, while it holds the lease of the run.
 
-One thread with one session talks to the control plane; another renews the lease. Before each action the lease must be
-trusted, and SQL rejects actions of an expired one. While the control plane is unreachable the leader waits: the workers
-know the plan.
+One thread with one session talks to the control plane; another thread renews the lease. The leader checks its lease
+before each action, and SQL rejects the actions of an expired lease. While the control plane is unreachable the leader
+waits and the workers follow the plan, which START has given them.
 """
 
 from __future__ import annotations
@@ -49,9 +49,11 @@ from orchestrator.lifecycle import (
     RunObservation,
     RunPolicy,
     SearchUpdate,
+    StoreCancellation,
     TerminateWorkers,
     after_action,
     decide,
+    decide_outage,
 )
 from orchestrator.spawn.spawner import ProcessEnd, Spawner
 from orchestrator.warehouse import WarehousePoller
@@ -67,11 +69,9 @@ Result = TypeVar("Result")
 
 log = logging.getLogger(__name__)
 
-OUTAGE_MAX_S = 180.0  # a control plane that does not come back within this time ends the run
-
 
 class Leader:
-    """lead() is the orchestrator thread's work; interrupt() may come from anywhere."""
+    """lead() runs in the orchestrator's thread; interrupt() may be called from any thread."""
 
     def __init__(
         self,
@@ -82,11 +82,11 @@ class Leader:
         session: ControlSession,
         lease_session: Callable[[], ControlSession],
         clock: Clock,
-        told: Callable[[RunSnapshot], None] = lambda _: None,
-        waits: Callable[[str], None] = lambda _: None,  # called with what is waited for
+        on_snapshot: Callable[[RunSnapshot], None] = lambda _: None,
+        on_wait: Callable[[str], None] = lambda _: None,  # called with the reason of a wait
     ) -> None:
         self._run_id, self._spawner = run_id, spawner
-        self._clock, self._told = clock, told
+        self._clock, self._on_snapshot = clock, on_snapshot
         timing = scenario.timing
         workers = scenario.load.workers
         assert workers is not None, "the number of workers is settled before a run is created"
@@ -94,99 +94,100 @@ class Leader:
         self._policy = RunPolicy(plan=plan_run(scenario.load), timing=timing, on_worker_loss=scenario.on_worker_loss)
         times = LeaseTimes(ttl_s=timing.lease_ttl_s, renew_s=timing.lease_renew_s, margin_s=timing.lease_margin_s)
         self._woken = threading.Event()
-        # Never stopped: a user who does not want to wait for the control plane any longer ends the process.
+        # The event is never set: a user who does not want to wait for the control plane any longer ends the process.
         self.patience = RetryPolicy(
             stop=threading.Event(),
             clock=clock,
             first_pause_s=0.5,
-            note=lambda error: waits(f"waiting for the control plane: {error}"),
+            note=lambda error: on_wait(f"waiting for the control plane: {error}"),
         )
         self.session = session
         self.leadership = Leadership(run_id, times, session, self.patience, lease_session=lease_session, clock=clock)
         self._publisher = EventPublisher(self.session, self.patience, self.leadership, timing, clock)
         self._liveness = LivenessTracker(longest_gap_s=2 * timing.tick_s)
         self._assess = partial(assess_workers, self.worker_ids, reader=LiveMetricsReader())
-        self.succession = ReplacementTracker()
+        self.replacements = ReplacementTracker()
         self._interrupts = 0
-        self._published: tuple[RunRollup, float] | None = None  # and when
-        self._known: Run | None = None  # as the tick before has read it, which changed nothing
-        self._heard_s = 0.0  # when the control plane last answered
+        self._published: tuple[RunRollup, float] | None = None  # the last figures in RUN_STATUS, and when
+        self._known: Run | None = None  # as the previous tick has read it; None: that tick has changed the row
+        self._answered_s = 0.0  # when the control plane last answered
         self._missed_ticks = 0  # since then
-        self._state = LifecycleState(since_s=0.0, seen=RunStatus.PREPARED)
-        self.stopped_s: float | None = None  # when in the plan the end was decided; None: not known
+        self._state = LifecycleState(since_s=0.0, status=RunStatus.PREPARED)
+        self.stopped_s: float | None = None  # when the end was decided, in seconds of the plan; None: not known
         self.workers: tuple[WorkerView, ...] = ()
         self.progress = RunAggregator(scenario.thresholds, scenario.judged_stages)
         self.stored_seconds = SnapshotBackfill(self.session, run_id, self.progress.seconds)
         self.limits = LimitMonitor(scenario.judged_thresholds, scenario.guardrails, timing, self.progress)
         self.find_max = find_max_controller(scenario)
         self._steps: list[StepRecord] = []  # of the search, judged and stored
-        self.watch: WarehousePoller | None = None
+        self.warehouse_poller: WarehousePoller | None = None
 
     @property
     def plan(self) -> RunPlan:
         return self._policy.plan
 
     def interrupt(self) -> int:
-        """Ask for the end: gracefully the first time, at once the second time. Returns the number of requests."""
+        """Request the end of the run: gracefully the first time, at once the second time. Returns the number of
+        requests."""
         self._interrupts += 1
         self._woken.set()
         return self._interrupts
 
     # --- leadership --------------------------------------------------------------------------------------------------
 
-    def take(self) -> None:
-        """Claim the run; Busy when another process leads it."""
-        self.leadership.take()
+    def claim(self) -> None:
+        """Claim the run. Raises Busy when another process leads it."""
+        self.leadership.claim()
 
-    def leave(self, *, releasing: bool) -> None:
-        """Stop leading; with `releasing` the next leader does not have to wait until the lease expires."""
-        self.leadership.leave(releasing=releasing)
+    def resign(self, *, releasing: bool) -> None:
+        """Stop leading. With `releasing` the next leader does not have to wait until the lease expires."""
+        self.leadership.resign(releasing=releasing)
 
-    def go_on(self, run: Run) -> None:
-        """Take over a run from another leader: what that published and stored is read from the tables."""
-        said = self._publisher.go_on_from(run)
-        stops = [one.command for one in said if isinstance(one.command, Stop)]
+    def resume(self, run: Run) -> None:
+        """Continue a run of another leader: read from the tables what that leader has published and stored."""
+        published = self._publisher.resume(run)
+        stops = [one.command for one in published if isinstance(one.command, Stop)]
         if run.status is RunStatus.STOPPING and stops:
             status = RunStatus.COMPLETED if stops[-1].reason in COMPLETED_STOP_REASONS else RunStatus.FAILED
             reason, drain_s = run.reason or stops[-1].reason, stops[-1].drain_timeout_s
             ending = RunEnding(status=status, reason=reason, stop=stops[-1].reason, drain_s=drain_s)
-            self._state = replace(self._state, ending=ending, stop_said=True)
+            self._state = replace(self._state, ending=ending, stop_published=True)
         self.progress.remember_stored(run_measurements.read_windows(self.session, self._run_id))
-        self._observe_workers(())  # what was measured and is not stored yet
+        self._observe_workers(())  # heartbeats carry what was measured and is not stored yet
         self.progress.note(self.workers)
         if self.find_max is not None:
             steps = run_measurements.read_steps(self.session, self._run_id)
             self._steps = list(steps)
-            self.limits.go_on(self.find_max.go_on(steps, self.progress.step))
+            self.limits.warn_of_uncertain_steps(self.find_max.restore(steps, self.progress.step))
 
-    def go_on_watching(self) -> None:
-        """The same for the target warehouse: stored polls give what it has cost so far."""
-        assert self.watch is not None
+    def resume_polls(self) -> None:
+        """Give the stored polls of the target warehouse to the poller: they show what it has cost so far."""
+        assert self.warehouse_poller is not None
         polls = self.patience.call(lambda: run_measurements.read_polls(self.session, self._run_id))
-        self.limits.warnings += self.watch.go_on(polls)
+        self.limits.warnings += self.warehouse_poller.restore(polls)
         if not polls:
             self.limits.warnings.append("credits are counted since the run was taken over: no earlier poll was stored")
 
     def lead(self) -> RunEnding:
-        """Lead the run from STARTING until every worker has ended. Returns how it will end."""
-        due_s = self._heard_s = self._now_s()
+        """Lead the run from STARTING until every worker has ended. Returns the ending of the run."""
+        due_s = self._answered_s = self._now_s()
         self._state = replace(self._state, since_s=due_s)
         while True:
             due_s = max(due_s + self._policy.timing.tick_s, self._now_s())
             try:
                 ending = self._tick()
-                self._heard()
+                self._tick_succeeded()
                 if ending is not None:
                     return ending
             except ControlFailed as error:
-                self._missed(error)
+                self._tick_failed(error)
             except Fenced as error:
-                self._regain(error)
+                self._reclaim(error)
             self._clock.wait(self._woken, due_s - self._now_s())
             self._woken.clear()
 
     def move(self, run: Run, step: MoveRun, verdict: str | None = None) -> bool:
-        """Change the status of the run, if it is still the observed one."""
+        """Change the status of the run. Returns False if it is no longer the observed one."""
         self.leadership.require_trust()
         change = StatusChange(
             status=run.status,
@@ -202,32 +203,31 @@ class Leader:
         return moved
 
     def while_leading(self, work: Callable[[], Result]) -> Result:
-        """Do repeatable work under this lease or, when it is lost meanwhile, under the next one that is claimed."""
+        """Do repeatable work under this lease. If the lease is lost meanwhile, claim it again and repeat the work."""
         while True:
             try:
                 self.leadership.require_trust()
                 return work()
             except Fenced as error:
-                self._regain(error)
+                self._reclaim(error)
 
     def read_run(self) -> Run:
         return self.patience.call(self._read)
 
     def _read(self) -> Run:
-        run = run_status.read(self.session, self._run_id, self._publisher.undated)
+        run = run_status.read(self.session, self._run_id, self._publisher.undated_event)
         if run is None:
             raise RunFailed(f"run {self._run_id} has vanished from RUN_STATUS")
-        self._publisher.learn(run)
+        self._publisher.note_run(run)
         return run
 
     # --- a tick ------------------------------------------------------------------------------------------------------
 
     def _tick(self) -> RunEnding | None:
-        """Observe, decide, apply: two statements, as every other tick publishes figures instead of reading the run."""
+        """Observe, decide, apply. Two statements per tick: every second tick publishes figures and does not read the
+        run."""
         publishes = self._known is not None
         view, run = self._observe()
-        if run.stored_status is not None and run.stored_status is not run.status:  # a user wants its end
-            self.move(replace(run, status=run.stored_status), MoveRun(run.status, run.phase, run.reason))
         self._state, actions = decide(self._state, view, self._policy)
         if self._state.ending is not None and self.stopped_s is None and view.zero_s is not None:
             self.stopped_s = view.now_s - view.zero_s
@@ -237,18 +237,18 @@ class Leader:
                 return action.ending
             if not self._apply(run, action):
                 return None
-            self._state = after_action(self._state, action)  # remembered when a later action fails
+            self._state = after_action(self._state, action)  # kept even if a later action fails
         self.limits.warn(self._publisher.late_acknowledgements(self.workers))
         if publishes or actions:
             self._publish()
         else:
             self._known = run
-        self._tell(run)
+        self._show(run)
         return None
 
-    def _tell(self, run: Run) -> None:
-        plan = self._policy.plan
-        self._told(
+    def _show(self, run: Run) -> None:
+        plan, poller = self._policy.plan, self.warehouse_poller
+        self._on_snapshot(
             RunSnapshot(
                 run=run,
                 workers=self.workers,
@@ -256,27 +256,28 @@ class Leader:
                 ends_s=plan.ends_s,
                 measures_s=plan.measures_s,
                 ending=self._state.ending,
-                checked=self.limits.now() if run.phase.is_measured else (),
+                checked=self.limits.current() if run.phase.is_measured else (),
                 warnings=tuple(self.limits.warnings),
                 find_max_steps=tuple(self._steps),
-                polls=() if self.watch is None else self.watch.polls,
+                polls=() if poller is None else poller.polls,
             )
         )
 
     def _observe(self) -> tuple[RunObservation, Run]:
-        # Ends of processes first, then heartbeats: the last heartbeat of a process that has ended is never missed.
+        # Read the ends of processes before the heartbeats: so the last heartbeat of an ended process is never missed.
         ends = self._spawner.ended()
         began_s, known, self._known = self._now_s(), self._known, None
         run = known or self._read()
         self._publisher.latencies_s.extend([] if known else [self._now_s() - began_s])
-        if run.status.is_terminal:  # another process recovered the run, for which this leader counted as lost
+        if run.status.is_terminal:  # another process took this leader for lost, and recovered the run
             raise RunFailed(f"run {self._run_id} was ended by another process: {run.status}, {run.reason}")
         if run.status is RunStatus.RUNNING and self._publisher.zero is None:
-            self._publisher.read_said()  # another leader has started it meanwhile
+            self._publisher.read_published()  # another leader has started the run meanwhile
         now_s = self._observe_workers(ends)
         view = RunObservation(
             now_s=now_s,
             status=run.status,
+            stored_status=run.stored_status,
             phase=run.phase,
             reason=run.reason,
             workers=self.workers,
@@ -285,49 +286,52 @@ class Leader:
         )
         measured_s = 0.0 if view.zero_s is None else view.now_s - view.zero_s - self._policy.plan.measures_s
         limit = self._limit(view, measured_s)
-        search = None if limit is not None else self._look_at_search(view, measured_s)
+        search = None if limit is not None else self._observe_search(view, measured_s)
         return replace(view, limit=limit, search=search), run
 
     def _observe_workers(self, ends: Sequence[ProcessEnd]) -> float:
-        """Assess the workers. Returns the time of the observation."""
+        """Read the heartbeats and assess the workers. Returns the time of the observation."""
         rows = worker_heartbeats.read(self.session, self._run_id)
         self.limits.warn([str(error) for error in rows.unreadable[:1]])
         timing, now_s = self._policy.timing, self._now_s()
         silent_s = self._liveness.observe({row.identity.worker_id: row.beat.count for row in rows}, now_s)
-        self.succession.observe(rows)
+        self.replacements.observe(rows)
         self.workers = self._assess(rows, ends, silent_s, stale_s=timing.stale_s, dead_s=timing.dead_s)
         return now_s
 
     def _limit(self, view: RunObservation, measured_s: float) -> RunEnding | None:
-        """What the cost asks for and, while the run measures, thresholds and guardrails."""
-        if self.watch is not None:
-            self.watch.check()
-        costly = self.limits.cost(self.watch)
+        """The ending that the cost limit demands or, while the run measures, a threshold or guardrail; else None."""
+        if self.warehouse_poller is not None:
+            self.warehouse_poller.check()
+        costly = self.limits.cost(self.warehouse_poller)
         if costly is not None or not _measures(view):
             return costly
         self.progress.note(view.workers)
         self.stored_seconds.fill(view.workers, now_s=view.now_s, measured_s=measured_s)
-        return self.limits.look(view.workers, measured_s)
+        return self.limits.check(view.workers, measured_s)
 
-    def _look_at_search(self, view: RunObservation, measured_s: float) -> SearchUpdate | None:
-        """What the step under way has shown; None: there is nothing to judge, or its last decision is not applied."""
+    def _observe_search(self, view: RunObservation, measured_s: float) -> SearchUpdate | None:
+        """What the current step shows. None: there is nothing to judge, or the last decision is not applied yet."""
         waits = self._state.unrecorded or self._state.next_step is not None
-        if self.find_max is None or not _measures(view) or measured_s < 0 or waits:  # its first step follows the zero
+        if self.find_max is None or not _measures(view) or measured_s < 0 or waits:  # the first step follows the zero
             return None
-        if self.watch is not None and not self.find_max.is_open(view.workers):
-            self.watch.forget()  # the step before, or connections that settle: it says nothing about this step
-        queue_seen = self.watch is not None and self.watch.queue_seen()
-        judged, decision = self.find_max.look(view.workers, view.now_s, queue_seen=queue_seen)
+        poller = self.warehouse_poller
+        if poller is not None and not self.find_max.is_open(view.workers):
+            poller.forget()  # these polls show the previous step, or connections that settle
+        queue_seen = poller is not None and poller.queue_seen()
+        judged, decision = self.find_max.observe(view.workers, view.now_s, queue_seen=queue_seen)
         return SearchUpdate(step=None if judged is None else MeasuredStep(*judged), decision=decision)
 
     # --- actions -----------------------------------------------------------------------------------------------------
 
     def _apply(self, run: Run, action: Action) -> bool:
-        """False: the run has changed since it was observed."""
+        """Returns False if the run has changed since it was observed."""
         self.leadership.require_trust()
         if isinstance(action, MoveRun):
             return self.move(run, action)
-        if isinstance(action, RecordStep):
+        if isinstance(action, StoreCancellation):  # without effect if the stored status has changed: the row counts
+            self.move(replace(run, status=action.stored), MoveRun(run.status, run.phase, run.reason))
+        elif isinstance(action, RecordStep):
             self._record(action.step)
         elif isinstance(action, PublishStep):
             self._publisher.step(action.step.number, action.step.target)
@@ -347,7 +351,7 @@ class Leader:
         event(log, logging.INFO, "step_judged", step=judged.number, outcome=judged.outcome, why=judged.reason)
 
     def _publish(self) -> None:
-        """Update the figures of the run in RUN_STATUS, when they have changed."""
+        """Update the figures of the run in RUN_STATUS if they have changed."""
         rollup = roll_up(
             self.workers,
             find_max_state=None if self.find_max is None else json.dumps(self.find_max.state()),
@@ -364,30 +368,28 @@ class Leader:
 
     # --- outages -----------------------------------------------------------------------------------------------------
 
-    def _heard(self) -> None:
+    def _tick_succeeded(self) -> None:
         now_s = self._now_s()
         if self._missed_ticks:
-            away = f"{now_s - self._heard_s:.1f}"
+            away = f"{now_s - self._answered_s:.1f}"
             event(log, logging.WARNING, "control_plane_back", missed_ticks=self._missed_ticks, away_s=away)
-        self._heard_s, self._missed_ticks = now_s, 0
+        self._answered_s, self._missed_ticks = now_s, 0
 
-    def _missed(self, error: ControlFailed) -> None:
+    def _tick_failed(self, error: ControlFailed) -> None:
         """The control plane did not answer. Workers continue with the plan. Only the first failure is a warning."""
         if not error.failure.retryable:
             raise error
         level = logging.DEBUG if self._missed_ticks else logging.WARNING
         event(log, level, "tick_missed", what=str(error))
         self._missed_ticks += 1
-        away_s = self._now_s() - self._heard_s
-        costly = self.limits.cost(self.watch)
-        if away_s > OUTAGE_MAX_S or costly is not None:
-            away = f"the control plane has been unreachable for {away_s:.0f} s"
-            raise RunFailed(away if costly is None else f"{costly.reason}; {away}") from error
+        reason = decide_outage(self._now_s() - self._answered_s, self.limits.cost(self.warehouse_poller))
+        if reason is not None:
+            raise RunFailed(reason) from error
 
-    def _regain(self, error: Fenced) -> None:
+    def _reclaim(self, error: Fenced) -> None:
         event(log, logging.WARNING, "lease_lost", what=str(error))
-        self.leadership.regain(self._woken)
-        self._heard()
+        self.leadership.reclaim(self._woken)
+        self._tick_succeeded()
 
     def _now_s(self) -> float:
         return self._clock.monotonic_ns() / NS_PER_S

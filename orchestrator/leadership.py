@@ -1,7 +1,7 @@
-"""The lease of a run: claimed, renewed, lost, reclaimed, released; which process holds it; asking for a stop.
+"""The lease of a run: claimed, renewed, lost, reclaimed, released; which process holds it; requests to stop a run.
 
-A leader whose process has ended on this machine leads no more: its lease is expired at once, and a successor waits for
-the takeover margin only. Otherwise a successor waits until the lease expires.
+When the process of a leader has ended on this machine, its lease is expired at once, and a successor waits for the
+takeover margin only. Otherwise a successor waits until the lease expires.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Leadership:
         lease_session: Callable[[], ControlSession],
         clock: Clock,
     ) -> None:
-        """`lease_session` makes the session that renews a lease, one for each lease."""
+        """`lease_session` opens the session that renews a lease, one for each lease."""
         self._run_id, self._times = run_id, times
         self._session, self._patience = session, patience
         self._lease_session, self._clock = lease_session, clock
@@ -57,31 +57,31 @@ class Leadership:
 
     @property
     def is_first(self) -> bool:
-        """No other leader can have said or stored anything of this run."""
+        """True: no other leader has published or stored anything of this run."""
         return self.term.epoch == 1
 
-    def take(self) -> None:
-        """Claim the run; Busy when another process leads it."""
+    def claim(self) -> None:
+        """Claim the lease. Raises Busy when another process leads the run."""
         if not self._claim(run_leases.new_owner()):
             holder = run_leases.read(self._session, self._run_id)
             who = "another process" if holder is None else holder.owner
             raise Busy(f"run {self._run_id} is led by {who}")
 
-    def leave(self, *, releasing: bool) -> None:
-        """Stop renewing; with `releasing` the next leader does not have to wait until the lease expires."""
+    def resign(self, *, releasing: bool) -> None:
+        """Stop renewing the lease. With `releasing` the next leader does not have to wait until it expires."""
         if self._keeper is not None:
             self._keeper.stop(releasing=releasing)
 
     def require_trust(self) -> None:
-        """Fenced when the lease may have expired."""
+        """Raises Fenced when the lease may have expired."""
         assert self._keeper is not None, "no lease was claimed"
         if not self._keeper.trusted:
             raise Fenced(f"the lease of run {self._run_id} (epoch {self.term.epoch}) may have expired")
 
-    def regain(self, woken: threading.Event) -> None:
-        """After a lost lease: claim the next one, and continue if no other process has it."""
+    def reclaim(self, woken: threading.Event) -> None:
+        """Claim the next lease after a lost one. Raises Fenced when another process leads the run."""
         lost = self.term
-        self.leave(releasing=False)
+        self.resign(releasing=False)
         owner = run_leases.new_owner()
         for _ in range(round((2 * self._times.ttl_s + run_leases.TAKEOVER_MARGIN_S) / RECLAIM_PERIOD_S)):
             if self._claim(owner):
@@ -104,25 +104,25 @@ class Leadership:
         return True
 
 
-DEAD_AFTER_S = 60.0  # where the run's own timing cannot be read
-NEVER_LED_S = 600.0  # storing the value pools of a new run takes a while, and no process leads it yet
+DEAD_AFTER_S = 60.0  # if the timing of the run cannot be read
+NEVER_LED_S = 600.0  # a new run has no leader while its value pools are stored
 LOOK_S = 1.0  # between checks whether workers have ended
-_ON_THIS_MACHINE = (SpawnerKind.LOCAL, SpawnerKind.SUBPROCESS)  # workers run where their orchestrator does
+_ON_THIS_MACHINE = (SpawnerKind.LOCAL, SpawnerKind.SUBPROCESS)  # workers run on the machine of their orchestrator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkippedRun:
-    """A run that was left alone."""
+    """A run that was not recovered."""
 
     run_id: str
     why: str
     has_ended: bool = False
-    living: bool = False  # no process leads it, and its workers continue
-    free_in_s: float | None = None  # no process leads it, and it can be ended after this time
+    living: bool = False  # no process leads the run, and its workers continue
+    free_in_s: float | None = None  # no process leads the run, and it can be ended after this time
 
 
 def why_not_recoverable(run: UnfinishedRun, holder: LeaseHolder | None = None) -> SkippedRun | None:
-    """Why another process may not lead a run; None: it may."""
+    """Why another process must not take the run over. None: it may."""
     if run.lease_over_ms is None:
         age_s = run.update_age_ms / 1000
         not_yet = SkippedRun(run_id=run.run_id, why=f"it was made {age_s:.0f} s ago, and is not led yet")
@@ -140,7 +140,7 @@ def why_not_recoverable(run: UnfinishedRun, holder: LeaseHolder | None = None) -
 
 
 def expire_dead_holder(session: ControlSession, patience: RetryPolicy, run_id: str) -> tuple[LeaseHolder | None, bool]:
-    """The holder of the lease, and whether its process has ended on this machine: then the lease is expired now."""
+    """The holder of the lease, and whether its process has ended on this machine. If so, the lease is expired now."""
     holder = patience.call(lambda: run_leases.read(session, run_id))
     if holder is None or not run_leases.is_owner_dead(holder.owner):
         return holder, False
@@ -151,7 +151,7 @@ def expire_dead_holder(session: ControlSession, patience: RetryPolicy, run_id: s
 
 
 def active_worker(beats: Sequence[HeartbeatRow], silent_s: float) -> str | None:
-    """Which worker may still work; None: all have ended, or been silent for too long. Pure."""
+    """A sentence about a worker that may still be active. None: all have ended, or been silent for `silent_s`. Pure."""
     alive = [row for row in beats if not row.beat.status.is_terminal and row.age_ms <= silent_s * 1000]
     if not alive:
         return None
@@ -159,18 +159,19 @@ def active_worker(beats: Sequence[HeartbeatRow], silent_s: float) -> str | None:
     return f"{newest.identity.worker_id} was heard {newest.age_ms / 1000:.0f} s ago, and has not ended"
 
 
-def active_worker_of(beats: Sequence[HeartbeatRow], scenario: Scenario | None, *, gone: bool) -> str | None:
-    """Which worker may still work. Those of a leader that has ended on this machine are processes of this machine."""
-    if gone and scenario is not None and scenario.spawner.kind in _ON_THIS_MACHINE:
+def active_worker_of(beats: Sequence[HeartbeatRow], scenario: Scenario | None, *, leader_ended: bool) -> str | None:
+    """As active_worker(). `leader_ended`: the process of the leader has ended on this machine. Then local workers are
+    processes of this machine, so it is known whether they run."""
+    if leader_ended and scenario is not None and scenario.spawner.kind in _ON_THIS_MACHINE:
         beats = tuple(row for row in beats if is_running(row.identity.pid))
     return active_worker(beats, _silent_s(scenario))
 
 
-def left_to_workers(run_id: str, heard: str, scenario: Scenario | None, *, gone: bool) -> SkippedRun:
-    """Workers that their leader has started end with it; only other runs can be taken over."""
-    if gone and scenario is not None and scenario.spawner.kind in _ON_THIS_MACHINE:
-        return SkippedRun(run_id=run_id, why=f"its workers have not ended yet: {heard}", free_in_s=LOOK_S)
-    return SkippedRun(run_id=run_id, why=heard, living=True)
+def skipped_for_workers(run_id: str, active: str, scenario: Scenario | None, *, leader_ended: bool) -> SkippedRun:
+    """A run whose workers are active. Local workers end with their leader; other runs can be taken over."""
+    if leader_ended and scenario is not None and scenario.spawner.kind in _ON_THIS_MACHINE:
+        return SkippedRun(run_id=run_id, why=f"its workers have not ended yet: {active}", free_in_s=LOOK_S)
+    return SkippedRun(run_id=run_id, why=active, living=True)
 
 
 def _silent_s(scenario: Scenario | None) -> float:
@@ -179,7 +180,7 @@ def _silent_s(scenario: Scenario | None) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopRequest:
-    """A run after it was asked to end. `by_us`: this request ends it, not an earlier one."""
+    """A run after a request to end it. `by_us`: this request ends the run, not an earlier one."""
 
     run: Run
     by_us: bool
@@ -193,7 +194,7 @@ class StopRequest:
 def request_stop(
     session: ControlSession, patience: RetryPolicy, run_id: str, by: str, why: str | None = None
 ) -> StopRequest:
-    """Ask a run to end. The lease of a leader whose process has ended on this machine is expired at once."""
+    """Request the end of a run. If the process of its leader has ended on this machine, its lease is expired now."""
     moment = patience.call(lambda: run_status.server_time(session))
     reason = f"stopped by {by} at {moment:%Y-%m-%d %H:%M:%S} UTC{f': {printable(why, 500)}' if why else ''}"
     run = run_status.cancel(session, patience, run_id, reason)

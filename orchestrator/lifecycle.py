@@ -1,13 +1,14 @@
-"""What to do next with a run: a pure decision over what is known of it, taken every second.
+"""What to do next with a run: a pure decision, taken every second from what the leader observes.
 
-    STARTING    all workers WAIT → START with the plan; START is said → RUNNING; one died, or time is over → FAILED
-    RUNNING     warm-up over → MEASUREMENT; plan over → STOPPING, STOP; a worker lost, a limit hit → STOPPING, STOP
-    STOPPING    all workers over, or the drain's deadline or the cost limit passed and they were ended → finish
-    CANCELLING  the same, at the request of a user
+    STARTING    all workers WAITING → START with the plan; START published → RUNNING
+                a worker lost, or the registration time is over → STOPPING, STOP
+    RUNNING     warm-up over → MEASUREMENT; plan over, a worker lost or a limit reached → STOPPING, STOP
+    STOPPING    all workers have ended, or were terminated after the deadline of the drain → finish
+    CANCELLING  as STOPPING, at the request of a user
 
-The decision names actions; the leader applies them. When one fails, the next tick decides again from what it observes.
-So every action may be decided twice; `after_action` remembers those that succeeded. That START is in the table is not
-remembered but read: the run's row tells when the plan begins.
+The decision is a list of actions, which the leader applies. If an action fails, the next tick decides again from what
+it observes. So an action may be decided twice; `after_action` records the actions that succeeded. Whether START was
+published is not recorded but read from the row of the run, which tells when the plan begins.
 """
 
 from __future__ import annotations
@@ -24,13 +25,10 @@ from loadgen.values import dataclass
 from orchestrator.worker_health import WorkerHealth, WorkerView
 
 PLAN_COMPLETED = "duration"
-COMPLETED_STOP_REASONS = (
-    PLAN_COMPLETED,
-    "find_max",
-    "threshold",
-)  # what STOP says when the run did what it was meant to do
-STORE_TIMEOUT_S = 600.0  # how long workers may write what they measured; they give up by themselves then
-STOP_DELAY_S = 0.5  # workers close their last window by themselves; STOP comes this much later
+COMPLETED_STOP_REASONS = (PLAN_COMPLETED, "find_max", "threshold")  # reasons in STOP of a run that becomes COMPLETED
+STORE_TIMEOUT_S = 600.0  # for workers to store their results; after this time workers give up by themselves
+STOP_DELAY_S = 0.5  # between the end of the plan, when workers close their last window, and STOP
+OUTAGE_MAX_S = 180.0  # a longer outage of the control plane ends the run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,14 +36,14 @@ class RunEnding:
     """How a run will end, and why."""
 
     status: RunStatus  # COMPLETED, FAILED or CANCELLED
-    reason: str  # for people
-    stop: str  # what STOP says: duration, cancelled, worker_failure, guardrail, threshold, find_max
+    reason: str  # a sentence for the user
+    stop: str  # the reason in STOP: duration, cancelled, worker_failure, guardrail, threshold, find_max
     drain_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPolicy:
-    """What does not change during a run."""
+    """The settings of a run that decisions depend on."""
 
     plan: RunPlan
     timing: TimingSettings
@@ -57,7 +55,7 @@ class RunPolicy:
 
 @dataclass(frozen=True, slots=True)
 class StartStep:
-    """Tell workers to go to the level of the step with this number."""
+    """The search continues with this step."""
 
     number: int
     target: int
@@ -65,14 +63,14 @@ class StartStep:
 
 @dataclass(frozen=True, slots=True)
 class SearchFinished:
-    """The search is done."""
+    """The search has ended."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class MetricsMissing:
-    """Nothing is known of the step: missing is never read as zero."""
+    """The workers report no metrics of the step. Missing metrics never count as zero."""
 
     silent_s: float
 
@@ -82,7 +80,7 @@ SearchDecision = StartStep | SearchFinished | MetricsMissing
 
 @dataclass(frozen=True, slots=True)
 class MeasuredStep:
-    """A step that was judged, with what was measured in it."""
+    """A judged step with its measurement."""
 
     judged: JudgedStep
     measured: MergedWindows
@@ -90,7 +88,7 @@ class MeasuredStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchUpdate:
-    """What the search has observed: the step that it has just judged, and its decision."""
+    """The step that was just judged, if any, and the next decision of the search."""
 
     step: MeasuredStep | None
     decision: SearchDecision | None
@@ -98,32 +96,33 @@ class SearchUpdate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunObservation:
-    """What is known at a tick. `now_s` is this process's own clock."""
+    """What the leader observes in a tick. `now_s` is the monotonic clock of this process."""
 
     now_s: float
     status: RunStatus
+    stored_status: RunStatus | None = None  # differs from `status` once a user requests the end: that is CANCELLING
     phase: Phase
     reason: str | None
     workers: tuple[WorkerView, ...]
     zero_s: float | None = None  # when the plan begins; None: START was not published
-    interrupts: int = 0  # how often this process was asked to stop
-    limit: RunEnding | None = None  # a threshold, a guardrail or the cost ends the run
+    interrupts: int = 0  # number of requests to this process to end the run
+    limit: RunEnding | None = None  # the ending that a threshold, a guardrail or the cost limit demands
     search: SearchUpdate | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LifecycleState:
-    """What the leader remembers from tick to tick."""
+    """What the leader keeps from tick to tick."""
 
-    since_s: float  # when the run got its present status, or when we first saw it
-    seen: RunStatus
+    since_s: float  # when `status` was first observed
+    status: RunStatus  # of the previous tick
     ending: RunEnding | None = None
-    stop_said: bool = False
-    asked_s: float | None = None  # when this process was first asked to stop
-    ended: int = 0  # 1: workers were asked to end, 2: asked again, 3: they were ended
-    ended_s: float = 0.0  # when that was
+    stop_published: bool = False
+    interrupted_s: float | None = None  # when the end was first requested from this process
+    signals_sent: int = 0  # to workers that do not end: 1 and 2 are SIGTERM, 3 is SIGKILL
+    signalled_s: float = 0.0  # when the last of these signals was sent
     unrecorded: tuple[MeasuredStep, ...] = ()  # steps of the search that are judged and not stored yet
-    next_step: StartStep | None = None  # of the search; workers have not been told yet
+    next_step: StartStep | None = None  # of the search; not published yet
 
 
 # --- actions ---------------------------------------------------------------------------------------------------------
@@ -131,7 +130,7 @@ class LifecycleState:
 
 @dataclass(frozen=True, slots=True)
 class MoveRun:
-    """Move the run from where it is."""
+    """Change the status and phase of the run."""
 
     to: RunStatus
     to_phase: Phase
@@ -139,23 +138,34 @@ class MoveRun:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreCancellation:
+    """Store the status CANCELLING, which a user has requested, in the place of the stored status."""
+
+    stored: RunStatus
+
+
+@dataclass(frozen=True, slots=True)
 class PublishStart:
-    """Tell workers the plan, and when it begins."""
+    """Publish the plan and when it begins."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublishStop:
+    """Publish that workers end, how, and why."""
+
     ending: RunEnding
 
 
 @dataclass(frozen=True, slots=True)
 class TerminateWorkers:
+    """Send SIGTERM to the worker processes; with `hard` SIGKILL."""
+
     hard: bool
 
 
 @dataclass(frozen=True, slots=True)
 class FinishRun:
-    """Every worker has ended: make the results, and end the run."""
+    """Every worker has ended: compute the result, and end the run."""
 
     ending: RunEnding
 
@@ -169,28 +179,41 @@ class RecordStep:
 
 @dataclass(frozen=True, slots=True)
 class PublishStep:
-    """Tell workers the level of the next step."""
+    """Publish the level of the next step."""
 
     step: StartStep
 
 
-Action = RecordStep | PublishStep | MoveRun | PublishStart | PublishStop | TerminateWorkers | FinishRun
+Action = (
+    StoreCancellation | RecordStep | PublishStep | MoveRun | PublishStart | PublishStop | TerminateWorkers | FinishRun
+)
 
 
 def decide(state: LifecycleState, view: RunObservation, policy: RunPolicy) -> tuple[LifecycleState, tuple[Action, ...]]:
-    """The next actions, and what to remember. Judged steps of a search are stored first, whatever follows."""
-    if view.status is not state.seen:
-        state = replace(state, seen=view.status, since_s=view.now_s)
+    """The next state and actions. A requested cancellation and judged steps of a search are stored first."""
+    if view.status is not state.status:
+        state = replace(state, status=view.status, since_s=view.now_s)
     if view.status.is_terminal:
         return state, ()
-    if view.interrupts and state.asked_s is None:
-        state = replace(state, asked_s=view.now_s)
+    if view.interrupts and state.interrupted_s is None:
+        state = replace(state, interrupted_s=view.now_s)
     state = _after_search(state, view.search)
-    records = tuple(RecordStep(step) for step in state.unrecorded)
+    stores: tuple[Action, ...] = tuple(RecordStep(step) for step in state.unrecorded)
+    if view.stored_status is not None and view.stored_status is not view.status:
+        stores = (StoreCancellation(view.stored_status), *stores)
     if view.interrupts and view.status in (RunStatus.PREPARED, RunStatus.STARTING, RunStatus.RUNNING):
-        return state, (*records, MoveRun(RunStatus.CANCELLING, view.phase, "stopped by the user"))
+        return state, (*stores, MoveRun(RunStatus.CANCELLING, view.phase, "stopped by the user"))
     state, actions = _next_actions(state, view, policy)
-    return state, (*records, *actions)
+    return state, (*stores, *actions)
+
+
+def decide_outage(away_s: float, costly: RunEnding | None) -> str | None:
+    """Why a run ends while the control plane is unreachable: the outage is too long, or the cost limit is reached.
+    None: it continues."""
+    if away_s <= OUTAGE_MAX_S and costly is None:
+        return None
+    away = f"the control plane has been unreachable for {away_s:.0f} s"
+    return away if costly is None else f"{costly.reason}; {away}"
 
 
 def _after_search(state: LifecycleState, update: SearchUpdate | None) -> LifecycleState:
@@ -214,9 +237,9 @@ def _next_actions(
 
 
 def after_action(state: LifecycleState, action: Action) -> LifecycleState:
-    """What to remember of an action that succeeded."""
+    """The state after an action that succeeded."""
     if isinstance(action, PublishStop):
-        return replace(state, stop_said=True)
+        return replace(state, stop_published=True)
     if isinstance(action, RecordStep):
         return replace(state, unrecorded=tuple(step for step in state.unrecorded if step is not action.step))
     if isinstance(action, PublishStep):
@@ -232,10 +255,10 @@ def _starting(
         return _stop(state, view, _failure(policy, "; ".join(worker.why for worker in lost)))
     if view.limit is not None:
         return _stop(state, view, view.limit)
-    if view.zero_s is not None:  # START was said, by this leader or by one before it: workers begin in any case
+    if view.zero_s is not None:  # START was published, by this leader or an earlier one: the workers begin in any case
         return state, (MoveRun(RunStatus.RUNNING, policy.plan.first_phase),)
     if view.workers and all(worker.is_ready for worker in view.workers):
-        return state, (PublishStart(),)  # the next tick reads when the plan begins: the run's START_TIME
+        return state, (PublishStart(),)  # the next tick reads when the plan begins: START_TIME of the run
     if view.now_s - state.since_s > policy.timing.registration_s:
         missing = "; ".join(worker.why for worker in view.workers if not worker.is_ready)
         text = f"not all workers were ready within {policy.timing.registration_s:g} s: {missing}"
@@ -279,54 +302,59 @@ def _stopping(
     state: LifecycleState, view: RunObservation, policy: RunPolicy
 ) -> tuple[LifecycleState, tuple[Action, ...]]:
     ending = state.ending
-    if ending is None or ending.status not in RUN_TRANSITIONS[view.status]:  # another request came first
-        ending = _asked(view, policy)
-    if view.limit is not None and ending.status is RunStatus.COMPLETED:  # the cost: nothing else is judged in a drain
+    if ending is None or ending.status not in RUN_TRANSITIONS[view.status]:  # another process has stopped the run
+        ending = _external_ending(view, policy)
+    if view.limit is not None and ending.status is RunStatus.COMPLETED:  # the cost: the only limit that a drain checks
         ending = view.limit
     state = replace(state, ending=ending)
-    said: tuple[Action, ...] = () if state.stop_said else (PublishStop(ending),)
-    unheard_s = 0.0 if view.status is RunStatus.CANCELLING else policy.timing.kill_after_s
-    never_came = (
-        view.now_s - state.since_s >= unheard_s
-    )  # a worker that registers later reads the status of the run, and ends
-    if all(worker.is_over or (worker.health is WorkerHealth.MISSING and never_came) for worker in view.workers):
-        return state, (*said, FinishRun(_with_losses(ending, view, policy)))
-    if state.ended == 0:
-        if view.limit is None and view.interrupts < 2 and view.now_s <= _over_s(state, view, ending, policy):
-            return state, said
-        return replace(state, ended=1, ended_s=view.now_s), (*said, TerminateWorkers(hard=False))
-    if state.ended == 1:  # a worker that had not read STOP took the first signal as the request to drain
-        return replace(state, ended=2, ended_s=view.now_s), (*said, TerminateWorkers(hard=False))
-    if view.now_s - state.ended_s <= policy.timing.kill_after_s:
-        return state, said
-    if state.ended == 2:
-        return replace(state, ended=3, ended_s=view.now_s), (*said, TerminateWorkers(hard=True))
-    # A worker that still sends heartbeats is unreachable: its watchdog ends it.
-    return state, (*said, FinishRun(_with_losses(ending, view, policy)))
+    stop: tuple[Action, ...] = () if state.stop_published else (PublishStop(ending),)
+    # A worker that registers later than this reads the status of the run, and ends.
+    registration_s = 0.0 if view.status is RunStatus.CANCELLING else policy.timing.kill_after_s
+    too_late = view.now_s - state.since_s >= registration_s
+    if all(worker.is_over or (worker.health is WorkerHealth.MISSING and too_late) for worker in view.workers):
+        return state, (*stop, FinishRun(_with_losses(ending, view, policy)))
+    if state.signals_sent == 0:
+        if view.limit is None and view.interrupts < 2 and view.now_s <= _deadline_s(state, view, ending, policy):
+            return state, stop
+        return _signalled(state, view), (*stop, TerminateWorkers(hard=False))
+    if state.signals_sent == 1:  # a worker that had not read STOP took the first signal as the request to drain
+        return _signalled(state, view), (*stop, TerminateWorkers(hard=False))
+    if view.now_s - state.signalled_s <= policy.timing.kill_after_s:
+        return state, stop
+    if state.signals_sent == 2:
+        return _signalled(state, view), (*stop, TerminateWorkers(hard=True))
+    # A worker that still sends heartbeats cannot be reached by signals: its watchdog ends it.
+    return state, (*stop, FinishRun(_with_losses(ending, view, policy)))
+
+
+def _signalled(state: LifecycleState, view: RunObservation) -> LifecycleState:
+    return replace(state, signals_sent=state.signals_sent + 1, signalled_s=view.now_s)
 
 
 def _with_losses(ending: RunEnding, view: RunObservation, policy: RunPolicy) -> RunEnding:
-    """A worker that was lost before it read STOP counts, although that shows only while the others drain."""
-    heard = (WorkerStatus.DRAINING, WorkerStatus.COMPLETED)
-    lost = [worker for worker in view.workers if worker.status not in heard]
+    """The ending, or FAILED because of a worker that was lost before it read STOP: the loss shows only in the drain."""
+    has_read_stop = (WorkerStatus.DRAINING, WorkerStatus.COMPLETED)
+    lost = [worker for worker in view.workers if worker.status not in has_read_stop]
     fails = policy.on_worker_loss is OnWorkerLoss.FAIL or len(lost) == len(view.workers)
     if ending.status is not RunStatus.COMPLETED or not lost or not fails:
         return ending
     return _failure(policy, "; ".join(worker.why for worker in lost))
 
 
-def _over_s(state: LifecycleState, view: RunObservation, ending: RunEnding, policy: RunPolicy) -> float:
-    """When workers that are not over by themselves are ended. One that only writes what it measured is not cut short,
-    unless a user waits: then it spools the rest."""
-    over_s = _drained_s(state, ending, policy) + policy.timing.terminate_after_s
+def _deadline_s(state: LifecycleState, view: RunObservation, ending: RunEnding, policy: RunPolicy) -> float:
+    """When workers that have not ended are terminated. Workers that only store their results get more time, unless a
+    user has interrupted the run: then they spool the rest."""
+    deadline_s = _drained_s(state, ending, policy) + policy.timing.terminate_after_s
     storing = all(worker.is_over or worker.is_storing for worker in view.workers)
-    return over_s + STORE_TIMEOUT_S if storing and state.asked_s is None else over_s
+    return deadline_s + STORE_TIMEOUT_S if storing and state.interrupted_s is None else deadline_s
 
 
 def _drained_s(state: LifecycleState, ending: RunEnding, policy: RunPolicy) -> float:
-    """When the drain is over: a user who asks for the end does not wait as long as the plan would have."""
+    """When the drain is over. An interrupt shortens it to `timing.drain_interrupt`."""
     planned_s = state.since_s + ending.drain_s
-    return planned_s if state.asked_s is None else min(planned_s, state.asked_s + policy.timing.drain_interrupt_s)
+    if state.interrupted_s is None:
+        return planned_s
+    return min(planned_s, state.interrupted_s + policy.timing.drain_interrupt_s)
 
 
 def _stop(state: LifecycleState, view: RunObservation, ending: RunEnding) -> tuple[LifecycleState, tuple[Action, ...]]:
@@ -334,8 +362,8 @@ def _stop(state: LifecycleState, view: RunObservation, ending: RunEnding) -> tup
     return replace(state, ending=ending), (MoveRun(RunStatus.STOPPING, phase, ending.reason), PublishStop(ending))
 
 
-def _asked(view: RunObservation, policy: RunPolicy) -> RunEnding:
-    """The run was CANCELLING, or another process had stopped it."""
+def _external_ending(view: RunObservation, policy: RunPolicy) -> RunEnding:
+    """The ending of a run that a user has cancelled, or that another process was stopping when it was lost."""
     if view.status is RunStatus.CANCELLING:
         drain_s = policy.timing.drain_interrupt_s
         reason = view.reason or "stopped by the user"

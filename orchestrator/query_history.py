@@ -32,8 +32,8 @@ MS = timedelta(milliseconds=1)
 
 _UNKNOWN_FORM = "the query history came back in a form that is not known"
 _NOW = "SELECT SYSDATE()"
-# The limit counts before any condition, so how many rows there were must be known to know whether some were kept back.
-# The one with number 1 is there to say so when none is ours. Times cannot be bound.
+# RESULT_LIMIT applies before any condition. The number of rows tells whether it has cut some off; row number 1 carries
+# that number if no row belongs to the run. Times cannot be bound.
 _READ = """
 SELECT QUERY_ID, TOTAL_ELAPSED_TIME, COMPILATION_TIME, EXECUTION_TIME, QUEUED_OVERLOAD_TIME, QUEUED_PROVISIONING_TIME,
        TRANSACTION_BLOCKED_TIME, BYTES_SCANNED, CLUSTER_NUMBER, COUNT(*) OVER () AS SEEN
@@ -42,9 +42,9 @@ FROM TABLE(INFORMATION_SCHEMA.QUERY_HISTORY(
     RESULT_LIMIT => {limit}))
 QUALIFY STARTSWITH(QUERY_TAG, ?) OR ROW_NUMBER() OVER (ORDER BY END_TIME, QUERY_ID) = 1
 """
-# Control statements are left out, load of another run is not. Without an end of the range, statements that are still
-# executing are there: others count with the time that they took of the span. Of more rows than the limit the newest are
-# there: then the first that is there says from when on all are.
+# Control statements are left out, load of another run is not. Without an end of the range the result includes
+# statements that still execute: foreign ones count with their part of the span. If there are more rows than the limit,
+# the newest are returned: the oldest returned row tells from when on the result is complete.
 _USE = """
 SELECT COUNT_IF(IS_OWN), COALESCE(SUM(IFF(IS_OWN, EXECUTION_TIME, 0)), 0),
        COUNT_IF(IS_OTHERS AND USED_MS > 0), COALESCE(SUM(IFF(IS_OTHERS, USED_MS, 0)), 0),
@@ -73,14 +73,14 @@ FROM (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistorySlice:
-    """A span of end times, in epoch milliseconds, both ends included."""
+    """A span of end times, in milliseconds since 1970, including both ends."""
 
     start_ms: int
     end_ms: int
 
     def halves(self) -> tuple[HistorySlice, ...]:
-        """The newer and the older; nothing when it is a millisecond already. They share their middle: times are finer
-        than milliseconds."""
+        """The newer half and the older half, which share their middle because times are finer than milliseconds. Empty
+        for a slice of one millisecond."""
         if self.end_ms - self.start_ms <= 1:
             return ()
         middle_ms = (self.start_ms + self.end_ms) // 2
@@ -99,7 +99,7 @@ class HistorySlice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryPage:
-    """What the history shows of a slice: statements by query id, among all that it has there."""
+    """The rows of a slice: times by query id of the run's statements, and the number of all statements."""
 
     found: Mapping[str, ServerTimes]
     seen: int
@@ -117,17 +117,17 @@ class HistoryFailed(ControlFailed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarehouseUse:
-    """What the query history shows of the statements that executed on a warehouse in a span of time."""
+    """Statements that executed on a warehouse in a span of time, according to the query history."""
 
     own: int
     own_ms: float
     others: int
     others_ms: float
-    left_out_ms: float = 0.0  # the beginning of the span, of which it shows nothing
+    left_out_ms: float = 0.0  # length of the beginning of the span that the history does not show
 
 
 class QueryHistory(SnowflakeSession):
-    """The server's query history of one run."""
+    """A session that reads the query history for one run."""
 
     def __init__(self, profile: ConnectionProfile, run_id: str, environ: Mapping[str, str] = os.environ) -> None:
         super().__init__(self._connect)
@@ -137,7 +137,7 @@ class QueryHistory(SnowflakeSession):
 
     @property
     def latency_s(self) -> float:
-        """How long after its end a statement may be missing. In the embedded server it is there before its answer."""
+        """How long after its end a statement may be missing. On the embedded server it is never missing."""
         return 0.0 if self._profile.is_embedded else HISTORY_LATENCY_S
 
     def now(self) -> datetime:
@@ -157,10 +157,11 @@ class QueryHistory(SnowflakeSession):
             raise HistoryFailed(_UNKNOWN_FORM, NOT_RETRYABLE) from error
 
     def use(self, warehouse: str, span: HistorySlice, *, has_control_plane: bool = False) -> WarehouseUse:
-        """By the run and by others; without MONITOR on the warehouse, a role sees only the statements of its user.
+        """The statements of the run and foreign ones. Without MONITOR on the warehouse, a role sees only the statements
+        of its user.
 
-        `has_control_plane`: statements on the tables of the control plane execute on this warehouse, and are no load.
-        Elsewhere a statement with their tag is foreign: another `loadgen capture`, or a tag that was copied.
+        `has_control_plane`: control statements execute on this warehouse, and do not count. On another warehouse a
+        statement with their tag is foreign: another `loadgen capture`, or a tag that was copied.
         """
         control = CONTROL_TAG if has_control_plane else self._tag
         sql = _USE.format(warehouse=warehouse, start=_literal(span.start), end=_literal(span.end), limit=ROWS_MAX)
@@ -181,7 +182,7 @@ class QueryHistory(SnowflakeSession):
     def _fetch(self, sql: str, *binds: Any) -> list[tuple[Any, ...]]:
         try:
             return self.rows(sql, binds)
-        except LoadgenError:  # from opening: it says already what to do
+        except LoadgenError:  # from opening the session: it has a remedy
             raise
         except Exception as error:  # the driver leaks exceptions of its libraries
             failure = classify(error)
@@ -199,8 +200,8 @@ class QueryHistory(SnowflakeSession):
 
 
 def history_profile(scenario: Scenario, place: ControlPlaneLocation, environ: Mapping[str, str]) -> ConnectionProfile:
-    """The scenario's connection. On the control plane's warehouse where both are one account: the one under test
-    should be free to suspend itself."""
+    """The scenario's connection, for reading the history. If the control plane has the same connection, its warehouse
+    is used, so that the warehouse under test can suspend itself."""
     shared = place.connection == scenario.connection
     overrides = {
         "database": scenario.target.database,

@@ -1,11 +1,11 @@
-"""Ending runs whose orchestrator was lost.
+"""Ends runs whose orchestrator was lost.
 
 A run is an orphan when its lease has been expired for longer than the takeover margin, and none of its workers is
 alive: each has reported its end, or has sent no heartbeat for `timing.dead` (a minute). A run whose lease is renewed is
-never touched. The lease of a leader whose process has ended on this machine is expired at once. A run without a leader
-whose workers are alive is left, marked `living`: it may be taken over. An orphan is ended as FAILED under a new epoch,
-with what its workers stored, or with its result where the orchestrator had already stored one. Its container job is
-removed.
+never changed. If the process of a leader has ended on this machine, its lease is expired at once. A run without a
+leader whose workers are alive is skipped and marked `living`: it can be taken over. An orphan ends as FAILED under a
+new epoch, with a result from the rows that its workers stored. If its orchestrator had already stored a result, it ends
+with that result. Its container job is removed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from orchestrator.leadership import (
     SkippedRun,
     active_worker_of,
     expire_dead_holder,
-    left_to_workers,
+    skipped_for_workers,
     why_not_recoverable,
 )
 from orchestrator.lifecycle import PLAN_COMPLETED
@@ -74,9 +74,9 @@ from orchestrator.worker_health import WorkerHealth, WorkerView, assess_workers
 log = logging.getLogger(__name__)
 
 LEASE_TTL_S = 60.0
-WAIT_S = 60.0  # in all; the margin of a lease, and workers that drain
+WAIT_S = 60.0  # in all, for the margin of a lease and for workers that drain
 MARGIN_S = 0.1  # the server's clock has milliseconds
-ATTEMPTS = 3  # a user may ask for the run's end in between
+ATTEMPTS = 3  # to end a run: a user may cancel it in between
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,8 +99,8 @@ def recover_runs(
     only: str | None = None,
     wait: WaitForRuns = lambda _: False,
 ) -> tuple[list[RecoveredRun], list[SkippedRun]]:
-    """End every orphan, or `only` that run. `by` says who does it, for the reason. `wait` is given the runs that can be
-    ended soon, and says whether to look again."""
+    """End every orphan, or only the run `only`. `by` names the user in the reason. `wait` is called with the runs that
+    can be ended soon, and returns whether to try again."""
     done, left = _recover_all(session, patience, by, only)
     while (soon := [one for one in left if one.free_in_s is not None]) and wait(soon):
         more, left = _recover_all(session, patience, by, only)
@@ -128,8 +128,8 @@ def _recover_all(
 
 
 def recover_orphans(session: ControlSession, patience: RetryPolicy, *, by: str) -> bool:
-    """What a starting orchestrator does for those that died. Its own work does not depend on it. True: some run can be
-    ended in a while."""
+    """End the orphans of other orchestrators at the start of a new one. A failure is logged only. Returns True if some
+    run can be ended later."""
     try:
         done, left = recover_runs(session, patience, by=by)
     except LoadgenError as error:
@@ -140,33 +140,33 @@ def recover_orphans(session: ControlSession, patience: RetryPolicy, *, by: str) 
     return any(one.free_in_s is not None for one in left)
 
 
-def unled_run_on(
+def leaderless_run_on(
     session: ControlSession, patience: RetryPolicy, is_meant: Callable[[Scenario], bool], besides: str | None = None
 ) -> str | None:
-    """Workers that still make load for one of these scenarios though their run, another than `besides`, is not led any
-    more: a sentence; None: there are none."""
+    """A sentence about workers that still generate load for one of these scenarios although their run has no leader.
+    The run `besides` is ignored. None: there are no such workers."""
     try:
         unfinished = _unfinished(session, patience)
     except ControlFailed as error:
         if not error.failure.is_timeout:
             raise
-        event(log, logging.WARNING, "unled_runs_unknown", why=str(error))  # load of others is looked for later, too
+        event(log, logging.WARNING, "unled_runs_unknown", why=str(error))  # foreign load is also judged after the run
         return None
     for found in unfinished:
         if found.run_id == besides or found.lease_over_ms is None:
             continue
-        _, gone = expire_dead_holder(session, patience, found.run_id)
-        scenario = _scenario(session, patience, found.run_id) if gone or found.lease_over_ms > 0 else None
+        _, ended = expire_dead_holder(session, patience, found.run_id)
+        scenario = _scenario(session, patience, found.run_id) if ended or found.lease_over_ms > 0 else None
         if scenario is None or not is_meant(scenario):
             continue
         beats = patience.call(partial(worker_heartbeats.read, session, found.run_id))
-        if heard := active_worker_of(beats, scenario, gone=gone):
-            return f"run {found.run_id} is not led any more, and its workers still work there: {heard}"
+        if active := active_worker_of(beats, scenario, leader_ended=ended):
+            return f"run {found.run_id} is not led any more, and its workers still work there: {active}"
     return None
 
 
 def _unfinished(session: ControlSession, patience: RetryPolicy) -> ParsedRows[UnfinishedRun]:
-    """Every run without an end. A look that takes too long is not repeated: a new run would wait for minutes."""
+    """Every run that has not ended. A query that takes too long is not repeated: a new run would wait for minutes."""
     return replace(patience, retryable=is_retryable_soon).call(lambda: run_status.unfinished(session))
 
 
@@ -176,20 +176,20 @@ def _unfinished(session: ControlSession, patience: RetryPolicy) -> ParsedRows[Un
 def _recover(
     session: ControlSession, patience: RetryPolicy, found: UnfinishedRun, by: str
 ) -> RecoveredRun | SkippedRun:
-    holder, gone = expire_dead_holder(session, patience, found.run_id)
-    if gone and holder is not None:
+    holder, leader_ended = expire_dead_holder(session, patience, found.run_id)
+    if leader_ended and holder is not None:
         found = replace(found, lease_over_ms=-holder.remaining_ms)
     if led := why_not_recoverable(found, holder):
         return led
     scenario = _scenario(session, patience, found.run_id)
     beats = patience.call(lambda: worker_heartbeats.read(session, found.run_id))
-    if heard := active_worker_of(beats, scenario, gone=gone):
-        return left_to_workers(found.run_id, heard, scenario, gone=gone)
+    if active := active_worker_of(beats, scenario, leader_ended=leader_ended):
+        return skipped_for_workers(found.run_id, active, scenario, leader_ended=leader_ended)
     term = run_leases.claim(session, patience, found.run_id, run_leases.new_owner(), LEASE_TTL_S)
     if term is None:
         return SkippedRun(run_id=found.run_id, why="another process leads it now")
     try:
-        ended = _end(session, patience, term, found, scenario, by, gone=gone)
+        ended = _end(session, patience, term, found, scenario, by, leader_ended=leader_ended)
         if isinstance(ended, RecoveredRun) and scenario is not None and runs_containers(scenario):
             remove_job(scenario, session.place, found.run_id, patience.clock)
         return ended
@@ -201,7 +201,7 @@ def _scenario(session: ControlSession, patience: RetryPolicy, run_id: str) -> Sc
     text = patience.call(lambda: run_status.read_config(session, run_id))
     try:
         return None if text is None else thaw(text, None)
-    except LoadgenError as error:  # of another version: it is ended without a result
+    except LoadgenError as error:  # of another version: the run ends without a result
         event(log, logging.WARNING, "scenario_unreadable", run=run_id, why=str(error))
         return None
 
@@ -214,12 +214,12 @@ def _end(
     scenario: Scenario | None,
     by: str,
     *,
-    gone: bool,
+    leader_ended: bool,
 ) -> RecoveredRun | SkippedRun:
-    """Under our term, look again, store the result, and take the last step."""
+    """While this process holds the lease: check the workers again, store the result, and set the final status."""
     beats = patience.call(lambda: worker_heartbeats.read(session, term.key))
-    if came_back := active_worker_of(beats, scenario, gone=gone):
-        return left_to_workers(term.key, came_back, scenario, gone=gone)
+    if active := active_worker_of(beats, scenario, leader_ended=leader_ended):
+        return skipped_for_workers(term.key, active, scenario, leader_ended=leader_ended)
     for _ in range(ATTEMPTS):
         run = patience.call(lambda: run_status.read(session, term.key))
         if run is None or run.status.is_terminal:
@@ -233,17 +233,17 @@ def _end(
         step = _last_step(run, None if stored is None else stored[1], reason)
         if run_status.move(session, patience, term, step):
             return RecoveredRun(run_id=run.run_id, status=step.to, reason=step.reason or "")
-    return SkippedRun(run_id=term.key, why="it changes while it is looked at")
+    return SkippedRun(run_id=term.key, why="its status has changed during the recovery")
 
 
 def _last_step(run: Run, summary: Mapping[str, Any] | None, reason: str) -> StatusChange:
-    """FAILED; or what its leader had stored as the result, when that was lost right afterwards."""
+    """The change to FAILED, or to the status of the result that its leader had stored before it was lost."""
     to, verdict = RunStatus.FAILED, RunVerdict.ERROR.value
     if summary is not None and RunStatus(summary["status"]) in RUN_TRANSITIONS[run.status]:
         to, verdict = RunStatus(summary["status"]), summary["verdict"]
-    said = reason if to is RunStatus.FAILED else run.reason
+    why = (None if to is RunStatus.FAILED else run.reason) or reason
     return StatusChange(
-        status=run.status, phase=run.phase, to=to, to_phase=Phase.PROCESSING, reason=said or reason, verdict=verdict
+        status=run.status, phase=run.phase, to=to, to_phase=Phase.PROCESSING, reason=why, verdict=verdict
     )
 
 
@@ -263,7 +263,7 @@ def _reason(run: Run, found: UnfinishedRun, by: str) -> str:
 def _release(session: ControlSession, term: Lease) -> None:
     try:
         run_leases.release(session, term)
-    except LoadgenError as error:  # it expires by itself
+    except LoadgenError as error:  # the lease expires by itself
         event(log, logging.DEBUG, "lease_release_failed", key=term.key, why=str(error))
 
 
@@ -286,7 +286,7 @@ def _make_result(
     search = find_max_controller(scenario)
     if search is not None:
         steps = patience.call(lambda: run_measurements.read_steps(session, run.run_id))
-        search.go_on(steps, gathered.step_windows)
+        search.restore(steps, gathered.step_windows)
         gaps += () if search.obstacle is None else (search.obstacle,)
         search.stop("its orchestrator was lost")
         merged = gathered.step(search.decisive_step)
@@ -333,7 +333,7 @@ def _delivered(
     said: Sequence[PastEvent],
     because: str,
 ) -> Delivered:
-    """As of any other run: of its whole plan, though its leader may have been lost on the way."""
+    """The delivered load. As in any other run it is judged against the whole plan."""
     if search is not None:
         return delivered_steps(gathered.windows, search.deciding_levels, because)
     plan = plan_run(scenario.load)
@@ -341,25 +341,26 @@ def _delivered(
 
 
 def planned_until_s(said: Sequence[PastEvent]) -> float | None:
-    """When in its plan a run was to end, by what its leader said; None: it was to be carried out in full."""
+    """When a run was to end, in seconds of its plan, by the events of its leader. None: after the whole plan."""
     starts = [one.moment for one in said if isinstance(one.command, Start)]
     stops = [(one.command, one.moment) for one in said if isinstance(one.command, Stop)]
     if not starts:
-        return 0.0  # it never began
+        return 0.0  # the run never began
     if not stops or stops[0][0].reason == PLAN_COMPLETED:
         return None
     return max(0.0, (stops[0][1] - starts[0]).total_seconds())
 
 
 def workers_at_last_heartbeat(run: Run, beats: Sequence[HeartbeatRow]) -> tuple[WorkerView, ...]:
-    """All expected workers as of their last heartbeats. Workers without a COMPLETED heartbeat count as lost."""
+    """All expected workers by their last heartbeats. Workers without a COMPLETED heartbeat count as lost."""
     ids = tuple(f"worker-{number}" for number in range(run.workers_expected))
     silent_s = {row.identity.worker_id: row.age_ms / 1000 for row in beats}
     return assess_workers(ids, beats, (), silent_s, stale_s=0.0, dead_s=0.0)
 
 
 class RecoveryWait:
-    """Waits for runs that can be ended soon: their leader's last statements, or their workers, have not ended yet."""
+    """Waits for runs that can be ended soon: until the last statements of their leaders, or their workers, have
+    ended."""
 
     def __init__(self, patience: RetryPolicy, say: Callable[[str], None]) -> None:
         self._patience, self._say, self._told = patience, say, set[str]()

@@ -1,14 +1,14 @@
-"""The environment of a run: machine, versions, warnings, and statements of other users on the target warehouse.
+"""The environment of a run: machine, versions, warnings, and foreign load on the target warehouse.
 
-Those statements are seen in the polls of the warehouse while there are more than the run can have at once, and at its
-end in the query history: a run with pauses, or at a rate, has room for others below that number. The history leaves out
-most short statements on hybrid tables, of the run and of others: such a run is compared with its own measurement, and
-load of others on hybrid tables shows in polls only.
+Foreign load is load that the run has not sent. Polls of the warehouse show it if more statements execute than the run
+can have at once. The query history, read at the end of the run, also shows it below that number. The history leaves out
+most short statements on hybrid tables, those of the run and foreign ones. So the history is compared with the
+measurement of the run, and foreign load on hybrid tables shows in polls only.
 
-Statements of others in the query history are proof: they make the run INVALID. A role without MONITOR sees only those
-of its user there, so the absence of others proves nothing. Polls are exact on the embedded server: there load of others
-makes the run INVALID, and so do polls that are missing, because then it is not ruled out. Snowflake does not document
-how current its numbers are: there both are warnings.
+Foreign statements in the query history are proof: they make the run INVALID. A role without MONITOR sees only the
+statements of its user, so their absence proves nothing. On the embedded server polls are exact: foreign load in polls
+makes the run INVALID, and so do missing polls, because foreign load is not ruled out then. Snowflake does not document
+how current its numbers are, so there both are warnings.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ from orchestrator.warehouse import target_warehouse
 
 log = logging.getLogger(__name__)
 
-MARGIN = 1  # a statement that has ended for its client, and not yet for the server
-FOREIGN_MAX_PERCENT = 2  # of the time that statements executed
-OWN_SEEN_MIN_PERCENT = 90  # of the statements of the run: else the history does not show what it executed
-FAR_MORE_PERCENT = 150  # of what the run can have at once: one poll is enough
-UNOBSERVED_MAX_PERIODS = 3  # poll periods of the measurement without a poll
-UNOBSERVED_MAX_PERCENT = 10  # of the measurement, where that is more
+MARGIN = 1  # statements that have ended for their client, but not yet for the server
+FOREIGN_MAX_PERCENT = 2  # of the execution time of all statements
+OWN_SEEN_MIN_PERCENT = 90  # of the statements of the run; below this the history counts as incomplete
+FAR_MORE_PERCENT = 150  # of the statements that the run can have at once; above this one poll is enough
+UNOBSERVED_MAX_PERIODS = 3  # poll periods of the measurement that may be without a poll
+UNOBSERVED_MAX_PERCENT = 10  # of the measurement, if that is more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnLoad:
-    """A span of the measurement, and how many statements the run can have had at once in it."""
+    """A span of the measurement, and the largest number of statements that the run can have had at once in it."""
 
     begin: datetime  # naive UTC
     end: datetime
@@ -63,7 +63,7 @@ class OwnLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnUse:
-    """What the clients of a run measured: statements that ended, and how long they took."""
+    """Statements that ended, and their total service time, as measured by the clients of a run."""
 
     statements: int
     service_ms: float
@@ -71,7 +71,7 @@ class OwnUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignLoad:
-    """What to say of other statements: why the run is INVALID, or a warning."""
+    """Foreign load that was found: reasons why the run is INVALID, and warnings."""
 
     disturbances: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -86,12 +86,13 @@ def read_foreign_load(
     environ: Mapping[str, str],
     hurried: threading.Event,
 ) -> ForeignLoad:
-    """Of a run that has ended. A control plane on the same warehouse has its own statements there: nothing is known.
-    `hurried`: the run was interrupted, and its user waits: the history is not asked."""
+    """Find foreign load in a run that has ended. With a control plane on the same warehouse nothing is judged, because
+    its statements cannot be told apart. `hurried`: the run was interrupted, so the history is not read."""
     _, warehouse = target_warehouse(scenario, environ)
-    if not warehouse or leader.watch is None or run.start_time is None or scenario.control.share_warehouse:
+    poller = leader.warehouse_poller
+    if not warehouse or poller is None or run.start_time is None or scenario.control.share_warehouse:
         return ForeignLoad()
-    again = sum(logins["reopened"].values())  # the statement of a lost connection may go on
+    again = sum(logins["reopened"].values())  # the statement of a lost connection may still execute
     if scenario.load.mode is LoadMode.FIND_MAX:
         steps = leader.patience.call(lambda: run_measurements.read_steps(leader.session, run.run_id))
         own = own_load_of_steps(steps, again)
@@ -99,7 +100,7 @@ def read_foreign_load(
         begin = run.start_time + timedelta(seconds=leader.plan.measures_s)
         end = begin + timedelta(seconds=gathered.merged.seconds)
         own = [OwnLoad(begin=begin, end=end, statements=scenario.load.connections + again)]
-    polls, name, is_exact = leader.watch.observed, Identifier.parse(warehouse), scenario.connection == EMBEDDED
+    polls, name, is_exact = poller.observed, Identifier.parse(warehouse), scenario.connection == EMBEDDED
     polled = foreign_statements(name.name, polls, own)
     used = None
     if not (is_exact and polled) and not hurried.is_set():
@@ -109,7 +110,8 @@ def read_foreign_load(
 
 
 def judge_foreign_load(*, used: str | None, polled: str | None, unobserved: str | None, is_exact: bool) -> ForeignLoad:
-    """What was found in the query history, in polls, and for want of polls. `is_exact`: polls are. Pure."""
+    """`used`: found in the query history; `polled`: found in polls; `unobserved`: polls are missing; `is_exact`: polls
+    are exact. Pure."""
     proven = (used,) if used is not None else ()
     others = tuple(one for one in (None if proven else polled, unobserved) if one is not None)
     return (
@@ -118,7 +120,8 @@ def judge_foreign_load(*, used: str | None, polled: str | None, unobserved: str 
 
 
 def own_load_of_steps(steps: Sequence[StepRecord], again: int) -> list[OwnLoad]:
-    """Of a search: after a step down, statements of the level before may still run, so the highest so far counts."""
+    """The spans of a search. After a step to a lower level statements of the previous one may still execute, so the
+    highest level so far counts."""
     highest = accumulate((int(step.target_connections) for step in steps), max)
     return [
         OwnLoad(begin=step.window_start_time, end=step.window_end_time, statements=level + again)
@@ -128,7 +131,7 @@ def own_load_of_steps(steps: Sequence[StepRecord], again: int) -> list[OwnLoad]:
 
 
 def foreign_statements(warehouse: str, polls: Sequence[WarehousePoll], own: Sequence[OwnLoad]) -> str | None:
-    """A sentence, when two polls in a row show more than the run can have, or one far more; None: they do not. Pure."""
+    """A sentence if two polls in a row show more statements than the run can have, or one poll far more. Pure."""
     seen = [
         ((poll.running or 0) + (poll.queued or 0), span.statements)
         for poll in sorted(polls, key=lambda poll: poll.timestamp)
@@ -155,7 +158,7 @@ def _foreign_use(
     measured: OwnUse,
     environ: Mapping[str, str],
 ) -> str | None:
-    """The same by the query history. What cannot be read there is no reason against a run."""
+    """As foreign_statements(), but by the query history. A history that cannot be read does not make a run INVALID."""
     if not own or not warehouse.like:  # a name that needs escaping
         return None
     bounds = (min(span.begin for span in own), max(span.end for span in own))
@@ -183,7 +186,7 @@ def own_use(gathered: MeasuredWindows) -> OwnUse:
 
 
 def foreign_use(warehouse: str, use: WarehouseUse, measured: OwnUse, shown: float) -> str | None:
-    """A sentence, when others used more of the warehouse than can be neglected; None: they did not. Pure.
+    """A sentence if foreign statements used more than FOREIGN_MAX_PERCENT of the execution time. Pure.
 
     `shown`: the fraction of the measurement that the history shows.
     """
@@ -199,7 +202,7 @@ def foreign_use(warehouse: str, use: WarehouseUse, measured: OwnUse, shown: floa
 
 
 def unobserved_load(polled: Sequence[datetime], own: Sequence[OwnLoad], period_s: float) -> str | None:
-    """A sentence, when polls leave too much of the measurement uncovered; None: they do not. Pure.
+    """A sentence if polls cover too little of the measurement. Pure.
 
     A poll covers one period before and one after it. Measurements of up to three periods are not judged.
     """
@@ -222,19 +225,20 @@ def unobserved_load(polled: Sequence[datetime], own: Sequence[OwnLoad], period_s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetInfo:
-    """What is known of the target before a run begins."""
+    """Properties of the target that are known before a run begins."""
 
-    server: str | None = None  # its version
-    shared_warehouse: bool = False  # the user wants to measure beside other runs
+    server: str | None = None  # version of the server
+    shared_warehouse: bool = False  # the user allows other runs on the warehouse at the same time
 
 
 def environment_document(leader: Leader, scenario: Scenario, known: TargetInfo, seen: Sequence[str]) -> dict[str, Any]:
-    unstored = [f"{one.worker_id} could not store all: {one.said}" for one in leader.workers if one.left_rows]
+    unstored = [f"{one.worker_id} could not store all: {one.last_error}" for one in leader.workers if one.unstored_rows]
     warnings = list(dict.fromkeys([*leader.limits.warnings, *unstored, *seen]))
     if scenario.target.use_cached_result:
         warnings.append("target.use_cached_result is on: some answers may come from the result cache")
     if known.shared_warehouse:
         warnings.append("the warehouse was shared: other runs may have measured on it at the same time")
+    poller = leader.warehouse_poller
     here = {"python": platform.python_version(), "platform": platform.platform(), "cores": os.cpu_count()}
     return here | {
         "niceness": os.getpriority(os.PRIO_PROCESS, 0),  # of workers on this machine too: they inherit it
@@ -243,7 +247,7 @@ def environment_document(leader: Leader, scenario: Scenario, known: TargetInfo, 
         "server": known.server,
         "shared_warehouse": known.shared_warehouse,
         "warnings": warnings,
-        "credits": None if leader.watch is None or scenario.connection == EMBEDDED else round(leader.watch.credits, 6),
+        "credits": None if poller is None or scenario.connection == EMBEDDED else round(poller.credits, 6),
     }
 
 
@@ -254,7 +258,7 @@ _DROPPED = {
 
 
 def dropped_warnings(rows: Sequence[ResultRow]) -> list[str]:
-    """What workers neither stored nor spooled: a sentence for each worker and kind."""
+    """Rows that workers neither stored nor spooled: a sentence for each worker and kind."""
     found = []
     for row in rows:
         try:

@@ -1,4 +1,4 @@
-"""The files of runs and experiments on this machine: their folders, and the reports in them."""
+"""The folders and files of runs and experiments on this machine, the reports in them, and the ids of new runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from loadgen.report.records import RunRecord
 
 LOGS = "logs"
-SPOOL = "spool"  # what workers have not stored yet
+SPOOL = "spool"  # rows that workers have not stored yet
 SCENARIO = "scenario.yaml"
 SUMMARY = "summary.json"
 STEP_SUMMARY = "GITHUB_STEP_SUMMARY"  # a file that GitHub Actions shows as Markdown
@@ -33,7 +33,7 @@ _NEEDED_BYTES = 1 << 20  # a run's files are larger than this
 
 
 def make_runs_folder(folder: Path) -> None:
-    """Before anything is begun: a run whose files cannot be written is refused."""
+    """Create the folder of all runs before anything else begins. Raises ConfigurationError if it cannot be written."""
     with _told(folder):
         folder.mkdir(parents=True, exist_ok=True, mode=0o755)
         _refuse_shared(folder)
@@ -43,7 +43,7 @@ def make_runs_folder(folder: Path) -> None:
 
 
 def make_run_folder(folder: Path, scenario: str | None = None) -> None:
-    """The folder of one run, with the text of its scenario as it was read: the file may change before the run ends."""
+    """Create the folder of one run with a copy of its scenario, whose file may change before the run ends."""
     with _told(folder):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         (folder / LOGS).mkdir(exist_ok=True, mode=0o700)
@@ -55,8 +55,7 @@ def make_run_folder(folder: Path, scenario: str | None = None) -> None:
 
 
 def open_private(path: Path, mode: int = 0o600) -> TextIO:
-    """A text file to write anew, by default for its owner alone; whatever link is in its place is removed, not
-    followed."""
+    """Create a text file, by default readable by its owner only. A link in its place is removed, not followed."""
     path.unlink(missing_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     os.fchmod(descriptor, mode)
@@ -64,7 +63,7 @@ def open_private(path: Path, mode: int = 0o600) -> TextIO:
 
 
 def _refuse_shared(folder: Path) -> None:
-    """Where others may rename and replace a run's folder, its results cannot be trusted; a sticky folder is safe."""
+    """Reject a folder in which other users can rename and replace the folder of a run. A sticky folder is safe."""
     mode = stat.S_IMODE(folder.stat().st_mode)
     if mode & (stat.S_IWGRP | stat.S_IWOTH) and not mode & stat.S_ISVTX:
         raise ConfigurationError(
@@ -74,7 +73,7 @@ def _refuse_shared(folder: Path) -> None:
 
 
 def remove_run_folder(folder: Path) -> None:
-    """Of a run that could not be created."""
+    """Remove the folder of a run that could not be created."""
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -87,8 +86,8 @@ def _told(folder: Path) -> Iterator[None]:
 
 
 def remove_if_empty(folder: Path) -> None:
-    """A folder that is there only while something is in it."""
-    with suppress(OSError):  # it is not empty, or not there
+    """Remove a folder if it is empty."""
+    with suppress(OSError):  # it is not empty, or does not exist
         folder.rmdir()
 
 
@@ -97,7 +96,7 @@ _SLUG_MAX = 15
 
 
 def new_run_id(scenario: str, utc_now: datetime) -> str:
-    """A name that sorts by its beginning and says what ran; the end makes it unique."""
+    """A unique id that sorts by the start of the run and contains the name of the scenario."""
     slug = re.sub(r"[^a-z0-9]+", "-", scenario.lower()).strip("-")[:_SLUG_MAX].strip("-")
     parts = [utc_now.strftime("%Y%m%d-%H%M"), *([slug] if slug else []), secrets.token_hex(3)]
     return "-".join(parts)

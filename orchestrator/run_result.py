@@ -1,7 +1,7 @@
-"""The results of a run, from the rows its workers left. Pure but for reading them.
+"""The results of a run, made from the rows of its workers. Pure, except for reading the rows.
 
-Final windows come from WINDOW_RESULTS. Of a worker that died, what its last beat said of windows that were not stored
-is used as well: it is what is known, and the run is marked for it.
+Final windows come from WINDOW_RESULTS. If a worker died, the windows in its last heartbeat that were not stored are
+used as well, and the result names the gap.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from loadgen.units import NS_PER_MS, counted
 from loadgen.values import dataclass
 from orchestrator.worker_health import WorkerView
 
-# In which the windows of a step open in all workers; a worker that opens it later has not delivered its part.
+# The windows of a step open within this time in all workers; a worker that opens it later has not delivered its part.
 WINDOW_OPENING_MS = 500
 
-CONNECTION_FAILURES_MAX = 20  # refused logins, and lost connections, that a result lists: the newest
+CONNECTION_FAILURES_MAX = 20  # newest refused logins, and newest lost connections, that a result lists
 
-# Metrics in which arrivals that waited for a connection in vain have at least their age.
+# Metrics in which an unsent arrival counts at least with the time that it waited for a connection.
 _RESPONSE_TIMES = {
     *(ThresholdMetric.P50, ThresholdMetric.P90, ThresholdMetric.P95, ThresholdMetric.P99, ThresholdMetric.P999),
     *(ThresholdMetric.AVG, ThresholdMetric.MAX),
@@ -50,7 +50,7 @@ _RESPONSE_TIMES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredWindows:
-    """Everything that was measured, worker by worker."""
+    """All windows of a run, by worker, and the gaps in them."""
 
     windows: Mapping[str, tuple[WindowResult, ...]]  # of the measurement
     gaps: tuple[str, ...]
@@ -61,21 +61,21 @@ class MeasuredWindows:
         return merge(self.windows.values())
 
     def judged(self, scenario: Scenario) -> MergedWindows:
-        """All, and the stages that thresholds are about."""
+        """The merged windows, with the stages that thresholds refer to."""
         stages = {name: self.step(number) for name, number in scenario.judged_stages.items()}
         return replace(self.merged, stages=stages)
 
     def step(self, step_id: int | None) -> MergedWindows:
-        """One stage or step."""
+        """The merged windows of one stage or step."""
         return merge(self.step_windows(step_id))
 
     def step_windows(self, step_id: int | None) -> list[list[WindowResult]]:
-        """The windows of one stage or step, worker by worker."""
+        """The windows of one stage or step, by worker."""
         return [[window for window in windows if window.step_id == step_id] for windows in self.windows.values()]
 
 
 def gather_windows(workers: Sequence[WorkerView], stored: Sequence[WindowRow]) -> MeasuredWindows:
-    """The measured windows of every worker; what is missing or does not add up is named."""
+    """The measured windows of every worker. Missing or inconsistent windows are listed as gaps."""
     gaps = [str(error) for error in stored.unreadable] if isinstance(stored, ParsedRows) else []
     windows: dict[str, tuple[WindowResult, ...]] = {}
     warmups: dict[str, tuple[WindowResult, ...]] = {}
@@ -97,7 +97,7 @@ def gather_windows(workers: Sequence[WorkerView], stored: Sequence[WindowRow]) -
 
 
 def worker_results(workers: Sequence[WorkerView], gathered: MeasuredWindows) -> tuple[WorkerResult, ...]:
-    """What each contributed, and how loaded it was."""
+    """The share of each worker in the result, and its CPU use and wake-up delay."""
     span_s, results = gathered.merged.seconds, []
     for worker in workers:
         windows = gathered.windows.get(worker.worker_id, ())
@@ -117,7 +117,7 @@ def worker_results(workers: Sequence[WorkerView], gathered: MeasuredWindows) -> 
 
 
 def client_parts(gathered: MeasuredWindows, steps: Collection[int] | None = None) -> tuple[ClientPart, ...]:
-    """Each worker in each stage; or in these steps of a search."""
+    """The health of each worker in each stage, or in each of these steps of a search."""
     parts, part = [], "stage" if steps is None else "step"
     for worker_id, windows in gathered.windows.items():
         by_step: dict[int | None, list[WindowResult]] = {}
@@ -142,7 +142,7 @@ def service_mean_ms(windows: Sequence[WindowResult]) -> float | None:
 
 
 def client_effect(windows: Sequence[WindowResult]) -> ClientResourceUse | None:
-    """What the process of the worker did to them; None: it did not say."""
+    """The use of resources by the worker's process during these windows. None: it was not reported."""
     known = [window.client for window in windows if window.client is not None]
     return sum(known[1:], known[0]) if known else None
 
@@ -150,7 +150,7 @@ def client_effect(windows: Sequence[WindowResult]) -> ClientResourceUse | None:
 def read_stages(
     session: ControlSession, patience: RetryPolicy, run: Run, scenario: Scenario, gathered: MeasuredWindows
 ) -> tuple[StageResult, ...]:
-    """What was measured in each stage of the scenario; when it began is known from the events."""
+    """The measurement of each stage of the scenario. The events tell when a stage began."""
     stages = scenario.load.stages
     if not stages or run.start_time is None:
         return ()
@@ -159,7 +159,7 @@ def read_stages(
 
 
 def stage_starts(said: Sequence[PastEvent], start: datetime) -> dict[int, float]:
-    """By the number of the stage: when it began, in seconds since the start of the run."""
+    """When each stage began, in seconds since the start of the run, by number of the stage."""
     return {
         one.command.step_id: (one.at - start).total_seconds()
         for one in run_control_events.announced(said)
@@ -170,7 +170,7 @@ def stage_starts(said: Sequence[PastEvent], start: datetime) -> dict[int, float]
 def stage_results(
     stages: Sequence[LoadStage], gathered: MeasuredWindows, starts_s: Mapping[int, float]
 ) -> tuple[StageResult, ...]:
-    """One for each stage that began and was measured."""
+    """The results of the stages that began and were measured."""
     results = [
         StageResult(
             number=number,
@@ -189,7 +189,7 @@ def stage_results(
 def delivered_load(
     scenario: Scenario, plan: RunPlan, gathered: MeasuredWindows, *, until_s: float | None, because: str = ""
 ) -> Delivered:
-    """What was there of the planned load; a plan that was aborted ends `until_s`."""
+    """How much of the planned load was delivered. `until_s`: when an aborted plan ended; None: it was carried out."""
     load, worker_ids = scenario.load, tuple(gathered.windows)
     planned_ms: dict[Key, int] = {}
     due: dict[Key, int] = {}
@@ -209,13 +209,13 @@ def delivered_load(
 
 
 def _limited_times(scenario: Scenario) -> set[ArrivalScope]:
-    """What thresholds are about that limit response times from above, in all of the measurement."""
+    """The stages and statements whose response time a threshold limits from above in the whole measurement."""
     checks = [
         one.check
         for one in scenario.thresholds
         if one.check.metric in _RESPONSE_TIMES
         and one.check.operator in (Operator.LT, Operator.LE)
-        and (one.window_s is None or one.after_s <= one.window_s)  # its first span reaches back to the beginning
+        and (one.window_s is None or one.after_s <= one.window_s)  # the first span begins with the measurement
     ]
     stages = scenario.judged_stages
     return {
@@ -226,8 +226,9 @@ def _limited_times(scenario: Scenario) -> set[ArrivalScope]:
 def delivered_steps(
     windows: Mapping[str, Sequence[WindowResult]], levels: Mapping[int, int], because: str = ""
 ) -> Delivered:
-    """The same of steps of a search, by the connections of each: a window opens when its worker has settled. What the
-    first ones measured before the last one opened was measured with too few connections: that part is missing."""
+    """As delivered_load(), for steps of a search with these connections. Each worker opens its window when its
+    connections have settled. Until the last window is open, the earlier ones measure with too few connections: that
+    part of the load counts as missing."""
     planned: dict[Key, int] = {}
     for step_id, level in levels.items():
         own = {worker_id: [one for one in known if one.step_id == step_id] for worker_id, known in windows.items()}
@@ -242,7 +243,7 @@ def delivered_steps(
 
 
 def _opened_ms(windows: Sequence[WindowResult]) -> int | None:
-    """When a worker began to measure a step, since the zero of the run; None: it did not, or did not say."""
+    """When a worker began to measure a step, since the zero of the run. None: it did not, or did not report it."""
     return min((one.stalls.from_ms for one in windows if one.stalls is not None), default=None)
 
 
@@ -251,7 +252,7 @@ def _length_ms(windows: Sequence[WindowResult]) -> int:
 
 
 def login_counts(workers: Sequence[WorkerView], rows: Sequence[ResultRow]) -> dict[str, LoginCounts]:
-    """Of every worker: what its result says, else its last beat."""
+    """The logins of every worker: from its result, else from its last heartbeat."""
     found = {worker.worker_id: worker.live.logins for worker in workers if worker.live is not None}
     for row in rows:
         said = _logins(row)
@@ -269,7 +270,7 @@ def _logins(row: ResultRow) -> LoginCounts | None:
 
 
 def connections_document(logins: Mapping[str, LoginCounts], start: datetime | None) -> dict[str, Any]:
-    """summary.json's client.connections: how many logins there were, why, and the newest failures."""
+    """`client.connections` of summary.json: the number of logins by reason, and the newest failures."""
     refused = [(one, worker_id) for worker_id, own in logins.items() for one in own.last_refused]
     lost = [(one, worker_id) for worker_id, own in logins.items() for one in own.last_lost]
     return {
@@ -294,12 +295,12 @@ def _newest(failures: list[tuple[ConnectionFailure, str]], start: datetime | Non
 def missing_load_causes(
     connections: Mapping[str, Any], workers: Sequence[WorkerView], gathered: MeasuredWindows, plan: RunPlan
 ) -> str:
-    """What is known of why load was missing, in a few words."""
+    """Known causes of missing load, in a few words."""
     return "; ".join((*_departures(workers, gathered, plan), *_refusals(connections)))
 
 
 def with_login_cause(delivered: Delivered, connections: Mapping[str, Any]) -> Delivered:
-    """With the keys of the scenario that made clients log in again; without any it stays as it is."""
+    """Adds the keys of the scenario that made clients log in again, if there are any."""
     reopened = connections["reopened"]
     keys = [reason for reason in (ReconnectReason.MAX_AGE, ReconnectReason.MAX_STATEMENTS) if reopened.get(reason)]
     why = " and ".join(f"connections.{key} replaced {counted(reopened[key], 'connection')}" for key in keys)
@@ -307,7 +308,7 @@ def with_login_cause(delivered: Delivered, connections: Mapping[str, Any]) -> De
 
 
 def _departures(workers: Sequence[WorkerView], gathered: MeasuredWindows, plan: RunPlan) -> Iterator[str]:
-    """Workers that left because of a signal, before the run ended, and when in the measurement."""
+    """Workers that a signal ended before the end of the run, and when."""
     planned_s = gathered.merged.seconds if plan.ends_s is None else plan.ends_s - plan.measures_s
     for worker in workers:
         if worker.live is not None and worker.live.signal is not None:
@@ -338,7 +339,7 @@ def _stored(worker_id: str, stored: Sequence[WindowRow], gaps: list[str]) -> dic
 
 
 def driver_lightened(rows: Sequence[ResultRow]) -> bool | str | None:
-    """Of the workers' drivers: whether they were; "mixed": some were. None: no worker told."""
+    """Whether the drivers of the workers were lightened. "mixed": only some were. None: no worker reported it."""
     told = set()
     for row in rows:
         try:
@@ -350,12 +351,12 @@ def driver_lightened(rows: Sequence[ResultRow]) -> bool | str | None:
 
 
 def session_counts(rows: Sequence[ResultRow]) -> UserSessionCounts:
-    """User sessions over all workers that told."""
+    """The user sessions of all workers that reported them."""
     return sum((_sessions(row) for row in rows if row.worker_id is not None), UserSessionCounts())
 
 
 def _sessions(row: ResultRow) -> UserSessionCounts:
-    """{"sessions": {"created": …, "expired": …, "current": …}}; what does not add up is not counted."""
+    """{"sessions": {"created": …, "expired": …, "current": …}}. Inconsistent counts are ignored."""
     try:
         said: Any = json.loads(row.summary or "{}").get("sessions") or {}
         created, expired, current = (int(_number(said.get(name)) or 0) for name in ("created", "expired", "current"))
@@ -371,7 +372,7 @@ def _number(value: object) -> float | None:
 
 
 def run_result_row(run: Run, facts: RunFacts, summary: Mapping[str, Any]) -> ResultRow:
-    """TEST_RESULTS' row of the run itself."""
+    """The row of the run itself in TEST_RESULTS."""
     latency, totals = summary["latency_ms"], summary["totals"]
     return ResultRow(
         test_id=run.run_id,

@@ -1,4 +1,4 @@
-"""The orchestrator: takes a scenario through its whole life as a run. Never on a main thread: it calls the driver."""
+"""Creates, leads, stops and finishes runs. It calls the driver, so it must not run on a main thread."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ from orchestrator.worker_health import WorkerHealth
 log = logging.getLogger(__name__)
 
 _NO_PROCESS = "Free memory or processes on this machine (`ulimit -u`), or use fewer workers."
-WATCH_JOIN_S = 15.0  # its last rows are on their way; longer than one statement may take
+POLLER_JOIN_S = 15.0  # for its last rows; longer than one statement may take
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,17 +84,18 @@ class FinishedRun:
 
     run_id: str
     summary: Mapping[str, Any]
-    unstored: ResultRow | None = None  # the control plane could not take the result: the caller keeps it
+    unstored: ResultRow | None = None  # a result that the control plane did not accept: the caller keeps it
 
 
-# What has disturbed a run on its warehouse up to now; each makes it INVALID.
+# Returns what has disturbed a run on its warehouse so far. Each disturbance makes the run INVALID.
 Disturbances = Callable[[], Iterable[str]]
-# How workers are started, for a run with this id.
+# Makes the spawner of the run with this id.
 SpawnerFactory = Callable[[str], Spawner]
 
 
 class OrchestratorService:
-    """create_run and start_run lead a run from one thread; the others may be called from anywhere, also elsewhere."""
+    """create_run(), start_run() and take_over() belong to one thread. The other methods may be called from any thread,
+    and by other processes."""
 
     def __init__(
         self,
@@ -107,10 +108,10 @@ class OrchestratorService:
         clock: Clock | None = None,
         open_session: OpenSession | None = None,
         patience: RetryPolicy | None = None,
-        waits: Callable[[str], None] = lambda _: None,  # called with what a run waits for
-        meter: CreditMeter | None = None,  # of its warehouse, since the preparation
+        waits: Callable[[str], None] = lambda _: None,  # called with the reason of a wait
+        meter: CreditMeter | None = None,  # of the warehouse, since the preparation
     ) -> None:
-        """`make_spawner` is needed to lead runs; `disturbances` says what has disturbed the run on its warehouse."""
+        """`make_spawner` is needed to lead runs."""
         self._open_session = open_session or (lambda role: ControlSession(place, role=role, environ=environ))
         self._disturbances, self._circumstances = disturbances, circumstances or TargetInfo()
         self._make_spawner, self._environ, self._waits, self._meter = make_spawner, environ, waits, meter
@@ -120,13 +121,13 @@ class OrchestratorService:
         self._leader: Leader | None = None
         self._interrupts = 0
         self._signal: int | None = None  # the first of them
-        self._hurried = threading.Event()  # set by the first interrupt: what can be done later is left for later
+        self._hurried = threading.Event()  # set by the first interrupt: work that can be done later is skipped
         self._lock = threading.Lock()  # guards the attributes above: interrupts come from another thread
 
     def create_run(
         self, scenario: Scenario, pools: Mapping[str, Pool] | None = None, *, run_id: str | None = None
     ) -> str:
-        """A new run, PREPARED, with its scenario frozen and its value pools stored. Its id, made here unless given."""
+        """Create a run in status PREPARED, with its frozen scenario and its value pools. Returns its id."""
         assert scenario.load.workers is not None, "settle the number of workers first"
         run = NewRun(
             run_id=run_id or new_run_id(scenario.name, self._clock.utc_now()),
@@ -147,7 +148,7 @@ class OrchestratorService:
         return self._lead(run_id, self._make_spawner(run_id), told, begun=False)
 
     def take_over(self, run_id: str, told: Callable[[RunSnapshot], None] = lambda _: None) -> FinishedRun:
-        """Lead a run to its end that lost its leader, while its workers work on."""
+        """Lead a run that has lost its leader, and whose workers continue, to its end."""
         assert self._make_spawner is not None
         return self._lead(run_id, self._make_spawner(run_id), told, begun=True)
 
@@ -161,8 +162,8 @@ class OrchestratorService:
             session=session,
             lease_session=lambda: self._open_session("lease"),
             clock=self._clock,
-            told=told,
-            waits=self._waits,
+            on_snapshot=told,
+            on_wait=self._waits,
         )
         with self._lock:
             self._leader = leader
@@ -170,13 +171,13 @@ class OrchestratorService:
                 leader.interrupt()
         released = False
         try:
-            leader.take()
+            leader.claim()
             run = leader.read_run()
             if begun:
-                leader.go_on(run)
+                leader.resume(run)
             elif run.status is RunStatus.PREPARED:  # else it was stopped: its workers end by themselves
                 leader.move(run, MoveRun(RunStatus.STARTING, Phase.PREPARING))
-            with self._watched(leader, scenario, run_id, begun=begun):
+            with self._polled(leader, scenario, run_id, begun=begun):
                 self._spawn(spawner, leader, run_id)
                 ending = leader.lead()
             finished = self._finish(leader, scenario, ending)
@@ -187,13 +188,13 @@ class OrchestratorService:
             raise
         finally:
             _close("workers", spawner.close)
-            _close("lease", lambda: leader.leave(releasing=released))
+            _close("lease", lambda: leader.resign(releasing=released))
             _close("session", session.close)
 
     def _spawn(self, spawner: Spawner, leader: Leader, run_id: str) -> None:
         try:
             spawner.start(worker_orders(run_id, leader.worker_ids))
-        except Exception as error:  # a run that never began should not need recovery
+        except Exception as error:  # the run ends here, so that it does not need recovery
             failed = MoveRun(RunStatus.FAILED, Phase.PREPARING, str(error))
             _close("run", lambda: leader.move(leader.read_run(), failed))
             if isinstance(error, OSError):
@@ -201,7 +202,7 @@ class OrchestratorService:
             raise
 
     def stop_run(self, run_id: str, *, by: str, why: str | None = None) -> StopRequest:
-        """Ask for the end of a run, whichever process leads it."""
+        """Request the end of a run, whichever process leads it."""
         with self._session() as session:
             return request_stop(session, self._patience, run_id, by, why)
 
@@ -210,7 +211,8 @@ class OrchestratorService:
             return self._patience.call(lambda: run_status.read(session, run_id))
 
     def interrupt(self, number: int = signal.SIGINT) -> int:
-        """Ask for the end of the run that is, or will be, led here, by this signal. Returns the number of requests."""
+        """Request the end of the run that this service leads or will lead, because of signal `number`. Returns the
+        number of requests."""
         with self._lock:
             self._signal = self._signal or number
             self._interrupts += 1
@@ -222,7 +224,7 @@ class OrchestratorService:
     # --- the end of a run --------------------------------------------------------------------------------------------
 
     def _finish(self, leader: Leader, scenario: Scenario, ending: RunEnding) -> FinishedRun:
-        """Make the results of a run whose workers are over, store them, and end it."""
+        """Make the results of a run whose workers have ended, store them, and end the run."""
         leader.while_leading(lambda: _process(leader, ending))
         run = leader.read_run()
         stored = read_result(leader.session, leader.patience, run.run_id)
@@ -231,25 +233,25 @@ class OrchestratorService:
             facts = self._enriched(self._facts(leader, scenario, ending, run), leader, scenario)
             summary = summarize(facts)
             result = run_result_row(run, facts, summary)
-        else:  # another leader had stored it, and was lost right after that: the run ends as its result says
+        else:  # another leader has stored a result and was lost after that: the run ends with that result
             result, summary = stored
             reason = summary["exit_reason"]
         last = MoveRun(RunStatus(result.status), Phase.PROCESSING, reason)
         event(log, logging.INFO, "run_ended", run=run.run_id, verdict=summary["verdict"], why=summary["exit_reason"])
         unstored = self._store(leader, run.run_id, result)
-        if unstored is None or not unstored.failure.retryable:  # else the control plane is away
+        if unstored is None or not unstored.failure.retryable:  # else the control plane is unreachable
             try:
                 if not leader.while_leading(lambda: leader.move(leader.read_run(), last, verdict=summary["verdict"])):
                     raise RunFailed(f"run {run.run_id} could not be ended: it is {leader.read_run().status}")
             except ControlFailed as error:
                 unstored = error
-        if unstored is not None:  # the verdict is known, and stands
+        if unstored is not None:  # the verdict is known, and does not change
             event(log, logging.WARNING, "result_not_stored", run=run.run_id, why=str(unstored))
             return FinishedRun(run_id=run.run_id, summary=summary, unstored=result)
         return FinishedRun(run_id=run.run_id, summary=summary)
 
     def _store(self, leader: Leader, run_id: str, result: ResultRow) -> ControlFailed | None:
-        """Append the result of the run; what kept it from being stored."""
+        """Append the result of the run. Returns the error if it could not be stored."""
         try:
             test_results.append(leader.session, leader.patience, result, fresh=leader.leadership.is_first)
             if any(worker.health is WorkerHealth.DEAD for worker in leader.workers):
@@ -264,7 +266,7 @@ class OrchestratorService:
         rows = [row for row, _ in patience.call(lambda: test_results.read(session, run.run_id))]
         gathered = gather_windows(leader.workers, stored)
         search, merged, gaps, deciding = leader.find_max, gathered.judged(scenario), gathered.gaps, None
-        if search is not None:  # the steps that decide are what counts
+        if search is not None:  # only the deciding steps count
             search.stop(ending.reason)
             merged = gathered.step(search.decisive_step)
             deciding = {step.number for step in search.deciding_steps}
@@ -278,7 +280,7 @@ class OrchestratorService:
         delivered = with_login_cause(_delivered(leader, scenario, ending, gathered, because), connections)
         lost = [worker.why for worker in leader.workers if worker.health is WorkerHealth.DEAD]
         foreign = ForeignLoad()
-        if not self._circumstances.shared_warehouse:  # else other runs are wanted there, and the result says so
+        if not self._circumstances.shared_warehouse:  # else other runs are allowed there, and the result says so
             foreign = read_foreign_load(leader, run, scenario, gathered, connections, self._environ, self._hurried)
         seen = [*client.warnings, *foreign.warnings, *login_warnings(delivered), *stall_warnings(merged.stalls)]
         surplus = surplus_warnings(merged, replay=scenario.load.replay is not None)
@@ -286,7 +288,7 @@ class OrchestratorService:
         evidence = Evidence(
             merged=merged,
             client=client,
-            lost_workers=(*lost, *leader.succession.told),
+            lost_workers=(*lost, *leader.replacements.warnings),
             gaps=(*gaps, *timing.invalid),
             disturbances=(*self._disturbances(), *foreign.disturbances),
             delivered=delivered,
@@ -316,11 +318,11 @@ class OrchestratorService:
             delivered=delivered,
             replay=scenario.load.replay,
             logins=connections,
-            unstored={worker.worker_id: worker.left_rows for worker in leader.workers if worker.left_rows},
+            unstored={worker.worker_id: worker.unstored_rows for worker in leader.workers if worker.unstored_rows},
         )
 
     def _enriched(self, facts: RunFacts, leader: Leader, scenario: Scenario) -> RunFacts:
-        """With what the server's own history says of the statements; its trouble never costs the run its result."""
+        """The facts with the times from the query history. A failure of the enrichment leaves them unchanged."""
         patience = RetryPolicy(stop=self._hurried, clock=self._clock)
         session = self._open_session("enrich")
         try:
@@ -333,13 +335,13 @@ class OrchestratorService:
         return replace(facts, enrichment=enrichment_document(found), overhead_ms=found.overhead_ms)
 
     @contextmanager
-    def _watched(self, leader: Leader, scenario: Scenario, run_id: str, *, begun: bool) -> Iterator[None]:
-        """Look at the warehouse under test meanwhile: the scenario's, else the connection's, if one is named."""
+    def _polled(self, leader: Leader, scenario: Scenario, run_id: str, *, begun: bool) -> Iterator[None]:
+        """Poll the warehouse under test during the block, if the scenario or the connection names one."""
         profile, warehouse = target_warehouse(scenario, self._environ)
         if not warehouse:
             yield
             return
-        leader.watch = WarehousePoller(
+        leader.warehouse_poller = poller = WarehousePoller(
             profile,
             warehouse,
             run_id,
@@ -350,13 +352,13 @@ class OrchestratorService:
             meter=self._meter,
         )
         if begun:
-            leader.go_on_watching()
-        leader.watch.start()
+            leader.resume_polls()
+        poller.start()
         try:
             yield
         finally:
-            leader.watch.stop()
-            leader.watch.join(WATCH_JOIN_S)
+            poller.stop()
+            poller.join(POLLER_JOIN_S)
 
     def _scenario(self, run_id: str) -> Scenario:
         with self._session() as session:
@@ -375,7 +377,7 @@ class OrchestratorService:
 
 
 def _close(what: str, close: Callable[[], object]) -> None:
-    """Whatever becomes of it: the verdict, or the error that ended the run, is what has to be told."""
+    """A failure is logged only: it must not hide the verdict, or the error that ended the run."""
     try:
         close()
     except Exception as error:
@@ -398,7 +400,7 @@ def _delivered(
 
 
 def _aborted_s(leader: Leader, ending: RunEnding, gathered: MeasuredWindows) -> float:
-    """When in its plan a run was aborted. Workers may read a user's stop request before their leader does."""
+    """When a run was aborted, in seconds of its plan. Workers may read a user's request to stop before the leader."""
     measured_s = leader.plan.measures_s + gathered.merged.seconds
     if leader.stopped_s is None:
         return measured_s

@@ -1,5 +1,8 @@
-"""Polls the warehouse under test every few seconds, in a thread with two sessions: one polls the target, one stores the
-answers in the control plane. Neither ever delays the leader."""
+"""The warehouse under test: polled in a thread during the run, its credits estimated, and leased to one run at a time.
+
+The polling thread has two sessions: one polls the target, the other stores the polls in the control plane. Neither
+delays the leader.
+"""
 
 from __future__ import annotations
 
@@ -43,43 +46,46 @@ from loadgen.values import dataclass
 from orchestrator.guardrails import costs_too_much
 
 HOUR_S = 3600.0
-RATES = snowflake_rates(Cloud.AWS)  # a run does not know its cloud: generation 2 is cheaper on Azure only
+RATES = snowflake_rates(Cloud.AWS)  # the cloud of a run is not known; only on Azure generation 2 is cheaper
 POLLS_AGE_MAX = timedelta(days=31)  # of a run that is taken over
 
 
 class CreditMeter:
-    """look() with every look. One thread; `credits` may be read by others."""
+    """Estimates credits: between two polls the warehouse was as the first poll showed.
+
+    observe() belongs to one thread; `credits` may be read by others.
+    """
 
     def __init__(self) -> None:
         self._since_ns: int | None = None
-        self._rate = 0.0  # credits per hour, by the look before
-        self.credits = 0.0
+        self._rate = 0.0  # credits per hour, by the last poll
+        self.credits = 0.0  # up to the last poll
 
-    def until(self, now_ns: int) -> float:
-        """The same until now: since the last look it has been as that showed."""
+    def credits_at(self, now_ns: int) -> float:
+        """The credits up to this moment."""
         since_ns = now_ns if self._since_ns is None else self._since_ns
         return self.credits + self._rate * max(0, now_ns - since_ns) / NS_PER_S / HOUR_S
 
-    def look(self, size: str | None, kind: WarehouseKind, clusters: int, now_ns: int) -> None:
-        """Between two looks it was as the first of them showed."""
-        self.credits = self.until(now_ns)
+    def observe(self, size: str | None, kind: WarehouseKind, clusters: int, now_ns: int) -> None:
+        """Add a poll."""
+        self.credits = self.credits_at(now_ns)
         self._since_ns = now_ns
         self._rate = (RATES.of(size, kind) or 0.0) * clusters
 
 
 log = logging.getLogger(__name__)
 
-UNSTORED_MAX = 1_000  # looks that wait to be stored
+UNSTORED_MAX = 1_000  # polls that wait to be stored
 SHOWN = 60  # polls kept for the display
-STORE_S = 30.0  # one statement of the standard table then
+STORE_S = 30.0  # between two INSERTs into the standard table
 STORE_ATTEMPTS = 3
-JOIN_S = 15.0  # longer than a look may take
+JOIN_S = 15.0  # longer than a poll may take
 _RAISE_COST = "Raise guardrails.max_credits, or prepare the tables with `loadgen prepare` first."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarehouseStatus:
-    """What SHOW WAREHOUSES said."""
+    """The answer of SHOW WAREHOUSES."""
 
     running: int
     queued: int
@@ -90,12 +96,12 @@ class WarehouseStatus:
 
     @property
     def is_full(self) -> bool:
-        """Statements wait, and no further cluster can help them."""
+        """Statements are queued, and every cluster is started."""
         return self.queued > 0 and self.started_clusters >= self.max_clusters
 
 
 class WarehousePoller(Service):
-    """forget(): the leader. Everything else that is public: any thread."""
+    """Polls the warehouse of a run. forget() is called by the leader; other public methods by any thread."""
 
     def __init__(
         self,
@@ -109,88 +115,88 @@ class WarehousePoller(Service):
         environ: Mapping[str, str],
         meter: CreditMeter | None = None,
     ) -> None:
-        """`store` belongs to the thread, which closes it. `meter`: has counted before, and goes on."""
+        """`store` belongs to the thread, which closes it. `meter`: has counted the preparation, and continues."""
         super().__init__("warehouse-poll", self.run)
         self._run_id, self._store = run_id, store
         self._target = _target_session(profile, environ)
         self._warehouse = Identifier.parse(warehouse)
         self._clock, self._period_s = clock, period_s
-        self._looks: deque[WarehouseStatus] = deque(maxlen=2)
+        self._last: deque[WarehouseStatus] = deque(maxlen=2)
         self._unstored: deque[WarehousePoll] = deque(maxlen=UNSTORED_MAX)
         self._shown: deque[WarehousePoll] = deque(maxlen=SHOWN)
-        self._observed: list[WarehousePoll] = []  # all of the run: polls that cannot be stored were made all the same
+        self._observed: list[WarehousePoll] = []  # all polls of the run, stored or not
         self._meter = meter or CreditMeter()
         self._seen_ns = clock.monotonic_ns()
 
     def queue_seen(self) -> bool:
-        """Two looks in a row with a queue, the same clusters, and none left to start."""
-        looks = tuple(self._looks)
+        """Whether two polls in a row show a queue, the same number of clusters, and all clusters started."""
+        last = tuple(self._last)
         return (
-            len(looks) == 2
-            and all(look.is_full for look in looks)
-            and looks[0].started_clusters == looks[1].started_clusters
+            len(last) == 2
+            and all(status.is_full for status in last)
+            and last[0].started_clusters == last[1].started_clusters
         )
 
     def forget(self) -> None:
-        """A new step has begun: what was seen before says nothing about it."""
-        self._looks.clear()
+        """A new step has begun: earlier polls do not describe it."""
+        self._last.clear()
 
     @property
     def polls(self) -> tuple[WarehousePoll, ...]:
-        """The newest looks, oldest first."""
+        """The newest polls, oldest first."""
         return tuple(self._shown)
 
     @property
     def observed(self) -> tuple[WarehousePoll, ...]:
-        """All polls of the run, those of an earlier leader included; without what the server said in full."""
+        """All polls of the run, including those of an earlier leader, without the server's full answers."""
         return tuple(self._observed)
 
     @property
     def credits(self) -> float:
-        """What it has cost since the first look until now, estimated."""
-        return self._meter.until(self._clock.monotonic_ns())
+        """Estimated credits from the first poll until now."""
+        return self._meter.credits_at(self._clock.monotonic_ns())
 
     @property
     def unseen_s(self) -> float:
-        """For how long no look has worked."""
+        """Time since the last successful poll."""
         return (self._clock.monotonic_ns() - self._seen_ns) / NS_PER_S
 
-    def go_on(self, polls: ParsedRows[WarehousePoll]) -> list[str]:
-        """Before start(): what another leader has seen, oldest first. Its clock is taken to be right. Which rows are
-        left out, and why."""
+    def restore(self, polls: ParsedRows[WarehousePoll]) -> list[str]:
+        """Before start(): add the polls of an earlier leader, oldest first. The clocks of both machines are assumed to
+        agree. Returns a warning for each row that is left out."""
         now_ns, now = self._clock.monotonic_ns(), self._clock.utc_now().replace(tzinfo=None)
-        told = [str(error) for error in polls.unreadable]
+        warnings = [str(error) for error in polls.unreadable]
         for poll in polls:
             if abs(now - poll.timestamp) > POLLS_AGE_MAX:  # it would be counted as the cost of years
-                told.append(f"a poll of {poll.timestamp} is left out: the run is not as old")
+                warnings.append(f"a poll of {poll.timestamp} is left out: the run is not as old")
                 continue
             ago_s = max(0.0, (now - poll.timestamp).total_seconds())
             kind = kind_shown(shown_row(poll.raw))
-            self._meter.look(poll.size, kind, poll.started_clusters or 0, now_ns - round(ago_s * NS_PER_S))
+            self._meter.observe(poll.size, kind, poll.started_clusters or 0, now_ns - round(ago_s * NS_PER_S))
             self._shown.append(poll)
             self._observed.append(replace(poll, raw=None))
-        return told
+        return warnings
 
     def run(self) -> None:
-        """Poll until told to stop. A poll that fails is followed by the next one."""
+        """Poll until stopped. A failed poll is logged, and the next one follows."""
         stopping = self.stopping
         stored_ns = self._clock.monotonic_ns()
         while not self._clock.wait(stopping, self._period_s):
             try:
-                self._look()
+                self._poll()
             except Exception as error:  # the driver leaks exceptions of its libraries
                 event(log, logging.WARNING, "warehouse_poll_failed", code=classify(error).code)
-                self._looks.clear()  # what was seen before it, and what will be after, are not two looks in a row
+                self._last.clear()  # the polls before and after a failed one do not count as two in a row
                 self._target.close()
             if self._clock.monotonic_ns() - stored_ns >= STORE_S * NS_PER_S:
-                self._keep(stopping)
+                self._store_polls(stopping)
                 stored_ns = self._clock.monotonic_ns()
-        self._keep(threading.Event())
+        self._store_polls(threading.Event())
         self._store.close()
         self._target.close()
 
-    def _keep(self, stopping: threading.Event) -> None:
-        """Store what was seen since the last time. What cannot be stored is not worth a run."""
+    def _store_polls(self, stopping: threading.Event) -> None:
+        """Store the polls since the last time. A failure is logged: it does not fail the run."""
         polls = [self._unstored.popleft() for _ in range(len(self._unstored))]
         if not polls:
             return
@@ -200,30 +206,30 @@ class WarehousePoller(Service):
         except LoadgenError as error:
             event(log, logging.WARNING, "warehouse_polls_lost", polls=len(polls), why=str(error))
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         found = _shown(self._target, self._warehouse)
         if found is None:
             return
-        look, raw = found
+        status, raw = found
         self._seen_ns = self._clock.monotonic_ns()
-        self._meter.look(look.size, look.kind, look.started_clusters, self._seen_ns)
+        self._meter.observe(status.size, status.kind, status.started_clusters, self._seen_ns)
         poll = WarehousePoll(
             run_id=self._run_id,
             timestamp=self._clock.utc_now().replace(tzinfo=None),
-            running=look.running,
-            queued=look.queued,
-            started_clusters=look.started_clusters,
-            size=look.size,
+            running=status.running,
+            queued=status.queued,
+            started_clusters=status.started_clusters,
+            size=status.size,
             raw=raw,
         )
-        self._looks.append(look)
+        self._last.append(status)
         self._shown.append(poll)
         self._unstored.append(poll)
         self._observed.append(replace(poll, raw=None))
 
 
 class PreparationCost(Service):
-    """Before there is a run: polls the warehouse, and sets `stop` when it has cost what it may. One thread polls."""
+    """Polls the warehouse before the run is created, and sets `stop` when the cost limit is reached."""
 
     def __init__(self, scenario: Scenario, stop: threading.Event, clock: Clock, environ: Mapping[str, str]) -> None:
         super().__init__("preparation-cost", self.run)
@@ -234,11 +240,11 @@ class PreparationCost(Service):
         self._stop, self._clock = stop, clock
         self._seen_ns = clock.monotonic_ns()
         self.meter = CreditMeter()
-        self.reached: str | None = None  # why it has ended the preparation
+        self.reached: str | None = None  # why the preparation was stopped
 
     @property
     def credits(self) -> float:
-        return self.meter.until(self._clock.monotonic_ns())
+        return self.meter.credits_at(self._clock.monotonic_ns())
 
     @property
     def unseen_s(self) -> float:
@@ -250,8 +256,8 @@ class PreparationCost(Service):
                 found = _shown(self._target, self._warehouse)
                 if found is not None:
                     self._seen_ns = self._clock.monotonic_ns()
-                    look = found[0]
-                    self.meter.look(look.size, look.kind, look.started_clusters, self._seen_ns)
+                    status = found[0]
+                    self.meter.observe(status.size, status.kind, status.started_clusters, self._seen_ns)
             except Exception as error:  # the driver leaks exceptions of its libraries
                 event(log, logging.WARNING, "warehouse_poll_failed", code=classify(error).code)
                 self._target.close()
@@ -267,8 +273,8 @@ class PreparationCost(Service):
 def limited_cost(
     scenario: Scenario, stop: threading.Event, clock: Clock, environ: Mapping[str, str] = os.environ
 ) -> Iterator[CreditMeter]:
-    """The preparation of a run: with guardrails.max_credits it fails when that is reached. The block gets the meter,
-    with which the run goes on. `stop` ends the preparation."""
+    """Limits the cost of the preparation: it fails when guardrails.max_credits is reached. Yields the meter, which the
+    run continues to use. Setting `stop` ends the preparation."""
     if scenario.guardrails.max_credits is None:
         yield CreditMeter()
         return
@@ -290,13 +296,13 @@ def limited_cost(
 def target_warehouse(
     scenario: Scenario, environ: Mapping[str, str] = os.environ
 ) -> tuple[ConnectionProfile, str | None]:
-    """The connection under test and its warehouse: the scenario's, else the connection's; None: none is named."""
+    """The connection under test, and the warehouse: that of the scenario, else that of the connection, else None."""
     profile = find_profile(scenario.connection, environ=environ)
     return profile, scenario.target.warehouse or profile.text("warehouse")
 
 
 def require_visible_cost(scenario: Scenario, environ: Mapping[str, str] = os.environ) -> None:
-    """Refuse guardrails.max_credits where the cost of the warehouse cannot be seen: nothing would end the run."""
+    """Reject guardrails.max_credits if the cost of the warehouse cannot be observed: the limit would have no effect."""
     name = target_profile(scenario, None, environ=environ).text("warehouse")
     if name is None:
         raise CostUnknown("guardrails.max_credits is set, and no warehouse is named whose cost could be seen")
@@ -316,8 +322,8 @@ class WarehouseUnreadable(RunFailed):
 
 
 def show_warehouse(scenario: Scenario, environ: Mapping[str, str] = os.environ) -> tuple[WarehouseStatus, str] | None:
-    """The scenario's warehouse as SHOW WAREHOUSES has it, also as it came; None: none is named, or the role does not
-    see it. LoadgenError: the login failed, or WarehouseUnreadable."""
+    """The status of the scenario's warehouse, and its row of SHOW WAREHOUSES as JSON. None: no warehouse is named, or
+    the role does not see it. Raises LoadgenError when the login fails, WarehouseUnreadable when the statement fails."""
     profile = target_profile(scenario, None, environ=environ)
     name = profile.text("warehouse")
     if name is None:
@@ -333,7 +339,7 @@ def show_warehouse(scenario: Scenario, environ: Mapping[str, str] = os.environ) 
 
 
 class CostUnknown(ConfigurationError):
-    """The cost of a run is limited, and cannot be seen."""
+    """The cost of a run is limited, but cannot be observed."""
 
     remedy = "Name a warehouse on which the role has MONITOR or USAGE, or leave guardrails.max_credits out."
 
@@ -347,12 +353,12 @@ def _target_session(profile: ConnectionProfile, environ: Mapping[str, str]) -> S
 
 
 def _shown(session: SnowflakeSession, warehouse: Identifier) -> tuple[WarehouseStatus, str] | None:
-    """What SHOW WAREHOUSES says of it, also as it came; None: this role does not see it."""
+    """The status of the warehouse, and its row of SHOW WAREHOUSES as JSON. None: this role does not see it."""
     rows = session.named_rows(f"SHOW WAREHOUSES{warehouse.like}")
     row = next((row for row in rows if row.get("name") == warehouse.name), None)
     if row is None:
         return None
-    look = WarehouseStatus(
+    status = WarehouseStatus(
         running=_number(row.get("running")),
         queued=_number(row.get("queued")),
         started_clusters=_number(row.get("started_clusters")),
@@ -360,7 +366,7 @@ def _shown(session: SnowflakeSession, warehouse: Identifier) -> tuple[WarehouseS
         size=None if row.get("size") is None else str(row["size"])[:50],
         kind=kind_shown(row),
     )
-    return look, json.dumps(row, default=str)
+    return status, json.dumps(row, default=str)
 
 
 def _number(value: Any) -> int:
@@ -370,13 +376,13 @@ def _number(value: Any) -> int:
         return 0
 
 
-# --- One run at a time on a warehouse: two runs at once would measure each other -------------------------------------
+# --- The lease of a warehouse: one run at a time, because two runs would measure each other --------------------------
 #
 # The lease has the key `warehouse:<account>/<name>` in the control plane's RUN_LEASES. It is claimed before anything
 # is prepared, and kept until the run has ended; the lease of a killed run expires.
 #
-# A run that shares the warehouse joins: it takes the next epoch beside the valid leases. A run that needs the
-# warehouse exclusively finds at its end that there is a newer epoch.
+# A run that shares the warehouse takes the next epoch although other leases are valid. A run that needs the warehouse
+# exclusively finds at its end that there is a newer epoch.
 
 KEY_MAX = 100  # characters; as wide as the column
 WAIT_POLL_S = 1.0
@@ -385,7 +391,7 @@ _DIGEST = 16  # characters
 
 
 class WaitStopped(LoadgenError):
-    """The user did not want to wait any longer."""
+    """The user ended the wait."""
 
     exit_code = 130
     remedy = "Run the same command again."
@@ -400,14 +406,14 @@ class TargetWarehouse:
 
     @classmethod
     def of_profile(cls, profile: ConnectionProfile) -> Self:
-        """The connection's warehouse; where none is named, the one that the user gets by default."""
+        """The warehouse of the connection; if none is named, the default warehouse of the user."""
         named = profile.text("warehouse")
         name = f"default of {profile.text('user') or 'the user'}" if named is None else Identifier.parse(named).name
         return cls(account=(profile.text("account") or profile.host).upper(), name=name)
 
     @property
     def key(self) -> str:
-        """The same warehouse has the same key, however long its names are."""
+        """The key of its lease. A key that is too long is shortened and ends with a digest."""
         key = f"warehouse:{self.account}/{self.name}"
         if len(key) <= KEY_MAX:
             return key
@@ -417,13 +423,13 @@ class TargetWarehouse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarehouseWait:
-    """What to do while another run has the warehouse."""
+    """What to do while another run holds the warehouse."""
 
-    wait: bool  # False: Busy at once
-    share: bool = False  # measure at the same time
-    stop: threading.Event  # ends the waiting
-    told: Callable[[str], None] = lambda _: None  # whom we wait for
-    deserted: Callable[[ControlSession], str | None] = lambda _: None  # workers there that are not led any more
+    wait: bool  # False: raise Busy at once
+    share: bool = False  # measure at the same time as the other run
+    stop: threading.Event  # ends the wait
+    told: Callable[[str], None] = lambda _: None  # called with the reason of the wait
+    leaderless: Callable[[ControlSession], str | None] = lambda _: None  # active workers of a run without a leader
 
 
 @contextmanager
@@ -437,9 +443,9 @@ def exclusive_warehouse(
     clock: Clock,
     environ: Mapping[str, str] = os.environ,
 ) -> Iterator[Callable[[], bool]]:
-    """Hold the warehouse lease while the block runs. It gets a function that says whether the run was alone so far: a
-    lease that was not renewed in time matters once another run has claimed the next epoch. A sharing run is not
-    checked."""
+    """Hold the warehouse lease while the block runs. Yields a function that tells whether the run has been alone so
+    far: whether no other run has claimed the next epoch, for example because the lease was not renewed in time. For a
+    run that shares the warehouse it always returns True."""
     owner = f"{run_leases.new_owner()} {scenario}"[:OWNER_MAX]
     session = ControlSession(place, role="warehouse-lease", environ=environ)
     try:
@@ -451,18 +457,19 @@ def exclusive_warehouse(
     )
     keeper.start()
     try:
-        yield lambda: queue.share or _nobody_else_came(term, place, environ, clock)
+        yield lambda: queue.share or _is_newest(term, place, environ, clock)
     finally:
         keeper.stop(releasing=True)
 
 
-def _nobody_else_came(term: Lease, place: ControlPlaneLocation, environ: Mapping[str, str], clock: Clock) -> bool:
+def _is_newest(term: Lease, place: ControlPlaneLocation, environ: Mapping[str, str], clock: Clock) -> bool:
+    """Whether no other process has claimed the warehouse since. False also if that cannot be read."""
     session = ControlSession(place, role="warehouse-lease", environ=environ)
     patience = RetryPolicy(stop=threading.Event(), attempts=FINAL_CHECK_ATTEMPTS, clock=clock)
     try:
         holder = patience.call(lambda: run_leases.read(session, term.key))
     except LoadgenError:
-        return False  # unknown
+        return False
     finally:
         session.close()
     return holder is not None and (holder.epoch, holder.owner) == (term.epoch, term.owner)
@@ -481,24 +488,24 @@ def _claim(
         claimed_ns = clock.monotonic_ns()
         if queue.share:
             return claimed_ns, run_leases.claim_shared(session, patience, warehouse.key, owner, times.ttl_s)
-        _bury_the_gone(session, patience, warehouse.key)
+        _release_dead_holders(session, patience, warehouse.key)
         holder = patience.call(lambda: run_leases.unexpired(session, warehouse.key))
-        working = queue.deserted(session) if holder is None else None
-        if holder is None and working is None:
+        active = queue.leaderless(session) if holder is None else None
+        if holder is None and active is None:
             term = run_leases.claim(session, patience, warehouse.key, owner, times.ttl_s)
             if term is not None:
                 return claimed_ns, term
             holder = patience.call(lambda: run_leases.read(session, warehouse.key))
-        said = working or busy_text(warehouse, holder)
+        reason = active or busy_text(warehouse, holder)
         if not queue.wait:
-            raise Busy(said, remedy="Add --wait to wait for it; `loadgen runs list` shows the runs.")
-        queue.told(said)
+            raise Busy(reason, remedy="Add --wait to wait for it; `loadgen runs list` shows the runs.")
+        queue.told(reason)
         if clock.wait(queue.stop, WAIT_POLL_S):
-            raise WaitStopped(f"stopped while waiting: {said}")
+            raise WaitStopped(f"stopped while waiting: {reason}")
 
 
-def _bury_the_gone(session: ControlSession, patience: RetryPolicy, key: str) -> None:
-    """Whose process has ended on this machine, without a word, does not keep the warehouse any longer."""
+def _release_dead_holders(session: ControlSession, patience: RetryPolicy, key: str) -> None:
+    """Release leases whose holder's process has ended on this machine without releasing them."""
     for look in (run_leases.unexpired, run_leases.read):
         while (holder := patience.call(partial(look, session, key))) is not None:
             if holder.may_be_succeeded or not run_leases.is_owner_dead(holder.owner):
@@ -507,7 +514,7 @@ def _bury_the_gone(session: ControlSession, patience: RetryPolicy, key: str) -> 
 
 
 def busy_text(warehouse: TargetWarehouse, holder: LeaseHolder | None) -> str:
-    """Who has it, in one sentence."""
+    """Which run holds the warehouse, in one sentence."""
     what = f"warehouse {printable(warehouse.name, 100)}"
     if holder is None:
         return f"{what} is being taken by another run"

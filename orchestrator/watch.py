@@ -1,4 +1,4 @@
-"""A run as the tables show it, second by second, in a thread: the reading side of `loadgen watch`. Changes nothing."""
+"""Reads a run from the tables every second, in a thread, for `loadgen watch`. It changes nothing."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ from orchestrator.guardrails import LimitMonitor
 from orchestrator.worker_health import WorkerView, assess_workers
 
 WATCH_PERIOD_S = 1.0
-SLOW_TABLES_PERIOD_S = 5.0  # between looks at what changes slowly, in tables that cost more to read
+SLOW_TABLES_PERIOD_S = 5.0  # between reads of tables that change slowly and cost more to read
 POLLS_KEPT = 60
 LOGS_READ = 50
 OUTAGE_MAX_S = 180.0  # without control plane, or without a leader of the run
-ATTEMPTS = 5  # at the first look
-MARGIN_S = 5  # of the oldest second of a worker it is not known whether it is a whole one
-ROWS_MAX = 4_000  # seconds of workers that are read at the first look: each is some kilobytes
+ATTEMPTS = 5  # of the first statements
+MARGIN_S = 5  # the oldest second of a worker may be incomplete
+ROWS_MAX = 4_000  # seconds of workers that are read at first: each has some kilobytes
 
 _NO_LEADER = "no process leads the run: its workers end by themselves, then `loadgen runs recover` ends it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DisplayHistory:
-    """What the display keeps of the time before it was opened."""
+    """How the display keeps the seconds before it was opened."""
 
     kept_s: int
     coarsen: Callable[[WorkerSecond], WorkerSecond]
@@ -53,18 +53,19 @@ class DisplayHistory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchedSnapshot:
-    """One look, and when it was taken."""
+    """A snapshot read from the tables, and when it was read."""
 
     tick: RunSnapshot
     seen_s: float  # of the monotonic clock
     moment: datetime  # aware, UTC
-    logs: tuple[LogRow, ...] = ()  # warnings of workers, oldest first; all that are known
-    stored: tuple[WorkerSecond, ...] = ()  # the last minutes before we came
+    logs: tuple[LogRow, ...] = ()  # all warnings of workers that were read, oldest first
+    stored: tuple[WorkerSecond, ...] = ()  # the last minutes before the display was opened
 
 
 @dataclass(slots=True, kw_only=True)
 class WatchJob:
-    """`sight` is replaced as a whole. When `done` is set, the run has ended or looking has failed: see result()."""
+    """Watches one run. `sight` is replaced as a whole. When `done` is set, the run has ended or watching has failed:
+    see result()."""
 
     place: ControlPlaneLocation
     name: str
@@ -73,17 +74,17 @@ class WatchJob:
     warn: Callable[[str], None]
     sight: WatchedSnapshot | None = None
     scenario: Scenario | None = None
-    summary: Mapping[str, Any] | None = None  # of a run that has ended, when there is one
+    summary: Mapping[str, Any] | None = None  # of a run that has ended, if it has one
     done: threading.Event = field(default_factory=threading.Event)
     stop: threading.Event = field(default_factory=threading.Event)
     _error: BaseException | None = None
 
     def start(self) -> None:
-        # A daemon: who has seen enough must not wait for the driver's time limits.
+        # A daemon thread: a user who quits must not wait for the driver's time limits.
         threading.Thread(target=self._run, name="watch", daemon=True).start()
 
     def result(self) -> Run:
-        """The run that has ended; raises what kept us from looking."""
+        """The run that has ended. Raises the error that ended the watching."""
         if self._error is not None:
             raise self._error
         assert self.sight is not None, "asked before the end"
@@ -110,14 +111,14 @@ class WatchJob:
         run = run_status.find_run(session, patience, self.name)
         config = patience.call(lambda: run_status.read_config(session, run.run_id))
         self.scenario = thaw(config or "", None)
-        looker = _Looker(session, self.scenario, run.run_id, self.clock, self.history)
-        heard_s = looker.now_s
+        reader = _SnapshotReader(session, self.scenario, run.run_id, self.clock, self.history)
+        answered_s = reader.now_s
         while not self.stop.is_set():
             try:
-                self.sight = looker.look()
-                heard_s = looker.now_s
+                self.sight = reader.read()
+                answered_s = reader.now_s
             except ControlFailed as error:
-                if not error.failure.retryable or looker.now_s - heard_s > OUTAGE_MAX_S:
+                if not error.failure.retryable or reader.now_s - answered_s > OUTAGE_MAX_S:
                     raise
             if self.sight is not None and self.sight.tick.run.status.is_terminal:
                 self.summary = self._summary(session, patience, run.run_id)
@@ -132,8 +133,8 @@ class WatchJob:
             return None
 
 
-class _Looker:
-    """Looks at one run; remembers what a single look cannot show."""
+class _SnapshotReader:
+    """Reads snapshots of one run; keeps what a single read does not show."""
 
     def __init__(
         self, session: ControlSession, scenario: Scenario, run_id: str, clock: Clock, history: DisplayHistory
@@ -155,14 +156,14 @@ class _Looker:
     def now_s(self) -> float:
         return self._clock.monotonic_ns() / NS_PER_S
 
-    def look(self) -> WatchedSnapshot:
+    def read(self) -> WatchedSnapshot:
         session, run_id, timing = self._session, self._run_id, self._scenario.timing
         run = run_status.read(session, run_id)
         if run is None:
             raise RunFailed(f"run {run_id} has vanished from RUN_STATUS")
         rows = worker_heartbeats.read(session, run_id)
         seen_s = self.now_s
-        self._look_slowly(run)
+        self._read_slow_tables(run)
         ids = [f"worker-{number}" for number in range(run.workers_expected)]
         ages_s = {row.identity.worker_id: row.age_ms / 1000 for row in rows}
         workers = assess_workers(ids, rows, (), ages_s, stale_s=timing.stale_s, dead_s=timing.dead_s)
@@ -184,15 +185,15 @@ class _Looker:
         return WatchedSnapshot(tick=tick, seen_s=seen_s, moment=self._clock.utc_now(), logs=logs, stored=self._stored)
 
     def _checked(self, run: Run, workers: tuple[WorkerView, ...], elapsed_s: float | None) -> tuple[Checked, ...]:
-        """Thresholds by what was measured so far; those over a span only by what was seen from here."""
+        """Thresholds, judged by the measurement so far; those over a span only by the seconds read here."""
         if not run.phase.is_measured:
             return ()
         self._progress.note(workers)
-        self._limits.look(workers, max(0.0, (elapsed_s or 0.0) - self._plan.measures_s))
-        return self._limits.now()
+        self._limits.check(workers, max(0.0, (elapsed_s or 0.0) - self._plan.measures_s))
+        return self._limits.current()
 
-    def _look_slowly(self, run: Run) -> None:
-        """What changes every few seconds at most; the first time also what was stored before we came."""
+    def _read_slow_tables(self, run: Run) -> None:
+        """Read tables that change every few seconds at most; the first time also earlier seconds and windows."""
         if self._slow_s is not None and self.now_s - self._slow_s < SLOW_TABLES_PERIOD_S and not run.status.is_terminal:
             return
         session, run_id = self._session, self._run_id

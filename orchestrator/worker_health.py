@@ -1,4 +1,4 @@
-"""The workers of a run as their leader sees them: heartbeats, ends of processes, and time without heartbeats. Pure."""
+"""The state of each worker of a run, from heartbeats, ends of processes, and time without heartbeats. Pure."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class WorkerHealth(StrEnum):
     MISSING = "MISSING"  # no heartbeat yet
     ALIVE = "ALIVE"
     STALE = "STALE"
-    DEAD = "DEAD"  # no heartbeat for too long, its process ended early, or its last heartbeat was DEAD
-    DONE = "DONE"
+    DEAD = "DEAD"  # no heartbeat for too long, its process ended early, or its last heartbeat reported DEAD
+    DONE = "DONE"  # its last heartbeat reported COMPLETED
 
 
 def worker_health(
     status: WorkerStatus | None, *, process_ended: bool, silent_s: float, stale_s: float, dead_s: float
 ) -> WorkerHealth:
-    """`status`: of the last heartbeat, None without one; `silent_s`: seconds without a new heartbeat."""
+    """`status`: of the last heartbeat, None without a heartbeat; `silent_s`: seconds without a new heartbeat."""
     if status is WorkerStatus.COMPLETED:
         return WorkerHealth.DONE
     if status is WorkerStatus.DEAD or process_ended or silent_s > dead_s:
@@ -35,9 +35,9 @@ def worker_health(
 
 
 class LivenessTracker:
-    """For how long each worker's heartbeat count has not changed, in seconds of successful observation.
+    """For how long the heartbeat count of each worker has not changed, in seconds of successful observation.
 
-    Neither an outage of the control plane nor a pause of this process makes a worker look dead.
+    So neither an outage of the control plane nor a pause of this process makes a worker count as dead.
     """
 
     def __init__(self, *, longest_gap_s: float) -> None:
@@ -59,6 +59,8 @@ class LivenessTracker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerView:
+    """A worker as observed in one tick."""
+
     worker_id: str
     worker_group_id: int
     health: WorkerHealth
@@ -80,12 +82,12 @@ class WorkerView:
 
     @property
     def is_over(self) -> bool:
-        """It has ended: it sends nothing more."""
+        """It has ended: it sends no heartbeat any more."""
         return self.health in (WorkerHealth.DEAD, WorkerHealth.DONE) or self.end is not None
 
     @property
     def is_storing(self) -> bool:
-        """Its statements are over, and it writes what it measured."""
+        """Its statements have ended, and it stores its results."""
         return self.row is not None and (
             self.health is WorkerHealth.ALIVE
             and self.status is WorkerStatus.DRAINING
@@ -93,46 +95,46 @@ class WorkerView:
         )
 
     @property
-    def left_rows(self) -> Mapping[str, int]:
-        """What it could not store, by kind; `loadgen upload` finds it."""
+    def unstored_rows(self) -> Mapping[str, int]:
+        """Number of rows that it could not store, by kind. `loadgen upload` stores them later."""
         return {} if self.live is None else self.live.unstored
 
     @property
-    def said(self) -> str | None:
-        """The last error that it reported."""
+    def last_error(self) -> str | None:
+        """The last error that its heartbeats reported."""
         return None if self.row is None else self.row.beat.last_error
 
     @property
     def why(self) -> str:
-        """What happened to it, in one sentence."""
-        said = self.said
+        """Its state or its end, with the reason, in one sentence."""
+        error = self.last_error
         if self.end is not None:
-            why = self._last_words(self.end)
+            why = self._reason_of_end(self.end)
             return f"{self.end.sentence}{f': {why}' if why else ''}"
         if self.health is WorkerHealth.MISSING:
             return f"{self.worker_id} never registered"
         if self.status is WorkerStatus.DEAD:
-            return f"{self.worker_id} ended: {said or 'no reason was reported'}"
+            return f"{self.worker_id} ended: {error or 'no reason was reported'}"
         if self.health is WorkerHealth.DEAD:
             return f"{self.worker_id} has been silent for {self.silent_s:.0f} s"
-        return f"{self.worker_id} is {self.status}{f': {said}' if said else ''}"
+        return f"{self.worker_id} is {self.status}{f': {error}' if error else ''}"
 
-    def _last_words(self, end: ProcessEnd) -> str | None:
-        """The error in its last heartbeat when that reported its end, or in its log; unless it was killed also its last
-        failed statement, or the last line of its log."""
-        told = self.said if self.status is WorkerStatus.DEAD else None
-        if told or end.error or end.code < 0:
-            return told or end.error
-        return self.said or (end.last_lines[-1] if end.last_lines else None)
+    def _reason_of_end(self, end: ProcessEnd) -> str | None:
+        """The error of its last heartbeat if that reported DEAD, or the error in its log. If it was not killed, also
+        the last error of its heartbeats, or the last line of its log."""
+        reported = self.last_error if self.status is WorkerStatus.DEAD else None
+        if reported or end.error or end.code < 0:
+            return reported or end.error
+        return self.last_error or (end.last_lines[-1] if end.last_lines else None)
 
 
 class ReplacementTracker:
-    """Which workers another process took the place of while the run was measured. What the first one had measured and
-    not stored went with its row, and for a while its part of the load was missing."""
+    """Workers that were replaced by another process during the measurement. What the first process had measured and
+    not stored is lost with its row, and its part of the load was missing until the second one had started."""
 
     def __init__(self) -> None:
         self._last: dict[str, HeartbeatRow] = {}
-        self.told: list[str] = []  # a sentence for each
+        self.warnings: list[str] = []  # one sentence per replacement
 
     def observe(self, rows: Sequence[HeartbeatRow]) -> None:
         measured = any(row.beat.phase is Phase.MEASUREMENT for row in (*self._last.values(), *rows))
@@ -140,7 +142,7 @@ class ReplacementTracker:
             before = self._last.get(row.identity.worker_id)
             if before is not None and measured and _is_another(row, before):
                 first = before.identity
-                self.told.append(
+                self.warnings.append(
                     f"{first.worker_id} was replaced: what process {first.pid} on {first.hostname} measured last is not"
                     " counted"
                 )
@@ -148,19 +150,19 @@ class ReplacementTracker:
 
 
 def _is_another(row: HeartbeatRow, before: HeartbeatRow) -> bool:
-    """A count that starts again is another process, also where both have the same process id in a container."""
+    """A smaller count means another process, even with the same host name and process id (in a container)."""
     new, old = row.identity, before.identity
     return (new.hostname, new.pid) != (old.hostname, old.pid) or row.beat.count < before.beat.count
 
 
 class LiveMetricsReader:
-    """What heartbeats report. One that has not changed since the last look is not read again. One thread."""
+    """Parses the live metrics of heartbeats, each text once. Belongs to one thread."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[str, LiveMetrics | None]] = {}  # by worker: the text, and what it says
+        self._known: dict[str, tuple[str, LiveMetrics | None]] = {}  # by worker: the text and its metrics
 
     def read(self, row: HeartbeatRow | None) -> LiveMetrics | None:
-        """None: it reports nothing, or nothing that can be read."""
+        """None: the heartbeat has no metrics, or they cannot be parsed."""
         if row is None or not row.beat.live_metrics:
             return None
         worker_id, text = row.identity.worker_id, row.beat.live_metrics
@@ -180,7 +182,7 @@ def assess_workers(
     dead_s: float,
     reader: LiveMetricsReader | None = None,
 ) -> tuple[WorkerView, ...]:
-    """Every expected worker, in the order of their numbers. `reader` remembers what earlier calls have read."""
+    """Every expected worker, in the order of their numbers. `reader` keeps what earlier calls have parsed."""
     reader = reader or LiveMetricsReader()
     by_id = {row.identity.worker_id: row for row in rows}
     ended = {end.worker_id: end for end in ends}
@@ -230,5 +232,5 @@ def _view(
 def _live(text: str) -> LiveMetrics | None:
     try:
         return read_live(text)
-    except LoadgenError:  # of another version, or damaged: counted as not there, never as zero
+    except LoadgenError:  # of another version, or damaged: missing, which never counts as zero
         return None

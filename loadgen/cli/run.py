@@ -326,12 +326,13 @@ def _with_manifest(shown: str, loaded: LoadedScenario, connection: str | None, o
     from loadgen.scenario.model import with_workers
     from orchestrator.spawn.containers import planned_manifest
     from orchestrator.spawn.kubernetes_job import manifest_text
-    from orchestrator.spawn.spawner import told_to_workers
+    from orchestrator.spawn.spawner import worker_environment
 
     scenario = with_workers(loaded.scenario, available_cores())
     if connection is not None:
         scenario = dataclasses.replace(scenario, connection=connection)
-    manifest = planned_manifest(scenario, told_to_workers(scenario, ControlPlaneLocation.of_scenario(scenario)), warn)
+    variables = worker_environment(scenario, ControlPlaneLocation.of_scenario(scenario))
+    manifest = planned_manifest(scenario, variables, warn)
     if output == "json":
         return json.dumps({**json.loads(shown), "manifest": manifest}, indent=2)
     comment = "\n".join(f"# {line}".rstrip() for line in shown.splitlines())

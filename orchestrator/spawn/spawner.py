@@ -109,7 +109,7 @@ def worker_orders(run_id: str, worker_ids: tuple[str, ...]) -> tuple[WorkerOrder
     )
 
 
-def told_to_workers(
+def worker_environment(
     scenario: Scenario, place: ControlPlaneLocation, environ: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
     """What a worker must be told beside its four arguments, wherever it runs. No secrets: they are shown."""

@@ -16,7 +16,7 @@ from loadgen.control.tables import experiments, prune, test_logs
 from loadgen.control.tables.experiments import ChangedWarehouse
 from loadgen.control.tables.run_status import read
 from loadgen.snowflake.session import NOT_RETRYABLE, RetryPolicy
-from orchestrator.recover import recover_orphans, unled_run_on
+from orchestrator.recover import leaderless_run_on, recover_orphans
 from tests.contract.control_builders import log_row
 from tests.contract.run_builders import Led, S
 from tests.contract.test_experiments import CONFIG, measurement
@@ -151,7 +151,7 @@ def test_a_look_for_unfinished_runs_that_takes_too_long_does_not_delay_a_run(pla
     waiting = RetryPolicy(stop=threading.Event(), clock=clock)
 
     again = recover_orphans(plane.session, waiting, by="me")
-    working = unled_run_on(plane.session, waiting, lambda _: True)
+    working = leaderless_run_on(plane.session, waiting, lambda _: True)
     plane.server.clear_faults()
 
     assert (again, working) == (False, None)

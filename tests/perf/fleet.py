@@ -209,10 +209,10 @@ class Fleet:
             session=session,
             lease_session=lambda: ControlSession(plane.place, role="lease", environ=environ),
             clock=SystemClock(),
-            told=self._told,
+            on_snapshot=self._told,
         )
         leader.meter, leader.levels = self.meter, [self.workers * level for level in range(1, LEVELS + 1)]
-        leader.take()
+        leader.claim()
         leader.move(leader.read_run(), MoveRun(RunStatus.STARTING, Phase.PREPARING))
         orders = tuple(
             WorkerOrder(
@@ -224,7 +224,7 @@ class Fleet:
         try:
             self.ending = leader.lead()
         finally:
-            leader.leave(releasing=True)
+            leader.resign(releasing=True)
         self.merge_s = merge_s(session, self.run_id, leader.worker_ids)
         session.close()
 

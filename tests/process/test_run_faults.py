@@ -273,15 +273,15 @@ def test_a_leader_that_lost_its_term_is_not_ended_by_one_answer_that_fails(serve
         lease_session=lambda: ControlSession(plane.place, role="lease", environ=plane.environ),
         clock=FakeClock(),
     )
-    office.take()
+    office.claim()
     plane.expire(run_id, since_s=1)
     server.fault(match="FROM RUN_LEASES", kind="http_status", probability=0.5)
     try:
         with pytest.raises(Fenced, match="is led by another process now"):
-            office.regain(threading.Event())
+            office.reclaim(threading.Event())
     finally:
         server.clear_faults()
-        office.leave(releasing=False)
+        office.resign(releasing=False)
         plane.close()
 
 

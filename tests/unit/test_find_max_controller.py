@@ -61,7 +61,7 @@ class Led:
     def look(self, *crew: WorkerView, later_s: float = 1.0) -> SearchDecision | None:
         self.now_s += later_s
         number = self.controller.number
-        judged, order = self.controller.look(crew, self.now_s, queue_seen=False)
+        judged, order = self.controller.observe(crew, self.now_s, queue_seen=False)
         if judged is not None:
             step, measured = judged
             self.records.append(step_record("run", step, measured, SERVER_TIME))
@@ -308,7 +308,7 @@ def test_a_search_that_is_led_on_knows_how_sure_its_steps_were() -> None:
         before.step(shown, seconds)
     successor = FindMaxController(CONFIG, (), missing_s=MISSING_S)
 
-    unknown = successor.go_on(before.records, before.windows.__getitem__)
+    unknown = successor.restore(before.records, before.windows.__getitem__)
 
     assert unknown == ()
     assert successor.search == before.controller.search
@@ -321,7 +321,7 @@ def test_a_step_whose_measurement_is_lost_counts_as_unsure() -> None:
     before.step()
     successor = FindMaxController(CONFIG, (), missing_s=MISSING_S)
 
-    assert successor.go_on(before.records, lambda number: []) == (1,)
+    assert successor.restore(before.records, lambda number: []) == (1,)
     assert [step.low_confidence for step in successor.search.steps] == [True]
 
 
@@ -332,7 +332,7 @@ def test_a_client_limit_that_another_leader_found_stands() -> None:
     before.step(cpu_percent=97)
     successor = FindMaxController(CONFIG, (), missing_s=MISSING_S)
 
-    assert successor.go_on(before.records, before.windows.__getitem__) == ()
+    assert successor.restore(before.records, before.windows.__getitem__) == ()
     assert successor.search.target == before.controller.search.target == 5
 
 
@@ -342,7 +342,7 @@ def test_a_client_limit_that_another_leader_found_stands() -> None:
         ({"outcome": "\x1b[2J"}, "step 2 has an unknown outcome"),
         ({"target_connections": 10**37}, f"step 2 has {10**37} connections"),
         ({"target_connections": -1}, "step 2 has -1 connections"),
-        ({"step_number": 10**37}, "step 2 is not there"),
+        ({"step_number": 10**37}, "step 2 is missing"),
         (None, "row 'run, step 2' of FIND_MAX_STEP_HISTORY is unreadable: qps is 'many'"),
     ],
 )
@@ -358,11 +358,11 @@ def test_a_stored_step_that_cannot_be_read_ends_the_search_and_the_run_says_so(c
         records = ParsedRows([first, replace(second, **change), third])
     successor = FindMaxController(CONFIG, (), missing_s=MISSING_S)
 
-    successor.go_on(records, lambda number: before.windows.get(number, []))
+    successor.restore(records, lambda number: before.windows.get(number, []))
 
     assert len(successor.search.steps) == 1
     assert why in (successor.obstacle or "")
-    judged, order = successor.look([view(number=0), view(number=1)], 1.0, queue_seen=False)
+    judged, order = successor.observe([view(number=0), view(number=1)], 1.0, queue_seen=False)
     assert judged is None
     assert isinstance(order, SearchFinished)
     found = successor.result(lambda step: merge(before.windows.get(step or 0, [])), valid=False)
@@ -375,7 +375,7 @@ def test_a_search_whose_leader_was_lost_has_a_result_of_its_known_steps() -> Non
     for _ in range(3):
         before.step()
     successor = FindMaxController(CONFIG, (), missing_s=MISSING_S)
-    successor.go_on(before.records, before.windows.__getitem__)
+    successor.restore(before.records, before.windows.__getitem__)
 
     successor.stop("its orchestrator was lost")
 

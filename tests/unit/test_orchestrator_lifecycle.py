@@ -10,6 +10,7 @@ import pytest
 from loadgen.model.run import RUN_TRANSITIONS, Phase, RunStatus, check_transition
 from loadgen.scenario.model import OnWorkerLoss
 from orchestrator.lifecycle import (
+    OUTAGE_MAX_S,
     STOP_DELAY_S,
     STORE_TIMEOUT_S,
     Action,
@@ -20,8 +21,10 @@ from orchestrator.lifecycle import (
     PublishStop,
     RunEnding,
     RunObservation,
+    StoreCancellation,
     TerminateWorkers,
     decide,
+    decide_outage,
 )
 from orchestrator.worker_health import WorkerView
 from tests.unit.lifecycle_builders import (
@@ -55,7 +58,7 @@ BY_USER = RunEnding(status=R.CANCELLED, reason="stopped by the user", stop="canc
 
 
 def course(status: RunStatus, **more: Any) -> LifecycleState:
-    return LifecycleState(since_s=0.0, seen=status, **more)
+    return LifecycleState(since_s=0.0, status=status, **more)
 
 
 def look(
@@ -181,7 +184,7 @@ ROWS: list[tuple[str, LifecycleState, RunObservation, tuple[Action, ...]]] = [
     # --- stopping
     (
         "drains",
-        course(R.STOPPING, ending=DONE_BY_PLAN, stop_said=True),
+        course(R.STOPPING, ending=DONE_BY_PLAN, stop_published=True),
         look(R.STOPPING, DRAINING, now_s=125.0),
         (),
     ),
@@ -193,13 +196,13 @@ ROWS: list[tuple[str, LifecycleState, RunObservation, tuple[Action, ...]]] = [
     ),
     (
         "all over",
-        course(R.STOPPING, ending=DONE_BY_PLAN, stop_said=True),
+        course(R.STOPPING, ending=DONE_BY_PLAN, stop_published=True),
         look(R.STOPPING, DONE, KILLED_AT_THE_END),
         (FinishRun(DONE_BY_PLAN),),
     ),
     (
         "all over, and one had been lost before it heard of the end",
-        course(R.STOPPING, ending=DONE_BY_PLAN, stop_said=True),
+        course(R.STOPPING, ending=DONE_BY_PLAN, stop_published=True),
         look(R.STOPPING, DONE, SILENT),
         (FinishRun(failure("worker-0 has been silent for 61 s")),),
     ),
@@ -211,67 +214,67 @@ ROWS: list[tuple[str, LifecycleState, RunObservation, tuple[Action, ...]]] = [
     ),
     (
         "drained for too long",
-        course(R.STOPPING, ending=DONE_BY_PLAN, stop_said=True),
+        course(R.STOPPING, ending=DONE_BY_PLAN, stop_published=True),
         look(R.STOPPING, DONE, DRAINING, now_s=125.1),
         (TerminateWorkers(hard=False),),
     ),
     (
         "drained, and stores what it measured",
-        course(R.STOPPING, ending=DONE_BY_PLAN, stop_said=True),
+        course(R.STOPPING, ending=DONE_BY_PLAN, stop_published=True),
         look(R.STOPPING, DONE, STORING, now_s=125.0 + STORE_TIMEOUT_S),
         (),
     ),
     (
         "one stores, and another has not drained",
-        course(R.STOPPING, ending=DONE_BY_PLAN, stop_said=True),
+        course(R.STOPPING, ending=DONE_BY_PLAN, stop_published=True),
         look(R.STOPPING, STORING, DRAINING, now_s=125.1),
         (TerminateWorkers(hard=False),),
     ),
     (
         "stores for longer than it would itself",
-        course(R.STOPPING, ending=DONE_BY_PLAN, stop_said=True),
+        course(R.STOPPING, ending=DONE_BY_PLAN, stop_published=True),
         look(R.STOPPING, STORING, now_s=125.1 + STORE_TIMEOUT_S),
         (TerminateWorkers(hard=False),),
     ),
     (
         "stores while a user waits: it may spool what is left",
-        course(R.STOPPING, ending=DONE_BY_PLAN, stop_said=True, asked_s=0.0),
+        course(R.STOPPING, ending=DONE_BY_PLAN, stop_published=True, interrupted_s=0.0),
         look(R.STOPPING, STORING, now_s=25.1, interrupts=1),
         (TerminateWorkers(hard=False),),
     ),
     (
         "asked to end a moment ago: once more, for those who took it for the first word of it",
-        course(R.STOPPING, ending=DONE_BY_PLAN, stop_said=True, ended=1, ended_s=126.0),
+        course(R.STOPPING, ending=DONE_BY_PLAN, stop_published=True, signals_sent=1, signalled_s=126.0),
         look(R.STOPPING, DRAINING, now_s=126.2),
         (TerminateWorkers(hard=False),),
     ),
     (
         "asked twice a moment ago",
-        course(R.STOPPING, ending=DONE_BY_PLAN, stop_said=True, ended=2, ended_s=126.0),
+        course(R.STOPPING, ending=DONE_BY_PLAN, stop_published=True, signals_sent=2, signalled_s=126.0),
         look(R.STOPPING, DRAINING, now_s=128.0),
         (),
     ),
     (
         "did not end when asked",
-        course(R.STOPPING, ending=DONE_BY_PLAN, stop_said=True, ended=2, ended_s=126.0),
+        course(R.STOPPING, ending=DONE_BY_PLAN, stop_published=True, signals_sent=2, signalled_s=126.0),
         look(R.STOPPING, DRAINING, now_s=128.1),
         (TerminateWorkers(hard=True),),
     ),
     (
         "cannot be ended from here",
-        course(R.STOPPING, ending=DONE_BY_PLAN, stop_said=True, ended=3, ended_s=130.0),
+        course(R.STOPPING, ending=DONE_BY_PLAN, stop_published=True, signals_sent=3, signalled_s=130.0),
         look(R.STOPPING, DRAINING, now_s=132.1),
         (FinishRun(DONE_BY_PLAN),),
     ),
     (
         "one interrupt while it drains anyway",
-        course(R.STOPPING, ending=DONE_BY_PLAN, stop_said=True),
+        course(R.STOPPING, ending=DONE_BY_PLAN, stop_published=True),
         look(R.STOPPING, DRAINING, interrupts=1),
         (),
     ),
     (
         "two interrupts end it now",
-        course(R.STOPPING, ending=DONE_BY_PLAN, stop_said=True),
+        course(R.STOPPING, ending=DONE_BY_PLAN, stop_published=True),
         look(R.STOPPING, DRAINING, interrupts=2),
         (TerminateWorkers(hard=False),),
     ),
@@ -282,7 +285,7 @@ ROWS: list[tuple[str, LifecycleState, RunObservation, tuple[Action, ...]]] = [
         look(R.CANCELLING, RUNNING),
         (PublishStop(BY_USER),),
     ),
-    ("cancelled, all over", course(R.CANCELLING, stop_said=True), look(R.CANCELLING, DONE), (FinishRun(BY_USER),)),
+    ("cancelled, all over", course(R.CANCELLING, stop_published=True), look(R.CANCELLING, DONE), (FinishRun(BY_USER),)),
     (
         "cancelled just when the plan was done: the user was first",
         course(R.CANCELLING, ending=DONE_BY_PLAN),
@@ -291,13 +294,13 @@ ROWS: list[tuple[str, LifecycleState, RunObservation, tuple[Action, ...]]] = [
     ),
     (
         "cancelled just when a worker was lost: that is still a failure",
-        course(R.CANCELLING, ending=failure("x"), stop_said=True),
+        course(R.CANCELLING, ending=failure("x"), stop_published=True),
         look(R.CANCELLING, KILLED),
         (FinishRun(failure("x")),),
     ),
     (
         "cancelled, drained for too long",
-        course(R.CANCELLING, stop_said=True),
+        course(R.CANCELLING, stop_published=True),
         look(R.CANCELLING, DRAINING, now_s=25.1),
         (TerminateWorkers(hard=False),),
     ),
@@ -308,7 +311,7 @@ ROWS: list[tuple[str, LifecycleState, RunObservation, tuple[Action, ...]]] = [
 def test_rows(what: str, before: LifecycleState, seen: RunObservation, actions: tuple[Action, ...]) -> None:
     after, decided = decide(before, seen, RULES)
     assert decided == actions
-    assert after.seen is seen.status
+    assert after.status is seen.status
     for action in decided:  # every step is one that a run may take
         if isinstance(action, MoveRun):
             check_transition(seen.status, seen.phase, action.to, action.to_phase)
@@ -345,7 +348,7 @@ def test_a_lost_worker_may_be_missed_when_the_scenario_says_so_but_not_all_of_th
 
 
 def test_a_deadline_counts_from_the_moment_the_status_was_seen() -> None:
-    before = LifecycleState(since_s=0.0, seen=R.RUNNING, ending=DONE_BY_PLAN, stop_said=True)
+    before = LifecycleState(since_s=0.0, status=R.RUNNING, ending=DONE_BY_PLAN, stop_published=True)
     after, actions = decide(before, look(R.STOPPING, DRAINING, now_s=500.0), RULES)
     assert actions == ()
     assert after.since_s == 500.0
@@ -366,9 +369,22 @@ def test_the_reason_of_a_user_is_kept() -> None:
     assert actions[-1].ending.reason == "make room for the release"
 
 
+def test_a_cancellation_that_a_user_requested_is_stored_before_anything_else() -> None:
+    seen = look(R.CANCELLING, DONE, stored_status=R.RUNNING)
+    _, actions = decide(course(R.RUNNING), seen, RULES)
+    assert actions[0] == StoreCancellation(R.RUNNING)
+    assert StoreCancellation not in map(type, decide(course(R.RUNNING), replace(seen, stored_status=None), RULES)[1])
+
+
+def test_an_outage_ends_the_run_when_it_is_too_long_or_too_expensive() -> None:
+    assert decide_outage(OUTAGE_MAX_S, None) is None
+    assert decide_outage(OUTAGE_MAX_S + 1, None) == "the control plane has been unreachable for 181 s"
+    assert decide_outage(5.0, TOO_EXPENSIVE) == "too expensive; the control plane has been unreachable for 5 s"
+
+
 def test_between_asking_and_ending_there_is_always_time_for_last_words() -> None:
     """Also when the second interrupt comes long after the first."""
-    now, ticks = course(R.CANCELLING, stop_said=True), []
+    now, ticks = course(R.CANCELLING, stop_published=True), []
     for tick in range(10):
         now, actions = decide(now, look(R.CANCELLING, DRAINING, now_s=15.0 + tick, interrupts=2), RULES)
         ticks += [(tick, action) for action in actions]

@@ -60,7 +60,7 @@ class World:
     def __init__(self, workers: int) -> None:
         self.now_s, self.status, self.phase = 0.0, R.STARTING, P.PREPARING
         self.reason: str | None = None
-        self.course = LifecycleState(since_s=0.0, seen=R.PREPARED)
+        self.course = LifecycleState(since_s=0.0, status=R.PREPARED)
         self.workers = [MISSING] * workers
         self.zero_s: float | None = None
         self.interrupts = 0
@@ -192,7 +192,7 @@ def observed(search: SearchUpdate | None, status: RunStatus = RunStatus.RUNNING)
 def judged_step(led: Led) -> tuple[MeasuredStep, StartStep]:
     led.look(view(number=0), view(number=1))
     led.look(*(led.worker(number, CALM, 1.5) for number in range(2)))
-    judged, decision = led.controller.look(
+    judged, decision = led.controller.observe(
         [led.worker(number, CALM, 10.0) for number in range(2)], led.now_s + 1.0, queue_seen=False
     )
     assert judged is not None
@@ -202,7 +202,7 @@ def judged_step(led: Led) -> tuple[MeasuredStep, StartStep]:
 
 def test_a_judged_step_is_recorded_and_the_next_is_published_until_both_were_done() -> None:
     step, following = judged_step(Led())
-    state = LifecycleState(since_s=0.0, seen=RunStatus.RUNNING)
+    state = LifecycleState(since_s=0.0, status=RunStatus.RUNNING)
 
     state, actions = decide(state, observed(SearchUpdate(step=step, decision=following)), POLICY)
     assert actions == (RecordStep(step), PublishStep(following))
@@ -215,7 +215,7 @@ def test_a_judged_step_is_recorded_and_the_next_is_published_until_both_were_don
 
 def test_a_step_that_could_not_be_stored_is_stored_while_the_run_stops_and_no_step_follows() -> None:
     step, following = judged_step(Led())
-    state = LifecycleState(since_s=0.0, seen=RunStatus.RUNNING, unrecorded=(step,), next_step=following)
+    state = LifecycleState(since_s=0.0, status=RunStatus.RUNNING, unrecorded=(step,), next_step=following)
 
     state, actions = decide(state, observed(None, RunStatus.CANCELLING), POLICY)
 
@@ -229,7 +229,7 @@ def test_a_step_that_could_not_be_stored_is_stored_while_the_run_stops_and_no_st
     ids=["found", "no metrics"],
 )
 def test_the_end_of_a_search_ends_the_run(decision: SearchDecision, status: RunStatus) -> None:
-    state = LifecycleState(since_s=0.0, seen=RunStatus.RUNNING)
+    state = LifecycleState(since_s=0.0, status=RunStatus.RUNNING)
 
     state, _ = decide(state, observed(SearchUpdate(step=None, decision=decision)), POLICY)
 
@@ -239,7 +239,7 @@ def test_the_end_of_a_search_ends_the_run(decision: SearchDecision, status: RunS
 
 def test_the_cost_ends_a_drain_too():
     costly = RunEnding(status=R.FAILED, reason="the warehouse has cost 2 credits", stop="guardrail", drain_s=20.0)
-    state = LifecycleState(since_s=0.0, seen=R.STOPPING, ending=DONE_BY_PLAN, stop_said=True)
+    state = LifecycleState(since_s=0.0, status=R.STOPPING, ending=DONE_BY_PLAN, stop_published=True)
     seen = RunObservation(
         now_s=1.0, status=R.STOPPING, phase=P.COOLDOWN, reason=None, workers=(DRAINING,), zero_s=0.0, limit=costly
     )

@@ -85,7 +85,7 @@ def led(
         so_far += ms
         crew = [second(number, so_far, ms)]
         progress.note(crew)
-        if watching.look(crew, float(number)) is not None:
+        if watching.check(crew, float(number)) is not None:
             ended.append(number)
     return watching, ended
 
@@ -94,7 +94,7 @@ def test_a_threshold_over_the_whole_sees_what_was_measured_so_far():
     watching, ended = led([threshold("p95 < 50ms", abort=True)], [FAST] * 10 + [SLOW] * 2)
 
     assert ended == [11, 12]  # a slow second is more than one in twenty
-    assert [checked.passed for checked in watching.now()] == [False]
+    assert [checked.passed for checked in watching.current()] == [False]
 
 
 def test_a_sliding_threshold_sees_only_its_span_and_remembers_the_worst():
@@ -110,7 +110,7 @@ def test_a_sliding_threshold_sees_only_its_span_and_remembers_the_worst():
 def test_of_a_rate_the_lowest_span_is_the_worst():
     watching, ended = led([threshold("qps > 30", window_s=2.0)], [FAST] * 4 + [FAST[:5]] * 2 + [FAST] * 4)
 
-    (checked,) = watching.now()
+    (checked,) = watching.current()
     assert not ended  # it does not abort
     assert not checked.passed
     assert checked.value == pytest.approx(5.0)
@@ -129,14 +129,14 @@ def test_a_span_in_which_nothing_ended_decides_no_time_and_no_error_rate(text, p
     """What was in flight counts where it ends: the second after the pause."""
     watching, _ = led([threshold(text, window_s=2.0)], [FAST] * 4 + [()] * 5 + [(6_000.0, *FAST)] * 1 + [FAST] * 2)
 
-    (checked,) = watching.now()
+    (checked,) = watching.current()
     assert (checked.passed, checked.undecided, checked.value is None) == (passed, False, False)
 
 
 def test_where_nothing_ended_at_all_the_threshold_is_missed():
     watching, _ = led([threshold("max < 60s", window_s=2.0)], [()] * 6)
 
-    (checked,) = watching.now()
+    (checked,) = watching.current()
     assert (checked.passed, checked.value) == (False, None)
 
 
@@ -145,7 +145,7 @@ def test_a_span_with_too_few_samples_ends_no_run_and_is_undecided_at_the_end():
     watching, ended = led([threshold("p99 < 50ms", window_s=2.0, abort=True)], [few] * 10)
 
     assert not ended
-    (checked,) = watching.now()
+    (checked,) = watching.current()
     assert (checked.passed, checked.undecided, checked.value) == (False, True, None)
     expected = "too few samples for p99 of all statements: 6, at least 100 are needed to decide p99 < 50ms"
     assert checked.too_few == f"{expected}, in each span of 2 s"
@@ -162,7 +162,7 @@ def test_a_span_with_too_few_samples_ends_no_run_and_is_undecided_at_the_end():
 def test_the_worst_span_is_one_that_failed_before_one_that_is_undecided(seconds, passed, too_few):
     watching, _ = led([threshold("p99 < 50ms", window_s=2.0)], seconds)
 
-    (checked,) = watching.now()
+    (checked,) = watching.current()
     assert (checked.passed, bool(checked.too_few)) == (passed, too_few)
 
 
@@ -176,7 +176,7 @@ def test_a_span_longer_than_the_measurement_is_judged_by_the_whole_at_the_end():
     watching, ended = led([threshold("p50 < 50ms", window_s=60.0, abort=True)], [SLOW] * 4)
 
     assert not ended
-    assert [checked.passed for checked in watching.now()] == [False]
+    assert [checked.passed for checked in watching.current()] == [False]
 
 
 def test_a_threshold_of_one_statement_slides_too():
@@ -197,7 +197,7 @@ def test_a_statement_that_a_beat_had_no_room_for_aborts_nothing(text):
     crew = [view(live=live(window({ALL_STATEMENTS: tally()}, seconds=20.0, state=WindowState.OPEN)))]
     progress.note(crew)
 
-    assert watching.look(crew, 20.0) is None
+    assert watching.check(crew, 20.0) is None
 
 
 def test_a_lower_bound_that_decides_nothing_aborts_nothing():
@@ -206,8 +206,8 @@ def test_a_lower_bound_that_decides_nothing_aborts_nothing():
     crew = [view(live=live(window(slow, seconds=20.0, state=WindowState.OPEN)))]
     progress.note(crew)
 
-    assert watching.look(crew, 20.0) is None
-    assert [checked.passed for checked in watching.now()] == [False, False]
+    assert watching.check(crew, 20.0) is None
+    assert [checked.passed for checked in watching.current()] == [False, False]
 
 
 def test_stored_windows_are_remembered():
@@ -231,7 +231,7 @@ def test_warm_up_is_not_measured():
 
 
 def looks(watching: LimitMonitor, times: int, crew: list[WorkerView]) -> list[RunEnding | None]:
-    return [watching.look(crew, 1.0) for _ in range(times)]
+    return [watching.check(crew, 1.0) for _ in range(times)]
 
 
 @pytest.mark.parametrize(
@@ -294,7 +294,7 @@ def test_the_cost_ends_the_run_whatever_the_client_may_do(action):
     assert ending.reason == "the warehouse has cost 0.5 credits or more, which is guardrails.max_credits"
     blind = watching.cost(Cost(0.0, WAREHOUSE_UNSEEN_MAX_S + 1))
     assert blind is not None
-    assert "could not be looked at for 61 s" in blind.reason
+    assert "could not be observed for 61 s" in blind.reason
     assert unlimited.cost(Cost(1e9, 1e9)) is None
 
 
@@ -303,29 +303,29 @@ def test_the_cost_ends_a_run_whose_control_plane_does_not_answer():
     none: Any = None  # nothing is said to the control plane, or to workers
     leader = Leader("run", limited, none, session=none, lease_session=none, clock=FakeClock())
     away = ControlFailed("no answer", Failure(category=ErrorCategory.CONNECTION, retryable=True))
-    leader.watch = cast(WarehousePoller, Cost(0.4, 0.0))
-    leader._missed(away)
+    leader.warehouse_poller = cast(WarehousePoller, Cost(0.4, 0.0))
+    leader._tick_failed(away)
 
-    leader.watch = cast(WarehousePoller, Cost(0.5, 0.0))
+    leader.warehouse_poller = cast(WarehousePoller, Cost(0.5, 0.0))
     with pytest.raises(RunFailed, match=r"guardrails\.max_credits; the control plane has been unreachable for 0 s"):
-        leader._missed(away)
+        leader._tick_failed(away)
 
 
 def test_the_meter_counts_clusters_by_size_and_time():
     meter, second_ns = CreditMeter(), 10**9
-    meter.look("Medium", WarehouseKind.GEN1, 2, 0)
+    meter.observe("Medium", WarehouseKind.GEN1, 2, 0)
     assert meter.credits == 0.0
-    meter.look("X-Small", WarehouseKind.GEN1, 1, 1_800 * second_ns)
-    meter.look(None, WarehouseKind.GEN1, 1, 5_400 * second_ns)
-    meter.look("X-Small", WarehouseKind.GEN1, 1, 9_000 * second_ns)  # of an unknown size nothing is known
+    meter.observe("X-Small", WarehouseKind.GEN1, 1, 1_800 * second_ns)
+    meter.observe(None, WarehouseKind.GEN1, 1, 5_400 * second_ns)
+    meter.observe("X-Small", WarehouseKind.GEN1, 1, 9_000 * second_ns)  # of an unknown size nothing is known
 
     assert meter.credits == pytest.approx(2 * 4 / 2 + 1)
-    assert meter.until(9_000 * second_ns) == meter.credits
-    assert meter.until(12_600 * second_ns) == pytest.approx(meter.credits + 1)  # as when it was last seen
-    assert CreditMeter().until(12_600 * second_ns) == 0.0
+    assert meter.credits_at(9_000 * second_ns) == meter.credits
+    assert meter.credits_at(12_600 * second_ns) == pytest.approx(meter.credits + 1)  # as when it was last seen
+    assert CreditMeter().credits_at(12_600 * second_ns) == 0.0
     later = CreditMeter()
-    later.look("X-Small", WarehouseKind.GEN2, 2, 0)
-    assert later.until(3_600 * second_ns) == pytest.approx(2 * 1.35)
+    later.observe("X-Small", WarehouseKind.GEN2, 2, 0)
+    assert later.credits_at(3_600 * second_ns) == pytest.approx(2 * 1.35)
 
 
 # --- stages ----------------------------------------------------------------------------------------------------------
@@ -339,13 +339,13 @@ def test_a_threshold_of_a_stage_sees_its_windows_only():
     crew = [view(live=live(calm))]
     progress.note(crew)
 
-    assert watching.look(crew, 10.0) is None  # nothing is known of the other
-    assert [checked.passed for checked in watching.now()] == [True, False, True]
+    assert watching.check(crew, 10.0) is None  # nothing is known of the other
+    assert [checked.passed for checked in watching.current()] == [True, False, True]
 
     crew = [view(live=live(calm, window({"s": tally(SLOW)}, window_id=2, step_id=2)))]
     progress.note(crew)
 
-    ending = watching.look(crew, 20.0)
+    ending = watching.check(crew, 20.0)
     assert ending is not None
     assert ending.reason.startswith("peak.p95 < 50ms was not met")
-    assert [checked.passed for checked in watching.now()] == [True, False, True]
+    assert [checked.passed for checked in watching.current()] == [True, False, True]

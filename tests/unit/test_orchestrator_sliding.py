@@ -48,7 +48,7 @@ class Fleet:
             for number, name in enumerate(self.names)
         ]
         self.progress.note(crew)
-        return self.limits.look(crew, float(len(self.seconds[self.names[0]])))
+        return self.limits.check(crew, float(len(self.seconds[self.names[0]])))
 
     def store(self) -> None:
         """All that was measured, in the snapshots."""

@@ -24,7 +24,7 @@ from tests.unit.orchestrator_builders import tally, view, window
 def test_steps_of_a_search_that_another_leader_judged_are_named() -> None:
     limits = LimitMonitor((), GuardrailSettings(), TimingSettings(), RunAggregator(()))
 
-    limits.go_on((7,))
+    limits.warn_of_uncertain_steps((7,))
 
     assert len(limits.warnings) == 1
     assert "step 7" in limits.warnings[-1]
@@ -48,7 +48,7 @@ def test_what_the_warehouse_has_cost_so_far_is_known_from_the_looks_at_it() -> N
     profile, session = cast(ConnectionProfile, None), cast(ControlSession, None)  # it looks at nothing here
     watch = WarehousePoller(profile, "WH", "run", session, clock=clock, period_s=5.0, environ={})
 
-    assert watch.go_on(polls) == []
+    assert watch.restore(polls) == []
 
     assert watch.credits == pytest.approx(2 * 0.5 + 1 * 0.5)
     assert watch.polls == tuple(polls)
@@ -63,7 +63,7 @@ def test_a_poll_of_another_century_costs_nothing_and_is_told() -> None:
     profile, session = cast(ConnectionProfile, None), cast(ControlSession, None)  # it looks at nothing here
     watch = WarehousePoller(profile, "WH", "run", session, clock=clock, period_s=5.0, environ={})
 
-    told = watch.go_on(polls)
+    told = watch.restore(polls)
 
     assert watch.credits == pytest.approx(1.0)
     assert [line.startswith("a poll of ") for line in told] == [True, True]

@@ -101,19 +101,19 @@ def row_of(pid: int, count: int, phase: Phase | None, worker_id: str = "worker-0
 def test_who_is_replaced_while_the_run_is_measured_is_told(
     before: HeartbeatRow, after: HeartbeatRow, replaced: bool
 ) -> None:
-    succession = ReplacementTracker()
+    replacements = ReplacementTracker()
     for rows in ([before], [before], [after], [after]):
-        succession.observe(rows)
+        replacements.observe(rows)
     told = [f"worker-0 was replaced: what process {before.identity.pid} on h measured last is not counted"]
-    assert succession.told == (told if replaced else [])
+    assert replacements.warnings == (told if replaced else [])
 
 
 def test_who_died_in_the_warmup_and_is_replaced_in_the_measurement_was_missing_too() -> None:
-    succession = ReplacementTracker()
-    succession.observe([row_of(7, 5, Phase.WARMUP), row_of(9, 5, Phase.WARMUP, "worker-1")])
-    succession.observe([row_of(7, 5, Phase.WARMUP), row_of(9, 8, Phase.MEASUREMENT, "worker-1")])
-    succession.observe([row_of(8, 1, None), row_of(9, 9, Phase.MEASUREMENT, "worker-1")])
-    assert len(succession.told) == 1
+    replacements = ReplacementTracker()
+    replacements.observe([row_of(7, 5, Phase.WARMUP), row_of(9, 5, Phase.WARMUP, "worker-1")])
+    replacements.observe([row_of(7, 5, Phase.WARMUP), row_of(9, 8, Phase.MEASUREMENT, "worker-1")])
+    replacements.observe([row_of(8, 1, None), row_of(9, 9, Phase.MEASUREMENT, "worker-1")])
+    assert len(replacements.warnings) == 1
 
 
 # --- health ----------------------------------------------------------------------------------------------------------

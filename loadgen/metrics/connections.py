@@ -27,7 +27,7 @@ from loadgen.log import printable
 from loadgen.metrics.json_fields import JsonFields
 from loadgen.units import NS_PER_MS
 from loadgen.values import dataclass
-from loadgen.workload.ramp import Ramp
+from loadgen.workload.schedule import Ramp
 
 # --- Logins: how many there were, why again, and what the newest failures were ---------------------------------------
 

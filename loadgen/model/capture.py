@@ -15,6 +15,7 @@ from enum import StrEnum
 from functools import cache
 from typing import Any, get_type_hints
 
+from loadgen.model.workload import Query, Statement, StatementKind
 from loadgen.values import dataclass
 
 CAPTURE_FORMAT, CAPTURE_VERSION = "loadgen-capture", 1
@@ -275,3 +276,58 @@ class Replay:
     planned: tuple[tuple[int, ...], ...] = ()
     recorded: tuple[RecordedTimes, ...] = ()
     coverage: CaptureCoverage | None = None  # None: of a run that an earlier version started
+
+
+# --- what a replay sends and measures --------------------------------------------------------------------------------
+
+TEMPLATES_MAX = 40  # that are measured separately; the others are measured together
+OTHERS = {
+    StatementRole.READ: "other_reads",
+    StatementRole.WRITE: "other_writes",
+    StatementRole.TRANSACTION: "transaction_control",
+}
+LASTING_MIN_S = 0.1
+_OTHER_SQL = "several"  # shown where one statement would be
+
+
+def replayed_roles(writes: WriteReplay) -> tuple[StatementRole, ...]:
+    """Roles of the statements that are sent and measured; session statements are sent, never measured."""
+    return tuple(OTHERS) if writes is WriteReplay.REPLAY else (StatementRole.READ,)
+
+
+def replay_s(capture: CaptureManifest, speed: float) -> float:
+    """The duration of a replay."""
+    return max(LASTING_MIN_S, capture.span_ms / 1000 / speed)
+
+
+def replay_statements(capture: CaptureManifest, writes: WriteReplay) -> tuple[Statement, ...]:
+    """The statements that results are made for: frequent templates, and the rest of each role together."""
+    roles = replayed_roles(writes)
+    own = [one for one in _named(capture).values() if one.role in roles and one.role in _KINDS][:TEMPLATES_MAX]
+    statements = [
+        Statement(name=one.name, kind=_KINDS[one.role], weight=one.count, queries=(Query(sql=one.sql),)) for one in own
+    ]
+    for role in roles:
+        rest = capture.roles.get(role.value, 0) - sum(one.count for one in own if one.role is role)
+        if rest > 0:
+            kind = _KINDS.get(role, StatementKind.WRITE)
+            statements.append(Statement(name=OTHERS[role], kind=kind, weight=rest, queries=(Query(sql=_OTHER_SQL),)))
+    return tuple(statements)
+
+
+def _named(capture: CaptureManifest) -> dict[str, CapturedTemplate]:
+    """By name, the most frequent first; a second one with the same name is measured with the others."""
+    found: dict[str, CapturedTemplate] = {}
+    for one in capture.templates:
+        found.setdefault(one.name, one)
+    return found
+
+
+_KINDS = {StatementRole.READ: StatementKind.READ, StatementRole.WRITE: StatementKind.WRITE}
+
+
+def statement_numbers(capture: CaptureManifest, statements: tuple[Statement, ...]) -> dict[str, int]:
+    """Numbers of statements by the id of their template, or by a name in OTHERS."""
+    names = {statement.name: number for number, statement in enumerate(statements)}
+    found = {one.id: names[one.name] for one in _named(capture).values() if one.name in names}
+    return found | {name: names[name] for name in OTHERS.values() if name in names}

@@ -5,7 +5,7 @@ document         the tree with positions, problems, ${NAME}
 value_types      types of values: what may be written, what it becomes, JSON Schema
 keys             how keys are declared, a document read by these declarations, its problems, the JSON Schema of a file
 settings         sections that the file and the typed Scenario share
-model            the typed Scenario with its load and thresholds; workers, rates and replay that follow from a load
+model            the typed Scenario with its load and thresholds; the number of workers that follows from a load
 generators file  sections that only the file has; from the file to the typed Scenario; files that it names
 checks           rules between keys
 check_workload   rules between keys of statements, generators, thresholds, sharding and user sessions

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from loadgen.identifiers import canonical
-from loadgen.model.capture import CaptureManifest
+from loadgen.model.capture import CaptureManifest, replay_s, replay_statements
 from loadgen.model.threshold import ThresholdMetric
 from loadgen.model.workload import (
     CYCLE_MAX,
@@ -44,16 +44,7 @@ from loadgen.scenario.generators import (
     settings_of,
 )
 from loadgen.scenario.keys import values_of
-from loadgen.scenario.model import (
-    EMBEDDED,
-    WORKERS_MAX,
-    LoadMode,
-    TableType,
-    replay_s,
-    replay_statements,
-    stage_name,
-    workers_of,
-)
+from loadgen.scenario.model import EMBEDDED, WORKERS_MAX, LoadMode, TableType, stage_name, workers_of
 from loadgen.scenario.settings import UserSessionSettings
 from loadgen.units import format_duration_s
 from loadgen.values import dataclass

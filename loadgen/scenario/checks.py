@@ -13,7 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.identifiers import canonical, is_name
-from loadgen.model.capture import CaptureManifest, InvalidCapture, SessionReplay, StatementRole
+from loadgen.model.capture import (
+    CaptureManifest,
+    InvalidCapture,
+    SessionReplay,
+    StatementRole,
+    replay_s,
+    replayed_roles,
+)
 from loadgen.model.workload import ARRIVALS_MAX, malformed_reason, preparation_refusal, shape_of
 from loadgen.scenario.check_workload import (
     check_column_generator,
@@ -44,8 +51,6 @@ from loadgen.scenario.model import (
     LoadMode,
     TableType,
     WorkerProfile,
-    replay_s,
-    replayed_roles,
     stage_name,
 )
 from loadgen.scenario.settings import (

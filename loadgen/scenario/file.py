@@ -9,7 +9,15 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Annotated, Any, ClassVar, TypeAlias
 
 from loadgen.model import workload as model
-from loadgen.model.capture import MANIFEST_FILE, CaptureManifest, Replay, SessionReplay, WriteReplay
+from loadgen.model.capture import (
+    MANIFEST_FILE,
+    CaptureManifest,
+    Replay,
+    SessionReplay,
+    WriteReplay,
+    replay_s,
+    replay_statements,
+)
 from loadgen.model.workload import LENGTH_MAX as SQL_LENGTH_MAX
 from loadgen.model.workload import StatementKind, shape_of
 from loadgen.scenario import model as typed
@@ -26,8 +34,6 @@ from loadgen.scenario.model import (
     LoadMode,
     ScenarioKeys,
     TableType,
-    replay_s,
-    replay_statements,
 )
 from loadgen.scenario.settings import SLOW_SPAWNERS, SLOW_TIMING, LabelText
 from loadgen.scenario.value_types import (

@@ -1,17 +1,16 @@
-"""A scenario, read and checked, and what follows from its load: workers, rates, the statements of a replay.
+"""A scenario, read and checked, and the number of workers that follows from its load.
 
 Names of Snowflake objects are texts that `loadgen.snowflake.ident` accepts, as they were written. Times end in `_s`.
 """
 
 import dataclasses
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, ClassVar
 
-from loadgen.model.capture import CapturedTemplate, CaptureManifest, Replay, SessionReplay, StatementRole, WriteReplay
+from loadgen.model.capture import Replay, SessionReplay
 from loadgen.model.threshold import InvalidThreshold, ThresholdCheck, ThresholdMetric, parse_threshold
-from loadgen.model.workload import ARRIVALS_MAX, Parameter, Query, Statement, StatementKind, Workload
+from loadgen.model.workload import Parameter, Workload
 from loadgen.scenario.keys import AppliesWhen, Section, key
 from loadgen.scenario.settings import (
     ConnectionPolicy,
@@ -383,128 +382,3 @@ def with_workers(scenario: Scenario, cores: int) -> Scenario:
     """The scenario with its number of workers settled, as it must be before a run is created."""
     load = dataclasses.replace(scenario.load, workers=workers_of(scenario.load, cores))
     return dataclasses.replace(scenario, load=load)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RateStage:
-    """A rate for a time: constant, or changing linearly from `start_rate_per_second`."""
-
-    duration_s: float
-    rate_per_second: float
-    start_rate_per_second: float | None = None
-
-    def __post_init__(self) -> None:
-        rates = (self.rate_per_second, self.first_rate_per_second)
-        if not (0.0 <= self.duration_s < math.inf and min(rates) >= 0.0 and max(rates) < math.inf):
-            raise ValueError(f"a stage needs a duration and rates of 0 or more: {self}")
-        if not self.expected <= ARRIVALS_MAX:
-            raise ValueError(f"a stage has at most {ARRIVALS_MAX:,} arrivals: {self}")
-
-    @property
-    def first_rate_per_second(self) -> float:
-        return self.rate_per_second if self.start_rate_per_second is None else self.start_rate_per_second
-
-    @property
-    def expected(self) -> float:
-        """The area below the rate."""
-        if self.start_rate_per_second is None:
-            return self.duration_s * self.rate_per_second
-        return self.duration_s * (self.start_rate_per_second + self.rate_per_second) / 2.0
-
-    @property
-    def arrivals(self) -> int:
-        """The number of statements planned, over all workers."""
-        return math.floor(self.expected + 0.5)
-
-
-def planned_arrivals(stages: Sequence[RateStage]) -> int:
-    """The number of statements that these stages plan, over all workers."""
-    return sum(stage.arrivals for stage in stages)
-
-
-def rate_windows(load: Load) -> tuple[tuple[RateStage, ...], ...]:
-    """The rates of an open loop, one tuple per window: the warm-up (at the first level), then each stage.
-
-    The first level is reached from 0 in the load's ramp, which may last into the first stage; a stage without warm-up
-    before it may have its own ramp instead. Without warm-up its window is empty.
-    """
-    levels = [(stage.duration_s, _rate_of(stage), stage.ramp_s) for stage in load.levels]
-    if not levels:
-        raise ValueError("there are no rates in this mode of load")
-    duration_s, level, own_ramp_s = levels[0]
-    ramp_s = load.ramp_s or (0.0 if load.warmup_s else own_ramp_s)
-    if ramp_s > load.warmup_s:
-        reached = level * load.warmup_s / ramp_s
-        first = _window(load.warmup_s, 0.0, reached, load.warmup_s)
-        windows = [first, _window(duration_s, reached, level, ramp_s - load.warmup_s)]
-    else:
-        windows = [_window(load.warmup_s, 0.0, level, ramp_s), _window(duration_s, level, level, 0.0)]
-    for duration_s, rate, ramp_s in levels[1:]:
-        windows.append(_window(duration_s, level, rate, ramp_s))
-        level = rate
-    return tuple(windows)
-
-
-def _window(duration_s: float, before: float, rate: float, ramp_s: float) -> tuple[RateStage, ...]:
-    ramp = RateStage(duration_s=ramp_s, rate_per_second=rate, start_rate_per_second=before)
-    hold = RateStage(duration_s=max(0.0, duration_s - ramp_s), rate_per_second=rate)
-    return tuple(stage for stage in (ramp, hold) if stage.duration_s > 0.0)
-
-
-def _rate_of(stage: LoadStage) -> float:
-    if stage.rate_per_second is None:
-        raise ValueError("a stage of an open loop needs a rate")
-    return stage.rate_per_second
-
-
-TEMPLATES_MAX = 40  # that are measured separately; the others are measured together
-OTHERS = {
-    StatementRole.READ: "other_reads",
-    StatementRole.WRITE: "other_writes",
-    StatementRole.TRANSACTION: "transaction_control",
-}
-LASTING_MIN_S = 0.1
-_OTHER_SQL = "several"  # shown where one statement would be
-
-
-def replayed_roles(writes: WriteReplay) -> tuple[StatementRole, ...]:
-    """Roles of the statements that are sent and measured; session statements are sent, never measured."""
-    return tuple(OTHERS) if writes is WriteReplay.REPLAY else (StatementRole.READ,)
-
-
-def replay_s(capture: CaptureManifest, speed: float) -> float:
-    """The duration of a replay."""
-    return max(LASTING_MIN_S, capture.span_ms / 1000 / speed)
-
-
-def replay_statements(capture: CaptureManifest, writes: WriteReplay) -> tuple[Statement, ...]:
-    """The statements that results are made for: frequent templates, and the rest of each role together."""
-    roles = replayed_roles(writes)
-    own = [one for one in _named(capture).values() if one.role in roles and one.role in _KINDS][:TEMPLATES_MAX]
-    statements = [
-        Statement(name=one.name, kind=_KINDS[one.role], weight=one.count, queries=(Query(sql=one.sql),)) for one in own
-    ]
-    for role in roles:
-        rest = capture.roles.get(role.value, 0) - sum(one.count for one in own if one.role is role)
-        if rest > 0:
-            kind = _KINDS.get(role, StatementKind.WRITE)
-            statements.append(Statement(name=OTHERS[role], kind=kind, weight=rest, queries=(Query(sql=_OTHER_SQL),)))
-    return tuple(statements)
-
-
-def _named(capture: CaptureManifest) -> dict[str, CapturedTemplate]:
-    """By name, the most frequent first; a second one with the same name is measured with the others."""
-    found: dict[str, CapturedTemplate] = {}
-    for one in capture.templates:
-        found.setdefault(one.name, one)
-    return found
-
-
-_KINDS = {StatementRole.READ: StatementKind.READ, StatementRole.WRITE: StatementKind.WRITE}
-
-
-def statement_numbers(capture: CaptureManifest, statements: tuple[Statement, ...]) -> dict[str, int]:
-    """Numbers of statements by the id of their template, or by a name in OTHERS."""
-    names = {statement.name: number for number, statement in enumerate(statements)}
-    found = {one.id: names[one.name] for one in _named(capture).values() if one.name in names}
-    return found | {name: names[name] for name in OTHERS.values() if name in names}

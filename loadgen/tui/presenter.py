@@ -19,7 +19,7 @@ from loadgen.metrics.window import MergedWindows, merge
 from loadgen.model.run import Phase, RunStatus
 from loadgen.report.experiment import ExperimentStatus
 from loadgen.rules.thresholds import Checked
-from loadgen.scenario.model import LoadMode, Scenario, rate_windows
+from loadgen.scenario.model import LoadMode, Scenario
 from loadgen.tui.draw import one_line
 from loadgen.tui.history import LiveHistory, RecentFigures, least_seconds
 from loadgen.tui.screen_state import (
@@ -38,6 +38,7 @@ from loadgen.tui.screen_state import (
 )
 from loadgen.tui.snapshot import DisplaySnapshot, WorkerDisplayState, WorkerSnapshot
 from loadgen.units import NS_PER_MS, counted
+from loadgen.workload.schedule import rate_windows
 
 # --- What changed from one snapshot of a run to the next, in words: the lines of the event log. Pure -----------------
 

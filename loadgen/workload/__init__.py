@@ -2,13 +2,11 @@
 
 random_bits  random words from a seed and a key; portable logarithm and power
 generator    the n-th value of a parameter, made in chunks; the clients of a worker and their lanes; shards
-keys         generators of keys: uniform, zipfian, latest, sequences
-generators   from a parameter of the scenario to its generator
+generators   the generator of each kind of parameter: keys of a range, sequences, and other values
 pools        value pools: read, stored in chunks, read back
 draw         the mix (smooth weighted round-robin) and the bound parameters of draw k
 users        logical users: which session a statement belongs to, what a session remembers
-ramp         closed loop: think time, and the number of connections at time t
-arrivals     open loop: when the i-th statement of a worker is due, window by window
+schedule     closed loop: the number of connections at time t; open loop: when the i-th statement of a worker is due
 replay       recorded statements: dealt to workers by session, and when each is due
 
 Everything is a function of the scenario's seed and of a number, so a run can be repeated, and any part of it computed

@@ -28,8 +28,7 @@ from loadgen.errors import RunFailed, ScenarioInvalid
 from loadgen.model.workload import CYCLE_MAX, ClientPosition, Latest, Previous, Query, Statement, Workload
 from loadgen.model.workload import Sequence as SequenceParameter
 from loadgen.workload.generator import CHUNK_VALUES, Chunked, DrawContext, FollowedSequence, Generator, Value
-from loadgen.workload.generators import make_generator
-from loadgen.workload.keys import SequenceKeys
+from loadgen.workload.generators import SequenceKeys, make_generator
 from loadgen.workload.pools import Pool
 
 _GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0  # of all fractions, its multiples keep farthest apart

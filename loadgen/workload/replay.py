@@ -25,6 +25,7 @@ import numpy as np
 
 from loadgen.errors import RunFailed, ScenarioInvalid
 from loadgen.model.capture import (
+    OTHERS,
     BindValue,
     CaptureManifest,
     RecordedStatement,
@@ -32,9 +33,11 @@ from loadgen.model.capture import (
     Replay,
     SessionReplay,
     StatementRole,
+    replayed_roles,
+    statement_numbers,
 )
 from loadgen.model.workload import Statement
-from loadgen.scenario.model import OTHERS, Load, replayed_roles, statement_numbers
+from loadgen.scenario.model import Load
 from loadgen.values import dataclass
 from loadgen.workload.draw import Row
 from loadgen.workload.generator import Value

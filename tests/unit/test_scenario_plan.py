@@ -10,7 +10,7 @@ from loadgen.rules.scenario_plan import ScenarioPlan, plan, plan_data, plan_text
 from loadgen.scenario.frozen import freeze, thaw
 from loadgen.scenario.model import FindMaxSettings
 from loadgen.scenario.read import parse_scenario
-from loadgen.workload.arrivals import window_schedules
+from loadgen.workload.schedule import window_schedules
 from tests.unit.scenario_builders import MINIMAL, problems, read
 
 TEXT = """\

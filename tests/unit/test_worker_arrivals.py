@@ -5,10 +5,10 @@ import threading
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.scenario.model import ArrivalProcess, RateStage
+from loadgen.scenario.model import ArrivalProcess
 from loadgen.units import NS_PER_S
 from loadgen.worker.client_context import ArrivalQueue
-from loadgen.workload.arrivals import ArrivalSchedule
+from loadgen.workload.schedule import ArrivalSchedule, RateStage
 
 OPENED_NS = 50 * NS_PER_S
 

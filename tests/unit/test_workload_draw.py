@@ -41,7 +41,7 @@ from loadgen.model.workload import (
 )
 from loadgen.workload import generator
 from loadgen.workload.draw import StatementStream
-from loadgen.workload.keys import zipfian
+from loadgen.workload.generators import zipfian
 from loadgen.workload.pools import Pool
 
 KEYS = KeyRange(low=1, high=1_000_001)

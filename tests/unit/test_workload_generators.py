@@ -34,8 +34,7 @@ from loadgen.model.workload import (
     Zipfian,
 )
 from loadgen.workload.generator import CHUNK_VALUES, DrawContext, places, shard_range
-from loadgen.workload.generators import make_generator
-from loadgen.workload.keys import fnv1a_64
+from loadgen.workload.generators import fnv1a_64, make_generator
 from tests.unit.generator_builders import (
     HIGH,
     KEYS,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from loadgen.workload.keys import SCRAMBLED_ITEMS, TABLE_RANKS, fnv1a_64, scrambled, zipfian
+from loadgen.workload.generators import SCRAMBLED_ITEMS, TABLE_RANKS, fnv1a_64, scrambled, zipfian
 from loadgen.workload.random_bits import RandomBits
 from tests.unit.workload_statistics import assert_follows, chi_square_excess
 

@@ -1,7 +1,10 @@
-"""Open loop: when each statement of a worker is due, computed from its index and never by adding intervals.
+"""Load over time: the connections of a closed loop, and when each statement of an open loop is due.
 
-How many arrivals a stage has is planned (`loadgen.scenario.model`). They are dealt to the workers in turn, so parts
-differ by at most one and add up exactly.
+Closed loop. Levels, ramps included, are computed from the moment alone; nothing is added up on the way. Worker and
+orchestrator follow the same `Ramp`s, so that a run is measured by what was planned.
+
+Open loop. Due times are computed from the index of an arrival and never by adding intervals. How many arrivals a stage
+has is planned. They are dealt to the workers in turn, so parts differ by at most one and add up exactly.
 
     uniform   arrival j of a stage comes j / rate after its beginning; a worker has every `workers`-th of them, so
               that all workers together are evenly spaced
@@ -18,14 +21,169 @@ from __future__ import annotations
 import math
 import threading
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
 from loadgen.model.run import worker_share
-from loadgen.scenario.model import ArrivalProcess, Load, RateStage, planned_arrivals, rate_windows
+from loadgen.model.workload import ARRIVALS_MAX
+from loadgen.scenario.model import ArrivalProcess, Load, LoadMode, LoadStage
+from loadgen.units import NS_PER_S
 from loadgen.values import dataclass
 from loadgen.workload.random_bits import ARRIVALS, FloatArray, RandomBits
+
+# --- closed loop -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ramp:
+    """How many clients a worker wants at a moment: a straight line from where it was to its target.
+
+    Whole numbers only, so the line is a staircase; it never runs ahead of the line.
+    """
+
+    origin: int
+    target: int
+    began_ns: int = 0
+    duration_ns: int = 0
+
+    @classmethod
+    def toward(cls, target: int, *, origin: int, began_ns: int, seconds: float) -> Ramp:
+        return cls(origin=origin, target=target, began_ns=began_ns, duration_ns=max(0, round(seconds * NS_PER_S)))
+
+    def at(self, now_ns: int) -> int:
+        elapsed_ns = max(0, now_ns - self.began_ns)
+        if elapsed_ns >= self.duration_ns:
+            return self.target
+        moved = abs(self.target - self.origin) * elapsed_ns // self.duration_ns
+        return self.origin + moved if self.target >= self.origin else self.origin - moved
+
+    def next_change_ns(self, now_ns: int) -> int | None:
+        """When the number is next another one; None: it stays."""
+        steps = abs(self.target - self.origin)
+        elapsed_ns = max(0, now_ns - self.began_ns)
+        if elapsed_ns >= self.duration_ns or not steps:
+            return None
+        moved = steps * elapsed_ns // self.duration_ns
+        return self.began_ns + -(-(moved + 1) * self.duration_ns // steps)
+
+    def levels(self, from_ns: int, to_ns: int) -> Iterator[tuple[int, int]]:
+        """The staircase between two moments: (connections, nanoseconds) of every step of it."""
+        while from_ns < to_ns:
+            change_ns = self.next_change_ns(from_ns)
+            until_ns = to_ns if change_ns is None else min(change_ns, to_ns)
+            yield self.at(from_ns), until_ns - from_ns
+            from_ns = until_ns
+
+
+def follow(first: Ramp, targets: Iterable[tuple[int, int, float]]) -> tuple[Ramp, ...]:
+    """The lines of a worker, each of which begins where the one before it is: (began_ns, target, seconds), in order."""
+    lines = [first]
+    for began_ns, target, seconds in targets:
+        origin = lines[-1].at(began_ns)
+        lines.append(Ramp.toward(target, origin=origin, began_ns=began_ns, seconds=seconds))
+    return tuple(lines)
+
+
+def connection_ns(lines: Sequence[Ramp], from_ns: int, to_ns: int) -> int:
+    """Connection-nanoseconds that these lines plan between two moments."""
+    planned_ns = 0
+    for number, line in enumerate(lines):
+        began_ns = line.began_ns if number else from_ns
+        ends_ns = lines[number + 1].began_ns if number + 1 < len(lines) else to_ns
+        levels = line.levels(max(from_ns, began_ns), min(to_ns, ends_ns))
+        planned_ns += sum(level * length_ns for level, length_ns in levels)
+    return planned_ns
+
+
+def initial_connections(load: Load) -> int:
+    """How many connections, over all workers, are open before a run starts: with a ramp, `min_connections`."""
+    if load.find_max is not None and load.mode is LoadMode.FIND_MAX:
+        return load.find_max.start
+    if load.mode is LoadMode.CONCURRENCY and (load.ramp_s or load.stages):
+        first = load.levels[0]
+        assert first.connections is not None, "a stage of a closed loop has connections"
+        is_ramped = load.ramp_s or (first.ramp_s and not load.warmup_s)
+        return load.min_connections if is_ramped else first.connections
+    return load.connections
+
+
+# --- open loop: rates ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateStage:
+    """A rate for a time: constant, or changing linearly from `start_rate_per_second`."""
+
+    duration_s: float
+    rate_per_second: float
+    start_rate_per_second: float | None = None
+
+    def __post_init__(self) -> None:
+        rates = (self.rate_per_second, self.first_rate_per_second)
+        if not (0.0 <= self.duration_s < math.inf and min(rates) >= 0.0 and max(rates) < math.inf):
+            raise ValueError(f"a stage needs a duration and rates of 0 or more: {self}")
+        if not self.expected <= ARRIVALS_MAX:
+            raise ValueError(f"a stage has at most {ARRIVALS_MAX:,} arrivals: {self}")
+
+    @property
+    def first_rate_per_second(self) -> float:
+        return self.rate_per_second if self.start_rate_per_second is None else self.start_rate_per_second
+
+    @property
+    def expected(self) -> float:
+        """The area below the rate."""
+        if self.start_rate_per_second is None:
+            return self.duration_s * self.rate_per_second
+        return self.duration_s * (self.start_rate_per_second + self.rate_per_second) / 2.0
+
+    @property
+    def arrivals(self) -> int:
+        """The number of statements planned, over all workers."""
+        return math.floor(self.expected + 0.5)
+
+
+def planned_arrivals(stages: Sequence[RateStage]) -> int:
+    """The number of statements that these stages plan, over all workers."""
+    return sum(stage.arrivals for stage in stages)
+
+
+def rate_windows(load: Load) -> tuple[tuple[RateStage, ...], ...]:
+    """The rates of an open loop, one tuple per window: the warm-up (at the first level), then each stage.
+
+    The first level is reached from 0 in the load's ramp, which may last into the first stage; a stage without warm-up
+    before it may have its own ramp instead. Without warm-up its window is empty.
+    """
+    levels = [(stage.duration_s, _rate_of(stage), stage.ramp_s) for stage in load.levels]
+    if not levels:
+        raise ValueError("there are no rates in this mode of load")
+    duration_s, level, own_ramp_s = levels[0]
+    ramp_s = load.ramp_s or (0.0 if load.warmup_s else own_ramp_s)
+    if ramp_s > load.warmup_s:
+        reached = level * load.warmup_s / ramp_s
+        first = _window(load.warmup_s, 0.0, reached, load.warmup_s)
+        windows = [first, _window(duration_s, reached, level, ramp_s - load.warmup_s)]
+    else:
+        windows = [_window(load.warmup_s, 0.0, level, ramp_s), _window(duration_s, level, level, 0.0)]
+    for duration_s, rate, ramp_s in levels[1:]:
+        windows.append(_window(duration_s, level, rate, ramp_s))
+        level = rate
+    return tuple(windows)
+
+
+def _window(duration_s: float, before: float, rate: float, ramp_s: float) -> tuple[RateStage, ...]:
+    ramp = RateStage(duration_s=ramp_s, rate_per_second=rate, start_rate_per_second=before)
+    hold = RateStage(duration_s=max(0.0, duration_s - ramp_s), rate_per_second=rate)
+    return tuple(stage for stage in (ramp, hold) if stage.duration_s > 0.0)
+
+
+def _rate_of(stage: LoadStage) -> float:
+    if stage.rate_per_second is None:
+        raise ValueError("a stage of an open loop needs a rate")
+    return stage.rate_per_second
+
+
+# --- open loop: arrivals ---------------------------------------------------------------------------------------------
 
 CHUNK_ARRIVALS = 1_024
 _HALVINGS_MAX = 31

@@ -53,7 +53,7 @@ class Leadership:
     @property
     def term(self) -> Lease:
         assert self._keeper is not None, "no lease was claimed"
-        return self._keeper.term
+        return self._keeper.lease
 
     @property
     def is_first(self) -> bool:

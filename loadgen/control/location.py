@@ -1,4 +1,4 @@
-"""Where the tables of the control plane are, and how every process of a run is told."""
+"""The location of the control plane, and the environment variables that pass it to the processes of a run."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _VARIABLES = {
     "schema": "LOADGEN_CONTROL_SCHEMA",
     "warehouse": "LOADGEN_CONTROL_WAREHOUSE",
 }
-_CONNECTION = "LOADGEN_CONNECTION"  # the target's; also the control plane's, unless that has its own
+_CONNECTION = "LOADGEN_CONNECTION"  # of the target, and of the control plane unless it has another connection
 
 
 def state_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where loadgen keeps files of this user between commands, beside what the tables have."""
+    """The folder for files that loadgen keeps between the commands of a user."""
     state = environ.get("XDG_STATE_HOME", "")
     base = Path(state) if state.startswith("/") else Path(environ.get("HOME") or "/tmp") / ".local" / "state"
     return base / "loadgen"
@@ -34,7 +34,7 @@ def state_folder(environ: Mapping[str, str] = os.environ) -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlPlaneLocation:
-    """A connection's name, and a database, schema and warehouse there. Names are as a scenario writes them."""
+    """Connection, database, schema and warehouse of the control plane. Names are written as in a scenario."""
 
     connection: str | None = None  # None: the default connection
     database: str = "LOADGEN"
@@ -59,7 +59,7 @@ class ControlPlaneLocation:
         return cls(**given)
 
     def to_environment(self) -> dict[str, str]:
-        """What a worker's environment must hold. The default connection has no name, and no variable."""
+        """The variables for the environment of a worker. The default connection has no name, so it has no variable."""
         values = {variable: getattr(self, name) for name, variable in _VARIABLES.items()}
         return {variable: value for variable, value in values.items() if value is not None}
 
@@ -68,6 +68,6 @@ class ControlPlaneLocation:
         return QualifiedName((Identifier.parse(self.database), Identifier.parse(self.schema)))
 
     def profile(self, environ: Mapping[str, str] = os.environ) -> ConnectionProfile:
-        """The connection, with this database, schema and warehouse."""
+        """The profile of the connection, with this database, schema and warehouse."""
         overrides = {"database": self.database, "schema": self.schema, "warehouse": self.warehouse}
         return find_profile(self.connection, environ=environ, overrides=overrides)

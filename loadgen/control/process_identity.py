@@ -1,8 +1,9 @@
-"""Which process of which machine holds something: enough to know later, on the same machine, that it has ended.
+"""Identifies a process, so that another process on the same machine can later tell that it has ended.
 
-A mark names the place in which process ids are unique (this start of this machine and its namespaces) and the moment at
-which the process started there. Two containers with the same host name and process id have different marks, and so has
-the next process that gets the same id. Linux only: elsewhere a mark is empty, and nothing is known of any process.
+A process id alone is not enough: it is reused, and containers use the same ids. A mark combines the place in which
+process ids are unique (this boot of the machine, and the namespaces of the process) with the start time of the process.
+Two containers with the same host name and process id have different marks, and so does the next process with the same
+id. Marks exist on Linux only; elsewhere a mark is empty, and no process is known to have ended.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from pathlib import Path
 
 MARK_LENGTH = 18
 PLACE_LENGTH = 8
-_STATE, _START_TICKS = 0, 19  # fields of /proc/<pid>/stat after the name of the process
+_STATE, _START_TICKS = 0, 19  # indexes of the fields of /proc/<pid>/stat after the name of the process
 
 
 def process_mark(pid: int) -> str:
-    """The mark of a process of this machine; empty where it cannot be known."""
+    """The mark of a process on this machine; empty if it cannot be determined."""
     place, start_ticks = _place(), _started(pid)
     if not place or start_ticks is None:
         return ""
@@ -27,20 +28,20 @@ def process_mark(pid: int) -> str:
 
 
 def has_ended(pid: int, mark: str) -> bool:
-    """Has the process with this mark run here, and ended? False whenever that is not certain."""
+    """Whether the process with this mark ran on this machine and has ended. False if that is not certain."""
     place, started = _place(), mark[PLACE_LENGTH:]
     if not place or len(mark) != MARK_LENGTH or mark[:PLACE_LENGTH] != place:
         return False
     if not is_running(pid):
         return True
-    now_ticks = _started(pid)
-    return now_ticks is not None and f"{now_ticks:0{MARK_LENGTH - PLACE_LENGTH}x}" != started  # another has its id
+    now_ticks = _started(pid)  # of another process, if the id was reused
+    return now_ticks is not None and f"{now_ticks:0{MARK_LENGTH - PLACE_LENGTH}x}" != started
 
 
 def is_running(pid: int) -> bool:
-    """Is there such a process on this machine? One that only waits to be noticed by its parent is none."""
+    """Whether a process with this id runs on this machine. A zombie process does not."""
     try:
-        os.kill(pid, 0)  # asks the kernel: /proc may hide the processes of other users
+        os.kill(pid, 0)  # not by /proc, which may hide the processes of other users
     except (ProcessLookupError, OverflowError):
         return False
     except OSError:
@@ -51,7 +52,7 @@ def is_running(pid: int) -> bool:
 
 @cache
 def _place() -> str:
-    """This start of this machine, and where process ids and start times are counted; empty where that is unknown."""
+    """A digest of this boot and of the namespaces of process ids and times; empty if it cannot be determined."""
     try:
         parts = [
             Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip(),
@@ -60,7 +61,7 @@ def _place() -> str:
         ]
     except OSError:
         return ""
-    for path in (Path("/etc/machine-id"), Path("/proc/self/ns/time")):  # where there are any
+    for path in (Path("/etc/machine-id"), Path("/proc/self/ns/time")):  # optional
         try:
             parts.append(os.readlink(path) if path.is_symlink() else path.read_text("ascii").strip())
         except (OSError, ValueError):
@@ -69,7 +70,7 @@ def _place() -> str:
 
 
 def _started(pid: int) -> int | None:
-    """In ticks since the machine started: the wall clock may be set."""
+    """The start time in ticks since boot: the wall clock may be set."""
     fields = _fields(pid)
     return None if fields is None else int(fields[_START_TICKS])
 

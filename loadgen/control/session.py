@@ -1,4 +1,4 @@
-"""Statements by name on one session of the control plane."""
+"""Sessions of the control plane: named statements, rows as checked records, storable values, exactly-once appends."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ class NamedQuery:
         return _LIMIT in self.sql
 
     def limited(self, rows: int) -> NamedQuery:
-        """The statement for this many rows at most. Snowflake documents LIMIT with a constant, not with a bind."""
+        """The statement with a limit of rows. Snowflake documents LIMIT with a constant, not with a bind."""
         if type(rows) is not int or not 0 <= rows <= LIMIT_MAX:
-            raise ValueError(f"{rows!r} is no number of rows")
+            raise ValueError(f"{rows!r} is not a number of rows")
         if not self.takes_limit:
             raise ValueError(f"{self.name} has no {_LIMIT}")
         return replace(self, sql=self.sql.replace(_LIMIT, str(rows)))
@@ -60,14 +60,14 @@ class NamedQuery:
 
 @cache
 def load_queries(table: str) -> Mapping[str, NamedQuery]:
-    """All statements of a table's file, by name."""
+    """The statements in the file of a table, by name."""
     text = (files("schemas") / "queries" / f"{table}.sql").read_text("utf-8")
     names, blocks = _NAME.findall(text), _NAME.split(text)[2::2]
     return {name: _query(f"{table}.{name}", block) for name, block in zip(names, blocks, strict=True)}
 
 
 def query_files() -> tuple[str, ...]:
-    """Every table that has a file."""
+    """The tables that have a file of statements."""
     found = (path.name for path in (files("schemas") / "queries").iterdir())
     return tuple(sorted(name.removesuffix(".sql") for name in found if name.endswith(".sql")))
 
@@ -78,16 +78,16 @@ def _query(name: str, block: str) -> NamedQuery:
 
 
 def without_comments(text: str) -> str:
-    """SQL without its comment lines: they are for readers of the file, and cost bytes in every request."""
+    """SQL without comment lines, which would only make each request longer."""
     return "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("--"))
 
 
-# --- Rows as records, checked: the account may hold rows that another program wrote ----------------------------------
+# --- Rows as checked records: other programs may have written rows ---------------------------------------------------
 #
-# Each field is read by its type. One row that cannot be read is an error by itself; in a list it is left out and
-# told.
+# The type of a field decides how a value is checked. A single invalid row raises RowUnreadable. A list of rows is
+# returned without the invalid ones, together with their errors.
 
-_SHOWN = 60  # characters of a value
+_SHOWN = 60  # characters of a value in a message
 
 Record = TypeVar("Record")
 
@@ -104,7 +104,7 @@ class RowUnreadable(LoadgenError):
 
 
 class ParsedRows(tuple[Record, ...]):
-    """The rows that could be read; `unreadable` are the others."""
+    """The valid rows; `unreadable` contains the errors of the others."""
 
     unreadable: tuple[RowUnreadable, ...]
 
@@ -115,7 +115,7 @@ class ParsedRows(tuple[Record, ...]):
 
 
 def read_rows(found: Iterable[tuple[Any, ...]], parse: Callable[[tuple[Any, ...]], Record]) -> ParsedRows[Record]:
-    """Each row by itself: one that is unreadable keeps no other from being read."""
+    """Parse each row. An invalid row does not prevent the others from being read."""
     rows: list[Record] = []
     unreadable: list[RowUnreadable] = []
     for row in found:
@@ -127,7 +127,7 @@ def read_rows(found: Iterable[tuple[Any, ...]], parse: Callable[[tuple[Any, ...]
 
 
 def parse_row(table: str, kind: type[Record], row: tuple[Any, ...], *, key: object = None, **more: Any) -> Record:
-    """A frozen dataclass whose fields are the columns, in order; `more` are fields that are no columns."""
+    """A record whose fields are the columns, in order. `more` are the fields that are not columns."""
     fields = dict(more)
     columns = [column for column in _columns(kind) if column[0] not in more]  # type: ignore[arg-type]  # it is hashable
     for (name, as_it_is, hint), value in zip(columns, row, strict=True):
@@ -139,7 +139,7 @@ def parse_row(table: str, kind: type[Record], row: tuple[Any, ...], *, key: obje
 
 
 def row_values(record: object) -> tuple[Any, ...]:
-    """The fields of a frozen dataclass as columns, in order; dataclasses.astuple would copy each of them."""
+    """The fields of a record as columns, in order. dataclasses.astuple would copy each value."""
     return tuple(getattr(record, name) for name in _hints(type(record)))  # type: ignore[arg-type]  # every class is hashable
 
 
@@ -155,7 +155,7 @@ def text_list(written: object) -> tuple[str, ...]:
 
 
 def json_object(table: str, key: object, column: str, written: str | None) -> dict[str, Any]:
-    """A column's JSON object; empty: there is none."""
+    """The JSON object in a column; an empty one if the column is empty."""
     try:
         found = json.loads(written) if written else {}
     except (ValueError, RecursionError):
@@ -172,7 +172,7 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 @cache
 def _columns(kind: Any) -> list[tuple[str, tuple[Any, ...], Any]]:
-    """The fields of a record: name, the types of values that are taken as they are, and the hint for all others."""
+    """The fields of a record: name, the types of values that need no conversion, and the type hint."""
     return [(name, _taken_as_it_is(hint), hint) for name, hint in _hints(kind).items()]
 
 
@@ -212,18 +212,18 @@ _MAYBE_UNSTORABLE = ("\\u0000", "\\ud", "\\uD", "NaN", "Infinity")  # in JSON; o
 
 
 def clean_text(foreign: str) -> str:
-    """The text with nothing in it that cannot be stored."""
+    """The text without characters that cannot be stored."""
     return foreign if foreign.isascii() and "\0" not in foreign else _UNSTORABLE.sub(_REPLACEMENT, foreign)
 
 
 def clip_text(foreign: str, limit: int) -> str:
-    """At most `limit` storable characters; says so when there were more."""
+    """At most `limit` storable characters. A truncated text ends with TRUNCATION_MARK."""
     kept = clean_text(foreign[: limit + 1])
     return kept if len(kept) <= limit else kept[: limit - len(TRUNCATION_MARK)] + TRUNCATION_MARK
 
 
 def clean_json(written: str | None) -> str | None:
-    """JSON that PARSE_JSON takes. What is no JSON stays as it is: the server says so in its own words."""
+    """JSON that PARSE_JSON accepts. Invalid JSON is returned unchanged, and the server rejects it."""
     if written is None or (written.isascii() and not any(part in written for part in _MAYBE_UNSTORABLE)):
         return written
     try:
@@ -233,10 +233,10 @@ def clean_json(written: str | None) -> str | None:
 
 
 def details_json(foreign: Mapping[str, Any], limit: int) -> str:
-    """Details of any shape as JSON, about `limit` characters of it at most: they never stop what they explain."""
+    """Any mapping as JSON of about `limit` characters. Never raises: details must not prevent the log row."""
     try:
         written = json.dumps(_value(foreign))
-    except (ValueError, RecursionError):  # one that contains itself, for example
+    except (ValueError, RecursionError):  # for example, a list that contains itself
         return json.dumps({"unreadable": type(foreign).__name__})
     return written if len(written) <= limit else json.dumps({"truncated": written[:limit]})
 
@@ -254,12 +254,12 @@ def _value(foreign: Any) -> Any:
 
 
 def rows_json(rows: Iterable[Iterable[Any]]) -> str:
-    """Rows for one bind that SQL flattens: an array of arrays, in ASCII, so that its length is its size."""
+    """Rows as one bind, which SQL flattens: an array of arrays, in ASCII, so that its length is its size in bytes."""
     return json.dumps([list(map(_cell, row)) for row in rows], separators=(",", ":"), allow_nan=False)
 
 
 def _cell(value: Any) -> Any:
-    """A value that a cast of the JSON value gives back exactly."""
+    """A JSON value from which a cast in SQL restores the exact value."""
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, datetime):
@@ -269,8 +269,8 @@ def _cell(value: Any) -> Any:
     return value
 
 
-# Roles whose statements read or delete much. They write nothing under a lease, whose takeover margin rests on the limit
-# of all other roles.
+# Roles whose statements read or delete many rows. They write nothing under a lease: the takeover margin of leases
+# depends on the statement limit of all other roles.
 LONG_STATEMENTS_S = {"enrich": 300, "prune": 300}
 
 
@@ -281,7 +281,7 @@ class ControlFailed(StatementFailed):
 
 
 class ControlSession(SnowflakeSession):
-    """Each call is one attempt; see `loadgen.snowflake.session`."""
+    """A session of the control plane. Each call is one attempt; see `loadgen.snowflake.session`."""
 
     def __init__(
         self,
@@ -291,7 +291,7 @@ class ControlSession(SnowflakeSession):
         environ: Mapping[str, str] = os.environ,
         statement_limit_s: int | None = None,
     ) -> None:
-        """`statement_limit_s`: None: that of the role."""
+        """`statement_limit_s`: None means the limit of the role."""
         super().__init__(self._connect)
         self.place = place
         self._tag = control_tag(role)
@@ -305,18 +305,18 @@ class ControlSession(SnowflakeSession):
             return rows
 
     def execute(self, query: NamedQuery, *binds: Any) -> int:
-        """The number of rows that an INSERT, UPDATE or DELETE touched."""
+        """The number of rows that an INSERT, UPDATE or DELETE affected."""
         with self.named_cursor(query.name) as cursor:
             return int(cursor.execute(query.sql, _bound(binds)).rowcount or 0)
 
     def append(self, query: NamedQuery, rows: Sequence[Sequence[Any]]) -> int:
-        """Insert many rows with one statement, which takes them as JSON in one bind: all of them or none."""
+        """Insert rows with one statement, as JSON in one bind: all of them or none."""
         return self.execute(query, rows_json(rows))
 
     @contextmanager
     def named_cursor(self, name: str) -> Iterator[Cursor]:
-        """A cursor for one statement; its failures are ControlFailed and name the statement."""
-        self._check_thread()  # a bug of the caller, not a failed statement
+        """A cursor for one statement. Failures are raised as ControlFailed with the name of the statement."""
+        self._check_thread()  # outside of try: a wrong thread is a bug of the caller, not a failed statement
         try:
             with self.cursor() as cursor:
                 yield cursor
@@ -339,11 +339,11 @@ class ControlSession(SnowflakeSession):
             raise ControlFailed(str(error), failure, remedy=error.remedy) from error
 
 
-OpenSession = Callable[[str], ControlSession]  # makes a session for a role, the name of which is in its QUERY_TAG
+OpenSession = Callable[[str], ControlSession]  # opens a session for a role, whose name is in the QUERY_TAG
 
 
 def _bound(values: Sequence[Any]) -> tuple[Any, ...]:
-    """Binds as both majors take them: 4.x knows a text by its class, and refuses a StrEnum."""
+    """Binds for both major versions: 4.x decides by the exact class and rejects a StrEnum."""
     return tuple(value.value if isinstance(value, Enum) else value for value in values)
 
 
@@ -351,7 +351,7 @@ def _explained(name: str, error: Exception, failure: Failure, place: ControlPlan
     where = printable(f"{place.database}.{place.schema}", 300)
     what = f"the control plane in {where} failed at {name}: {describe(error)}"
     if failure.is_disk_full:
-        return ControlFailed(what, failure, remedy="Free space on it, then try again.")
+        return ControlFailed(what, failure, remedy="Free disk space, then try again.")
     if failure.is_missing_object:
         return ControlFailed(what, failure, remedy="Create or update its tables with `loadgen setup`.")
     if failure.is_missing_privilege:
@@ -359,18 +359,18 @@ def _explained(name: str, error: Exception, failure: Failure, place: ControlPlan
     return ControlFailed(what, failure)
 
 
-# --- Appending to standard tables, once: nothing there enforces a key ------------------------------------------------
+# --- Appending once to standard tables, which do not enforce keys ----------------------------------------------------
 #
-# A batch is one statement with its rows as JSON in one bind, so all of them are there or none. (Array binds of an
-# INSERT … SELECT are rejected by Snowflake with connector 4, and sent row by row by connector 5.) After a lost answer
-# the first row of a batch is looked for by its key; before the first attempt only where an earlier process may have
-# written it. A statement that was given up may still be executed later than it was sent again; against that no look
-# helps, so readers take one row of each key, the first that was written.
+# A batch is one statement with its rows as JSON in one bind, so either all of them are stored or none. (Array binds of
+# an INSERT … SELECT are rejected by Snowflake with connector 4, and sent row by row by connector 5.) After a lost
+# answer the first row of the batch is looked up by its key. Before the first attempt it is looked up only if an earlier
+# process may have written it. The server may execute an abandoned statement after its repetition. A look-up cannot
+# prevent that, so readers use one row per key, the one that was written first.
 
 Row = Sequence[Any]
-Table = Mapping[str, NamedQuery]  # with `append`, and `find` that counts the rows of a key
+Table = Mapping[str, NamedQuery]  # has `append`, and `find`, which counts the rows of a key
 
-# Of one statement. Snowflake recommends 1 MB at most, binds included.
+# Limits of one statement. Snowflake recommends at most 1 MB, including binds.
 ROWS_MAX = 500
 BYTES_MAX = 900_000
 
@@ -378,9 +378,9 @@ BYTES_MAX = 900_000
 def append_row(
     session: ControlSession, patience: RetryPolicy, table: Table, row: Row, *key: Any, fresh: bool = False
 ) -> None:
-    """Append a row unless it is there: an earlier process may have written it and died before the answer.
+    """Append a row unless it exists: an earlier process may have written it and ended before the answer.
 
-    `fresh`: there was no such process, and nothing is looked for before the first attempt.
+    `fresh`: there was no earlier process, so the first attempt needs no look-up.
     """
     look = _looker(session, table, key)
     if fresh or patience.call(look) is None:
@@ -388,12 +388,12 @@ def append_row(
 
 
 def append_rows(session: ControlSession, patience: RetryPolicy, table: Table, rows: Sequence[Row], *key: Any) -> None:
-    """Append new rows in one statement; `key` is that of the first."""
+    """Append new rows in one statement; `key` is the key of the first row."""
     patience.settle(lambda: session.append(table["append"], rows) == len(rows), _looker(session, table, key))
 
 
 def in_batches(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
-    """The rows in groups that fit one statement; the same rows always give the same groups."""
+    """The rows in groups that fit into one statement. The same rows always give the same groups."""
     batch: list[Row] = []
     size = 0
     for row in rows:

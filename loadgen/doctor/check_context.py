@@ -157,7 +157,7 @@ class KnownFacts:
 
     target: ConnectionProbe | None = None
     control: ConnectionProbe | None = None
-    ground: Prerequisites = field(default_factory=Prerequisites)
+    prerequisites: Prerequisites = field(default_factory=Prerequisites)
     hybrid_here: int = 0  # hybrid tables of the control plane
     warehouse: WarehouseDescription | None = None
 
@@ -170,7 +170,7 @@ class DoctorSessions:
         self.facts = facts
         self._target = SnowflakeSession(self._connect)
         self._control: ControlSession | None = None
-        self._control_ground: Prerequisites | None = None
+        self._control_prerequisites: Prerequisites | None = None
 
     def rows(self, sql: str) -> list[dict[str, Any]]:
         """The rows of a statement on the target connection, each as a mapping by column name in lower case."""
@@ -180,15 +180,15 @@ class DoctorSessions:
         except Exception as error:  # the driver leaks exceptions of its libraries
             raise StatementFailed(describe(error), classify(error)) from error
 
-    def control(self, ground: Prerequisites) -> ControlSession:
+    def control(self, prerequisites: Prerequisites) -> ControlSession:
         """A session of the control plane. Its login names only objects that exist: the embedded server creates missing
         ones."""
-        if self._control is None or self._control_ground != ground:
+        if self._control is None or self._control_prerequisites != prerequisites:
             if self._control is not None:
                 self._control.close()
-            place = partial_location(self.subject.place, ground)
+            place = partial_location(self.subject.place, prerequisites)
             self._control = ControlSession(place, role="doctor", environ=self.subject.environ)
-            self._control_ground = ground
+            self._control_prerequisites = prerequisites
         return self._control
 
     def close(self) -> None:

@@ -274,13 +274,13 @@ def _connection(subject: DoctorTarget, clock: Clock) -> Iterator[DoctorCheck]:
 def _control_plane(subject: DoctorTarget, clock: Clock) -> Iterator[DoctorCheck]:
     section, log_in = "control plane", _control_log_in(subject)
 
-    def ground(sessions: DoctorSessions) -> Sequence[Finding]:
+    def prerequisites(sessions: DoctorSessions) -> Sequence[Finding]:
         found = check_prerequisites(sessions.control(Prerequisites()), once())
-        sessions.facts.ground = found
-        return [server.ground(found, subject.place, is_embedded=subject.control_profile().is_embedded)]
+        sessions.facts.prerequisites = found
+        return [server.prerequisites(found, subject.place, is_embedded=subject.control_profile().is_embedded)]
 
     def tables(sessions: DoctorSessions) -> Sequence[Finding]:
-        state = read_schema_state(sessions.control(sessions.facts.ground), once())
+        state = read_schema_state(sessions.control(sessions.facts.prerequisites), once())
         sessions.facts.hybrid_here = server.hybrid_count(state)
         return [server.tables(state, is_embedded=subject.control_profile().is_embedded)]
 
@@ -291,7 +291,7 @@ def _control_plane(subject: DoctorTarget, clock: Clock) -> Iterator[DoctorCheck]
         return [server.hybrid_tables(region, is_embedded=is_embedded, hybrid_here=facts.hybrid_here)]
 
     def offset(sessions: DoctorSessions) -> Sequence[Finding]:
-        session = sessions.control(sessions.facts.ground)
+        session = sessions.control(sessions.facts.prerequisites)
         readings = []
         for _ in range(server.TRIES):
             before, began_ns = clock.utc_now(), clock.monotonic_ns()
@@ -301,7 +301,7 @@ def _control_plane(subject: DoctorTarget, clock: Clock) -> Iterator[DoctorCheck]
             readings.append(server.read_clock(clock, server_time, before, began_ns))
         return [server.clock_offset(server.offset(readings))]
 
-    yield DoctorCheck(section=section, name="place", look=ground, needs=(log_in,))
+    yield DoctorCheck(section=section, name="place", look=prerequisites, needs=(log_in,))
     yield DoctorCheck(section=section, name="tables", look=tables, needs=("place",))
     yield DoctorCheck(section=section, name="hybrid tables", look=hybrid, needs=(log_in,))
     yield DoctorCheck(section=section, name="clock offset", look=offset, needs=(log_in,))
@@ -314,10 +314,10 @@ def _rights(subject: DoctorTarget) -> Iterator[DoctorCheck]:
         return [server.role(_known(sessions.facts.target), subject.target_profile())]
 
     def may_read(sessions: DoctorSessions) -> Sequence[Finding]:
-        return server.may_read(sessions.control(sessions.facts.ground))
+        return server.may_read(sessions.control(sessions.facts.prerequisites))
 
     def may_write(sessions: DoctorSessions) -> Sequence[Finding]:
-        return server.may_write(sessions.control(sessions.facts.ground))
+        return server.may_write(sessions.control(sessions.facts.prerequisites))
 
     yield DoctorCheck(section=section, name="role", look=role, needs=("log-in",))
     yield DoctorCheck(section=section, name="read control tables", look=_if_there(may_read), needs=("tables",))

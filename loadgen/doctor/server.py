@@ -89,7 +89,7 @@ def offset(readings: Sequence[ClockReading]) -> ClockOffset:
 
 def clock_offset(found: ClockOffset) -> Finding:
     direction = "ahead of" if found.seconds >= 0 else "behind"
-    text = f"the server clock is {abs(found.seconds):.3f} s {direction} the local clock, ± {found.error_s:.3f} s"
+    text = f"the server clock is {abs(found.seconds):.3f} s {direction} the local clock, to within {found.error_s:.3f} s"
     if abs(found.seconds) - found.error_s > OFFSET_S:
         return warning(
             text,
@@ -111,7 +111,7 @@ def read_clock(ask: Clock, server_time: datetime, before: datetime, began_ns: in
 # --- The control plane: does it exist, has it the right version, and has the role the privileges? --------------------
 
 
-def ground(found: Prerequisites, place: ControlPlaneLocation, *, is_embedded: bool) -> Finding:
+def prerequisites(found: Prerequisites, place: ControlPlaneLocation, *, is_embedded: bool) -> Finding:
     parts = {
         f"warehouse {Identifier.parse(place.warehouse)}": found.warehouse,
         f"database {Identifier.parse(place.database)}": found.database,

@@ -1,22 +1,19 @@
-"""What was measured: recorded by clients, collected by the worker, merged and judged by the orchestrator. Pure.
+"""Measurements: recorded by clients, collected by the worker, merged and judged by the orchestrator. Pure.
 
-recorder          the client's part: begin a statement, append one tuple when it has ended; mode replay: when statements
-                  were sent, and their rows; how a statement can end, as a number
-window            the spans that samples are grouped by (OPEN, CLOSED, FINAL), and the results of one; CPU and
-                  lateness of the worker itself, in a window; JSON of histograms, tallies and windows: the columns of
-                  WINDOW_RESULTS
-sample_collector  takes the recorded tuples every second, and keeps the tally of every window
-
-histogram         fixed buckets of time, each 2 % wide; histograms add; by rank, from a histogram: when it may be
-                  stated, and its confidence interval
-tally             outcome → times, per statement; errors; tallies add
-connections       connection time against its plan; logins, and why connections were opened again
-stalls            spans in which everything in flight was overdue
-interval          one second of a worker: percentiles, and tallies for sliding thresholds
-
-live_metrics      JSON of a heartbeat: LIVE_METRICS, at most 64 KB
+recorder          the part of a client: begin a statement, append one sample when it has ended; outcomes; windows (OPEN,
+                  CLOSED, FINAL); the counts of mode replay
+sample_collector  takes the recorded samples every second, and keeps a tally per window
+tally             response and service times per statement and outcome; errors; tallies add
+histogram         counts in fixed buckets, each 2 % wide; histograms add. Percentiles by rank: when they may be stated,
+                  and their confidence intervals
+window            the results of a window, and of many windows merged; CPU and lateness of the worker in a window; the
+                  JSON of histograms, tallies and windows in WINDOW_RESULTS
+connections       delivered and planned connection time; logins, and the reasons for reconnects
+stalls            time spans in which all statements in flight were overdue
+interval          one second of a worker: exact percentiles, and tallies for sliding thresholds
+live_metrics      the JSON of a heartbeat, LIVE_METRICS, of at most 64 KB
 json_fields       strict reading of JSON
 
-No clock and no I/O: the caller says what time it is. Only counts and buckets leave a process, because only they can be
-added; percentiles are computed last, from sums. A figure that the samples do not support is None, never a guess.
+No module here reads a clock or does I/O: the caller passes the time. Only counts and buckets leave a process, because
+only they can be added; percentiles are computed last, from sums. A figure without enough samples is None.
 """

@@ -1,15 +1,15 @@
-"""The connections of one worker: how much of the planned connection time was there, and how its logins went.
+"""The connections of one worker: delivered and planned connection time, and logins.
 
-Connection time is counted by slot. At a moment the plan wants the first n slots; delivered are those of them whose
-connection is open, or is being opened again. So a connection beyond the plan never makes up for one that is missing,
-and nothing delivered in one second makes up for another.
+Connection time is counted by slot. At any time the plan requires the first n slots. Those of them whose connection is
+open, or is being reopened, are delivered. So a connection beyond the plan does not replace a missing one, and an excess
+in one second does not compensate a lack in another.
 
     open          delivered
-    logging in    delivered when the slot was open before, or was refused, unless this login is refused too
-    otherwise     missing: a first login, a refused one, the pause after it, waiting for a turn to log in, the pause
-                  after statements that got no answer
+    logging in    delivered if the slot was open or refused before, unless this login is refused too
+    otherwise     missing: during a first login, a refused login and the pause after it, the wait for a turn to log in,
+                  and the pause after statements without an answer
 
-While the process itself is stopped nothing is sent on any of them: that time is missing as well (`while_running`).
+While the process is stopped it sends nothing on any connection, so that time is missing as well (`while_running`).
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from loadgen.units import NS_PER_MS
 from loadgen.values import dataclass
 from loadgen.workload.schedule import Ramp
 
-# --- Logins: how many there were, why again, and what the newest failures were ---------------------------------------
+# --- Logins: their number, the reasons for reconnects, and the newest failures ---------------------------------------
 
-FAILURES_KEPT = 5  # the newest of each kind: every heartbeat carries them
-TEXT_MAX = 200  # characters of one
+FAILURES_KEPT = 5  # the newest of each kind; every heartbeat contains them
+TEXT_MAX = 200  # characters of a failure
 _TOGETHER = timedelta(seconds=1)
 
 
@@ -42,16 +42,16 @@ class ReconnectReason(StrEnum):
     MAX_AGE = "max_age"
     MAX_STATEMENTS = "max_statements"
     SESSION_LOST = "session_lost"  # expired, or ended by the server
-    ERROR = "error"  # what it was in the middle of could not be undone, or never came back
+    ERROR = "error"  # the state of the session could not be restored, or a statement did not return
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionFailure:
-    """A login that was refused, or a connection that was lost; or several with the same cause within a second."""
+    """A refused login or a lost connection, or several with the same cause within a second."""
 
-    at: datetime  # naive UTC, by the worker's clock: of the first, as are slot and text
+    at: datetime  # of the first one, like slot and text; naive UTC, by the clock of the worker
     slot: int | None = None
-    reason: ReconnectReason | None = None  # why the connection was lost; None: a login was refused
+    reason: ReconnectReason | None = None  # of a lost connection; None: a login was refused
     code: int | None
     text: str
     count: int = 1
@@ -63,13 +63,13 @@ class ConnectionFailure:
         return cls(at=at.replace(tzinfo=None), slot=slot, reason=reason, code=code, text=printable(text, TEXT_MAX))
 
     def is_like(self, other: ConnectionFailure) -> bool:
-        """The text of an error with a code may contain the number of a session."""
+        """Same reason and code. Texts are compared only without a code: they may contain the id of a session."""
         same = (self.reason, self.code) == (other.reason, other.code)
         return same and (self.code is not None or self.text == other.text)
 
 
 def keep_failure(kept: deque[ConnectionFailure], new: ConnectionFailure) -> None:
-    """A server that ends all sessions at once takes one entry, and does not push out what was before."""
+    """Keep a failure. Failures of one cause within a second share an entry, so they do not displace older ones."""
     for place, one in enumerate(kept):
         if one.is_like(new) and new.at - one.at < _TOGETHER:
             kept[place] = replace(one, count=one.count + new.count)
@@ -79,13 +79,13 @@ def keep_failure(kept: deque[ConnectionFailure], new: ConnectionFailure) -> None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoginCounts:
-    """All logins of a worker so far. Driver retries are not among them: the driver has one attempt for each request."""
+    """All logins of a worker until now. The driver does not retry: each login is one attempt."""
 
-    opened: int = 0  # logins that worked
-    reopened: Mapping[ReconnectReason, int] = field(default_factory=dict)  # those of them that were not a slot's first
-    refused: int = 0  # login attempts that failed
+    opened: int = 0  # successful logins
+    reopened: Mapping[ReconnectReason, int] = field(default_factory=dict)  # those that were not the first of their slot
+    refused: int = 0  # failed logins
     last_refused: tuple[ConnectionFailure, ...] = ()  # oldest first
-    last_lost: tuple[ConnectionFailure, ...] = ()  # those replaced as planned are not among them
+    last_lost: tuple[ConnectionFailure, ...] = ()  # without connections that were replaced as planned
 
     def __add__(self, other: LoginCounts) -> LoginCounts:
         return LoginCounts(
@@ -97,7 +97,7 @@ class LoginCounts:
         )
 
     def since(self, before: LoginCounts) -> LoginCounts:
-        """The counts of what came after `before`; all of them when the process is a new one, which began at 0."""
+        """The counts since `before`; all counts if a new process, which starts at 0, has replaced the old one."""
         if before.opened > self.opened or before.refused > self.refused:
             before = LoginCounts()
         return LoginCounts(
@@ -108,11 +108,11 @@ class LoginCounts:
 
     @property
     def lost(self) -> int:
-        """Those opened again that were not replaced as planned."""
+        """The number of reopened connections that were not replaced as planned."""
         return sum(self.reopened.get(reason, 0) for reason in (ReconnectReason.SESSION_LOST, ReconnectReason.ERROR))
 
     def counts(self) -> dict[str, Any]:
-        """As snapshots and reports write it; every reason is there."""
+        """The counts as snapshots and reports write them, with every reason."""
         reopened = {reason.value: self.reopened.get(reason, 0) for reason in ReconnectReason}
         return {"opened": self.opened, "reopened": reopened, "refused": self.refused}
 
@@ -125,7 +125,7 @@ def _newest(*kept: tuple[ConnectionFailure, ...]) -> tuple[ConnectionFailure, ..
 
 
 def logins_data(logins: LoginCounts) -> dict[str, Any]:
-    """For a heartbeat, and for the result of a worker."""
+    """JSON for a heartbeat and for the result of a worker."""
     kept = {"last_refused": logins.last_refused, "last_lost": logins.last_lost}
     return {**logins.counts(), **{name: list(map(failure_data, failures)) for name, failures in kept.items()}}
 
@@ -142,7 +142,7 @@ def failure_data(failure: ConnectionFailure) -> dict[str, Any]:
 
 
 def read_logins(fields: JsonFields) -> LoginCounts:
-    """Raises InvalidMetrics when it cannot be what was written."""
+    """Parse the JSON of logins_data. Raises InvalidMetrics."""
     written = fields.part("reopened")
     reopened = {reason: written.whole(reason) for reason in ReconnectReason if written.has(reason)}
     return LoginCounts(
@@ -155,7 +155,7 @@ def read_logins(fields: JsonFields) -> LoginCounts:
 
 
 def _read_failures(fields: JsonFields, name: str) -> tuple[ConnectionFailure, ...]:
-    """The counts of a second come without them."""
+    """The newest failures; snapshots contain none."""
     return tuple(map(_read_failure, fields.parts(name)))[-FAILURES_KEPT:] if fields.has(name) else ()
 
 
@@ -181,11 +181,11 @@ _ABSENT, _OPEN = 0, 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionTime:
-    """Connection-milliseconds of a window in one worker; they add."""
+    """The connection time of a window in one worker; connection times add."""
 
-    planned_ms: int = 0  # by the targets that the worker was given
+    planned_ms: int = 0  # by the targets of the worker
     delivered_ms: int = 0
-    logging_in_ms: int = 0  # of what was delivered
+    logging_in_ms: int = 0  # part of the delivered time
 
     def __add__(self, other: ConnectionTime) -> ConnectionTime:
         return ConnectionTime(
@@ -195,7 +195,7 @@ class ConnectionTime:
         )
 
     def while_running(self, stopped_ms: int, elapsed_ms: int) -> ConnectionTime:
-        """Without the time in which the process was stopped."""
+        """The connection time without the time in which the process was stopped."""
         ran_ms = max(0, elapsed_ms - stopped_ms)
         if ran_ms >= elapsed_ms:
             return self
@@ -217,22 +217,23 @@ class _Account:
 
 @dataclass(slots=True)
 class _Login:
-    """A slot that was open before, or refused, and is to be open again."""
+    """A login on a slot that was open or refused before."""
 
-    running: bool = False  # False: it waits for its turn
+    running: bool = False  # False: waiting for a turn to log in
     spent_ns: Counter[int] = field(default_factory=Counter)  # by window
 
 
 class ConnectionMeter:
-    """Any thread. Clients report what happens to their connections, the ramp controller what is planned, with times."""
+    """Accounts for connection time. Clients report events of connections, the ramp controller reports targets. Any
+    thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards everything here
-        self._now_ns = 0  # everything before it is accounted for
+        self._now_ns = 0  # all time before it is accounted for
         self._line = Ramp(origin=0, target=0)
         self._states = bytearray()  # by slot
         self._logins: dict[int, _Login] = {}
-        self._began_ns: dict[int, int] = {}  # attempts under way, first ones too
+        self._began_ns: dict[int, int] = {}  # running logins, including first ones
         self._accounts: dict[int, _Account] = {}
         self._window: int | None = None
         self._opened, self._refused = 0, 0
@@ -240,21 +241,21 @@ class ConnectionMeter:
         self._last_refused: deque[ConnectionFailure] = deque(maxlen=FAILURES_KEPT)
         self._last_lost: deque[ConnectionFailure] = deque(maxlen=FAILURES_KEPT)
         self.slowest_login_ns = 0
-        # Since when every planned connection has been open, or being opened again; None: one is missing. Clients of an
-        # open loop read it with every statement, without the lock.
+        # Since when all planned connections have been open or reopening; None: one is missing. Clients of an open loop
+        # read it with every statement, without the lock.
         self.complete_since_ns: int | None = None
 
-    # --- what is planned ---------------------------------------------------------------------------------------------
+    # --- Plan --------------------------------------------------------------------------------------------------------
 
     def plan(self, line: Ramp, at_ns: int) -> None:
-        """From then on this number of connections is planned."""
+        """Set the planned number of connections from `at_ns` on."""
         with self._lock:
             self._advance(at_ns)
             self._line = line
             self._note_complete(at_ns)
 
     def open(self, window_id: int, at_ns: int, closes_ns: int | None) -> None:
-        """A window begins, a moment ago perhaps; it takes the place of the one that is open."""
+        """Open a window, possibly slightly in the past, in place of the open one."""
         with self._lock:
             self._advance(at_ns)
             self._window = window_id
@@ -267,7 +268,7 @@ class ConnectionMeter:
             self._window = None
 
     def time(self, window_id: int, now_ns: int) -> ConnectionTime:
-        """Of a window, until now. A login under way counts as if it will work."""
+        """The connection time of a window until now. A running login counts as successful."""
         with self._lock:
             self._advance(now_ns)
             account = self._accounts.get(window_id) or _Account(None)
@@ -283,10 +284,10 @@ class ConnectionMeter:
         with self._lock:
             self._accounts.pop(window_id, None)
 
-    # --- what happens to a connection --------------------------------------------------------------------------------
+    # --- Events of connections ---------------------------------------------------------------------------------------
 
     def login_waits(self, slot: int, now_ns: int) -> None:
-        """It is not its turn yet: others log in."""
+        """The slot waits for its turn to log in."""
         with self._lock:
             self._advance(now_ns)
             self._set(slot, _ABSENT)
@@ -296,7 +297,7 @@ class ConnectionMeter:
             self._note_complete(now_ns)
 
     def login_began(self, slot: int, now_ns: int, *, again: bool) -> None:
-        """`again`: the slot was open before, or the last attempt was refused."""
+        """`again`: the slot was open before, or its last login was refused."""
         with self._lock:
             self._advance(now_ns)
             self._set(slot, _ABSENT)
@@ -306,7 +307,7 @@ class ConnectionMeter:
             self._note_complete(now_ns)
 
     def login_succeeded(self, slot: int, now_ns: int, why: ReconnectReason | None) -> None:
-        """`why` it logged in again; None: for the first time."""
+        """`why`: the reason for the reconnect; None: the first login of the slot."""
         with self._lock:
             self._advance(now_ns)
             self._set(slot, _OPEN)
@@ -321,33 +322,33 @@ class ConnectionMeter:
         with self._lock:
             self._advance(now_ns)
             self._set(slot, _ABSENT)
-            self._logins.pop(slot, None)  # and with it what it spent: it was missing
+            self._logins.pop(slot, None)  # the time that it spent is missing
             self._began_ns.pop(slot, None)
             self._refused += 1
             keep_failure(self._last_refused, refusal)
             self._note_complete(now_ns)
 
     def lost(self, failure: ConnectionFailure) -> None:
-        """It is of no use any more; login_succeeded() counts it when its client is back."""
+        """A connection was lost. login_succeeded() counts the reconnect."""
         with self._lock:
             keep_failure(self._last_lost, failure)
 
     def paused(self, slot: int, now_ns: int) -> None:
-        """Its connection is open, and its client sends nothing for a while."""
+        """The connection is open, but its client sends nothing for some time."""
         with self._lock:
             self._advance(now_ns)
             self._set(slot, _ABSENT)
             self._note_complete(now_ns)
 
     def resumed(self, slot: int, now_ns: int) -> None:
-        """The pause is over, and the connection still of use."""
+        """The pause has ended, and the connection is usable."""
         with self._lock:
             self._advance(now_ns)
             self._set(slot, _OPEN)
             self._note_complete(now_ns)
 
     def gone(self, slot: int, now_ns: int) -> None:
-        """Its client has left."""
+        """The client of the slot has ended."""
         with self._lock:
             self._advance(now_ns)
             self._set(slot, _ABSENT)
@@ -355,7 +356,7 @@ class ConnectionMeter:
             self._began_ns.pop(slot, None)
             self._note_complete(now_ns)
 
-    # --- what it comes to --------------------------------------------------------------------------------------------
+    # --- Results -----------------------------------------------------------------------------------------------------
 
     @property
     def logins(self) -> LoginCounts:
@@ -368,10 +369,10 @@ class ConnectionMeter:
                 last_lost=tuple(self._last_lost),
             )
 
-    # --- under the lock ----------------------------------------------------------------------------------------------
+    # --- Internals, called with the lock held ------------------------------------------------------------------------
 
     def _note_complete(self, now_ns: int) -> None:
-        """A connection, or the plan, has changed."""
+        """Update complete_since_ns after a change of a connection or of the plan."""
         planned = self._line.at(now_ns)
         again = sum(login.running and slot < planned for slot, login in self._logins.items())
         if self._states.count(_OPEN, 0, planned) + again < planned:
@@ -380,7 +381,7 @@ class ConnectionMeter:
             self.complete_since_ns = now_ns
 
     def _advance(self, to_ns: int) -> None:
-        """Account for the time until then, in which nothing changed."""
+        """Account for the time until `to_ns`, in which nothing changed."""
         if to_ns > self._now_ns:
             self._count(self._now_ns, to_ns)
             self._now_ns = to_ns
@@ -403,7 +404,7 @@ class ConnectionMeter:
         self._states[slot] = state
 
     def _deliver(self, slot: int) -> None:
-        """What a login took, now that it is over."""
+        """Count the time of a login that has ended as delivered."""
         login = self._logins.pop(slot, None)
         for window_id, spent_ns in login.spent_ns.items() if login is not None else ():
             if window_id in self._accounts:
@@ -424,5 +425,5 @@ def time_data(time: ConnectionTime) -> dict[str, int]:
 def read_time(fields: JsonFields) -> ConnectionTime:
     time = ConnectionTime(**{name: fields.whole(name) for name in ConnectionTime.__slots__})
     if not time.logging_in_ms <= time.delivered_ms <= time.planned_ms:
-        fields.refuse("has delivered more than was planned, or less than it logged in for")
+        fields.refuse("has a delivered_ms that is not between logging_in_ms and planned_ms")
     return time

@@ -1,6 +1,6 @@
-"""Times of many samples: how many in each bucket, and their exact number, sum, minimum and maximum.
+"""Histograms of times: counts per bucket, and the exact number, sum, minimum and maximum.
 
-Histograms add, in any order and grouping; percentiles do not, and are made last.
+Histograms add, in any order and grouping. Percentiles do not add, and are computed last.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from loadgen.values import dataclass
 IntArray = NDArray[np.int64]
 
 FIRST_NS = 1_000
-INNER_BUCKETS = 1_113  # reaches an hour, and can be divided by every coarseness
+INNER_BUCKETS = 1_113  # up to an hour; divisible by every coarseness
 BUCKETS = INNER_BUCKETS + 2
 OVERFLOW = BUCKETS - 1
-COARSENESSES = (1, 3, 7)  # how many inner buckets may be joined into one; odd, so that one of them is in the middle
+COARSENESSES = (1, 3, 7)  # how many inner buckets are joined into one; odd, so that one of them is in the middle
 
 _FIXED_POINT = 10**30
 
@@ -55,7 +55,7 @@ def bucket_of(time_ns: int) -> int:
 
 
 def group_of(bucket: int, coarseness: int) -> int:
-    """The number of a bucket once `coarseness` inner ones are joined; the first and the last bucket stay alone."""
+    """The number of a bucket after joining `coarseness` inner buckets; the first and the last bucket are not joined."""
     return (bucket - 1) // coarseness + 1
 
 
@@ -66,7 +66,7 @@ def join(counts: IntArray, coarseness: int) -> IntArray:
 
 
 def spread(groups: IntArray, coarseness: int) -> IntArray:
-    """Counts by bucket: the one in the middle of a group stands for all of them."""
+    """Counts by bucket: the bucket in the middle of a group gets the count of the group."""
     counts = np.zeros(BUCKETS, np.int64)
     counts[0], counts[-1] = groups[0], groups[-1]
     counts[1 + coarseness // 2 : -1 : coarseness] = groups[1:-1]
@@ -79,24 +79,24 @@ def _no_counts() -> IntArray:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Histogram:
-    """Never changes; `of` and `+` make new ones."""
+    """Immutable; `of`, `weighted` and `+` create new histograms."""
 
     counts: IntArray = field(default_factory=_no_counts)
     count: int = 0
     sum_ns: int = 0
-    min_ns: int = 0  # of an empty one it says nothing
+    min_ns: int = 0  # without meaning in an empty histogram
     max_ns: int = 0
-    coarseness: int = 1  # how many buckets were joined somewhere on its way; 1: none
+    coarseness: int = 1  # the most buckets that were joined in any part; 1: none
 
     def __post_init__(self) -> None:
-        self.counts.flags.writeable = False  # several may share it
+        self.counts.flags.writeable = False  # histograms may share an array
 
     @classmethod
     def of(cls, times_ns: IntArray) -> Histogram:
-        """The histogram of these times, none of them negative."""
+        """The histogram of non-negative times."""
         if not len(times_ns):
             return EMPTY
-        times_ns = np.sort(times_ns)  # searching sorted values is several times faster, and saves more than it costs
+        times_ns = np.sort(times_ns)  # searching sorted values is faster by more than the sort costs
         if times_ns[0] < 0:
             raise ValueError(f"a time cannot be negative: {times_ns[0]} ns")
         counts = np.bincount(buckets_of(times_ns), minlength=BUCKETS)
@@ -110,7 +110,7 @@ class Histogram:
 
     @classmethod
     def weighted(cls, times_ns: IntArray, weights: IntArray) -> Histogram:
-        """The histogram in which each of these times is there as often as its weight says."""
+        """The histogram in which each time is counted with its weight."""
         kept = weights > 0
         times_ns, weights = times_ns[kept], weights[kept]
         if not len(times_ns):
@@ -155,7 +155,7 @@ class Histogram:
         return self.sum_ns / self.count if self.count else None
 
     def count_from(self, least_ns: int) -> int:
-        """How many times are at least this long, up to the width of a bucket."""
+        """The number of times of at least `least_ns`, within the width of a bucket."""
         return int(self.counts[bucket_of(least_ns) :].sum())
 
     @property
@@ -164,11 +164,11 @@ class Histogram:
         return max(0.01, math.pow(1.02, self.coarseness / 2.0) - 1.0)
 
     def coarse(self, coarseness: int) -> Histogram:
-        """The same with buckets joined: smaller to write, with a larger error."""
+        """The same times in joined buckets: shorter JSON, larger error."""
         if coarseness == self.coarseness or not self.count:
             return self
         if self.coarseness != 1:
-            raise ValueError("what has been joined cannot be joined in another way")
+            raise ValueError("joined buckets cannot be joined again with another coarseness")
         counts = spread(join(self.counts, coarseness), coarseness)
         return Histogram(
             counts=counts,
@@ -201,24 +201,26 @@ def _exact_sum(sorted_ns: IntArray) -> int:
 EMPTY = Histogram()
 
 
-# --- Percentiles by rank: when they may be stated, and how sure they are ---------------------------------------------
-# Percentiles are written in thousandths (950 is p95), so that ranks are exact. The p-th percentile of n times is the
-# one with rank ⌈p n⌉, counted from the shortest.
+# --- Percentiles by rank: when they may be stated, and their confidence bounds ---------------------------------------
 #
-# Support. With fewer than 1 / (1 - p) samples that rank is n: the "percentile" would be another word for the maximum.
-# So a percentile is stated when at least one sample lies above it: p50 from 2 samples on, p95 from 20, p99 from 100,
-# p999 from 1,000. How much such a number is worth, the confidence bounds say.
+# Percentiles are in thousandths (950 is p95), so that ranks are exact. The p-th percentile of n times is the time with
+# rank ⌈p n⌉, counted from the shortest.
 #
-# Censoring. They are over successful samples; a failure says nothing about how long success takes. A sample that was
-# cut off (it timed out, or was cancelled) says something: it would have taken at least as long as it did. So these are
-# counted in. Their true times lie anywhere above, and the percentile with them: it is at least what ranks say when each
-# took no longer, and at most what they say when each took for ever. When the two agree it is stated as known, else as
-# "at least" the lower one; a threshold that both satisfy is met. A mean and a maximum with any cut-off sample are lower
-# bounds as well.
+# Support. With fewer than 1 / (1 - p) samples that rank is n, and the percentile would be the maximum. So a percentile
+# is stated if at least one sample lies above it: p50 from 2 samples on, p95 from 20, p99 from 100, p999 from 1,000. The
+# confidence bounds show how precise it is.
 #
-# Confidence. The number of samples below the true percentile is binomial, whatever the distribution. So two ranks can
-# be found between which the true percentile lies in 95 of 100 cases. Samples that depend on one another (and latencies
-# do) carry less than their number; the bounds are then narrower than they should be.
+# Censoring. Percentiles are over successful samples: a failure does not show how long success takes. But a sample that
+# was cut off (by a timeout or a cancellation) would have taken at least as long as it did, so it is included as a lower
+# bound. The percentile is then between two values: one for the case that each of these samples took no longer, and one
+# for the case that each took forever. If both values are the same, the percentile is known; otherwise it is stated as
+# "at least" the lower one. A threshold is met if both values satisfy it. A mean and a maximum that include such a
+# sample are lower bounds as well.
+#
+# Confidence. The number of samples below the true percentile has a binomial distribution, whatever the distribution of
+# times. So there are two ranks between which the true percentile lies in 95 of 100 cases. Latencies depend on one
+# another and therefore contain less information than their number suggests: the bounds are narrower than they should
+# be.
 
 PERCENTILES = {"p50": 500, "p90": 900, "p95": 950, "p99": 990, "p999": 999}
 _TAIL = 0.025  # on each side
@@ -226,28 +228,29 @@ _TAIL = 0.025  # on each side
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantile:
-    """A percentile; a mean or a maximum too, wherever it may be a lower bound."""
+    """A percentile, a mean or a maximum that may be a lower bound."""
 
     value_ns: int
-    at_least: bool = False  # it is this or more
-    high_ns: int | None = None  # and at most this, where it is known; None with at_least: there is no upper bound
+    at_least: bool = False  # value_ns is a lower bound
+    high_ns: int | None = None  # upper bound of a lower bound; None with at_least: there is none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfidenceBounds:
-    """Between these the true percentile lies, in 95 of 100 cases. None: the samples set no bound on that side."""
+    """The true percentile lies between these bounds in 95 of 100 cases. None: the samples give no bound on that
+    side."""
 
     low_ns: int | None
     high_ns: int | None
 
 
 def rank_of(per_mille: int, count: int) -> int:
-    """From 1: the rank of a percentile among `count` values."""
+    """The rank, from 1, of a percentile among `count` values."""
     return -(-per_mille * count // 1_000)
 
 
 def is_supported(per_mille: int, count: int) -> bool:
-    """Is at least one of `count` values above the percentile?"""
+    """Whether at least one of `count` values is above the percentile."""
     return 0 < rank_of(per_mille, count) < count
 
 
@@ -257,7 +260,7 @@ def samples_needed(per_mille: int) -> int:
 
 
 def quantile(per_mille: int, succeeded: Histogram, cut_off: Histogram = EMPTY) -> Quantile | None:
-    """The percentile, right to `error_max` of the histograms; None when there are too few samples."""
+    """The percentile, with an error of at most `error_max` of the histograms; None: too few samples."""
     everything = succeeded + cut_off
     if not is_supported(per_mille, everything.count):
         return None
@@ -271,7 +274,7 @@ def quantile(per_mille: int, succeeded: Histogram, cut_off: Histogram = EMPTY) -
 
 
 def _highest_ns(rank: int, succeeded: Histogram) -> int | None:
-    """The value of this rank if every statement cut off took for ever; None: then it would be one of those."""
+    """The value of this rank if all cut-off statements took forever; None: it would be one of those."""
     if rank > succeeded.count or (bucket := succeeded.bucket_at(rank)) == OVERFLOW:
         return None
     return succeeded.span_ns(bucket)[1]
@@ -288,26 +291,26 @@ def maximum(succeeded: Histogram, cut_off: Histogram = EMPTY) -> Quantile | None
 
 
 def _middle_ns(low_ns: int, high_ns: int) -> int:
-    """As far from the one as from the other, in proportion: the error is half of what a bucket spans."""
+    """The middle of a bucket by ratio, so that the relative error is half of its width."""
     middle_ns = round(2 * low_ns * high_ns / (low_ns + high_ns)) if high_ns else 0
     return min(max(middle_ns, low_ns), high_ns)
 
 
 def quantile_bounds(per_mille: int, succeeded: Histogram, cut_off: Histogram = EMPTY) -> ConfidenceBounds:
-    """The 95 % confidence bounds of a percentile, at the outer edges of their buckets: never too narrow."""
+    """The 95 % confidence bounds of a percentile, at the outer edges of their buckets."""
     everything = succeeded + cut_off
     low_rank, high_rank = bound_ranks(per_mille, everything.count)
     low_ns = high_ns = None
     if low_rank >= 1:
         low_ns = everything.span_ns(everything.bucket_at(low_rank))[0]
-    if high_rank <= succeeded.count:  # above that, it is among those that never ended, or above all
+    if high_rank <= succeeded.count:  # a higher rank is that of a cut-off sample, or above all samples
         high_ns = succeeded.span_ns(succeeded.bucket_at(high_rank))[1]
     return ConfidenceBounds(low_ns=low_ns, high_ns=high_ns)
 
 
 @lru_cache(maxsize=4_096)
 def bound_ranks(per_mille: int, count: int) -> tuple[int, int]:
-    """Ranks (from 1) of the values that bound a percentile; 0 or count + 1: there is no such value.
+    """The ranks (from 1) of the values that bound a percentile; 0 or count + 1: there is no such value.
 
     Let X of the values be below the true percentile. The value of rank r lies above it when X < r, and below it when
     X ≥ r. So the lower bound has the highest rank with P(X < r) ≤ 2.5 %, the upper the lowest with P(X ≥ r) ≤ 2.5 %.
@@ -321,13 +324,13 @@ def bound_ranks(per_mille: int, count: int) -> tuple[int, int]:
     log_ratios = np.log((count - k) / (k + 1)) + np.log(p / (1 - p))  # of the probability of k + 1 to that of k
     logs = np.concatenate(([0.0], np.cumsum(log_ratios)))
     chances = np.exp(logs - logs.max())
-    chances /= chances.sum()  # those further out are too small to matter
+    chances /= chances.sum()  # the omitted tails are negligible
     at_most, at_least = np.cumsum(chances), np.cumsum(chances[::-1])[::-1]
     return first + int((at_most <= _TAIL).sum()), first + int((at_least > _TAIL).sum())
 
 
 def exact_quantile_ns(per_mille: int, sorted_ns: IntArray) -> int | None:
-    """The percentile of raw times, in order; None when there are too few."""
+    """The percentile of sorted times; None: there are too few."""
     if not is_supported(per_mille, len(sorted_ns)):
         return None
     return int(sorted_ns[rank_of(per_mille, len(sorted_ns)) - 1])

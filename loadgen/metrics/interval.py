@@ -1,4 +1,4 @@
-"""One second of one worker, as a row of WORKER_METRICS_SNAPSHOTS has it."""
+"""One second of one worker, as stored in a row of WORKER_METRICS_SNAPSHOTS."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class SampleBatch:
         table = np.fromiter(numbers, np.int64, _FIELDS * len(samples)).reshape(-1, _FIELDS)
         statement, window, due_ns, sent_ns, done_ns, outcome = np.ascontiguousarray(table.T)
         if open_loop:
-            due_ns = np.minimum(due_ns, sent_ns)  # a wait may end a moment early, which is not a negative delay
+            due_ns = np.minimum(due_ns, sent_ns)  # a wait may end slightly early, which is not a negative delay
         elif (due_ns != sent_ns).any():
             raise ValueError("in a closed loop a statement is due when it is sent")
         service_ns = done_ns - sent_ns
@@ -71,13 +71,13 @@ class SampleBatch:
         )
 
     def surplus(self, window_id: int, opened_ns: int, closed_ns: int | None) -> int:
-        """Succeeded statements of a window that were answered after it, less those of others answered inside it."""
+        """Succeeded statements of a window that were answered after it, minus those of others answered inside it."""
         inside = (self.done_ns >= opened_ns) & (True if closed_ns is None else self.done_ns < closed_ns)
         own, succeeded = self.window == window_id, self.outcome == Outcome.SUCCEEDED
         return int((succeeded & own & ~inside).sum()) - int((succeeded & ~own & inside).sum())
 
     def tallies(self, names: Sequence[str], errors: Mapping[int, Mapping[ErrorKey, ErrorTally]]) -> dict[int, Tally]:
-        """What it adds to each window. `names` are those of the statements, `errors` what is known of the failures."""
+        """The tally of this batch for each window. `names` are the names of the statements."""
         windows: dict[int, dict[str, StatementTally]] = {}
         for window, statement, rows in self._groups(len(names)):
             statements, name = windows.setdefault(window, {}), names[statement]
@@ -89,7 +89,7 @@ class SampleBatch:
         }
 
     def _groups(self, statements: int) -> Iterator[tuple[int, int, IntArray]]:
-        """(window, statement, rows) for each combination of these and an outcome that occurs."""
+        """(window, statement, rows) for each combination of window, statement and outcome in the batch."""
         if not len(self.window):
             return
         for column, size in ((self.statement, statements), (self.outcome, _OUTCOMES)):
@@ -116,12 +116,12 @@ class SampleBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredCounts:
-    """Samples since the start of MEASUREMENT; all 0 before it. A cancelled one is none of these."""
+    """Samples since the start of MEASUREMENT; 0 before it. Cancelled statements are not counted."""
 
     queries: int = 0  # succeeded and failed: reads + writes
     reads: int = 0
     writes: int = 0
-    errors: int = 0  # those of them that failed
+    errors: int = 0  # failed queries
 
     def plus(self, tally: Tally, kinds: Mapping[str, StatementKind]) -> MeasuredCounts:
         reads, writes, errors = self.reads, self.writes, self.errors
@@ -137,14 +137,14 @@ class MeasuredCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """What ended since the last collection, of the windows in `phase`; times are exact. A statement that was
-    cut off has at least its time."""
+    """The statements of the windows in `phase` that ended since the last collection. Times are exact; those of
+    statements that were cut off are lower bounds."""
 
     phase: Phase | None  # None: no window has been opened yet
     seconds: float
-    measured: MeasuredCounts  # so far
+    measured: MeasuredCounts  # from the start of the measurement until now
     qps: float
-    p50_ms: float | None  # None: too few samples, as everywhere
+    p50_ms: float | None  # None: too few samples; likewise below
     p95_ms: float | None
     p99_ms: float | None
     avg_ms: float | None
@@ -163,7 +163,7 @@ class Interval:
         tally: Tally,
         measured: MeasuredCounts,
     ) -> Interval:
-        """`windows` are those of the phase, `tally` is theirs."""
+        """`windows` are the windows of the phase, and `tally` is their tally."""
         inside = np.isin(batch.window, list(windows))
         times_ns = np.sort(batch.response_ns[inside & np.isin(batch.outcome, (Outcome.SUCCEEDED, *CUT_OFF))])
         p50_ns, p95_ns, p99_ns = (exact_quantile_ns(per_mille, times_ns) for per_mille in (500, 950, 990))
@@ -185,21 +185,21 @@ class Interval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CustomMetrics:
-    """What of an interval can be added to that of other workers."""
+    """The part of an interval that can be added to the same interval of other workers."""
 
     seconds: float
     response: Histogram  # of successful samples
     lag: Histogram
-    cut_off: Histogram  # response of statements that timed out or were cancelled: at least so long
-    statements: Mapping[str, Counts]  # what ended; nothing is known here of what began
-    times: Mapping[str, Histogram]  # response of successful samples, for each statement whose times were kept
-    logins: LoginCounts | None = None  # of the worker so far; None: it did not say
+    cut_off: Histogram  # response of statements that timed out or were cancelled: lower bounds
+    statements: Mapping[str, Counts]  # ended statements only
+    times: Mapping[str, Histogram]  # response of successful samples, for each statement whose times are stored
+    logins: LoginCounts | None = None  # of the worker until now; None: not reported
 
 
 def write_custom_metrics(interval: Interval, timed: Collection[str] | None = None) -> str:
-    """JSON for WORKER_METRICS_SNAPSHOTS.CUSTOM_METRICS; response times by statement for those in `timed`, None: all.
+    """JSON for CUSTOM_METRICS, with the response times of the statements in `timed`; None: of all statements.
 
-    Where only one statement succeeded, all times are its own and are written once.
+    If only one statement succeeded, all times belong to it and are written once.
     """
     whole = interval.tally.whole
     histograms = {"response": whole.succeeded.response, "lag": whole.lag, "cut_off": whole.cut_off.response}
@@ -225,7 +225,7 @@ def _statement_data(statement: StatementTally, *, with_times: bool) -> dict[str,
 
 
 def read_custom_metrics(text: str) -> CustomMetrics:
-    """What was written; raises InvalidMetrics when it cannot be that."""
+    """Parse the JSON of write_custom_metrics. Raises InvalidMetrics."""
     fields = parse(text, "CUSTOM_METRICS", version=VERSION)
     response, lag, cut_off = (
         read_histogram(fields.part(name)) if fields.has(name) else EMPTY for name in ("response", "lag", "cut_off")
@@ -265,17 +265,17 @@ KEY = "judged"  # in LIVE_METRICS and CUSTOM_METRICS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThresholdSecond:
-    """What ended in one interval of the measurement, of the statements asked for; EVERYTHING: of all together. Or, of
-    an interval of the drain: what ended in it, by the number of the second in which it started."""
+    """The tallies of one interval of the measurement, for the statements of sliding thresholds; ALL_STATEMENTS: of all
+    statements together. For an interval of the drain: the tallies by the second in which the statements started."""
 
-    until_s: float  # since the common zero
+    until_s: float  # since the start of the plan
     seconds: float
     tallies: Mapping[str, StatementTally]
     drained: Mapping[int, Mapping[str, StatementTally]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, tally: Tally, subjects: Iterable[str], *, from_s: float, until_s: float) -> ThresholdSecond:
-        """Of the part of an interval that lies in the measurement."""
+        """From the part of an interval that is inside the measurement."""
         tallies = {name: subject_tally(tally, name) for name in subjects}
         return cls(until_s=until_s, seconds=until_s - max(0.0, from_s), tallies=tallies)
 
@@ -290,12 +290,12 @@ class ThresholdSecond:
 
     @property
     def number(self) -> int:
-        """Of the second that it ends, from 1."""
+        """The number of the second that it ends, from 1."""
         return max(1, round(self.until_s))
 
 
 def threshold_subjects(thresholds: Iterable[Threshold]) -> frozenset[str]:
-    """What thresholds over a span are about."""
+    """The statements of sliding thresholds."""
     return frozenset(one.check.statement or ALL_STATEMENTS for one in thresholds if one.window_s is not None)
 
 
@@ -319,7 +319,7 @@ def _tallies_data(tallies: Mapping[str, StatementTally]) -> dict[str, Any]:
 
 def read_judged(fields: JsonFields) -> ThresholdSecond:
     until_s = fields.number("until_s")
-    if until_s > RUN_MAX_S:  # every second before it is looked at
+    if until_s > RUN_MAX_S:  # readers iterate over all seconds before it
         fields.refuse("has an until_s that is no second of a run")
     return ThresholdSecond(
         until_s=until_s,
@@ -341,6 +341,6 @@ def _read_tallies(written: JsonFields) -> dict[str, StatementTally]:
 
 
 def stored_judged(custom_metrics: str | None) -> ThresholdSecond | None:
-    """Of a row of WORKER_METRICS_SNAPSHOTS; None: it has none."""
+    """Read from CUSTOM_METRICS of a row of WORKER_METRICS_SNAPSHOTS; None: it contains none."""
     fields = parse(custom_metrics or "", "CUSTOM_METRICS", version=VERSION)
     return read_judged(fields.part(KEY)) if fields.has(KEY) else None

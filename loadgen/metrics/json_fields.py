@@ -1,4 +1,4 @@
-"""Reading JSON that may be damaged or hostile: what is not exactly as it was written is refused with its place."""
+"""Strict reading of JSON that may be damaged or hostile: an invalid value is rejected with its place."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NoReturn, TypeVar
 
 from loadgen.errors import RunFailed
 
-COUNT_MAX = 2**53  # of anything counted; far beyond any run, and sums of many still fit
+COUNT_MAX = 2**53  # far more than any run counts; sums of many such counts fit into 64 bits
 TIME_NS_MAX = 2**63 - 1
 NUMBER_MAX = 1e15
 
@@ -17,13 +17,13 @@ Kind = TypeVar("Kind", bound=StrEnum)
 
 
 class InvalidMetrics(RunFailed):
-    """Stored metrics cannot be read, or contradict themselves."""
+    """Stored metrics are unreadable or inconsistent."""
 
-    remedy = "Look at the row in the control tables: it was damaged, or written by another version of loadgen."
+    remedy = "Check the row in the control tables: it is damaged, or another version of loadgen wrote it."
 
 
 class JsonFields:
-    """An object of a JSON document, and where in the document it is."""
+    """An object in a JSON document, and its place in the document."""
 
     __slots__ = ("_data", "_name", "_parent")
 
@@ -35,7 +35,7 @@ class JsonFields:
 
     @property
     def place(self) -> str:
-        """Made when it is asked for: a leader reads thousands of objects a second, and refuses none."""
+        """Computed on demand: a leader reads thousands of objects per second, and almost never needs it."""
         return self._name if self._parent is None else f"{self._parent.place}.{self._name}"
 
     def refuse(self, why: str) -> NoReturn:
@@ -97,7 +97,7 @@ def is_whole(value: object) -> bool:
 
 
 def parse(text: str, place: str, *, version: int) -> JsonFields:
-    """The object in this text, of this version."""
+    """Parse the object in this text. It must have this version."""
     try:
         data = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:

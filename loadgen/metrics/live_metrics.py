@@ -1,16 +1,16 @@
-"""LIVE_METRICS: what a worker reports with every heartbeat. It is state, not a change, so a lost one loses nothing.
+"""LIVE_METRICS: the metrics in a heartbeat. They are state, not a change, so a lost heartbeat loses nothing.
 
-A heartbeat has at most LIMIT_BYTES. When it would be longer, it says less, in this order, and says so:
+A heartbeat has at most LIMIT_BYTES. A longer one is reduced in this order, and contains what was reduced:
 
-    1. the statements of the last seconds are put together    as one named "*"
+    1. the statements of the last seconds are put together    as one statement "*"
     2. buckets are joined by three, then by seven             every histogram has its "coarseness": an error of 3 or 7 %
-    3. the statements of a window are put together            as one named "*", first by three and then by seven
-    4. the last seconds are left out, the newest at last      what thresholds over a span need of them is stored too
+    3. the statements of a window are put together            as one statement "*", joined by three, then by seven
+    4. the last seconds are left out, the newest one last     sliding thresholds read them from the table as well
     5. the oldest windows are left out                        their ids are in "left_out"
 
-A run of many workers has a leader that reads all of them: their seconds are brief, counts of all statements together,
-unless thresholds over a span need more. Counts and totals are always exact. Stored results (WINDOW_RESULTS) are never
-shortened.
+The leader of a run with many workers reads all their heartbeats. So their seconds are brief: counts of all statements
+together, unless sliding thresholds need more. Counts and totals are always exact. Stored results (WINDOW_RESULTS) are
+never reduced.
 """
 
 from __future__ import annotations
@@ -51,26 +51,26 @@ from loadgen.values import dataclass
 LIMIT_BYTES = 65_536
 _MICROSECOND = timedelta(microseconds=1)
 _YEARS = range(1970, 2200)
-# µs that it ended before the last one, µs that it lasted, phase, executing, skipped, succeeded, failed, cancelled
+# µs before the end of the last one, length in µs, phase, executing, skipped, succeeded, failed, cancelled
 _BRIEF_COLUMNS = 8
 _BRIEF_MAX = 10**15
-SECONDS_COARSENESS = 3  # of the times in LiveSecond: they are for charts
+SECONDS_COARSENESS = 3  # of the times in LiveSecond, which are for charts
 SECONDS_STATEMENTS_MAX = 8
-FULL_SECONDS_WORKERS_MAX = 100  # of a run; with more of them seconds are brief
+FULL_SECONDS_WORKERS_MAX = 100  # in a run; with more workers seconds are brief
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveSecond:
-    """One interval of a worker: what its row of WORKER_METRICS_SNAPSHOTS will say, some seconds earlier."""
+    """One interval of a worker, as WORKER_METRICS_SNAPSHOTS will contain it some seconds later."""
 
     ended_at: datetime  # naive UTC, as in the row
     seconds: float
     phase: Phase
     executing: int
-    statements: Mapping[str, Counts]  # what ended
+    statements: Mapping[str, Counts]  # ended statements
     times: Mapping[str, Histogram]  # response of successful samples
-    cut_off: Histogram = EMPTY  # response of all that timed out or were cancelled: at least so long
-    judged: ThresholdSecond | None = None  # for thresholds over a span; None: there are none, or it was not measured
+    cut_off: Histogram = EMPTY  # response of statements that timed out or were cancelled: lower bounds
+    judged: ThresholdSecond | None = None  # for sliding thresholds; None: there are none, or it is not measured time
 
     @classmethod
     def of(
@@ -82,7 +82,7 @@ class LiveSecond:
         executing: int,
         judged: ThresholdSecond | None = None,
     ) -> LiveSecond:
-        """With many statements, of all of them together: every heartbeat carries some seconds."""
+        """With many statements, all of them together: every heartbeat contains several seconds."""
         statements = interval.tally.statements
         second = cls(
             ended_at=ended_at,
@@ -102,7 +102,7 @@ class LiveSecond:
 
     @property
     def folded(self) -> LiveSecond:
-        """All statements as one."""
+        """The second with all statements as one."""
         return replace(
             self,
             statements={ALL_STATEMENTS: reduce(add, self.statements.values(), Counts())},
@@ -111,7 +111,7 @@ class LiveSecond:
 
     @property
     def brief(self) -> LiveSecond:
-        """Counts of all statements together, without their times."""
+        """The second with the counts of all statements together, without times."""
         return replace(self.folded, times={}, cut_off=EMPTY)
 
     @property
@@ -123,30 +123,30 @@ class LiveSecond:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveMetrics:
-    """A rate at this moment is the difference of two heartbeats' totals by the difference of their `elapsed_s`."""
+    """The current rate is the difference of the totals of two heartbeats, divided by the difference of `elapsed_s`."""
 
-    elapsed_s: float  # since the worker's start, by its own clock
-    totals: Counts  # of all windows, stored ones too
+    elapsed_s: float  # since the start of the worker, by its clock
+    totals: Counts  # of all windows, including stored ones
     measured: MeasuredCounts
-    windows: tuple[WindowResult, ...]  # all that are not stored yet, oldest first
+    windows: tuple[WindowResult, ...]  # all that are not stored yet, the oldest first
     left_out: tuple[int, ...] = ()  # ids of windows that the heartbeat had no room for
     logins: LoginCounts = field(default_factory=LoginCounts)
-    unstored: Mapping[str, int] = field(default_factory=dict)  # in the last heartbeat: rows that are still in the spool
+    unstored: Mapping[str, int] = field(default_factory=dict)  # in the last heartbeat: numbers of rows in the spool
     seconds: Sequence[LiveSecond] = ()  # the newest, oldest first
-    signal: str | None = None  # it ends because it received this one, and not because the run does
+    signal: str | None = None  # the worker ends because of this signal, not because the run ends
 
 
 def write_live(live: LiveMetrics, *, limit_bytes: int = LIMIT_BYTES) -> str:
-    """As much as fits."""
+    """The JSON of the metrics, reduced to the limit."""
     for shorter in _ever_shorter(live):
         text = dump(_live_data(shorter))
         if len(text) <= limit_bytes:
             return text
-    raise ValueError(f"a beat cannot be said in {limit_bytes} bytes")
+    raise ValueError(f"a heartbeat does not fit into {limit_bytes} bytes")
 
 
 def read_live(text: str) -> LiveMetrics:
-    """What a heartbeat said; raises InvalidMetrics when anything in it does not add up."""
+    """Parse the JSON of a heartbeat. Raises InvalidMetrics if it is inconsistent."""
     fields = parse(text, "LIVE_METRICS", version=VERSION)
     measured = _read_measured(fields.part("measured"))
     totals = read_counts(fields.part("totals"))
@@ -224,8 +224,8 @@ def _read_seconds(fields: JsonFields) -> Sequence[LiveSecond]:
 
 
 class BriefSeconds(Sequence[LiveSecond]):
-    """Seconds as a heartbeat has them, checked already. Each is made when it is looked at: a leader of many workers
-    reads thousands of them with every tick, and only a live view looks at them."""
+    """The checked seconds of a heartbeat. Each is created on access: the leader of many workers reads thousands of them
+    in every tick, but only a live view uses them."""
 
     __slots__ = ("_last", "_rows")
 

@@ -1,12 +1,12 @@
-"""What a client does for the metrics: two calls around a statement, without a lock.
+"""Recording by clients: two calls around a statement, without a lock.
 
-    window = recorder.begin()               counts one more statement, in the window that is open now
+    window = recorder.begin()               counts a statement in the window that is open now
     …execute, fetch…
     recorder.append((statement, window, due_ns, sent_ns, done_ns, outcome))
 
-A statement whose turn came too late is begun too, and appended with SKIPPED. When every connection was executing, done
-is when it was given up; else its three times are the same, and say nothing. Whatever was begun must be appended exactly
-once, by the client or on its behalf, or its window never becomes final.
+A statement that is skipped because it is too late is also begun, and appended with SKIPPED. If all connections were
+executing, `done` is when it was skipped; otherwise its three times are equal and have no meaning. Every statement that
+was begun must be appended exactly once, by the client or on its behalf; otherwise its window never becomes final.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from loadgen.workload.replay import PLAN_PARTS
 
 
 class Outcome(IntEnum):
-    """The names are keys in stored documents. From CONNECTION on they are failures, one for each ErrorCategory."""
+    """How a statement ended. The names are keys in stored JSON. From CONNECTION on: one failure per ErrorCategory."""
 
     SUCCEEDED = 0
-    CANCELLED = 1  # by us: its time is censored
-    SKIPPED = 2  # due, and never sent: it has no time, or an age when every connection was executing
+    CANCELLED = 1  # by loadgen: its time is a lower bound
+    SKIPPED = 2  # due, but never sent; it has an age if all connections were executing
     CONNECTION = 3
     QUERY_TIMEOUT = 4
     SNOWFLAKE_ERROR = 5
@@ -39,7 +39,7 @@ class Outcome(IntEnum):
     CONFIGURATION = 7
     FATAL = 8
 
-    __hash__ = int.__hash__  # the one of Enum is a Python function, and tallies are dictionaries by outcome
+    __hash__ = int.__hash__  # faster than the hash of Enum, a Python function: tallies are dictionaries by outcome
 
     @property
     def is_failure(self) -> bool:
@@ -53,19 +53,19 @@ _BY_CATEGORY = {category: Outcome[category.name] for category in ErrorCategory}
 
 @dataclass(frozen=True, slots=True)
 class FailedOutcome:
-    """The outcome of a failed sample. To numpy it is the number of its category (`__index__`)."""
+    """The outcome of a failed sample. For numpy it is the number of its category (`__index__`)."""
 
     category: ErrorCategory
     code: int | None
     text: str
-    answered: bool = True  # by the server; else the cursor still has the query id of the statement before
+    answered: bool = True  # by the server; otherwise the cursor has the query id of the previous statement
 
     @classmethod
     def after(
         cls, waited_s: float, category: ErrorCategory, code: int | None, text: str, *, limit_s: float
     ) -> FailedOutcome:
-        """Of a statement that waited so long for its end. Without an answer within its time limit it has timed out,
-        whichever side gave up. A connection that fails sooner says nothing about how long success takes."""
+        """The outcome after `waited_s`. Without an answer within its time limit a statement has timed out, on the
+        client or on the server. A connection that fails sooner says nothing about the time of a success."""
         answered = category not in (ErrorCategory.CONNECTION, ErrorCategory.FATAL)
         if category is ErrorCategory.CONNECTION and waited_s >= limit_s:
             category = ErrorCategory.QUERY_TIMEOUT
@@ -83,37 +83,37 @@ class WindowState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """Times are of this process's monotonic clock."""
+    """A window. Times are of the monotonic clock of this process."""
 
     window_id: int
     phase: Phase
     step_id: int | None = None
     opened_ns: int
-    due_ns: int | None = None  # when it was meant to open, where that was earlier: a process that is paused is late
+    due_ns: int | None = None  # when it should have opened, if that was earlier: the process may have been paused
     closed_ns: int | None = None
-    uncertain_ns: int = 0  # how far from the moment of the plan the one may be that it was meant to open at
+    uncertain_ns: int = 0  # possible difference between the planned time and due_ns
     state: WindowState = WindowState.OPEN
 
     @property
     def begins_ns(self) -> int:
-        """From when on its time is accounted for."""
+        """The time from which it is accounted for."""
         return self.opened_ns if self.due_ns is None else min(self.due_ns, self.opened_ns)
 
     def seconds(self, now_ns: int) -> float:
-        """What a rate is divided by: its length, up to now while it is open."""
+        """The length of the window, until now while it is open. Rates are per this time."""
         end_ns = now_ns if self.closed_ns is None else self.closed_ns
-        return max(0, end_ns - self.opened_ns) / NS_PER_S  # the caller may have read the clock before it was opened
+        return max(0, end_ns - self.opened_ns) / NS_PER_S  # the clock may have been read before it opened
 
 
 class WindowRegistry:
-    """The windows of one worker that are not forgotten yet. `current` is read by every client, without a lock."""
+    """The windows of one worker that are not stored yet. Every client reads `current`, without a lock."""
 
     def __init__(self) -> None:
         self.current: int | None = None  # one assignment moves all clients to the next window
         self._lock = threading.Lock()  # guards _held and _opened, and the assignment of current and newest
         self._held: dict[int, Window] = {}
-        self._opened: set[int] = set()  # opened twice, a window would be stored twice
-        self.newest: Window | None = None  # as it was opened
+        self._opened: set[int] = set()  # a window that is opened twice would be stored twice
+        self.newest: Window | None = None  # in the state in which it was opened
 
     def open(
         self,
@@ -125,7 +125,7 @@ class WindowRegistry:
         due_ns: int | None = None,
         uncertain_ns: int = 0,
     ) -> Window:
-        """Open a window now, `at_ns`, that was due then; the one that was open closes in the same moment."""
+        """Open a window at `at_ns` that was due at `due_ns`. The open window closes at the same time."""
         window = Window(
             window_id=window_id,
             phase=phase,
@@ -145,15 +145,15 @@ class WindowRegistry:
         return window
 
     def close(self, *, at_ns: int) -> None:
-        """Close the window that is open, if one is: from now on clients begin nothing."""
+        """Close the open window, if any. From now on clients begin no statements."""
         with self._lock:
             closed = self._closed(at_ns)
             self.current = None
             self._held.update(closed)
 
     def settle(self, window_id: int) -> Window:
-        """A closed window in which nothing is in flight becomes final. The caller must have looked in this order:
-        the window was closed; then, how many had begun in it; and as many had ended."""
+        """Set a closed window without statements in flight to FINAL. The caller must have read in this order: the
+        window is closed; then the number of begun statements; and the same number has ended."""
         with self._lock:
             window = self._held[window_id]
             if window.state is not WindowState.CLOSED:
@@ -162,19 +162,20 @@ class WindowRegistry:
         return window
 
     def forget(self, window_id: int) -> Window:
-        """A final window has been stored and need not be held any longer."""
+        """Remove a final window that is stored."""
         with self._lock:
             if self._held[window_id].state is not WindowState.FINAL:
                 raise ValueError(f"window {window_id} is not final: its samples would be lost")
             return self._held.pop(window_id)
 
     def held(self) -> tuple[Window, ...]:
-        """All that are not forgotten, oldest first."""
+        """All windows that are not forgotten, the oldest first."""
         with self._lock:
             return tuple(self._held.values())
 
     def _closed(self, at_ns: int) -> dict[int, Window]:
-        """The open window as it will be. It may be seen closed only once clients cannot find it any more."""
+        """The open window in its closed state. It must become visible only after clients cannot begin in it any
+        more."""
         if self.current is None:
             return {}
         window = self._held[self.current]
@@ -188,18 +189,18 @@ Sample = tuple[int, int, int, int, int, Outcome | FailedOutcome]
 
 
 class Recorder:
-    """Statements of one client. begin(), append(): that client's thread only. take(), begun: the collector only."""
+    """The samples of one client. begin() and append(): only its thread. take() and begun(): only the collector."""
 
     __slots__ = ("_begun", "_samples", "_windows", "append")
 
     def __init__(self, windows: WindowRegistry) -> None:
         self._windows = windows
-        self._begun: dict[int, list[int]] = {}  # by window, one number each; as many entries as the run has windows
+        self._begun: dict[int, list[int]] = {}  # by window: a list of one number
         self._samples: deque[Sample] = deque()  # append and popleft are atomic
         self.append: Callable[[Sample], None] = self._samples.append
 
     def begin(self) -> int | None:
-        """The window that the next statement belongs to; None: no window is open, so start nothing."""
+        """The window of the next statement; None: no window is open, so nothing may be sent."""
         windows = self._windows
         while True:
             window = windows.current
@@ -207,40 +208,41 @@ class Recorder:
                 return None
             sheet = self.sheet(window)
             sheet[0] += 1
-            # It may have closed before we were counted, and the closing thread may have found it empty. Looked at
-            # in this order, and under one interpreter lock, either they see our count or we see that it has closed.
+            # The window may have closed before this statement was counted, and the closing thread may have found it
+            # empty. In this order, with one interpreter lock, either that thread sees the count, or this one sees
+            # that the window has closed.
             if windows.current == window:
                 return window
             sheet[0] -= 1
 
     def sheet(self, window: int) -> list[int]:
-        """How many statements were begun in a window, for a client that does what begin() does by itself."""
+        """The number of begun statements of a window, for a client that inlines begin()."""
         return self._begun.setdefault(window, [0])
 
     def skip(self, window: int, statement: int, age_ns: int = 0) -> None:
-        """An arrival of this window was never sent. Only while something else of ours is begun in it.
+        """Record an arrival that was never sent. Only while another statement of this client is begun in the window.
 
-        `age_ns`: how long it had been due, when every connection was executing.
+        `age_ns`: how long it had been due, if all connections were executing.
         """
         self.sheet(window)[0] += 1
         self.append((statement, window, 0, 0, age_ns, Outcome.SKIPPED))
 
     def unbegin(self, window: int) -> None:
-        """Take back a begin() whose statement does not belong to that window after all."""
+        """Undo a begin() whose statement does not belong to that window."""
         self._begun[window][0] -= 1
 
     def begun(self, window: int) -> int:
-        """How many statements this client has begun in a window."""
+        """The number of statements that this client has begun in a window."""
         sheet = self._begun.get(window)
         return 0 if sheet is None else sheet[0]
 
     def take(self) -> list[Sample]:
-        """All samples that are there now, oldest first; those that come meanwhile wait for the next time."""
+        """Remove and return the samples, the oldest first. Samples that arrive meanwhile remain for the next call."""
         popleft = self._samples.popleft
         return [popleft() for _ in range(len(self._samples))]
 
 
-# --- Mode replay: when the statements of a window were sent, and how many rows they had. Tallies add -----------------
+# --- Mode replay: times and row counts of sent statements; tallies add -----------------------------------------------
 
 # (window, statement, nanoseconds since the window opened, None) when it was sent; (…, None, rows) when it succeeded
 ReplayedEntry = tuple[int, int, int | None, int | None]
@@ -248,7 +250,7 @@ ReplayedEntry = tuple[int, int, int | None, int | None]
 
 @dataclass(frozen=True, slots=True)
 class RowCount:
-    """Rows of the statements whose number of rows is known."""
+    """The number of rows of statements with a known number of rows."""
 
     statements: int = 0
     rows: int = 0
@@ -263,7 +265,7 @@ class RowCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayTally:
-    sent: tuple[int, ...] = (0,) * PLAN_PARTS  # statements in each of equal parts of the measurement
+    sent: tuple[int, ...] = (0,) * PLAN_PARTS  # statements in each of PLAN_PARTS equal parts of the measurement
     rows: Mapping[str, RowCount] = field(default_factory=dict)  # by the name of the statement
 
     def __add__(self, other: ReplayTally) -> ReplayTally:
@@ -274,7 +276,7 @@ class ReplayTally:
 
 
 def all_replayed(tallies: Iterable[ReplayTally | None]) -> ReplayTally | None:
-    """Of all workers; None when one is missing, because a part would look like the whole."""
+    """The sum over all workers; None if one is missing: a partial sum would look complete."""
     whole: ReplayTally | None = None
     for tally in tallies:
         if tally is None:
@@ -284,7 +286,7 @@ def all_replayed(tallies: Iterable[ReplayTally | None]) -> ReplayTally | None:
 
 
 class ReplayMeter:
-    """What the clients of a worker say. One thread."""
+    """Adds up the entries of the clients of a worker. One thread."""
 
     def __init__(self, names: Iterable[str], duration_s: float) -> None:
         self._names, self._part_ns = tuple(names), max(1, round(duration_s * NS_PER_S / PLAN_PARTS))
@@ -292,13 +294,13 @@ class ReplayMeter:
         self._rows: dict[int, dict[str, RowCount]] = {}
 
     def add(self, entries: deque[ReplayedEntry]) -> None:
-        """What came since the last time, which is taken out."""
+        """Remove and count the entries."""
         for _ in range(len(entries)):
             window, number, offset_ns, rows = entries.popleft()
             if offset_ns is not None:
                 sent = self._sent.setdefault(window, [0] * PLAN_PARTS)
                 sent[max(0, min(offset_ns // self._part_ns, PLAN_PARTS - 1))] += 1
-            elif rows is not None and rows >= 0:  # the driver has -1 where there is no number of rows
+            elif rows is not None and rows >= 0:  # the driver returns -1 for an unknown number
                 own, name = self._rows.setdefault(window, {}), self._names[number]
                 own[name] = own.get(name, RowCount()) + RowCount(1, rows)
 

@@ -1,7 +1,7 @@
-"""Collects what the clients recorded, keeps the tally of every window, and says when one is final.
+"""Collects the samples of the clients every second, keeps a tally per window, and decides when a window is final.
 
-harvest() and everything else here: one thread, every second (recorder(): any thread). Clients touch their own Recorder
-only; windows are opened and closed by the ramp controller.
+One thread calls everything except recorder(), which any thread may call. A client uses only its Recorder. The ramp
+controller opens and closes windows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from loadgen.units import NS_PER_MS, NS_PER_S
 
 
 class SampleCollector:
-    """All that one worker has measured and not yet stored."""
+    """The measurements of one worker that are not stored yet."""
 
     def __init__(
         self,
@@ -49,19 +49,19 @@ class SampleCollector:
         self._book = ErrorGrouper()
         self._stalls = StallDetector(self._names, keeps_sending=open_loop or thinks)
         self._measured = MeasuredCounts()
-        self._stored = Counts()  # of the windows that are not held any more
-        self._drained: list[Sample] = []  # by the last collection, when no window was open any more
+        self._stored = Counts()  # of the windows that are stored
+        self._drained: list[Sample] = []  # samples of the last collection, if no window was open any more
         self._started_ns = self._harvested_ns = started_ns
 
     def recorder(self) -> Recorder:
-        """A recorder for one more client. The next client in its place should take it over: it is kept for ever."""
+        """A recorder for another client. It is never removed, so the next client in the same slot should reuse it."""
         recorder = Recorder(self._windows)
         self._recorders.append(recorder)
         return recorder
 
     def harvest(self, now_ns: int, flights: Sequence[InFlightStatement] = (), paused: Iterable[Span] = ()) -> Interval:
-        """Take every sample that is there, and say what came since the last time. `flights`: what was in flight;
-        `paused`: when this process did not run."""
+        """Take all samples, and return the interval since the last call. `flights`: the statements in flight; `paused`:
+        time spans in which this process did not run."""
         closed = [window for window in self._windows.held() if window.state is WindowState.CLOSED]
         samples = [sample for recorder in tuple(self._recorders) for sample in recorder.take()]
         self._drained = [] if self._windows.current is not None else samples
@@ -78,17 +78,20 @@ class SampleCollector:
             more = batch.surplus(window.window_id, window.opened_ns, window.closed_ns)
             self._surplus[window.window_id] = self._surplus.get(window.window_id, 0) + more
         self._stalls.add(samples, flights, news.values(), from_ns=self._harvested_ns, now_ns=now_ns, paused=paused)
-        for window in closed:  # closed before their samples were taken, and begun() is asked after: see Windows.settle
+        for (
+            window
+        ) in closed:  # closed before their samples were taken; begun() is read afterwards: see WindowRegistry.settle
             if self._begun(window) == self._ended(window).ended:
                 self._windows.settle(window.window_id)
         return self._interval(batch, news, now_ns)
 
     def results(self, now_ns: int) -> tuple[WindowResult, ...]:
-        """Every window that is held, as of the last collection. Store the final ones, then forget() them."""
+        """The results of all windows that are not stored, as of the last collection. Store final ones, then forget()
+        them."""
         return tuple(self._result(window, now_ns) for window in self._windows.held())
 
     def forget(self, window_id: int) -> None:
-        """The final result of this window is stored. Until then it stays in every heartbeat."""
+        """Remove a window whose final result is stored. Until then every heartbeat contains it."""
         window = self._windows.forget(window_id)
         self._stored += self._counts(window)
         self._tallies.pop(window_id, None)
@@ -97,14 +100,14 @@ class SampleCollector:
             self._connections.forget(window_id)
 
     def stalls(self, window_id: int, zero_ns: int) -> WindowStalls | None:
-        """Of a window that is held, as of the last collection."""
+        """The stalls of a window that is not stored, as of the last collection."""
         held = (window for window in self._windows.held() if window.window_id == window_id)
         window = next(held, None)
         return None if window is None else self._stalls.of(window, zero_ns, self._harvested_ns)
 
     def drained(self, zero_ns: int, last: int) -> dict[int, Tally]:
-        """What the last collection brought of the measurement after its end, by the second in which it started: from 1
-        to `last`, counted from the zero. An arrival that was never sent is one of the last."""
+        """The samples of the last collection that ended after the measurement, by the second in which they started,
+        from 1 to `last`. An arrival that was never sent counts in the last second."""
         measured = {window.window_id for window in self._windows.held() if window.phase is Phase.MEASUREMENT}
         seconds: dict[int, list[Sample]] = {}
         for sample in self._drained:
@@ -123,7 +126,7 @@ class SampleCollector:
         return self._measured
 
     def live(self, now_ns: int) -> LiveMetrics:
-        """What the next heartbeat says."""
+        """The content of the next heartbeat."""
         results = self.results(now_ns)
         return LiveMetrics(
             elapsed_s=(now_ns - self._started_ns) / NS_PER_S,
@@ -175,7 +178,7 @@ class SampleCollector:
         )
 
     def _counts(self, window: Window) -> Counts:
-        """Counted twice: what began by the clients, what ended by the collection."""
+        """Begun statements are counted by the clients, ended ones by the collection."""
         ended, begun = self._ended(window), self._begun(window)
         return Counts(scheduled=begun, in_flight=begun - ended.ended) + ended
 

@@ -1,23 +1,23 @@
-"""Stalls: statements are in flight, and each of them has run for more than 1 s and 10 × its own statement's median.
+"""Stalls: statements are in flight, and each of them has run for more than 1 s and 10 × the median of its statement.
 
-A closed loop sends nothing while it waits, so a server that does not answer leaves few slow samples. Slow queries
-have a slow median, think time and low rates have nothing in flight: none of these is a stall.
+A closed loop sends nothing while it waits, so a server that does not answer leaves few slow samples. Slow queries are
+no stall, because their median is high; neither are think time and low rates, because nothing is in flight then.
 
-Once that holds, the stall counts from the moment since which nothing was sent and nothing answered, so it is as long as
-what froze the server. Statements that were cut off (timed out, cancelled) were not answered: their successors go on
-with the same stall. A stall of which a part lies in a window is told in full: it may have begun in warm-up, and it goes
-on after the window has closed until one of its statements is answered.
+A stall begins when the last statement was sent or answered before it, so it is as long as the server did not work.
+Statements that were cut off (timed out, cancelled) were not answered: the stall continues with the statements after
+them. A stall that overlaps a window is reported in full: it may have begun in warm-up, and it continues after the end
+of the window until one of its statements is answered.
 
-In an open loop, and with think time, statements are sent meanwhile, and those in flight may be young. There a stall is
+In an open loop, and with think time, statements are sent during a stall, so some in flight are recent. There a stall is
 a span without any answer, at the end of which a statement in flight has run for that long. A worker with few statements
-has spans without an answer anyway: a stall of another worker counts as far as they reach.
+has spans without an answer in any case: such a span only confirms the stall of another worker.
 
-Time in which the worker's own process was paused is none of the server's: no statement grows older in it, and no stall
-covers it.
+Time in which the process of the worker was paused does not count: no statement grows older in it, and no stall covers
+it.
 
-A worker finds its stalls, and the spans in which it had nothing in flight (where it keeps sending: no answer) or was
-paused. The run was stalled where one worker was and every other was stalled or idle. Spans are milliseconds since the
-common zero of the run.
+A worker finds its stalls, and its idle spans: nothing was in flight (in an open loop: no answer), or the process was
+paused. The run was stalled while one worker was stalled and every other was stalled or idle. Spans are in milliseconds
+since the start of the plan.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from loadgen.values import dataclass
 
 OVERDUE_NS = NS_PER_S
 OVERDUE_MEDIANS = 10
-MEDIAN_SAMPLES_MIN = 10  # before that a statement's median says nothing, and it alone is never overdue
-SHORTEST_MS = 100  # what is shorter is not told, and parts nothing
+MEDIAN_SAMPLES_MIN = 10  # with fewer samples the median is unreliable, and the statement alone is never overdue
+SHORTEST_MS = 100  # shorter stalls are not reported, and shorter gaps do not separate stalls
 WARN_S = 1.0
-SPANS_MAX = 100  # of a window; the longest are told
-KEPT_MAX = 2_000  # of a worker
+SPANS_MAX = 100  # per window; the longest are reported
+KEPT_MAX = 2_000  # per worker
 
 _UNANSWERED = frozenset((*CUT_OFF, Outcome.SKIPPED))
 
@@ -49,21 +49,21 @@ InFlightStatement = tuple[int, int, int, int]  # statement, window, due_ns, sent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowStalls:
-    """Of one window of one worker."""
+    """The stalls of one window of one worker."""
 
     from_ms: int
     until_ms: int
     stalled: tuple[Span, ...] = ()
-    idle: tuple[Span, ...] = ()  # nothing was in flight (where it keeps sending: answered), or the process was paused
+    idle: tuple[Span, ...] = ()  # nothing was in flight (in an open loop: answered), or the process was paused
 
 
 class StallDetector:
-    """add() with every collection. One thread."""
+    """Finds the stalls of one worker. add() is called with every collection. One thread."""
 
     def __init__(self, names: Sequence[str], *, keeps_sending: bool = False) -> None:
         self._names, self._keeps_sending = names, keeps_sending
         self._times: dict[str, Histogram] = {}  # service of what succeeded
-        self._stalled: list[Span] = []  # of the monotonic clock, in order
+        self._stalled: list[Span] = []  # by the monotonic clock, in order
         self._idle: list[Span] = []
         self._paused: list[Span] = []
         self._was_idle = True
@@ -79,7 +79,7 @@ class StallDetector:
         now_ns: int,
         paused: Iterable[Span] = (),
     ) -> None:
-        """What ended since `from_ns`, and what is in flight now; `news` is the tally of the samples. `paused`: the
+        """Add the samples that ended since `from_ns`, their tallies `news`, and the statements in flight. `paused`: the
         spans in which this process did not run."""
         for span in paused:
             _append(self._paused, span)
@@ -110,7 +110,7 @@ class StallDetector:
                 self._times[name] = self._times.get(name, EMPTY) + statement.succeeded.service
 
     def of(self, window: Window, zero_ns: int, now_ns: int) -> WindowStalls:
-        """Those of a window, in full; idle spans as far as they lie inside."""
+        """The stalls that overlap a window, in full, and the idle spans inside of it."""
         inside = (window.opened_ns, now_ns if window.closed_ns is None else window.closed_ns)
         idle = common(merged([*self._idle, *self._paused]), [inside])
         ((from_ms, until_ms),) = _in_ms([inside], zero_ns)
@@ -122,7 +122,8 @@ class StallDetector:
         )
 
     def _stall(self, overdue: Span, executed: Sequence[tuple[int, int, int]], answers: Sequence[int]) -> None:
-        """Nothing but overdue statements was in flight: count from the last one sent, or the last answer."""
+        """Add a stall for a span in which only overdue statements were in flight. It begins at the last one sent or
+        answered."""
         start_ns = overdue[0]
         answered_ns = max((done_ns for done_ns in answers if done_ns <= start_ns), default=self._answered_ns)
         sent_ns = max(sent_ns for _, sent_ns, done_ns in executed if sent_ns <= start_ns < done_ns)
@@ -134,7 +135,7 @@ class StallDetector:
             _append(self._stalled, part)
 
     def _overdue(self, executed: Sequence[tuple[int, int, int]], from_ns: int, now_ns: int) -> list[Span]:
-        """Spans in which something was in flight, and all of it overdue."""
+        """Spans in which statements were in flight, and all of them overdue."""
         limits = {number: self._limit_ns(number) for number in {number for number, _, _ in executed}}
         first_ns = min(sent_ns for _, sent_ns, _ in executed)
         paused = [span for span in self._paused if span[1] > first_ns]
@@ -143,7 +144,9 @@ class StallDetector:
             limit_ns = limits[number]
             due_ns = min(done_ns, _awake_ns(sent_ns, limit_ns or self._shortest_limit_ns(number), paused))
             fine.append((sent_ns, due_ns))
-            if limit_ns is not None:  # else it is not known to be overdue, and hides no other that is
+            if (
+                limit_ns is not None
+            ):  # otherwise it is not known to be overdue
                 late.append((due_ns, done_ns))
         return without(common(merged(late), [(from_ns, now_ns)]), merged(fine))
 
@@ -166,12 +169,12 @@ class StallDetector:
         return None if median is None else max(OVERDUE_NS, OVERDUE_MEDIANS * median.value_ns)
 
     def _shortest_limit_ns(self, number: int) -> int:
-        """Of a statement with too few samples for a median: by the longest of them."""
+        """The limit for a statement with too few samples for a median: from the longest of them."""
         return max(OVERDUE_NS, OVERDUE_MEDIANS * self._times.get(self._names[number], EMPTY).max_ns)
 
 
 def run_stalls(workers: Iterable[Iterable[WindowStalls | None]]) -> tuple[Span, ...] | None:
-    """Of all workers together; None: none of them measured it. Outside its windows a worker has nothing in flight."""
+    """The stalls of the run; None: no worker measured them. Outside of its windows a worker has nothing in flight."""
     known = [[one for one in own if one is not None] for own in workers]
     known = [own for own in known if own]
     if not known:
@@ -181,7 +184,9 @@ def run_stalls(workers: Iterable[Iterable[WindowStalls | None]]) -> tuple[Span, 
     for own in known:
         quiet = merged(span for one in own for span in (*one.stalled, *one.idle))
         present = [(one.from_ms, one.until_ms) for one in own]
-        present += [(start - 1, end + 1) for one in own for start, end in one.stalled]  # it was answered around them
+        present += [
+            (start - 1, end + 1) for one in own for start, end in one.stalled
+        ]  # it had answers around them
         stalled = common(stalled, merged([*quiet, *without(stalled, merged(present))]))
     return tuple(span for span in _reaching(stalled, windows) if span[1] - span[0] >= SHORTEST_MS)
 
@@ -200,7 +205,7 @@ def stalls_document(spans: Sequence[Span] | None) -> dict[str, Any] | None:
 
 
 def stall_warnings(spans: Sequence[Span] | None) -> list[str]:
-    """What the reader of a result should know."""
+    """The warning about the longest stall, if it is long enough."""
     longest = max(spans or (), key=lambda span: span[1] - span[0], default=(0, 0))
     length_s = (longest[1] - longest[0]) / 1_000
     if not spans or length_s < WARN_S:
@@ -212,11 +217,11 @@ def stall_warnings(spans: Sequence[Span] | None) -> list[str]:
     ]
 
 
-# --- spans, in order and apart from each other -----------------------------------------------------------------------
+# --- Spans, ordered and disjoint -------------------------------------------------------------------------------------
 
 
 def merged(spans: Iterable[Span]) -> list[Span]:
-    """Those that touch are one."""
+    """The union of spans; spans that touch are joined."""
     found: list[Span] = []
     for start, end in sorted(span for span in spans if span[0] < span[1]):
         if found and start <= found[-1][1]:
@@ -227,7 +232,7 @@ def merged(spans: Iterable[Span]) -> list[Span]:
 
 
 def _append(spans: list[Span], span: Span) -> None:
-    """One that is not before the others."""
+    """Append a span that does not begin before the others."""
     if spans and span[0] <= spans[-1][1]:
         spans[-1] = (spans[-1][0], max(spans[-1][1], span[1]))
     else:
@@ -255,7 +260,7 @@ def without(spans: Sequence[Span], taken: Sequence[Span]) -> list[Span]:
 
 
 def _awake_ns(from_ns: int, length_ns: int, paused: Sequence[Span]) -> int:
-    """When a process has been awake for so long."""
+    """The time at which a process has run for `length_ns` since `from_ns`, without its pauses."""
     until_ns = from_ns + length_ns
     for start_ns, end_ns in paused:
         if from_ns < end_ns and start_ns < until_ns:
@@ -268,8 +273,8 @@ def _in_ms(spans: Iterable[Span], zero_ns: int) -> list[Span]:
 
 
 def _reaching(spans: Iterable[Span], windows: Sequence[Span]) -> list[Span]:
-    """Those of which enough to be told lies in the windows. Behind them nothing is sent: a slow statement that is left
-    alone there is no stall."""
+    """The spans with at least SHORTEST_MS inside the windows. After the windows nothing is sent, so a slow statement
+    there is not a stall."""
     return [span for span in spans if sum(end - start for start, end in common([span], windows)) >= SHORTEST_MS]
 
 

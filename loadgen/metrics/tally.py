@@ -1,8 +1,8 @@
-"""What was measured, per statement: addable things only, so tallies of batches, windows and workers are merged by `+`.
+"""Tallies: measurements per statement that add, so that tallies of batches, windows and workers are merged by `+`.
 
 Tally            statement name → StatementTally, and the errors
-StatementTally   outcome → Times, lag, number of skipped and how old they were
-Times            response and service time of the samples with one outcome
+StatementTally   outcome → Times; lag; number and age of skipped statements
+Times            response and service times of the samples with one outcome
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from loadgen.metrics.recorder import CUT_OFF, FailedOutcome, Outcome
 from loadgen.model.counts import Counts, ErrorCategory
 from loadgen.values import dataclass
 
-CODES_MAX = 32  # in one worker; what comes later is counted with the errors of its category that have no code
-NAMED_MAX = 32  # groups with a statement, in one worker; what comes later is counted without its statement
+CODES_MAX = 32  # per worker; further codes are counted with the errors of their category without a code
+NAMED_MAX = 32  # groups with a statement, per worker; further groups are counted without their statement
 EXAMPLE_MAX = 200  # characters
 
 
 class ErrorKey(NamedTuple):
-    """What a group of failures has in common."""
+    """The common properties of a group of failures."""
 
     category: ErrorCategory
     code: int | None = None
-    statement: str | None = None  # None: of any statement, because there were too many groups
+    statement: str | None = None  # None: any statement, because there were too many groups
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorTally:
-    """Failures of one group."""
+    """The failures in one group."""
 
     count: int
     example: str
@@ -45,7 +45,7 @@ class ErrorTally:
 
 
 class ErrorGrouper:
-    """Which errors one worker has met, and the first text of each. One thread."""
+    """Groups the errors of one worker, with the first text of each group. One thread."""
 
     def __init__(self) -> None:
         self._examples: dict[ErrorKey, str] = {}
@@ -53,7 +53,7 @@ class ErrorGrouper:
         self._named = 0
 
     def group(self, failures: Iterable[tuple[int, str, FailedOutcome]]) -> dict[int, dict[ErrorKey, ErrorTally]]:
-        """(window, statement, failure) as errors of each window."""
+        """Group (window, statement, failure) by window and error."""
         counts = Counter((window, self._key(statement, failed)) for window, statement, failed in failures)
         groups: dict[int, dict[ErrorKey, ErrorTally]] = {}
         for (window, key), count in counts.items():
@@ -82,7 +82,7 @@ class ErrorGrouper:
 
 
 def by_kind(errors: Mapping[ErrorKey, ErrorTally]) -> dict[ErrorKey, ErrorTally]:
-    """The same without statements: one group for each category and code."""
+    """The errors without statements: one group for each category and code."""
     kinds: dict[ErrorKey, ErrorTally] = {}
     for key, group in errors.items():
         kind = key._replace(statement=None)
@@ -97,7 +97,7 @@ Item = TypeVar("Item", "Times", "StatementTally", "ErrorTally")
 @dataclass(frozen=True, slots=True)
 class Times:
     response: Histogram = EMPTY  # done - due
-    service: Histogram = EMPTY  # done - sent; in a closed loop the very same object as response
+    service: Histogram = EMPTY  # done - sent; in a closed loop the same object as response
 
     def __add__(self, other: Times) -> Times:
         response = self.response + other.response
@@ -112,9 +112,9 @@ NO_TIMES = Times()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatementTally:
     times: Mapping[Outcome, Times] = field(default_factory=dict)
-    lag: Histogram = EMPTY  # sent - due of everything that was sent, however it ended; empty in a closed loop
+    lag: Histogram = EMPTY  # sent - due of all statements that were sent; empty in a closed loop
     skipped: int = 0
-    unsent: Histogram = EMPTY  # age of the skipped that found every connection executing: they waited at least so long
+    unsent: Histogram = EMPTY  # age of skipped statements whose connections were all busy: a lower bound of their wait
 
     def __add__(self, other: StatementTally) -> StatementTally:
         return StatementTally(
@@ -142,7 +142,7 @@ class StatementTally:
 
     @property
     def ended(self) -> Counts:
-        """The counts but for what began: `scheduled` and `in_flight` are known to the window only, and 0 here."""
+        """The counts of ended statements. `scheduled` and `in_flight` are 0: only the window knows them."""
         return Counts(
             skipped=self.skipped,
             succeeded=self.succeeded.response.count,
@@ -152,12 +152,12 @@ class StatementTally:
 
     @property
     def cut_off(self) -> Times:
-        """Of what timed out or was cancelled: it would have taken at least as long."""
+        """The times of statements that timed out or were cancelled: lower bounds."""
         return reduce(add, (self.times.get(outcome, NO_TIMES) for outcome in CUT_OFF))
 
     @property
     def responses(self) -> tuple[Histogram, Histogram]:
-        """Response times that are known, and those that are lower bounds: of statements cut off, or never sent."""
+        """Known response times, and lower bounds: of statements that were cut off or never sent."""
         return self.succeeded.response, self.cut_off.response + self.unsent
 
     @property
@@ -201,7 +201,7 @@ class Tally:
 
 
 def merged(left: Mapping[Key, Item], right: Mapping[Key, Item]) -> Mapping[Key, Item]:
-    """Both, and the sum where both have a value."""
+    """The union of both mappings; values of common keys are added."""
     both = dict(left)
     for key, item in right.items():
         both[key] = both[key] + item if key in both else item

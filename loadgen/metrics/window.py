@@ -1,4 +1,4 @@
-"""What is known of a window in one worker, and of many together."""
+"""Results of windows: of one worker, merged over workers, and as JSON in WINDOW_RESULTS."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from loadgen.model.run import Phase
 from loadgen.units import NS_PER_MS
 from loadgen.values import dataclass
 
-# What the process of one worker did to a window itself: the CPU it used, and how late its threads woke up. They add.
+# --- The influence of the worker process on a window: CPU time, and lateness of wake-ups; both add -------------------
 #
-# Lateness is weighted by time: each millisecond of the window counts with the lateness of the wake-up that ended it.
-# So a process that was paused for ten seconds was late for ten seconds, and not once among a thousand wake-ups.
+# Lateness is weighted by time: each millisecond of the window counts with the lateness of the wake-up that ended it. So
+# a process that was paused for ten seconds was late for ten seconds, and not just once among a thousand wake-ups.
 
-PAUSE_NS = 100 * NS_PER_MS  # later than this is no noise of a scheduler: nothing of the process ran
-GAP_NS = 500 * NS_PER_MS  # later than this is no busy machine any more: the process was stopped
+PAUSE_NS = 100 * NS_PER_MS  # a longer delay is not scheduling noise: the process did not run
+GAP_NS = 500 * NS_PER_MS  # a longer delay is not caused by a busy machine: the process was stopped
 MINUTE_MS = 60_000
 _P99 = 990
 
@@ -50,15 +50,15 @@ _P99 = 990
 class ClientResourceUse:
     """One window of one worker, or several together."""
 
-    elapsed_ms: int = 0  # of the window, as far as it was watched
+    elapsed_ms: int = 0  # of the window, as far as it was monitored
     cpu_ms: int = 0  # of this process
-    machine_cpu_ms: int = 0  # of all processes of the machine, this one included, and what the host withheld
+    machine_cpu_ms: int = 0  # of all processes of the machine, including this one, and stolen time
     stolen_cpu_ms: int = 0  # withheld by the host of a virtual machine: steal time
     cores: int = 0  # of the machine
     gap_ms: int = 0  # in which the process was paused
-    late: Histogram = EMPTY  # of each millisecond
+    late: Histogram = EMPTY  # weighted by milliseconds
     sent_late: Histogram = EMPTY  # open loop, of each statement: sent - max(due, when its connection became free)
-    minute_cpu_ms: int = 0  # the most CPU of a minute; 0: it did not last for one, or that is not known
+    minute_cpu_ms: int = 0  # the highest CPU time of a minute; 0: the window was shorter, or it is unknown
 
     def __add__(self, other: ClientResourceUse) -> ClientResourceUse:
         return ClientResourceUse(
@@ -79,19 +79,19 @@ class ClientResourceUse:
 
     @property
     def worst_cpu_percent(self) -> float | None:
-        """Of the busiest minute, which must not hide in the average; of the whole where that was shorter."""
+        """CPU percent of the busiest minute, or of the whole window if it is shorter."""
         mean = self.cpu_percent_of_core
         return None if mean is None else max(mean, 100.0 * self.minute_cpu_ms / MINUTE_MS)
 
     @property
     def others_cores(self) -> float | None:
-        """How many cores all other processes of the machine used, on average."""
+        """The average number of cores that all other processes of the machine used."""
         used_ms = self.machine_cpu_ms - self.stolen_cpu_ms - self.cpu_ms
         return max(0, used_ms) / self.elapsed_ms if self.elapsed_ms else None
 
     @property
     def stolen_cores(self) -> float | None:
-        """How many cores the host of a virtual machine withheld, on average."""
+        """The average number of cores that the host of a virtual machine withheld."""
         return self.stolen_cpu_ms / self.elapsed_ms if self.elapsed_ms else None
 
     @property
@@ -115,24 +115,24 @@ class ClientResourceUse:
 
     @property
     def gap_percent(self) -> float | None:
-        """In pauses of 500 ms and more."""
+        """Percent of the time in pauses of at least 500 ms."""
         return 100.0 * self.gap_ms / self.late.count if self.late.count else None
 
     @property
     def paused_percent(self) -> float | None:
-        """In pauses of 100 ms and more, however many they are."""
+        """Percent of the time in pauses of at least 100 ms."""
         if not self.late.count:
             return None
         return 100.0 * int(self.late.counts[int(buckets_of(PAUSE_NS)) :].sum()) / self.late.count
 
 
 SURPLUS_IGNORED = 0.01  # of what succeeded
-ALL_STATEMENTS = "*"  # stands for all statements together where a heartbeat had no room for each
+ALL_STATEMENTS = "*"  # the name of all statements together, if a heartbeat has no room for each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowResult:
-    """One window of one worker; it may still grow unless it is FINAL."""
+    """The result of one window of one worker. It does not change any more once it is FINAL."""
 
     window_id: int
     phase: Phase
@@ -144,19 +144,19 @@ class WindowResult:
     connections: ConnectionTime | None = None  # None: not measured
     client: ClientResourceUse | None = None  # None: not measured
     stalls: WindowStalls | None = None  # None: not measured
-    surplus: int = 0  # succeeded statements answered after the window, less those of others answered inside it
+    surplus: int = 0  # succeeded statements answered after the window, minus those of others answered inside it
     replayed: ReplayTally | None = None  # None: another mode, or the window is not final
-    uncertain_ms: int = 0  # how far from the moments of the plan it may lie
+    uncertain_ms: int = 0  # possible difference between its times and the plan
 
     @property
     def folded(self) -> bool:
-        """Is there no telling the statements apart, but for their counts in the worker?"""
+        """Whether all statements were put together as ALL_STATEMENTS."""
         return ALL_STATEMENTS in self.tally.statements
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergedWindows:
-    """Windows of several workers as one."""
+    """The windows of several workers, merged."""
 
     seconds: float  # the measured span: the longest that a worker measured
     counts: Counts
@@ -164,17 +164,18 @@ class MergedWindows:
     qps: float  # succeeded samples per second
     statement_qps: Mapping[str, float]
     stalls: tuple[Span, ...] | None = None  # None: not measured
-    stages: Mapping[str, MergedWindows] = field(default_factory=dict)  # those that thresholds are about, by name
+    stages: Mapping[str, MergedWindows] = field(default_factory=dict)  # by name; those with thresholds
     surplus: int = 0
     replayed: ReplayTally | None = None  # None: not of all workers
     sent_late: Histogram = EMPTY  # mode replay: client lag of each statement
 
     @property
     def surplus_fraction(self) -> float:
-        """How much of the throughput was answered after the measured time; 0.0 where that does not matter.
+        """The fraction of the throughput that was answered after the measured time; 0.0 if it is negligible.
 
-        Statements count in the window in which they start. In a steady state, as many statements of earlier windows
-        are answered inside it as statements of this window after it; where a queue grows, more of the latter are.
+        Statements count in the window in which they start. In a steady state, the number of statements of earlier
+        windows that are answered inside it equals the number of its statements that are answered after it. While a
+        queue grows, the latter number is larger.
         """
         succeeded = self.counts.succeeded
         fraction = self.surplus / succeeded if succeeded else 0.0
@@ -188,11 +189,11 @@ class MergedWindows:
 
 
 def merge(workers: Iterable[Sequence[WindowResult]], *, live: bool = False) -> MergedWindows:
-    """The windows of each worker, which follow one another, and then the workers, which ran side by side.
+    """Merge the windows of each worker, which are consecutive, and then the workers, which run in parallel.
 
-    A rate is a count by the measured span: a worker that left early has measured less of it. `live`: windows that are
-    open are as old as the heartbeats that reported them, so each of those workers has its own seconds; and what is in
-    flight will be counted in them, so it has its share of those seconds.
+    A rate is a count divided by the measured span, also for a worker that ended early. `live`: an open window is as old
+    as the heartbeat that reported it, so the rate of a worker uses its own seconds, reduced by the share of statements
+    that are in flight and will be counted later.
     """
     known = list(workers)
     own_seconds = [math.fsum(window.seconds for window in windows) for windows in known]
@@ -222,7 +223,7 @@ def merge(workers: Iterable[Sequence[WindowResult]], *, live: bool = False) -> M
 
 
 def _ended_share(counts: Counts) -> float:
-    """Of what has begun."""
+    """The fraction of begun statements that have ended."""
     return counts.ended / (counts.ended + counts.in_flight) if counts.ended else 1.0
 
 
@@ -232,7 +233,7 @@ def rate(tally: StatementTally, seconds: float) -> float:
 
 
 def window_discrepancy(result: WindowResult) -> str | None:
-    """What in a window does not add up, in one sentence; None when everything does."""
+    """The inconsistency of a window as one sentence; None if it is consistent."""
     ended, counts = result.tally.ended, result.counts
     problem = count_discrepancy(counts)
     if problem is None and result.state is WindowState.FINAL and counts.in_flight:
@@ -253,20 +254,19 @@ def window_discrepancy(result: WindowResult) -> str | None:
     return problem and f"window {result.window_id}: {problem}"
 
 
-# --- Metrics as JSON: the one writer and the one reader of everything that is stored ---------------------------------
+# --- JSON: the only writer and reader of stored metrics --------------------------------------------------------------
 #
-# A histogram is written as {"count", "sum_ns", "min_ns", "max_ns", "buckets"}. Its buckets are a list: the number of
-# the first one in use, then one count after another; -n stands for n buckets without any. With "coarseness" 3 the
-# numbers are those of groups of 3 (`edges`). A service time that equals the response time, as always in a closed
-# loop, is left out.
+# A histogram is written as {"count", "sum_ns", "min_ns", "max_ns", "buckets"}. `buckets` is a list: the number of the
+# first non-empty bucket, followed by the counts; -n stands for n empty buckets. With "coarseness" 3 the numbers are
+# those of groups of 3 buckets (histogram.group_of). Service times that equal the response times, as always in a closed
+# loop, are omitted.
 #
 #     COUNTS    {"version", scheduled … in_flight, "statements": {name: {skipped … cancelled}}, "errors": [{…}],
 #                "connections": {planned_ms, delivered_ms, logging_in_ms}, "client": {…}, "stalls": {…}, "surplus": n,
 #                "replayed": {sent, rows}, "uncertain_ms": n}
 #     BUCKETS   {"version", "statements": {name: {OUTCOME: {"response": h, "service": h}, "lag": h, "unsent": h}}}
 #
-# Counts could be had from buckets; they are written for people, and so that a reader can tell when one of the two has
-# been damaged.
+# Counts follow from buckets. They are written for people, and so that a reader detects when one of the two is damaged.
 
 VERSION = 1
 _LAG, _UNSENT = "lag", "unsent"
@@ -276,7 +276,7 @@ _OUTCOMES: Mapping[str, Outcome] = {one.name: one for one in Outcome if one is n
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowRow:
-    """A window as it is stored, spooled and read back: the columns of WINDOW_RESULTS after RUN_ID, in order."""
+    """A window as it is stored and spooled: the columns of WINDOW_RESULTS after RUN_ID, in order."""
 
     worker_id: str
     window_id: int
@@ -289,7 +289,7 @@ class WindowRow:
 
     @classmethod
     def of(cls, result: WindowResult, *, worker_id: str, epoch: int) -> Self:
-        """A window to be stored: a final one, or at a worker's end one with statements that never came back."""
+        """The row of a final window, or at the end of a worker, of a window with statements that did not return."""
         return cls(
             worker_id=worker_id,
             window_id=result.window_id,
@@ -305,7 +305,7 @@ class WindowRow:
         return astuple(self)
 
     def result(self) -> WindowResult:
-        """The window; raises InvalidMetrics when anything in it does not add up."""
+        """The window. Raises InvalidMetrics if it is inconsistent."""
         place = f"window {self.window_id}"
         counts = parse(self.counts, f"{place}, COUNTS", version=VERSION)
         buckets = parse(self.buckets, f"{place}, BUCKETS", version=VERSION)
@@ -323,11 +323,11 @@ class WindowRow:
 
 
 def dump(data: object) -> str:
-    """Compact, and ASCII: as many bytes as characters."""
+    """Compact JSON in ASCII, so that its length is its size in bytes."""
     return json.dumps(data, separators=(",", ":"), allow_nan=False)
 
 
-# --- a window --------------------------------------------------------------------------------------------------------
+# --- JSON of a window ------------------------------------------------------------------------------------------------
 
 
 def counts_data(result: WindowResult) -> dict[str, Any]:
@@ -375,7 +375,7 @@ def read_counts(fields: JsonFields) -> Counts:
 
 
 def read_result(counts: JsonFields, buckets: JsonFields, **window: Any) -> WindowResult:
-    """Counts, buckets and what is said about the window, put together and held against each other."""
+    """A window from its counts, buckets and columns, which must be consistent."""
     written = counts.part("statements")
     if set(written.names()) != set(buckets.names()):
         buckets.refuse("has other statements than the counts")
@@ -455,7 +455,7 @@ def _read_times(fields: JsonFields) -> Times:
     return Times(response, service)
 
 
-# --- what the client itself did --------------------------------------------------------------------------------------
+# --- JSON of the client resource use ---------------------------------------------------------------------------------
 
 _CLIENT = ("elapsed_ms", "cpu_ms", "machine_cpu_ms", "cores", "gap_ms")
 _CLIENT_OPTIONAL = ("minute_cpu_ms", "stolen_cpu_ms")  # 0 is left out
@@ -476,7 +476,7 @@ def _read_client(fields: JsonFields) -> ClientResourceUse:
     return ClientResourceUse(late=late, sent_late=sent_late, **known)
 
 
-# --- a histogram -----------------------------------------------------------------------------------------------------
+# --- JSON of a histogram ---------------------------------------------------------------------------------------------
 
 
 def histogram_data(histogram: Histogram) -> dict[str, Any]:
@@ -535,7 +535,7 @@ def read_histogram(fields: JsonFields) -> Histogram:
 
 
 def _check(histogram: Histogram, ends: list[int], counted: int, fields: JsonFields) -> None:
-    """Its parts say some things twice; they must agree. `ends`: the first and the last bucket in use."""
+    """Redundant parts must be consistent. `ends`: the first and the last non-empty bucket."""
     count, coarseness = histogram.count, histogram.coarseness
     if counted != count:
         fields.refuse(f"has {counted} in its buckets, and a count of {count}")

@@ -112,7 +112,7 @@ class ControlMachine(RuleBasedStateMachine):
 
     def renews_without_asking_for_trust(self, actor: Actor, fate: Fate, _: int) -> None:
         with self._sending(actor, fate):
-            run_leases.renew(actor.session, actor.keeping.term, TIMES.ttl_s)
+            run_leases.renew(actor.session, actor.keeping.lease, TIMES.ttl_s)
 
     def releases(self, actor: Actor, fate: Fate, _: int) -> None:
         with self._sending(actor, fate):
@@ -120,7 +120,7 @@ class ControlMachine(RuleBasedStateMachine):
                 actor.keeping._release()
 
     def emits(self, actor: Actor, fate: Fate, _: int) -> None:
-        new, term = NewEvent(command=Start(expected_workers=1)), actor.keeping.term
+        new, term = NewEvent(command=Start(expected_workers=1)), actor.keeping.lease
         with self._sending(actor, fate) as patient:
             try:
                 self.answer.emitted = (emit(actor.session, patient, term, new), new.event_id, term.epoch)
@@ -130,7 +130,7 @@ class ControlMachine(RuleBasedStateMachine):
     def publishes(self, actor: Actor, fate: Fate, number: int) -> None:
         with self._sending(actor, fate):
             rollup = RunRollup(targets={}, total_ops=number, next_sequence_id=number)
-            publish(actor.session, actor.keeping.term, rollup)
+            publish(actor.session, actor.keeping.lease, rollup)
 
     def looks_at_the_run(self, actor: Actor, _: Fate, __: int) -> None:
         actor.view = self._read()
@@ -145,7 +145,7 @@ class ControlMachine(RuleBasedStateMachine):
             phase=seen.phase,
             to=ways[-1] if ending else ways[number % len(ways)],
             to_phase=PHASES[later],
-            reason=f"by {actor.keeping.term.epoch}",
+            reason=f"by {actor.keeping.lease.epoch}",
         )
         if number % 3:
             actor.view = None
@@ -153,7 +153,7 @@ class ControlMachine(RuleBasedStateMachine):
             return
         with self._sending(actor, fate) as patient:
             try:
-                if move(actor.session, patient, actor.keeping.term, step):
+                if move(actor.session, patient, actor.keeping.lease, step):
                     self.answer.moved = step
             except Fenced:
                 self.answer.fenced = True
@@ -198,7 +198,7 @@ class ControlMachine(RuleBasedStateMachine):
         for actor in self.world.actors:
             if actor.would_act:
                 epoch, owner, remaining_ms = leases[-1]
-                assert actor.keeping.term == Lease(key=self.run_id, epoch=epoch, owner=owner), "trusted and succeeded"
+                assert actor.keeping.lease == Lease(key=self.run_id, epoch=epoch, owner=owner), "trusted and succeeded"
                 assert remaining_ms > 0, "trusted beyond the term"
 
     def _check_leases(self, leases: list[tuple[int, str, int]]) -> None:

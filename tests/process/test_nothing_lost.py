@@ -185,7 +185,7 @@ def test_a_full_disk_under_the_data_directory_is_named(tmp_path: Path) -> None:
 
         assert f"the disk of the data directory {disk}/data is full" in run.said
         if run.process.returncode == 3:
-            assert "hint: Free space on it" in run.said
+            assert "hint: Free disk space" in run.said
         assert list(run_folder(run).glob(f"spool/{run.run_id}/worker-*/unsent.jsonl"))
         (disk / "fill").unlink()
         upload(bench, run)

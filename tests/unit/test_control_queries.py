@@ -92,7 +92,7 @@ def test_a_limit_is_a_number_in_the_statement():
 
 @pytest.mark.parametrize("rows", [-1, True, 1.0, "1", "1; DROP TABLE T", None, 10**9])
 def test_what_is_no_number_of_rows_never_gets_into_a_statement(rows):
-    with pytest.raises(ValueError, match="is no number of rows"):
+    with pytest.raises(ValueError, match="is not a number of rows"):
         load_queries("run_status")["newest"].limited(rows)
 
 

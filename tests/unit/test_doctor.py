@@ -199,13 +199,13 @@ def test_an_offset_is_told_only_as_far_as_it_is_certain(seconds, error_s, mark):
 
 def test_what_is_not_there_is_named():
     place = ControlPlaneLocation()
-    found = server.ground(Prerequisites(warehouse=False, database=True, schema=False), place, is_embedded=False)
+    found = server.prerequisites(Prerequisites(warehouse=False, database=True, schema=False), place, is_embedded=False)
 
     assert found.level is FindingLevel.FAILED
     assert found.message.endswith('warehouse "LOADGEN_CONTROL_WH", schema "LOADGEN"."CONTROL"')
     there = Prerequisites(warehouse=True, database=True, schema=True)
-    assert server.ground(there, place, is_embedded=True).details == ()
-    fine = server.ground(there, place, is_embedded=False)
+    assert server.prerequisites(there, place, is_embedded=True).details == ()
+    fine = server.prerequisites(there, place, is_embedded=False)
     assert fine.level is FindingLevel.OK
     assert fine.details == ("an idle `loadgen pool run` starts the warehouse every 10m: about 2.4 credits a day",)
 

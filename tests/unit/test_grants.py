@@ -269,13 +269,13 @@ def test_what_cannot_be_known_is_said():
     assert "Statement go calls a procedure" in notes
     assert 'write VIEW: "GEO"."PUBLIC"."REGIONS"' in notes
     assert '"D"."INFORMATION_SCHEMA"."TABLES"' in notes
-    assert "No warehouse is named" in notes
+    assert "sets a warehouse" in notes
 
 
 def test_a_table_in_no_database_is_an_error():
     scenario = read(SCENARIO.replace("database: bench, ", ""))
 
-    with pytest.raises(ConfigurationError, match="is in no database"):
+    with pytest.raises(ConfigurationError, match="the database of table"):
         grants(ControlPlaneLocation(), scenario, GrantTarget(warehouse="W", database=None, schema="S"))
 
 

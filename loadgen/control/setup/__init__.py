@@ -1,6 +1,7 @@
 """Creating the control plane: `loadgen setup` and `loadgen grants`.
 
-installer    what is missing, as a script or executed; the numbered files in schemas/control_plane, applied once each
-grants       the least privileges of each role, as GRANT statements; which privileges on which tables a statement
-             needs, read from its text
+installer    finds what is missing, and creates it or prints it as a script; applies each numbered file in
+             schemas/control_plane once
+grants       the minimum privileges of each role as GRANT statements; the privileges that a statement needs, read from
+             its text
 """

@@ -1,12 +1,11 @@
-"""The GRANT statements that loadgen needs and no more: for three roles, on the very tables its SQL touches.
+"""The minimum privileges of three roles, as GRANT statements.
 
-    LOADGEN_ADMIN   makes tables: loadgen setup, loadgen prepare. It owns them then, and needs nothing else on them
-    LOADGEN_RUN     runs scenarios and reads results. Makes nothing
-    LOADGEN_QUEUE   may do that too, and use the queue: pools, and users who queue runs and add schedules. Apart:
-                    the hosts of a pool execute what is queued
+    LOADGEN_ADMIN   creates tables: loadgen setup, loadgen prepare. It owns these tables and needs no grant on them
+    LOADGEN_RUN     runs scenarios and reads results. It creates nothing
+    LOADGEN_QUEUE   has the privileges of LOADGEN_RUN, and those on the queue: for pools, and for users who queue runs
+                    or add schedules. A separate role, because the hosts of a pool execute what is queued
 
-What a role may do with a table is read from the statements themselves (`privileges`), so the list cannot be
-forgotten when a statement is added.
+The privileges on tables are read from the statements themselves (required_privileges), so they include every statement.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from loadgen.scenario.model import EMBEDDED, QueryPool, Scenario, TableType
 from loadgen.snowflake.ident import Identifier, QualifiedName
 from loadgen.values import dataclass
 
-# --- Which privileges on which tables a statement needs, read from its text ------------------------------------------
+# --- The privileges that a statement needs, read from its text --------------------------------------------------------
 #
-# A reader of tokens, not a parser: it knows where names of tables stand (after FROM, JOIN, INTO, UPDATE, USING, and
-# after a comma among those), and leaves out what only looks like one: common table expressions, table functions,
-# EXTRACT(… FROM …), IS DISTINCT FROM. A role that changes or deletes rows also gets SELECT: finding them reads the
-# table, and a hybrid table's index is used only by roles that have it.
+# A tokenizer, not a parser. Names of tables follow FROM, JOIN, INTO, UPDATE and USING, and commas between such names.
+# Common table expressions, table functions, EXTRACT(… FROM …) and IS DISTINCT FROM are not tables. A role that changes
+# or deletes rows also needs SELECT: the statement reads the table to find the rows, and the index of a hybrid table is
+# used only by roles with SELECT.
 
 PRIVILEGES = ("SELECT", "INSERT", "UPDATE", "DELETE")  # in the order they are written
 TablePrivileges = Mapping[QualifiedName, frozenset[str]]
@@ -63,9 +62,9 @@ class _Token:
 
 @dataclass(slots=True)
 class _Level:
-    """What is open between two brackets."""
+    """The state inside one pair of brackets."""
 
-    in_from: bool = False  # a comma is followed by another table
+    in_from: bool = False  # the name of a table follows a comma
     expecting: bool = False  # the next name is a table
     after: str = ""  # the word before the bracket
 
@@ -113,7 +112,7 @@ class _Reader:
         return next((token.text for token in self.tokens if token.kind == "word"), "")
 
     def _is_target(self, verb: str, token: _Token, before: str, target: QualifiedName | None) -> bool:
-        """Does the name of a table that is written to follow?"""
+        """Whether the name of the table that the statement writes to follows."""
         if token.text == "INTO":
             return verb in ("INSERT", "MERGE")
         if target is not None:
@@ -125,11 +124,11 @@ class _Reader:
             return before != "DISTINCT" and self.levels[-1].after != "EXTRACT"
         if token.text == "USING" and verb in ("MERGE", "DELETE") and len(self.levels) == 1:
             is_first, self.has_source = not self.has_source, True
-            return is_first  # a later one is JOIN … USING (columns)
+            return is_first  # a later USING belongs to JOIN … USING (columns)
         return token.text == "JOIN"
 
     def _path(self, index: int) -> tuple[int, QualifiedName]:
-        """The name that begins there, and where it ends. `db..t` is a table of PUBLIC."""
+        """The index after the name that begins at `index`, and the name. `db..t` is a table in PUBLIC."""
         parts: list[Identifier] = []
         while index < len(self.tokens):
             token = self.tokens[index]
@@ -147,7 +146,7 @@ class _Reader:
         return index < len(self.tokens) and self.tokens[index] == _Token("other", text)
 
     def _ctes(self) -> set[Identifier]:
-        """Names that stand before AS ( in a statement with WITH; a list of columns may be in between."""
+        """Names before `AS (` in a statement with WITH; a list of columns may be in between."""
         names: set[Identifier] = set()
         if _Token("word", "WITH") not in self.tokens:
             return names
@@ -167,7 +166,7 @@ class _Reader:
 
 
 def required_privileges(sql: str) -> TablePrivileges:
-    """The privileges that each table in a statement needs. Nothing for CREATE, CALL and the like."""
+    """The privileges that a statement needs on each table. Empty for CREATE, CALL and similar statements."""
     tokens = [
         _Token(str(match.lastgroup), match[0].upper() if match.lastgroup == "word" else match[0])
         for match in _TOKEN.finditer(sql)
@@ -180,7 +179,7 @@ def required_privileges(sql: str) -> TablePrivileges:
 
 
 def merge_privileges(several: Iterable[TablePrivileges]) -> TablePrivileges:
-    """What all of them need."""
+    """The privileges that all of the statements need together."""
     found: dict[QualifiedName, frozenset[str]] = {}
     for needs in several:
         for name, privileges in needs.items():
@@ -207,14 +206,14 @@ _OF_THE_QUEUE = frozenset(
         *("SCHEDULES", "SCHEDULE_FIRES", "SCHEDULE_PROGRESS"),
     }
 )
-_ADMINS_ONLY = "prune."  # a role that generates load must not delete results of others
+_ADMINS_ONLY = "prune."  # a role that generates load must not delete the results of other users
 _OF_THE_SYSTEM = (Identifier("INFORMATION_SCHEMA"), Identifier("SNOWFLAKE"))
 _CREATE = {TableType.HYBRID: "CREATE HYBRID TABLE", TableType.STANDARD: "CREATE TABLE"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrantTarget:
-    """What a scenario's load runs on. None: not named."""
+    """The warehouse, database and schema of a load. None: not set."""
 
     warehouse: str | None
     database: str | None
@@ -227,8 +226,8 @@ class ArmGrants:
 
     scenario: Scenario
     target: GrantTarget
-    modifies: bool  # settings of its warehouse
-    makes: bool = False  # its warehouse, which the role then owns
+    modifies: bool  # changes settings of its warehouse
+    makes: bool = False  # creates its warehouse, which the role then owns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,7 +240,7 @@ class GrantSection:
 
 _METERING = GrantSection(
     notes=(
-        "Only for loadgen experiments enrich, which reads what was metered: it shows the credits of the whole account.",
+        "Only for loadgen experiments enrich, which reads metered credits: the grants show those of the whole account.",
         "ACCOUNT_USAGE is read for experiments that are older than six months.",
     ),
     statements=(
@@ -253,7 +252,7 @@ _METERING = GrantSection(
 
 
 def control_statements() -> Iterator[NamedQuery]:
-    """Every statement that a run, or a look at one, sends to the control plane."""
+    """Every statement that running scenarios and reading results send to the control plane."""
     for table in query_files():
         for query in load_queries(table).values():
             if query.name not in _SETUP_ONLY and not query.name.startswith(_ADMINS_ONLY):
@@ -261,7 +260,7 @@ def control_statements() -> Iterator[NamedQuery]:
 
 
 def control_needs(role: Identifier = RUN) -> TablePrivileges:
-    """What LOADGEN_RUN, or LOADGEN_QUEUE beside it, needs on each control table."""
+    """The privileges that LOADGEN_RUN, or LOADGEN_QUEUE in addition, needs on each control table."""
     all_of_them = merge_privileges(required_privileges(query.sql) for query in control_statements())
     return {
         name: needs for name, needs in all_of_them.items() if (name.parts[-1].name in _OF_THE_QUEUE) == (role == QUEUE)
@@ -278,11 +277,11 @@ def grants(
     admins: Sequence[str] = (),
     queue_users: Sequence[str] = (),
 ) -> tuple[GrantSection, ...]:
-    """The whole script, in the order it can be run."""
+    """The complete script, in executable order."""
     before: list[str] = []
     after: list[str] = []
     notes: list[str] = []
-    # A control plane on the embedded server beside a real account: there is nothing to grant there.
+    # With a control plane on the embedded server and a load elsewhere, the control plane needs no grants.
     if not (scenario is not None and place.connection == EMBEDDED != scenario.connection):
         before += _on_control(place)
         for role in (RUN, QUEUE):
@@ -299,15 +298,15 @@ def grants(
         notes += work.notes()
         if arm.makes:
             before.append(f"GRANT CREATE WAREHOUSE ON ACCOUNT TO ROLE {RUN.sql}")
-        elif arm.modifies and arm.target.warehouse is not None:  # and MONITOR, which it has: to see whether it settled
+        elif arm.modifies and arm.target.warehouse is not None:  # MONITOR is granted above
             before.append(_grant(["MODIFY"], "WAREHOUSE", Identifier.parse(arm.target.warehouse).sql, RUN))
     memberships = [f"GRANT ROLE {ADMIN.sql} TO USER {Identifier.parse(name).sql}" for name in admins]
     memberships += [f"GRANT ROLE {RUN.sql} TO USER {Identifier.parse(name).sql}" for name in users]
     memberships += [f"GRANT ROLE {QUEUE.sql} TO USER {Identifier.parse(name).sql}" for name in queue_users]
     roles = [f"CREATE ROLE IF NOT EXISTS {role.sql}" for role in (ADMIN, RUN, QUEUE)]
     roles.append(f"GRANT ROLE {RUN.sql} TO ROLE {QUEUE.sql}")
-    made = f"After {ADMIN.name} has run loadgen setup and loadgen prepare: the tables must be there."
-    again = "Tables that prepare --drop makes anew need it again."
+    made = f"After {ADMIN.name} has run loadgen setup and loadgen prepare: the tables must exist."
+    again = "Repeat this part for tables that prepare --drop has created again."
     parts = (
         GrantSection(notes=tuple(_preface(place, scenario)), statements=("USE ROLE SECURITYADMIN", *roles)),
         GrantSection(notes=("Before loadgen setup and loadgen prepare.",), statements=tuple(dict.fromkeys(before))),
@@ -319,21 +318,21 @@ def grants(
 
 
 def _preface(place: ControlPlaneLocation, scenario: Scenario | None) -> Iterator[str]:
-    yield f"{ADMIN.name} makes tables (loadgen setup, loadgen prepare), {RUN.name} runs scenarios."
-    yield f"{QUEUE.name} runs them by the queue: for pools, and users whom their hosts trust."
-    yield "To be run as SECURITYADMIN; safe to repeat. Databases, schemas and warehouses must be there."
+    yield f"{ADMIN.name} creates tables (loadgen setup, loadgen prepare), {RUN.name} runs scenarios."
+    yield f"{QUEUE.name} runs queued scenarios: for pools, and for users whom the hosts of the pools trust."
+    yield "Execute as SECURITYADMIN; safe to repeat. Databases, schemas and warehouses must exist."
     if scenario is not None and place.connection != scenario.connection:
         where, load = (printable(name or "default", 80) for name in (place.connection, scenario.connection))
-        yield f"The control plane is on connection {where}, the load on {load}: each needs its own part."
+        yield f"The control plane is on connection {where}, the load on {load}: each needs a separate script."
         if place.connection == EMBEDDED:
-            yield "The embedded server knows no grants: all of this is for the other."
+            yield "The embedded server has no grants: this script is for the connection of the load."
             return
-    yield "Those of the control plane are made, as SYSADMIN, by:"
+    yield "As SYSADMIN, create those of the control plane with:"
     yield from (f"  {query.sql};" for query in missing_prerequisites(place, Prerequisites()))
 
 
 def script(parts: Iterable[GrantSection]) -> str:
-    """All of it as text that can be run."""
+    """The sections as one SQL script."""
     return "\n\n".join(
         "\n".join([*(f"-- {note}" for note in part.notes), *(f"{statement};" for statement in part.statements)])
         for part in parts
@@ -362,7 +361,7 @@ def _grant(privileges: Sequence[str], kind: str, name: str, role: Identifier) ->
 
 
 class _Work:
-    """What a scenario needs on its target."""
+    """The privileges that a scenario needs on its target."""
 
     def __init__(self, scenario: Scenario, target: GrantTarget) -> None:
         self._scenario = scenario
@@ -370,7 +369,7 @@ class _Work:
         texts = [query.sql for statement in scenario.workload.statements for query in statement.queries]
         texts += [pool.query for pool in scenario.pools if isinstance(pool, QueryPool)]
         prepared = {QualifiedName.parse(table.name): frozenset({"SELECT"}) for table in scenario.prepare.tables}
-        # A run looks at its prepared tables, whether or not its statements read them.
+        # A run checks its prepared tables, whether or not its statements read them.
         named = self._full(merge_privileges([*map(required_privileges, texts), prepared]))
         self._needs = {name: named[name] for name in named if not _is_of_the_system(name)}
         self._system = sorted(str(name) for name in named if _is_of_the_system(name))
@@ -403,11 +402,11 @@ class _Work:
     def notes(self) -> Iterator[str]:
         made = {self._full_name(QualifiedName.parse(table.name)) for table in self._scenario.prepare.tables}
         if unknown := sorted(str(name) for name in self._needs if name not in made):
-            yield f"Taken for tables; where one is a view, write VIEW: {', '.join(unknown)}."
+            yield f"These names are assumed to be tables; for a view write VIEW: {', '.join(unknown)}."
         if self._target.warehouse is None:
-            yield "No warehouse is named, here or by the connection: grant USAGE and MONITOR on the one that is used."
+            yield "Neither the scenario nor the connection sets a warehouse: grant USAGE and MONITOR on that one."
         if self._system:
-            yield f"Not granted here, since Snowflake grants it by database roles: {', '.join(self._system)}."
+            yield f"Not granted here, because Snowflake grants it by database roles: {', '.join(self._system)}."
         for statement in self._scenario.workload.statements:
             if any(query.sql.lstrip().upper().startswith("CALL") for query in statement.queries):
                 name = printable(statement.name, 80)
@@ -423,8 +422,8 @@ class _Work:
         outer = missing.get(len(name.parts), ())
         if None in outer:
             raise ConfigurationError(
-                f"table {name} is in no database: neither the scenario nor the connection names one",
-                remedy="Set target.database and target.schema, or name a connection that has them with -c.",
+                f"the database of table {name} is unknown: neither the scenario nor the connection sets one",
+                remedy="Set target.database and target.schema, or choose a connection that sets them with -c.",
             )
         return name.within(*(Identifier.parse(part) for part in outer if part is not None))
 

@@ -1,7 +1,7 @@
-"""Setting up the control plane: what is missing, the same as a script, and doing it.
+"""Creates and updates the control plane, or prints the missing statements as a script.
 
-First the ground (warehouse, database, schema), in a session that names none of them; then the tables, in a session
-that names all of them, so that one which has to be opened again stands where the last one stood.
+First the prerequisites (warehouse, database, schema) are created, in a session whose login names none of them. Then the
+tables are created, in a session whose login names all of them, so that a reconnect restores the current schema.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from loadgen.snowflake.profile_lookup import find_profile
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.values import dataclass
 
-# --- Making and updating the tables of the control plane, from the numbered files in schemas/control_plane -----------
+# --- Migrations: the numbered files in schemas/control_plane ----------------------------------------------------------
 #
-# Every statement is idempotent (IF NOT EXISTS), so applying a file twice, after a crash or by two people at once, is
-# harmless. A file that was applied is never applied again; its digest tells when it was edited after all.
+# Every statement is idempotent (IF NOT EXISTS), so a file may be applied twice, after a crash or by two processes at
+# once. An applied file is never applied again. Its digest shows whether it was edited afterwards.
 
 _FILE = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql")
 _TABLE = re.compile(r"CREATE (HYBRID )?TABLE IF NOT EXISTS (\w+)")
@@ -35,7 +35,7 @@ _Q = load_queries("schema_version")
 
 
 class WrongSchema(ConfigurationError):
-    """The control plane was made by another version of loadgen."""
+    """The control plane was created by another version of loadgen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,14 +51,14 @@ class Migration:
 
     @property
     def tables(self) -> tuple[tuple[str, bool], ...]:
-        """(table, is hybrid) of each table it makes."""
+        """(table, is hybrid) of each table that the migration creates."""
         found = (_TABLE.match(statement.sql) for statement in self.statements)
         return tuple((match[2], match[1] is not None) for match in found if match)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaState:
-    """What is there."""
+    """The schema as it was found."""
 
     schema_exists: bool
     applied: tuple[int, ...]
@@ -74,7 +74,7 @@ class SchemaState:
 
 @cache
 def migrations() -> tuple[Migration, ...]:
-    """All of them, in order."""
+    """All migrations, in order."""
     found = []
     for path in (files("schemas") / "control_plane").iterdir():
         match = _FILE.fullmatch(path.name)
@@ -92,7 +92,7 @@ def migrations() -> tuple[Migration, ...]:
 
 
 def read_schema_state(session: ControlSession, patience: RetryPolicy) -> SchemaState:
-    """What is there; WrongSchema when it is newer than this loadgen, or was made by an edited file."""
+    """The state of the schema; WrongSchema if it is newer than this loadgen, or was created by an edited file."""
     try:
         rows = patience.call(lambda: session.fetch(_Q["applied"]))
     except ControlFailed as error:
@@ -107,7 +107,7 @@ def read_schema_state(session: ControlSession, patience: RetryPolicy) -> SchemaS
 
 
 def migration_statements(place: ControlPlaneLocation, state: SchemaState) -> Iterator[NamedQuery]:
-    """Every statement that has to be executed to be current, in order."""
+    """The statements that bring the tables up to date, in order."""
     if not state.schema_exists:
         database, schema = Identifier.parse(place.database), place.schema_name
         yield NamedQuery(name="setup.database", sql=f"CREATE DATABASE IF NOT EXISTS {database.sql}", binds=0)
@@ -123,7 +123,7 @@ def migration_statements(place: ControlPlaneLocation, state: SchemaState) -> Ite
 def apply_migrations(
     session: ControlSession, patience: RetryPolicy, state: SchemaState, told: Callable[[str], None] = lambda _: None
 ) -> None:
-    """Bring the control plane up to date; `told` hears of every step."""
+    """Bring the tables up to date. `told` is called with every step."""
     recorded: list[Migration] = []
     for query in migration_statements(session.place, state):
         patience.call(lambda query=query: _execute(session, query))  # type: ignore[misc]
@@ -136,7 +136,7 @@ def apply_migrations(
 
 
 def require_current(session: ControlSession, patience: RetryPolicy) -> None:
-    """For commands that use the tables: WrongSchema when there are none, or old ones."""
+    """For commands that use the tables: WrongSchema if they do not exist or are out of date."""
     state = read_schema_state(session, patience)
     if not state.is_current:
         where = session.place.schema_name.sql
@@ -148,18 +148,18 @@ def _check(version: int, name: str, digest: str, known: dict[int, Migration], pl
     if version not in known:
         raise WrongSchema(
             f"the control plane in {place.schema_name.sql} is newer than this loadgen:"
-            f" it has migration {version:04d}_{name}, and the last one known here is {max(known):04d}",
+            f" it has migration {version:04d}_{name}, and the last one that it knows is {max(known):04d}",
             remedy="Use a newer loadgen; nothing was changed.",
         )
     if digest != known[version].digest:
         raise WrongSchema(
-            f"migration {version:04d}_{name} was applied to {place.schema_name.sql} in another wording",
-            remedy="Use the loadgen it was made with, or another schema (control.schema); nothing was changed.",
+            f"migration {version:04d}_{name} was applied to {place.schema_name.sql} with another text",
+            remedy="Use the loadgen that created it, or another schema (control.schema); nothing was changed.",
         )
 
 
 def can_use(session: ControlSession, patience: RetryPolicy, sql: str) -> bool:
-    """Whether USE succeeds; False: there is no such object. It needs no right that using the object does not need."""
+    """Whether USE succeeds; False: the object does not exist. USE needs no more privileges than using the object."""
     use = NamedQuery(name="setup.use", sql=sql, binds=0)
     try:
         patience.call(lambda: session.execute(use))
@@ -184,7 +184,7 @@ def _migrations_record(session: ControlSession, migration: Migration) -> None:
 
 
 def _statements(name: str, text: str) -> Iterator[NamedQuery]:
-    """The statements of a file. They end with a semicolon at the end of a line, and have none elsewhere."""
+    """The statements of a file. A semicolon ends a statement and a line, and occurs nowhere else."""
     for number, part in enumerate(re.split(r";\s*$", without_comments(text), flags=re.MULTILINE)):
         if sql := part.strip():
             if ";" in sql:
@@ -193,13 +193,13 @@ def _statements(name: str, text: str) -> Iterator[NamedQuery]:
 
 
 def _step(query: NamedQuery) -> str:
-    """What a statement does, in a few words: its beginning up to the name."""
+    """A short description of a statement: its beginning up to the name of the object."""
     return " ".join(query.sql.split("(")[0].split())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prerequisites:
-    """Which of them can be used."""
+    """Which of the prerequisites exist and can be used."""
 
     warehouse: bool = False
     database: bool = False
@@ -212,12 +212,14 @@ class Prerequisites:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartialLocation(ControlPlaneLocation):
-    """A place that may not be complete: a log-in names only what is there, since the embedded server makes the rest."""
+    """A location with parts that may be missing. A login names only existing parts: the embedded server creates
+    others."""
 
-    ground: Prerequisites = Prerequisites()
+    prerequisites: Prerequisites = Prerequisites()
 
     def profile(self, environ: Mapping[str, str] = os.environ) -> ConnectionProfile:
-        parts = {"warehouse": self.ground.warehouse, "database": self.ground.database, "schema": self.ground.schema}
+        found = self.prerequisites
+        parts = {"warehouse": found.warehouse, "database": found.database, "schema": found.schema}
         return find_profile(
             self.connection,
             environ=environ,
@@ -225,19 +227,19 @@ class PartialLocation(ControlPlaneLocation):
         )
 
 
-def partial_location(place: ControlPlaneLocation, ground: Prerequisites) -> PartialLocation:
-    """The place, to be entered with what is there."""
+def partial_location(place: ControlPlaneLocation, prerequisites: Prerequisites) -> PartialLocation:
+    """The location with the parts that exist."""
     return PartialLocation(
         connection=place.connection,
         database=place.database,
         schema=place.schema,
         warehouse=place.warehouse,
-        ground=ground,
+        prerequisites=prerequisites,
     )
 
 
 def check_prerequisites(session: ControlSession, patience: RetryPolicy) -> Prerequisites:
-    """Which of them can be used."""
+    """Which of the prerequisites exist and can be used."""
     place = session.place
     schema = can_use(session, patience, f"USE SCHEMA {place.schema_name.sql}")
     return Prerequisites(
@@ -247,17 +249,17 @@ def check_prerequisites(session: ControlSession, patience: RetryPolicy) -> Prere
     )
 
 
-def missing_prerequisites(place: ControlPlaneLocation, ground: Prerequisites) -> Iterator[NamedQuery]:
-    """The statements that make what is missing. What is there is not made again: even that would need the right to."""
-    if not ground.warehouse:
+def missing_prerequisites(place: ControlPlaneLocation, prerequisites: Prerequisites) -> Iterator[NamedQuery]:
+    """The statements that create the missing parts. For existing parts even IF NOT EXISTS would need the privilege."""
+    if not prerequisites.warehouse:
         name = Identifier.parse(place.warehouse).sql
         yield _query(
             f"CREATE WAREHOUSE IF NOT EXISTS {name} WITH WAREHOUSE_SIZE = XSMALL AUTO_SUSPEND = 60 AUTO_RESUME = TRUE"
             " INITIALLY_SUSPENDED = TRUE COMMENT = 'control plane of loadgen'"
         )
-    if not ground.database:
+    if not prerequisites.database:
         yield _query(f"CREATE DATABASE IF NOT EXISTS {Identifier.parse(place.database).sql}")
-    if not ground.schema:
+    if not prerequisites.schema:
         yield _query(f"CREATE SCHEMA IF NOT EXISTS {place.schema_name.sql}")
 
 
@@ -265,7 +267,7 @@ def _query(sql: str) -> NamedQuery:
     return NamedQuery(name="setup", sql=sql, binds=0)
 
 
-STATEMENT_LIMIT_S = 120  # a warehouse may have to start first, and the first hybrid table of a database takes longer
+STATEMENT_LIMIT_S = 120  # the warehouse may have to start, and the first hybrid table of a database takes longer
 
 NO_HYBRID = (
     "Trial accounts, Google Cloud and government regions have no hybrid tables. There, keep the control plane on this"
@@ -276,25 +278,25 @@ _ROLE = NamedQuery(name="setup", sql="SELECT CURRENT_ROLE()", binds=0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetupState:
-    """What there is, and therefore what has to be done."""
+    """The state of the control plane, from which the missing steps follow."""
 
     place: ControlPlaneLocation
-    role: str  # whose rights are asked for, when one is missing
-    ground: Prerequisites
+    role: str  # for the GRANT statements when a privilege is missing
+    prerequisites: Prerequisites
     state: SchemaState
 
     @property
     def is_current(self) -> bool:
-        return self.ground.is_complete and not self.state.pending
+        return self.prerequisites.is_complete and not self.state.pending
 
     @property
     def statements(self) -> tuple[str, ...]:
-        """Everything that would be executed, in order; together a script that does the same."""
+        """Everything that would be executed, in order: a complete script."""
         if self.is_current:
             return ()
-        made = [query.sql for query in missing_prerequisites(self.place, self.ground)]
+        made = [query.sql for query in missing_prerequisites(self.place, self.prerequisites)]
         use = f"USE WAREHOUSE {Identifier.parse(self.place.warehouse).sql}"
-        made.insert(0 if self.ground.warehouse else 1, use)
+        made.insert(0 if self.prerequisites.warehouse else 1, use)
         tables = list(migration_statements(self.place, self.state))
         for migration in self.state.pending:
             after = tables.index(migration.statements[-1]) + 1
@@ -305,27 +307,27 @@ class SetupState:
 def inspect_setup(
     place: ControlPlaneLocation, patience: RetryPolicy, environ: Mapping[str, str] = os.environ
 ) -> SetupState:
-    """See what is there; changes nothing. WrongSchema when it is newer than this loadgen."""
+    """Read the state of the control plane. WrongSchema if it is newer than this loadgen."""
     with closing(_session(partial_location(place, Prerequisites()), environ)) as session:
-        # The first contact is not repeated: a wrong address should be told at once.
+        # Not retried: a wrong address is reported at once.
         role = str(session.fetch(_ROLE)[0][0] or "PUBLIC")
         try:
-            ground = check_prerequisites(session, patience)
+            prerequisites = check_prerequisites(session, patience)
         except ControlFailed as error:
             raise _refused(error, None, place, role) from error
-    state = SchemaState(schema_exists=True, applied=())  # once the ground is there
-    if ground.schema:
-        with closing(_session(partial_location(place, ground), environ)) as session:
+    state = SchemaState(schema_exists=True, applied=())  # the state once the schema is created
+    if prerequisites.schema:
+        with closing(_session(partial_location(place, prerequisites), environ)) as session:
             state = read_schema_state(session, patience)
-    return SetupState(place=place, role=role, ground=ground, state=state)
+    return SetupState(place=place, role=role, prerequisites=prerequisites, state=state)
 
 
 def apply_setup(
     setup: SetupState, patience: RetryPolicy, told: Callable[[str], None], environ: Mapping[str, str] = os.environ
 ) -> None:
-    """Do what is missing; `told` hears of every step that was done."""
+    """Execute the missing steps. `told` is called after every step."""
     place = setup.place
-    missing = list(missing_prerequisites(place, setup.ground))
+    missing = list(missing_prerequisites(place, setup.prerequisites))
     if missing:
         with closing(_session(partial_location(place, Prerequisites()), environ)) as session:
             for query in missing:
@@ -364,7 +366,7 @@ def _make(session: ControlSession, patience: RetryPolicy, query: NamedQuery, set
 
 
 def _record(migration: Migration) -> str:
-    """The statement that records a migration, with its values written out: digits, letters and underscores only."""
+    """The statement that records a migration, with literal values: digits, letters and underscores only."""
     sql = load_queries("schema_version")["record"].sql
     for value in (str(migration.version), f"'{migration.name}'", f"'{migration.digest}'", str(migration.version)):
         sql = sql.replace("?", value, 1)
@@ -372,12 +374,12 @@ def _record(migration: Migration) -> str:
 
 
 def _refused(error: ControlFailed, sql: str | None, place: ControlPlaneLocation, role: str) -> LoadgenError:
-    """The error to show: when a right is missing, with the very statements that an administrator has to run."""
+    """The error to show. If a privilege is missing, with the statements that an administrator has to execute."""
     failure = error.failure
     if failure.is_missing_privilege or failure.is_missing_object:
         wanted = "; ".join(_wanted(sql, place, Identifier(role).sql))
         return PrivilegeMissing(
-            f"role {Identifier(role).sql} may not do it: {error}", remedy=f"Have an administrator run: {wanted};"
+            f"role {Identifier(role).sql} lacks a privilege: {error}", remedy=f"Have an administrator run: {wanted};"
         )
     if sql is not None and sql.startswith("CREATE HYBRID") and not failure.retryable:
         return ControlFailed(str(error), failure, remedy=NO_HYBRID)

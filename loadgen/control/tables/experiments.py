@@ -47,7 +47,7 @@ from loadgen.values import dataclass
 REASON_MAX = 2_000  # characters
 LATEST = "latest"
 LEASE_PREFIX = "experiment:"  # of the key in RUN_LEASES, which the id follows
-FOUND_MAX = 1_000  # experiments among which a prefix is looked for
+FOUND_MAX = 1_000  # newest experiments in which a prefix is looked up
 
 _Q = load_queries("experiments")
 _WAREHOUSES = load_queries("experiment_warehouses")
@@ -67,7 +67,7 @@ class ExperimentRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentEnd:
-    """How a process left an experiment."""
+    """The result of an experiment as one process left it."""
 
     epoch: int
     verdict: str
@@ -78,7 +78,7 @@ class ExperimentEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedExperiment:
-    """An experiment, and how the last process that led it left it; None: none has."""
+    """An experiment with the result of its last process; None: no process has ended yet."""
 
     experiment_id: str
     name: str
@@ -90,7 +90,7 @@ class ListedExperiment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentRun:
-    """A run of an experiment, by its labels. The time is naive UTC."""
+    """A run of an experiment, as its labels describe it. The time is naive UTC."""
 
     run_id: str
     created_at: datetime
@@ -133,8 +133,8 @@ def newest(session: ControlSession, limit: int) -> ParsedRows[ExperimentRow]:
 
 def _experiment(row: tuple[Any, ...]) -> ExperimentRow:
     found = parse_row("EXPERIMENTS", ExperimentRow, row)
-    if _ID.fullmatch(found.experiment_id) is None:  # it becomes the name of a folder
-        raise RowUnreadable("EXPERIMENTS", found.experiment_id, "it is no id of an experiment")
+    if _ID.fullmatch(found.experiment_id) is None:  # the id becomes the name of a folder
+        raise RowUnreadable("EXPERIMENTS", found.experiment_id, "this is not an id of an experiment")
     return found
 
 
@@ -145,26 +145,26 @@ def listed(session: ControlSession, limit: int) -> ParsedRows[ListedExperiment]:
 
 
 def led(session: ControlSession) -> frozenset[str]:
-    """The ids of those that a process leads now."""
+    """The ids of the experiments that a process leads at present."""
     return frozenset(str(key).removeprefix(LEASE_PREFIX) for (key,) in session.fetch(_Q["led"]))
 
 
 def find(session: ControlSession, patience: RetryPolicy, name: str) -> ExperimentRow:
-    """By id, by `latest`, or by the beginning of an id."""
+    """The experiment with this id, the newest one (`latest`), or the only one whose id begins with `name`."""
     if name != LATEST and (exact := patience.call(lambda: read(session, name))) is not None:
         return exact
     rows = patience.call(lambda: newest(session, 1 if name == LATEST else FOUND_MAX))
     found = [row for row in rows if name == LATEST or row.experiment_id.startswith(name)]
     if len(found) == 1:
         return found[0]
-    what = "there is no experiment yet" if name == LATEST else f"there is no experiment {printable(name, 60)}"
+    what = "no experiments exist yet" if name == LATEST else f"there is no experiment {printable(name, 60)}"
     if found:
         what = f"{len(found)} experiments begin with {printable(name, 60)}"
     raise UsageError(what, remedy="`loadgen experiments list` shows the ids.")
 
 
 def begin_block(session: ControlSession, patience: RetryPolicy, experiment_id: str, block: int, epoch: int) -> bool:
-    """False: another process has begun it."""
+    """Begin a block. False: another process has begun it."""
 
     def is_ours() -> bool:
         rows = session.fetch(_Q["block"], experiment_id, block)
@@ -174,12 +174,12 @@ def begin_block(session: ControlSession, patience: RetryPolicy, experiment_id: s
 
 
 def blocks(session: ControlSession, experiment_id: str) -> tuple[int, ...]:
-    """Numbers of the blocks that were begun."""
+    """The numbers of the blocks that have begun."""
     return tuple(int(number) for (number,) in session.fetch(_Q["blocks"], experiment_id))
 
 
 def record(session: ControlSession, patience: RetryPolicy, experiment_id: str, one: Measurement) -> bool:
-    """False: it was recorded before, with another run."""
+    """Store a measurement. False: it is stored already, with another run."""
     key = (experiment_id, one.block, one.arm, one.attempt)
     figures = None if one.figures is None else json.dumps(figures_document(one.figures))
     reason = clip_text(one.reason, REASON_MAX)
@@ -193,15 +193,15 @@ def record(session: ControlSession, patience: RetryPolicy, experiment_id: str, o
 
 
 def measurements(session: ControlSession, experiment_id: str) -> ParsedRows[Measurement]:
-    """In the order in which they ended."""
+    """The measurements in the order in which they ended."""
     return read_rows(session.fetch(_Q["measurements"], experiment_id), _measurement)
 
 
 def runs(session: ControlSession, experiment_id: str) -> tuple[ExperimentRun, ...]:
-    """Runs that were begun for it, recorded or not; without those whose labels cannot be read."""
+    """All runs of an experiment, with or without a stored measurement; without runs whose labels are unreadable."""
     found = []
     for run_id, created_at, config in session.fetch(_Q["runs"], experiment_id):
-        with suppress(ValueError, TypeError, KeyError):  # a scenario that mentions the id, or of another version
+        with suppress(ValueError, TypeError, KeyError):  # another scenario with the id in it, or of another version
             labels = json.loads(config)["labels"]
             if labels["experiment"] == experiment_id:
                 found.append(
@@ -218,19 +218,19 @@ def runs(session: ControlSession, experiment_id: str) -> tuple[ExperimentRun, ..
 
 
 def spans(session: ControlSession, experiment_id: str) -> tuple[tuple[datetime, datetime], ...]:
-    """Begin and end of every measurement that had a run. Naive UTC."""
+    """Begin and end of every measurement with a run. Naive UTC."""
     found = session.fetch(_Q["spans"], experiment_id)
     return tuple((ended - timedelta(seconds=float(seconds)), ended) for seconds, ended in found)
 
 
 def meter(session: ControlSession, patience: RetryPolicy, experiment_id: str, metering: ExperimentMetering) -> None:
-    """Store what was metered; of several, the newest counts."""
+    """Store what Snowflake metered. The newest row counts."""
     binds = (experiment_id, str(uuid.uuid4()), json.dumps(metering_document(metering)))
     _insert(session, patience, _Q["meter"], binds, lambda: session.fetch(_Q["metered"], *binds[:2])[0][0] == 1)
 
 
 def metering(session: ControlSession, experiment_id: str) -> ExperimentMetering | None:
-    """The newest; None: there is none yet."""
+    """The newest metering; None: there is none yet."""
     rows = session.fetch(_Q["metering"], experiment_id)
     if not rows:
         return None
@@ -244,7 +244,7 @@ def metering(session: ControlSession, experiment_id: str) -> ExperimentMetering 
 def finish(
     session: ControlSession, patience: RetryPolicy, experiment_id: str, epoch: int, result: Mapping[str, Any]
 ) -> None:
-    """How this process leaves it: with the result up to now."""
+    """Store the result of an experiment when a process ends its work on it."""
     binds = (experiment_id, epoch, str(result["verdict"]), int(result["exit_code"]), json.dumps(result))
 
     def is_ours() -> bool:
@@ -266,7 +266,7 @@ def _insert(
     binds: tuple[Any, ...],
     is_ours: Callable[[], bool],
 ) -> bool:
-    """Insert a row once. False: its key is taken by a row that is not ours."""
+    """Insert a row once. False: another process has inserted a row with this key."""
 
     def write() -> bool:
         try:

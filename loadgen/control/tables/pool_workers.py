@@ -1,7 +1,7 @@
-"""POOL_WORKERS: the registry of runners. Each has one row, kept alive by its heartbeats.
+"""POOL_WORKERS: the registry of runners. Each runner has one row, which its heartbeats update.
 
-A runner's id is unique to its process. So one that was declared dead and sends heartbeats again returns to its row; a
-run that it held then is still its own only if the lease has not expired.
+The id of a runner is unique to its process. So a runner that was declared dead and sends heartbeats again continues
+with its row. It keeps its run only if the lease of the run has not expired.
 """
 
 from __future__ import annotations
@@ -32,47 +32,47 @@ from loadgen.snowflake.session import RetryPolicy
 from loadgen.values import dataclass
 
 BEAT_S = 10.0
-STALE_S = 30  # as the statements have it for runners that did not say
+STALE_S = 30  # default, also in the SQL
 PAGE_MAX = 100
 _HOST_MAX = 60  # characters
 _TOKEN_BYTES = 4
 _TOKEN_LENGTH = MARK_LENGTH + 2 * _TOKEN_BYTES
 _SHOW_IDS = "`loadgen workers list` shows the ids."
 
-_TOKEN = "after:"  # an invented page token is rejected
+_TOKEN = "after:"  # prefix of page tokens, which rejects texts that are no token
 
 _Q = load_queries("pool_workers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolWorkerIdentity:
-    """Which process it is, and what it offers."""
+    """The process of a runner, and its capabilities."""
 
     worker_id: str
     hostname: str
     pid: int
     version: str
-    task_queue: str  # where the queue is
-    labels: tuple[str, ...]  # key=value, as its user gave them
-    capabilities: tuple[str, ...]  # key=value: labels, and what it knows of itself
+    task_queue: str  # location of the queue
+    labels: tuple[str, ...]  # key=value, from the command line
+    capabilities: tuple[str, ...]  # key=value: labels, and properties that the runner detects
     capacity: int = 1  # runs at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistryReply:
-    """What the registry says to a registration or a heartbeat."""
+    """The answer of the registry to a registration or a heartbeat."""
 
-    beat_s: float  # when to heartbeat again
+    beat_s: float  # until the next heartbeat
     should_drain: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolWorker:
-    """A row. OFFLINE also when it was not heard for a while. Times are naive UTC."""
+    """A row. The status is OFFLINE also when the last heartbeat is too old. Times are naive UTC."""
 
     identity: PoolWorkerIdentity
     status: PoolWorkerStatus
-    current_run: str | None  # the queued run it does
+    current_run: str | None  # the queued run that it executes
     completed: int
     failed: int
     registered_at: datetime
@@ -83,25 +83,25 @@ class PoolWorker:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolWorkerPage:
     workers: ParsedRows[PoolWorker]
-    next_token: str | None  # for the page after this; None: there is none
-    total: int  # on all pages
+    next_token: str | None  # of the next page; None: this is the last page
+    total: int  # number of runners on all pages
 
 
 def new_worker_id() -> str:
-    """A name that no other runner has, on any host and at any time."""
+    """An id that no other runner has, on any host and at any time."""
     host = re.sub(r"[^a-z0-9]+", "-", socket.gethostname().lower()).strip("-")[:_HOST_MAX]
     return f"{host or 'host'}-{os.getpid()}-{process_mark(os.getpid())}{secrets.token_hex(_TOKEN_BYTES)}"
 
 
 def is_gone(worker_id: str) -> bool:
-    """Has this runner's process run on this machine, and ended? False also where it cannot be known."""
+    """Whether the process of this runner ran on this machine and has ended. False if that is not certain."""
     name, _, token = worker_id.rpartition("-")
     pid = name.rpartition("-")[2]
     return pid.isdecimal() and len(token) == _TOKEN_LENGTH and has_ended(int(pid), token[:MARK_LENGTH])
 
 
 def _same_process_id(worker_id: str) -> str | None:
-    """With what the ids of runners begin that had this one's process id before it; None: it is not known."""
+    """The prefix of the ids of earlier runners with the same process id on this machine; None: it is unknown."""
     name, _, token = worker_id.rpartition("-")
     return f"{name}-{token[:PLACE_LENGTH]}" if len(token) == _TOKEN_LENGTH else None
 
@@ -109,12 +109,12 @@ def _same_process_id(worker_id: str) -> str | None:
 def register(
     session: ControlSession, patience: RetryPolicy, me: PoolWorkerIdentity, *, draining: bool, lease_s: float
 ) -> RegistryReply:
-    """Be known, for the first time or again. A runner that had our process id before has ended."""
+    """Register a runner, or register it again. An earlier runner with the same process id is set OFFLINE."""
     status = PoolWorkerStatus.DRAINING if draining else PoolWorkerStatus.ONLINE
     before = _same_process_id(me.worker_id)
 
     def write() -> bool:
-        """True: it was asked to drain before it was silent."""
+        """Returns whether the runner should drain: a request may be older than this registration."""
         if before is not None:
             session.execute(_Q["retire"], before, me.worker_id)
         try:
@@ -144,16 +144,16 @@ def beat(
     idle_s: float | None = None,
     draining: bool = False,
 ) -> RegistryReply | None:
-    """One heartbeat, one attempt: one statement, until a user wants the runner to drain. None: it is not known any
-    more, and must register again.
+    """Send a heartbeat: one attempt, and one statement until a user asks the runner to drain. None: the runner is not
+    registered any more and must register again.
 
-    `draining`: it knows that wish. `idle_s`: the next one comes after that time, because there is no work; two of them
-    may be missed.
+    `draining`: the runner knows of that request. `idle_s`: the interval while there is no work; two heartbeats may be
+    missed.
     """
     stale_s = STALE_S if idle_s is None else round(2 * idle_s) + STALE_S
     said = (stale_s, current_run, completed, failed, worker_id)
     if not (draining or session.execute(_Q["beat"], *said, worker_id) == 1):
-        draining = _is_draining(session, worker_id)  # else it is not known any more
+        draining = _is_draining(session, worker_id)  # otherwise the runner is not registered any more
         if not draining:
             return None
     if draining and session.execute(_Q["beat_draining"], *said) == 0:
@@ -167,18 +167,18 @@ def _is_draining(session: ControlSession, worker_id: str) -> bool:
 
 
 def beat_s(lease_s: float) -> float:
-    """Often enough that a lease survives some heartbeats that fail."""
+    """The interval of heartbeats: short enough that a lease survives some failed heartbeats."""
     return min(BEAT_S, lease_s / 4)
 
 
 def drain(session: ControlSession, patience: RetryPolicy, worker_id: str) -> bool:
-    """It takes nothing new from now on, and hears of it with its next heartbeat. False: it was not ONLINE."""
+    """Ask a runner to take no new run. Its next heartbeat returns the request. False: it was not ONLINE."""
 
     def write() -> bool:
         try:
             return session.execute(_Q["drain"], worker_id) == 1
         except ControlFailed as error:
-            if error.failure.is_duplicate_key:  # it was asked before
+            if error.failure.is_duplicate_key:  # requested before
                 return False
             raise
 
@@ -186,17 +186,17 @@ def drain(session: ControlSession, patience: RetryPolicy, worker_id: str) -> boo
 
 
 def offline(session: ControlSession, patience: RetryPolicy, worker_id: str) -> bool:
-    """It is gone. False: that was known."""
+    """Set a runner OFFLINE. False: it was OFFLINE already."""
     return patience.call(lambda: session.execute(_Q["offline"], worker_id)) == 1
 
 
 def silent_offline(session: ControlSession, patience: RetryPolicy) -> int:
-    """Write down which runners have not been heard for too long. How many more these are."""
+    """Set runners OFFLINE whose last heartbeat is too old. Returns the number of changed rows."""
     return patience.call(lambda: session.execute(_Q["silent_offline"]))
 
 
 def prune(session: ControlSession, patience: RetryPolicy) -> int:
-    """Forget runners that have been gone for a week."""
+    """Delete runners that have been OFFLINE for a week."""
     return patience.call(lambda: session.execute(_Q["prune"]))
 
 
@@ -209,7 +209,7 @@ def page(
     status: PoolWorkerStatus | None = None,
     labels: tuple[str, ...] = (),
 ) -> PoolWorkerPage:
-    """Some runners in the order of their ids, after those of the page that gave `token`."""
+    """A page of runners in the order of their ids. `token` comes from the previous page."""
     words, after, wanted = labels_json(labels), _after(token), "" if status is None else status.value
     rows = patience.call(lambda: session.fetch(_Q["page"].limited(size + 1), after, words, wanted, wanted))
     total = patience.call(lambda: session.fetch(_Q["count"], words, wanted, wanted))[0][0]
@@ -218,26 +218,26 @@ def page(
 
 
 def _after(token: str | None) -> str:
-    """The id that a token stands for: its runner may be forgotten by now."""
+    """The runner id in a token. The runner may have been deleted since."""
     if token is None:
         return ""
     if not token.startswith(_TOKEN):
         raise UsageError(
-            f"{printable(token, 80)!r} is no page token",
-            remedy="Use the one that the page before gave, as it is; without one the first page is shown.",
+            f"{printable(token, 80)!r} is not a page token",
+            remedy="Use the token of the previous page unchanged; without a token the first page is shown.",
         )
     return token.removeprefix(_TOKEN)
 
 
 def find(session: ControlSession, patience: RetryPolicy, name: str) -> PoolWorker:
-    """The runner whose id is `name`, or alone begins with it."""
+    """The runner with this id, or the only one whose id begins with `name`."""
     found = patience.call(lambda: [str(row[0]) for row in session.fetch(_Q["beginning_with"].limited(3), name)])
     shown = printable(name, 80)
     if not found:
         raise UsageError(f"there is no runner {shown!r}", remedy=_SHOW_IDS)
     if found[0] != name and len(found) > 1:
         raise UsageError(
-            f"{shown!r} is the beginning of several runners: {', '.join(found)}", remedy="Write more of the id."
+            f"the ids of several runners begin with {shown!r}: {', '.join(found)}", remedy="Write more of the id."
         )
     rows = patience.call(lambda: session.fetch(_Q["read"], found[0]))
     if not rows:
@@ -246,16 +246,16 @@ def find(session: ControlSession, patience: RetryPolicy, name: str) -> PoolWorke
 
 
 def offers(session: ControlSession) -> tuple[tuple[str, ...], ...]:
-    """What each runner offers that may take a run now."""
+    """The capabilities of each runner that may take a run at present."""
     found = []
     for (written,) in session.fetch(_Q["offers"]):
-        with suppress(ValueError):  # of an unreadable row
+        with suppress(ValueError):  # an unreadable row
             found.append(text_list(written))
     return tuple(found)
 
 
 def totals(session: ControlSession, patience: RetryPolicy) -> tuple[int, int]:
-    """Attempts that gave a result, and that failed, of all runners that are not forgotten."""
+    """The numbers of successful and of failed attempts of all stored runners."""
     completed, failed = patience.call(lambda: session.fetch(_Q["totals"]))[0]
     return int(completed), int(failed)
 

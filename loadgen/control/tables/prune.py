@@ -1,8 +1,8 @@
-"""Deleting what old runs, old queued runs and old experiments left in the tables, in parts of bounded size.
+"""Deletes the rows of old runs, queued runs and experiments from all tables, in parts of bounded size.
 
-A part is the oldest runs that are still there. Their rows in RUN_STATUS or RUN_QUEUE go last, so a part that was
-interrupted is found again, and one that was deleted is never looked at again. A part that takes longer than the time
-limit of a statement is tried again with half as many runs.
+A part consists of the oldest remaining runs. Their rows in RUN_STATUS or RUN_QUEUE are deleted last, so an interrupted
+part is found again, and a deleted part is not. A part that exceeds the time limit of a statement is retried with half
+as many runs.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _OF_EXPERIMENTS = (  # in this order: see prune.sql
     *("experiment_warehouses", "experiment_warehouse_restores", "experiment_measurements", "experiment_blocks"),
     *("experiment_ends", "experiment_meterings", "experiments", "experiment_lease"),
 )
-# A few rows each, and their tables.
+# Deleted at once, because there are few rows; with their tables.
 _AT_ONCE = {"stop_requests": "STOP_REQUESTS", "warehouse_leases": "RUN_LEASES", "experiment_leases": "RUN_LEASES"}
 _TABLES = {**_AT_ONCE, "experiment_lease": "RUN_LEASES"}
-LEASE_TTL_S = 60.0  # while an experiment is deleted
+LEASE_TTL_S = 60.0  # of the lease of an experiment while it is deleted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OldRun:
-    """A run, a queued run, or an experiment: it has ended with the lease of the process that led it."""
+    """A run, a queued run, or an experiment that has ended, and whose lease has expired."""
 
     id: str
     scenario: str
@@ -45,7 +45,7 @@ class OldRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PruneCandidates:
-    """What ended before that moment, the oldest first."""
+    """What ended before a point in time, the oldest first."""
 
     before: datetime  # naive UTC
     runs: tuple[OldRun, ...]
@@ -54,7 +54,7 @@ class PruneCandidates:
 
 
 def look(session: ControlSession, patience: RetryPolicy, age_s: float) -> PruneCandidates:
-    """Runs, queued runs and experiments that ended longer ago than this, except those that left a warehouse changed."""
+    """Runs, queued runs and experiments that ended more than `age_s` ago, except those with an unrestored warehouse."""
     before = patience.call(lambda: server_time(session)) - timedelta(seconds=age_s)
 
     def old(query: NamedQuery) -> tuple[OldRun, ...]:
@@ -68,7 +68,7 @@ def look(session: ControlSession, patience: RetryPolicy, age_s: float) -> PruneC
 def delete(
     session: ControlSession, patience: RetryPolicy, found: PruneCandidates, *, part_runs: int = PART_RUNS
 ) -> dict[str, int]:
-    """Delete everything of what was found: rows by table. Safe to repeat: what was deleted before a failure is gone."""
+    """Delete all rows of the candidates. Returns the number of rows by table. Safe to repeat after a failure."""
     once = replace(patience, retryable=is_retryable_soon)
     deleted: Counter[str] = Counter()
 
@@ -87,15 +87,15 @@ def delete(
         if run_leases.claim(session, patience, key, run_leases.new_owner(), LEASE_TTL_S) is not None:
             execute({name: _Q[name] for name in _OF_EXPERIMENTS}, experiment.id)
     execute({name: _Q[name] for name in _AT_ONCE}, found.before)
-    return dict(+deleted)  # without tables that had none
+    return dict(+deleted)  # without zeros
 
 
 def _in_parts(old: Sequence[OldRun], before: datetime, size: int, delete_until: Callable[[datetime], None]) -> None:
-    """Delete the oldest first; fewer at a time, down to one run, where a statement takes too long."""
+    """Delete the oldest runs first; fewer at a time, down to one, after a timeout."""
     ends = sorted(one.ended_at for one in old)
     while ends:
         newest = ends[min(size, len(ends)) - 1]
-        until = next((end for end in ends if end > newest), before)  # several may have ended at the same time
+        until = next((end for end in ends if end > newest), before)  # several runs may have ended at the same time
         try:
             delete_until(until)
         except ControlFailed as error:

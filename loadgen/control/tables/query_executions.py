@@ -1,4 +1,4 @@
-"""QUERY_EXECUTIONS: executed statements one by one, as far as the query log kept them; uploaded after the drain."""
+"""QUERY_EXECUTIONS: the statements in the query log, uploaded after the drain, and enriched from QUERY_HISTORY."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from loadgen.snowflake.session import RetryPolicy
 from loadgen.values import dataclass
 
 ERROR_MAX = 2_000  # characters
-DECISIONS_MAX = 5_000  # of one statement; about half a megabyte
+DECISIONS_MAX = 5_000  # per statement; about half a megabyte
 DURATION_MAX_MS = 1e10  # of one execution: four months
 _YEARS = range(1970, 2200)
 
@@ -60,19 +60,19 @@ class Execution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingExecution:
-    """A logged statement that the history may still show."""
+    """A logged statement that is not enriched yet, and that QUERY_HISTORY may contain."""
 
     execution_id: str
     query_id: str
     statement_name: str
-    start_time: datetime  # naive UTC, by the worker's clock
+    start_time: datetime  # naive UTC, by the clock of the worker
     duration_ms: float
     status: RowEnrichment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerTimes:
-    """What the server says of one statement. Columns as in the table, in its order."""
+    """The times of one statement on the server. Columns as in the table, in its order."""
 
     total_ms: float | None
     compile_ms: float | None = None
@@ -86,7 +86,7 @@ class ServerTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnrichmentUpdate:
-    """What becomes of one logged statement."""
+    """The result of the enrichment of one logged statement."""
 
     execution_id: str
     status: RowEnrichment
@@ -94,7 +94,7 @@ class EnrichmentUpdate:
 
 
 def append(session: ControlSession, patience: RetryPolicy, executions: Sequence[Execution]) -> None:
-    """Append, PENDING. The same may be given again after a failure: what is there is not appended again."""
+    """Append statements as PENDING. The call may be repeated after a failure: stored batches are not appended again."""
     for batch in in_batches([_row(execution) for execution in executions]):
         if not _is_there(session, patience, batch[0][:2]):
             append_rows(session, patience, _Q, batch, *batch[0][:2])
@@ -105,7 +105,7 @@ def count(session: ControlSession, run_id: str, worker_id: str) -> int:
 
 
 def read(session: ControlSession, run_id: str, limit: int) -> ParsedRows[tuple[Execution, str]]:
-    """The first statements of a run in order of their start, each with its ENRICHMENT_STATUS."""
+    """The first `limit` statements of a run in order of their start, each with its ENRICHMENT_STATUS."""
     rows = session.fetch(_Q["read"].limited(limit), run_id)
     return read_rows(rows, lambda row: (parse_row("QUERY_EXECUTIONS", Execution, row[:-1]), row[-1]))
 
@@ -113,15 +113,15 @@ def read(session: ControlSession, run_id: str, limit: int) -> ParsedRows[tuple[E
 def undecided(
     session: ControlSession, run_id: str, after: tuple[datetime, str], limit: int, *, skipped_too: bool
 ) -> tuple[ParsedRows[PendingExecution], tuple[datetime, str] | None]:
-    """The next statements that may still be found, in order of (start, id), after that one; and the last of them,
-    readable or not. None: there are no more."""
+    """The next statements that are not enriched, in order of (start, id), after the position `after`; and the position
+    of the last row, readable or not. None: there are no more rows."""
     start, execution_id = after
     rows = session.fetch(_Q["undecided"].limited(limit), run_id, int(skipped_too), start, start, execution_id)
     return read_rows(rows, _pending), (rows[-1][3], rows[-1][0]) if rows else None
 
 
 def enrich(session: ControlSession, patience: RetryPolicy, run_id: str, decisions: Sequence[EnrichmentUpdate]) -> None:
-    """Write decisions down. Harmless to repeat, and by several at once: what is ENRICHED stays."""
+    """Store results of the enrichment. Idempotent, and safe in several processes at once: ENRICHED rows stay."""
     for first in range(0, len(decisions), DECISIONS_MAX):
         batch = [
             (one.execution_id, one.status.value, *astuple(one.times))
@@ -132,26 +132,26 @@ def enrich(session: ControlSession, patience: RetryPolicy, run_id: str, decision
 
 
 def skip(session: ControlSession, patience: RetryPolicy, run_id: str, statement_names: Sequence[str]) -> None:
-    """What is PENDING and has no query id, or is one of these statements, is SKIPPED from now on."""
+    """Set PENDING rows without a query id, and those of the given statements, to SKIPPED."""
     patience.call(lambda: session.execute(_Q["skip_unidentified"], run_id))
     for name in statement_names:
         patience.call(partial(session.execute, _Q["skip_statement"], run_id, name))
 
 
 def tally(session: ControlSession, run_id: str) -> ParsedRows[EnrichmentCount]:
-    """How far a run's enrichment has come."""
+    """The numbers of rows of a run by statement and ENRICHMENT_STATUS."""
     return read_rows(session.fetch(_Q["tally"], run_id), _count)
 
 
 def ledger(session: ControlSession, run_id: str) -> ServerTimeBreakdown | None:
-    """None: no measured statement is enriched."""
+    """The times on the server over all enriched statements of the measurement. None: there are none."""
     samples, overhead_ms, *values = session.fetch(_Q["ledger"], run_id)[0]
     if not samples:
         return None
     if overhead_ms is None or not all(
         abs(value) <= NUMBER_MAX for value in (overhead_ms, *values) if value is not None
     ):
-        raise RowUnreadable("QUERY_EXECUTIONS", run_id, "a time of the server is no time")
+        raise RowUnreadable("QUERY_EXECUTIONS", run_id, "a server time is out of range")
     triples = zip(SERVER_TIME_KINDS, values[::3], values[1::3], values[2::3], strict=True)
     parts = {
         name: ServerTimeStats(mean_ms=float(mean), p50_ms=float(p50), p95_ms=float(p95))
@@ -164,7 +164,7 @@ def ledger(session: ControlSession, run_id: str) -> ServerTimeBreakdown | None:
 def _pending(row: tuple[Any, ...]) -> PendingExecution:
     found = parse_row("QUERY_EXECUTIONS", PendingExecution, row)
     if not 0.0 <= found.duration_ms <= DURATION_MAX_MS or found.start_time.year not in _YEARS:
-        raise RowUnreadable("QUERY_EXECUTIONS", row[0], "start_time or duration_ms is no time of a statement")
+        raise RowUnreadable("QUERY_EXECUTIONS", row[0], "start_time or duration_ms is out of range")
     return found
 
 

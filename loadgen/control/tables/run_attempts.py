@@ -1,9 +1,10 @@
-"""RUN_ATTEMPTS and RUN_ATTEMPT_ENDS: the turns of a queued run, and how its attempts ended.
+"""RUN_ATTEMPTS and RUN_ATTEMPT_ENDS: the turns of a queued run, and the ends of its attempts.
 
-Who has the next turn is decided by the enforced key (QUEUE_ID, EPOCH): a runner with an attempt, or a user with a wish.
-How an attempt ended is decided by the same key of RUN_ATTEMPT_ENDS: by its owner, or by the process that finds its
-lease expired. Neither is ever rewritten, so it is harmless to send them again. The state of a queued run follows from
-its last two turns; RUN_QUEUE repeats it, and `settle` brings that up to date.
+A turn is an attempt of a runner, or a wish of a user (to cancel or to retry). The enforced key (QUEUE_ID, EPOCH)
+decides which process inserts the next turn. The same key of RUN_ATTEMPT_ENDS decides how an attempt ended: its owner
+inserts the end, or a process that finds the lease of the attempt expired. Rows are never updated, so an insert may be
+repeated. The state of a queued run follows from its last two turns. RUN_QUEUE repeats this state, and `settle` updates
+it there.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from loadgen.values import dataclass
 
 REASON_MAX = 2_000  # characters
 LOST = "its runner did not renew the lease in time"
-_EVER_MS = 100 * 365 * 86_400_000  # no lease lasts so long
-_SETTLE_MAX = 10  # others may be settling the same row
+_EVER_MS = 100 * 365 * 86_400_000  # longer than any lease
+_SETTLE_MAX = 10  # other processes may settle the same row
 
 _Q = load_queries("run_attempts")
 _QUEUE = load_queries("run_queue")
@@ -47,8 +48,8 @@ class Wish(StrEnum):
 class AttemptRow:
     """A row. Times are naive UTC."""
 
-    number: int  # of all attempts at the queued run, from 1
-    epoch: int  # of all its turns
+    number: int  # among the attempts at the queued run, from 1
+    epoch: int  # among its turns
     owner: str
     run_id: str | None
     status: AttemptStatus
@@ -60,9 +61,9 @@ class AttemptRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueState:
-    """What RUN_QUEUE repeats of the turns. Columns as in the table."""
+    """The state of a queued run, as RUN_QUEUE repeats it. Columns as in the table."""
 
-    status: str  # of QueueStatus, unless another program wrote it
+    status: str  # a QueueStatus, unless another program wrote it
     epoch: int
     owner: str | None
     attempts: int
@@ -86,7 +87,7 @@ class AttemptEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """An attempt, or without an owner a wish."""
+    """An attempt; without an owner, a wish."""
 
     epoch: int
     owner: str
@@ -101,12 +102,12 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueFacts:
-    repeated: QueueState  # what RUN_QUEUE says
+    repeated: QueueState  # the state in RUN_QUEUE
     turns: tuple[Turn, ...]  # the last two, the newest first
 
     @property
     def last_turn(self) -> int:
-        """Of a row without turns, which another program wrote, the number that it has."""
+        """The epoch of the last turn. A row that another program wrote may have no turns; then its own epoch."""
         return self.turns[0].epoch if self.turns else self.repeated.epoch
 
     @property
@@ -115,12 +116,12 @@ class QueueFacts:
 
 
 def read(session: ControlSession, queue_id: str) -> ParsedRows[AttemptRow]:
-    """All attempts, the first one first."""
+    """All attempts, in order."""
     return read_rows(session.fetch(_Q["read"], queue_id), lambda row: parse_row("RUN_ATTEMPTS", AttemptRow, row))
 
 
 def read_facts(session: ControlSession, queue_id: str) -> QueueFacts | None:
-    """None: there is no such queued run."""
+    """The last turns of a queued run, and its state in RUN_QUEUE. None: there is no such run."""
     rows = session.fetch(_Q["facts"], queue_id)
     if not rows:
         return None
@@ -129,7 +130,8 @@ def read_facts(session: ControlSession, queue_id: str) -> QueueFacts | None:
 
 
 def settle(session: ControlSession, patience: RetryPolicy, queue_id: str) -> None:
-    """Have RUN_QUEUE repeat what the turns say. Its UPDATE may have waited for another, so it is looked at again."""
+    """Update RUN_QUEUE to the state of the turns. The UPDATE may have waited for another one, so check it
+    afterwards."""
 
     def write() -> None:
         for _ in range(_SETTLE_MAX):
@@ -150,7 +152,7 @@ def wish(
     *,
     of: frozenset[QueueStatus],
 ) -> None:
-    """Take the next turn for a user, if the run is in one of these states then. Harmless to repeat."""
+    """Insert the next turn for a user, if the run is in one of the states `of` at that time. Idempotent."""
 
     def write() -> None:
         while (facts := read_facts(session, queue_id)) is not None and facts.state.status in of:
@@ -167,9 +169,9 @@ def wish(
 def mark_lost(
     session: ControlSession, patience: RetryPolicy, queue_id: str, epoch: int, *, gone: str | None = None
 ) -> None:
-    """End an attempt whose lease has expired: it can never be accepted again, whatever its owner does.
+    """End an attempt whose lease has expired. Later writes of its owner are rejected.
 
-    With `gone` also one whose lease lasts: its owner is known to have ended, and how.
+    With `gone`, the reason, also an attempt whose lease is valid: its owner is known to have ended.
     """
     until_ms = _EVER_MS if gone is not None else -TAKEOVER_MARGIN_S * 1000
 
@@ -177,7 +179,7 @@ def mark_lost(
         try:
             session.execute(_Q["mark_lost"], clip_text(gone or LOST, REASON_MAX), queue_id, epoch, until_ms)
         except ControlFailed as error:
-            if not error.failure.is_duplicate_key:  # it has its end
+            if not error.failure.is_duplicate_key:  # the attempt has an end already
                 raise
 
     patience.call(write)
@@ -190,7 +192,7 @@ def _turn(queue_id: str, row: tuple[Any, ...]) -> Turn:
 
 
 def _state(turns: tuple[Turn, ...], repeated: QueueState) -> QueueState:
-    if not turns or turns[0].epoch < repeated.epoch:  # of an older loadgen, or another program
+    if not turns or turns[0].epoch < repeated.epoch:  # written by an older loadgen, or by another program
         return repeated
     turn = turns[0]
     if turn.owner:
@@ -220,7 +222,7 @@ def _attempted(turn: Turn, repeated: QueueState) -> QueueState:
 
 
 def _cancelled(turn: Turn, attempt: Turn | None, repeated: QueueState) -> QueueState:
-    """The last turn is the wish to cancel, perhaps while an attempt was under way."""
+    """The last turn is a wish to cancel, possibly while an attempt was running."""
     if attempt is not None and attempt.end is None:
         return QueueState(
             status=QueueStatus.CANCEL_REQUESTED, epoch=attempt.epoch, owner=attempt.owner, attempts=attempt.attempts,
@@ -242,6 +244,6 @@ def _cancelled(turn: Turn, attempt: Turn | None, repeated: QueueState) -> QueueS
 
 
 def _noted(turn: Turn, repeated: QueueState, reason: str | None) -> str | None:
-    """Of a run that waits: a note that RUN_QUEUE has of this turn (run_queue.note) stays."""
+    """The reason of a waiting run: a note about this turn in RUN_QUEUE (run_queue.note) stays."""
     noted = repeated.status == QueueStatus.QUEUED and repeated.epoch == turn.epoch and repeated.reason is not None
     return repeated.reason if noted else reason

@@ -1,8 +1,8 @@
-"""RUN_CONTROL_EVENTS: commands to workers, numbered without gaps, read in order.
+"""RUN_CONTROL_EVENTS: commands to the workers, numbered without gaps and read in order.
 
-The leader numbers its events itself: each gets the number after the last one that is in the table, so no reader can see
-5 while 4 is still to come; the key rejects a number that another writer has taken. An event has an id too: sending it
-again after a lost answer does nothing.
+The leader numbers its events. Each event gets the number after the last one in the table, so a reader never sees 5
+before 4 exists. The key rejects a number that another writer has used. An event also has an id, which prevents that it
+is inserted twice after a lost answer.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from loadgen.model.event import (
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.values import dataclass
 
-BATCH = 100  # rows per poll; written in the SQL too, where a bind would cost the fast path
+BATCH = 100  # rows per poll; also in the SQL, where a bind would prevent the fast path
 _COLLISIONS_MAX = 500
 _PAUSE_MAX_S = 0.05
 
@@ -51,7 +51,7 @@ _Q = load_queries("run_control_events")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewEvent:
-    """A command with the id that makes it the same one when it is sent again."""
+    """A command to insert. The id identifies it when it is sent again."""
 
     command: KnownCommand
     address: Recipient = ALL_WORKERS
@@ -66,13 +66,13 @@ class Event:
     command: Command
     address: Recipient
     age_ms: int
-    due_in_ms: int | None  # until it takes effect, by the server's clock; None: at once
+    due_in_ms: int | None  # until it takes effect, by the clock of the server; None: immediately
     server_time: datetime | None = None  # naive UTC, when it was read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastEvent:
-    """An event of a run that is over."""
+    """An event of a run that has ended."""
 
     command: Command
     address: Recipient
@@ -80,23 +80,23 @@ class PastEvent:
 
     @property
     def moment(self) -> datetime:
-        """When it took effect."""
+        """The time at which it took effect."""
         return effective_time(self.command, self.created_at)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnnouncedCommand:
-    """A window or a target that was announced, by a separate event or in the plan of START."""
+    """A window or a target, announced by a separate event or in the plan of START."""
 
     at: datetime  # naive UTC
     command: SetPhase | SetWorkerTarget | SetRunTarget
     address: Recipient
 
 
-def emit(session: ControlSession, patience: RetryPolicy, term: Lease, new: NewEvent, number: int = 1) -> int:
-    """Append an event. Returns its number: `number`, the first that the caller knows to be free, or a later one.
+def emit(session: ControlSession, patience: RetryPolicy, lease: Lease, new: NewEvent, number: int = 1) -> int:
+    """Append an event and return its number: `number`, which the caller expects to be free, or a later one.
 
-    Fenced when the lease is over.
+    Raises Fenced if the lease has expired.
     """
     kind, data = encode_command(new.command, new.address)
     content = clean_json(data)
@@ -105,18 +105,18 @@ def emit(session: ControlSession, patience: RetryPolicy, term: Lease, new: NewEv
         free = number
         for _ in range(_COLLISIONS_MAX):
             try:
-                binds = (free, new.event_id, kind, content, term.key, term.epoch, term.owner)
+                binds = (free, new.event_id, kind, content, lease.key, lease.epoch, lease.owner)
                 if session.execute(_Q["emit"], *binds) == 0:
-                    raise Fenced(f"term {term.epoch} over run {term.key} has ended")
+                    raise Fenced(f"the lease of run {lease.key} (epoch {lease.epoch}) has expired")
                 return free
             except ControlFailed as error:
                 if not error.failure.is_duplicate_key:
                     raise
             if (found := look()) is not None:
                 return found
-            patience.clock.wait(patience.stop, random.uniform(0, _PAUSE_MAX_S))  # another writer was faster
-            free = int(session.fetch(_Q["last"], term.key)[0][0] or 0) + 1
-        raise Fenced(f"run {term.key} has too many writers: no event number could be allocated")
+            patience.clock.wait(patience.stop, random.uniform(0, _PAUSE_MAX_S))  # another writer used the number
+            free = int(session.fetch(_Q["last"], lease.key)[0][0] or 0) + 1
+        raise Fenced(f"run {lease.key} has too many writers: no event number could be allocated")
 
     def look() -> int | None:
         rows = session.fetch(_Q["find"], new.event_id)
@@ -146,12 +146,12 @@ def catch_up(session: ControlSession, run_id: str, after: int) -> Iterator[Event
 
 
 def history(session: ControlSession, run_id: str) -> ParsedRows[PastEvent]:
-    """All events of a run, in order."""
+    """All events of a run that has ended, in order."""
     return read_rows(session.fetch(_Q["history"], run_id), _past_event)
 
 
 def announced(said: Sequence[PastEvent]) -> Iterator[AnnouncedCommand]:
-    """Every window and target of a run that has a moment, in the order in which they were said."""
+    """The windows and targets of a run with the times at which they took effect, in the order of their events."""
     for event in said:
         command = event.command
         if isinstance(command, Start):
@@ -163,9 +163,9 @@ def announced(said: Sequence[PastEvent]) -> Iterator[AnnouncedCommand]:
 
 
 def effective_time(command: Command, created_at: datetime) -> datetime:
-    """When a command takes effect that the server inserted at that time."""
+    """The time at which a command takes effect that was inserted at `created_at`."""
     if isinstance(command, (SetPhase, SetWorkerTarget, SetRunTarget)) and command.effective_at is not None:
-        with suppress(ValueError):  # what cannot be read is at once, as the poll has it
+        with suppress(ValueError):  # an unreadable time means immediately, as in poll()
             return datetime.fromisoformat(command.effective_at).replace(tzinfo=None)
     return created_at + timedelta(milliseconds=lead_ms(command) or 0)
 
@@ -201,5 +201,5 @@ def _event(number: int, event_id: str, epoch: int, kind: str, data: str, age_ms:
 
 
 def lead_ms(command: Command) -> int | None:
-    """How long after its insertion a command takes effect; None: it does not say."""
+    """The time from the insertion of a command to its effect; None: the command has none."""
     return command.lead_ms if isinstance(command, (Start, SetRunTarget)) else None

@@ -1,13 +1,13 @@
-"""RUN_LEASES: which process leads a run. A lease is one row per epoch; the enforced key decides who gets it.
+"""RUN_LEASES: which process leads a run. One row per lease; the enforced key decides which process gets an epoch.
 
-    claim     the next epoch, when the last lease has been over for the takeover margin, or was released
-    join      the next epoch beside valid leases: their holders find that they are not the newest any more
-    renew     while it has not expired: a holder that was suspended past its end gets nothing, successor or not
-    release   makes room for the next at once
-    expire    for a holder whose process has ended on this machine: its lease is over now, not when it would expire
-    bury      the same, and a successor need not wait for the margin
+    claim     get the next epoch, if the last lease expired more than the takeover margin ago, or was released
+    join      get the next epoch although other leases are valid; their holders find that theirs is not the newest
+    renew     extend a lease that has not expired; an expired lease is never extended
+    release   end a lease so that a successor can claim the next one at once
+    expire    end the lease of a process that has ended on this machine; a successor waits for the takeover margin
+    bury      the same, without the wait
 
-`loadgen.control.lease` keeps a lease; this is only its SQL.
+This module contains the statements. `loadgen.control.lease` keeps a lease.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from loadgen.snowflake.session import RetryPolicy
 from loadgen.snowflake.settings import CONTROL_STATEMENT_S
 from loadgen.values import dataclass
 
-# A statement of the last holder that began in time has ended by then; see schemas/queries/run_leases.sql.
+# By then, every statement that the last holder sent in time has ended; see schemas/queries/run_leases.sql.
 TAKEOVER_MARGIN_S = 10
 assert TAKEOVER_MARGIN_S > CONTROL_STATEMENT_S
 OWNER_MAX = 100  # characters
@@ -36,7 +36,7 @@ _Q = load_queries("run_leases")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """One holder's period of office over `key`, a run's id: every write of the holder carries it."""
+    """A lease of one holder on `key`, for example the id of a run. Every write of the holder contains it."""
 
     key: str
     epoch: int
@@ -49,7 +49,7 @@ class LeaseHolder:
 
     epoch: int
     owner: str
-    remaining_ms: int  # negative: since when it has been over
+    remaining_ms: int  # negative: the time since it expired
 
     @property
     def may_be_succeeded(self) -> bool:
@@ -57,7 +57,7 @@ class LeaseHolder:
 
 
 def new_owner() -> str:
-    """A name that no other claimant has: a lost answer is resolved by looking for it."""
+    """A unique owner name: after a lost answer the claim is looked up by it."""
     token = f"{process_mark(os.getpid())}{secrets.token_hex(6)}"
     return f"{socket.gethostname()[: OWNER_MAX - 48]}:{os.getpid()}:{token}"
 
@@ -69,7 +69,7 @@ def describe_owner(owner: str) -> str:
 
 
 def is_owner_dead(owner: str) -> bool:
-    """Has this process run on this machine, and ended? False also where it cannot be known."""
+    """Whether the process of this owner ran on this machine and has ended. False if that is not certain."""
     _, pid, token = _parts(owner)
     return pid.isdecimal() and has_ended(int(pid), token[:MARK_LENGTH])
 
@@ -82,17 +82,17 @@ def _parts(owner: str) -> tuple[str, str, str]:
 
 
 def read(session: ControlSession, key: str) -> LeaseHolder | None:
-    """The newest lease; None: there never was one."""
+    """The newest lease; None: there was none yet."""
     return _holder(session.fetch(_Q["newest"], key))
 
 
 def unexpired(session: ControlSession, key: str) -> LeaseHolder | None:
-    """A lease that is not over, whether or not it is the newest; None: there is none."""
+    """A valid lease, the newest or an older one; None: there is none."""
     return _holder(session.fetch(_Q["living"], key))
 
 
 def claim(session: ControlSession, patience: RetryPolicy, key: str, owner: str, ttl_s: float) -> Lease | None:
-    """The next epoch's lease; None when the last one is held, or another process was faster."""
+    """Claim the lease of the next epoch. None: the last lease is held, or another process was faster."""
     holder = patience.call(lambda: read(session, key))
     if holder is not None and not holder.may_be_succeeded:
         return None
@@ -111,7 +111,7 @@ def claim(session: ControlSession, patience: RetryPolicy, key: str, owner: str, 
             raise
 
     def look() -> bool | None:
-        """After a lost answer: is the lease ours, another's, or still free?"""
+        """After a lost answer: True if the lease is ours, False if another process has it, None if it is free."""
         now = read(session, key)
         if now is None or now.epoch < epoch:
             return None
@@ -122,10 +122,10 @@ def claim(session: ControlSession, patience: RetryPolicy, key: str, owner: str, 
 
 
 def claim_shared(session: ControlSession, patience: RetryPolicy, key: str, owner: str, ttl_s: float) -> Lease:
-    """The next epoch's lease, beside those of others."""
+    """Get the lease of the next epoch, although other leases may be valid."""
     while True:
         holder = patience.call(lambda: read(session, key))
-        if holder is not None and holder.owner == owner:  # an attempt whose answer was lost
+        if holder is not None and holder.owner == owner:  # inserted by an attempt whose answer was lost
             return Lease(key=key, epoch=holder.epoch, owner=owner)
         epoch = 1 if holder is None else holder.epoch + 1
         if patience.call(partial(_insert, session, key, epoch, owner, ttl_s)):
@@ -133,7 +133,7 @@ def claim_shared(session: ControlSession, patience: RetryPolicy, key: str, owner
 
 
 def _insert(session: ControlSession, key: str, epoch: int, owner: str, ttl_s: float) -> bool:
-    """False: the number is taken."""
+    """Insert a lease. False: another process has inserted this epoch."""
     try:
         return session.execute(_Q["join"], key, epoch, owner, round(ttl_s * 1000)) == 1
     except ControlFailed as error:
@@ -142,25 +142,25 @@ def _insert(session: ControlSession, key: str, epoch: int, owner: str, ttl_s: fl
         raise
 
 
-def renew(session: ControlSession, term: Lease, ttl_s: float) -> bool:
-    """Extend the lease from now. False: it has expired. One attempt: the keeper retries at its own interval."""
-    return session.execute(_Q["renew"], round(ttl_s * 1000), term.key, term.epoch, term.owner) == 1
+def renew(session: ControlSession, lease: Lease, ttl_s: float) -> bool:
+    """Extend the lease, counted from now. False: it has expired. One attempt: LeaseKeeper repeats it."""
+    return session.execute(_Q["renew"], round(ttl_s * 1000), lease.key, lease.epoch, lease.owner) == 1
 
 
-def release(session: ControlSession, term: Lease) -> None:
-    """Make room for a successor at once. Only when every other statement of the lease has ended."""
-    session.execute(_Q["release"], -(TAKEOVER_MARGIN_S + 1) * 1000, term.key, term.epoch, term.owner)
+def release(session: ControlSession, lease: Lease) -> None:
+    """End the lease, so that a successor need not wait. All other statements of the holder must have ended."""
+    session.execute(_Q["release"], -(TAKEOVER_MARGIN_S + 1) * 1000, lease.key, lease.epoch, lease.owner)
 
 
 def expire(session: ControlSession, key: str, holder: LeaseHolder) -> None:
-    """The process of this holder is gone. Statements that it sent may still be under way, so a successor waits for the
-    takeover margin from now on."""
+    """End the lease of a process that has ended. Its last statements may still execute, so a successor waits for the
+    takeover margin from now."""
     session.execute(_Q["expire"], key, holder.epoch, holder.owner)
 
 
 def release_of_dead(session: ControlSession, key: str, holder: LeaseHolder) -> None:
-    """The process of this holder is gone. Only for keys under which nothing is written: a statement of a dead process
-    may still be under way."""
+    """End the lease of a process that has ended, without a wait for a successor. Only for keys under which nothing is
+    written: the last statements of the process may still execute."""
     session.execute(_Q["bury"], -(TAKEOVER_MARGIN_S + 1) * 1000, key, holder.epoch, holder.owner)
 
 

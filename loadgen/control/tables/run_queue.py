@@ -1,6 +1,6 @@
-"""RUN_QUEUE: queued runs, as users see them. How runners claim and end them: loadgen.control.tables.run_queue_claims.
+"""RUN_QUEUE: queued runs, as users see them. Runners claim and end them with run_queue_claims.
 
-A row holds the scenario's text and the texts of its value files: the runner needs no file of the user's machine.
+A row contains the text of the scenario and the texts of its value files, so that a runner needs no other files.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from loadgen.values import dataclass
 KEY_MAX = 200  # characters
 NAME_MAX = 255
 TARGET_MAX = 200
-REQUIRES_MAX = 16_000  # of its JSON; written in the SQL too
+REQUIRES_MAX = 16_000  # characters of its JSON; also in the SQL
 REASON_MAX = 2_000
-TEXTS_BYTES_MAX = 900_000  # Snowflake recommends 1 MB at most for a statement, binds included
-BASELINE_KEY = "/judging"  # among the files, and never one of them: those lie beside the scenario
+TEXTS_BYTES_MAX = 900_000  # Snowflake recommends at most 1 MB for a statement, including binds
+BASELINE_KEY = "/judging"  # an entry among the files that cannot be a file, because their names are relative
 _SLUG_MAX = 19
 _CONTENT = ("its scenario", "its value files or baseline", "--connection", "--requires", "--priority")  # of find_key
-_SHOW_IDS = "`loadgen queue list` shows what there is."
+_SHOW_IDS = "`loadgen queue list` shows the ids."
 
 _Q = load_queries("run_queue")
 _CANCELLABLE = frozenset((QueueStatus.QUEUED, QueueStatus.RUNNING))
@@ -50,17 +50,17 @@ _RETRYABLE = frozenset((QueueStatus.FAILED, QueueStatus.CANCELLED, QueueStatus.E
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueRequest:
-    """A run to be had. Of two with the same key there is one."""
+    """A run to queue. A second request with the same idempotency key adds nothing."""
 
     name: str  # of the scenario
-    scenario: str  # its text, with variables filled in, but for secrets
-    files: Mapping[str, str]  # the text of each value file, by the name that the scenario gives it
-    connection: str | None = None  # instead of the scenario's
-    target: str = ""  # what one run at a time may measure; empty: not known, and never waited for
-    requires: tuple[str, ...] = ()  # key=value: what its runner must offer
+    scenario: str  # its text with the values of variables, except secrets
+    files: Mapping[str, str]  # the text of each value file by its name in the scenario
+    connection: str | None = None  # instead of the connection of the scenario
+    target: str = ""  # at most one run at a time measures a target; empty: unknown, and no run waits for it
+    requires: tuple[str, ...] = ()  # key=value: capabilities that the runner must have
     priority: int = 0  # higher first
     judging: BaselineCheck = field(default_factory=BaselineCheck)
-    idempotency_key: str | None = None  # None: a unique one
+    idempotency_key: str | None = None  # None: a unique key
     not_before: datetime | None = None  # naive UTC
     max_attempts: int = ATTEMPTS_MAX
 
@@ -68,8 +68,8 @@ class QueueRequest:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnqueueResult:
     queue_id: str
-    is_new: bool  # False: one with this key was there
-    differs: tuple[str, ...] = ()  # in what that one is another run
+    is_new: bool  # False: a run with this key is in the queue already
+    differs: tuple[str, ...] = ()  # the properties in which that run differs from the request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +95,7 @@ class QueuedRun:
     created_at: datetime
     ended_at: datetime | None
     updated_at: datetime
-    available_in_ms: int  # negative: since when it may be taken; of a run under way: since when its lease is over
+    available_in_ms: int  # until it may be claimed, or the lease of a running one expires; negative: since then
 
     @property
     def is_under_way(self) -> bool:
@@ -103,13 +103,13 @@ class QueuedRun:
 
     @property
     def lease_expired_s(self) -> int | None:
-        """For how long a run under way has not had a runner that renews its lease; None: it has one, or needs none."""
+        """The time since the lease of a running run expired; None: the lease is valid, or the run is not running."""
         return -self.available_in_ms // 1000 if self.is_under_way and self.available_in_ms < 0 else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingRun:
-    """A queued run that could begin."""
+    """A queued run that may be claimed now."""
 
     queue_id: str
     name: str
@@ -118,13 +118,13 @@ class WaitingRun:
 
 
 def new_queue_id(name: str) -> str:
-    """Says what is wanted; the end makes it unique."""
+    """A readable id, made unique by a random suffix."""
     slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:_SLUG_MAX].strip("-")
     return f"{slug or 'run'}-{secrets.token_hex(8)}"
 
 
 def add(session: ControlSession, patience: RetryPolicy, wanted: QueueRequest) -> EnqueueResult:
-    """Put a run into the queue, once for each idempotency key."""
+    """Add a run to the queue, once for each idempotency key."""
     queue_id = new_queue_id(wanted.name)
     key = wanted.idempotency_key or queue_id
     scenario, files, requires = clean_text(wanted.scenario), write_files(wanted), labels_json(wanted.requires)
@@ -163,23 +163,23 @@ def read(session: ControlSession, queue_id: str) -> QueuedRun | None:
 
 
 def newest(session: ControlSession, limit: int, *, status: QueueStatus | None = None) -> ParsedRows[QueuedRun]:
-    """The latest queued runs, newest first."""
+    """The newest rows of the queue, the newest first."""
     if status is None:
         return read_rows(session.fetch(_Q["newest"].limited(limit)), _queued)
     return read_rows(session.fetch(_Q["newest_in"].limited(limit), status), _queued)
 
 
 def waiting(session: ControlSession) -> ParsedRows[WaitingRun]:
-    """Queued runs that could begin now, the most urgent first; at most 100."""
+    """Queued runs that may be claimed now, in the order of priority; at most 100."""
     return read_rows(session.fetch(_Q["waiting"]), lambda row: parse_row("RUN_QUEUE", WaitingRun, row))
 
 
 def note(session: ControlSession, patience: RetryPolicy, queue_id: str, reason: str) -> bool:
-    """Say why a run waits. False: that is known, or it does not wait any more."""
+    """Store why a run waits. False: the same reason is stored already, or the run does not wait any more."""
     why = clip_text(reason, REASON_MAX)
     noted = patience.call(lambda: session.execute(_Q["note"], why, queue_id, why)) == 1
     if noted:
-        run_attempts.settle(session, patience, queue_id)  # it may have been claimed meanwhile
+        run_attempts.settle(session, patience, queue_id)  # the run may have been claimed in the meantime
     return noted
 
 
@@ -189,26 +189,26 @@ def read_scenario_text(session: ControlSession, queue_id: str) -> str | None:
 
 
 def find(session: ControlSession, patience: RetryPolicy, name: str) -> str:
-    """The id that `name` is, or is the only beginning of."""
+    """The id that equals `name`, or the only id that begins with it."""
     found = patience.call(lambda: [str(row[0]) for row in session.fetch(_Q["beginning_with"].limited(3), name)])
     if found and (found[0] == name or len(found) == 1):
         return found[0]
     shown = printable(name, 80)
     if found:
         raise UsageError(
-            f"{shown!r} is the beginning of several queued runs: {', '.join(found)}", remedy="Write more of it."
+            f"the ids of several queued runs begin with {shown!r}: {', '.join(found)}", remedy="Write more of the id."
         )
     raise UsageError(f"there is no queued run {shown!r}", remedy=_SHOW_IDS)
 
 
 def cancel(session: ControlSession, patience: RetryPolicy, queue_id: str, reason: str) -> QueuedRun:
-    """Ask for its end. The row afterwards says what became of it."""
+    """Request the end of a queued run. Returns the row afterwards."""
     run_attempts.wish(session, patience, queue_id, Wish.CANCELLED, reason, of=_CANCELLABLE)
     return _there(session, patience, queue_id)
 
 
 def retry(session: ControlSession, patience: RetryPolicy, queue_id: str, reason: str) -> QueuedRun:
-    """Put one that ended without a result back into the queue, with all its attempts. The row afterwards."""
+    """Queue a run again that ended without a result, with the full number of attempts. Returns the row afterwards."""
     run_attempts.wish(session, patience, queue_id, Wish.RETRIED, reason, of=_RETRYABLE)
     return _there(session, patience, queue_id)
 
@@ -219,7 +219,7 @@ def read_judging(session: ControlSession, queue_id: str) -> BaselineCheck:
 
 
 def write_files(wanted: QueueRequest) -> str:
-    """The texts that a run needs, and what it is judged by."""
+    """The texts of the value files, and the baseline check, as JSON."""
     files = {clean_text(name): clean_text(content) for name, content in wanted.files.items()}
     if wanted.judging != BaselineCheck():
         files[BASELINE_KEY] = json.dumps(asdict(wanted.judging), separators=(",", ":"))
@@ -227,12 +227,12 @@ def write_files(wanted: QueueRequest) -> str:
 
 
 def texts_bytes(wanted: QueueRequest) -> int:
-    """How long the texts of a run are in the statement that adds it."""
+    """The size of the texts of a run in the statement that adds it."""
     return len(clean_text(wanted.scenario).encode()) + len(write_files(wanted))
 
 
 def read_files(table: str, key: str, written: object) -> tuple[dict[str, str], BaselineCheck]:
-    """What write_files wrote for the row `key` of a table; RowUnreadable for anything else."""
+    """Parse the text of write_files in the row `key` of a table. RowUnreadable if it is invalid."""
     try:
         found = _texts(written)
         judging = found.pop(BASELINE_KEY, None)
@@ -258,7 +258,7 @@ def _judging(found: Any) -> BaselineCheck:
 
 
 def labels_json(words: tuple[str, ...]) -> str:
-    """key=value words as SQL compares them: sorted, each once."""
+    """key=value words as JSON for comparisons in SQL: sorted, without duplicates."""
     return json.dumps(sorted({clean_text(word) for word in words}), separators=(",", ":"))
 
 

@@ -1,11 +1,12 @@
-"""RUN_QUEUE as its runners see it: claim a run, keep it, end it or give it back.
+"""RUN_QUEUE as runners see it: claim a run, keep it, end it or return it.
 
-    claim       the next turn of the first candidate that no other runner takes: an enforced key decides
-    extend      its lease, with each heartbeat of its runner; a lease that has expired is never revived
-    finish      it ran, or never will
-    give_back   to be tried again after a pause; EXHAUSTED after the last attempt, CANCELLED when that is wanted
+    claim       insert the next turn of the first candidate that no other runner claims; an enforced key decides
+    extend      extend the lease, with each heartbeat of the runner; an expired lease is never extended
+    finish      store the final status
+    give_back   return the run for another attempt after a pause; it becomes EXHAUSTED after the last attempt, and
+                CANCELLED if a user has requested that
 
-Every write of an owner is rejected when its lease has expired or its attempt was ended: its results are not accepted.
+A write of an owner is rejected when its lease has expired or its attempt has ended: its results are not accepted then.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from loadgen.model.nightly import AttemptStatus, BaselineCheck, QueueStatus
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.values import dataclass
 
-CANDIDATES = 10  # as many others may be faster
+CANDIDATES = 10  # other runners may claim the first ones
 
 _Q = load_queries("run_queue")
 _TURNS = load_queries("run_attempts")
-# How an attempt ended that ended the queued run so.
+# The end of the attempt for each final status of the queued run.
 _ENDED: dict[QueueStatus, AttemptStatus] = {
     QueueStatus.COMPLETED: AttemptStatus.COMPLETED,
     QueueStatus.FAILED: AttemptStatus.FAILED,
@@ -36,7 +37,7 @@ _ENDED: dict[QueueStatus, AttemptStatus] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueClaim:
-    """One attempt at a queued run: every write of its owner carries it."""
+    """One attempt at a queued run. Every write of its owner contains it."""
 
     queue_id: str
     epoch: int
@@ -45,14 +46,14 @@ class QueueClaim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimedRun:
-    """What a claimed row asks for."""
+    """The content of a claimed run."""
 
     name: str
     scenario: str
     files: Mapping[str, str]
     connection: str | None
-    attempts: int  # that count against the maximum, this one included
-    number: int  # of this attempt, of all at this queued run
+    attempts: int  # that count against the maximum, including this one
+    number: int  # of this attempt among all attempts at this run
     judging: BaselineCheck = field(default_factory=BaselineCheck)
 
 
@@ -63,28 +64,28 @@ class AttemptResult:
     run_id: str | None = None
     exit_code: int | None = None
     reason: str | None = None
-    verdict: str | None = None  # of the run's summary; in no table of the queue
+    verdict: str | None = None  # from the summary of the run; not stored in the queue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueDepth:
-    """Runs that wait for a runner."""
+    """Numbers of runs that wait for a runner."""
 
     waiting: int = 0
-    startable: int = 0  # if there were enough runners: one for each target that is free
+    startable: int = 0  # those that could start with enough runners: one for each free target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenRuns:
-    """Runs that are queued or under way."""
+    """Numbers of runs that are queued or running."""
 
     under_way: int = 0
     total: int = 0
-    due_in_s: float | None = None  # until the next of those that this pool can do; None: none is queued for it
+    due_in_s: float | None = None  # until the next run that this pool can execute; None: there is none
 
     @property
     def is_work(self) -> bool:
-        """There is something to look after now, not later."""
+        """Whether a run is running or due."""
         return self.under_way > 0 or (self.due_in_s is not None and self.due_in_s <= 0)
 
 
@@ -97,9 +98,10 @@ def claim(
     *,
     share: bool = False,
 ) -> QueueClaim | None:
-    """The most urgent run that `owner`, who must be ONLINE, can do and gets; its attempt has begun. None: none.
+    """Claim the first run in the order of priority that `owner`, which must be ONLINE, can execute. None: there is
+    none.
 
-    With `share` also one whose target is being measured by another.
+    With `share` also a run whose target another run measures at present.
     """
     candidates = _Q["candidates"].limited(CANDIDATES)
     rows = patience.call(lambda: session.fetch(candidates, labels_json(offers), int(share), int(share)))
@@ -112,7 +114,7 @@ def claim(
         except ControlFailed as error:
             if error.failure.retryable:
                 raise
-            # A number that cannot be counted on, for example: it would keep the others waiting forever.
+            # For example, an epoch out of range: this run would block all others forever.
             why = clip_text(f"it cannot be claimed: {error}", REASON_MAX)
             patience.call(partial(session.execute, _Q["refuse"], why, queue_id, int(epoch)))
             continue
@@ -124,22 +126,22 @@ def claim(
 
 
 def _is_lost(session: ControlSession, patience: RetryPolicy, queue_id: str, epoch: int) -> bool:
-    """End an attempt whose lease has expired. False: it was extended or ended by its owner, or was the last one."""
+    """End an attempt whose lease has expired. False: its owner has extended or ended it, or it was the last one."""
     run_attempts.mark_lost(session, patience, queue_id, epoch)
     facts = patience.call(lambda: run_attempts.read_facts(session, queue_id))
     if facts is None or facts.last_turn != epoch:
         return False
-    return facts.state.status == QueueStatus.QUEUED or not facts.turns  # without turns: another program wrote it
+    return facts.state.status == QueueStatus.QUEUED or not facts.turns  # without turns: written by another program
 
 
 def _take(
     session: ControlSession, patience: RetryPolicy, turn: QueueClaim, attempts: int, target: str, ttl_s: float
 ) -> bool | None:
-    """False: the turn is another's, and the queue may not repeat that yet. None: it is still free."""
+    """Insert the turn. False: another process has inserted it. None: it is free, but the run cannot be claimed."""
     key = (turn.queue_id, turn.epoch)
 
     def look() -> bool | None:
-        """After a lost answer: is the turn ours, another's, or still free?"""
+        """After a lost answer: True if the turn is ours, False if another process has it, None if it is free."""
         rows = session.fetch(_TURNS["owner"], *key)
         return bool(rows[0][0] == turn.owner) if rows else None
 
@@ -161,7 +163,7 @@ def _unless_taken(insert: Callable[[], bool | None]) -> bool | None:
 
 
 def wanted(session: ControlSession, claim: QueueClaim) -> ClaimedRun | None:
-    """What to run; None: the claim belongs to another runner by now."""
+    """The content of a claimed run; None: the claim has ended."""
     rows = session.fetch(_TURNS["wanted"], claim.queue_id, claim.epoch, claim.queue_id, claim.epoch, claim.owner)
     if not rows:
         return None
@@ -172,14 +174,14 @@ def wanted(session: ControlSession, claim: QueueClaim) -> ClaimedRun | None:
 
 
 def extend(session: ControlSession, claim: QueueClaim, ttl_s: float, *, run_id: str | None = None) -> bool:
-    """Extend the lease from now, with the run that it is, if that is known. False: it is over. One attempt: the owner
-    retries."""
+    """Extend the lease, counted from now, and store the id of the run if it is known. False: the lease has expired. One
+    attempt: the owner repeats it."""
     key = (claim.queue_id, claim.epoch)
     return session.execute(_TURNS["extend"], round(ttl_s * 1000), run_id, *key, claim.owner, *key) == 1
 
 
 def expire(session: ControlSession, patience: RetryPolicy, owner: str, why: str) -> int:
-    """The owner is gone, and `why`: release its runs at once. How many there were."""
+    """Release the runs of an owner that has ended, with the reason `why`. Returns their number."""
     rows = patience.call(lambda: session.fetch(_TURNS["open_of"], owner))
     for queue_id, epoch in rows:
         run_attempts.mark_lost(session, patience, queue_id, int(epoch), gone=why)
@@ -187,12 +189,12 @@ def expire(session: ControlSession, patience: RetryPolicy, owner: str, why: str)
 
 
 def owners(session: ControlSession) -> tuple[str, ...]:
-    """The runners that have a run."""
+    """The runners that execute a run."""
     return tuple(str(owner) for (owner,) in session.fetch(_Q["owners"]))
 
 
 def look(session: ControlSession, claim: QueueClaim) -> QueueStatus | None:
-    """RUNNING, or CANCEL_REQUESTED; None: the lease is over."""
+    """RUNNING or CANCEL_REQUESTED; None: the lease has expired."""
     key = (claim.queue_id, claim.epoch)
     rows = session.fetch(_TURNS["look"], claim.queue_id, claim.epoch + 1, *key, claim.owner, *key)
     if not rows:
@@ -201,7 +203,7 @@ def look(session: ControlSession, claim: QueueClaim) -> QueueStatus | None:
 
 
 def set_run(session: ControlSession, patience: RetryPolicy, claim: QueueClaim, run_id: str) -> None:
-    """Make known which run this attempt is."""
+    """Store the id of the run of this attempt."""
     key = (claim.queue_id, claim.epoch)
     patience.call(lambda: session.execute(_TURNS["set_run"], run_id, *key, claim.owner, *key))
 
@@ -209,7 +211,7 @@ def set_run(session: ControlSession, patience: RetryPolicy, claim: QueueClaim, r
 def finish(
     session: ControlSession, patience: RetryPolicy, claim: QueueClaim, status: QueueStatus, result: AttemptResult
 ) -> bool:
-    """The end of a queued run. False: the lease is over, and nothing was written."""
+    """End a queued run. False: the lease has expired, and nothing was written."""
     assert status.is_terminal
     return _end(session, patience, claim, result, (_ENDED[status], status), off=0, pause_s=0.0)
 
@@ -224,7 +226,7 @@ def give_back(
     counts: bool,
     status: AttemptStatus = AttemptStatus.FAILED,
 ) -> bool:
-    """Let it be tried again after a pause. False: the lease is over, and nothing was written."""
+    """Return a run for another attempt after a pause. False: the lease has expired, and nothing was written."""
     return _end(session, patience, claim, result, (status, None), off=0 if counts else 1, pause_s=pause_s)
 
 
@@ -243,7 +245,7 @@ def _end(
     binds = (*became, off, result.run_id, result.exit_code, reason, off, round(pause_s * 1000), *key, claim.owner)
 
     def look() -> bool | None:
-        """After a lost answer. Only its owner ends an attempt in another way than LOST."""
+        """After a lost answer: any end other than LOST was written by the owner."""
         rows = session.fetch(_TURNS["ended"], *key)
         return bool(rows[0][0] != AttemptStatus.LOST) if rows else None
 
@@ -256,7 +258,7 @@ def _end(
 
 
 def open_runs(session: ControlSession, offers: tuple[str, ...]) -> OpenRuns:
-    """As a pool sees them whose runners have these capabilities."""
+    """The queued and running runs, for a pool whose runners have these capabilities."""
     ((under_way, total, due_ms),) = session.fetch(_Q["open_runs"], labels_json(offers))
     return OpenRuns(
         under_way=int(under_way or 0), total=int(total), due_in_s=None if due_ms is None else int(due_ms) / 1000
@@ -264,13 +266,13 @@ def open_runs(session: ControlSession, offers: tuple[str, ...]) -> OpenRuns:
 
 
 def depth(session: ControlSession, offers: tuple[str, ...], *, share: bool = False) -> QueueDepth:
-    """What waits for runners with these capabilities."""
+    """The runs that wait for runners with these capabilities."""
     ((waiting, startable),) = session.fetch(_Q["depth"], int(share), labels_json(offers))
     return QueueDepth(waiting=int(waiting), startable=int(startable))
 
 
 def end_abandoned(session: ControlSession, patience: RetryPolicy) -> int:
-    """End the attempts whose lease has expired, and settle what their runners left unsettled. How many there were."""
+    """End the attempts whose lease has expired, and settle their runs. Returns their number."""
     rows = patience.call(lambda: session.fetch(_Q["unsettled"]))
     for queue_id, epoch in rows:
         run_attempts.mark_lost(session, patience, queue_id, int(epoch))
@@ -278,6 +280,6 @@ def end_abandoned(session: ControlSession, patience: RetryPolicy) -> int:
 
 
 def refuse_unclaimable(session: ControlSession, patience: RetryPolicy) -> int:
-    """End the queued runs that no claim ever finds, because REQUIRES is too long. How many there were."""
+    """End the queued runs that cannot be claimed because REQUIRES is too long. Returns their number."""
     why = f"it cannot be claimed: REQUIRES has more than {REQUIRES_MAX:,} characters"
     return patience.call(lambda: session.execute(_Q["refuse_long"], why))

@@ -1,7 +1,7 @@
-"""RUN_STATUS: what a run is, where it stands, and what its leader has made known of it.
+"""RUN_STATUS: the definition, status, phase and totals of a run. STOP_REQUESTS: requests of users to end a run.
 
-The leader's writes carry its lease and are rejected by SQL when that has expired. Any process reads. A user who wants
-the end inserts a row into STOP_REQUESTS: readers of the run see it CANCELLING from then on.
+Writes of the leader contain its lease, and SQL rejects them when the lease has expired. Any process reads. A user who
+ends a run inserts a row into STOP_REQUESTS; from then on readers of the run see the status CANCELLING.
 """
 
 from __future__ import annotations
@@ -35,23 +35,24 @@ from loadgen.values import dataclass
 
 REASON_MAX = 2_000  # characters
 WORKERS_MAX = 100_000  # more than any scenario may have
-EVERY_WORKER = "*"  # key of WORKER_TARGETS: a target for all workers together
+EVERY_WORKER = "*"  # key in WORKER_TARGETS of a target for all workers together
 RAMP_MAX_S = 1e6
-_ANY_TEXT = ("", "\U0010ffff")  # the first and the last: a range that an index answers, where no value is given
+_ANY_TEXT = ("", "\U0010ffff")  # from the first to the last text: a range for an index, when no value is given
 _EVER_S = 3_000_000_000
+_SHOW_RUNS = "`loadgen runs list` shows the runs."
 
 _Q = load_queries("run_status")
 
 
 class Fenced(LoadgenError):
-    """The lease is over: another leader may be in charge, and nothing was written."""
+    """The lease has expired. Another leader may be active; nothing was written."""
 
     exit_code = 4
-    remedy = "See who leads the run with `loadgen runs show`."
+    remedy = "`loadgen runs show` names the leader of the run."
 
 
 class RunExists(LoadgenError):
-    """There is a run with this id already."""
+    """A run with this id exists already."""
 
     exit_code = 2
     remedy = "Choose another run id."
@@ -95,16 +96,16 @@ class Run:
     enrichment_status: str | None
     created_at: datetime
     updated_at: datetime
-    stored_status: RunStatus | None = None  # what its leader wrote; `status` is CANCELLING once a user wants its end
-    # Of the reading, not of the row:
-    server_time: datetime | None = field(default=None, compare=False)  # when it was read; None: in a list
-    event_at: datetime | None = field(default=None, compare=False)  # when the event that was asked for was inserted
+    stored_status: RunStatus | None = None  # written by the leader; `status` is CANCELLING after a request to stop
+    # Not columns of the row:
+    server_time: datetime | None = field(default=None, compare=False)  # time of the reading; None: in a list
+    event_at: datetime | None = field(default=None, compare=False)  # insertion of the requested event
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionTarget:
-    """What one worker, or under "*" all of them together, should keep busy, as the event with `sequence_id` said it;
-    None: it is not known which."""
+    """The target of one worker, or under "*" of all workers together. `sequence_id` is the number of the event that set
+    it; None: the event is unknown."""
 
     target_connections: int
     sequence_id: int | None
@@ -115,7 +116,7 @@ class ConnectionTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPoll:
-    """What a worker sees every second."""
+    """What a worker reads every second."""
 
     status: RunStatus
     phase: Phase
@@ -123,12 +124,12 @@ class RunPoll:
     lease_epoch: int
     targets: Mapping[str, ConnectionTarget]
     server_time: datetime  # naive UTC
-    lease_over_ms: int | None  # since the lease expired; negative: it is valid; None: there never was one
+    lease_over_ms: int | None  # since the lease expired; negative: it is valid; None: there was none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRollup:
-    """What the leader knows of the run: always written whole."""
+    """The totals and targets that the leader publishes, always all of them."""
 
     workers_registered: int = 0
     workers_active: int = 0
@@ -143,7 +144,7 @@ class RunRollup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnfinishedRun:
-    """A run without an end. None: never."""
+    """A run that has not ended. None: there was no lease or no heartbeat."""
 
     run_id: str
     status: RunStatus
@@ -154,17 +155,17 @@ class UnfinishedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFigures:
-    """The headline of a run's result. None: not known, or too few samples."""
+    """The main figures of a result. None: unknown, or too few samples."""
 
     operations: int  # succeeded and failed
     errors: int
     qps: float | None
     p95_ms: float | None
-    p95_at_least: bool = False  # statements were cut off: it is this or more
+    p95_at_least: bool = False  # statements were cut off, so p95_ms is a lower bound
 
 
 def create(session: ControlSession, patience: RetryPolicy, run: NewRun) -> None:
-    """A new run, PREPARED. RunExists when the id is taken."""
+    """Insert a run with the status PREPARED. RunExists if the id exists."""
 
     def write() -> bool:
         binds = (run.run_id, run.run_id, run.template_id, run.test_name, run.scenario_config, run.workers)
@@ -178,12 +179,12 @@ def create(session: ControlSession, patience: RetryPolicy, run: NewRun) -> None:
         patience.settle(write, look)
     except ControlFailed as error:
         if error.failure.is_duplicate_key:
-            raise RunExists(f"there is a run {run.run_id} already") from error
+            raise RunExists(f"run {run.run_id} exists already") from error
         raise
 
 
 def read(session: ControlSession, run_id: str, event: int = 0) -> Run | None:
-    """A run; and when its event with this number was inserted."""
+    """A run, with the time at which its event with this number was inserted."""
     rows = session.fetch(_Q["read"], run_id, event, run_id)
     if not rows:
         return None
@@ -192,7 +193,7 @@ def read(session: ControlSession, run_id: str, event: int = 0) -> Run | None:
 
 
 def newest(session: ControlSession, limit: int) -> ParsedRows[Run]:
-    """The latest runs, newest first."""
+    """The newest runs, the newest first."""
     return read_rows(session.fetch(_Q["newest"].limited(limit)), _run)
 
 
@@ -204,8 +205,8 @@ def listed(
     scenario: str | None = None,
     within_s: float | None = None,
 ) -> ParsedRows[tuple[Run, RunFigures | None]]:
-    """The latest runs, newest first, with the figures of their results; only those with a status, of a scenario, or
-    made within some time, when given."""
+    """The newest runs with the figures of their results, the newest first. Optionally only those with a status, of a
+    scenario, or created in the last `within_s` seconds."""
     statuses = _ANY_TEXT if status is None else (status.value, status.value)
     scenarios = _ANY_TEXT if scenario is None else (scenario, scenario)
     since_s = -_EVER_S if within_s is None else -round(within_s)
@@ -214,12 +215,12 @@ def listed(
 
 
 def scenarios(session: ControlSession, limit: int) -> tuple[str, ...]:
-    """Names of the scenarios that have runs, in order."""
+    """The names of the scenarios of all runs, in order."""
     return tuple(str(row[0]) for row in session.fetch(_Q["scenarios"].limited(limit)))
 
 
 def beginning_with(session: ControlSession, beginning: str, limit: int) -> tuple[str, ...]:
-    """Ids of runs, the shortest of those that begin so first."""
+    """The ids that begin with `beginning`, the shortest first."""
     return tuple(str(row[0]) for row in session.fetch(_Q["beginning_with"].limited(limit), beginning))
 
 
@@ -229,7 +230,7 @@ def read_config(session: ControlSession, run_id: str) -> str | None:
 
 
 def poll(session: ControlSession, run_id: str) -> RunPoll | None:
-    """The state of a run; None when there is no such run."""
+    """The state of a run for its workers; None: there is no such run."""
     rows = session.fetch(_Q["poll"], run_id, run_id)
     if not rows:
         return None
@@ -239,26 +240,27 @@ def poll(session: ControlSession, run_id: str) -> RunPoll | None:
 
 
 def server_time(session: ControlSession) -> datetime:
-    """The server's clock, naive UTC: what leases, heartbeats and `effective_at` are compared with."""
+    """The time of the server, naive UTC: leases, heartbeats and `effective_at` are compared with it."""
     moment: datetime = session.fetch(_Q["server_time"])[0][0]
     return moment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusChange:
-    """One step of a run's life, from where it is thought to be."""
+    """A change of status and phase, from the expected current ones."""
 
     status: RunStatus
     phase: Phase
     to: RunStatus
     to_phase: Phase
-    reason: str | None = None  # None: the one that is there stays
+    reason: str | None = None  # None: the stored reason stays
     verdict: str | None = None
-    zero: datetime | None = None  # of the plan, when the run starts: its START_TIME; None: the moment of the step
+    zero: datetime | None = None  # start of the plan, for START_TIME; None: the time of the change
 
 
-def move(session: ControlSession, patience: RetryPolicy, term: Lease, step: StatusChange) -> bool:
-    """Take a step. False: the run is not where it was thought to be, look again. Fenced: the lease is over."""
+def move(session: ControlSession, patience: RetryPolicy, lease: Lease, step: StatusChange) -> bool:
+    """Change status and phase. False: they are not the expected ones any more. Raises Fenced if the lease has
+    expired."""
     check_transition(step.status, step.phase, step.to, step.to_phase)
     started = step.to is RunStatus.RUNNING
     warm = started and step.to_phase is Phase.WARMUP
@@ -270,51 +272,51 @@ def move(session: ControlSession, patience: RetryPolicy, term: Lease, step: Stat
     def write() -> bool | None:
         touched = session.execute(
             _Q["move"],
-            *(step.to, step.to_phase, reason, step.verdict, term.epoch),
+            *(step.to, step.to_phase, reason, step.verdict, lease.epoch),
             *(int(started), zero, int(warm), zero, int(warmed_up), int(step.to.is_terminal)),
-            *(term.key, step.status, step.status, step.phase, term.key, term.epoch, term.owner),
+            *(lease.key, step.status, step.status, step.phase, lease.key, lease.epoch, lease.owner),
         )
         return True if touched == 1 else look() or False
 
     def look() -> bool | None:
-        run = read(session, term.key)
+        run = read(session, lease.key)
         if run is None:
             return None
-        landed = (run.status, run.phase, run.lease_epoch) == (step.to, step.to_phase, term.epoch)
-        return True if changes and landed else None  # where it stays, being there says nothing
+        landed = (run.status, run.phase, run.lease_epoch) == (step.to, step.to_phase, lease.epoch)
+        return True if changes and landed else None  # without a change the state does not show whether it was written
 
     if patience.settle(write, look):
         return True
-    _require(session, patience, term)
+    _require(session, patience, lease)
     return False
 
 
-def publish(session: ControlSession, term: Lease, rollup: RunRollup) -> bool:
-    """Make known what the leader knows. False: the run has ended, or the lease is over. Harmless to repeat."""
+def publish(session: ControlSession, lease: Lease, rollup: RunRollup) -> bool:
+    """Publish totals and targets. False: the run has ended, or the lease has expired. Idempotent."""
     touched = session.execute(
         _Q["publish"],
         *(rollup.workers_registered, rollup.workers_active, rollup.workers_completed),
         *(rollup.total_ops, rollup.error_count, rollup.current_qps, rollup.find_max_state),
-        *(write_targets(rollup.targets), rollup.next_sequence_id, term.epoch),
-        *(term.key, term.key, term.epoch, term.owner),
+        *(write_targets(rollup.targets), rollup.next_sequence_id, lease.epoch),
+        *(lease.key, lease.key, lease.epoch, lease.owner),
     )
     return touched == 1
 
 
 def cancel(session: ControlSession, patience: RetryPolicy, run_id: str, reason: str) -> Run:
-    """Ask for the end of a run. The row afterwards says what became of it."""
+    """Request the end of a run. Returns the row afterwards."""
 
     def write() -> None:
         try:
             session.execute(_Q["cancel"], clip_text(reason, REASON_MAX), run_id)
         except ControlFailed as error:
-            if not error.failure.is_duplicate_key:  # it was asked before
+            if not error.failure.is_duplicate_key:  # requested before
                 raise
 
     patience.call(write)
     run = patience.call(lambda: read(session, run_id))
     if run is None:
-        raise UsageError(f"there is no run {run_id}", remedy="`loadgen runs list` shows the runs there are.")
+        raise UsageError(f"there is no run {run_id}", remedy=_SHOW_RUNS)
     return run
 
 
@@ -323,12 +325,12 @@ def set_enrichment(session: ControlSession, patience: RetryPolicy, run_id: str, 
 
 
 def unfinished(session: ControlSession) -> ParsedRows[UnfinishedRun]:
-    """Every run without an end, with how long its leader and its workers have been silent."""
+    """The runs that have not ended, with the times since the last signs of leader and workers."""
     return read_rows(session.fetch(_Q["unfinished"]), lambda row: parse_row("RUN_STATUS", UnfinishedRun, row))
 
 
 def write_targets(targets: Mapping[str, ConnectionTarget]) -> str:
-    """WORKER_TARGETS, always the whole of it."""
+    """The JSON of WORKER_TARGETS."""
     return json.dumps(
         {
             worker_id: {
@@ -345,7 +347,7 @@ def write_targets(targets: Mapping[str, ConnectionTarget]) -> str:
 
 
 def read_targets(written: str | None) -> dict[str, ConnectionTarget]:
-    """What can be read of WORKER_TARGETS: an entry that makes no sense must not keep a worker from its poll."""
+    """The valid entries of WORKER_TARGETS: an invalid entry must not make the poll of a worker fail."""
     try:
         found = json.loads(written) if written else {}
     except (ValueError, RecursionError):
@@ -377,11 +379,11 @@ def _target(entry: Any, connections: str) -> ConnectionTarget | None:
     return target if sensible else None
 
 
-def _require(session: ControlSession, patience: RetryPolicy, term: Lease) -> None:
-    """Nothing was written: because the lease is over, or because the run is elsewhere?"""
-    holder = patience.call(lambda: read_holder(session, term.key))
-    if holder is None or (holder.epoch, holder.owner) != (term.epoch, term.owner) or holder.remaining_ms <= 0:
-        raise Fenced(f"term {term.epoch} over run {term.key} has ended")
+def _require(session: ControlSession, patience: RetryPolicy, lease: Lease) -> None:
+    """After a rejected write: raises Fenced if the lease has expired."""
+    holder = patience.call(lambda: read_holder(session, lease.key))
+    if holder is None or (holder.epoch, holder.owner) != (lease.epoch, lease.owner) or holder.remaining_ms <= 0:
+        raise Fenced(f"the lease of run {lease.key} (epoch {lease.epoch}) has expired")
 
 
 def _figures(
@@ -390,50 +392,49 @@ def _figures(
     if operations is None:
         return None
     bound = '"p95"' in (at_least or "")
-    try:  # a cast in SQL would end the whole list
+    try:  # a cast in SQL would make the whole list fail
         rate = None if qps is None else float(qps)
     except ValueError:
         rate = math.nan
     if rate is not None and not 0.0 <= rate <= NUMBER_MAX:
-        raise RowUnreadable("TEST_RESULTS", run_id, "summary: totals.qps is no rate")
+        raise RowUnreadable("TEST_RESULTS", run_id, "summary: totals.qps is not a rate")
     figures = (operations, errors, rate, p95_ms, bound)
     return parse_row("TEST_RESULTS", RunFigures, figures, key=run_id)
 
 
 def _run(row: tuple[Any, ...], server_time: datetime | None = None, event_at: datetime | None = None) -> Run:
     found = parse_row("RUN_STATUS", Run, row, server_time=server_time, event_at=event_at)
-    if not 0 <= found.workers_expected <= WORKERS_MAX:  # a list of them is made
+    if not 0 <= found.workers_expected <= WORKERS_MAX:  # readers create a list of this length
         raise RowUnreadable("RUN_STATUS", found.run_id, f"workers_expected is {found.workers_expected}")
     return found
 
 
-# --- Which run is meant: its id, a beginning that no other has, `latest`, or `latest~1` for the one before -----------
+# --- Names of runs: an id, a unique beginning of an id, `latest`, or `latest~1` for the run before the latest ---------
 
 BACK_MAX = 1_000  # how far latest~N may go
-SHOWN = 5  # of several that begin alike
+SHOWN = 5  # ids in the message about an ambiguous name
 
 _LATEST = re.compile(r"latest(?:~([0-9]{1,6}))?")
-_REMEDY = "`loadgen runs list` shows the runs there are."
 
 
 def is_latest(name: str) -> bool:
-    """Is it a name that only the tables can tell the meaning of?"""
+    """Whether the name is `latest` or `latest~N`."""
     return _LATEST.fullmatch(name) is not None
 
 
 def find_run(session: ControlSession, patience: RetryPolicy, name: str) -> Run:
-    """The run of that name. UsageError when there is none, or more than one."""
+    """The run with this name. UsageError if there is none, or more than one."""
     if latest := _LATEST.fullmatch(name):
         return _latest(session, patience, int(latest[1] or 0))
     if not name:
-        raise UsageError("the name of a run is empty", remedy=_REMEDY)
+        raise UsageError("the name of a run is empty", remedy=_SHOW_RUNS)
     ids = patience.call(lambda: beginning_with(session, name, SHOWN + 1))
     chosen = name if name in ids else ids[0] if len(ids) == 1 else None
     run = None if chosen is None else patience.call(lambda: read(session, chosen))
     if run is not None:
         return run
     if not ids:
-        raise UsageError(f"there is no run {printable(name, 100)}", remedy=_REMEDY)
+        raise UsageError(f"there is no run {printable(name, 100)}", remedy=_SHOW_RUNS)
     more = ", …" if len(ids) > SHOWN else ""
     raise UsageError(
         f"{printable(name, 100)} is the beginning of several runs: {', '.join(ids[:SHOWN])}{more}",
@@ -443,10 +444,10 @@ def find_run(session: ControlSession, patience: RetryPolicy, name: str) -> Run:
 
 def _latest(session: ControlSession, patience: RetryPolicy, back: int) -> Run:
     if back > BACK_MAX:
-        raise UsageError(f"latest~{back} is too far back: at most latest~{BACK_MAX}", remedy=_REMEDY)
+        raise UsageError(f"latest~{back} is too far back: at most latest~{BACK_MAX}", remedy=_SHOW_RUNS)
     runs = patience.call(lambda: newest(session, back + 1))
     if not runs:
         raise UsageError("there are no runs yet", remedy="Start one with `loadgen run FILE`.")
     if len(runs) <= back:
-        raise UsageError(f"the oldest run is latest~{len(runs) - 1}: there is no latest~{back}", remedy=_REMEDY)
+        raise UsageError(f"the oldest run is latest~{len(runs) - 1}: there is no latest~{back}", remedy=_SHOW_RUNS)
     return runs[back]

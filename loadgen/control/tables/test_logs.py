@@ -1,4 +1,4 @@
-"""TEST_LOGS: what the processes of a run had to say, appended in batches."""
+"""TEST_LOGS: log lines of the processes of a run, appended in batches."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def append(session: ControlSession, patience: RetryPolicy, logs: Sequence[LogRow
 
 
 def append_missing(session: ControlSession, patience: RetryPolicy, run_id: str, rows: Sequence[LogRow]) -> None:
-    """The same for rows of which some may have been stored before."""
+    """Append the rows that are not stored yet."""
     if rows:
         there = {stored for (stored,) in patience.call(lambda: session.fetch(_Q["ids"], run_id))}
         append(session, patience, [row for row in rows if row.log_id not in there])
 
 
 def newest(session: ControlSession, run_id: str, limit: int) -> ParsedRows[LogRow]:
-    """The last lines of a run, oldest first."""
+    """The newest lines of a run, the oldest of them first."""
     return read_rows(reversed(session.fetch(_Q["newest"].limited(limit), run_id)), _row)
 
 
@@ -67,7 +67,7 @@ def _binds(row: LogRow) -> tuple[Any, ...]:
 def _row(row: tuple[Any, ...]) -> LogRow:
     log_id, run_id, test_id, worker_id, level, message, details, timestamp = row
     if not isinstance(timestamp, datetime):
-        raise RowUnreadable("TEST_LOGS", log_id, "timestamp is no time")
+        raise RowUnreadable("TEST_LOGS", log_id, "timestamp is not a time")
     return LogRow(
         log_id=log_id,
         run_id=run_id,

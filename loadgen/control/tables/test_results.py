@@ -1,6 +1,6 @@
-"""TEST_RESULTS: one row per run, appended at its end, and one per worker, from START on; each has one writer.
+"""TEST_RESULTS: one row per run, appended at its end, and one per worker, appended at its start.
 
-What changes later is the summary of a run, when its enrichment has come further.
+Each row has one writer. Later only the summary of a run changes, when more of its statements are enriched.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _Q = load_queries("test_results")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultRow:
-    """A run's row has its RUN_ID as TEST_ID and no worker. Columns as in the table, in its order, but END_TIME."""
+    """The row of a run has its RUN_ID as TEST_ID, and no worker. Columns as in the table, in its order, without
+    END_TIME."""
 
     test_id: str
     run_id: str
@@ -51,7 +52,7 @@ class ResultRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScenarioResult:
-    """The result of a run, as one of many of its scenario."""
+    """The result of a run in a list of runs of one scenario."""
 
     run_id: str
     template_id: str
@@ -62,23 +63,24 @@ class ScenarioResult:
 
 
 def begin(session: ControlSession, patience: RetryPolicy, result: ResultRow, *, fresh: bool = False) -> None:
-    """The row of a worker that has begun, RUNNING; append() finishes it. `fresh`: it was not written before."""
+    """Insert the row of a worker that has started, as RUNNING; append() completes it. `fresh`: it is the first
+    attempt."""
     row = astuple(result)[:5]
     started = {"append": _Q["begin"], "find": _Q["any"]}
     append_row(session, patience, started, (*row, result.created_at), result.test_id, result.run_id, fresh=fresh)
 
 
 def append(session: ControlSession, patience: RetryPolicy, result: ResultRow, *, fresh: bool = False) -> None:
-    """Store a result once: a successor that finishes the work of a dead leader finds it there.
+    """Store a result once: the predecessor of a leader may have stored it already.
 
-    `fresh`: this process is no successor.
+    `fresh`: this process has no predecessor.
     """
     *columns, find_max_result, summary = astuple(result)
     if result.worker_id is not None:
         finished = _finish(session, patience, result, columns, summary)
         if finished:
             return
-        fresh = fresh and finished is None  # else an answer may have been lost
+        fresh = fresh and finished is None  # otherwise an answer may have been lost
     row = (*columns, clean_json(find_max_result), clean_json(summary))
     append_row(session, patience, _Q, row, result.test_id, result.run_id, fresh=fresh)
 
@@ -86,8 +88,8 @@ def append(session: ControlSession, patience: RetryPolicy, result: ResultRow, *,
 def _finish(
     session: ControlSession, patience: RetryPolicy, result: ResultRow, columns: list[Any], summary: str | None
 ) -> int | None:
-    """The row that was begun. An UPDATE locks the whole table, and many workers end at once: those that would have to
-    wait (None) append a row instead, and readers take that one."""
+    """Update the row of begin(). An UPDATE locks the whole table, and many workers end at the same time: on a lock
+    conflict (None) a worker appends a second row, which readers prefer."""
     binds = (columns[5], *columns[7:], clean_json(summary), result.test_id, result.run_id)
 
     def finish() -> int | None:
@@ -102,22 +104,22 @@ def _finish(
 
 
 def abandon(session: ControlSession, patience: RetryPolicy, run_id: str) -> None:
-    """Rows of workers that were begun, and will not be finished by them."""
+    """Set the RUNNING rows of workers that will not complete them to FAILED."""
     patience.call(lambda: session.execute(_Q["abandon"], run_id))
 
 
 def amend(session: ControlSession, patience: RetryPolicy, run_id: str, summary: str) -> None:
-    """Replace the summary (JSON) of a run's result."""
+    """Replace the summary (JSON) of the result of a run."""
     patience.call(lambda: session.execute(_Q["amend"], clean_json(summary), run_id, run_id))
 
 
 def read(session: ControlSession, run_id: str) -> ParsedRows[tuple[ResultRow, datetime]]:
-    """The run's result first, then the workers', each with its END_TIME."""
+    """The result of the run, followed by those of the workers, each with its END_TIME."""
     return read_rows(session.fetch(_Q["read"], run_id), _result)
 
 
 def stored_summary(session: ControlSession, run_id: str) -> str | None:
-    """SUMMARY of the run's own row; None: it has no result. RowUnreadable when that row is."""
+    """The SUMMARY of a run; None: it has no result. Raises RowUnreadable if its row is invalid."""
     rows = read(session, run_id)
     for error in rows.unreadable:
         if error.key == run_id:
@@ -126,7 +128,7 @@ def stored_summary(session: ControlSession, run_id: str) -> str | None:
 
 
 def of_scenario(session: ControlSession, scenario: str, limit: int) -> ParsedRows[ScenarioResult]:
-    """Of its newest runs, newest first."""
+    """The results of the newest runs of a scenario, the newest first."""
     rows = session.fetch(_Q["of_scenario"].limited(limit), scenario)
     return read_rows(rows, lambda row: parse_row("TEST_RESULTS", ScenarioResult, row))
 
@@ -134,5 +136,5 @@ def of_scenario(session: ControlSession, scenario: str, limit: int) -> ParsedRow
 def _result(row: tuple[Any, ...]) -> tuple[ResultRow, datetime]:
     end_time = row[7]
     if not isinstance(end_time, datetime):
-        raise RowUnreadable("TEST_RESULTS", row[0], "end_time is no time")
+        raise RowUnreadable("TEST_RESULTS", row[0], "end_time is not a time")
     return parse_row("TEST_RESULTS", ResultRow, (*row[:7], *row[8:])), end_time

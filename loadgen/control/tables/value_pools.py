@@ -1,4 +1,4 @@
-"""VALUE_POOLS: the values that parameters of a run are taken from, written once by its leader, read by every worker."""
+"""VALUE_POOLS: parameter values of a run. The leader stores them once, and every worker reads them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _Q = load_queries("value_pools")
 
 
 def store(session: ControlSession, patience: RetryPolicy, run_id: str, pool: Pool) -> None:
-    """Write a pool of a run that this process has just created, chunk by chunk."""
+    """Store a pool, chunk by chunk. Only for a run that this process has created."""
     for number, chunk in enumerate(to_chunks(pool)):
         key = (run_id, pool.name, number)
         append_row(session, patience, _Q, (*key, chunk), *key, fresh=True)
 
 
 def load(session: ControlSession, patience: RetryPolicy, run_id: str, worker: int | None = None) -> dict[str, Pool]:
-    """The pools of a run, by name; of statements to replay those of one worker only."""
+    """The pools of a run by name. Of pools with statements to replay, only those of one worker."""
     found = patience.call(lambda: [row[0] for row in session.fetch(_Q["pools"], run_id)])
     names = [name for name in found if not name.startswith(POOL_NAME) or name == f"{POOL_NAME}{worker}"]
     return {name: from_chunks(name, _chunks(session, patience, run_id, name)) for name in names}

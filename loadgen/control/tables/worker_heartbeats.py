@@ -1,7 +1,7 @@
-"""WORKER_HEARTBEATS: each worker's own row, rewritten every second; the leader reads all of them at once.
+"""WORKER_HEARTBEATS: one row per worker, updated every second. The leader reads all rows of a run with one statement.
 
-A row belongs to the process that registered it (host and process id). A worker that was taken for dead and replaced
-finds its row gone to another, and must end.
+A row belongs to the process that registered it (host name and process id). A worker that was declared dead and replaced
+finds that its row belongs to another process, and must end.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from loadgen.model.run import Phase, WorkerStatus
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.values import dataclass
 
-LAST_ERROR_MAX = 1_000  # characters, the mark included
-_REPLACE_S = 30.0  # for one statement, however often it is retried
+LAST_ERROR_MAX = 1_000  # characters, including the truncation mark
+_REPLACE_S = 30.0  # of the lease for one statement, including its retries
 _NAME_MAX = 60  # characters of a worker id in a key
 
 _Q = load_queries("worker_heartbeats")
 
 
 class DuplicateWorker(LoadgenError):
-    """Another living process has this worker's id."""
+    """Another running process has the id of this worker."""
 
     exit_code = 1
-    remedy = "Start each worker id once; a dead one can be replaced when it has been silent for a while."
+    remedy = "Start each worker id once. A dead worker can be replaced after its heartbeats have timed out."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerIdentity:
-    """Which worker of which run, and which process it is."""
+    """A worker of a run, and its process."""
 
     run_id: str
     worker_id: str
@@ -58,7 +58,7 @@ class WorkerIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerHeartbeat:
-    """What a worker says every second: its whole state, so that a lost heartbeat loses nothing."""
+    """The complete state of a worker, written every second, so that a lost heartbeat loses nothing."""
 
     status: WorkerStatus
     phase: Phase | None
@@ -76,11 +76,11 @@ class WorkerHeartbeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatRow:
-    """A worker as the leader sees it."""
+    """A worker as the leader reads it."""
 
     identity: WorkerIdentity
     beat: WorkerHeartbeat
-    age_ms: int  # of the last heartbeat, by the server's clock
+    age_ms: int  # of the last heartbeat, by the clock of the server
 
 
 def register(
@@ -91,9 +91,10 @@ def register(
     silent_ms: int,
     check: Callable[[HeartbeatRow], None] = lambda _: None,
 ) -> bool:
-    """Insert the row (True), or take it over from a process that is done or has been silent for `silent_ms` (False).
+    """Insert the row (True), or take it over from a process that has ended or sent no heartbeat for `silent_ms`
+    (False).
 
-    `check` sees that process's row before it is overwritten, and may raise.
+    `check` is called with the row of that process before it is overwritten, and may raise.
     """
 
     def write() -> bool:
@@ -115,7 +116,8 @@ def register(
 
 
 def beat(session: ControlSession, me: WorkerIdentity, said: WorkerHeartbeat) -> bool:
-    """One heartbeat, one attempt; counts grow from 2, registering was 1. False: the row is not ours any more."""
+    """Write a heartbeat, in one attempt. Its count starts at 2; registering is 1. False: another process has the
+    row."""
     last_error = None if said.last_error is None else clip_text(said.last_error, LAST_ERROR_MAX)
     live_metrics = None if said.live_metrics is None else clean_text(said.live_metrics)
     touched = session.execute(
@@ -129,12 +131,12 @@ def beat(session: ControlSession, me: WorkerIdentity, said: WorkerHeartbeat) -> 
 
 
 def read(session: ControlSession, run_id: str) -> ParsedRows[HeartbeatRow]:
-    """All workers of a run, in the order of their numbers."""
+    """The rows of all workers of a run, in the order of their numbers."""
     return read_rows(session.fetch(_Q["read"], run_id), lambda row: _row(run_id, row))
 
 
 def last_beats(session: ControlSession, run_id: str) -> dict[str, datetime]:
-    """When each worker of a run was last heard, naive UTC."""
+    """The time of the last heartbeat of each worker of a run, naive UTC."""
     return dict(session.fetch(_Q["last_beats"], run_id))
 
 
@@ -155,10 +157,10 @@ def _replace(
 ) -> None:
     there = patience.call(lambda: find(session, me.run_id, me.worker_id))
     if there is None:
-        raise DuplicateWorker(f"worker {me.worker_id} of run {me.run_id} comes and goes")
+        raise DuplicateWorker(f"the row of worker {me.worker_id} of run {me.run_id} was deleted during registration")
     alive = DuplicateWorker(
-        f"worker {me.worker_id} of run {me.run_id} is alive: process {there.identity.pid} on {there.identity.hostname}"
-        f" was heard {there.age_ms / 1000:.1f} s ago"
+        f"worker {me.worker_id} of run {me.run_id} is alive: the last heartbeat of process {there.identity.pid} on"
+        f" {there.identity.hostname} was {there.age_ms / 1000:.1f} s ago"
     )
     if not there.beat.status.is_terminal and there.age_ms <= silent_ms:
         raise alive
@@ -169,7 +171,7 @@ def _replace(
     try:
         replaced = _write(session, patience, me, there, silent_ms, right)
     finally:
-        with suppress(LoadgenError):  # it expires by itself
+        with suppress(LoadgenError):  # the lease expires without it
             run_leases.release(session, right)
     if not replaced:
         raise alive
@@ -196,7 +198,7 @@ def _write(
 
 
 def _lease_key(me: WorkerIdentity) -> str:
-    """Of the right to replace this worker. RUN_LEASES has room for 100 characters."""
+    """The key of the lease for replacing this worker. Keys in RUN_LEASES have at most 100 characters."""
     name = me.worker_id if len(me.worker_id) <= _NAME_MAX else hashlib.sha256(me.worker_id.encode()).hexdigest()[:40]
     return f"{me.run_id}/{name}"
 

@@ -89,7 +89,8 @@ def offset(readings: Sequence[ClockReading]) -> ClockOffset:
 
 def clock_offset(found: ClockOffset) -> Finding:
     direction = "ahead of" if found.seconds >= 0 else "behind"
-    text = f"the server clock is {abs(found.seconds):.3f} s {direction} the local clock, to within {found.error_s:.3f} s"
+    seconds = abs(found.seconds)
+    text = f"the server clock is {seconds:.3f} s {direction} the local clock, to within {found.error_s:.3f} s"
     if abs(found.seconds) - found.error_s > OFFSET_S:
         return warning(
             text,

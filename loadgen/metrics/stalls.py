@@ -144,9 +144,7 @@ class StallDetector:
             limit_ns = limits[number]
             due_ns = min(done_ns, _awake_ns(sent_ns, limit_ns or self._shortest_limit_ns(number), paused))
             fine.append((sent_ns, due_ns))
-            if (
-                limit_ns is not None
-            ):  # otherwise it is not known to be overdue
+            if limit_ns is not None:  # otherwise it is not known to be overdue
                 late.append((due_ns, done_ns))
         return without(common(merged(late), [(from_ns, now_ns)]), merged(fine))
 
@@ -184,9 +182,7 @@ def run_stalls(workers: Iterable[Iterable[WindowStalls | None]]) -> tuple[Span, 
     for own in known:
         quiet = merged(span for one in own for span in (*one.stalled, *one.idle))
         present = [(one.from_ms, one.until_ms) for one in own]
-        present += [
-            (start - 1, end + 1) for one in own for start, end in one.stalled
-        ]  # it had answers around them
+        present += [(start - 1, end + 1) for one in own for start, end in one.stalled]  # it had answers around them
         stalled = common(stalled, merged([*quiet, *without(stalled, merged(present))]))
     return tuple(span for span in _reaching(stalled, windows) if span[1] - span[0] >= SHORTEST_MS)
 

@@ -1,4 +1,4 @@
-"""`loadgen capture`: record what a warehouse executed, from Snowflake's query history or a CSV file of it."""
+"""`loadgen capture`: record the statements of a warehouse from Snowflake's query history, or from a CSV file of it."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-ATTEMPTS = 5  # of one page
-IMPORT_ROWS, PROGRESS_ROWS = 10_000, 100_000  # at a time, and between two lines of progress
+ATTEMPTS = 5  # to read one page
+IMPORT_ROWS, PROGRESS_ROWS = 10_000, 100_000  # per batch, and between two lines of progress
 
 
 def recording_options(command: Command) -> Command:
-    """Options of a capture, whatever it reads from."""
+    """Options of a capture from either source."""
     options = (
         click.option("--user", metavar="NAME", help="Only statements of this user."),
         click.option("--role", metavar="NAME", help="Only statements that ran with this role."),
@@ -40,8 +40,12 @@ def recording_options(command: Command) -> Command:
         click.option("--kind", type=click.Choice(["read", "write"]), help="Only reads, or only writes."),
         click.option("--min-duration", metavar="TIME", help="Only statements that took at least this time: 50ms."),
         click.option("--max-duration", metavar="TIME", help="Only statements that took at most this time: 1m."),
-        click.option("--keep-values", is_flag=True, help="Keep literals and binds, except for those that look secret."),
-        click.option("--hide-names", is_flag=True, help="Replace names of tables and columns too; for sharing only."),
+        click.option(
+            "--keep-values", is_flag=True, help="Keep literals and bind values, except those that look like secrets."
+        ),
+        click.option(
+            "--hide-names", is_flag=True, help="Also replace names of tables and columns, to share the capture."
+        ),
     )
     for option in reversed(options):
         command = option(command)
@@ -52,9 +56,11 @@ def recording_options(command: Command) -> Command:
     invoke_without_command=True,
     epilog="\b\nExample:\n  loadgen capture -c prod --warehouse WH --from 4h --to 2h --out captured",
 )
-@click.option("-c", "--connection", metavar="NAME", help="Use this connection.")
+@click.option("-c", "--connection", metavar="NAME", help="The Snowflake connection.")
 @click.option("--warehouse", metavar="NAME", help="The warehouse whose history is read.")
-@click.option("--from", "since", metavar="TIME", help="Begin of the span: 2026-11-15T08:00 (UTC), or 2h ago.")
+@click.option(
+    "--from", "since", metavar="TIME", help="Start of the span: 2026-11-15T08:00 (UTC), or 2h for two hours ago."
+)
 @click.option("--to", "until", metavar="TIME", help="End of the span.  [default: now]")
 @click.option("--out", metavar="DIR", type=click.Path(path_type=Path), help="A new folder for the capture.")
 @click.option(
@@ -68,10 +74,10 @@ def recording_options(command: Command) -> Command:
 def capture(context: click.Context, /, **given: Any) -> None:
     """Record the statements that a warehouse executed, to replay them as a load test.
 
-    Reads Snowflake's query history: of the last seven days from INFORMATION_SCHEMA, before that from ACCOUNT_USAGE.
-    Literals and bind values are replaced by consistent pseudonyms of the same type, and comments are removed. What
-    cannot be parsed is left out, and counted. An interrupted capture goes on when the same command is given again.
-    `load: {mode: replay, capture: DIR}` in a scenario replays it; --scenario derives a mix with rates from it.
+    Reads Snowflake's query history: the last seven days from INFORMATION_SCHEMA, older statements from ACCOUNT_USAGE.
+    Literals and bind values are replaced by consistent pseudonyms of the same type, and comments are removed.
+    Statements that cannot be parsed are left out and counted. To continue an interrupted capture, repeat the command.
+    `load: {mode: replay, capture: DIR}` in a scenario replays the capture; --scenario derives a mix with rates from it.
     """
     if context.invoked_subcommand is not None:
         return
@@ -81,31 +87,33 @@ def capture(context: click.Context, /, **given: Any) -> None:
     needed = (("warehouse", "--warehouse"), ("since", "--from"), ("out", "--out"))
     for name, option in needed if given["scenario"] is None else needed[2:]:
         if not given[name]:
-            raise UsageError(f"{option} is missing", remedy="`loadgen capture --help` shows an example.")
+            raise UsageError(f"the option {option} is missing", remedy="`loadgen capture --help` shows an example.")
     with embedded_server_if_needed(given["connection"]):
         try:
             manifest = run_in_thread(lambda: _capture(given), name="capture")
         except KeyboardInterrupt:
-            echo("the capture is unfinished: give the same command again to continue it", err=True)
+            echo("the capture is incomplete: repeat the command to continue it", err=True)
             raise
     _print(manifest, given["out"], given["output"])
 
 
 @capture.command("import", epilog="\b\nExample:\n  loadgen capture import history.csv --out captured")
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
-@click.option("--out", metavar="DIR", type=click.Path(path_type=Path), required=True, help="A new folder.")
+@click.option(
+    "--out", metavar="DIR", type=click.Path(path_type=Path), required=True, help="A new folder for the capture."
+)
 @recording_options
 def import_csv(file: Path, out: Path, **given: Any) -> None:
-    """Make a capture of a CSV file with rows of QUERY_HISTORY.
+    """Make a capture from a CSV file with rows of QUERY_HISTORY.
 
-    The file has a header. It needs QUERY_TEXT, SESSION_ID, START_TIME, and TOTAL_ELAPSED_TIME or END_TIME. These are
-    used if they are there: DATABASE_NAME, SCHEMA_NAME, USER_NAME, ROLE_NAME, QUERY_TAG, EXECUTION_STATUS,
-    ROWS_PRODUCED, BIND_VALUES.
+    The file has a header. Required columns: QUERY_TEXT, SESSION_ID, START_TIME, and TOTAL_ELAPSED_TIME or END_TIME.
+    Optional columns: DATABASE_NAME, SCHEMA_NAME, USER_NAME, ROLE_NAME, QUERY_TAG, EXECUTION_STATUS, ROWS_PRODUCED,
+    BIND_VALUES.
     """
     from loadgen.capture.history import read_csv
 
     batches = _batches(read_csv(file))
-    batch = next(batches, [])  # first, so that a file that cannot be read leaves no folder
+    batch = next(batches, [])  # before the recorder, so that an unreadable file leaves no folder
     recorder = _recorder(out, "a CSV file", given, start=None, end=None)
     number = 0
     while batch:
@@ -114,7 +122,7 @@ def import_csv(file: Path, out: Path, **given: Any) -> None:
         if not number % PROGRESS_ROWS:
             echo(f"read {counted(number, 'statement')}", err=True)
         batch = next(batches, [])
-    _print(recorder.finish(None, "a CSV file does not tell"), out, given["output"])
+    _print(recorder.finish(None, "a CSV file does not contain this"), out, given["output"])
 
 
 def _batches(rows: Iterator[HistoryRow]) -> Iterator[list[HistoryRow]]:
@@ -132,18 +140,20 @@ def _derive(capture: Path, out: Path) -> None:
     try:
         manifest = CaptureManifest.of_text((capture / MANIFEST_FILE).read_text("utf-8"))
     except (OSError, ValueError) as error:
-        raise UsageError(f"{shown} is no capture: {error}", remedy="Name a folder of `loadgen capture`.") from error
+        raise UsageError(
+            f"{shown} is not a capture: {error}", remedy="Name a folder that `loadgen capture` wrote."
+        ) from error
     derived = derive(manifest, read_statements(capture), capture.resolve().name)
     path = out / "scenario.yaml"
     if path.exists():
-        raise UsageError(f"{printable(str(path), 200)} exists already", remedy="Name another folder with --out.")
+        raise UsageError(f"{printable(str(path), 200)} already exists", remedy="Name another folder with --out.")
     try:
         out.mkdir(parents=True, exist_ok=True)
         for name, text in (*derived.files.items(), (path.name, derived.text)):
             (out / name).write_text(text, "utf-8")
     except OSError as error:
         raise cannot_write(printable(str(out), 200), error, "Name another folder with --out.") from error
-    echo(f"wrote {path}: complete its target, then `loadgen validate {path} --plan`")
+    echo(f"wrote {path}: set its target, then run `loadgen validate {path} --plan`")
     if "sessions.yaml" in derived.files:
         echo(f"wrote {out / 'sessions.yaml'}: the same statements in a closed loop with the recorded think time")
 
@@ -164,7 +174,7 @@ def _capture(given: dict[str, Any]) -> CaptureManifest:
         start, end = recorder.options.start or start, recorder.options.end or end
         if recorder.left_until is not None:
             end = recorder.left_until
-            echo(f"going on at {_shown(end)}, with {counted(recorder.taken, 'statement')}", err=True)
+            echo(f"continuing at {_shown(end)}, with {counted(recorder.taken, 'statement')}", err=True)
         for part in history.parts(start, end):
             recorder.add(part.rows)
             if part.left_until is None or part.left_until < end:
@@ -178,13 +188,13 @@ def _capture(given: dict[str, Any]) -> CaptureManifest:
 
 
 def _unrecorded(history: WarehouseHistory, start: datetime, end: datetime, now: datetime) -> tuple[int | None, str]:
-    """How many statements the history lacks, and what is to be said of the count."""
+    """The number of statements that the history lacks, and a remark on it."""
     from loadgen.capture.history import AGGREGATE_LATE, HistoryUnreadable
 
     try:
         found = history.unrecorded(start, end)
     except HistoryUnreadable as error:
-        warn(f"statements that the history lacks are not counted: {error}")
+        warn(f"statements that are missing in the history were not counted: {error}")
         return None, "SNOWFLAKE.ACCOUNT_USAGE.AGGREGATE_QUERY_HISTORY could not be read with this role"
     late = end > now - AGGREGATE_LATE
     return found, "AGGREGATE_QUERY_HISTORY is up to 3 hours late, so there may be more" if late else ""
@@ -232,7 +242,7 @@ def _filter(given: dict[str, Any]) -> CaptureFilter:
 
 
 def _span(given: dict[str, Any], now: datetime) -> tuple[datetime, datetime]:
-    """Naive UTC. There is no history of the future, and none that is older than a year."""
+    """Start and end in naive UTC, between the reach of the history and now."""
     from loadgen.capture.history import OLDEST
 
     start, end = _moment(given["since"], "--from", now), min(now, _moment(given["until"] or "0s", "--to", now))
@@ -242,13 +252,13 @@ def _span(given: dict[str, Any], now: datetime) -> tuple[datetime, datetime]:
     if start < now - OLDEST:
         raise UsageError(
             f"--from ({_shown(start)}) is more than {OLDEST.days} days ago",
-            remedy="Choose a later --from: QUERY_HISTORY does not reach further back.",
+            remedy="Choose a later --from: QUERY_HISTORY has no older statements.",
         )
     return start, end
 
 
 def _moment(text: str, option: str, now: datetime) -> datetime:
-    """A time, or how long ago; naive UTC."""
+    """A time, or a duration before now, as naive UTC."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -256,7 +266,7 @@ def _moment(text: str, option: str, now: datetime) -> datetime:
             return now - timedelta(seconds=duration_s(text, option))
         except (UsageError, OverflowError) as error:
             remedy = f"Write {option} 2026-11-15T08:00 (UTC), or 2h for two hours ago."
-            raise UsageError(f"{option} is {printable(text, 40)!r}", remedy=remedy) from error
+            raise UsageError(f"{option} {printable(text, 40)!r} is not a time", remedy=remedy) from error
     return moment if moment.tzinfo is None else moment.astimezone(UTC).replace(tzinfo=None)
 
 

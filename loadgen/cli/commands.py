@@ -1,11 +1,11 @@
-"""Every sub-command of `loadgen`: nothing of it is imported before it is asked for."""
+"""All sub-commands of `loadgen`. The module of a command is imported when the command is called."""
 
 from loadgen.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class CommandEntry:
-    """One sub-command: where its code is, and what `loadgen --help` says without importing it."""
+    """A sub-command: where its code is, and what `loadgen --help` shows without importing it."""
 
     target: str
     summary: str
@@ -15,37 +15,37 @@ class CommandEntry:
 COMMANDS = {
     "doctor": CommandEntry(
         "loadgen.cli.doctor:doctor",
-        "Check this machine, the connection, the rights and the tables.",
+        "Check the machine, the connection, the privileges and the tables.",
         "loadgen doctor -c prod my-benchmark/scenario.yaml",
     ),
     "setup": CommandEntry(
         "loadgen.cli.setup:setup",
-        "Create or update the tables in which loadgen keeps its runs.",
+        "Create or update the tables that store runs.",
         "loadgen setup -c prod",
     ),
     "grants": CommandEntry(
         "loadgen.cli.setup:grants",
-        "Print the GRANT statements that loadgen's roles need, offline.",
+        "Print the GRANT statements for loadgen's roles, offline.",
         "loadgen grants my-benchmark/scenario.yaml --user NIGHTLY > grants.sql",
     ),
     "connections": CommandEntry(
         "loadgen.cli.doctor:connections",
-        "List the Snowflake connections loadgen can use, and test one.",
+        "List the available Snowflake connections, and test one.",
         "loadgen connections test -c prod",
     ),
     "init": CommandEntry(
         "loadgen.cli.validate:init",
-        "Write a commented scenario to start from, with editor support.",
+        "Write a commented scenario to start with, and its schema for editors.",
         "loadgen init my-benchmark",
     ),
     "validate": CommandEntry(
         "loadgen.cli.validate:validate",
-        "Check scenario and experiment files, and show what they would do, offline.",
+        "Check scenario and experiment files, and show their plan, offline.",
         "loadgen validate examples/quickstart.yaml --plan",
     ),
     "prepare": CommandEntry(
         "loadgen.cli.prepare:prepare",
-        "Create and fill the tables of a scenario; resumable.",
+        "Create and fill the tables of a scenario; can be resumed.",
         "loadgen prepare examples/quickstart.yaml",
     ),
     "run": CommandEntry(
@@ -55,42 +55,42 @@ COMMANDS = {
     ),
     "capture": CommandEntry(
         "loadgen.cli.capture:capture",
-        "Record what a warehouse executed, with pseudonyms, to replay it.",
+        "Record the statements of a warehouse, pseudonymized, to replay them.",
         "loadgen capture -c prod --warehouse WH --from 2h --out captured",
     ),
     "watch": CommandEntry(
         "loadgen.cli.watch:watch",
-        "Show a run live, from anywhere, until it ends.",
+        "Show a run live, on any machine, until it ends.",
         "loadgen watch latest",
     ),
     "status": CommandEntry(
         "loadgen.cli.runs:status",
-        "Show what a run is doing now.",
+        "Show the state of a run.",
         "loadgen status latest",
     ),
     "stop": CommandEntry(
         "loadgen.cli.watch:stop",
-        "Ask a run to end gracefully, from anywhere.",
+        "Ask a run to end gracefully, from any machine.",
         "loadgen stop 20261115-0200-orders-7f3a",
     ),
     "runs": CommandEntry(
         "loadgen.cli.runs:runs",
-        "List runs, show one, read its log, recover lost ones.",
+        "List runs, show one, print its log, recover lost runs.",
         "loadgen runs show latest",
     ),
     "compare": CommandEntry(
         "loadgen.cli.report:compare",
-        "Compare two runs: what changed, how sure that is, is it worse.",
+        "Compare two runs: changes with confidence intervals, and a verdict.",
         "loadgen compare latest~1 latest --html compare.html",
     ),
     "trend": CommandEntry(
         "loadgen.cli.report:trend",
-        "Look at a scenario's runs over time: is the newest worse?",
+        "Show the runs of a scenario over time: is the newest worse?",
         "loadgen trend orders-mix --html trend.html",
     ),
     "experiment": CommandEntry(
         "loadgen.cli.experiment:experiment",
-        "Compare arms of a scenario in random blocks: is B better?",
+        "Compare arms of a scenario in randomized blocks: which is better?",
         "loadgen experiment examples/experiments/two_queries.yaml --dry-run",
     ),
     "experiments": CommandEntry(
@@ -100,7 +100,7 @@ COMMANDS = {
     ),
     "report": CommandEntry(
         "loadgen.cli.report:report",
-        "Make the report of a run again, from its tables.",
+        "Make a report of a run from its tables.",
         "loadgen report latest --out report.html",
     ),
     "queue": CommandEntry(
@@ -115,7 +115,7 @@ COMMANDS = {
     ),
     "workers": CommandEntry(
         "loadgen.cli.pool:workers",
-        "List the runners of all pools; drain one, or mark it as gone.",
+        "List the runners of all pools; drain one, or mark it as offline.",
         "loadgen workers list -c prod --status ONLINE",
     ),
     "schedule": CommandEntry(
@@ -130,27 +130,27 @@ COMMANDS = {
     ),
     "completion": CommandEntry(
         "loadgen.cli.validate:completion",
-        "Print the script that lets a shell complete commands.",
+        "Print the completion script for a shell.",
         "loadgen completion bash",
     ),
     "worker": CommandEntry(
         "loadgen.cli.worker:worker",
-        "Be one worker process of a run; spawners start it.",
+        "Run one worker process of a run; spawners start it.",
         "loadgen worker --run-id RUN --worker-group-id 0 --worker-group-count 1",
     ),
     "upload": CommandEntry(
         "loadgen.cli.enrich:upload",
-        "Store results that workers had to keep on this machine.",
+        "Store results that workers could not store.",
         "loadgen upload 20261115-0200-orders-7f3a",
     ),
     "enrich": CommandEntry(
         "loadgen.cli.enrich:enrich",
-        "Add Snowflake's own times to the statements a run has logged.",
+        "Add server-side times from the query history to logged statements.",
         "loadgen enrich latest -c prod",
     ),
     "embedded": CommandEntry(
         "loadgen.cli.embedded:embedded",
-        "Run the local Snowflake-compatible server: no account needed.",
+        "Run the local Snowflake-compatible server; no account is needed.",
         "loadgen embedded serve --port 8085",
     ),
 }
@@ -162,9 +162,9 @@ SECTIONS = {
     "Nightly benchmarks": ("schedule", "queue", "pool", "workers"),
     "Started by loadgen": ("worker",),
 }
-FIRST_STEPS = ("run", "init", "validate", "runs", "doctor")  # whose examples `loadgen --help` shows
+FIRST_STEPS = ("run", "init", "validate", "runs", "doctor")  # `loadgen --help` shows their examples
 
-COMMAND_HINTS = {  # what people type, and where it is
+COMMAND_HINTS = {  # words that users may type, and the command that they mean
     "plan": "validate --plan",
     "list": "runs list",
     "ls": "runs list",

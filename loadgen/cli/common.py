@@ -1,7 +1,7 @@
-"""What several commands share: how they print, and the priority of those that measure.
+"""What several commands share: printing, signals, threads, times, and the priority of processes that measure.
 
-This is the only place where text goes to stdout or stderr. What passes through here cannot move the cursor or turn the
-reading direction, and is visible.
+Text goes to stdout and stderr here and nowhere else. Control characters and marks that turn the reading direction are
+made visible, so foreign text cannot control the terminal.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from enum import StrEnum
@@ -39,39 +39,40 @@ if TYPE_CHECKING:
     from loadgen.report.run_text import TextLine
 
 
-# Beside twelve busy programs on two cores, threads woke up 4 ms late with it, 10 without. Beside six in other sessions,
-# 1 ms where the session has it too, 6 without.
+# With twelve other busy programs on two cores, threads wake up 4 ms late with this niceness, and 10 ms late without it.
+# With six busy programs in other sessions it is 1 ms if the session has this niceness too, and 6 ms without it.
 MEASURING_NICENESS = -10
 STARTING_GC_THRESHOLD = 20_000
 
 
 def collect_less_often() -> None:
-    """Imports make objects that stay; looking for garbage among them takes a fifth of the time that they take."""
+    """Let the garbage collector run less often: among the many lasting objects of imports it would take a fifth of the
+    time of the imports."""
     gc.set_threshold(STARTING_GC_THRESHOLD)
 
 
 def raise_priority() -> None:
-    """Let other programs of this machine delay a measurement less, where that is permitted (root, CAP_SYS_NICE).
+    """Raise the priority of this process, if permitted (root, CAP_SYS_NICE): other programs delay measurements less.
 
-    Threads and processes that are started afterwards inherit it: workers, and the embedded server. A niceness that the
-    user has chosen is kept: `nice -n 1 loadgen …`.
+    Threads and processes that are started later inherit it: workers, and the embedded server. A niceness that the user
+    has set is kept: `nice -n 1 loadgen …`.
 
-    Linux may weigh sessions against each other first, and the processes of a session only after that (autogroup). So a
-    process that leads a session gives it the same niceness. The session of a terminal is not changed.
+    Linux may schedule sessions against each other first, and then the processes in each session (autogroup). So a
+    process that leads a session sets the same niceness for it. The session of a terminal is not changed.
     """
     try:
         if os.getpriority(os.PRIO_PROCESS, 0) == 0:
             os.setpriority(os.PRIO_PROCESS, 0, MEASURING_NICENESS)
         if os.getpriority(os.PRIO_PROCESS, 0) == MEASURING_NICENESS and os.getsid(0) == os.getpid():
             Path("/proc/self/autogroup").write_text(str(MEASURING_NICENESS))
-    except OSError:  # not permitted, or no such thing here
+    except OSError:  # not permitted, or not supported by the system
         return
 
 
 def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
-    """Print to stdout, or to stderr. Newlines and tabs are kept: what came from elsewhere has lost its own before.
+    """Print to stdout or stderr. Newlines and tabs are kept: foreign text has been through `printable` before.
 
-    What a full stderr does not take is lost: it fails no command. A reader that left is told by an error, as on stdout.
+    A failure to write to stderr, such as a full disk, is ignored. A closed pipe raises BrokenPipeError on both.
     """
     try:
         click.echo(printable(text, sys.maxsize, multiline=True), err=err, nl=nl)
@@ -81,14 +82,14 @@ def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
 
 
 def warn(line: str) -> None:
-    """A warning. Stderr may be on the disk that is full: that must not end a command."""
+    """Print a warning. A failure of stderr, such as a full disk, must not end a command."""
     with contextlib.suppress(OSError):
         echo(f"warning: {printable(line)}", err=True)
 
 
 def text_table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = (), gap: int = 2) -> str:
-    """Columns as wide as their widest cell, `gap` apart; those with a number in `right` are aligned there. A row is one
-    line, whatever is in its cells."""
+    """A table with columns as wide as their widest cell and `gap` spaces between them. Columns listed in `right` are
+    aligned to the right. Each row is one line, whatever its cells contain."""
     rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
     return "\n".join(
@@ -102,20 +103,26 @@ def text_table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Seq
     )
 
 
+def fact_lines(facts: Mapping[str, str | None]) -> list[str]:
+    """A line for each known fact: its name, and its value in one column."""
+    width = max(map(len, facts))
+    return [f"  {name:<{width}}  {printable(value)}" for name, value in facts.items() if value]
+
+
 def terminal_width() -> int | None:
-    """Columns of the terminal that stdout is; None: it is none, and lines may be as long as they are."""
+    """Columns of the terminal; None if stdout is not a terminal: then lines are not wrapped."""
     return shutil.get_terminal_size().columns if sys.stdout is not None and sys.stdout.isatty() else None
 
 
 def shows_colours() -> bool:
-    """Is stdout a terminal that shows colours, and are they wanted? See no-color.org."""
+    """Whether stdout is a terminal with colours, and NO_COLOR is not set (no-color.org)."""
     if sys.stdout is None or not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
         return False
     return os.environ.get("TERM", "") not in ("", "dumb")
 
 
 def print_lines(lines: Iterable[TextLine]) -> None:
-    """Lines of a result, with their colours on a terminal."""
+    """Print the lines of a result, in colour on a terminal."""
     coloured = shows_colours()
     for line in lines:
         text, mark = printable(line.text, sys.maxsize), printable(line.mark)
@@ -125,7 +132,7 @@ def print_lines(lines: Iterable[TextLine]) -> None:
 
 
 def warn_unreadable(rows: ParsedRows[Any]) -> None:
-    """Name the rows that a list leaves out."""
+    """Warn of each row that a list leaves out."""
     for error in rows.unreadable:
         warn(str(error))
 
@@ -138,7 +145,7 @@ Result = TypeVar("Result")
 
 
 def run_in_thread(action: Callable[[], Result], *, name: str) -> Result:
-    """Run it in a thread and wait, so that Ctrl-C works: inside the driver's calls it would be lost."""
+    """Run `action` in a thread and wait for it: during a call of the driver, the main thread cannot handle Ctrl-C."""
     done = threading.Event()
     results: list[Result] = []
     errors: list[BaseException] = []
@@ -159,25 +166,27 @@ def run_in_thread(action: Callable[[], Result], *, name: str) -> Result:
             raise errors[0]
         return results[0]
     finally:
-        errors.clear()  # else error, traceback, frame and list would keep one another and the driver's objects alive
+        errors.clear()  # breaks the cycle of error, traceback, frame and list, which keeps objects of the driver alive
 
 
-DURATION_MAX_S = 36_500 * 86_400.0  # a hundred years: calendars end somewhere
+DURATION_MAX_S = 36_500 * 86_400.0  # a hundred years; dates have an end
 
 
 def duration_s(text: str, option: str) -> float:
-    """'90d' → seconds; UsageError names the option."""
+    """Seconds of a text such as 90d. UsageError names the option."""
     try:
         seconds = parse_duration_s(text)
     except ValueError:
         seconds = math.nan
     if not seconds <= DURATION_MAX_S:
-        raise UsageError(f"{option} is {printable(text, 40)!r}", remedy=f"Write {option} 90d, 12h, 30m or 45s.")
+        raise UsageError(
+            f"{option} {printable(text, 40)!r} is not a duration", remedy=f"Write {option} 90d, 12h, 30m or 45s."
+        )
     return seconds
 
 
 def available_cores() -> int:
-    """Those that this process may use; all of the machine where the system does not tell."""
+    """The number of cores that this process may use, or of all cores where the system does not tell."""
     allowed = getattr(os, "sched_getaffinity", None)
     return len(allowed(0)) if allowed is not None else os.cpu_count() or 1
 
@@ -186,7 +195,7 @@ def user_and_host() -> str:
     """`alice on build-7`."""
     try:
         name = getpass.getuser()
-    except (OSError, KeyError):  # no such variable, and no account of that number
+    except (OSError, KeyError):  # no variable with a name, and no account with this number
         name = f"user {os.getuid()}"
     return f"{printable(name, 60)} on {printable(socket.gethostname(), 60)}"
 
@@ -195,7 +204,7 @@ Status = TypeVar("Status", bound=StrEnum)
 
 
 def parse_status(text: str, kind: type[Status]) -> Status:
-    """The value of --status."""
+    """The status that --status names."""
     try:
         return kind(text.upper())
     except ValueError:
@@ -217,28 +226,30 @@ _WORD = re.compile(r"[^\s=,]{1,100}=[^\s,]{1,200}")
 
 
 def parse_labels(given: Sequence[str], option: str) -> tuple[str, ...]:
-    """Of `--labels zone=eu,disk=ssd --labels team=db` all three, sorted, each once."""
+    """The labels of `--labels zone=eu,disk=ssd --labels team=db`: all three, sorted, without duplicates."""
     from loadgen.control.tables.run_queue import REQUIRES_MAX, labels_json
 
     words = {word for text in given for word in text.split(",") if word}
     for word in words:
         if not _WORD.fullmatch(word):
-            raise UsageError(f"{option} is {printable(word, 80)!r}", remedy=f"Write {option} zone=eu,disk=ssd.")
+            raise UsageError(
+                f"{option} {printable(word, 80)!r} is not KEY=VALUE", remedy=f"Write {option} zone=eu,disk=ssd."
+            )
     if len(labels_json(tuple(words))) > REQUIRES_MAX:
         raise UsageError(f"{option} has more than {REQUIRES_MAX:,} characters", remedy="Name fewer labels.")
     return tuple(sorted(words))
 
 
-# Ctrl-C, `kill`, a closed terminal, Ctrl-\. The last two stay ignored where the caller ignores them: `nohup`.
+# Ctrl-C, `kill`, a closed terminal, Ctrl-\. The last two stay ignored if the caller ignores them, as `nohup` does.
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _UNLESS_IGNORED = tuple(getattr(signal, name) for name in ("SIGHUP", "SIGQUIT") if hasattr(signal, name))
-_noting: list[list[int]] = []  # what noted_signals() is filling, the innermost last
+_noting: list[list[int]] = []  # the lists that noted_signals() fills, the innermost last
 
 
 @contextmanager
 def noted_signals() -> Iterator[list[int]]:
-    """The signals that have come, in order; handlers only take note, and are put back at the end. Inside another one,
-    both take note: what ends a run also ends the experiment that it belongs to."""
+    """Record signals, in order, instead of handling them; the previous handlers are restored at the end. If calls are
+    nested, each records: a signal that ends a run also ends its experiment."""
     received: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -253,25 +264,27 @@ def noted_signals() -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        _noting.pop()  # it is ours: they are nested, in the main thread
+        _noting.pop()  # the list of this call: calls are nested, in the main thread
 
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class OutputClosed(Exception):
-    """The reader of the output has gone, as `| head` does. Not an OSError: click would turn that into exit code 1."""
+    """The reader of the output has closed it, as `| head` does. Not an OSError: click would make it exit code 1."""
 
 
 @contextlib.contextmanager
 def output_failures() -> Iterator[None]:
-    """Failures of the output become ReaderLeft or OutputFailed."""
+    """Turn failures to write the output into OutputClosed or OutputFailed."""
     try:
         yield
     except BrokenPipeError as error:
         if _has_no_reader(sys.stdout) or _has_no_reader(sys.stderr):
             raise OutputClosed from error
-        raise ConnectionError(f"a connection broke: {error}") from error  # some other pipe or socket: never silent
+        raise ConnectionError(
+            f"a connection broke: {error}"
+        ) from error  # another pipe or socket, which must be reported
     except OSError as error:
         if not _is_of_output(error):
             raise
@@ -280,8 +293,8 @@ def output_failures() -> Iterator[None]:
 
 
 def print_verdict(exit_code: int, tell: Callable[[], None], *, stored: bool = False) -> int:
-    """Print a result whose verdict is this exit code. Only a verdict of 0 that is `stored` nowhere gives way to the
-    exit code for output that could not be written."""
+    """Print a result, and return its exit code. The exit code is a verdict, so it stays if printing fails; only for
+    exit code 0 of a result that is not `stored` anywhere, the failure is raised."""
     try:
         tell()
     except OSError as error:
@@ -296,14 +309,14 @@ def print_verdict(exit_code: int, tell: Callable[[], None], *, stored: bool = Fa
 
 
 def flush_output() -> None:
-    """Now, while a failure can still be told."""
+    """Flush stdout while a failure can still be reported."""
     with output_failures():
         if sys.stdout is not None:
             echo("", nl=False)
 
 
 def discard_output(stream: TextIO | None) -> None:
-    """Send what is still buffered nowhere, so that Python does not fail on it a second time at exit."""
+    """Discard buffered output, so that Python does not fail to write it a second time at exit."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())  # type: ignore[union-attr]

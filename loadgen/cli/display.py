@@ -38,19 +38,19 @@ from orchestrator.worker_health import WorkerHealth, WorkerView
 
 log = logging.getLogger(__name__)
 
-LINE_S = 9.8  # a little less than ten, as it is looked at ten times a second: never more than ten without a line
+LINE_S = 9.8  # below ten seconds by one tick, so that the interval between two lines never exceeds ten seconds
 LINE_MAX = 1_000  # characters
 
 
 class RunLines:
-    """Progress as lines of text, called often by the main thread. Without a reader it stops printing: the measurement
-    continues."""
+    """Progress as lines of text; the main thread calls it several times per second. If the reader of stderr is gone, it
+    stops printing, and the measurement continues."""
 
     def __init__(self, clock: Clock, *, quiet: bool) -> None:
         self._clock, self._silent = clock, quiet
         self._last_key: object = None
         self._last_ns = 0
-        self._told: LogEntry | None = None  # the last line of the log that was said
+        self._told: LogEntry | None = None  # the last entry of the log that was printed
 
     def show(self, view: ScreenState) -> None:
         now_ns = self._clock.monotonic_ns()
@@ -72,7 +72,7 @@ class RunLines:
             self._silent = True
 
     def _new(self, log: tuple[LogEntry, ...]) -> tuple[LogEntry, ...]:
-        """What was added to the log since the last time."""
+        """The entries that were added to the log since the last call."""
         told = next((place for place, line in enumerate(log) if line is self._told), -1)
         if log:
             self._told = log[-1]
@@ -80,7 +80,7 @@ class RunLines:
 
 
 def status_line(view: ScreenState, now_s: float) -> str:
-    """Where a run is, in one line."""
+    """The state of a run in one line."""
     if not view.status:
         table = _table(view)
         where = f": {table} {view.filling.rows_there:,} of {counted(view.filling.rows, 'row')}" if view.filling else ""
@@ -96,7 +96,7 @@ def status_line(view: ScreenState, now_s: float) -> str:
     parts += _numbers(view)
     old_s = view.old_s(now_s)
     if old_s is not None:
-        parts.append(f"no news for {old_s:.0f} s")
+        parts.append(f"no update for {old_s:.0f} s")
     if view.doing:
         parts.append(view.doing)
     return ", ".join(parts)
@@ -107,8 +107,8 @@ def _numbers(view: ScreenState) -> list[str]:
         return []
     recent, window = view.recent, view.window
     numbers = [f"p50 {time_of(recent.p50)} p95 {time_of(recent.p95)} p99 {time_of(recent.p99)} ms"]
-    if recent.qps is not None:  # None once nothing is sent any more
-        offered = view.offered.rate_per_s  # 0 once the schedule is over: nothing is offered any more
+    if recent.qps is not None:  # None after the last statement
+        offered = view.offered.rate_per_s  # 0 after the end of the schedule
         numbers.insert(0, f"{rate(recent.qps)}/s" + (f" of {rate(offered)}/s" if offered else ""))
     failed, tried = (view.failed, view.tried) if view.tried else (window.failed, window.failed + window.succeeded)
     numbers.append(f"{failed} of {tried} failed{f' ({percent(failed / tried)})' if failed else ''}")
@@ -145,16 +145,16 @@ _UNWELL = {
 
 
 class LiveDisplay:
-    """The screen, or lines when there is none, or when it cannot be drawn. Called by the main thread only."""
+    """The live view, or lines where it cannot be drawn. Called by the main thread only."""
 
     def __init__(self, clock: Clock, *, quiet: bool, only_lines: bool = False) -> None:
         self._lines = RunLines(clock, quiet=quiet)
-        self._heard: deque[str] = deque()  # what other threads printed, for the log
+        self._heard: deque[str] = deque()  # lines that other threads printed, for the log
         self._screen: LiveScreen | None = None
         if not quiet and not only_lines and is_usable(sys.stderr, os.environ):
             try:
                 self._screen = LiveScreen(sys.stderr, clock, self._heard.append)
-            except (OSError, termios.error) as error:  # such as a terminal that cannot be opened by its name
+            except (OSError, termios.error) as error:  # for example a terminal that cannot be opened by its name
                 self._fall_back(error)
 
     @property
@@ -162,25 +162,25 @@ class LiveDisplay:
         return self._screen is not None
 
     def heard(self) -> list[str]:
-        """What was printed since the last call, and not seen because of the screen."""
+        """Lines that were printed since the last call, and that the screen hides."""
         return [self._heard.popleft() for _ in range(len(self._heard))]
 
     def show(self, view: ScreenState) -> str:
-        """Which keys were pressed."""
+        """Draw, and return the keys that were pressed."""
         if self._screen is not None:
             try:
                 return self._screen.show(view)
-            except Exception as error:  # a fault of the picture must not cost the measurement
+            except Exception as error:  # an error of the display must not end the measurement
                 self._fall_back(error)
         self._lines.show(view)
         return ""
 
     def say(self, text: str) -> None:
-        """One line; with a screen it goes to the log of the view instead."""
+        """Print one line."""
         self._lines.say(text)
 
     def close(self) -> None:
-        """The terminal as it was."""
+        """Restore the terminal."""
         if self._screen is not None:
             self._screen.close()
             self._screen = None
@@ -196,10 +196,10 @@ class RunDisplay:
     def __init__(
         self, scenario: Scenario, clock: Clock, *, quiet: bool, experiment: ExperimentStatus | None = None
     ) -> None:
-        """`experiment`: that the run belongs to."""
+        """`experiment`: the one that the run belongs to."""
         self._clock = clock
         self._viewer = ScreenPresenter(scenario, experiment=experiment)
-        by_hand = scenario.spawner.kind is SpawnerKind.EXTERNAL  # commands are printed, for a person to copy
+        by_hand = scenario.spawner.kind is SpawnerKind.EXTERNAL  # commands are printed for the user to copy
         self._display = LiveDisplay(clock, quiet=quiet, only_lines=by_hand)
         self._with_screen = self._display.is_screen
         self._seen: JobStatus | None = None
@@ -207,7 +207,7 @@ class RunDisplay:
         self._asked = False
 
     def show(self, now: JobStatus) -> bool:
-        """True once: the user wants the run to end."""
+        """Draw. Returns True once, when the user asks the run to end."""
         for line in self._display.heard():
             self._log(line)
         if self._view is None or now is not self._seen or now.tick is None:
@@ -223,7 +223,7 @@ class RunDisplay:
             self._display.say(text)
 
     def verdict(self, summary: Mapping[str, Any]) -> None:
-        """The last line in line mode; on a terminal the result that follows says it."""
+        """Print the verdict as the last line; on a terminal, the result that follows shows it."""
         if not self._with_screen:
             verdict = f"{str(summary['verdict']).upper()}, exit code {summary['exit_code']}: {summary['exit_reason']}"
             self._display.say(f"{summary['run_id']} {verdict}")
@@ -254,7 +254,7 @@ class RunDisplay:
 def display_snapshot(
     tick: RunSnapshot, seen_s: float, moment: datetime, stored: tuple[WorkerSecond, ...] = ()
 ) -> DisplaySnapshot:
-    """A leader's look, as the view wants it."""
+    """A snapshot of the leader as a snapshot for the view."""
     return DisplaySnapshot(
         seen_s=seen_s,
         moment=moment,
@@ -291,13 +291,13 @@ def _worker(worker: WorkerView) -> WorkerSnapshot:
 PREPARATION_LINE_S = 10.0
 
 _STEP_WORDS = {
-    PreparationStep.LOOKING: "looking at what is there",
+    PreparationStep.LOOKING: "looking for existing tables",
     PreparationStep.STATEMENTS: "running prepare.statements",
 }
 
 
 class PreparationDisplay(Protocol):
-    """Shows where a preparation is. Called by the main thread only."""
+    """Shows the progress of a preparation. Called by the main thread only."""
 
     def show(self, state: PreparationProgress) -> None: ...
     def say(self, text: str) -> None: ...
@@ -305,7 +305,7 @@ class PreparationDisplay(Protocol):
 
 
 def preparation_display(*, quiet: bool, clock: Clock) -> PreparationDisplay:
-    """The display that fits where stderr goes."""
+    """Bars on a terminal, lines elsewhere, nothing with --quiet."""
     if quiet:
         return NoProgress()
     if sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("", "dumb"):
@@ -327,7 +327,7 @@ class NoProgress:
 
 
 class ProgressLines:
-    """One line at once, at each new table, and every ten seconds: for files, pipes and cron."""
+    """A line at the start, at each new table, and every ten seconds: for files, pipes and cron."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -348,11 +348,11 @@ class ProgressLines:
         echo(printable(text), err=True)
 
     def close(self) -> None:
-        """Nothing to put back."""
+        """Nothing."""
 
 
 def progress_line(state: PreparationProgress, rows: int, seconds: float) -> str:
-    """One state in words; `rows` were added in the last `seconds`."""
+    """A state in words; `rows` were added in the last `seconds`."""
     if not state.table:
         return _STEP_WORDS.get(state.step, str(state.step))
     if state.step is PreparationStep.VERIFYING:
@@ -384,7 +384,7 @@ class ProgressBars:
         if name not in self._tasks:
             total = state.rows if state.table else None
             self._tasks[name] = self._progress.add_task(name, total=total, completed=state.rows_there)
-        if not state.table:  # nothing that could be measured: it moves while it lasts
+        if not state.table:  # without a total the bar only shows activity
             self._progress.update(self._tasks[name], refresh=True)
             return
         looking = self._tasks.pop(printable(_STEP_WORDS[PreparationStep.LOOKING]), None)
@@ -396,7 +396,7 @@ class ProgressBars:
         self._progress.console.print(printable(text), markup=False, highlight=False)
 
     def close(self) -> None:
-        """Give the terminal back: the cursor shows again, and what follows begins on a new line."""
+        """Restore the terminal: show the cursor, and begin a new line."""
         for name in _STEP_WORDS.values():
             if name in self._tasks:
                 self._progress.remove_task(self._tasks.pop(name))
@@ -404,7 +404,7 @@ class ProgressBars:
 
 
 class _Rows(ProgressColumn):
-    """Rows there, rows wanted, rows per second."""
+    """Existing rows, required rows, rows per second."""
 
     def render(self, task: Task) -> Text:
         if task.total is None:

@@ -1,8 +1,8 @@
-"""`loadgen doctor`: is everything ready for a run?
+"""`loadgen doctor`: check that everything is ready for a run. `loadgen connections`: list and test connections.
 
 thread   does                                                              owns
 main     prints, waits in bounded time; never calls the driver             the terminal
-doctor   one check after another; left behind when one takes too long      the sessions of the checks
+doctor   executes the checks; abandoned if one takes too long              the sessions of the checks
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 CLOSE_TIMEOUT_S = 5.0
 NAME_WIDTH = 20
 
-# mark: (sign, sign where the terminal has only ASCII, colour)
+# mark: (sign, sign in ASCII, colour)
 _SIGNS = {
     "ok": ("✓", "+", "green"),
     "warning": ("!", "!", "yellow"),
@@ -57,14 +57,14 @@ _ARROW = ("→", "->")
 @scenario_options
 @format_option
 def doctor(file: Path | None, connection: str | None, output: str) -> int:
-    """Check that everything is ready for a run; changes nothing.
+    """Check that everything is ready for a run. Nothing is changed.
 
-    Looks at this machine, the configuration and where each field of it comes from, the connection, the control plane
-    and the rights on it, and the target's warehouse. With a scenario FILE it is checked for that one, and the worst
-    case of its cost is told. Each check takes at most 20 seconds.
+    Checks this machine, the configuration and the origin of each field, the connection, the control plane and the
+    privileges on it, and the warehouse of the target. With a scenario FILE, the checks are those of this scenario, and
+    its worst-case cost is shown. Each check takes at most 20 seconds.
 
-    Marks: ✓ ready, ! works but is worth knowing, ✗ a run would fail, · not looked at. Each says what to do.
-    Exit code: 0 when nothing is ✗, 2 when the configuration is, 3 when anything else is.
+    Marks: ✓ ready, ! warning, ✗ a run would fail, · skipped. Findings come with a remedy. Exit code: 0 without ✗, 2 if
+    the configuration has ✗, 3 if another check has.
     """
     aim = resolve_target(file, connection)
     with ExitStack() as stack:
@@ -73,7 +73,7 @@ def doctor(file: Path | None, connection: str | None, output: str) -> int:
         try:
             address = stack.enter_context(embedded_server_if_needed(aim.connection, aim.place.connection))
             server = None if address is None else server_line(address)
-        except LoadgenError as error:  # found by a check: the others still have something to say
+        except LoadgenError as error:  # a check reports it; the other checks are executed too
             trouble = error
         examined = _examined(aim, server, trouble)
         if output == "text":
@@ -155,21 +155,21 @@ def _as_json(found: list[CheckedFinding], code: int) -> dict[str, object]:
     return {"ready": code == 0, "exit_code": code, "checks": listed}
 
 
-# --- `loadgen connections`: which connections there are, and whether one works ---------------------------------------
+# --- `loadgen connections`: list and test connections ----------------------------------------------------------------
 
 
 @click.group()
 def connections() -> None:
-    """List the Snowflake connections loadgen can use, and test one.
+    """List the available Snowflake connections, and test one.
 
-    They are found as the Snowflake CLI finds them: connections.toml, config.toml and SNOWFLAKE_* variables.
+    They are read from the same places as by the Snowflake CLI: connections.toml, config.toml and SNOWFLAKE_* variables.
     """
 
 
 @connections.command("list", epilog="\b\nExample:\n  loadgen connections list --format json")
 @format_option
 def list_connections(output: str) -> None:
-    """Show every connection, and where it comes from. Secrets are never shown."""
+    """List all connections with their origin. Secrets are not shown."""
     address, where = _running_server()
     profiles, default, warnings = known_profiles(embedded=address, embedded_origin=where)
     for warning in dict.fromkeys([*warnings, *(warning for profile in profiles for warning in profile.warnings)]):
@@ -187,7 +187,7 @@ def list_connections(output: str) -> None:
 @click.option("-c", "--connection", "name", metavar="NAME", help="The connection to test.  [default: the default one]")
 @format_option
 def test_connection(name: str | None, output: str) -> None:
-    """Connect once, show who we are there, and time the round trip."""
+    """Connect once, show the session's user, role and warehouse, and measure the round trip."""
     with embedded_server_if_needed(name):
         profile = find_profile(name)
         for warning in profile.warnings:
@@ -201,11 +201,11 @@ def test_connection(name: str | None, output: str) -> None:
 
 
 def _running_server() -> tuple[str | None, str]:
-    """The address of the server that runs on the data directory, None when none does; and where that is."""
+    """The address of the server that runs on the data directory, if any; and a text with the directory."""
     from loadgen.embedded.datadir import choose_data_dir, running_server
 
     data_dir = choose_data_dir()
-    with suppress(LoadgenError):  # a directory that cannot be used has no server; starting one reports why
+    with suppress(LoadgenError):  # an unusable directory has no server; starting one reports the reason
         address = running_server(data_dir)
         if address is not None:
             return f"{address.host}:{address.port}", f"running on {data_dir}"

@@ -1,4 +1,4 @@
-"""`loadgen enrich`: join Snowflake's own times to what a run has logged, as often as one likes."""
+"""`loadgen enrich`: join times of the query history to logged statements. `loadgen upload`: store spooled results."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     epilog="\b\nExample:\n  loadgen enrich latest -c prod --wait\n  loadgen enrich 20261115-0200-orders-7f3a"
 )
 @click.argument("run", metavar="RUN")
-@click.option("--wait", is_flag=True, help="Wait for statements that the history may not show yet: a few minutes.")
-@click.option("--hybrid", is_flag=True, help="Look also for statements that touch only hybrid tables.")
-@output_dir_option("Where the folder of the run is; its files are written again if it is there.")
+@click.option("--wait", is_flag=True, help="Wait a few minutes for statements that the history may not show yet.")
+@click.option("--hybrid", is_flag=True, help="Also look for statements that use hybrid tables only.")
+@output_dir_option("Folder of runs. If it contains this run, its files are updated.")
 @control_options
 @format_option
 def enrich(
@@ -49,14 +49,14 @@ def enrich(
     output: str,
     **place: str | None,
 ) -> None:
-    """Join Snowflake's own times, from its query history, to the statements that RUN has logged.
+    """Join server-side times from Snowflake's query history to the logged statements of RUN.
 
-    `loadgen run` does it for as long as a minute and a half; this goes on from there, also where the scenario has
-    enrichment.enabled: false. The history reaches back seven days. Of statements that touch only hybrid tables it keeps
-    few, and those the slow ones, so they are left out without --hybrid. Safe to repeat: what is enriched stays. The
-    stored result says how far it has come, and so do summary.json and the reports in the folder of the run; the run's
-    status and what it measured are not touched. RUN as for `loadgen runs show`. Exit code 0 also when not everything
-    was found, 3 when the history cannot be read, 75 while the run has not ended.
+    `loadgen run` does this for at most a minute and a half; this command continues it, also if the scenario has
+    enrichment.enabled: false. The history covers seven days. Of statements that use hybrid tables only, the history
+    contains few, mostly slow ones, so they are left out without --hybrid. The command may be repeated; enriched
+    statements stay enriched. It updates the coverage in the stored result, and in summary.json and the reports in the
+    folder of the run. The status and the measurements of the run do not change. RUN as in `loadgen runs show`. Exit
+    code 0 even if not all statements were found, 3 if the history cannot be read, 75 if the run has not ended.
     """
     from orchestrator.enrich import enrich_again
 
@@ -73,12 +73,12 @@ def enrich(
 
         folder = output_dir / result.run_id
         if is_id(result.run_id) and rewrite_reports(folder, record, lambda summary: with_enrichment(summary, result)):
-            echo(f"wrote the reports in {printable(str(folder))} again", err=True)
+            echo(f"updated the reports in {printable(str(folder))}", err=True)
     echo(json.dumps(_as_json(result), indent=2) if output == "json" else "\n".join(_lines(result)))
 
 
 def _tell(coming: int) -> None:
-    echo(f"not in the history yet: {counted(coming, 'statement')}; looking again", err=True)
+    echo(f"not in the history yet: {counted(coming, 'statement')}; trying again", err=True)
 
 
 def _as_json(result: EnrichmentResult) -> dict[str, object]:
@@ -103,7 +103,7 @@ def _lines(result: EnrichmentResult) -> Iterator[str]:
         yield f"  {printable(reason, 500)}"
     ledger = document["ledger_ms"]
     if ledger:
-        yield f"time in Snowflake, of {document['ledger_samples']:,} measured statements that succeeded, in ms:"
+        yield f"time in Snowflake in ms, of {document['ledger_samples']:,} measured statements that succeeded:"
         yield f"  {'':<20}{'mean':>10}{'p50':>10}{'p95':>10}"
     for name, part in ledger.items():
         yield f"  {name.replace('_', ' '):<20}" + "".join(f"{_ms(part[key]):>10}" for key in ("mean", "p50", "p95"))
@@ -115,14 +115,14 @@ def _ms(value: float | None) -> str:
     return "-" if value is None else f"{value:,.1f}"
 
 
-# --- `loadgen upload`: store what the processes of a run could not store themselves ----------------------------------
+# --- `loadgen upload`: store spooled results of a run ----------------------------------------------------------------
 
-ATTEMPTS = 5  # half a minute of pauses; a person waits
+ATTEMPTS = 5  # half a minute of pauses, because a user waits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UploadedFolder:
-    """One process's folder, which is gone now, and how many rows of which kind it had."""
+    """The folder of one process, which is deleted now, and the number of rows of each kind that were in it."""
 
     folder: str
     rows: dict[str, int]
@@ -131,7 +131,7 @@ class UploadedFolder:
 @click.command(epilog="\b\nExample:\n  loadgen upload 20261115-0200-orders-7f3a")
 @click.argument("run", metavar="RUN")
 @control_options
-@output_dir_option("Where the folders of runs are: workers of this machine keep what is unsent in DIR/<run id>/spool.")
+@output_dir_option("Folder of runs: workers of this machine spool unsent rows to DIR/<run id>/spool.")
 @format_option
 def upload(
     run: str,
@@ -139,12 +139,12 @@ def upload(
     output: str,
     **place: str | None,
 ) -> None:
-    """Store what the processes of RUN left on this machine, when the control plane did not take it.
+    """Store the spooled results of RUN: rows on this machine that its processes could not store.
 
-    Workers that `loadgen run` started keep their query logs and unsent rows in the run's folder, others in
-    $LOADGEN_SPOOL_DIR, or in loadgen/spool of the user's state directory. They are removed once they are stored.
-    Safe to repeat: nothing is stored twice. RUN may be the beginning of a run's id, or latest. Exit code 0
-    also when nothing is left, 3 when the control plane cannot be reached, 75 when a worker still runs.
+    Workers that `loadgen run` started spool query logs and unsent rows to the folder of the run, other workers to
+    $LOADGEN_SPOOL_DIR, or to loadgen/spool in the user's state directory. Stored files are deleted. The command may be
+    repeated: nothing is stored twice. RUN is a run id, a unique prefix of one, or `latest`. Exit code 0 even if nothing
+    is spooled, 3 if the control plane cannot be reached, 75 if a worker still runs.
     """
     aim = resolve_target(None, **place)
     run = _named(aim.place, run)
@@ -159,8 +159,8 @@ def upload(
         remove_if_empty(output_dir / run_id / SPOOL)
     if busy:
         raise Busy(
-            f"still in use, and not uploaded: {', '.join(busy)}",
-            remedy="Wait for the workers to end; they upload by themselves when they can.",
+            f"spool folders are in use and were not uploaded: {', '.join(busy)}",
+            remedy="Wait for the workers to end; they upload their rows themselves when they can.",
         )
     if output == "json":
         workers = [
@@ -171,14 +171,14 @@ def upload(
     from loadgen.report.summary import describe_rows
 
     for one in uploaded:
-        echo(f"{one.folder}: {describe_rows(one.rows) or 'no rows'} are stored")
+        echo(f"{one.folder}: {describe_rows(one.rows) or 'no rows'} stored")
     if not uploaded:
         places = f"{printable(str(_own_spool()))} or {printable(str(output_dir))}"
-        echo(f"nothing to upload: no process of run {printable(run_id)} left anything in {places}")
+        echo(f"nothing to upload: no spooled results of run {printable(run_id)} in {places}")
 
 
 def _named(place: ControlPlaneLocation, name: str) -> str:
-    """`latest` is what the tables say; anything else is looked for on this machine."""
+    """The run id for `latest`, from the tables; other names are resolved by the folders on this machine."""
     from loadgen.control.session import ControlSession
     from loadgen.control.tables import run_status
     from loadgen.snowflake.session import RetryPolicy
@@ -210,25 +210,25 @@ def _spools(output_dir: Path) -> list[Path]:
 
 
 def _found(run: str, spools: list[Path]) -> tuple[str, list[Path]]:
-    """The run that is meant, and its folders."""
+    """The id of the named run, and its folders."""
     from loadgen.worker.arguments import is_id
     from loadgen.worker.flush import spool_folders_by_run
 
     if not is_id(run):
-        raise UsageError(
-            f"{printable(run, 100)!r} is no id of a run", remedy="`loadgen runs list` shows the runs there are."
-        )
+        raise UsageError(f"{printable(run, 100)!r} is not a run id", remedy="`loadgen runs list` shows all runs.")
     left = spool_folders_by_run(spools)
     near = [run] if run in left else sorted(run_id for run_id in left if run_id.startswith(run))
     if len(near) > 1:
-        raise UsageError(f"{run} is the beginning of several runs: {', '.join(near[:5])}", remedy="Write more of it.")
+        raise UsageError(
+            f"{run} is a prefix of several run ids: {', '.join(near[:5])}", remedy="Write a longer prefix."
+        )
     return (near[0], left[near[0]]) if near else (run, [])
 
 
 def _upload(
     place: ControlPlaneLocation, run_id: str, folders: list[Path], uploaded: list[UploadedFolder], busy: list[str]
 ) -> RunRecord | None:
-    """The run's record when its summary was amended: it says what was not stored, and all is now."""
+    """Store the rows. Returns the record of the run, if its summary was amended: no rows are missing any more."""
     from loadgen.control.session import ControlSession
     from loadgen.report.summary import with_unstored
     from loadgen.results.run_record import update_stored_summary
@@ -257,8 +257,8 @@ def _rewrite(folder: Path, record: RunRecord) -> None:
     from loadgen.report.summary import with_unstored
 
     if rewrite_reports(folder, record, lambda summary: with_unstored(summary, {})):
-        echo(f"wrote the reports in {printable(str(folder))} again", err=True)
+        echo(f"updated the reports in {printable(str(folder))}", err=True)
 
 
 def _note(error: BaseException) -> None:
-    echo(f"the control plane does not answer, trying again: {printable(str(error))}", err=True)
+    echo(f"the control plane does not respond; trying again: {printable(str(error))}", err=True)

@@ -1,4 +1,6 @@
-"""`loadgen experiment`: arms of a scenario, measured in random order until it is clear which is better."""
+"""`loadgen experiment`: arms of a scenario, measured in random order until every comparison is decided.
+
+`loadgen experiments`: past experiments."""
 
 from __future__ import annotations
 
@@ -61,11 +63,15 @@ TICK_S = 0.1
 )
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
 @connection_option
-@click.option("--dry-run", is_flag=True, help="Show order, time and worst-case credits, and connect to nothing.")
+@click.option(
+    "--dry-run", is_flag=True, help="Show the order, duration and worst-case credits, and connect to nothing."
+)
 @click.option("--resume", metavar="ID", help="Continue an experiment that was interrupted; `latest` is the newest.")
 @output_dir_option("Files of the experiment go to DIR/<experiment id>, those of its runs to DIR/<run id>.")
-@click.option("--wait", is_flag=True, help="Wait while another run uses the warehouse, instead of ending with 75.")
-@click.option("-q", "--quiet", is_flag=True, help="No progress; the result is still printed.")
+@click.option(
+    "--wait", is_flag=True, help="Wait while another run uses the warehouse, instead of ending with exit code 75."
+)
+@click.option("-q", "--quiet", is_flag=True, help="Print no progress; the result is still printed.")
 @format_option
 def experiment(
     file: Path,
@@ -77,15 +83,15 @@ def experiment(
     quiet: bool,
     output: str,
 ) -> int:
-    """Compare arms of a scenario: measure each once per block, in random order, until it is clear which is better.
+    """Compare arms of a scenario: measure each arm once per block, in random order, until every pair is decided.
 
-    The intervals may be looked at after every block: over all pairs and metrics together, at most 5 % of experiments
-    decide wrongly. It stops when every pair is decided (better, worse, or equivalent within the margin), or when
-    blocks, time or credits are spent. Each measurement is an ordinary run with the labels experiment, arm and block.
+    The intervals are valid after every block: over all pairs and metrics together, at most 5 % of experiments decide
+    wrongly. The experiment stops when every pair is decided (better, worse, or equivalent within the margin), or when
+    the budget of blocks, time or credits is spent. Each measurement is a run with the labels experiment, arm and block.
 
     Exit codes: 0 decided, 12 undecided, and those of `loadgen run`: 2 bad usage or file, 3 cannot connect, 4 runs
-    failed, 5 runs were INVALID, 75 another run uses the warehouse, 128 + n stopped by signal n. What was measured is
-    kept: --resume continues with the next block.
+    failed, 5 runs were INVALID, 75 another run uses the warehouse, 128 + n stopped by signal n. Measurements are kept:
+    --resume continues with the next block.
     """
     from loadgen.scenario.experiment import read_experiment
 
@@ -119,7 +125,7 @@ def _scenarios(loaded: LoadedExperiment, connection: str | None) -> dict[str, Sc
 
 
 def plan_of(loaded: LoadedExperiment, connection: str | None = None) -> ExperimentPlan:
-    """What it would do, on this machine."""
+    """The plan of the experiment on this machine."""
     from loadgen.rules.experiment import design_of, plan_experiment
     from loadgen.rules.scenario_plan import plan
 
@@ -200,7 +206,7 @@ def _measure(
     from orchestrator.experiment.blocks import ArmRun
     from orchestrator.job import RunJob
 
-    begun = [False]  # once it has, the experiment waits for a warehouse that another run has taken
+    begun = [False]  # after the first run, the experiment waits for a warehouse that another run uses
 
     def measure(arm: str, scenario: Scenario, status: ExperimentStatus) -> ArmRun:
         job = RunJob(
@@ -219,7 +225,7 @@ def _measure(
 
 
 def _watched(action: Callable[[threading.Event], None], received: list[int]) -> None:
-    """Run it in a thread; a signal that comes meanwhile sets its event, and is the exit code of what it ends."""
+    """Run `action` in a thread. A signal sets its event, and becomes the exit code of the error that follows."""
     before, stop, done = len(received), threading.Event(), threading.Event()
 
     def watch() -> None:
@@ -239,7 +245,7 @@ def _watched(action: Callable[[threading.Event], None], received: list[int]) -> 
 
 
 def _pause(clock: Clock, received: list[int], seconds: float) -> int | None:
-    """Wait; the first signal that came, if any."""
+    """Wait. Returns the first signal that was received, if any."""
     never, until_ns = threading.Event(), clock.monotonic_ns() + round(seconds * 1e9)
     while not received and clock.monotonic_ns() < until_ns:
         clock.wait(never, TICK_S)
@@ -257,9 +263,7 @@ def experiments() -> None:
 
 
 @experiments.command("list", epilog="\b\nExample:\n  loadgen experiments list -c prod -n 50")
-@count_option(
-    "-n", "--limit", default=20, maximum=LIMIT_MAX, help_text="Maximum number of experiments, the newest first."
-)
+@count_option("-n", "--limit", default=20, maximum=LIMIT_MAX, help_text="Maximum number of experiments.")
 @control_options
 @format_option
 def list_experiments(limit: int, output: str, **place: str | None) -> None:
@@ -277,7 +281,7 @@ def list_experiments(limit: int, output: str, **place: str | None) -> None:
         return
     warn_unreadable(found)
     if not rows:
-        echo("no experiment yet: `loadgen experiment FILE` makes one")
+        echo("there are no experiments yet: `loadgen experiment FILE` runs one")
         return
     head = ("EXPERIMENT", "NAME", "BEGUN", "STATUS")
     echo(text_table(head, [(one["experiment_id"], one["name"], one["created_at"], one["status"]) for one in rows]))
@@ -297,11 +301,14 @@ def _row(one: ListedExperiment, *, is_led: bool) -> dict[str, Any]:
 
 @experiments.command("show", epilog="\b\nExample:\n  loadgen experiments show latest --html experiment.html")
 @click.argument("experiment", metavar="EXPERIMENT")
-@html_option("Write the report page to this file.")
+@html_option("Write a self-contained HTML page.")
 @control_options
 @format_option
 def show(experiment: str, html_file: Path | None, output: str, **place: str | None) -> None:
-    """Show the result of an experiment, or what is known so far. EXPERIMENT is an id, its beginning, or `latest`."""
+    """Show the result of an experiment, or its interim result.
+
+    EXPERIMENT is an id, a unique prefix of one, or `latest`.
+    """
 
     def look(session: ControlSession, patience: RetryPolicy) -> dict[str, Any]:
         from loadgen.results.comparisons import read_experiment_result
@@ -319,16 +326,17 @@ def show(experiment: str, html_file: Path | None, output: str, **place: str | No
 
 @experiments.command("enrich", epilog="\b\nExample:\n  loadgen experiments enrich latest -c prod")
 @click.argument("experiment", metavar="EXPERIMENT")
-@output_dir_option("Where the folder of the experiment is; its files are written again if it is there.")
+@output_dir_option("Folder of experiments and runs. If it contains this experiment, its files are updated.")
 @control_options
 @format_option
 def enrich(experiment: str, output_dir: Path, output: str, **place: str | None) -> None:
     """Add the credits that Snowflake metered for the warehouses of an experiment, and show its result.
 
-    Metering has a row for each warehouse and hour, up to 3 hours late. Each arm gets its credits if every arm has
-    another warehouse; else only their sum is known. Other use of a warehouse in the same hours is included. Safe to
-    repeat: the newest answer counts. The estimate and what was decided are not changed. Exit code 3 when metering
-    cannot be read, 4 when there is nothing yet, 75 while the experiment goes on. EXPERIMENT as for `experiments show`.
+    Metering has one row for each warehouse and hour, up to 3 hours late. The credits of each arm are known if every arm
+    has a different warehouse; else only their sum is known. Other use of a warehouse in the same hours is included. The
+    command may be repeated: the newest values count. The estimate and the decisions do not change. Exit code 3 if
+    metering cannot be read, 4 if it has no rows yet, 75 if the experiment has not ended. EXPERIMENT as in
+    `experiments show`.
     """
 
     def act(session: ControlSession, patience: RetryPolicy) -> dict[str, Any]:
@@ -343,12 +351,12 @@ def enrich(experiment: str, output_dir: Path, output: str, **place: str | None) 
         from orchestrator.run_folder import write_experiment_files
 
         write_experiment_files(folder, result, warn)
-        echo(f"wrote the reports in {printable(str(folder))} again", err=True)
+        echo(f"updated the reports in {printable(str(folder))}", err=True)
     _print_result(result, output)
 
 
 def _print_result(result: Mapping[str, Any], output: str, folder: Path | None = None) -> None:
-    """`folder`: where its report is."""
+    """`folder`: the folder of its report, which is named."""
     from loadgen.report.experiment import experiment_text
     from loadgen.report.run_text import verdict_lines
 

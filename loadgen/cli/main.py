@@ -1,11 +1,11 @@
 """The `loadgen` program: finds sub-commands without importing them, and turns errors into text and exit codes.
 
-A command prints its result to stdout and everything else to stderr. It ends by returning, by `ctx.exit(code)` or by
-returning an exit code (a verdict that is no error, such as 10), or by raising a LoadgenError. Errors become `error:`
-and `hint:` lines here and nowhere else; with `--format json` the same goes to stdout as an object with the one key
-`error`, so a command that may still fail prints no JSON before it is done.
+A command prints its result to stdout and everything else to stderr. It ends by returning None or an exit code (a
+verdict that is not an error, such as 10), by `ctx.exit(code)`, or by raising a LoadgenError. Errors become `error:` and
+`hint:` lines here and nowhere else. With `--format json` an object with the only key `error` goes to stdout as well, so
+a command that may still fail prints no JSON before its end.
 
-Everything imported by this file is imported by `loadgen --help`: nothing heavy, see COMMANDS.
+`loadgen --help` imports everything that this file imports, so it must import nothing that takes long; see COMMANDS.
 """
 
 import atexit
@@ -48,14 +48,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class GlobalOptions:
-    """What every command accepts, before or after its name."""
+    """Options that every command accepts, before or after its name."""
 
     debug: bool = False
     log_level: str = "warning"
     log_file: Path | None = None
 
     def apply(self) -> None:
-        """Log accordingly from now on."""
+        """Configure logging."""
         level = logging.DEBUG if self.debug else logging.getLevelNamesMapping()[self.log_level.upper()]
         configure(level=level, file=self.log_file, tracebacks=self.debug)
 
@@ -68,7 +68,7 @@ def _remember(ctx: click.Context, param: click.Parameter, value: object) -> None
 
 
 def _global_options(*, hidden: bool) -> list[click.Parameter]:
-    """Shown on the program itself; on sub-commands hidden, but accepted: people add --debug at the end."""
+    """Visible for the program; hidden, but accepted, after a sub-command, where users add --debug."""
     levels = click.Choice(["debug", "info", "warning", "error"], case_sensitive=False)
     writable = click.Path(dir_okay=False, path_type=Path)
 
@@ -92,7 +92,7 @@ def _global_options(*, hidden: bool) -> list[click.Parameter]:
 
 
 class LazyGroup(click.Group):
-    """Knows its sub-commands from a table and imports only the one that is called."""
+    """Finds sub-commands in a table, and imports only the one that is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -135,7 +135,7 @@ class LazyGroup(click.Group):
 
 
 def _near(word: str, known: Collection[str]) -> str | None:
-    """The one known word that begins with `word`, or that it is a misspelling of: at most two letters differ."""
+    """The only known word that begins with `word`, or else a known word that differs in at most two letters."""
     longer = [candidate for candidate in known if candidate.startswith(word)]
     if len(longer) == 1:
         return longer[0]
@@ -147,8 +147,8 @@ def _near(word: str, known: Collection[str]) -> str | None:
 
 
 def _complete(command: click.Command) -> None:
-    """Global options at the end are accepted; a group's list shows whole sentences, where click would cut them; a
-    number is called N, not INTEGER RANGE."""
+    """Accept global options after the command, show whole sentences in the list of a group, where click would cut them,
+    and call a number N instead of INTEGER RANGE."""
     for param in command.params:
         if isinstance(param, click.Option) and isinstance(param.type, (click.IntRange, click.types.IntParamType)):
             param.metavar = param.metavar or "N"
@@ -179,7 +179,7 @@ def _examples(entries: Sequence[CommandEntry]) -> str:
 )
 @click.version_option(loadgen.__version__, message="%(prog)s %(version)s")
 def cli() -> None:
-    """Put a measured, controlled load on Snowflake, and say truthfully what happened."""
+    """Generate load on Snowflake, measure response times, and report the results."""
 
 
 # --- errors become text and exit codes -------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ def cli() -> None:
 
 @dataclass(frozen=True, slots=True)
 class ErrorReport:
-    """What the user is told, and how the program ends."""
+    """An error as it is shown: exit code, message and hint."""
 
     exit_code: int
     what: str
@@ -195,7 +195,7 @@ class ErrorReport:
 
 
 def _fill_closed_streams() -> None:
-    """Who was started without stdin, stdout or stderr (`>&-`) would give their numbers to the next file or socket."""
+    """Open /dev/null for closed standard streams (`>&-`): the next file or socket would get their numbers."""
     for fd in (0, 1, 2):
         try:
             os.fstat(fd)
@@ -204,8 +204,7 @@ def _fill_closed_streams() -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the program and return its exit code. Raises nothing but SystemExit. As the program itself (without `argv`)
-    it ends the process."""
+    """Run the program, and return its exit code. Without `argv`, it ends the process. Raises nothing but SystemExit."""
     if argv is None:
         collect_less_often()
     code = _run(argv)
@@ -242,7 +241,7 @@ def _run(argv: Sequence[str] | None) -> int:
 
 
 def _give_up_stderr() -> None:
-    """What could not be written to it would make the interpreter end with 120 instead of our exit code."""
+    """Discard what stderr does not accept: else the interpreter would end with 120 instead of our exit code."""
     try:
         if sys.stderr is not None:
             sys.stderr.flush()
@@ -251,16 +250,16 @@ def _give_up_stderr() -> None:
 
 
 def _leave(code: int) -> NoReturn:
-    """End at once. Taking the interpreter apart takes longer than many a command; and a thread that was left behind may
-    be writing, and the interpreter aborts when it finds its own streams locked at the end."""
+    """End the process at once. Finalizing the interpreter takes longer than many commands, and aborts if a thread has
+    locked a standard stream."""
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError, AttributeError):  # gone, closed, or never there
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or missing from the start
             stream.flush()
     os._exit(code)
 
 
 def _fail(error: BaseException, *, json_wanted: bool) -> int:
-    """Tell the user, and return the exit code."""
+    """Report the error, and return the exit code."""
     if isinstance(error, (OutputClosed, BrokenPipeError)):
         discard_output(sys.stdout)
         return 141
@@ -268,7 +267,7 @@ def _fail(error: BaseException, *, json_wanted: bool) -> int:
         echo(error.format_message(), err=True)
         return error.exit_code
     if isinstance(error, OutputFailed):
-        discard_output(sys.stdout)  # Python would try once more at exit
+        discard_output(sys.stdout)  # Python would try to write it again at exit
     failure = describe_error(error)
     if not isinstance(error, click.ClickException):
         _log.info("command_failed", exc_info=error)
@@ -278,18 +277,18 @@ def _fail(error: BaseException, *, json_wanted: bool) -> int:
             entry = {"message": what, "hint": hint or None, "exit_code": failure.exit_code}
             echo(json.dumps({"error": entry}))
         echo(f"error: {what}" + (f"\nhint: {hint}" if hint else ""), err=True)
-    except OSError:  # stdout or stderr is gone: the exit code is all that can still be said
+    except OSError:  # stdout or stderr is closed: only the exit code remains
         discard_output(sys.stdout)
     return failure.exit_code
 
 
 def _told(text: str) -> str:
-    """Without secrets; further lines are indented, so that none of them passes for a line of loadgen's."""
+    """The text without secrets. Further lines are indented, so that none looks like a line of loadgen."""
     return re.sub(r"\n(?! )", "\n  ", printable(redact(text), LINE_LIMIT, multiline=True))
 
 
 def describe_error(error: BaseException) -> ErrorReport:
-    """What to tell about an error of any kind."""
+    """The report of an error of any kind."""
     match error:
         case LoadgenError():
             return ErrorReport(error.exit_code, str(error), error.remedy)
@@ -306,17 +305,17 @@ def describe_error(error: BaseException) -> ErrorReport:
             return ErrorReport(130, "stopped")
         case _:
             said = f": {error}" if str(error) else ""
-            hint = "This is a bug or an unforeseen situation. Add --debug to see where it happened."
+            hint = "This may be a bug in loadgen. Add --debug to see where it happened."
             return ErrorReport(1, f"unexpected {type(error).__name__}{said}", hint)
 
 
 def _wants_json(arguments: Sequence[str]) -> bool:
-    """Was `--format json` asked for? Read from the words, since usage errors leave nothing parsed."""
+    """Whether `--format json` was given. It is read from the arguments, because a usage error prevents parsing."""
     return "--format=json" in arguments or ("--format", "json") in itertools.pairwise(arguments)
 
 
 def _tolerate_any_encoding() -> None:
-    """Print what the terminal's encoding lacks as an escape, instead of failing on it."""
+    """Print characters that the encoding of the terminal lacks as escapes, instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:

@@ -1,4 +1,4 @@
-"""Which control plane a command means: a scenario's, or that of options and variables; and its embedded server."""
+"""Options of several commands, the control plane that a command uses, and its embedded server if it needs one."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 def scenario_options(command: Command) -> Command:
     """FILE and -c."""
-    command = click.option("-c", "--connection", metavar="NAME", help="Use this connection, not the scenario's.")(
+    command = click.option("-c", "--connection", metavar="NAME", help="Use this connection instead of the scenario's.")(
         command
     )
     return click.argument("file", metavar="[FILE]", required=False, type=click.Path(path_type=Path))(command)
 
 
 def location_options(command: Command) -> Command:
-    """Where the tables of the control plane are."""
+    """--database, --schema and --warehouse of the control plane."""
     for name, default in (("warehouse", "LOADGEN_CONTROL_WH"), ("schema", "CONTROL"), ("database", "LOADGEN")):
         command = click.option(
             f"--{name}", metavar="NAME", help=f"The control plane's {name}.  [default: the scenario's, or {default}]"
@@ -48,7 +48,7 @@ def location_options(command: Command) -> Command:
 
 def format_option(command: Command) -> Command:
     choice = click.Choice(["text", "json"])
-    return click.option("--format", "output", type=choice, default="text", show_default=True, help="How to print.")(
+    return click.option("--format", "output", type=choice, default="text", show_default=True, help="Output format.")(
         command
     )
 
@@ -63,7 +63,7 @@ def connection_option(command: Command) -> Command:
 def count_option(
     *names: str, default: int, maximum: int, help_text: str, minimum: int = 1
 ) -> Callable[[Command], Command]:
-    """A whole number between two limits, such as -n."""
+    """An option with a whole number between two limits, such as -n."""
     limits = click.IntRange(minimum, maximum)
     return click.option(*names, type=limits, default=default, show_default=True, metavar="N", help=help_text)
 
@@ -75,7 +75,7 @@ def override_option(example: str) -> Callable[[Command], Command]:
 
 
 def output_dir_option(help_text: str) -> Callable[[Command], Command]:
-    """--output-dir, the folder of the runs on this machine."""
+    """--output-dir, the folder of runs on this machine."""
     folder = click.Path(path_type=Path, file_okay=False)
     return click.option(
         "--output-dir", type=folder, default=Path("runs"), show_default=True, metavar="DIR", help=help_text
@@ -83,20 +83,20 @@ def output_dir_option(help_text: str) -> Callable[[Command], Command]:
 
 
 def idle_poll_option(help_text: str) -> Callable[[Command], Command]:
-    """--idle-poll, between looks that start the control plane's warehouse for nothing."""
+    """--idle-poll, the interval of polls that start the warehouse of the control plane although nothing is due."""
     default = format_duration_s(IDLE_POLL_S)
     return click.option("--idle-poll", default=default, show_default=True, metavar="TIME", help=help_text)
 
 
 def html_option(help_text: str) -> Callable[[Command], Command]:
-    """--html, a file for the report page."""
+    """--html, the file of an HTML page."""
     file = click.Path(path_type=Path, dir_okay=False)
     return click.option("--html", "html_file", type=file, metavar="FILE", help=help_text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandTarget:
-    """What a command line is about."""
+    """The control plane, the target and the scenario of a command line."""
 
     place: ControlPlaneLocation
     connection: str | None  # the target's; None: the default one
@@ -104,13 +104,14 @@ class CommandTarget:
 
 
 def resolve_target(file: Path | None, connection: str | None, **parts: str | None) -> CommandTarget:
-    """The scenario's control plane, or that of the variables LOADGEN_CONTROL_*; options come before both."""
+    """The control plane of the scenario, or without a scenario that of the variables LOADGEN_CONTROL_*; options
+    override both."""
     from loadgen.control.location import ControlPlaneLocation
     from loadgen.snowflake.ident import Identifier
 
     given = {name: text for name, text in parts.items() if text is not None}
     for text in given.values():
-        Identifier.parse(text)  # here, where the option can still be told
+        Identifier.parse(text)  # checked here, where the error can name the option
     if file is None:
         place = ControlPlaneLocation.from_environment()
         place = replace(place, connection=connection or place.connection or _the_only_one())
@@ -123,7 +124,7 @@ def resolve_target(file: Path | None, connection: str | None, **parts: str | Non
 
 
 def _the_only_one() -> str | None:
-    """Without a configured connection, as after the first run of an example, only the embedded server can be meant."""
+    """The embedded server if no connection is configured, as after the first run of an example; else None."""
     from loadgen.snowflake.profile import EMBEDDED
     from loadgen.snowflake.profile_lookup import known_profiles
 
@@ -142,15 +143,15 @@ def _loaded(file: Path, connection: str | None, overrides: Sequence[str]) -> Loa
 
 
 def print_scenario_warnings(loaded: LoadedScenario | None) -> None:
-    """Say what the scenario's reader had to say."""
+    """Print the warnings of a scenario."""
     for warning in loaded.warnings if loaded is not None else ():
         warn(str(warning))
 
 
 @contextmanager
 def embedded_server_if_needed(*connections: str | None) -> Iterator[str | None]:
-    """Keep the embedded server up when one of the connections leads there, and say its address. Any will do: nothing is
-    measured."""
+    """Keep the embedded server running while one of the connections leads to it, and yield its address. Any running
+    server is used, because the command measures nothing."""
     if not any(map(leads_to_embedded, connections)):
         yield None
         return
@@ -161,7 +162,7 @@ def embedded_server_if_needed(*connections: str | None) -> Iterator[str | None]:
 
 
 def leads_to_embedded(connection: str | None) -> bool:
-    """By its name; the default connection may have that name too."""
+    """Whether the connection, or the default connection for None, is the embedded server."""
     from loadgen.snowflake.profile import EMBEDDED
     from loadgen.snowflake.profile_lookup import read_config_files
 
@@ -173,14 +174,34 @@ def leads_to_embedded(connection: str | None) -> bool:
         return False
 
 
+def queue_options(command: Command) -> Command:
+    """Options of a run that is queued, now or by a schedule."""
+    priority = click.option(
+        "--priority",
+        type=click.IntRange(-1000, 1000),
+        default=0,
+        show_default=True,
+        metavar="N",
+        help="Runs with a higher priority are executed first.",
+    )
+    requires = click.option(
+        "--requires",
+        metavar="KEY=VALUE",
+        multiple=True,
+        help="Only runners with this capability execute the run: a label, or host=, os=, python=, driver=, loadgen=."
+        " May be repeated.",
+    )
+    return priority(requires(connection_option(baseline_options(location_options(format_option(command))))))
+
+
 def baseline_options(command: Command) -> Command:
     baseline = click.option(
         "--baseline",
         metavar="RUN|trend",
-        help="Compare with this run, or with the trend of the same scenario; exit code 11 when it is worse.",
+        help="Compare with this run, or with the trend of the same scenario; exit code 11 if the run is worse.",
     )
     confirm = click.option(
-        "--confirm", is_flag=True, help="With --baseline trend: run once more when a regression is suspected."
+        "--confirm", is_flag=True, help="With --baseline trend: run once more if a regression is suspected."
     )
     return baseline(confirm(command))
 
@@ -193,7 +214,7 @@ def check_confirm(baseline: str | None, confirm: bool) -> None:
 
 
 def baseline_check_of(baseline: str | None, confirm: bool, place: ControlPlaneLocation) -> BaselineCheck:
-    """For a run that is done later: what it will be compared with, which must be fit for that now."""
+    """The baseline of a run that is executed later. Raises if it cannot serve as a baseline now."""
     from loadgen.model.nightly import BaselineCheck
     from orchestrator.nightly.baseline import check_baseline
 
@@ -207,8 +228,8 @@ def baseline_check_of(baseline: str | None, confirm: bool, place: ControlPlaneLo
 _KINDS = {
     "variable": "Variable that queued scenarios may read: ${NAME}. May be repeated.",
     "webhook": "Host that queued scenarios may notify. May be repeated.",
-    "connection": "Connection that queued scenarios may use, beside the pool's. May be repeated.",
-    "command": "Program that queued scenarios may notify, exactly as they name it. May be repeated.",
+    "connection": "Connection that queued scenarios may use, in addition to the pool's. May be repeated.",
+    "command": "Program that queued scenarios may start as notify.command, exactly as they name it. May be repeated.",
     "cluster": "Kubernetes context in which queued scenarios may start workers. May be repeated.",
 }
 
@@ -229,23 +250,23 @@ def allow_options(*, hidden: bool = False) -> Callable[[Command], Command]:
 
 Result = TypeVar("Result")
 
-INTERACTIVE_ATTEMPTS = 5  # half a minute of pauses; a person waits
+INTERACTIVE_ATTEMPTS = 5  # half a minute of pauses, because a user waits
 
 
 def control_options(command: Command) -> Command:
-    """-c, and where the tables are."""
+    """-c and location_options, for commands without a scenario."""
     return click.option("-c", "--connection", metavar="NAME", help="The control plane's connection.")(
         location_options(command)
     )
 
 
 def location_arguments(options: Mapping[str, str | None]) -> dict[str, str | None]:
-    """What control_options gave."""
+    """The values of control_options."""
     return {name: options[name] for name in ("connection", "database", "schema", "warehouse")}
 
 
 def interactive_retries(stop: threading.Event) -> RetryPolicy:
-    """Retries for a command that a person waits for; each failed attempt is a warning."""
+    """Retries for a command that a user waits for; each failed attempt is a warning."""
     from loadgen.snowflake.session import RetryPolicy
 
     def note(error: BaseException) -> None:
@@ -264,7 +285,7 @@ def with_control_session(
     schema: str | None,
     warehouse: str | None,
 ) -> Result:
-    """Call `action` in a thread, with a session of the control plane and a retry policy; returns its result."""
+    """Call `action` in a thread, with a session of the control plane and a retry policy, and return its result."""
     aim = resolve_target(None, connection, database=database, schema=schema, warehouse=warehouse)
     stop = threading.Event()
 
@@ -279,7 +300,7 @@ def with_control_session(
         except ControlFailed as error:
             if not error.failure.is_missing_object or aim.place.connection != EMBEDDED:
                 raise
-            ensure_tables(aim.place, patience)  # the server is new
+            ensure_tables(aim.place, patience)  # a new server has no tables yet
             return action(session, patience)
         finally:
             session.close()
@@ -288,13 +309,13 @@ def with_control_session(
         with embedded_server_if_needed(aim.place.connection):
             return run_in_thread(look, name=name)
     finally:
-        stop.set()  # after Ctrl-C the thread is left behind, and has nothing to say any more
+        stop.set()  # after Ctrl-C the thread still runs, and must not print any more
 
 
 def control_access(
     place: ControlPlaneLocation, name: str
 ) -> Callable[[Callable[[ControlSession, RetryPolicy], Result]], Result]:
-    """with_control_session for this control plane, for code that uses it later."""
+    """with_control_session for this control plane, as a value for code that calls it later."""
     return lambda action: with_control_session(
         action,
         name=name,

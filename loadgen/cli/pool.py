@@ -64,35 +64,35 @@ if TYPE_CHECKING:
 
 @click.group(epilog="\b\nExample:\n  loadgen pool run -c prod --max 4 --labels zone=eu\n  loadgen pool stats -c prod")
 def pool() -> None:
-    """Execute queued runs on this machine, beside pools on other machines."""
+    """Execute queued runs on this machine. Other machines may have pools for the same queue."""
 
 
 def _runner_options(command: Command) -> Command:
-    """What a pool passes on to its runners."""
+    """Options that a pool passes on to its runners."""
     options: Sequence[Callable[[Command], Command]] = (
-        click.option("--labels", metavar="KEY=VALUE", multiple=True, help="What the runners offer: zone=eu,disk=ssd."),
+        click.option("--labels", metavar="KEY=VALUE", multiple=True, help="Labels of the runners: zone=eu,disk=ssd."),
         click.option(
             "--lease",
             default="60s",
             show_default=True,
             metavar="TIME",
-            help="Time after which the run of a dead runner is given to another.",
+            help="Time after which another runner may take the run of a lost runner.",
         ),
         click.option(
-            "--poll", default="5s", show_default=True, metavar="TIME", help="How often to look at the queue for runs."
+            "--poll", default="5s", show_default=True, metavar="TIME", help="Interval of polls for queued runs."
         ),
         click.option(
             "--grace",
             default="300s",
             show_default=True,
             metavar="TIME",
-            help="Time for running runs to end after SIGTERM or Ctrl-C.",
+            help="Time for running runs to finish after SIGTERM or Ctrl-C.",
         ),
         output_dir_option("Files of a run go to DIR/<run id>."),
         click.option(
             "--share-warehouse",
             is_flag=True,
-            help="Let several runs measure on one warehouse at the same time; their results say so.",
+            help="Allow several runs to measure on one warehouse at the same time; their results say so.",
         ),
         allow_options(),
         click.option("--program", hidden=True, help="The program that executes a run, instead of this loadgen."),
@@ -114,19 +114,21 @@ def _runner_options(command: Command) -> Command:
     type=click.IntRange(1),
     default=5,
     show_default=True,
-    help="Start another runner while N runs wait of which it could execute one.",
+    help="Start another runner if at least N runs wait, and it can execute one of them.",
 )
 @idle_poll_option(
-    "How often to look while nothing is due, so that the control plane's warehouse suspends itself. Not with an"
+    "Interval of polls while nothing is due, so that the warehouse of the control plane can suspend. Not used with an"
     " embedded control plane."
 )
-@click.option("--idle", default="300s", show_default=True, metavar="TIME", help="End a surplus runner after this time.")
+@click.option(
+    "--idle", default="300s", show_default=True, metavar="TIME", help="End a runner that is not needed after this time."
+)
 @click.option(
     "--max-age",
     default="3600s",
     show_default=True,
     metavar="TIME",
-    help="Replace runners of this age that have executed a run.",
+    help="Replace runners of this age, if they have executed a run.",
 )
 @click.option(
     "--max-runs", type=click.IntRange(1), default=1000, show_default=True, help="Replace runners after N runs."
@@ -199,7 +201,7 @@ def runner(
     program: str | None,
     **given: Any,
 ) -> None:
-    """Be one runner of a pool; its manager talks to it by stdin and stdout."""
+    """Run one runner of a pool. Its manager communicates with it through stdin and stdout."""
     settings = RunnerSettings(
         runs_folder=output_dir.resolve(),
         lease_s=duration_s(lease, "--lease"),
@@ -271,9 +273,9 @@ def _stats(session: ControlSession, patience: RetryPolicy) -> dict[str, Any]:
 
 
 def idle_cost(warehouse: str, pace: PollPace) -> str:
-    """What an idle pool costs, in a line."""
+    """The cost of an idle pool, in one line."""
     return (
-        f"while nothing is queued, one look per {format_duration_s(pace.idle_poll_s)} keeps {printable(warehouse, 80)}"
+        f"while nothing is queued, one poll per {format_duration_s(pace.idle_poll_s)} keeps {printable(warehouse, 80)}"
         f" running for about {pace.credits_per_day():.1f} credits a day (X-Small); with runs queued, 1 credit an hour"
     )
 
@@ -283,7 +285,7 @@ FIRST_CONTACT = 3  # attempts
 
 
 def run_pool(place: ControlPlaneLocation, settings: PoolSettings) -> int:
-    """Until a signal comes, and every runner has ended. The exit code."""
+    """Serve the pool until a signal is received and every runner has ended. Returns the exit code."""
     clock, stop = SystemClock(), threading.Event()
     from loadgen.control.setup.installer import ensure_tables
 
@@ -291,7 +293,7 @@ def run_pool(place: ControlPlaneLocation, settings: PoolSettings) -> int:
     run_in_thread(lambda: ensure_tables(place, patience), name="pool")
 
     def tell(line: str) -> None:
-        with suppress(OSError):  # stderr may be gone; the pool goes on
+        with suppress(OSError):  # stderr may be closed; the pool continues
             echo(f"{clock.utc_now():%Y-%m-%d %H:%M:%S} {printable(line, LINE_LIMIT)}", err=True)
 
     rules, pace = settings.rules, settings.pace
@@ -307,7 +309,7 @@ def run_pool(place: ControlPlaneLocation, settings: PoolSettings) -> int:
 def run_runner(
     place: ControlPlaneLocation, labels: tuple[str, ...], settings: RunnerSettings, *, grace_s: float
 ) -> None:
-    """Until its manager, a signal or the registry ends it."""
+    """Execute queued runs until the manager, a signal or the registry ends the runner."""
     runner = Runner(lambda role: ControlSession(place, role=role), runner_identity(place, labels), settings)
     with noted_signals() as received:
         runner.start()
@@ -319,7 +321,7 @@ def run_runner(
 def runner_command(given: Mapping[str, Any], allowed: HostPermissions) -> list[str]:
     """The command line of a runner, from the options of its pool."""
     if duration_s(given["lease"], "--lease") < LEASE_MIN_S or duration_s(given["poll"], "--poll") <= 0:
-        raise UsageError("--lease and --poll are too short", remedy="Leave them out, or write --lease 60s --poll 5s.")
+        raise UsageError("--lease or --poll is too short", remedy="Leave it out, or write --lease 60s --poll 5s.")
     words = [*LOADGEN_COMMAND, "pool", "runner", *(f"--labels={text}" for text in given["labels"])]
     words += [f"--{name}={given[name]}" for name in ("lease", "poll", "grace")]
     words += [f"--output-dir={given['output_dir']}", *allowed.words]
@@ -328,7 +330,7 @@ def runner_command(given: Mapping[str, Any], allowed: HostPermissions) -> list[s
 
 
 def _environment(place: ControlPlaneLocation) -> dict[str, str]:
-    """Of runners: where the tables are, and how much to log."""
+    """The environment of runners: location of the control plane, and log level."""
     options = click.get_current_context().find_object(GlobalOptions) or GlobalOptions()
     level = "debug" if options.debug else options.log_level
     return {**os.environ, **place.to_environment(), "LOADGEN_LOG_LEVEL": level}
@@ -341,7 +343,7 @@ def _environment(place: ControlPlaneLocation) -> dict[str, str]:
     epilog="\b\nExample:\n  loadgen workers list --status ONLINE --label zone=eu\n  loadgen workers drain bench-7-1203"
 )
 def workers() -> None:
-    """List the runners of all pools, show one, drain it, or mark it as gone."""
+    """List the runners of all pools, show one, drain it, or mark it as offline."""
 
 
 @workers.command("list", epilog="\b\nExample:\n  loadgen workers list -c prod --status ONLINE --label zone=eu")
@@ -349,7 +351,7 @@ def workers() -> None:
 @click.option(
     "--label", "labels", metavar="KEY=VALUE", multiple=True, help="Only runners with this label. May be repeated."
 )
-@count_option("--page-size", default=50, maximum=100, help_text="Maximum number of workers.")
+@count_option("--page-size", default=50, maximum=100, help_text="Maximum number of runners.")
 @click.option("--page-token", metavar="TOKEN", help="Continue after the page that printed this token.")
 @control_options
 @format_option
@@ -361,7 +363,7 @@ def list_workers(
     output: str,
     **place: str | None,
 ) -> None:
-    """List runners. One without a heartbeat for 30 s is OFFLINE, and is forgotten after a week."""
+    """List runners. A runner without a heartbeat for 30 s is OFFLINE; after a week it is deleted."""
     from loadgen.control.tables import pool_workers
 
     only, words = None if status is None else parse_status(status, PoolWorkerStatus), parse_labels(labels, "--label")
@@ -398,9 +400,9 @@ def show_worker(worker_id: str, output: str, **place: str | None) -> None:
 @control_options
 @format_option
 def drain(worker_id: str, output: str, **place: str | None) -> None:
-    """Let a runner finish its run, however long that takes, and leave. It takes no new run.
+    """Let a runner finish its run, without a time limit, and end. It takes no new run.
 
-    Its pool starts another one when it needs one; end the pool itself with SIGTERM.
+    Its pool starts another runner when it needs one. To end the pool, send it SIGTERM.
     """
     from loadgen.control.tables import pool_workers
 
@@ -417,16 +419,16 @@ def drain(worker_id: str, output: str, **place: str | None) -> None:
 @control_options
 @format_option
 def offline(worker_id: str, output: str, **place: str | None) -> None:
-    """Mark a runner as gone. Other runners may take its run at once, instead of after its lease.
+    """Mark a runner as offline. Other runners may take its run at once, instead of after its lease expires.
 
-    For hosts that will not come back. A runner that lives loses its run, and registers again with its next beat.
+    For hosts that are lost. A runner that is alive loses its run, and registers again with its next heartbeat.
     """
     from loadgen.control.tables import pool_workers, run_queue_claims
 
     def say(session: ControlSession, patience: RetryPolicy) -> PoolWorker:
         found = pool_workers.find(session, patience, worker_id).identity.worker_id
         pool_workers.offline(session, patience, found)
-        run_queue_claims.expire(session, patience, found, f"its runner was marked as gone by {user_and_host()}")
+        run_queue_claims.expire(session, patience, found, f"its runner was marked as offline by {user_and_host()}")
         return pool_workers.find(session, patience, found)
 
     _print_worker(with_control_session(say, name="workers", **place), output)
@@ -440,7 +442,7 @@ def _print_worker(worker: PoolWorker, output: str) -> None:
 def _page_as_text(page: PoolWorkerPage) -> str:
     if not page.workers:
         return "no runners found" if page.total == 0 else "there are no more runners"
-    head = ("ID", "STATUS", "RUN", "COMPLETED", "FAILED", "LAST BEAT (UTC)", "LABELS")
+    head = ("ID", "STATUS", "RUN", "COMPLETED", "FAILED", "HEARTBEAT (UTC)", "LABELS")
     rows = [
         (
             printable(worker.identity.worker_id, 100),

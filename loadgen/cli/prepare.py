@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 TICK_S = 0.1
 SQL_SHOWN_MAX = 1_000_000  # characters of one statement; those of a scenario are shorter
-STOP_GRACE_S = 5.0  # for the statement under way, which is meant to take a second or two
-CANCEL_GRACE_S = 10.0  # then for cancelling it
+STOP_GRACE_S = 5.0  # for the running statement, which normally takes a second or two
+CANCEL_GRACE_S = 10.0  # for its cancellation afterwards
 
 
 @click.command()
@@ -56,13 +56,13 @@ def prepare(
 ) -> None:
     """Create and fill the tables that a scenario lists under prepare, then run its prepare.statements.
 
-    Does only what is missing: complete tables are not changed, incomplete ones are filled up, so after Ctrl-C or a
-    crash the same command continues. Rows beyond the prepared ones are not changed either. Tables are marked in their
-    comment; a table without that mark, or made from another definition, is an error and is not changed unless --drop
-    is given. There is no prompt: --drop and --force confirm. Tables of type existing must exist.
+    Complete tables are not changed, and incomplete ones are filled up; so the same command continues after Ctrl-C or a
+    crash. Additional rows are not changed either. Each table gets a marker in its comment. A table without the marker,
+    or with another definition, is an error, and is not changed unless --drop is given. There is no prompt: --drop and
+    --force confirm. Tables of type existing must exist.
     """
     if force and not drop:
-        raise UsageError("--force goes with --drop", remedy="Add --drop, or leave --force out.")
+        raise UsageError("--force works with --drop only", remedy="Add --drop, or leave --force out.")
     scenario = _scenario(file, overrides)
     if dry_run:
         _print_plan(scenario, drop, output)
@@ -82,14 +82,14 @@ def _scenario(file: Path, overrides: Sequence[str]) -> Scenario:
 
 
 def _server_for(scenario: Scenario, connection: str | None) -> AbstractContextManager[object]:
-    """The embedded server when it is meant. Any will do: nothing is measured here."""
+    """The embedded server, if the connection leads to it. Any running server is used, because nothing is measured."""
     from loadgen.scenario.model import EMBEDDED
     from loadgen.scenario.settings import EmbeddedEngine
 
     if (connection or scenario.connection) != EMBEDDED:
         return nullcontext()
     if scenario.embedded.engine is EmbeddedEngine.NULL:
-        raise UsageError("embedded.engine null keeps no tables", remedy="There is nothing to prepare for it.")
+        raise UsageError("embedded.engine null has no tables to prepare", remedy="Leave embedded.engine out.")
     from loadgen.embedded.client import embedded_server
 
     return embedded_server()
@@ -129,7 +129,7 @@ def _watch(
     received: list[int],
     clock: Clock,
 ) -> None:
-    """Draw until the job has ended; after a signal, in bounded time. The second signal ends it at once."""
+    """Display until the job has ended; after a signal, in bounded time. The second signal ends it at once."""
     stop_ns = 0
     show(job.progress)
     while not clock.wait(job.done, TICK_S):
@@ -137,7 +137,7 @@ def _watch(
         if not received:
             continue
         if not job.stop.is_set():
-            say("stopping when the statement under way has ended; Ctrl-C again stops at once")
+            say("stopping after the running statement; press Ctrl-C again to stop at once")
             job.stop.set()
             stop_ns = clock.monotonic_ns()
         waited_s = (clock.monotonic_ns() - stop_ns) / 1e9
@@ -167,11 +167,11 @@ def _said(table: PreparedTable) -> str:
         case TableOutcome.EXISTING:
             return "existing, readable"
         case TableOutcome.READY:
-            return f"already there, {counted(table.rows, 'row')}"
+            return f"complete, {counted(table.rows, 'row')}"
         case TableOutcome.RESUMED:
             return f"resumed, {table.rows_added:,} of {counted(table.rows, 'row')} added in {table.seconds:.1f} s"
         case TableOutcome.CREATED:
-            how = "dropped and created anew" if table.dropped else "created"
+            how = "dropped and created again" if table.dropped else "created"
             return f"{how}, {counted(table.rows, 'row')} in {table.seconds:.1f} s"
 
 

@@ -1,4 +1,4 @@
-"""`loadgen queue`: runs that are wanted, done by the runners of a pool."""
+"""`loadgen queue`: runs that the runners of a pool execute."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import click
 
 from loadgen.cli.common import (
     echo,
+    fact_lines,
     parse_labels,
     parse_status,
     text_table,
@@ -25,14 +26,12 @@ from loadgen.cli.common import (
 )
 from loadgen.cli.options import (
     baseline_check_of,
-    baseline_options,
-    connection_option,
     control_access,
     control_options,
     count_option,
     format_option,
-    location_options,
     print_scenario_warnings,
+    queue_options,
     resolve_target,
     with_control_session,
 )
@@ -60,19 +59,11 @@ def queue() -> None:
 
 @queue.command("add", epilog="\b\nExample:\n  loadgen queue add nightly.yaml -c prod --requires zone=eu --priority 5")
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
-@connection_option
-@click.option("--priority", type=click.IntRange(-1000, 1000), default=0, show_default=True, help="Higher comes first.")
 @click.option(
-    "--requires",
-    metavar="KEY=VALUE",
-    multiple=True,
-    help="Only runners that offer this take it: a label, or host=, os=, python=, driver=, loadgen=. May be repeated.",
+    "--idempotency-key", metavar="TEXT", help="Queue the run only once per key: the command can be repeated safely."
 )
-@click.option("--idempotency-key", metavar="TEXT", help="Added once for each key: repeating the command is harmless.")
-@click.option("--not-before", metavar="TIME", help="Not earlier: 2026-11-17T02:00, in UTC unless it names an offset.")
-@baseline_options
-@location_options
-@format_option
+@click.option("--not-before", metavar="TIME", help="Earliest start: 2026-11-17T02:00, in UTC unless it has an offset.")
+@queue_options
 def add(
     file: Path,
     connection: str | None,
@@ -87,14 +78,14 @@ def add(
 ) -> None:
     """Put a run of the scenario FILE into the queue.
 
-    The queue keeps the text of the scenario and of its value files: later changes of the files change nothing.
-    Variables like ${NAME} are filled in now. Those that are named like a secret, and addresses of `notify:`, stay
-    references: they must be set where the run is done, and be allowed by the pool there (--allow-variable and others).
-    --baseline and `notify:` work as with `loadgen run`.
+    The queue stores the text of the scenario and of its value files: later changes of the files have no effect.
+    Variables like ${NAME} are replaced now. Variables with a name like a secret, and addresses of `notify:`, stay
+    references: they must be set where the run is executed, and the pool there must allow them (--allow-variable and
+    others). --baseline and `notify:` work as in `loadgen run`.
 
     \b
-    Exit code of the run, and what becomes of the queued run:
-      0, 5, 10, 11  COMPLETED: there is a result
+    Exit code of the run, and the resulting status of the queued run:
+      0, 5, 10, 11  COMPLETED: it has a result
       2             FAILED: it would fail again
       75            queued again: the warehouse is in use; no attempt is counted
       130, 143      CANCELLED: it was stopped
@@ -119,20 +110,18 @@ def add(
     added = _added(aim.place, wanted)
     if added.differs:
         raise UsageError(
-            f"{added.queue_id} was queued with this --idempotency-key, and differs in {', '.join(added.differs)}",
-            remedy=f"Write another key to queue this run too; `loadgen queue show {added.queue_id}` shows the other.",
+            f"{added.queue_id} has the same --idempotency-key, but differs in {', '.join(added.differs)}",
+            remedy=f"Choose another key for this run; `loadgen queue show {added.queue_id}` shows the other.",
         )
     if output == "json":
         echo(json.dumps({"queue_id": added.queue_id, "added": added.is_new}, indent=2))
         return
-    echo(f"queued {added.queue_id}" if added.is_new else f"queued before, with the same key: {added.queue_id}")
+    echo(f"queued {added.queue_id}" if added.is_new else f"already queued with this key: {added.queue_id}")
 
 
 @queue.command("list", epilog="\b\nExample:\n  loadgen queue list -c prod --status EXHAUSTED")
-@count_option(
-    "-n", "--limit", default=20, maximum=LIMIT_MAX, help_text="Maximum number of queued runs, the newest first."
-)
-@click.option("--status", metavar="STATUS", help="Only queued runs with this status, for instance QUEUED.")
+@count_option("-n", "--limit", default=20, maximum=LIMIT_MAX, help_text="Maximum number of queued runs.")
+@click.option("--status", metavar="STATUS", help="Only queued runs with this status, for example QUEUED.")
 @control_options
 @format_option
 def list_queued(limit: int, status: str | None, output: str, **place: str | None) -> None:
@@ -155,7 +144,7 @@ def list_queued(limit: int, status: str | None, output: str, **place: str | None
     warn_unreadable(found)
     for one in stuck:
         warn(f"{one.queue_id} waits: {one.reason}")
-    none = "nothing is queued" if status is None else f"nothing is {status.upper()}"
+    none = "there are no queued runs" if status is None else f"no queued run is {status.upper()}"
     echo(table(found) if found else none)
 
 
@@ -164,14 +153,14 @@ def list_queued(limit: int, status: str | None, output: str, **place: str | None
 @control_options
 @format_option
 def show(queue_id: str, output: str, **place: str | None) -> None:
-    """Show a queued run and all attempts at it. ID may be shortened."""
+    """Show a queued run and all its attempts. ID may be shortened."""
     from loadgen.control.tables import run_attempts, run_queue
 
     def look(session: ControlSession, patience: RetryPolicy) -> tuple[QueuedRun, BaselineCheck, ParsedRows[AttemptRow]]:
         found = run_queue.find(session, patience, queue_id)
         row = patience.call(lambda: run_queue.read(session, found))
         if row is None:
-            raise UsageError(f"there is no queued run {found} any more")
+            raise UsageError(f"the queued run {found} does not exist any more")
         judging = patience.call(lambda: run_queue.read_judging(session, found))
         return row, judging, patience.call(lambda: run_attempts.read(session, found))
 
@@ -185,9 +174,9 @@ def show(queue_id: str, output: str, **place: str | None) -> None:
 @control_options
 @format_option
 def cancel(queue_id: str, output: str, **place: str | None) -> None:
-    """Cancel a queued run. One that waits is cancelled at once; one that runs is ended by its runner a little later.
+    """Cancel a queued run. A waiting run is cancelled at once; a running one is ended by its runner soon afterwards.
 
-    What has ended is left as it is.
+    A run that has ended is not changed.
     """
     from loadgen.control.tables import run_queue
 
@@ -204,7 +193,7 @@ def cancel(queue_id: str, output: str, **place: str | None) -> None:
 @control_options
 @format_option
 def retry(queue_id: str, output: str, **place: str | None) -> None:
-    """Queue a FAILED, CANCELLED or EXHAUSTED run again. It starts with a full number of attempts."""
+    """Queue a FAILED, CANCELLED or EXHAUSTED run again, with all attempts."""
     from loadgen.control.tables import run_queue
 
     reason = f"tried again by {user_and_host()}"
@@ -215,8 +204,8 @@ def retry(queue_id: str, output: str, **place: str | None) -> None:
     row = with_control_session(ask, name="queue", **place)
     if row.reason != reason:
         raise UsageError(
-            f"{row.queue_id} is {row.status}: there is nothing to try again",
-            remedy="Only what FAILED, was CANCELLED or is EXHAUSTED; `loadgen queue add` queues a new run.",
+            f"{row.queue_id} is {row.status}, so it cannot be queued again",
+            remedy="Only FAILED, CANCELLED and EXHAUSTED runs can; `loadgen queue add` queues a new run.",
         )
     _print_asked(row, reason, output)
 
@@ -236,7 +225,7 @@ def _print_asked(row: QueuedRun, reason: str, output: str) -> None:
     if output == "json":
         echo(json.dumps({**queued_as_json(row), "asked": row.reason == reason}, indent=2))
         return
-    left = "" if row.reason == reason else ", and is left so"
+    left = "" if row.reason == reason else ", and was not changed"
     echo(printable(f"{row.queue_id} is {row.status}{left}"))
 
 
@@ -252,7 +241,7 @@ def _not_before(text: str) -> datetime:
         return (at if at.tzinfo is None else at.astimezone(UTC)).replace(tzinfo=None)
     except (ValueError, OverflowError):
         remedy = "Write --not-before 2026-11-17T02:00 (UTC), or with an offset: 2026-11-17T02:00+01:00."
-        raise UsageError(f"--not-before is {printable(text, 40)!r}", remedy=remedy) from None
+        raise UsageError(f"--not-before {printable(text, 40)!r} is not a time", remedy=remedy) from None
 
 
 def table(found: Sequence[QueuedRun]) -> str:
@@ -291,15 +280,12 @@ def as_text(row: QueuedRun, judging: BaselineCheck, attempts: Sequence[AttemptRo
         "not before": utc_text(row.available_at) if row.status is QueueStatus.QUEUED else None,
         "ended": utc_text(row.ended_at),
     }
-    lines = [
-        f"queued run {printable(row.queue_id)}",
-        *(f"  {name:<10}  {printable(value)}" for name, value in facts.items() if value),
-    ]
-    return "\n".join([*lines, "", _attempts(attempts) if attempts else "no attempt yet"])
+    lines = [f"queued run {printable(row.queue_id)}", *fact_lines(facts)]
+    return "\n".join([*lines, "", _attempts(attempts) if attempts else "no attempts yet"])
 
 
 def _counted_attempts(row: QueuedRun, made: int) -> str:
-    """Those before a retry and those that were interrupted do not count."""
+    """The number of attempts. Attempts before a retry, and interrupted ones, do not count."""
     counted = f"{row.attempts} of {row.max_attempts}"
     return counted if row.attempts == made else f"{counted} counted, {made} in all"
 
@@ -364,7 +350,7 @@ def _attempts(attempts: Sequence[AttemptRow]) -> str:
 
 
 def _what(row: QueuedRun) -> str:
-    """What matters of it now."""
+    """The most important fact about a queued run in its status."""
     if row.is_under_way:
         stale = f"lease expired {row.lease_expired_s} s ago, " if row.lease_expired_s is not None else ""
         return printable(f"{stale}by {row.owner}" + (f", run {row.run_id}" if row.run_id else ""), 160)

@@ -38,13 +38,13 @@ ENDINGS = {
     "--format",
     "output",
     type=click.Choice(FORMATS),
-    help="What to make; csv has one row per second.  [default: by the ending of --out, or text]",
+    help="Format of the report; csv has one row per second.  [default: by the suffix of --out, or text]",
 )
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Write to this file; without it the report goes to stdout.",
+    help="Write to this file instead of stdout.",
 )
 @control_options
 def report(
@@ -53,9 +53,9 @@ def report(
     out: Path | None,
     **place: str | None,
 ) -> None:
-    """Make a report of RUN from the tables of its control plane, on any machine, as often as you like.
+    """Make a report of RUN from the tables of the control plane, on any machine.
 
-    It is the same, byte for byte, that the run itself has left. RUN as for `loadgen runs show`.
+    The report is identical to the file that the run itself wrote. RUN as in `loadgen runs show`.
     """
     kind = output or _by_ending(out)
     from loadgen.report.exports import RENDERERS
@@ -89,7 +89,7 @@ def _by_ending(out: Path | None) -> str:
     kind = ENDINGS.get(out.suffix.lower())
     if kind is None:
         raise UsageError(
-            f"the ending of {printable(str(out), 200)} does not say what to write",
+            f"the suffix of {printable(str(out), 200)} does not name a format",
             remedy=f"Add --format {'|'.join(FORMATS)}, or use one of {' '.join(ENDINGS)}.",
         )
     return kind
@@ -99,7 +99,7 @@ def _by_ending(out: Path | None) -> str:
 
 
 class NotComparable(LoadgenError):
-    """Two runs that say nothing about each other."""
+    """The two runs cannot be compared."""
 
     exit_code = 2
 
@@ -124,10 +124,10 @@ class NotComparable(LoadgenError):
     "varied",
     multiple=True,
     metavar="KEY",
-    help="Compare runs that differ in this setting of the scenario, or in settings below it: target.warehouse, load …"
-    " Without it such runs are not comparable.",
+    help="Compare runs although they differ in this setting of the scenario, or in settings below it: target.warehouse,"
+    " load. Without this option such runs are not comparable.",
 )
-@html_option("Write both runs over each other into one file that needs no network.")
+@html_option("Write a self-contained HTML page with both runs in each chart.")
 @control_options
 @format_option
 def compare(
@@ -139,16 +139,16 @@ def compare(
     output: str,
     **place: str | None,
 ) -> int:
-    """Compare run B with run A, the baseline: what changed, how sure that is, and whether it is worse.
+    """Compare run B with run A, the baseline: each change with its confidence interval, and a verdict.
 
-    Each metric's change has a 95 % interval, from resampling blocks of seconds of both runs. It is equivalent when the
-    whole interval is within the limit; worse or better when the interval excludes no change and the change itself is
-    beyond the limit; else inconclusive. What counts toward the verdict: qps, p50, p95 and error_rate, p50 and p95 of
-    each statement, and metrics with a --limit, with intervals widened for their number.
+    The change of each metric has a 95 % interval, from resampling blocks of seconds of both runs. A metric is
+    equivalent if the whole interval lies within the limit; worse or better if the interval excludes zero and the change
+    itself is beyond the limit; else inconclusive. The verdict is decided by qps, p50, p95 and error_rate, by p50 and
+    p95 of each statement, and by metrics with a --limit; their intervals are widened for their number.
 
-    Exit code 0 when B is better, equivalent or inconclusive, 11 when it is worse, 2 when the runs are not comparable:
-    one is not COMPLETED or is INVALID, or their scenario, warehouse size, driver or workers differ. A and B are ids of
-    runs, beginnings that no other run has, latest, or latest~1 for the one before.
+    Exit code 0 if B is better, equivalent or inconclusive, 11 if it is worse, 2 if the runs are not comparable: one is
+    not COMPLETED or is INVALID, or their scenario, warehouse size, driver or workers differ. A and B are run ids,
+    unique prefixes of run ids, `latest`, or `latest~1` for the run before.
     """
     from loadgen.report.compare import comparison_data, comparison_text
     from loadgen.report.run_text import verdict_lines
@@ -181,7 +181,7 @@ def compare(
 
 
 def _refuse(refusal: ComparisonRefusal, output: str) -> int:
-    """As JSON it is an answer like any other; as text it is an error."""
+    """Print the refusal as JSON, or raise it as an error."""
     from loadgen.report.compare import differences_text, refusal_data
 
     if output == "json":
@@ -193,7 +193,7 @@ def _refuse(refusal: ComparisonRefusal, output: str) -> int:
     raise NotComparable(said, remedy=refusal.hint)
 
 
-# --- `loadgen trend`: is the newest run of a scenario worse than it used to be? --------------------------------------
+# --- `loadgen trend`: is the newest run of a scenario worse than the runs before? ------------------------------------
 
 LAST_MAX = 300
 
@@ -204,7 +204,7 @@ LAST_MAX = 300
 )
 @click.argument("scenario", metavar="SCENARIO")
 @count_option("--last", default=30, maximum=LAST_MAX, help_text="Number of runs to show; all are judged.")
-@html_option("Write the trend into one file that needs no network.")
+@html_option("Write a self-contained HTML page.")
 @control_options
 @format_option
 def trend(
@@ -214,14 +214,15 @@ def trend(
     output: str,
     **place: str | None,
 ) -> int:
-    """Look at the runs of SCENARIO over time: is the newest worse than before, since when, and what else changed?
+    """Show the runs of SCENARIO over time: is the newest worse than before, since when, and what else changed?
 
-    SCENARIO is the `name:` of its file. Only comparable runs are judged: COMPLETED and VALID ones of the same settings,
-    driver version, workers, cores and warehouse size; six are needed to judge the newest. A run that is worse by more
-    than its limit and by more than chance is suspected; the next one confirms it, or does not. When statements were
-    cancelled, so that a percentile is only known to be at least some value, the run is suspected or undecided.
+    SCENARIO is the `name:` in its file. Only comparable runs are judged: COMPLETED and VALID, with the same settings,
+    driver version, workers, cores and warehouse size; at least six are needed. A regression is suspected if the newest
+    run is worse by more than the limit and by more than random variation; the next run confirms or refutes it. If
+    statements were cancelled, so that only a lower bound of a percentile is known, the verdict is suspected or
+    undecided.
 
-    Exit code 11 when the newest run confirms a regression that was not known before, else 0.
+    Exit code 11 if the newest run confirms a regression that was not known before, else 0.
     """
     from loadgen.report.run_text import verdict_lines
     from loadgen.report.trend import trend_data, trend_html, trend_text

@@ -1,7 +1,7 @@
-"""`loadgen run`: a scenario, measured.
+"""`loadgen run`: execute and measure a scenario.
 
 thread         does                                                         owns
-main           shows, waits, handles signals; never calls the driver        the terminal
+main           displays, waits, handles signals; never calls the driver     the terminal
 orchestrator   prepares, creates and leads the run (orchestrator.job)       its sessions
 lease          renews the lease                                             a separate session
 """
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from orchestrator.nightly.queue import HostPermissions
 
 TICK_S = 0.1
-FORCED_STOP_S = 10.0  # after a second signal the run must be over within this time
+FORCED_STOP_S = 10.0  # after the second signal the program ends within this time
 
 
 @click.command(
@@ -66,18 +66,23 @@ FORCED_STOP_S = 10.0  # after a second signal the run must be over within this t
 @override_option("load.connections=64")
 @click.option("--label", "labels", metavar="KEY=VALUE", multiple=True, help="Add a label to the run. May be repeated.")
 @output_dir_option("Files of a run go to DIR/<run id>.")
-@click.option("--wait", is_flag=True, help="Wait while another run uses the warehouse, instead of ending with 75.")
+@click.option(
+    "--wait", is_flag=True, help="Wait while another run uses the warehouse, instead of ending with exit code 75."
+)
 @click.option(
     "--share-warehouse",
     is_flag=True,
-    help="Measure while other runs use the warehouse; this result says so, and theirs become INVALID.",
+    help="Measure although other runs use the warehouse; the result says so, and the other runs become INVALID.",
 )
 @baseline_options
-@click.option("--dry-run", is_flag=True, help="Show what would be done, and connect to nothing.")
-@click.option("-q", "--quiet", is_flag=True, help="No progress; the result is still printed.")
+@click.option("--dry-run", is_flag=True, help="Show the plan, and connect to nothing.")
+@click.option("-q", "--quiet", is_flag=True, help="Print no progress; the result is still printed.")
 @format_option
 @click.option(
-    "--from-queue", is_flag=True, hidden=True, help="The scenario comes from the queue: use only what is allowed."
+    "--from-queue",
+    is_flag=True,
+    hidden=True,
+    help="The scenario comes from the queue: it may use only what --allow-… names.",
 )
 @allow_options(hidden=True)
 def run(
@@ -102,8 +107,8 @@ def run(
     threshold failed, 11 worse than the --baseline, 75 another run uses the warehouse, 128 + n stopped by signal n
     (129 SIGHUP, 130 SIGINT, 131 SIGQUIT, 143 SIGTERM).
 
-    The first Ctrl-C, or another of these signals, ends the run gracefully and reports what was measured; the second
-    cancels running statements; the third ends at once.
+    The first Ctrl-C, or another of these signals, ends the run gracefully and reports what was measured. The second
+    cancels running statements. The third ends the program at once.
     """
     allowed = _permissions(allow) if from_queue else None
     loaded = _read(file, overrides, allowed)
@@ -137,13 +142,13 @@ def run(
         judge = baseline_judge(baseline, control_access(place, "baseline"))
         told.summary = _run(make_job(), judge, quiet=quiet, output=output, again=confirm)
         if confirm and wants_second_run(told.summary):
-            echo("a regression is suspected: one more run will tell", err=True)
+            echo("a regression is suspected: one more run is needed to confirm it", err=True)
             told.summary = _run(make_job(), judge, quiet=quiet, output=output, again=False)
     return int(told.summary["exit_code"])
 
 
 def job_roles() -> JobRoles:
-    """What the orchestrator needs of the worker, the embedded server and the terminal."""
+    """What the orchestrator needs from the worker, the embedded server and the terminal."""
     from loadgen.cli.worker import run_child
     from loadgen.embedded.client import warehouse_model
     from loadgen.worker.flush import SPOOL_VARIABLE, UnsentRows, keep, spooled
@@ -167,7 +172,8 @@ Judge = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def _run(job: RunJob, judge: Judge, *, quiet: bool, output: str, again: bool) -> dict[str, Any]:
-    """The summary. Failing to print it is a warning: its verdict is in the files, the tables and the exit code."""
+    """Run the job, print its summary, and return it. A failure to print is a warning: the verdict is also in the files,
+    the tables and the exit code."""
     from loadgen.report.run_text import summary_lines
     from orchestrator.nightly.baseline import baseline_text, wants_second_run
 
@@ -176,7 +182,7 @@ def _run(job: RunJob, judge: Judge, *, quiet: bool, output: str, again: bool) ->
 
     def show(summary: dict[str, Any]) -> None:
         if output == "json":
-            if not (again and wants_second_run(summary)):  # one document: that of the run which tells
+            if not (again and wants_second_run(summary)):  # only one document is printed: that of the second run
                 echo(json.dumps(summary, indent=2))
             return
         assert job.output is not None
@@ -197,7 +203,7 @@ def follow_run(
     tell: Callable[[dict[str, Any]], None] = lambda _: None,
     experiment: ExperimentStatus | None = None,
 ) -> dict[str, Any]:
-    """Do the job, show how it goes, obey signals, write the files, `tell` the summary; the verdict is the last word."""
+    """Run the job, display its progress, pass on signals, write its files, and `tell` its summary."""
     from loadgen.cli.display import RunDisplay
     from orchestrator.run_folder import write_run_files, write_summary
 
@@ -208,20 +214,20 @@ def follow_run(
     try:
         finished = job.result()
     except LoadgenError as error:
-        if received and job.output is None:  # there was no run yet that could have failed
+        if received and job.output is None:  # the run did not exist yet, so it did not fail
             error.exit_code = 128 + received[0]
         raise
     assert job.output is not None
     summary = dict(finished.summary)
     written: dict[str, Any] | None = None
-    with contextlib.suppress(LoadgenError), noted_signals():  # a failure is reported when it is written again, below
-        write_summary(job.output, summary)  # before the baseline is read: it must not be lost
+    with contextlib.suppress(LoadgenError), noted_signals():  # a failure is reported below, where it is written again
+        write_summary(job.output, summary)  # before the baseline is read: a failure there must not lose it
         written = summary
     summary = judge(summary)
-    with noted_signals():  # the verdict is known: it is printed, whatever signals arrive now
+    with noted_signals():  # the verdict is known, so signals must not prevent printing it
         missing = write_run_files(job.output, summary, job.record, warn, written=written)
         tell(summary)
-        if missing:  # after the result, where it is not overlooked
+        if missing:  # after the result, so that the warning is not overlooked
             how = f"`loadgen report {summary['run_id']} --out FILE` makes each of them, once there is room"
             warn(f"not written in {job.output}: {', '.join(missing)}; {how}")
         display.verdict(summary)
@@ -229,8 +235,8 @@ def follow_run(
 
 
 def _watch(job: RunJob, display: RunDisplay, received: list[int]) -> None:
-    """Show until the job is done. Signals are passed on, one by one, and `q` is one of them; the third ends the program
-    at once, and so does time after the second: a server that does not answer must not hold it."""
+    """Display until the job is done, and pass on signals one by one; `q` counts as a signal. The third signal, or
+    FORCED_STOP_S after the second, ends the program at once: a server that does not answer must not prevent that."""
     passed_on = hurried_ns = 0
     while not job.clock.wait(job.done, TICK_S):
         if display.show(job.now):
@@ -244,7 +250,9 @@ def _watch(job: RunJob, display: RunDisplay, received: list[int]) -> None:
                 os._exit(128 + received[0])
             hurried_ns = job.clock.monotonic_ns()
             display.say(
-                "stopping: statements under way may end; again to cancel them" if passed_on == 1 else "cancelling"
+                "stopping: running statements may finish; press Ctrl-C again to cancel them"
+                if passed_on == 1
+                else "cancelling running statements"
             )
             job.interrupt(received[0])
 
@@ -256,7 +264,7 @@ def _permissions(allow: Mapping[str, Any]) -> HostPermissions:
 
 
 def _read(file: Path, overrides: Sequence[str], allowed: HostPermissions | None) -> LoadedScenario:
-    """Once: it may be a pipe, and it may change while the run goes on."""
+    """Read the file once: it may be a pipe, and it may change during the run."""
     from loadgen.scenario.read import read_scenario
 
     variables = None if allowed is None else allowed.variables
@@ -284,13 +292,13 @@ def _scenario(
 def _label(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals or not key:
-        raise UsageError(f"--label is {printable(text, 80)!r}", remedy="Write --label team=checkout.")
+        raise UsageError(f"--label {printable(text, 80)!r} is not KEY=VALUE", remedy="Write --label team=checkout.")
     return key, value
 
 
 @contextlib.contextmanager
 def server_for(scenario: Scenario, *, quiet: bool) -> Iterator[None]:
-    """The embedded server, when the target or the control plane is meant to be there; it is named first."""
+    """Keep the embedded server running if the target or the control plane is there, and print its address."""
     from loadgen.scenario.model import EMBEDDED
     from loadgen.scenario.settings import EmbeddedEngine
 
@@ -298,7 +306,9 @@ def server_for(scenario: Scenario, *, quiet: bool) -> Iterator[None]:
         yield
         return
     if scenario.embedded.engine is EmbeddedEngine.NULL:
-        raise UsageError("embedded.engine null keeps no tables, and so no run", remedy="Leave embedded.engine out.")
+        raise UsageError(
+            "embedded.engine null has no tables, so it cannot store a run", remedy="Leave embedded.engine out."
+        )
     from loadgen.cli.display import RunLines
     from loadgen.clock import SystemClock
     from loadgen.embedded.client import embedded_server, server_line
@@ -309,7 +319,7 @@ def server_for(scenario: Scenario, *, quiet: bool) -> Iterator[None]:
 
 
 def _print_plan(file: Path, loaded: LoadedScenario, connection: str | None, output: str) -> None:
-    """What would be done; for workers in Kubernetes the manifest of their Job, with the plan as its comment."""
+    """Print the plan; for workers in Kubernetes the manifest of their Job, with the plan as a comment."""
     from loadgen.cli.validate import FileValidation, validation_json, validation_text
     from loadgen.rules.scenario_plan import plan
     from loadgen.scenario.settings import SpawnerKind
@@ -336,4 +346,4 @@ def _with_manifest(shown: str, loaded: LoadedScenario, connection: str | None, o
     if output == "json":
         return json.dumps({**json.loads(shown), "manifest": manifest}, indent=2)
     comment = "\n".join(f"# {line}".rstrip() for line in shown.splitlines())
-    return f"{comment}\n#\n# RUN_ID stands for the id of the run.\n{manifest_text([manifest])}"
+    return f"{comment}\n#\n# RUN_ID is replaced by the id of the run.\n{manifest_text([manifest])}"

@@ -1,4 +1,4 @@
-"""`loadgen runs`: show past runs, end those that no process leads any more, and delete old ones."""
+"""`loadgen runs`: list and show runs, recover runs without a leader, delete old runs. `loadgen status`: one run."""
 
 from __future__ import annotations
 
@@ -56,26 +56,26 @@ if TYPE_CHECKING:
     Listed = tuple[Run, RunFigures | None]
 
 
-# --- `loadgen runs recover`: end runs whose orchestrator was lost, and lead those on whose workers still work --------
+# --- `loadgen runs recover`: end runs whose orchestrator was lost, or take them over ---------------------------------
 
 
 @click.command("recover", epilog="\b\nExample:\n  loadgen runs recover -c prod")
 @click.argument("run", metavar="[RUN]", required=False)
-@output_dir_option("Where the result of a run that was taken over is written.")
-@click.option("--end-only", is_flag=True, help="Only end runs; do not take over a run whose workers still work.")
+@output_dir_option("Results of a run that is taken over go to DIR/<run id>.")
+@click.option("--end-only", is_flag=True, help="Only end runs; do not take over a run whose workers are alive.")
 @control_options
 @format_option
 def recover(run: str | None, output_dir: Path, end_only: bool, output: str, **place: str | None) -> int:
-    """End runs whose orchestrator was lost, or lead them on. Without RUN: all of them.
+    """End runs whose orchestrator was lost, or take them over. Without RUN: all such runs.
 
-    Such a run ends as FAILED, with everything that was recorded. A run whose workers still work (they were started by
-    hand, or in containers) is taken over and led to its end, as `loadgen run` would have done; Ctrl-C stops it. Each
-    command takes over one run, and lists the others that remain. A run is taken over only some seconds after its
-    lease has expired. The lease of an orchestrator that has ended on this machine counts as expired at once. The
-    command may be repeated, and started by several users at the same time. Exit code 75 when RUN still has a leader.
+    Such a run ends as FAILED, with everything that was recorded. A run whose workers are alive (started by hand, or in
+    containers) is taken over and led to its end, as `loadgen run` would have done; Ctrl-C stops it. Each command takes
+    over one run, and lists the others. A run is taken over only some seconds after its lease has expired. The lease of
+    an orchestrator that has ended on this machine counts as expired at once. The command may be repeated, and several
+    users may start it at the same time. Exit code 75 if RUN still has a leader.
 
-    Without RUN it also restores warehouse settings that an experiment changed whose process has ended. Exit code 4
-    when a warehouse could not be restored.
+    Without RUN the command also restores warehouse settings that were changed by experiments whose process has ended.
+    Exit code 4 if a warehouse could not be restored.
     """
     from orchestrator.experiment.warehouse_settings import RestoredWarehouse, restore_left_settings
     from orchestrator.recover import RecoveryWait, recover_runs
@@ -97,14 +97,14 @@ def recover(run: str | None, output_dir: Path, end_only: bool, output: str, **pl
     if run is None:
         try:
             settings = with_control_session(restore, name="recover", **place)
-        except LoadgenError as error:  # what was done about runs is told all the same
+        except LoadgenError as error:  # the recovered runs are reported all the same
             settings = (RestoredWarehouse(experiment_id="?", warehouse="?", restored=False, why=str(error)),)
     living = [] if end_only else [one for one in left if one.living]
     left = [one for one in left if one not in living]
     if run is not None and left and not left[0].has_ended:
         raise Busy(
-            f"run {left[0].run_id} was left alone: {left[0].why}",
-            remedy="`loadgen status` shows what it does; `loadgen stop` asks it to end.",
+            f"run {left[0].run_id} was not changed: {left[0].why}",
+            remedy="`loadgen status` shows its state; `loadgen stop` asks it to end.",
         )
     taken, too_many = _lead_on(living, place, output_dir)
     left += too_many
@@ -126,7 +126,8 @@ def _say(line: str) -> None:
 def _lead_on(
     living: Sequence[SkippedRun], place: dict[str, str | None], output_dir: Path
 ) -> tuple[list[dict[str, Any]], list[SkippedRun]]:
-    """Lead the first of them to its end. The workers of the others would not wait for that: they are named now."""
+    """Take over the first run, and lead it to its end. The others are named before, because their workers do not
+    wait."""
 
     from orchestrator.job import RunAlreadyEnded
 
@@ -134,11 +135,14 @@ def _lead_on(
         return [], []
     for one in living[1:]:
         run_id = printable(one.run_id)
-        echo(f"run {run_id} is not led either: lead it on with `loadgen runs recover {run_id}`", err=True)
+        echo(f"run {run_id} has no leader either: `loadgen runs recover {run_id}` takes it over", err=True)
     try:
         return [take_over(living[0].run_id, place, output_dir)], list(living[1:])
     except RunAlreadyEnded:
-        return [], [replace(living[0], why="another process has led it to its end", has_ended=True), *living[1:]]
+        return [], [
+            replace(living[0], why="another process took it over and has ended it", has_ended=True),
+            *living[1:],
+        ]
 
 
 def _id(session: ControlSession, patience: RetryPolicy, name: str | None) -> str | None:
@@ -156,17 +160,17 @@ def _print(
     from loadgen.report.run_text import summary_lines
 
     lines = [f"run {one.run_id} is {one.status} now: {one.reason}" for one in done]
-    lines += [f"run {one.run_id} was left alone: {one.why}" for one in left]
+    lines += [f"run {one.run_id} was not changed: {one.why}" for one in left]
     lines += [
-        f"warehouse {one.warehouse}, made by experiment {one.experiment_id}, is dropped"
+        f"warehouse {one.warehouse}, which experiment {one.experiment_id} created, was dropped"
         if one.restored and one.is_made
-        else f"warehouse {one.warehouse} is as it was before experiment {one.experiment_id} again"
+        else f"warehouse {one.warehouse} has the settings from before experiment {one.experiment_id} again"
         if one.restored
-        else f"warehouse {one.warehouse} is as experiment {one.experiment_id} left it: {one.why}"
+        else f"warehouse {one.warehouse} still has the settings of experiment {one.experiment_id}: {one.why}"
         for one in settings
     ]
     if not lines and not taken:
-        lines = ["nothing to recover: every run has ended, or is led"]
+        lines = ["nothing to recover: every run has ended or has a leader"]
     for line in lines:
         echo(printable(line, 1_000))
     for summary in taken:
@@ -196,12 +200,12 @@ def _recovery_as_json(
 
 
 def take_over(run_id: str, place: Mapping[str, str | None], output_dir: Path) -> dict[str, Any]:
-    """Lead the run to its end; its summary."""
+    """Take over the run, and lead it to its end. Returns its summary."""
     from loadgen.worker.arguments import is_id
     from orchestrator.job import TakeoverJob, scenario_of_run
 
-    if not is_id(run_id):  # of a row; it becomes the name of a folder
-        raise RunFailed(f"the run id {printable(run_id, 100)!r} is no name for a folder: the run cannot be led on")
+    if not is_id(run_id):  # it comes from a row, and becomes the name of a folder
+        raise RunFailed(f"run {printable(run_id, 100)!r} cannot be taken over: its id is not a valid folder name")
     aim = resolve_target(
         None, place["connection"], **{name: value for name, value in place.items() if name != "connection"}
     )
@@ -213,14 +217,14 @@ def take_over(run_id: str, place: Mapping[str, str | None], output_dir: Path) ->
             runs_folder=output_dir,
             clock=SystemClock(),
             roles=job_roles(),
-            wait=True,  # for the lease that the lost leader had on the warehouse
+            wait=True,  # for the lease of the lost leader on the warehouse
             run_id=run_id,
             taken_over=run_id,
             place=aim.place,
         )
         with embedded_server_if_needed(
             scenario.connection
-        ):  # the warehouse under test may be there while the tables are elsewhere
+        ):  # the target may be the embedded server while the control plane is not
             return follow_run(job, quiet=False)
 
 
@@ -231,19 +235,19 @@ def take_over(run_id: str, place: Mapping[str, str | None], output_dir: Path) ->
 @click.option(
     "--older-than", "age", metavar="TIME", required=True, help="Minimum time since the end of a run: 90d, 12h."
 )
-@output_dir_option("Where a pool on this machine has its runs: what its failed attempts left there is deleted.")
+@output_dir_option("The folder of runs of a pool on this machine: folders of its failed attempts are deleted.")
 @click.option("--dry-run", is_flag=True, help="List what would be deleted, and delete nothing.")
 @control_options
 @format_option
 def prune(age: str, output_dir: Path, dry_run: bool, output: str, **place: str | None) -> None:
-    """Delete old runs from the control plane, and what failed attempts left on this machine.
+    """Delete old runs from the control plane, and folders of failed attempts from this machine.
 
     Deletes the states, results, logs and samples of runs, old queued runs with their attempts, old experiments, and the
-    folders DIR/.queue/<id>.<n> of attempts without a result. DIR/<run id> is not touched.
+    folders DIR/.queue/<id>.<n> of attempts without a result. DIR/<run id> is not changed.
 
-    Never deleted are runs that have not ended, runs that wait in the queue, and experiments that left a warehouse with
-    other settings: `loadgen runs recover` restores them first. An experiment has ended when no process leads it.
-    Deleted runs are missing in trends and comparisons, and their idempotency keys are free again. The command may be
+    Never deleted are runs that have not ended, runs that wait in the queue, and experiments whose warehouse settings
+    were not restored (`loadgen runs recover` restores them). An experiment has ended when no process leads it. Deleted
+    runs no longer appear in trends and comparisons, and their idempotency keys can be used again. The command may be
     repeated.
     """
     from orchestrator.nightly.queue import prune_old_runs
@@ -255,14 +259,14 @@ def prune(age: str, output_dir: Path, dry_run: bool, output: str, **place: str |
 
     pruned = with_control_session(work, name="prune", **place)
     for folder in pruned.stuck:
-        warn(f"could not delete {folder.path}: may you write to it?")
+        warn(f"{folder.path} could not be deleted: check its permissions")
     echo(json.dumps(_as_json(pruned), indent=2) if output == "json" else _as_text(pruned))
 
 
 def _as_text(pruned: PruneResult) -> str:
     found = pruned.found
     if not (found.runs or found.queued or found.experiments or pruned.folders or any(pruned.deleted.values())):
-        return "nothing else is that old" if pruned.stuck else "nothing is that old"
+        return "nothing else is old enough" if pruned.stuck else "nothing is old enough"
     lines = [
         *_lines("run", found.runs),
         *_lines("queued", found.queued),
@@ -307,30 +311,30 @@ def _ended(one: OldRun) -> dict[str, str]:
 
 LIMIT_MAX = 10_000
 
-_NUMBERS = ("LASTED", "QPS", "P95 MS", "STATEMENTS", "ERRORS")  # columns that are aligned to the right
-_SPARE = ("SCENARIO", "STATEMENTS", "ERRORS")  # columns that a narrow terminal does without
+_NUMBERS = ("LASTED", "QPS", "P95 MS", "STATEMENTS", "ERRORS")  # columns aligned to the right
+_SPARE = ("SCENARIO", "STATEMENTS", "ERRORS")  # columns left out on a narrow terminal
 
 
 @click.group(
     epilog="\b\nExample:\n  loadgen runs list -c prod\n  loadgen runs show latest\n  loadgen runs logs latest -n 20"
 )
 def runs() -> None:
-    """List runs, show one, read its log, recover runs whose orchestrator was lost, delete old ones."""
+    """List runs, show one, print its log, recover runs whose orchestrator was lost, delete old runs."""
 
 
 @runs.command("list", epilog="\b\nExample:\n  loadgen runs list -c prod -n 50 --status FAILED --within 7d")
-@count_option("-n", "--limit", default=20, maximum=LIMIT_MAX, help_text="Maximum number of runs, the newest first.")
-@click.option("--status", metavar="STATUS", help="Only runs with this status, for instance FAILED.")
+@count_option("-n", "--limit", default=20, maximum=LIMIT_MAX, help_text="Maximum number of runs.")
+@click.option("--status", metavar="STATUS", help="Only runs with this status, for example FAILED.")
 @click.option("--scenario", metavar="NAME", help="Only runs of this scenario.")
-@click.option("--within", metavar="TIME", help="Only runs made within this time, for instance 12h.")
+@click.option("--within", metavar="TIME", help="Only runs created within this time, for example 12h.")
 @control_options
 @format_option
 def list_runs(
     limit: int, status: str | None, scenario: str | None, within: str | None, output: str, **place: str | None
 ) -> None:
-    """List the latest runs, newest first: when each began, how long it took, throughput, p95 and verdict.
+    """List the latest runs, newest first: start, duration, throughput, p95 and verdict.
 
-    Figures are those of the result; of a run that goes on, its throughput now. Times are UTC.
+    For a run that has not ended, the current throughput is shown. Times are UTC.
     """
     from loadgen.model.run import RunStatus
 
@@ -356,7 +360,7 @@ def list_runs(
     if found:
         print_lines(_table(found, now, terminal_width()))
     else:
-        echo("there are no such runs" if status or scenario or within else "there are no runs yet")
+        echo("no runs found" if status or scenario or within else "there are no runs yet")
 
 
 @runs.command("show", epilog="\b\nExample:\n  loadgen runs show latest~1 -c prod --format json")
@@ -364,9 +368,9 @@ def list_runs(
 @control_options
 @format_option
 def show(run: str, output: str, **place: str | None) -> None:
-    """Show RUN: how it ended or where it is, its workers, and its result.
+    """Show RUN: its state, its workers, and its result.
 
-    RUN is the id of a run, a beginning that no other run has, latest, or latest~1 for the one before.
+    RUN is a run id, a unique prefix of one, `latest`, or `latest~1` for the run before.
     """
 
     _show(run, place, output, result=True)
@@ -374,13 +378,15 @@ def show(run: str, output: str, **place: str | None) -> None:
 
 @runs.command("logs", epilog="\b\nExample:\n  loadgen runs logs latest -c prod -n 20")
 @click.argument("run", metavar="RUN")
-@count_option("-n", "--limit", default=100, maximum=LIMIT_MAX, help_text="Maximum number of lines, the last ones.")
+@count_option(
+    "-n", "--limit", default=100, maximum=LIMIT_MAX, help_text="Maximum number of lines; the last ones are printed."
+)
 @control_options
 @format_option
 def logs(run: str, limit: int, output: str, **place: str | None) -> None:
     """Print the log lines of RUN's workers, oldest first. Times are UTC.
 
-    Warnings are there at once, everything else some seconds later. RUN as for `loadgen runs show`.
+    Workers store warnings at once, and other lines after some seconds. RUN as in `loadgen runs show`.
     """
 
     def look(session: ControlSession, patience: RetryPolicy) -> tuple[str, ParsedRows[LogRow]]:
@@ -395,7 +401,7 @@ def logs(run: str, limit: int, output: str, **place: str | None) -> None:
         echo(json.dumps({**told, "unreadable": unreadable_as_json(lines)}, indent=2))
         return
     warn_unreadable(lines)
-    echo("\n".join(map(_line, lines)) if lines else f"run {printable(run_id)} has logged nothing yet")
+    echo("\n".join(map(_line, lines)) if lines else f"run {printable(run_id)} has no log lines yet")
 
 
 @click.command(epilog="\b\nExample:\n  loadgen status -c prod\n  loadgen status 20261115-0200-orders --format json")
@@ -403,16 +409,16 @@ def logs(run: str, limit: int, output: str, **place: str | None) -> None:
 @control_options
 @format_option
 def status(run: str, output: str, **place: str | None) -> None:
-    """Show what RUN is doing: its state, who leads it, what its workers say. Without RUN: the latest.
+    """Show the state of RUN, its leader, and its workers. Without RUN: the latest run.
 
-    RUN is the id of a run, a beginning that no other run has, latest, or latest~1 for the one before. Exit code 0
-    whatever the state is, 2 when there is no such run, 3 when the control plane cannot be reached.
+    RUN is a run id, a unique prefix of one, `latest`, or `latest~1` for the run before. Exit code 0 for every state, 2
+    if there is no such run, 3 if the control plane cannot be reached.
     """
     _show(run, place, output, result=False)
 
 
 def _show(run: str, place: dict[str, str | None], output: str, *, result: bool) -> None:
-    """`result`: with the summary of a run that has ended."""
+    """`result`: with the summary of an ended run."""
     from loadgen.results.run_details import read_run_details, run_details_as_json, run_details_lines
 
     seen = with_control_session(
@@ -432,7 +438,7 @@ def _show(run: str, place: dict[str, str | None], output: str, *, result: bool) 
 
 
 def _table(found: Sequence[Listed], now: datetime, width: int | None) -> list[TextLine]:
-    """As many columns as the terminal has room for; through a pipe, all of them."""
+    """The columns that the terminal has room for; all of them if stdout is not a terminal."""
     from loadgen.report.run_text import VERDICT_COLOURS, TextLine, columns
     from loadgen.results.run_details import outcome
 

@@ -16,6 +16,7 @@ import click
 from loadgen.cli.common import (
     duration_s,
     echo,
+    fact_lines,
     parse_labels,
     text_table,
     unreadable_as_json,
@@ -27,8 +28,6 @@ from loadgen.cli.common import (
 from loadgen.cli.options import (
     allow_options,
     baseline_check_of,
-    baseline_options,
-    connection_option,
     control_access,
     control_options,
     count_option,
@@ -36,8 +35,8 @@ from loadgen.cli.options import (
     idle_poll_option,
     leads_to_embedded,
     location_arguments,
-    location_options,
     print_scenario_warnings,
+    queue_options,
     resolve_target,
     with_control_session,
 )
@@ -79,8 +78,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 def schedule() -> None:
     """Queue scenarios by cron expressions.
 
-    Schedules are fired by `loadgen pool run`, or by `loadgen schedule tick` every minute from a crontab or timer
-    (`loadgen schedule print` writes them). Any number of processes may do so at once; each fire is queued once.
+    `loadgen pool run` fires schedules, or `loadgen schedule tick` does, every minute from a crontab or timer (`loadgen
+    schedule print` prints them). Any number of processes may do so at the same time; each fire is queued once.
     """
 
 
@@ -90,31 +89,30 @@ def schedule() -> None:
 @click.argument("name", metavar="NAME")
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
 @click.option(
-    "--cron", "expression", metavar="TEXT", required=True, help='"0 2 * * *"; with six fields, seconds first.'
+    "--cron",
+    "expression",
+    metavar="TEXT",
+    required=True,
+    help='For example "0 2 * * *". With six fields, seconds come first.',
 )
-@click.option("--tz", "timezone", metavar="ZONE", default="UTC", show_default=True, help="Such as Europe/Berlin.")
+@click.option(
+    "--tz", "timezone", metavar="ZONE", default="UTC", show_default=True, help="Time zone, for example Europe/Berlin."
+)
 @count_option(
     "--max-catchup",
     default=1,
     minimum=0,
     maximum=500,
-    help_text="After a downtime, fire the newest N that were missed; above 1 with --overlap queue.",
+    help_text="After a downtime, fire the newest N missed fires. Above 1 only with --overlap queue.",
 )
 @click.option(
     "--overlap",
     type=click.Choice(["skip", "queue"]),
     default="skip",
     show_default=True,
-    help="What to do when its last run has not ended yet.",
+    help="What to do if the previous run has not ended.",
 )
-@click.option("--priority", type=click.IntRange(-1000, 1000), default=0, show_default=True, help="Higher comes first.")
-@click.option(
-    "--requires", metavar="KEY=VALUE", multiple=True, help="Only runners that offer this take it. May be repeated."
-)
-@connection_option
-@baseline_options
-@location_options
-@format_option
+@queue_options
 def add(
     name: str,
     file: Path,
@@ -130,21 +128,21 @@ def add(
     output: str,
     **parts: str | None,
 ) -> None:
-    """Queue the scenario FILE by a cron expression, from now on.
+    """Queue the scenario FILE at the times of a cron expression, from now on.
 
-    The schedule keeps the text of the scenario and of its value files: later changes of the files change nothing. To
-    change a schedule, remove it and add it again. Variables like ${NAME} are filled in now; those that are named like
-    a secret, and addresses of `notify:`, stay references: they must be set where its runs are done, and be allowed by
-    the pool there (--allow-variable and others). --baseline and `notify:` work as with `loadgen run`.
+    The schedule stores the text of the scenario and of its value files: later changes of the files have no effect. To
+    change a schedule, remove it and add it again. Variables like ${NAME} are replaced now. Variables with a name like a
+    secret, and addresses of `notify:`, stay references: they must be set where the runs are executed, and the pool
+    there must allow them (--allow-variable and others). --baseline and `notify:` work as in `loadgen run`.
 
     \b
     Five fields: minute hour day-of-month month day-of-week
-      0 2 * * *       every night at two
+      0 2 * * *       every day at 02:00
     Six fields: second minute hour day-of-month month day-of-week
-      0 30 6 * * MON  Mondays at half past six
+      0 30 6 * * MON  every Monday at 06:30
 
-    When clocks are set forward, fires of the skipped hour follow right after it; when they are set back, nothing fires
-    twice. Expressions whose minute or hour begins with * follow real time.
+    When clocks are set forward, fires in the skipped hour follow right after it; when they are set back, nothing fires
+    twice. Expressions whose minute or hour begins with * follow elapsed time.
     """
     from loadgen.control.tables.schedules import NewSchedule
     from loadgen.model.nightly import Overlap
@@ -181,7 +179,7 @@ def add(
 @control_options
 @format_option
 def list_schedules(output: str, **place: str | None) -> None:
-    """List all schedules, with when each comes due next."""
+    """List all schedules, with the time of their next fire."""
     rows, now = _read(None, place)
     if output == "json":
         told = {"schedules": [schedule_as_json(row, now) for row in rows], "unreadable": unreadable_as_json(rows)}
@@ -196,7 +194,7 @@ def list_schedules(output: str, **place: str | None) -> None:
 @control_options
 @format_option
 def show(name: str, output: str, **place: str | None) -> None:
-    """Show a schedule, and the outcome of its last fires."""
+    """Show a schedule, and the outcomes of its last fires."""
     from loadgen.control.tables import schedules
     from loadgen.model.nightly import BaselineCheck
 
@@ -215,11 +213,11 @@ def show(name: str, output: str, **place: str | None) -> None:
 
 @schedule.command("next", epilog="\b\nExample:\n  loadgen schedule next nightly -n 10")
 @click.argument("name", metavar="[NAME]", required=False)
-@count_option("-n", "number", default=5, maximum=NEXT_MAX, help_text="Number of fires of each schedule.")
+@count_option("-n", "number", default=5, maximum=NEXT_MAX, help_text="Number of fires per schedule.")
 @control_options
 @format_option
 def show_next(name: str | None, number: int, output: str, **place: str | None) -> None:
-    """Show when a schedule, or each of them, comes due next."""
+    """Show the times of the next fires of one schedule, or of all."""
     rows, now = _read(name, place)
     if output == "json":
         echo(json.dumps({"schedules": [next_as_json(row, now, number) for row in rows]}, indent=2))
@@ -230,11 +228,11 @@ def show_next(name: str | None, number: int, output: str, **place: str | None) -
 
 @schedule.command("enable", epilog="\b\nExample:\n  loadgen schedule enable nightly -c prod")
 @click.argument("name", metavar="NAME")
-@click.option("--catch-up", is_flag=True, help="Also fire what was missed, at most --max-catchup times.")
+@click.option("--catch-up", is_flag=True, help="Also fire the missed fires, at most --max-catchup.")
 @control_options
 @format_option
 def enable(name: str, catch_up: bool, output: str, **place: str | None) -> None:
-    """Let a schedule fire again. What came due while it was disabled is skipped, unless --catch-up is given."""
+    """Enable a schedule. Fires that were due while it was disabled are skipped, unless --catch-up is given."""
     from loadgen.control.tables import schedules
 
     def change(session: ControlSession, patience: RetryPolicy) -> tuple[bool, ScheduleRow, datetime]:
@@ -244,7 +242,7 @@ def enable(name: str, catch_up: bool, output: str, **place: str | None) -> None:
 
     was_enabled, row, now = with_control_session(change, name="schedule", **place)
     _let_next_tick_look(resolve_target(None, **place).place)
-    _print_changed(row, "was enabled already" if was_enabled else "is enabled", now, output)
+    _print_changed(row, "was already enabled" if was_enabled else "is enabled", now, output)
 
 
 @schedule.command("disable", epilog="\b\nExample:\n  loadgen schedule disable nightly -c prod")
@@ -252,7 +250,7 @@ def enable(name: str, catch_up: bool, output: str, **place: str | None) -> None:
 @control_options
 @format_option
 def disable(name: str, output: str, **place: str | None) -> None:
-    """Stop a schedule from firing. Runs that it has queued stay queued; `loadgen queue cancel` removes them."""
+    """Disable a schedule. Runs that it has queued stay in the queue; `loadgen queue cancel` cancels them."""
     from loadgen.control.tables import schedules
 
     def change(session: ControlSession, patience: RetryPolicy) -> tuple[ScheduleRow, datetime]:
@@ -269,7 +267,7 @@ def disable(name: str, output: str, **place: str | None) -> None:
 @control_options
 @format_option
 def remove(name: str, output: str, **place: str | None) -> None:
-    """Delete a schedule and its history. Its runs stay, queued ones too."""
+    """Delete a schedule and its history. Its runs and queued runs are kept."""
     from loadgen.control.tables import schedules
 
     def change(session: ControlSession, patience: RetryPolicy) -> None:
@@ -282,20 +280,21 @@ def remove(name: str, output: str, **place: str | None) -> None:
 
 
 @schedule.command("tick", epilog="\b\nExample:\n  loadgen schedule tick --quiet -c prod")
-@click.option("-q", "--quiet", is_flag=True, help="Print only new problems.")
-@idle_poll_option("How often to look at the tables while nothing is due; 0s: now.")
+@click.option("-q", "--quiet", is_flag=True, help="Print new problems only.")
+@idle_poll_option("Interval of polls while nothing is due; 0s polls now.")
 @allow_options()
 @control_options
 @format_option
 def tick(quiet: bool, idle_poll: str, output: str, **given: Any) -> None:
-    """Check every schedule once, and queue what is due. For crontabs and timers; may run several times at once.
+    """Check every schedule once, and queue the runs that are due. For crontabs and timers; ticks may run concurrently.
 
-    A tick notes on this machine when the next fire is. Ticks before that connect to nothing, for at most --idle-poll,
-    so that the control plane's warehouse suspends itself: a schedule that is added on another machine meanwhile waits
-    for that. On an embedded control plane every tick looks.
+    A tick stores the time of the next fire on this machine. Ticks before that time connect to nothing, for at most
+    --idle-poll, so that the warehouse of the control plane can suspend. So a schedule that is added on another machine
+    may fire late by at most --idle-poll. On an embedded control plane every tick connects.
 
-    A schedule that cannot be fired says why, here and in `loadgen schedule list`, and stops no other. Queued runs that
-    no runner takes within two minutes are named once, and their scenarios' `notify:` is told, as --allow-… lets it.
+    If a schedule cannot be fired, the reason is printed here and by `loadgen schedule list`; other schedules are not
+    affected. A queued run that no runner takes within two minutes is reported once, and the `notify:` of its scenario
+    is sent as far as --allow-… permits.
     """
     idle_poll_s, began = duration_s(idle_poll, "--idle-poll"), SystemClock().utc_now()
     memory = _next_look(resolve_target(None, **location_arguments(given)).place)
@@ -329,14 +328,13 @@ def tick(quiet: bool, idle_poll: str, output: str, **given: Any) -> None:
 
 
 def _next_look(place: ControlPlaneLocation) -> NextLookFile | None:
-    """None: looks cost nothing on an embedded control plane."""
+    """The file with the time of the next tick; None on an embedded control plane, where polls cost nothing."""
     return None if leads_to_embedded(place.connection) else NextLookFile(place_key(place))
 
 
 def _let_next_tick_look(place: ControlPlaneLocation) -> None:
-    """Schedules have changed. On other machines the next tick after --idle-poll sees it."""
-    memory = _next_look(place)
-    if memory is not None:
+    """Let the next tick on this machine poll, because schedules have changed."""
+    if (memory := _next_look(place)) is not None:
         memory.forget()
 
 
@@ -345,27 +343,34 @@ def _let_next_tick_look(place: ControlPlaneLocation) -> None:
     epilog="\b\nExample:\n  loadgen schedule print --cron -c prod\n"
     "  loadgen schedule print --systemd -c prod --out ~/.config/systemd/user",
 )
-@click.option("--cron", "kind", flag_value="cron", help="Lines for a crontab.")
-@click.option("--systemd", "kind", flag_value="systemd", help="A service and a timer.")
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Write the units there.")
-@idle_poll_option("For the ticks: how often to look at the tables while nothing is due.")
+@click.option("--cron", "kind", flag_value="cron", help="Print lines for a crontab.")
+@click.option("--systemd", "kind", flag_value="systemd", help="Print a systemd service and a timer.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Write the systemd units to this directory.",
+)
+@idle_poll_option("Passed to the ticks: interval of polls while nothing is due.")
 @control_options
 def print_units(kind: str | None, out: Path | None, idle_poll: str, **place: str | None) -> None:
     """Print crontab lines or systemd units that check the schedules every minute.
 
-    One tick at a time, ended when it hangs, silent unless something is wrong. Connects to nothing. -c and the other
-    options become part of the command.
+    Ticks do not overlap, are ended if they hang, and print problems only. The command connects to nothing. -c and the
+    other options become part of the printed command.
     """
     if kind is None:
-        raise UsageError("what shall be printed?", remedy="Add --cron or --systemd.")
+        raise UsageError("neither --cron nor --systemd is given", remedy="Add one of them.")
     idle_poll_s = duration_s(idle_poll, "--idle-poll")
     options = [f"--{name}={value}" for name, value in location_arguments(place).items() if value is not None]
     if any(ord(character) < ord(" ") for option in options for character in option):
-        raise UsageError("a name has a line break or another control character in it", remedy="Write it without.")
+        raise UsageError("a name contains a line break or another control character", remedy="Remove it.")
     words = tick_command(options, idle_poll_s)
     if kind == "cron":
         if out is not None:
-            raise UsageError("--out is for units of systemd", remedy="`crontab -e` takes the lines for cron.")
+            raise UsageError(
+                "--out works with --systemd only", remedy="Leave it out, and add the lines with `crontab -e`."
+            )
         echo(crontab(words, idle_poll_s), nl=False)
         return
     units = systemd_units(words, idle_poll_s)
@@ -390,15 +395,15 @@ def _write(path: Path, text: str) -> None:
 def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
         raise UsageError(
-            f"{printable(name, 60)!r} is no name for a schedule",
-            remedy="Write at most 100 letters, digits, dots, dashes and underscores, such as nightly-eu.",
+            f"{printable(name, 60)!r} is not a valid name for a schedule",
+            remedy="Use at most 100 letters, digits, dots, dashes and underscores, for example nightly-eu.",
         )
 
 
 def _check_catchup(max_catchup: int, overlap: Overlap) -> None:
     if max_catchup > 1 and overlap == "skip":
         raise UsageError(
-            f"--max-catchup {max_catchup} queues several runs at once, and --overlap skip lets one through",
+            f"--max-catchup {max_catchup} queues several runs at once, but --overlap skip allows one",
             remedy="Add --overlap queue, or leave --max-catchup at 1.",
         )
 
@@ -418,7 +423,7 @@ def _added(place: ControlPlaneLocation, new: NewSchedule) -> ScheduleRow:
 
 
 def _now(session: ControlSession, patience: RetryPolicy) -> datetime:
-    """The server's clock: the one that schedules go by."""
+    """The time of the server, which decides when schedules are due."""
     from loadgen.control.tables import run_status
     from loadgen.control.tables.schedules import as_utc
 
@@ -426,7 +431,7 @@ def _now(session: ControlSession, patience: RetryPolicy) -> datetime:
 
 
 def _read(name: str | None, place: dict[str, str | None]) -> tuple[ParsedRows[ScheduleRow], datetime]:
-    """The schedule of that name, or all; and the server's time."""
+    """The schedule of that name, or all schedules; and the time of the server."""
     from loadgen.control.session import ParsedRows
     from loadgen.control.tables import schedules
 
@@ -448,11 +453,11 @@ def _print_changed(row: ScheduleRow, what: str, now: datetime, output: str) -> N
     echo(f"schedule {printable(row.name, 100)} {what}{upcoming}")
 
 
-# --- schedules, their fires and what a tick did, as text and as JSON -------------------------------------------------
+# --- schedules, their fires and the result of a tick, as text and as JSON --------------------------------------------
 
 
 def upcoming_text(row: ScheduleRow, now: datetime) -> str:
-    """When it comes next, in a few words."""
+    """The time of the next fire, or why there is none."""
     fires, why = next_fires(row, now, 1)
     return f"next {_both(fires[0], row.timezone)}" if fires else f"it will not fire: {printable(why or '', 300)}"
 
@@ -489,11 +494,8 @@ def as_text(row: ScheduleRow, judging: BaselineCheck, fires: Sequence[FireRow], 
         "settled": f"{utc_text(row.last_fire_at)} UTC",
         "created": f"{utc_text(row.created_at)} UTC",
     }
-    lines = [
-        f"schedule {printable(row.name, 100)}",
-        *(f"  {name:<11}  {printable(value)}" for name, value in facts.items() if value),
-    ]
-    return "\n".join([*lines, "", _fires(fires) if fires else "it has not come due yet"])
+    lines = [f"schedule {printable(row.name, 100)}", *fact_lines(facts)]
+    return "\n".join([*lines, "", _fires(fires) if fires else "no fires yet"])
 
 
 def schedule_as_json(row: ScheduleRow, now: datetime) -> dict[str, Any]:
@@ -550,17 +552,17 @@ def ticked_as_text(done: SchedulerPass) -> str:
         + (f"  {fired.queue_id}" if fired.queue_id else "")
         for fired in done.fired
     ]
-    more = ["more is due than one tick may do: tick again"] if done.more else []
+    more = ["more runs are due than one tick may queue: tick again"] if done.more else []
     return "\n".join([*lines, *more]) or f"nothing is due ({counted(done.schedules, 'schedule')})"
 
 
 def not_looked_as_text(until: datetime) -> str:
-    """Of a tick before the next look."""
-    return f"nothing is due before {utc_text(until)} UTC; --idle-poll 0s looks now"
+    """The result of a tick that did not poll."""
+    return f"nothing is due before {utc_text(until)} UTC; --idle-poll 0s polls now"
 
 
 def _fires(fires: Sequence[FireRow]) -> str:
-    head = ("CAME DUE (UTC)", "OUTCOME", "QUEUED AS", "STATUS", "EXIT", "RUN")
+    head = ("DUE (UTC)", "OUTCOME", "QUEUED AS", "STATUS", "EXIT", "RUN")
     rows = [
         (
             utc_text(fire.at),
@@ -583,7 +585,7 @@ def _state(row: ScheduleRow, now: datetime) -> str:
 
 
 def _words(requires: str) -> list[str]:
-    """Of a row that any user of the table may have written."""
+    """The labels of a row. Any user of the table may have written it."""
     try:
         found = json.loads(requires)
     except (ValueError, RecursionError):
@@ -592,7 +594,7 @@ def _words(requires: str) -> list[str]:
 
 
 def _both(fire: datetime, timezone: str) -> str:
-    """On the wall there, and in UTC."""
+    """The local time in that zone, and UTC."""
     local = fire.astimezone(ZoneInfo(timezone))
     utc = "" if timezone == "UTC" else f"  ({utc_text(fire)} UTC)"
     return f"{local:%a %Y-%m-%d %H:%M:%S} {printable(timezone, 100)}{utc}"

@@ -1,4 +1,4 @@
-"""`loadgen setup`: the tables of the control plane, made and brought up to date."""
+"""`loadgen setup`: create and update the tables of the control plane. `loadgen grants`: privileges for its roles."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 @click.command()
 @scenario_options
 @location_options
-@click.option("--dry-run", is_flag=True, help="Connect and look, print the SQL that is missing, change nothing.")
+@click.option("--dry-run", is_flag=True, help="Connect, print the missing SQL statements, and change nothing.")
 @format_option
 def setup(
     file: Path | None,
@@ -45,12 +45,12 @@ def setup(
     output: str,
     **location: str | None,
 ) -> None:
-    """Create or update the tables in which loadgen keeps its runs.
+    """Create or update the tables of the control plane, which store runs.
 
-    They are in LOADGEN.CONTROL, or where the scenario FILE says under control. Database, schema and a separate X-Small
-    warehouse are created when they are missing and the role may create them; otherwise the statements that an
-    administrator must execute are shown. The command may be repeated, at any time and by several users at once: it
-    does not change what exists. Tables of a newer loadgen are not changed (exit code 2).
+    They are in LOADGEN.CONTROL, or in the place that the scenario FILE names under control. A missing database, schema
+    or separate X-Small warehouse is created if the role has the privilege; otherwise the statements for an
+    administrator are printed. The command may be repeated at any time, by several users at once: existing objects are
+    not changed. Tables of a newer version of loadgen are not changed (exit code 2).
     """
     aim = resolve_target(file, connection, **location)
     print_scenario_warnings(aim.loaded)
@@ -61,7 +61,7 @@ def setup(
                 lambda: _run(aim.place, stop, dry_run=dry_run, loud=output == "text"), name="setup"
             )
     finally:
-        stop.set()  # after Ctrl-C the thread is left behind, and has nothing to say any more
+        stop.set()  # after Ctrl-C the thread still runs, and must not print any more
     if output == "json":
         echo(json.dumps(_as_json(found, steps, dry_run), indent=2))
     elif dry_run:
@@ -94,7 +94,7 @@ def _run(
 def _script(found: SetupState) -> str:
     if found.is_current:
         return f"-- Nothing to do: the control plane in {found.place.schema_name} is current."
-    title = f"-- What `loadgen setup` would execute in {found.place.schema_name}. Nothing has been changed."
+    title = f"-- Statements that `loadgen setup` would execute in {found.place.schema_name}. Nothing has been changed."
     return "\n".join([title, *(f"{statement};" for statement in found.statements)])
 
 
@@ -110,27 +110,27 @@ def _as_json(found: SetupState, steps: list[str], dry_run: bool) -> dict[str, ob
     return {**result, "statements": found.statements} if dry_run else {**result, "steps": steps}
 
 
-# --- `loadgen grants`: the rights that loadgen needs, as a script for an administrator. Connects to nothing ----------
+# --- `loadgen grants`: the privileges that loadgen needs, as a script for an administrator. Connects to nothing -------
 
 
 @click.command()
 @scenario_options
 @location_options
-@click.option("--user", "users", metavar="NAME", multiple=True, help="A user who runs scenarios. May be repeated.")
+@click.option("--user", "users", metavar="NAME", multiple=True, help="User who runs scenarios. May be repeated.")
 @click.option(
-    "--admin", "admins", metavar="NAME", multiple=True, help="A user who sets up and prepares. May be repeated."
+    "--admin", "admins", metavar="NAME", multiple=True, help="User who runs setup and prepare. May be repeated."
 )
-@click.option(
-    "--queue-user", "queue_users", metavar="NAME", multiple=True, help="A user of the queue. May be repeated."
-)
+@click.option("--queue-user", "queue_users", metavar="NAME", multiple=True, help="User of the queue. May be repeated.")
 @click.option(
     "--experiment",
     "experiment_file",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Include what the arms of this experiment need.",
+    help="Include the privileges that the arms of this experiment need.",
 )
-@click.option("--kubernetes", is_flag=True, help="Print the Role for spawner kind kubernetes instead, as YAML.")
+@click.option(
+    "--kubernetes", is_flag=True, help="Print the Kubernetes Role for spawner kind kubernetes instead, as YAML."
+)
 @format_option
 def grants(
     file: Path | None,
@@ -143,16 +143,16 @@ def grants(
     output: str,
     **location: str | None,
 ) -> None:
-    """Print the GRANT statements that loadgen needs, and no more.
+    """Print the minimal GRANT statements that loadgen needs. Review them, and execute them as SECURITYADMIN.
 
-    For three roles: LOADGEN_ADMIN makes tables (setup, prepare), LOADGEN_RUN runs, LOADGEN_QUEUE also uses the queue:
-    for pools, and for those who may queue runs on their hosts. With a scenario FILE its target is included: its
-    warehouse, and each of its tables with what the statements do to it. Review it, and have it run by SECURITYADMIN.
-    With --experiment so are its arms, with MODIFY on warehouses whose settings they change, and CREATE WAREHOUSE for
-    those that they create. Connects to nothing; -c only supplies names that the scenario leaves out.
+    There are three roles: LOADGEN_ADMIN creates tables (setup, prepare), LOADGEN_RUN executes runs, and LOADGEN_QUEUE
+    also uses the queue, for pools and for users who may queue runs. With a scenario FILE, its target is included: the
+    warehouse, and each table with the privileges that the statements need. With --experiment, its arms are included,
+    with MODIFY on warehouses whose settings they change, and CREATE WAREHOUSE for arms that create one. The command
+    connects to nothing; -c only supplies names that the scenario leaves out.
 
     --kubernetes prints the Role that `loadgen run` needs in the namespace of its workers, and binds it to each --user
-    (a service account is system:serviceaccount:NAMESPACE:NAME). Workers need no rights there.
+    (a service account is system:serviceaccount:NAMESPACE:NAME). Workers need no privileges there.
     """
     from loadgen.control.setup import grants as rights
 
@@ -206,7 +206,7 @@ def _print_role(namespace: str | None, users: Sequence[str], output: str) -> Non
 
 
 def _target(aim: CommandTarget) -> GrantTarget:
-    """The scenario's target; what it leaves out is the connection's, if that can be found here."""
+    """The target of the scenario; the connection supplies missing names, if it is configured on this machine."""
     assert aim.loaded is not None
     return _target_of(aim.loaded.scenario, aim.connection)
 

@@ -1,4 +1,6 @@
-"""`loadgen validate`: is a scenario or an experiment right, and what would it do? Connects to nothing."""
+"""`loadgen validate`: check scenarios and experiments, and show their plan. `init`, `schema`, `completion`.
+
+The commands connect to nothing."""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ INVALID = 2  # exit code
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileValidation:
-    """What is to be said about one file."""
+    """The problems, the warnings and the plan of one file."""
 
     file: str
     problems: tuple[Problem, ...] = ()
@@ -41,7 +43,7 @@ class FileValidation:
 
 @click.command()
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--plan", "with_plan", is_flag=True, help="Show what a run would do, and every value with its origin.")
+@click.option("--plan", "with_plan", is_flag=True, help="Show the plan of a run, and every value with its origin.")
 @override_option("load.connections=64")
 @click.option(
     "--format",
@@ -49,13 +51,13 @@ class FileValidation:
     type=click.Choice(["text", "json", "github"]),
     default="text",
     show_default=True,
-    help="github: as annotations of GitHub Actions.",
+    help="Output format; github prints annotations of GitHub Actions.",
 )
 def validate(files: Sequence[Path], with_plan: bool, overrides: Sequence[str], output: str) -> int:
     """Check scenario and experiment files without connecting anywhere.
 
-    Shows every problem at once, with its line and column; those of an experiment's scenario and of every arm too. A
-    file with `arms` is an experiment. Ends with exit code 2 when a file has a problem.
+    Shows all problems with line and column; for an experiment also those of its scenario and of every arm. A file with
+    `arms` is an experiment. Exit code 2 if a file has a problem.
     """
     results = [_validated(path, overrides, with_plan) for path in files]
     show: Callable[[list[FileValidation]], str] = {
@@ -87,7 +89,7 @@ def _validated(path: Path, overrides: Sequence[str], with_plan: bool) -> FileVal
 
 
 def _require_capture(loaded: LoadedScenario, folder: Path) -> None:
-    """The statements of a replay, which the checks of a scenario do not read. Raises ScenarioProblems."""
+    """Check the capture of a replay, which the checks of a scenario do not read. Raises ScenarioProblems."""
     if loaded.scenario.load.replay is None:
         return
     from loadgen.prepare.prepare import check_capture
@@ -108,8 +110,8 @@ def _validated_experiment(path: Path, text: str, overrides: Sequence[str], with_
 
     if overrides:
         raise UsageError(
-            f"{printable(str(path), 100)} is an experiment, and --set changes scenarios",
-            remedy="Write it in the file: arms.NAME.set changes the scenario of an arm.",
+            f"{printable(str(path), 100)} is an experiment, but --set changes scenarios",
+            remedy="Write the change into the file: arms.NAME.set changes the scenario of an arm.",
         )
     loaded = read_experiment(path, environ=os.environ, text=text)
     for arm in loaded.arms.values():
@@ -200,7 +202,7 @@ def _annotation(level: str, file: str, problem: Problem) -> str:
 
 
 def _escaped(text: str, more: str = "") -> str:
-    """As GitHub's workflow commands want it: percent first, then line ends, then what separates properties."""
+    """Escape text for GitHub's workflow commands: percent signs first, then line ends and separators of properties."""
     for character in "%\r\n" + more:
         text = text.replace(character, f"%{ord(character):02X}")
     return text
@@ -210,7 +212,7 @@ def _safe(text: str) -> str:
     return printable(text)
 
 
-# --- `loadgen init`: a scenario to start from ------------------------------------------------------------------------
+# --- `loadgen init`: a scenario to start with ------------------------------------------------------------------------
 
 SCENARIO = "scenario.yaml"
 SCHEMA = "scenario.schema.json"
@@ -219,19 +221,19 @@ SCHEMA = "scenario.schema.json"
 @click.command()
 @click.argument("directory", metavar="[DIR]", type=click.Path(file_okay=False, path_type=Path), default=".")
 def init(directory: Path) -> None:
-    """Write a commented scenario that runs as it is, and the schema that lets editors complete it.
+    """Write a commented scenario that is ready to run, and the schema for completion in editors.
 
-    Goes to DIR, or to the current directory. Never overwrites: an existing scenario.yaml is an error, an
-    existing schema stays.
+    The files go to DIR, or to the current directory. No file is overwritten: an existing scenario.yaml is an error, and
+    an existing schema is kept.
     """
     scenario = directory / SCENARIO
     if scenario.exists() or scenario.is_symlink():
-        raise ConfigurationError(f"{scenario} is already there", remedy="Choose another directory: loadgen init DIR")
+        raise ConfigurationError(f"{scenario} already exists", remedy="Choose another directory: loadgen init DIR")
     try:
         directory.mkdir(parents=True, exist_ok=True)
         new_schema = _write_new(directory / SCHEMA, resources.files("schemas").joinpath(SCHEMA).read_text("utf-8"))
         if not _write_new(scenario, resources.files("loadgen.scenario").joinpath("starter.yaml").read_text("utf-8")):
-            raise ConfigurationError(f"{scenario} is already there", remedy="Choose another directory.")
+            raise ConfigurationError(f"{scenario} already exists", remedy="Choose another directory.")
     except OSError as error:
         raise ConfigurationError(
             f"cannot write to {directory}: {error.strerror}", remedy="Choose another directory: loadgen init DIR"
@@ -243,9 +245,9 @@ def init(directory: Path) -> None:
 
 
 def _write_new(path: Path, text: str) -> bool:
-    """Write a file that is not there yet; False when it is. A half-written one is taken away again."""
+    """Write a new file. False: it already exists. A partly written file is deleted."""
     try:
-        file = path.open("x", encoding="utf-8")  # refuses links too
+        file = path.open("x", encoding="utf-8")  # also fails for links
     except FileExistsError:
         return False
     try:
@@ -265,7 +267,7 @@ def _write_new(path: Path, text: str) -> bool:
 def schema(experiment: bool) -> None:
     """Print the JSON Schema of scenario files, or of experiment files, for editors and other tools.
 
-    Editors that know the YAML language server complete and check a file whose first line is
+    Editors with the YAML language server complete and check a file with this first line:
 
     \b
       # yaml-language-server: $schema=./scenario.schema.json
@@ -274,10 +276,10 @@ def schema(experiment: bool) -> None:
     echo(resources.files("schemas").joinpath(name).read_text("utf-8"), nl=False)
 
 
-# --- `loadgen completion`: what a shell needs to complete commands and options ---------------------------------------
+# --- `loadgen completion`: the completion script of a shell -----------------------------------------------------------
 
 PROGRAM = "loadgen"
-VARIABLE = "_LOADGEN_COMPLETE"  # click reads it
+VARIABLE = "_LOADGEN_COMPLETE"  # a variable of click
 
 
 @click.command(
@@ -286,9 +288,9 @@ VARIABLE = "_LOADGEN_COMPLETE"  # click reads it
 )
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print the script that lets SHELL complete commands and options of `loadgen`.
+    """Print the script for SHELL that completes commands and options of `loadgen`.
 
-    The program must be found by that name: `./bin/loadgen` is not completed. Each completion starts it once.
+    The program must be on the path under this name: `./bin/loadgen` is not completed. Each completion starts it once.
     """
     made = get_completion_class(shell)
     assert made is not None

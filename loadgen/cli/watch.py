@@ -1,8 +1,8 @@
-"""`loadgen watch`: the live view of a run, from anywhere.
+"""`loadgen watch`: the live view of a run on any machine. `loadgen stop`: ask a run to end.
 
 thread   does                                                  owns
-main     shows, waits, reads keys; never calls the driver      the terminal
-watch    looks at the tables every second (orchestrator)      its session
+main     displays, waits, reads keys; never calls the driver   the terminal
+watch    reads the tables every second (orchestrator.watch)    its session
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TICK_S = 0.1
 
 @click.command(epilog="\b\nExample:\n  loadgen watch -c prod\n  loadgen watch 20261115-0200-orders --quiet")
 @click.argument("run", metavar="[RUN]", default="latest")
-@click.option("-q", "--quiet", is_flag=True, help="Show nothing until the run has ended.")
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing until the run has ended.")
 @control_options
 @format_option
 def watch(
@@ -47,13 +47,13 @@ def watch(
     output: str,
     **place: str | None,
 ) -> int:
-    """Show RUN live until it ends, then its verdict in one line. Without RUN: the latest.
+    """Show RUN live until it ends, then print its verdict. Without RUN: the latest run.
 
-    On a terminal `q` leaves the view and the run goes on; `loadgen stop` stops it. Elsewhere there is a line every ten
-    seconds and for each event. RUN is the id of a run, a beginning that no other run has, latest, or latest~1.
+    On a terminal, `q` leaves the view; the run continues, and `loadgen stop` ends it. Elsewhere a line is printed every
+    ten seconds and for each event. RUN is a run id, a unique prefix of one, `latest`, or `latest~1` for the run before.
 
-    Exit codes: 0 the run has ended, whatever its verdict, or `q`; 2 there is no such run; 3 the control plane cannot be
-    reached; 4 no process leads the run any more; 130 Ctrl-C.
+    Exit codes: 0 the run has ended with any verdict, or `q`; 2 no such run; 3 the control plane cannot be reached; 4 no
+    process leads the run any more; 130 Ctrl-C.
     """
     from loadgen.clock import SystemClock
     from loadgen.tui.history import KEPT_S, coarsen_second
@@ -72,7 +72,7 @@ def watch(
 
 
 def _end(job: WatchJob, received: list[int], output: str) -> int:
-    """Say how the run ended, or that we left before."""
+    """Print how the run ended, or that it still runs. Returns the exit code."""
     if job.done.is_set():
         last: Run | None = job.result()
     else:
@@ -86,7 +86,7 @@ def _end(job: WatchJob, received: list[int], output: str) -> int:
     elif last is not None and last.status.is_terminal:
         print_lines(_verdict(job, last))
     elif last is not None:
-        echo(printable(f"run {last.run_id} goes on: {last.status} {last.phase}"), err=True)
+        echo(printable(f"run {last.run_id} continues: {last.status} {last.phase}"), err=True)
     return 128 + received[0] if received and not job.done.is_set() else 0
 
 
@@ -101,7 +101,7 @@ def _verdict(job: WatchJob, run: Run) -> list[TextLine]:
 
 
 def _show(job: WatchJob, received: list[int], *, quiet: bool) -> None:
-    """Until the run has ended, or the user has seen enough."""
+    """Display the run until it ends or the user leaves."""
     from loadgen.cli.display import LiveDisplay
 
     if not _wait_for_first(job, received):
@@ -114,7 +114,7 @@ def _show(job: WatchJob, received: list[int], *, quiet: bool) -> None:
 
 
 def _wait_for_first(job: WatchJob, received: list[int]) -> bool:
-    """Is there something to show? A run that has ended needs no display."""
+    """Wait for the first snapshot. False: the run has ended, or a signal came first."""
     while not received and not job.done.is_set():
         if job.sight is not None and not job.sight.tick.run.status.is_terminal:
             return True
@@ -123,7 +123,7 @@ def _wait_for_first(job: WatchJob, received: list[int]) -> bool:
 
 
 class _Views:
-    """The views of one run that is watched."""
+    """The screen states of the watched run."""
 
     def __init__(self, job: WatchJob) -> None:
         from loadgen.tui.presenter import ScreenPresenter
@@ -135,7 +135,7 @@ class _Views:
         self._told: set[str] = set()
 
     def next(self, heard: list[str]) -> ScreenState:
-        """The newest view, with what was printed meanwhile in its log."""
+        """The newest state; its log contains the lines in `heard`."""
         from loadgen.cli.display import display_snapshot
 
         for line in heard:
@@ -152,12 +152,12 @@ class _Views:
         return self._view
 
 
-# --- `loadgen stop`: ask for the end of a run, from anywhere ---------------------------------------------------------
+# --- `loadgen stop`: ask a run to end, from any machine --------------------------------------------------------------
 
 
 @click.command(epilog="\b\nExample:\n  loadgen stop latest -c prod --reason 'wrong warehouse'")
 @click.argument("run", metavar="RUN")
-@click.option("--reason", metavar="TEXT", help="The reason, stored with the run.")
+@click.option("--reason", metavar="TEXT", help="The reason, which is stored with the run.")
 @control_options
 @format_option
 def stop(
@@ -166,12 +166,12 @@ def stop(
     output: str,
     **place: str | None,
 ) -> None:
-    """Ask RUN to end gracefully: running statements may finish, and what was measured is kept.
+    """Ask RUN to end gracefully: running statements may finish, and all measurements are kept.
 
-    Works from any machine that reaches the control plane, and returns at once: the run ends a little later, CANCELLED,
-    with who asked for it and when. The `loadgen run` that leads it then exits with 130, as after Ctrl-C. A run that has
-    ended is left as it is. RUN is the id of a run, a beginning that no other run has, latest, or latest~1. Exit code 2
-    when there is no such run, 3 when the control plane is out of reach.
+    Works on any machine that reaches the control plane, and returns at once. The run ends soon afterwards as CANCELLED;
+    its reason names the user who asked, and the time. The `loadgen run` that leads it exits with 130, as after Ctrl-C.
+    A run that has ended is not changed. RUN is a run id, a unique prefix of one, `latest`, or `latest~1` for the run
+    before. Exit code 2 if there is no such run, 3 if the control plane cannot be reached.
     """
     asked = with_control_session(
         lambda session, patience: _ask(session, patience, run, reason),
@@ -205,10 +205,10 @@ def _as_text(asked: StopRequest) -> str:
     run = asked.run
     if run.status.is_terminal and not asked.by_us:
         return printable(f"nothing to stop: run {run.run_id} is {run.status}")
-    first = f"run {run.run_id} was asked to end" if asked.by_us else f"run {run.run_id} is ending already"
+    first = f"run {run.run_id} was asked to end" if asked.by_us else f"run {run.run_id} is already ending"
     lines = [printable(f"{first}: {run.status}, {run.reason or ''}")]
     if asked.is_led:
         lines.append("its `loadgen run` ends with exit code 130")
     if not run.status.is_terminal and not asked.is_led:
-        lines.append("no process leads it: its workers end by themselves, then `loadgen runs recover` ends the run")
+        lines.append("no process leads it: its workers will end without one; then `loadgen runs recover` ends the run")
     return "\n".join(lines)

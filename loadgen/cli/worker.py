@@ -1,4 +1,4 @@
-"""`loadgen worker`: one worker process of a run. Spawners start it; so may you, on any machine."""
+"""`loadgen worker`: one worker process of a run. Spawners start it; users may start it on any machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from orchestrator.spawn.spawner import WorkerOrder
 
 
 class WorkerCommand(click.Command):
-    """Exits as a worker does: what is wrong before it lives is code 1, however it was found out."""
+    """Ends with the exit codes of a worker: every error before its start is code 1, usage errors too."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -40,18 +40,20 @@ class WorkerCommand(click.Command):
     "--worker-group-id",
     type=int,
     metavar="N",
-    help="Which one, from 0.  [default: $SNOWFLAKE_JOB_INDEX or $JOB_COMPLETION_INDEX]",
+    help="Index of the worker, from 0.  [default: $SNOWFLAKE_JOB_INDEX or $JOB_COMPLETION_INDEX]",
 )
-@click.option("--worker-group-count", type=int, metavar="N", help="Of how many.  [default: $SNOWFLAKE_JOBS_COUNT]")
+@click.option(
+    "--worker-group-count", type=int, metavar="N", help="Number of workers.  [default: $SNOWFLAKE_JOBS_COUNT]"
+)
 def worker(
     run_id: str | None, worker_id: str | None, worker_group_id: int | None, worker_group_count: int | None
 ) -> None:
-    """Be one worker process of a run. Spawners start it; with `spawner: {kind: external}` you do.
+    """Run one worker process of a run. Spawners start it; with `spawner: {kind: external}` the user starts it.
 
-    The control plane is named by LOADGEN_CONTROL_CONNECTION, LOADGEN_CONTROL_DATABASE, LOADGEN_CONTROL_SCHEMA and
-    LOADGEN_CONTROL_WAREHOUSE; what to do comes from the run itself.
+    LOADGEN_CONTROL_CONNECTION, LOADGEN_CONTROL_DATABASE, LOADGEN_CONTROL_SCHEMA and LOADGEN_CONTROL_WAREHOUSE name the
+    control plane. The worker reads everything else from its run.
 
-    Exit codes: 0 clean, 1 configuration, 2 no control plane for 60 s, 3 no START in time, 4 fatal.
+    Exit codes: 0 success, 1 configuration, 2 no control plane for 60 s, 3 no START in time, 4 fatal error.
     """
     arguments = WorkerArguments.of(run_id, worker_id, worker_group_id, worker_group_count)
     from loadgen.worker.main import main
@@ -60,13 +62,13 @@ def worker(
     try:
         main(arguments)
     except LoadgenError as error:
-        error.exit_code = WorkerExit.CONFIGURATION  # 2 to 4 say something else here than in other commands
+        error.exit_code = WorkerExit.CONFIGURATION  # 2 to 4 have other meanings than in other commands
         raise
 
 
 def run_child(order: WorkerOrder, environment: Mapping[str, str], log_path: str) -> NoReturn:
-    """Be a worker: own session, own log file, and an end when the parent ends."""
-    os.setsid()  # Ctrl-C at the terminal is the parent's business
+    """Run a worker in a child process: with a separate session and log file. It ends when the parent ends."""
+    os.setsid()  # the parent alone handles Ctrl-C at the terminal
     raise_priority()
     collect_less_often()
     _redirect(log_path)
@@ -78,7 +80,7 @@ def run_child(order: WorkerOrder, environment: Mapping[str, str], log_path: str)
     configure()
     parent = multiprocessing.parent_process()
     if parent is not None:
-        os.environ[PARENT_VARIABLE] = str(parent.sentinel)  # can be read when the parent is gone
+        os.environ[PARENT_VARIABLE] = str(parent.sentinel)  # becomes readable when the parent ends
     main(
         WorkerArguments(
             run_id=order.run_id,
@@ -90,10 +92,10 @@ def run_child(order: WorkerOrder, environment: Mapping[str, str], log_path: str)
 
 
 def _redirect(log_path: str) -> None:
-    """Everything it says, the interpreter's last words too, goes to its file."""
+    """Redirect all output to the log file, including fatal errors of the interpreter."""
     fd = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     for stream in (sys.stdout, sys.stderr):
-        if stream is not None:  # the parent may have been started without
+        if stream is not None:  # the parent may have been started without it
             stream.flush()
     os.dup2(fd, 1)
     os.dup2(fd, 2)

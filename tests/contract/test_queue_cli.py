@@ -184,7 +184,7 @@ def test_a_run_is_listed_shown_cancelled_and_tried_again(ask, scenario):
     assert table.splitlines()[0].split()[:2] == ["ID", "STATUS"]
     assert queue_id in table
     assert "not before  2999-01-01 01:00:00" in shown
-    assert "no attempt yet" in shown
+    assert "no attempts yet" in shown
     assert (cancelled, again) == (f"{queue_id} is CANCELLED\n", f"{queue_id} is QUEUED\n")
 
 
@@ -202,7 +202,7 @@ def test_attempts_are_shown(plane, ask, scenario):
 
     assert "bench-1" in text
     assert "exit code   10" in text
-    assert (code, "is COMPLETED: there is nothing to try again" in err, "hint: " in err) == (2, True, True)
+    assert (code, "is COMPLETED, so it cannot be queued again" in err, "hint: " in err) == (2, True, True)
 
 
 def test_another_run_with_a_used_key_is_refused(ask, scenario):
@@ -213,9 +213,9 @@ def test_another_run_with_a_used_key_is_refused(ask, scenario):
     scenario.write_text(scenario.read_text("utf-8").replace("SELECT ?", "SELECT ? + 1"), "utf-8")
     code, _, err = ask(*words)
 
-    assert again[:2] == (0, f"queued before, with the same key: {queue_id}\n")
+    assert again[:2] == (0, f"already queued with this key: {queue_id}\n")
     assert code == 2
-    assert f"{queue_id} was queued with this --idempotency-key, and differs in its scenario" in err
+    assert f"{queue_id} has the same --idempotency-key, but differs in its scenario" in err
     assert "hint: Write another key" in err
 
 
@@ -227,7 +227,7 @@ MANY_LABELS = ",".join(f"zone{number}={'x' * 190}" for number in range(90))
     [
         (["queue", "add", "FILE", "--requires=zone"], "--requires is 'zone'"),
         (["queue", "add", "FILE", f"--requires={MANY_LABELS}"], "--requires has more than 16,000 characters"),
-        (["queue", "add", "FILE", "--not-before=tomorrow"], "--not-before is 'tomorrow'"),
+        (["queue", "add", "FILE", "--not-before=tomorrow"], "--not-before 'tomorrow' is not a time"),
         (["queue", "add", "FILE", f"--idempotency-key={'k' * 201}"], "has 201 characters"),
         (["queue", "add", "missing.yaml"], "missing.yaml"),
         (["queue", "add", "FILE", "--confirm"], "--confirm needs --baseline trend"),
@@ -236,7 +236,7 @@ MANY_LABELS = ",".join(f"zone{number}={'x' * 190}" for number in range(90))
         (["queue", "show", "nothing"], "there is no queued run 'nothing'"),
         (["queue", "cancel", "nothing"], "there is no queued run 'nothing'"),
         (["workers", "list", "--status=gone"], "there is no status 'gone'"),
-        (["workers", "list", "--label=zone"], "--label is 'zone'"),
+        (["workers", "list", "--label=zone"], "--label 'zone' is not KEY=VALUE"),
         (["workers", "list", "--page-size=101"], "101"),
         (["workers", "list", "--page-size=0"], "0 is not in the range"),
         (["workers", "list", "--page-token=bench-1"], "'bench-1' is not a page token"),
@@ -245,7 +245,7 @@ MANY_LABELS = ",".join(f"zone{number}={'x' * 190}" for number in range(90))
         (["pool", "run", "--min=3", "--max=2"], "a pool of 3 to 2 runners cannot be"),
         (["pool", "run", "--output-dir=/dev/null/runs"], "cannot write /dev/null/runs"),
         (["pool", "run", "--idle=soon"], "--idle is 'soon'"),
-        (["pool", "run", "--lease=10ms"], "--lease and --poll are too short"),
+        (["pool", "run", "--lease=10ms"], "--lease or --poll is too short"),
     ],
     ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else None,
 )
@@ -340,7 +340,7 @@ def test_what_ended_long_ago_is_pruned_and_what_waits_or_runs_is_not(plane, ask,
         1,
     )
     assert (again["queued"], again["folders"], again["deleted"]) == ([], [], {})
-    assert text == "nothing is that old\n"
+    assert text == "nothing is old enough\n"
     kept = answer(ask("queue", "list", "--format=json"))["queue"]
     assert {one["queue_id"] for one in kept} == {running.queue_id, waits}
     assert sorted(path for path in (*left.values(), strange) if path.exists()) == sorted(

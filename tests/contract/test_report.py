@@ -252,7 +252,7 @@ def test_what_cannot_be_done_is_told_with_a_hint(
 ) -> None:
     unfinished = plane.new_run()
     for words, code, said in (
-        ([run_id, "--out", "report.docx"], 2, "does not say what to write"),
+        ([run_id, "--out", "report.docx"], 2, "does not name a format"),
         ([run_id, "--out", "missing/report.html"], 2, "cannot write missing/report.html"),
         ([unfinished], 2, "has no result yet: it is PREPARED"),
         (["no-such-run"], 2, "there is no run no-such-run"),

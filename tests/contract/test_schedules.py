@@ -279,7 +279,7 @@ def test_a_tick_before_the_next_look_connects_to_nothing(plane, tmp_path, monkey
     assert first[0] > 0
     assert first[1] == "nothing is due (0 schedules)\n"
     assert second[0] == 0
-    assert re.fullmatch(r"nothing is due before [-0-9]{10} [:0-9]{8} UTC; --idle-poll 0s looks now\n", second[1])
+    assert re.fullmatch(r"nothing is due before [-0-9]{10} [:0-9]{8} UTC; --idle-poll 0s polls now\n", second[1])
     assert quiet == (0, "")
     assert now[0] > 0
     assert (after_change[0] > 0, after_that[0]) == (True, 0)

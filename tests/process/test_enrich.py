@@ -310,7 +310,7 @@ def test_the_files_of_a_run_that_is_here_follow_and_so_does_its_stored_result(be
     assert (written["enrichment"], written["client"]["overhead_ms"]) == (expected, overhead_ms)
     untouched = before.keys() - {"enrichment", "client"}
     assert {key: written[key] for key in untouched} == {key: before[key] for key in untouched}
-    assert f"wrote the reports in {folder} again" in errors
+    assert f"updated the reports in {folder}" in errors
     assert "coverage" in (folder / "report.html").read_text("utf-8")
     assert {path.name for path in folder.iterdir()} == {"summary.json", *FILES.values()}
     assert not (tmp_path / "page.md").exists()  # it was told at the end of the run

@@ -153,7 +153,7 @@ def test_schedules_by_the_commands_of_a_user(server, capsys, monkeypatch):
     assert ask("disable", "reads", "-c", "embedded")[0] == "schedule reads is disabled\n"
     assert ask_json("tick")["fired"] == []
     assert ask("tick", "--quiet", "-c", "embedded") == ("", "")
-    assert ask("enable", "payments", "-c", "embedded")[0].startswith("schedule payments was enabled already; next ")
+    assert ask("enable", "payments", "-c", "embedded")[0].startswith("schedule payments was already enabled; next ")
     assert ask_json("enable", "reads", "--catch-up")["enabled"]
     assert ask_json("remove", "reads") == {"removed": "reads"}
     assert "there is no schedule 'reads'" in ask("show", "reads", "-c", "embedded", code=2)[1]

@@ -215,7 +215,9 @@ def test_a_run_of_a_dead_orchestrator_that_is_stopped_is_not_said_to_be_led(benc
     stopped = bench.start("stop", run.run_id, "-c", "embedded")
 
     assert stopped.ended() == 0, stopped.said
-    assert "no process leads it: its workers end by themselves, then `loadgen runs recover` ends the run" in stopped.out
+    assert (
+        "no process leads it: its workers will end without one; then `loadgen runs recover` ends the run" in stopped.out
+    )
     recovery = bench.recover(run.run_id)
     assert recovery.ended() == 0, recovery.said
     assert bench.state(run.run_id)[0] == "FAILED"

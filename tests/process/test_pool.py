@@ -149,7 +149,7 @@ def test_a_real_run_goes_through_the_queue(bench, capsys, monkeypatch):
 
     judged = ("--baseline=trend", "--confirm")
     queue_id = ask("queue", "add", str(file), *judged, "--idempotency-key=night-1", "--requires=zone=eu")["queue_id"]
-    again = ask("queue", "add", str(file), "--idempotency-key=night-1")
+    again = ask("queue", "add", str(file), *judged, "--idempotency-key=night-1", "--requires=zone=eu")
     file.unlink()
     keys.unlink()
     held = bench.plane.claim(TargetWarehouse(account="EMBEDDED", name="POOL_WH").key, ttl_s=600.0)
@@ -222,4 +222,4 @@ def test_an_idle_pool_lets_the_warehouse_sleep_and_wakes_up_for_work(bench):
 
     assert len(statements) < 30, "\n".join(sorted(statements))
     (line,) = [line for line in bench.log().splitlines() if "credits a day" in line]
-    assert line.startswith("while nothing is queued, one look per 3s keeps ")
+    assert line.startswith("while nothing is queued, one poll per 3s keeps ")

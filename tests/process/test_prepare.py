@@ -184,7 +184,7 @@ def test_a_signal_ends_it_after_the_statement_and_says_how_to_go_on(server, curs
     assert out == ""
     assert f"error: stopped: {there:,} of 100,000 rows of {TABLE} are there" in err
     assert "hint: Run the same command to go on." in err
-    assert err.startswith("looking at what is there\n")
+    assert err.startswith("looking for existing tables\n")
     assert 0 < there < ROWS
 
 
@@ -316,5 +316,5 @@ def test_a_table_in_the_way_is_refused_and_drop_makes_it_anew(server, cursor, sc
     assert "hint: --drop drops it" in said
     made, said = run("--set", "prepare.tables.0.rows=20", "--drop")
     assert made == 0
-    assert "dropped and created anew, 20 rows" in said
+    assert "dropped and created again, 20 rows" in said
     assert counts(cursor) == (20, 20, 1, 20)

@@ -202,7 +202,7 @@ def test_a_killed_orchestrator_leaves_no_worker_and_its_run_is_recovered_once(be
     assert not shown["summary"]["validity"]["valid"]
     row = shown["run"]
     assert bench.json("runs", "recover") == {"recovered": [], "left": [], "led_on": [], "settings": []}
-    assert bench.ask("runs", "recover", run_id) == (0, f"run {run_id} was left alone: it has ended\n")
+    assert bench.ask("runs", "recover", run_id) == (0, f"run {run_id} was not changed: it has ended\n")
     assert bench.json("runs", "show", run_id)["run"] == row
 
 

@@ -159,7 +159,7 @@ def test_the_terminal_is_given_back_when_a_user_ends_a_run_and_whoever_watches(i
         wait_until(lambda: peak in interrupted["CTRL_C"].seen, f"the run's own view shows {peak!r}, as `watch` does")
         watcher.type("q")
         assert watcher.ended() == 0
-        assert f"run {run_id} goes on: RUNNING MEASUREMENT" in watcher.left
+        assert f"run {run_id} continues: RUNNING MEASUREMENT" in watcher.left
         assert by_cron.stderr is not None
         first = by_cron.stderr.readline()
 

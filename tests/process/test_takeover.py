@@ -90,7 +90,7 @@ def test_a_run_is_led_on_in_the_middle_of_its_measurement(bench: Bench, server: 
     summary = led_on(leading)
     assert (summary["status"], summary["exit_code"], leading.ended()) == ("COMPLETED", 0, 0), leading.said
     if other.ended() == 0:
-        assert other.printed["left"] == [{"run_id": run.run_id, "why": "another process has led it to its end"}]
+        assert other.printed["left"] == [{"run_id": run.run_id, "why": "another process took it over and has ended it"}]
     else:
         assert (other.ended(), "is led" in other.said) == (75, True), other.said
     assert [worker.ended() for worker in workers] == [0, 0]
@@ -181,7 +181,7 @@ def test_of_two_runs_that_nobody_leads_one_is_led_on_and_the_other_named(bench: 
 
     (left,) = recovery.printed["left"]
     assert {summary["run_id"], left["run_id"]} == {run.run_id for run in runs}
-    assert f"lead it on with `loadgen runs recover {left['run_id']}`" in recovery.said
+    assert f"`loadgen runs recover {left['run_id']}` takes it over" in recovery.said
     assert summary["totals"]["succeeded"] == history(server, summary["run_id"])[None] > 0
     assert bench.state(left["run_id"])[0] == "STARTING"
     led = [run.run_id for run in runs].index(summary["run_id"])

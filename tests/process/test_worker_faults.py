@@ -237,7 +237,7 @@ def test_a_control_plane_that_stays_away_ends_the_worker_and_nothing_is_lost(
     run.wait_ended(20, worker)
     busy = stage.loadgen("upload", run.run_id, "--format", "json")
     assert busy.returncode == 75
-    assert "still in use" in json.loads(busy.stdout)["error"]["message"]
+    assert "are in use" in json.loads(busy.stdout)["error"]["message"]
     _away(control)
     assert worker.exit_code() == 2, worker.said
     assert "error: worker-0: the control plane has not answered" in worker.said

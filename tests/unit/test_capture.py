@@ -394,4 +394,4 @@ def test_missing_options_are_named(capsys, tmp_path, missing):
     code = main(["capture", *words])
 
     assert code == 2
-    assert f"error: {missing} is missing" in capsys.readouterr().err
+    assert f"error: the option {missing} is missing" in capsys.readouterr().err

@@ -135,5 +135,5 @@ def test_what_is_no_capture_and_what_exists_is_refused(tmp_path, capsys):
 
     said = capsys.readouterr().err
     assert codes == [0, 2, 2]
-    assert "exists already" in said
-    assert "is no capture" in said
+    assert "already exists" in said
+    assert "is not a capture" in said

@@ -68,7 +68,7 @@ def test_the_plan_is_that_of_a_dry_run(home: Path) -> None:
 
 
 def test_overrides_belong_to_scenarios(home: Path) -> None:
-    with pytest.raises(UsageError, match=r"good.yaml is an experiment, and --set changes scenarios") as caught:
+    with pytest.raises(UsageError, match=r"good.yaml is an experiment, but --set changes scenarios") as caught:
         run(validate, "good.yaml", "--set", "load.connections=5")
 
     assert caught.value.exit_code == 2

@@ -79,7 +79,7 @@ def test_the_next_look_is_at_the_next_fire_and_after_the_idle_interval(folder, d
             schedules=1, next_s=7200.0, complaints=(ScheduleFailure(schedule="a", reason="no", is_new=True),)
         ),
     ],
-    ids=["more is due", "a fire has just failed"],
+    ids=["more runs are due", "a fire has just failed"],
 )
 def test_a_tick_that_left_something_undone_is_followed_by_another(folder, done):
     noted(folder)

@@ -64,7 +64,7 @@ def test_a_dry_run_as_json(capsys):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([QUICKSTART, "--force"], "--force goes with --drop"),
+        ([QUICKSTART, "--force"], "--force works with --drop only"),
         (["nowhere.yaml"], "nowhere.yaml"),
         ([QUICKSTART, "--set", "prepare.tables.0.rows=many"], "--set prepare.tables.0.rows=many"),
     ],
@@ -85,7 +85,7 @@ def test_the_engine_without_tables_is_refused(tmp_path, capsys):
 
     assert main(["prepare", str(tmp_path / "null.yaml")]) == 2
 
-    assert "keeps no tables" in capsys.readouterr().err
+    assert "has no tables to prepare" in capsys.readouterr().err
 
 
 def test_a_server_that_is_not_there_is_told_with_exit_code_3(capsys):

@@ -33,7 +33,7 @@ def test_a_line_has_everything_in_one_order():
         "20261115-0200-nightly-7f3a RUNNING MEASUREMENT 01:42 of 05:00, 4 of 4 workers, 64 of 64 connections, "
         "812/s of 800/s, p50 41.2 p95 77.4 p99 121 ms, 17 of 82017 failed (0.021 %), client CPU 14 %"
     )
-    assert "no news for 12 s" in status_line(STALE, NOW_S)
+    assert "no update for 12 s" in status_line(STALE, NOW_S)
     assert "step 5: 35 connections" in status_line(FIND_MAX, NOW_S)
 
 

@@ -259,12 +259,12 @@ def test_a_line_of_the_log_is_safe_to_print():
         ),
         (
             StopRequest(run=replace(RUN, status=RunStatus.CANCELLING, reason="by her"), by_us=False, holder=HOLDER),
-            f"run {RUN.run_id} is ending already: CANCELLING, by her\nits `loadgen run` ends with exit code 130",
+            f"run {RUN.run_id} is already ending: CANCELLING, by her\nits `loadgen run` ends with exit code 130",
         ),
         (
             StopRequest(run=replace(RUN, status=RunStatus.CANCELLING, reason="by me"), by_us=True, holder=None),
             f"run {RUN.run_id} was asked to end: CANCELLING, by me\n"
-            "no process leads it: its workers end by themselves, then `loadgen runs recover` ends the run",
+            "no process leads it: its workers will end without one; then `loadgen runs recover` ends the run",
         ),
         (StopRequest(run=ENDED, by_us=False, holder=None), f"nothing to stop: run {RUN.run_id} is FAILED"),
     ],

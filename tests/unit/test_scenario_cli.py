@@ -146,11 +146,11 @@ def test_init_writes_a_scenario_that_validates_and_the_schema_its_first_line_nam
 def test_init_never_overwrites(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("scenario.yaml").write_text("mine")
-    with pytest.raises(ConfigurationError, match="already there"):
+    with pytest.raises(ConfigurationError, match="already exists"):
         run(init)
     Path("scenario.yaml").unlink()
     Path("scenario.yaml").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(ConfigurationError, match="already there"):
+    with pytest.raises(ConfigurationError, match="already exists"):
         run(init)
     Path("other").mkdir()
     Path("other/scenario.schema.json").write_text("mine")

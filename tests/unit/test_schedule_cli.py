@@ -85,23 +85,23 @@ ADD = ["schedule", "add", "nightly", "examples/quickstart.yaml", "--cron", "0 2 
 @pytest.mark.parametrize(
     ("words", "error", "hint"),
     [
-        (["schedule", "add", "a b", "x.yaml", "--cron", "0 2 * * *"], "no name for a schedule", "nightly-eu"),
-        (["schedule", "add", "x" * 101, "x.yaml", "--cron", "0 2 * * *"], "no name for a schedule", "100"),
+        (["schedule", "add", "a b", "x.yaml", "--cron", "0 2 * * *"], "not a valid name for a schedule", "nightly-eu"),
+        (["schedule", "add", "x" * 101, "x.yaml", "--cron", "0 2 * * *"], "not a valid name for a schedule", "100"),
         (["schedule", "add", "nightly", "x.yaml", "--cron", "0 2 * *"], "4 fields", "every night at two"),
         (["schedule", "add", "nightly", "x.yaml", "--cron", "0 25 * * *"], "bad hour", "Correct its hour"),
         ([*ADD, "--tz", "Berlin"], "no time zone 'Berlin'", "Did you mean Europe/Berlin?"),
-        ([*ADD, "--requires", "fast"], "--requires is 'fast'", "zone=eu"),
+        ([*ADD, "--requires", "fast"], "--requires 'fast' is not KEY=VALUE", "zone=eu"),
         ([*ADD, "--requires", MANY_LABELS], "--requires has more than 16,000 characters", "fewer"),
         ([*ADD, "--overlap", "kill"], "--overlap", "--help"),
         ([*ADD, "--max-catchup", "501"], "--max-catchup", "--help"),
-        ([*ADD, "--max-catchup", "3"], "--overlap skip lets one through", "--overlap queue"),
+        ([*ADD, "--max-catchup", "3"], "--overlap skip allows one", "--overlap queue"),
         ([*ADD, "--max-catchup", "-1"], "--max-catchup", "--help"),
         (["schedule", "add", "nightly", "nowhere.yaml", "--cron", "0 2 * * *"], "nowhere.yaml", "loadgen init"),
         (["schedule", "add", "nightly", "examples/quickstart.yaml"], "--cron", "--help"),
         (["schedule", "next", "-n", "0"], "-n", "--help"),
-        (["schedule", "print"], "what shall be printed", "--cron or --systemd"),
-        (["schedule", "print", "--cron", "--out", "x"], "--out is for units", "crontab -e"),
-        (["schedule", "print", "--cron", "-c", "a\nb"], "control character", "without"),
+        (["schedule", "print"], "neither --cron nor --systemd", "Add one"),
+        (["schedule", "print", "--cron", "--out", "x"], "--out works with --systemd only", "crontab -e"),
+        (["schedule", "print", "--cron", "-c", "a\nb"], "control character", "Remove it"),
         (["schedule", "print", "--systemd", "--out", "/dev/null/x"], "cannot be written", "another directory"),
     ],
 )
@@ -201,7 +201,7 @@ def test_a_schedule_is_shown_with_what_became_of_its_fires():
     queued, skipped = (" ".join(line.split()) for line in text.splitlines()[-2:])
     assert queued == "2026-11-16 01:00:00 QUEUED orders-7f3a COMPLETED 10 20261116-0130-orders-7f3a"
     assert skipped == "2026-11-15 01:00:00 SKIPPED - - - -"
-    assert as_text(NIGHTLY, JUDGING, (), NOW).endswith("it has not come due yet")
+    assert as_text(NIGHTLY, JUDGING, (), NOW).endswith("no fires yet")
     assert "it will not fire" in as_text(BAD, BaselineCheck(), (), NOW)
 
 
@@ -243,7 +243,7 @@ def test_what_a_tick_did_is_told():
 
     assert ticked_as_text(done).splitlines() == [
         "2026-11-16 06:00:00 UTC  QUEUED   nightly  orders-7f3a",
-        "more is due than one tick may do: tick again",
+        "more runs are due than one tick may queue: tick again",
     ]
     assert ticked_as_text(SchedulerPass(schedules=2)) == "nothing is due (2 schedules)"
     assert tick_document(done)["complaints"] == [{"schedule": "bad", "reason": "no"}]

@@ -138,5 +138,5 @@ def test_a_folder_that_prune_could_not_delete_is_told():
 
     pruned = PruneResult(found=found, folders=(), stuck=(stuck,), deleted={}, dry_run=False)
 
-    assert pruned_text(pruned) == "nothing else is that old"
+    assert pruned_text(pruned) == "nothing else is old enough"
     assert pruned_json(pruned)["stuck"] == ["runs/.queue/orders-1.1"]

@@ -61,7 +61,7 @@ def test_a_container_says_who_it_is() -> None:
 def test_nothing_to_upload_is_told_without_connecting(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["upload", "r1"]) == 0
     assert capfd.readouterr().out == (
-        f"nothing to upload: no process of run r1 left anything in {tmp_path / 'spool'} or runs\n"
+        f"nothing to upload: no spooled results of run r1 in {tmp_path / 'spool'} or runs\n"
     )
     assert main(["upload", "r1", "--format", "json"]) == 0
     assert json.loads(capfd.readouterr().out) == {"run_id": "r1", "workers": []}
@@ -71,8 +71,8 @@ def test_nothing_to_upload_is_told_without_connecting(capfd: pytest.CaptureFixtu
     ("arguments", "said"),
     [
         ([], "Missing argument 'RUN'"),
-        (["../r1"], "'../r1' is no id of a run"),
-        (["20261115"], "20261115 is the beginning of several runs: 20261115-a, 20261115-b"),
+        (["../r1"], "'../r1' is not a run id"),
+        (["20261115"], "20261115 is a prefix of several run ids: 20261115-a, 20261115-b"),
     ],
 )
 def test_what_cannot_be_uploaded_is_bad_usage(

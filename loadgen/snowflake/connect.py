@@ -1,4 +1,4 @@
-"""Open and close a connection. Never on a main thread: inside the driver 5.x a Ctrl-C is lost."""
+"""Opens, closes and probes connections. Never on a main thread: driver 5.x loses a Ctrl-C during a call."""
 
 import logging
 import os
@@ -30,7 +30,7 @@ _FILES_AND_KEYS = frozenset(
 
 
 def credentials(profile: ConnectionProfile, *, major: int, environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """Arguments for connect() that hold secrets, for this authenticator and this driver. Never log them."""
+    """The arguments of connect() with secrets, for this authenticator and driver version. Never log them."""
     arguments: dict[str, Any] = {}
     proxies = SECRET_OPTIONS & PASSED_OPTIONS[major]
     for key in CREDENTIAL_OPTIONS - _FILES_AND_KEYS - {"client_store_temporary_credential"} | proxies:
@@ -60,7 +60,7 @@ def _token(profile: ConnectionProfile, environ: Mapping[str, str]) -> dict[str, 
     content = _read(Path(path), "the token file", environ)
     token = content.decode("utf-8", errors="replace").strip()
     if not token:
-        raise ConfigurationError(f"the token file {path} is empty", remedy="Write the token into it, and nothing else.")
+        raise ConfigurationError(f"the token file {path} is empty", remedy="Write only the token into it.")
     return {"token": Secret(token).reveal()}
 
 
@@ -71,18 +71,21 @@ def _private_key(profile: ConnectionProfile, environ: Mapping[str, str]) -> dict
     elif raw := profile.reveal("private_key_raw"):
         pem, where = raw.replace("\\n", "\n").encode(), f"private_key_raw ({profile.origin('private_key_raw')})"
     else:
-        return {"private_key": profile.reveal("private_key")}  # base64 of DER, as both drivers take it
+        return {"private_key": profile.reveal("private_key")}  # base64 of DER, which both driver versions accept
     Secret(pem.decode("utf-8", errors="replace"))
     if b"-----BEGIN" not in pem or b"PRIVATE KEY-----" not in pem:
-        raise ConfigurationError(f"{where} is not a private key in PEM form", remedy="Is it the public key, or DER?")
-    # A passphrase for a key that has none is an error in the driver; it may be meant for another connection.
+        raise ConfigurationError(
+            f"{where} is not a private key in PEM form",
+            remedy="A public key and DER are not accepted.",
+        )
+    # The driver rejects a passphrase for an unencrypted key. A passphrase variable may belong to another connection.
     passphrase = profile.reveal("private_key_passphrase") if b"ENCRYPTED" in pem else None
     if b"ENCRYPTED" in pem and passphrase is None:
         raise ConfigurationError(
-            f"{where} is encrypted, and there is no passphrase",
+            f"{where} is encrypted, and no passphrase is set",
             remedy="Set the variable PRIVATE_KEY_PASSPHRASE, or private_key_passphrase in the section.",
         )
-    # As an object: both drivers take one, and only so do both read encrypted PEM the same way.
+    # As an object, because the driver versions read encrypted PEM differently.
     return {"private_key": _key_object(pem, passphrase, where)}
 
 
@@ -104,7 +107,7 @@ def _read(path: Path, what: str, environ: Mapping[str, str]) -> bytes:
     return content
 
 
-_DETAIL_MAX = 300  # characters of the driver's own words
+_DETAIL_MAX = 300  # characters of the message of the driver
 _TEXT_MAX = 20_000  # characters searched
 
 
@@ -123,7 +126,7 @@ def _cause(
     return _Cause(frozenset(numbers), re.compile(text, re.IGNORECASE) if text else None, what, remedy, error)
 
 
-# Most telling first. {name} {user} {account} {address} {role} are filled in from the profile.
+# The most specific cause first. {name} {user} {account} {address} {role} come from the profile.
 _CAUSES = (
     _cause(
         (),
@@ -134,33 +137,33 @@ _CAUSES = (
     _cause(
         (390422,),
         r"is not allowed to access snowflake|network policy|not allowed by network",
-        "the network policies of {account} do not let {user} in from this machine",
-        "Ask an administrator to admit this address. A service user with an access token must have a network policy.",
+        "the network policies of {account} reject logins of {user} from this machine",
+        "Ask an administrator to allow this address. A service user with an access token must have a network policy.",
     ),
     _cause(
         (390120, 390123, 390126, 390127, 390129, 390197, 394508),
         r"multi-?factor|\bmfa\b|\bduo\b|passcode",
-        "the log-in of {user} needs a second factor",
-        "Use a key pair, a programmatic access token or workload identity: a factor cannot be entered each time.",
+        "the login of {user} needs a second factor",
+        "Use a key pair, a programmatic access token or workload identity: loadgen cannot prompt for a factor.",
     ),
     _cause(
         (390144, *range(394300, 394310)),
         r"jwt|public key",
-        "the key of {user} was refused",
+        "the key of {user} was rejected",
         "Check that the user's RSA_PUBLIC_KEY belongs to this private key (DESCRIBE USER), and that user, account and"
-        " this machine's clock are right.",
+        " this machine's clock are correct.",
     ),
     _cause(
         (390303, 390318, 394400, 394401),
         r"oauth access token|programmatic access token|token .{0,40}(expired|invalid)",
-        "the token was refused: invalid or expired",
-        "Make a new one and put it where [{name}] finds it; access tokens live 15 days unless made for longer.",
+        "the token was rejected: it is invalid or expired",
+        "Create a new token for [{name}]; access tokens are valid for 15 days by default.",
     ),
     _cause(
         (390100, 390101, 390102),
         r"incorrect username or password",
-        "user {user} and the password do not fit",
-        "Check user and password of [{name}]. Passwords alone are refused for most users since 2026: use a key pair.",
+        "user name {user} or password is wrong",
+        "Check user and password of [{name}]. Most users need a key pair or a second factor since 2026.",
     ),
     _cause(
         (390186, 390189),
@@ -173,14 +176,14 @@ _CAUSES = (
         (),
         r"certificate|sslerror|ssl: |\btls\b|unknownissuer|handshake|corrupt message",
         "no trusted TLS connection to {address}",
-        "Is a proxy opening the traffic? Then its root certificate must be trusted here (SSL_CERT_FILE,"
+        "If a proxy decrypts the traffic, this machine must trust its root certificate (SSL_CERT_FILE,"
         " REQUESTS_CA_BUNDLE or custom_root_store_path). Certificates are always checked.",
     ),
     _cause(
         (),
         r"name or service not known|nodename nor servname|name ?resolution|lookup address|getaddrinfo|no such host",
-        "the name {address} is not known",
-        "Check account and host of [{name}], and that this machine resolves names of the internet.",
+        "the host name {address} cannot be resolved",
+        "Check account and host of [{name}], and the DNS settings of this machine.",
     ),
     _cause(
         (),
@@ -197,26 +200,26 @@ _CAUSES = (
     _cause(
         (),
         r"jsondecodeerror|expecting value|expected value at line|missing response field|<html",
-        "a proxy or a web server answered at {address}, not Snowflake",
+        "the answer from {address} is not from Snowflake, but from a proxy or a web server",
         "Check host of [{name}]{proxies}.",
     ),
     _cause(
         (251012,),
         r"\b50\d (service|bad|gateway|internal)|http 5\d\d|last status 5|service is unavailable",
         "{address} is not available at the moment",
-        "Try again; status.snowflake.com tells of disturbances.",
+        "Try again; status.snowflake.com shows incidents.",
     ),
     _cause(
         (),
         r"timed? ?out|deadline",
         "no answer from {address} in time",
-        "Check that this machine may reach it: firewall, VPN{proxies}.",
+        "Check the network: firewall, VPN{proxies}.",
     ),
 )
 
 
 def diagnose(error: BaseException, profile: ConnectionProfile, environ: Mapping[str, str] = os.environ) -> LoadgenError:
-    """The error to raise instead of the driver's."""
+    """The error to raise instead of the exception of the driver."""
     chain = list(causes(error))
     numbers = {number for cause in chain if (number := classify(cause).code) is not None}
     text = " ".join(f"{type(cause).__name__}: {str(cause)[:_TEXT_MAX]}" for cause in chain)[:_TEXT_MAX]
@@ -230,12 +233,12 @@ def diagnose(error: BaseException, profile: ConnectionProfile, environ: Mapping[
         kind = ConfigurationError if hopeless else ConnectFailed
         what, remedy = "connecting failed", f"Check the settings of [{facts['name']}]."
     if profile.is_embedded:
-        remedy = "Is the embedded server still running? Start it with `loadgen embedded serve`."
+        remedy = "Check that the embedded server is running; start it with `loadgen embedded serve`."
     return kind(redact(f"connection {facts['name']!r}: {what} ({_detail(chain)})"), remedy=remedy)
 
 
 def _detail(chain: list[BaseException]) -> str:
-    """The driver's own words; 4.x puts a notice to itself in front of them."""
+    """The message of the driver; 4.x puts an internal notice in front of it."""
     texts = [describe(cause).replace("\n", " ") for cause in chain]
     telling = (text for text in texts if "Will be handled by authenticator" not in text)
     return printable(next(telling, texts[0]), _DETAIL_MAX)
@@ -256,7 +259,7 @@ def _facts(profile: ConnectionProfile, environ: Mapping[str, str]) -> dict[str, 
 def connect(
     profile: ConnectionProfile, settings: ConnectionSettings, *, environ: Mapping[str, str] = os.environ
 ) -> Connection:
-    """A new session, or ConnectFailed (PrivilegeMissing, ConfigurationError) with what to do about it."""
+    """Open a session. Raises ConnectFailed, PrivilegeMissing or ConfigurationError, with a remedy."""
     module = driver.load()
     arguments = {**settings.arguments, **credentials(profile, major=driver.major(), environ=environ)}
     try:
@@ -271,26 +274,26 @@ def connect(
 
 
 def close(connection: Connection) -> None:
-    """Log out and let go, in bounded time; a server that is gone is no error."""
+    """Log out and close, in bounded time. A server that does not answer is not an error."""
     if driver.major() < 5:
         _set_socket_timeout(connection, LOGOUT_S)
     try:
         connection.close()
-    except Exception as error:  # whatever it is, the connection is not used any more
+    except Exception as error:  # the connection is not used any more in any case
         event(log, logging.DEBUG, "close_failed", code=classify(error).code)
 
 
 def _set_socket_timeout(connection: Any, seconds: int) -> None:
-    """Driver 4.x reads it at every request, but has no way to set it after connecting."""
+    """Driver 4.x reads the timeout at every request, but has no method to set it after connecting."""
     connection._socket_timeout = seconds
     if connection.socket_timeout != seconds:
         raise LoadgenError(
-            f"the Snowflake driver {driver.version()} does not let its socket timeout be changed",
+            f"the socket timeout of the Snowflake driver {driver.version()} cannot be changed",
             remedy="Install snowflake-connector-python 5, or 4.8.",
         )
 
 
-# --- Is a connection usable, who are we there, and how far away is it? -----------------------------------------------
+# --- The probe of a connection: user, role, location, round-trip time ------------------------------------------------
 
 ROUND_TRIPS = 5
 
@@ -304,7 +307,7 @@ _NOTHING = "SELECT 1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionProbe:
-    """What a session says about itself. None: it has none."""
+    """The context of a session. None: not set."""
 
     server_version: str | None
     account: str | None
@@ -322,7 +325,7 @@ class ConnectionProbe:
 
 
 def probe(profile: ConnectionProfile, *, clock: Clock | None = None) -> ConnectionProbe:
-    """Connect once, ask, time a few empty statements, and log out. Never on a main thread."""
+    """Connect once, read the context, measure round trips of empty statements, and log out. Never on a main thread."""
     connection = connect(profile, probe_settings(profile, major=driver.major()))
     try:
         return _ask(connection, clock or SystemClock())
@@ -341,7 +344,7 @@ def _ask(connection: Connection, clock: Clock) -> ConnectionProbe:
     cursor = connection.cursor()
     cursor.execute(_WHO)
     row = cursor.fetchone() or ()
-    # The embedded server's null engine answers everything with one value: reachable, and nothing more to say.
+    # The null engine of the embedded server answers every statement with one value: it has no context.
     said = [_text(value) for value in row] if len(row) == 8 else [None] * 8
     version, account, region, user, role, warehouse, database, schema = said
     return ConnectionProbe(

@@ -1,8 +1,8 @@
 """The only module that imports snowflake.connector.
 
-It is imported late, because it costs a fifth of a second and the command line must not wait for it; once, because what
-goes with it (loggers, variables) is per process; and never in a forked child: driver 5.x keeps threads, and
-a child that inherits it without them hangs at its first connect. Processes are started by spawn.
+The driver is imported on first use, because the import takes a fifth of a second. It is imported once, because its
+loggers and variables are per process. It is never used in a forked child: driver 5.x has threads, which a child does
+not inherit, so that its first connect hangs. Processes are started by spawn.
 """
 
 import importlib
@@ -27,21 +27,21 @@ DISTRIBUTION = "snowflake-connector-python"
 VERSION_MIN, VERSION_BELOW = (4, 8), (6, 0)
 
 _MODULE = "snowflake.connector"
-# What these say returns to us as an exception, which is counted and shown once; their lines come per request or per
-# connection, some with a traceback. Everything else of the driver stays at WARNING: below it 4.x logs SQL and binds.
+# These loggers write lines per request or connection, some with a traceback, for errors that are also raised, counted
+# and shown once. All other loggers of the driver stay at WARNING: below it 4.x logs SQL and binds.
 _CHATTY = ("_core", "network", "vendored", "ocsp_snowflake", "result_batch", "auth")
 _LOOPBACK = "127.0.0.1,localhost,::1"
-_PROGRAMS = Path(__file__).with_name("programs")  # that take the place of others
+_PROGRAMS = Path(__file__).with_name("programs")  # replacements of system programs
 
 LIGHTEN_VARIABLE = "LOADGEN_DRIVER_LIGHTEN"
 _LIGHTENED_VERSIONS = (("5", "2"),)
 _lightened = False
 _import_lock = threading.Lock()
-_forked = False  # this process is a fork of one that had the driver
+_forked = False  # this process was forked from one that had imported the driver
 
 
 class Cursor(Protocol):
-    """What loadgen uses of a cursor; both major versions have it."""
+    """The part of a cursor that loadgen uses, the same in both major versions."""
 
     @property
     def sfqid(self) -> str | None: ...
@@ -59,7 +59,7 @@ class Cursor(Protocol):
 
 
 class Connection(Protocol):
-    """What loadgen uses of a connection: one thread, one connection."""
+    """The part of a connection that loadgen uses. One thread uses one connection."""
 
     @property
     def session_id(self) -> int: ...
@@ -70,7 +70,7 @@ class Connection(Protocol):
 
 @cache
 def version() -> str:
-    """The installed driver's version; the driver itself is not imported."""
+    """The version of the installed driver, read without importing it."""
     try:
         return metadata.version(DISTRIBUTION)
     except metadata.PackageNotFoundError:
@@ -81,7 +81,7 @@ def version() -> str:
 
 @cache
 def major() -> int:
-    """4 or 5: option names and error numbers differ between them."""
+    """The major version, 4 or 5: option names and error numbers depend on it."""
     parts = tuple(int(part) for part in version().split(".")[:2])
     if not VERSION_MIN <= parts < VERSION_BELOW:
         raise ConfigurationError(
@@ -92,10 +92,10 @@ def major() -> int:
 
 
 def load() -> Any:
-    """The driver's module, ready for use. The first call imports it."""
+    """The module of the driver. The first call imports it."""
     if _forked:
         raise LoadgenError(
-            "this process was forked from one that had imported the Snowflake driver, which does not survive that",
+            "this process was forked from one that had imported the Snowflake driver, which does not work in a fork",
             remedy='Start processes with multiprocessing.get_context("spawn").',
         )
     major()
@@ -111,8 +111,8 @@ def load() -> Any:
 
 @contextmanager
 def _without_numpy() -> Iterator[None]:
-    """Let this thread import nothing of numpy that is not there yet. It is an option of the driver, which loadgen does
-    not use, and importing it takes longer than the rest of the driver. Other threads may import it meanwhile."""
+    """Prevent that this thread imports numpy. numpy is optional for the driver, loadgen does not use that option, and
+    the import takes longer than that of the driver. Other threads may import numpy meanwhile."""
     finder = _Absent("numpy", threading.get_ident())
     sys.meta_path.insert(0, finder)
     try:
@@ -122,7 +122,7 @@ def _without_numpy() -> Iterator[None]:
 
 
 class _Absent(MetaPathFinder):
-    """Finds nothing, and for one name in one thread says that there is nothing to find."""
+    """A finder that makes the import of one module fail in one thread."""
 
     def __init__(self, name: str, thread: int) -> None:
         self._name, self._thread = name, thread
@@ -133,26 +133,26 @@ class _Absent(MetaPathFinder):
 
 
 def spare_lsb_release(environ: MutableMapping[str, str]) -> None:
-    """At every login driver 5 runs `lsb_release` for the name of the operating system, to report it. That is a shell
-    script, and takes four fifths of a login's processor time. Ours, found first, knows nothing."""
+    """Put a replacement of `lsb_release` first in PATH. At every login driver 5 runs this shell script to report the
+    name of the operating system, which takes four fifths of the CPU time of a login. The replacement prints nothing."""
     environ["PATH"] = os.pathsep.join([str(_PROGRAMS), user_environment(environ).get("PATH") or os.defpath])
 
 
 def user_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The same for programs of the user, who finds the real `lsb_release`."""
+    """The environment for programs of the user, without the replacement of `lsb_release`."""
     paths = environ.get("PATH", "").split(os.pathsep)
     return {**environ, "PATH": os.pathsep.join(path for path in paths if path != str(_PROGRAMS))}
 
 
 def prepare_environment(environ: MutableMapping[str, str]) -> None:
-    """Variables the driver reads and has no working option for. Must run before it is imported."""
-    # At its first connect the driver would ask the cloud's metadata address where it runs, only to report it; off the
-    # cloud those requests hang, and 5.x has no option against them.
+    """Set variables that the driver reads and that no option replaces. Must run before the import."""
+    # At its first connect the driver requests the metadata address of the cloud, to report where it runs. Outside of a
+    # cloud these requests hang, and 5.x has no option against them.
     environ.setdefault("SNOWFLAKE_DISABLE_PLATFORM_DETECTION", "true")
     spare_lsb_release(environ)
     if any(name in environ for name in _proxy_variables(environ)):
-        # 4.x ignores its own no_proxy option for proxies from the environment, so that the embedded server would be
-        # looked for at the proxy.
+        # 4.x ignores its option no_proxy for proxies from the environment, and would connect to the embedded server by
+        # the proxy.
         for name in ("NO_PROXY", "no_proxy"):
             known = environ.get(name) or environ.get("no_proxy") or environ.get("NO_PROXY") or ""
             missing = [host for host in _LOOPBACK.split(",") if host not in known.split(",")]
@@ -160,20 +160,20 @@ def prepare_environment(environ: MutableMapping[str, str]) -> None:
 
 
 def limit_driver_logging() -> None:
-    """Keep the driver's log at warnings, whatever the level of everything else."""
+    """Limit the log of the driver to warnings, at any log level of loadgen."""
     logging.getLogger(_MODULE).setLevel(logging.WARNING)
     for name in _CHATTY:
         logging.getLogger(f"{_MODULE}.{name}").setLevel(logging.CRITICAL)
-    # Advice about the next release of the driver, given when a session expires.
+    # A notice about the next release of the driver, issued when a session expires.
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"snowflake\.connector")
 
 
 def disable_telemetry_hooks(environ: Mapping[str, str] = os.environ) -> bool:
-    """Leave out what a statement of driver 5 does for telemetry only, asks its core needlessly, or makes anew each time
-    (see `lighten`); True: it was done.
+    """Apply the changes of `lighten` to driver 5, which reduce the work per statement. True: they are applied.
 
-    The names are the driver's own: they are changed in tested versions only, and only while all have the expected types
-    and parameters. LOADGEN_DRIVER_LIGHTEN=0 leaves the driver as it is. Runs with and without it are not compared.
+    They replace internal names of the driver, so they are applied only to tested versions in which all these names have
+    the expected types and parameters. LOADGEN_DRIVER_LIGHTEN=0 disables them. Runs with and without them are not
+    compared.
     """
     global _lightened
     wanted = environ.get(LIGHTEN_VARIABLE, "1").strip().lower() not in ("0", "false", "no", "off")
@@ -186,7 +186,7 @@ def disable_telemetry_hooks(environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def telemetry_hooks_disabled() -> bool:
-    """Was the driver of this process lightened? False before it was loaded."""
+    """Whether the changes are applied in this process. False before the driver is imported."""
     return _lightened
 
 

@@ -1,8 +1,8 @@
-"""What kind of failure an exception is.
+"""The meaning of an exception of the driver.
 
-Decided by the driver's error number, then by SQLSTATE, never by the class alone: the two major versions of the driver
-raise different classes for the same event, 4.x lets exceptions of its HTTP library through, and the number is what
-both share. Every row of the tables below is tested.
+It is decided by the error number, then by SQLSTATE, never by the class alone: the major versions of the driver raise
+different classes for the same event, and 4.x lets exceptions of its HTTP library through. The number is the same in
+both. Every row of the tables below is tested.
 """
 
 from collections.abc import Iterator
@@ -13,47 +13,47 @@ from loadgen.log import printable, redact
 from loadgen.model.counts import ErrorCategory
 from loadgen.values import dataclass
 
-TEXT_MAX = 2_000  # characters kept of an error text; servers have been seen to send a megabyte
+TEXT_MAX = 2_000  # characters of an error text; a server may send a megabyte
 
 _DRIVER = "snowflake.connector"
 _HTTP_LIBRARIES = ("requests", "urllib3", "http.client", f"{_DRIVER}.vendored")
 
 
 class NotRetried(Exception):
-    """Stands for "the driver was about to send the request once more". The failure itself is its context.
+    """The driver was about to send a request again. The context of this exception is the failure.
 
-    Raised by the back-off policy of measured connections on driver 4.x; see `settings`.
+    Raised by the back-off policy for driver 4.x; see `settings`.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """What an exception means for the counts, for the session and for a retry."""
+    """The meaning of an exception for the counts, for the session and for retries."""
 
     category: ErrorCategory
-    code: int | None = None  # the driver's or the server's number
+    code: int | None = None  # the error number of the driver or the server
     sqlstate: str | None = None
     query_id: str | None = None
-    retryable: bool = False  # the same statement may succeed later; a measured one is not retried all the same
-    unknown_outcome: bool = False  # it may have been executed: look before doing it again
-    is_duplicate_key: bool = False  # a primary key or unique constraint refused the row
+    retryable: bool = False  # the same statement may succeed later; measured statements are never retried
+    unknown_outcome: bool = False  # it may have been executed: look up the effect before repeating it
+    is_duplicate_key: bool = False  # a primary key or unique constraint rejected the row
     is_lock_conflict: bool = False  # lock timeout, too many waiters, or victim of a deadlock
-    session_lost: bool = False  # this connection cannot be used any more
+    session_lost: bool = False  # the connection is not usable any more
     cancelled: bool = False  # by a request of another session
 
     @property
     def is_missing_object(self) -> bool:
-        """It does not exist, or the role may not see it; or there is no database or schema to look for it in."""
+        """An object does not exist, or the role has no privilege on it; or no current database or schema is set."""
         return self.code in _MISSING_OBJECT or self.has_no_current_database
 
     @property
     def has_no_current_database(self) -> bool:
-        """The session has no current database or schema: a login names one that does not exist without an error."""
+        """The session has no current database or schema. A login with a database that does not exist succeeds."""
         return self.code in _NO_DATABASE
 
     @property
     def is_timeout(self) -> bool:
-        """The server ended the statement at its time limit: the same statement would take as long again."""
+        """The server ended the statement at its time limit. A repetition would take as long."""
         return self.category is ErrorCategory.QUERY_TIMEOUT
 
     @property
@@ -62,7 +62,7 @@ class Failure:
 
     @property
     def is_existing_object(self) -> bool:
-        """CREATE found an object of that name."""
+        """CREATE found an object with this name."""
         return self.code == _EXISTING_OBJECT
 
     @property
@@ -71,7 +71,7 @@ class Failure:
 
     @property
     def is_disk_full(self) -> bool:
-        """Of the embedded server's data directory."""
+        """The disk of the data directory of the embedded server is full."""
         return self.sqlstate == _DISK_FULL
 
 
@@ -80,7 +80,7 @@ _EXISTING_OBJECT = 2002
 _NO_PRIVILEGE, _NO_PRIVILEGE_STATE = range(3_000, 3_100), "42501"
 _NO_WAREHOUSE = 606
 _NO_DATABASE = (90105, 90106)  # no current database; no current schema
-_DISK_FULL = "53100"  # comes with the number of an internal error
+_DISK_FULL = "53100"  # sent with the number of an internal error
 
 _C = ErrorCategory
 _NO_ANSWER = Failure(category=_C.CONNECTION, retryable=True, unknown_outcome=True)
@@ -96,16 +96,16 @@ _SERVER = Failure(category=_C.SNOWFLAKE_ERROR)
 _INTERNAL = Failure(category=_C.SNOWFLAKE_ERROR, retryable=True, unknown_outcome=True)
 _FATAL = Failure(category=_C.FATAL)
 
-# Numbers of driver 5.x's own, when the server said nothing. The server has numbers as small (8: statement count), so
-# these hold only without a SQLSTATE of the server's.
+# Numbers of driver 5.x, for errors without an answer of the server. The server uses small numbers as well (8: statement
+# count), so these apply only without a SQLSTATE of the server.
 _BY_KIND = {
     2: _CONFIGURATION,  # not implemented
     3: _CONFIGURATION,  # invalid argument
     4: _NO_ANSWER,  # input or output: reset, refused, HTTP 429 and 5xx with the attempts used up
     5: _CANCELLED,
-    6: _NO_ANSWER,  # an answer that is none: cut short, HTML, HTTP 403
+    6: _NO_ANSWER,  # an invalid answer: truncated, HTML, HTTP 403
     7: _CONFIGURATION,  # missing parameter
-    14: _NO_ANSWER,  # nothing within query_timeout; the server's own limit, which is shorter, did not work
+    14: _NO_ANSWER,  # no answer within query_timeout, although the limit on the server is shorter
     15: _NO_ANSWER,  # uploading binds to a stage
 }
 
@@ -132,15 +132,15 @@ _BY_NUMBER = {
     251018: _CONFIGURATION,
     251020: _CONFIGURATION,  # no OAuth client secret
     251021: _CONFIGURATION,
-    252006: _SESSION_LOST,  # cursor is closed: the connection was closed under it
+    252006: _SESSION_LOST,  # cursor is closed, because its connection was closed
     252007: _SESSION_LOST,  # session could not be renewed
     252009: _FATAL,  # fetch before execute
     252010: _NO_ANSWER,  # a part of the result could not be downloaded
-    252012: _CONFIGURATION,  # binds do not fit
+    252012: _CONFIGURATION,  # binds do not match the statement
     252013: Failure(category=_C.SNOWFLAKE_ERROR, retryable=True),  # result shorter than announced
     255001: _CONFIGURATION,  # a type that cannot be bound
     390110: _SESSION_LOST,
-    390111: _SESSION_LOST,  # session gone
+    390111: _SESSION_LOST,  # session does not exist any more
     390112: _SESSION_LOST,  # session expired
     390113: _SESSION_LOST,
     390114: _SESSION_LOST,  # master token expired, after four idle hours
@@ -150,14 +150,14 @@ _BY_NUMBER = {
     540001: _SESSION_LOST,  # 4.x: login answered by HTTP 403 (250001 and 290000 added up)
 }
 
-_HTTP_NO_EFFECT = (400, 403, 405, 429)  # refused at the door
+_HTTP_NO_EFFECT = (400, 403, 405, 429)  # rejected before execution
 _BY_RANGE: tuple[tuple[range, Failure], ...] = (
     (range(900, 3_000), _CONFIGURATION),  # SQL compilation: syntax, unknown object, types
     (_NO_PRIVILEGE, _CONFIGURATION),
     (range(250_000, 252_000), _NO_ANSWER),
     (range(290_000, 291_000), _NO_ANSWER),  # 4.x: 290000 + HTTP status
     (range(580_000, 581_000), _NO_ANSWER),  # 4.x: 290000 twice + HTTP status
-    (range(390_000, 395_000), _CONFIGURATION),  # log-in refused: password, key, token, network policy
+    (range(390_000, 395_000), _CONFIGURATION),  # login rejected: password, key, token, network policy
 )
 
 _BY_SQLSTATE = {
@@ -176,7 +176,7 @@ _BY_SQLSTATE_CLASS = {
     "XX": _INTERNAL,
 }
 
-# Events whose numbers Snowflake does not publish; consulted only when number and SQLSTATE say nothing.
+# Errors whose numbers Snowflake does not document; used only if number and SQLSTATE are unknown.
 _BY_TEXT = (
     ("violates unique constraint", _DUPLICATE),
     ("unaware of concurrent ddl", _LOCKED),
@@ -186,7 +186,7 @@ _CLIENT_TIMER = "cancelled by the client due to a timeout"  # 4.x, with number 6
 
 
 def classify(error: BaseException) -> Failure:
-    """The kind of a failed statement, connect or fetch."""
+    """The meaning of the exception of a statement, connect or fetch."""
     raised, error = error, _real(error)
     if not _is_driver_error(error):
         return _foreign(error) if error is raised else _NO_ANSWER
@@ -197,16 +197,16 @@ def classify(error: BaseException) -> Failure:
 
 
 def describe(error: BaseException) -> str:
-    """What went wrong, in one text: no secrets, no control characters, bounded. For examples, not for every failure."""
+    """The error as one line of limited length, without secrets and control characters."""
     error = _real(error)
     text = str(getattr(error, "raw_msg", None) or error)[: 4 * TEXT_MAX]
     if not _is_driver_error(error):
         text = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return printable(" ".join(redact(text).split()), TEXT_MAX)  # servers break lines inside a sentence
+    return printable(" ".join(redact(text).split()), TEXT_MAX)  # messages may contain line breaks
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """The error and everything behind it, nearest first."""
+    """The error and its causes, the nearest first."""
     seen: set[int] = set()
     waiting: list[object] = [error]
     while waiting:
@@ -221,7 +221,7 @@ def causes(error: BaseException) -> Iterator[BaseException]:
 
 def _kind(number: int | None, sqlstate: str | None, text: str) -> Failure:
     if sqlstate == _DISK_FULL:
-        return _SERVER  # trying again does not make room
+        return _SERVER  # a retry does not free disk space
     if number == 604 and _CLIENT_TIMER in text:
         return replace(_TIMED_OUT, cancelled=True)
     if number is not None:
@@ -242,17 +242,17 @@ def _kind(number: int | None, sqlstate: str | None, text: str) -> Failure:
 
 
 def _foreign(error: BaseException) -> Failure:
-    """Exceptions that are not the driver's own."""
+    """The meaning of exceptions that are not classes of the driver."""
     modules = tuple(base.__module__ for base in type(error).__mro__)
     if isinstance(error, OSError) or any(module.startswith(_HTTP_LIBRARIES) for module in modules):
         return _NO_ANSWER
     if isinstance(error, Exception) and not isinstance(error, MemoryError) and _raised_in_driver(error.__traceback__):
-        return _NO_ANSWER  # the driver stumbled over an answer it did not expect
+        return _NO_ANSWER  # the driver failed on an unexpected answer
     return _FATAL
 
 
 def _real(error: BaseException) -> BaseException:
-    """Behind NotRetried: the failure that was not retried."""
+    """The failure that was not retried, if the error is NotRetried; else the error."""
     if not isinstance(error, NotRetried):
         return error
     behind = [cause for cause in causes(error) if type(cause).__name__ not in ("NotRetried", "RetryRequest")]

@@ -1,7 +1,7 @@
-"""Names of Snowflake objects, checked once and always quoted.
+"""Names of Snowflake objects, checked and always quoted.
 
-Values travel as binds; names cannot. Every name that reaches a statement goes through `Ident` or `QualifiedName`, so
-no text from a scenario, a flag or a row can become anything but one name.
+Values are sent as binds, but names cannot be. Every name in a statement is an `Identifier` or a `QualifiedName`, so
+that a text from a scenario, an option or a row can only become one name.
 
     orders           → "ORDERS"             unquoted: as Snowflake reads it, upper-cased
     "My ""odd"" one" → "My ""odd"" one"     quoted: kept as written
@@ -21,7 +21,7 @@ PARTS_MAX = 3  # database.schema.object
 
 _UNQUOTED = re.compile(r"[A-Za-z_][A-Za-z0-9_$]*")
 _QUOTED = re.compile(r'"((?:[^"]|"")+)"')
-_FORBIDDEN_KINDS = {"Cc", "Cs", "Zl", "Zp"}  # controls, halves of characters, line and paragraph separators
+_FORBIDDEN_KINDS = {"Cc", "Cs", "Zl", "Zp"}  # control characters, surrogates, line and paragraph separators
 _HOW = 'Write a letter or _ and then letters, digits, _ or $; or put the name in double quotes, and a " in it twice.'
 
 
@@ -33,7 +33,7 @@ class InvalidIdentifier(ConfigurationError):
 
 @dataclass(frozen=True, slots=True)
 class Identifier:
-    """One name, as the catalogue holds it: unquoted input is upper-cased."""
+    """One name as in the catalogue: unquoted input is in upper case."""
 
     name: str
 
@@ -62,12 +62,12 @@ class Identifier:
 
     @property
     def sql(self) -> str:
-        """The name in double quotes: one token, whatever is in it."""
+        """The name in double quotes: one token, whatever it contains."""
         return '"' + self.name.replace('"', '""') + '"'
 
     @property
     def like(self) -> str:
-        """` LIKE '…'` for SHOW, where the name needs no escaping; else nothing, and the reader looks for it in all."""
+        """` LIKE '…'` for SHOW, if the name needs no escaping; else empty, and the reader filters the rows."""
         is_simple = self.name.isascii() and all(one.isalnum() or one in "_$" for one in self.name)
         return f" LIKE '{self.name}'" if is_simple else ""
 
@@ -77,7 +77,7 @@ class Identifier:
 
 @dataclass(frozen=True, slots=True)
 class QualifiedName:
-    """One to three names joined by dots. Never a string to be split again."""
+    """One to three names joined by dots."""
 
     parts: tuple[Identifier, ...]
 
@@ -94,7 +94,7 @@ class QualifiedName:
         return cls(tuple(Identifier.parse(part) for part in _split(text)))
 
     def within(self, *outer: Identifier) -> Self:
-        """Put the missing outer parts in front: `T` within (DB, PUBLIC) is DB.PUBLIC.T."""
+        """The name with missing outer parts added: `T` within (DB, PUBLIC) is DB.PUBLIC.T."""
         missing = PARTS_MAX - len(self.parts)
         return type(self)((*outer[:missing], *self.parts))
 
@@ -112,7 +112,7 @@ def _split(text: str) -> list[str]:
     in_quotes = False
     for character in text:
         if character == '"':
-            in_quotes = not in_quotes  # a doubled quote leaves and enters again: the state is right after both
+            in_quotes = not in_quotes  # a doubled quote changes the state twice
         if character == "." and not in_quotes:
             parts.append("")
         else:

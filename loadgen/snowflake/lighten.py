@@ -1,7 +1,7 @@
-"""What loadgen changes in driver 5, step by step: a statement costs less CPU and answers the same.
+"""Changes to driver 5 that reduce the CPU time of a statement without changing its result.
 
-The names are the driver's own. `driver` changes them in tested versions only, and known_steps() gives the changes only
-while all of them have the expected types and parameters. `./bin/bench statement --steps` measures each step.
+They replace internal names of the driver. `driver` applies them to tested versions only, and known_steps() returns them
+only if all names have the expected types and parameters. `./bin/bench statement --steps` measures each step.
 """
 
 import logging
@@ -18,7 +18,7 @@ from loadgen.values import dataclass
 
 log = logging.getLogger(__name__)
 
-KEPT_STATEMENTS = 16  # of each connection; a replay has any number of texts
+KEPT_STATEMENTS = 16  # per connection; the number of texts in a replay is unlimited
 
 _UNTRACKED = ContextVar("loadgen_untracked", default=False)
 _CORE_LEVELS = {0: logging.ERROR, 1: logging.WARNING}
@@ -62,7 +62,7 @@ _METHODS: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A name of the driver, and what takes its place."""
+    """A name of the driver, and its new value."""
 
     owner: Any
     name: str
@@ -84,7 +84,7 @@ def apply(steps: Sequence[Step]) -> None:
 
 
 def known_steps(modules: Mapping[str, Any]) -> tuple[Step, ...]:
-    """All steps, of a driver that nothing was changed in; none when a name is something else by now."""
+    """All steps for an unchanged driver; none if a name has an unexpected type or parameters."""
     found = {place: getattr(modules.get(place[0]), place[1], None) for place in _METHODS}
     calls, events, cursors = (modules.get(name) for name in (_CALLS, _EVENTS, _CURSOR[0]))
     core, texts = getattr(modules.get(_CORE[0]), "core_driver", None), getattr(cursors, "logger", None)
@@ -101,7 +101,7 @@ def known_steps(modules: Mapping[str, Any]) -> tuple[Step, ...]:
     return (
         Step(
             "telemetry and events that are not read",
-            # None drops an event.
+            # The level None drops an event.
             (
                 Change(calls, "_TRACKING", _UNTRACKED),
                 Change(events, "_sf_core_level_to_python", _CORE_LEVELS.get),
@@ -123,7 +123,7 @@ def _has_methods(owner: object, methods: Mapping[str, tuple[str, ...]]) -> bool:
 
 
 def _warnings_only(reader_log: Any) -> Change:
-    """The reader of rows tells Python four times per result what it does; driver.limit_driver_logging() drops it."""
+    """The reader of rows logs four debug messages per result, which driver.limit_driver_logging() would drop."""
     log_any = reader_log.log
 
     def log_warnings(self: Any, level: Any, *arguments: Any, **options: Any) -> None:
@@ -134,7 +134,7 @@ def _warnings_only(reader_log: Any) -> Change:
 
 
 def _is_closed(self: Any) -> bool:
-    # Only Connection.close() closes a connection in the core, after it has taken the handle away.
+    # Only Connection.close() closes a connection in the core, after it has removed the handle.
     return bool(self._closed) or self._connection.conn_handle is None
 
 
@@ -156,10 +156,10 @@ def _limit_for_arrays_only(mixin: Any) -> tuple[Change, ...]:
 
 
 class Statements:
-    """Statements of the core that one connection may execute again, each with its text and QUERY_TAG.
+    """Statement objects of the core that a connection reuses, by text and QUERY_TAG.
 
-    take() removes one for the time of an execution, and keep() brings it back, so no two threads execute the same one.
-    Each operation on the dictionary is atomic.
+    take() removes an object during an execution, and keep() returns it, so two threads never execute the same one. Each
+    operation on the dictionary is atomic.
     """
 
     __slots__ = ("_closed", "_kept", "_release")
@@ -173,7 +173,7 @@ class Statements:
         return self._kept.pop((text, tag), None)
 
     def keep(self, text: str, tag: str, handle: Any) -> None:
-        same = self._kept.pop((text, tag), None)  # of another thread
+        same = self._kept.pop((text, tag), None)  # returned by another thread
         self._kept[text, tag] = handle
         if same is not None:
             self._release(stmt_handle=same)
@@ -183,12 +183,12 @@ class Statements:
             self.close()
 
     def close(self) -> None:
-        """Release all; what is brought back afterwards too."""
+        """Release all objects, also those that are returned later."""
         self._closed = True
         while self._kept:
             try:
                 self._drop_oldest()
-            except Exception as error:  # a connection is closed whatever becomes of its statements
+            except Exception as error:  # a failed release must not prevent the close
                 event(log, logging.DEBUG, "release_failed", what=type(error).__name__)
 
     def _drop_oldest(self) -> None:
@@ -200,8 +200,8 @@ class Statements:
 
 
 def _statements_used_again(cursor: Any, connection: Any, core: Any, texts: Any) -> tuple[Change, ...]:
-    """A statement of the core has a text and options, and nothing of an execution: bind values, limits, tokens and
-    results are elsewhere. So it is kept for the next execution, unless it failed."""
+    """A statement object of the core contains the text and options, but no state of an execution: bind values, limits,
+    tokens and results are elsewhere. So it is kept for the next execution, unless it failed."""
     execute_once, close_connection = cursor._execute, connection.close
 
     def _execute(self: Any, operation: Any, parameters: Any = None, _is_put_get: Any = None, **options: Any) -> Any:
@@ -251,7 +251,7 @@ def _executed(cursor: Any, core: Any, text: str, tag: str, values: Any) -> Any:
 
 
 def _tag_alone(cursor: Any, options: dict[str, Any]) -> str | None:
-    """The QUERY_TAG, or "" without one; None when there is any other option."""
+    """The QUERY_TAG, or "" without one; None if there is any other option."""
     parameters = options.get("statement_parameters") or {}
     others = any(value for name, value in options.items() if name != "statement_parameters")
     if others or cursor._statement_parameters or len(parameters) > 1:
@@ -261,5 +261,5 @@ def _tag_alone(cursor: Any, options: dict[str, Any]) -> str | None:
 
 
 def _is_array(parameters: Any) -> bool:
-    """Values for several rows, or what only the driver can say something about."""
+    """Values for several rows, or of a type that only the driver handles."""
     return parameters is not None and (type(parameters) not in (tuple, list) or list in map(type, parameters))

@@ -57,7 +57,7 @@ def test_a_section_of_the_users_file_connects_and_its_password_stays_secret(shel
     assert good.returncode == 0
     assert (facts["user"], facts["database"], facts["warehouse"]) == ("ANN", database, "BENCH_WH")
     assert bad.returncode == 3
-    assert "do not fit" in bad.stderr
+    assert "or password is wrong" in bad.stderr
     for output in (good.stdout, good.stderr, bad.stdout, bad.stderr):
         assert PASSWORD not in output
 

@@ -210,7 +210,7 @@ def test_a_share_of_all_logins_can_be_refused(fresh, database):
     (rule,) = fresh.ask("/__loadgen/faults")
     assert rule["fired"] == len(refused)
     assert 3 <= len(refused) <= 22
-    assert all("do not fit" in text for text in refused)
+    assert all("or password is wrong" in text for text in refused)
 
 
 def test_a_login_that_fails_once_with_503_is_a_failed_login_for_load(server, profile):

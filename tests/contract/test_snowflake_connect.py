@@ -249,7 +249,7 @@ def test_a_refused_login_is_told_with_a_remedy(server, profile):
     with pytest.raises(LoadgenError) as caught:
         connect(profile, load_of(profile))
 
-    assert "do not fit" in str(caught.value)
+    assert "or password is wrong" in str(caught.value)
 
 
 def test_a_server_that_is_killed_under_a_session_is_a_lost_connection():

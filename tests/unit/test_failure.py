@@ -234,7 +234,7 @@ def test_causes_end_even_when_they_form_a_ring():
 # --- why connecting failed -------------------------------------------------------------------------------------------
 
 LOGIN = [
-    (Error("Incorrect username or password was specified.", 390100, "28000"), ConnectFailed, "do not fit"),
+    (Error("Incorrect username or password was specified.", 390100, "28000"), ConnectFailed, "or password is wrong"),
     (Error("Your user account has been temporarily locked due to too many failed attempts.", 250001), ConnectFailed,
      "locked"),
     (Error("User access disabled. Contact your local system administrator.", 390101), ConnectFailed, "disabled"),
@@ -242,13 +242,13 @@ LOGIN = [
     (Error("Failed to authenticate: MFA with TOTP is required.", 394508), ConnectFailed, "second factor"),
     (Error("Incoming request with IP/Token 1.2.3.4 is not allowed to access Snowflake.", 390422), ConnectFailed,
      "network policies"),
-    (Error("JWT token is invalid.", 390144, "28000"), ConnectFailed, "key of ann was refused"),
-    (Error("Programmatic access token is invalid.", 394400), ConnectFailed, "token was refused"),
-    (Error("OAuth access token expired.", 390318), ConnectFailed, "token was refused"),
+    (Error("JWT token is invalid.", 390144, "28000"), ConnectFailed, "key of ann was rejected"),
+    (Error("Programmatic access token is invalid.", 394400), ConnectFailed, "token was rejected"),
+    (Error("OAuth access token expired.", 390318), ConnectFailed, "token was rejected"),
     (Error("Role 'R' specified in the connect string is not granted to this user.", 390186), PrivilegeMissing,
      "is not granted to ann"),
     (Error("login request. Connection refused (os error 111)", 250001), ConnectFailed, "nothing listens"),
-    (Error("failed to lookup address information: Name or service not known", 250001), ConnectFailed, "is not known"),
+    (Error("failed to lookup address information: Name or service not known", 250001), ConnectFailed, "cannot be resolved"),
     (Error("Snowflake responded with error status: 403 Forbidden, message:", 250001), ConnectFailed,
      "does not know account"),
     (Error("Invalid Snowflake response. expected value at line 1 column 1", 250001), ConnectFailed, "a proxy or a web"),

@@ -288,7 +288,7 @@ def test_what_is_folded_names_all_statements_at_once():
 
 
 def test_a_limit_that_holds_nothing_is_a_bug():
-    with pytest.raises(ValueError, match="cannot be said in 10 bytes"):
+    with pytest.raises(ValueError, match="does not fit into 10 bytes"):
         write_live(live_of([]), limit_bytes=10)
 
 

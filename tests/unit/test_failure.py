@@ -248,7 +248,7 @@ LOGIN = [
     (Error("Role 'R' specified in the connect string is not granted to this user.", 390186), PrivilegeMissing,
      "is not granted to ann"),
     (Error("login request. Connection refused (os error 111)", 250001), ConnectFailed, "nothing listens"),
-    (Error("failed to lookup address information: Name or service not known", 250001), ConnectFailed, "cannot be resolved"),
+    (Error("failed to lookup address information: Name or service not known", 250001), ConnectFailed, "be resolved"),
     (Error("Snowflake responded with error status: 403 Forbidden, message:", 250001), ConnectFailed,
      "does not know account"),
     (Error("Invalid Snowflake response. expected value at line 1 column 1", 250001), ConnectFailed, "a proxy or a web"),

@@ -15,7 +15,7 @@ def scratch() -> Iterator[Path]:
         yield path
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def home() -> Iterator[Path]:
     """A data directory that has been served before; servers follow each other on it."""
     with reachable_directory() as path:

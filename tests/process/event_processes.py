@@ -6,11 +6,15 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from loadgen.control.tables.run_leases import Lease
+from loadgen.snowflake.session import RetryPolicy
+from tests.control_child import emit_events, read_events
 from tests.control_plane import ControlPlane
 from tests.processes import PATIENCE_S, ROOT
 
@@ -78,6 +82,25 @@ def run_children(
             for one in group:
                 one.go()
         return [one.result() for one in emitting], [one.result() for one in reading]
+
+
+def run_threads(
+    plane: ControlPlane, term: Lease, *, emitters: int, each: int, readers: int
+) -> tuple[list[list[Emitted]], list[list[Seen]]]:
+    """The same from threads of this process, with a session each: for what processes make no difference to."""
+    with ThreadPoolExecutor(emitters + readers, thread_name_prefix="events") as threads:
+        reading = [
+            threads.submit(read_events, plane.open(f"reader {n}"), _patience(), term.key, emitters * each)
+            for n in range(readers)
+        ]
+        emitting = [
+            threads.submit(emit_events, plane.open(f"emitter {n}"), _patience(), term, each) for n in range(emitters)
+        ]
+        return [one.result() for one in emitting], [one.result() for one in reading]
+
+
+def _patience() -> RetryPolicy:
+    return RetryPolicy(stop=threading.Event(), attempts=15, first_pause_s=0.01)
 
 
 def check(plane: ControlPlane, run_id: str, emitted: list[list[Emitted]], seen: list[list[Seen]]) -> None:

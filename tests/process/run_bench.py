@@ -23,8 +23,9 @@ from tests.processes import PATIENCE_S, PROGRAM, ROOT, alive, wait_until
 MEASURES = "RUNNING MEASUREMENT"
 ONE = {"statements": [{"name": "one", "sql": "SELECT 1"}]}
 TIMING = {
-    **dict.fromkeys(("tick", "heartbeat", "status_poll"), "200ms"),
-    **dict.fromkeys(("flush", "events_poll", "terminate_after", "kill_after"), "500ms"),
+    **dict.fromkeys(("tick", "heartbeat", "status_poll"), "400ms"),  # each costs statements, of every process
+    **dict.fromkeys(("flush", "events_poll"), "1s"),
+    **dict.fromkeys(("terminate_after", "kill_after"), "500ms"),
     "announce": "1s",  # a worker that reads START late on a busy machine delivers less than the plan
     "drain_interrupt": "1s",
 }

@@ -28,7 +28,7 @@ from tests.control_plane import patience
 from tests.embedded_server import EmbeddedServer
 from tests.process.control_actors import TIMES, Actor, Fate, Taken, World, execute_late
 
-EXAMPLES, STEPS_EACH = 15, 30
+STEPS_EACH = 30
 # A step takes some real time: a write that was in time may be looked at when the term has just ended.
 SLACK_MS = 2_000
 
@@ -291,19 +291,19 @@ class ControlMachine(RuleBasedStateMachine):
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    with EmbeddedServer("--strict-hybrid") as server:
-        made = World(server)
-        yield made
-        made.close()
+def world(server: EmbeddedServer) -> Iterator[World]:
+    made = World(server)
+    yield made
+    made.close()
 
 
 @pytest.mark.timeout(600)  # when it fails, finding the shortest example takes minutes
-def test_there_is_one_leader_and_one_history_whatever_happens(world):
+@pytest.mark.parametrize("examples", [5, pytest.param(50, marks=pytest.mark.slow)])
+def test_there_is_one_leader_and_one_history_whatever_happens(world, examples):
     run_state_machine_as_test(
         type("Machine", (ControlMachine,), {"world": world}),
         settings=settings(
-            max_examples=EXAMPLES,
+            max_examples=examples,
             stateful_step_count=STEPS_EACH,
             deadline=None,
             suppress_health_check=list(HealthCheck),

@@ -44,8 +44,9 @@ def reasons(run: Program) -> str:
 
 
 def test_a_worker_that_leaves_early_is_missed(bench: Bench) -> None:
-    run = bench.run(load={"connections": 4, "workers": 2, "duration": "10s"})
-    measured(bench, run, 100)
+    load = {"connections": 4, "workers": 2, "warmup": "0s", "duration": "8s"}
+    run = bench.run(load=load, embedded={"service_time": "100ms"})
+    measured(bench, run, 20)
     worker_process(run, "worker-1").send_signal(signal.SIGTERM)
 
     assert run.ended() == 5, run.said

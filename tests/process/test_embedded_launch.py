@@ -26,15 +26,6 @@ from tests.process.embedded_commands import SERVE, Command, Found, environ_of, p
 from tests.processes import PATIENCE_S, PROGRAM, ROOT, alive, reachable_directory, wait_until
 
 
-@pytest.fixture(scope="module")
-def home() -> Iterator[Path]:
-    """A data directory that has been served before; the tests follow each other on it."""
-    with reachable_directory() as path:
-        with embedded_server(environ=environ_of(path / "data")):
-            pass
-        yield path / "data"
-
-
 @pytest.fixture
 def environ(home: Path) -> Iterator[dict[str, str]]:
     yield environ_of(home)
@@ -110,14 +101,14 @@ def test_a_command_killed_while_its_server_starts_leaves_nothing(home, environ):
 # --- a server that runs already --------------------------------------------------------------------------------------
 
 
-def test_a_running_server_is_used_and_left_running(home, environ):
-    with EmbeddedServer(data_dir=home) as server:
-        with embedded_server(environ=environ) as address:
-            assert address == server.address
-            assert server.ask("/__loadgen/stats")["holders"] == 1
+def test_a_running_server_is_used_and_left_running(server):
+    environ, before = environ_of(server.data_dir), server.ask("/__loadgen/stats")["holders"]
+    with embedded_server(environ=environ) as address:
+        assert address == server.address
+        assert server.ask("/__loadgen/stats")["holders"] == before + 1
 
-        wait_until(lambda: server.ask("/__loadgen/stats")["holders"] == 0, "the server let go")
-        assert Found(address, environ).answers()
+    wait_until(lambda: server.ask("/__loadgen/stats")["holders"] == before, "the server let go")
+    assert Found(address, environ).answers()
 
 
 def test_a_server_that_is_just_starting_is_waited_for(home, environ):
@@ -246,11 +237,16 @@ def said_by(environ: dict[str, str], *words: str) -> str:
     ).stdout
 
 
-@pytest.mark.parametrize("words", [("connections", "test", "-c", "embedded"), ("runs", "list", "-c", "embedded")])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("setup", "-c", "embedded"),  # for the pool below
+        pytest.param(("connections", "test", "-c", "embedded"), marks=pytest.mark.slow),
+        pytest.param(("runs", "list", "-c", "embedded"), marks=pytest.mark.slow),
+    ],
+)
 def test_a_command_leaves_no_process_behind(home, environ, words):
     """When it has ended, and not some time later."""
-    said_by(environ, "setup", "-c", "embedded")
-
     said_by(environ, *words)
 
     assert not is_claimed(home)
@@ -258,7 +254,6 @@ def test_a_command_leaves_no_process_behind(home, environ, words):
 
 
 def test_a_pool_starts_a_server_and_ends_it(home, environ, tmp_path):
-    said_by(environ, "setup", "-c", "embedded")
     log = tmp_path / "stderr.txt"
     words = [*PROGRAM, "pool", "run", "-c", "embedded", "--max", "1", "--output-dir", str(tmp_path / "runs")]
     with log.open("wb") as errors, subprocess.Popen(words, env=environ, stderr=errors) as pool:
@@ -269,43 +264,40 @@ def test_a_pool_starts_a_server_and_ends_it(home, environ, tmp_path):
     assert postgres_processes_in(home) == []
 
 
-def test_connections_list_shows_the_server_of_the_data_directory(home, environ):
-    def listed() -> dict[str, Any]:
-        rows = json.loads(said_by(environ, "connections", "list", "--format", "json"))["connections"]
+def test_connections_list_shows_the_server_of_the_data_directory(home, environ, server):
+    def listed(data_dir: Path) -> dict[str, Any]:
+        rows = json.loads(said_by(environ_of(data_dir), "connections", "list", "--format", "json"))["connections"]
         return next(row for row in rows if row["name"] == "embedded")
 
-    before = listed()
-    with EmbeddedServer(data_dir=home) as server:
-        meanwhile = listed()
-        text = said_by(environ, "connections", "list")
-    afterwards = listed()
+    none, running = listed(home), listed(server.data_dir)
+    text = said_by(environ_of(server.data_dir), "connections", "list")
 
-    assert (meanwhile["host"], meanwhile["source"]) == (server.address, f"running on {home}")
+    assert (running["host"], running["source"]) == (server.address, f"running on {server.data_dir}")
     assert server.address in text
     assert "starts when needed" not in text
-    assert before == afterwards
-    assert before["host"] is None
-    assert before["source"] == f"starts when needed on {home}"
+    assert (none["host"], none["source"]) == (None, f"starts when needed on {home}")
 
 
-def test_a_server_says_where_its_data_is(home, environ):
-    with EmbeddedServer(data_dir=home) as server:
-        assert server.process.stdout is not None
-        lines = [server.process.stdout.readline() for _ in range(2)]
-        checks = json.loads(said_by(environ, "doctor", "-c", "embedded", "--format", "json"))["checks"]
+def test_doctor_says_where_the_data_of_a_server_is(server):
+    done = subprocess.run(
+        [*PROGRAM, "doctor", "-c", "embedded", "--format", "json"],
+        env=environ_of(server.data_dir),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
 
-    said = {check["check"]: check["message"] for check in checks}
-    assert lines[1] == f"the data directory is {home}\n"
-    assert said["embedded server"] == f"embedded server at {server.address}, data directory {home}"
+    said = {check["check"]: check["message"] for check in json.loads(done.stdout)["checks"]}
+    assert said["embedded server"] == f"embedded server at {server.address}, data directory {server.data_dir}"
 
 
 def test_a_server_that_nobody_has_used_has_no_runs(environ):
     assert said_by(environ, "runs", "list") == "there are no runs yet\n"
-    assert json.loads(said_by(environ, "runs", "list", "--format", "json")) == {"runs": [], "unreadable": []}
 
 
-def test_connections_test_uses_the_running_server(home, environ):
-    with EmbeddedServer(data_dir=home) as server:
-        tested = json.loads(said_by(environ, "connections", "test", "-c", "embedded", "--format", "json"))
+def test_connections_test_uses_the_running_server(server):
+    tested = json.loads(
+        said_by(environ_of(server.data_dir), "connections", "test", "-c", "embedded", "--format", "json")
+    )
 
     assert tested["host"] == server.address

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from tests.process.event_processes import check, child, run_children
+from tests.process.event_processes import check, child, run_children, run_threads
 from tests.processes import wait_until
 
 EMITTERS, EVENTS_EACH, READERS = 4, 60, 2
@@ -35,7 +35,7 @@ def test_lost_answers_make_no_gap_and_no_second_event(plane):
     plane.server.fault(match="RUN_CONTROL_EVENTS", kind="error", errno=625, sqlstate="57014", probability=0.02)
     plane.server.fault(match="RUN_CONTROL_EVENTS", kind="expire_session", probability=0.01)
     try:
-        emitted, seen = run_children(plane, term, emitters=4, each=60, readers=2)
+        emitted, seen = run_threads(plane, term, emitters=4, each=60, readers=2)
         struck = {rule["kind"]: rule["fired"] for rule in plane.server.ask("/__loadgen/faults")}
     finally:
         plane.server.clear_faults()

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from loadgen.cli.main import main
+from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
 from tests.embedded_server import EmbeddedServer
 from tests.process.run_bench import TIMING, Bench, Program, benched, scenario
 from tests.processes import wait_until
@@ -96,7 +98,9 @@ def modelled(tmp_path: Path) -> Iterator[Bench]:
         yield made
 
 
-def test_the_faster_and_cheaper_arm_is_found(modelled: Bench) -> None:
+def test_the_faster_and_cheaper_arm_is_found(
+    modelled: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Twice the credits for four times the speed: half the price."""
     bench, arms = modelled, {"slow": {"warehouse": {"size": "X-Small"}}, "fast": {"warehouse": {"size": "Small"}}}
     experiment = Experiment(bench, "which", arms=arms, scenario_parts={"embedded": {"service_time": "600ms"}})
@@ -128,17 +132,14 @@ def test_the_faster_and_cheaper_arm_is_found(modelled: Bench) -> None:
     ]
     order = [one["arm"] for one in result["measurements"] if one["block"] == 1 and one["outcome"] == "OK"]
     assert order == result["blocks"]["order"]["1"]
-    again = experiment.start("--resume", experiment_id)
-    assert again.ended() == 2
-    assert f"experiment {experiment_id} is decided" in again.said
-    shown = bench.start("experiments", "show", experiment_id, "-c", "embedded", "--format", "json")
-    assert shown.ended() == 0, shown.said
-    assert shown.printed == result
-    listed = bench.start("experiments", "list", "-c", "embedded")
-    assert listed.ended() == 0, listed.said
-    assert any(
-        line.split()[:2] == [experiment_id, "which"] and line.endswith("decided") for line in listed.out.splitlines()
-    )
+    monkeypatch.setenv(EMBEDDED_ADDRESS, bench.server.address)
+    assert main(["experiment", str(experiment.file), "--resume", experiment_id]) == 2
+    assert f"experiment {experiment_id} is decided" in capsys.readouterr().err
+    assert main(["experiments", "show", experiment_id, "-c", "embedded", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == result
+    assert main(["experiments", "list", "-c", "embedded"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.split()[:2] == [experiment_id, "which"] and line.endswith("decided") for line in lines)
 
 
 @pytest.mark.slow

@@ -18,7 +18,6 @@ from orchestrator.spawn.kubernetes import KubernetesWorkerJob
 from orchestrator.spawn.kubernetes_job import RULES, KubernetesJob
 from orchestrator.spawn.spawner import WorkerOrder
 from tests.control_plane import ControlPlane, patience
-from tests.embedded_server import EmbeddedServer
 from tests.kubernetes_cluster import SPAWNER, Cluster, RequestFault, condition, pod_status
 from tests.processes import wait_until
 
@@ -67,11 +66,9 @@ class Spawners:
 
 
 @pytest.fixture
-def spawners(server: EmbeddedServer, tmp_path: Path) -> Iterator[Spawners]:
-    plane = ControlPlane(server)
+def spawners(plane: ControlPlane, tmp_path: Path) -> Iterator[Spawners]:
     with Cluster(tmp_path) as quiet:
         yield Spawners(quiet, plane, tmp_path)
-    plane.close()
 
 
 def sentences(spawner: ContainerSpawner, count: int = 1) -> list[str]:

@@ -69,6 +69,7 @@ def test_ctrl_c_removes_the_job(bench, cluster):
     wait_until(lambda: not alive(cluster.pids()), "its workers have ended")
 
 
+@pytest.mark.slow  # test_kubernetes.py gives pods up with their reason
 def test_pods_without_their_secret_fail_the_run_at_once_and_name_it(bench, cluster):
     cluster.secrets = {}
 

@@ -31,7 +31,7 @@ from tests.processes import PATIENCE_S, wait_until
 
 TTL_S = 30.0
 SHORT = LeaseTimes(ttl_s=4, renew_s=0.3, margin_s=1)
-ROUNDS = 200
+ROUNDS = 60
 
 
 # --- at the same instant ---------------------------------------------------------------------------------------------

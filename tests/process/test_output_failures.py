@@ -53,20 +53,20 @@ def printed_to(stdout: IO[bytes], *words: str, environ: dict[str, str], folder: 
     return done.returncode, done.stderr
 
 
+ENOUGH = [["--help"], ["run", EXAMPLE, "--dry-run"]]
+OTHERS = [
+    ["--version"],
+    ["run", "--help"],
+    ["schema"],
+    ["validate", EXAMPLE, "--plan"],
+    ["validate", EXAMPLE, "--format", "json"],
+    ["grants", EXAMPLE],
+    ["connections", "list"],
+]
+
+
 @pytest.mark.parametrize(
-    "words",
-    [
-        ["--help"],
-        ["--version"],
-        ["run", "--help"],
-        ["schema"],
-        ["validate", EXAMPLE, "--plan"],
-        ["validate", EXAMPLE, "--format", "json"],
-        ["run", EXAMPLE, "--dry-run"],
-        ["grants", EXAMPLE],
-        ["connections", "list"],
-    ],
-    ids=" ".join,
+    "words", [*ENOUGH, *(pytest.param(words, marks=pytest.mark.slow) for words in OTHERS)], ids=" ".join
 )
 def test_a_full_disk_is_told_and_a_reader_that_left_is_not(full, no_reader, words, tmp_path):
     assert printed_to(full, *words, environ={}, folder=tmp_path) == (4, TOLD)

@@ -236,6 +236,7 @@ def test_after_kill_9_of_a_backend_it_recovers_by_itself(initialised):
     in_postgres(initialised, test)
 
 
+@pytest.mark.slow  # test_server_life.py kills the server of the command line
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_nothing_outlives_a_server_killed_with_kill_9(scratch, variant):
     path = scratch / "data"

@@ -109,9 +109,10 @@ def slowly(server: EmbeddedServer, ms: int = 1_200) -> None:
 
 @pytest.mark.parametrize("path", SCENARIO_EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_is_prepared_and_a_second_time_nothing_is_done(server, path, monkeypatch, capsys):
-    """In one process; long texts by the ten thousand would only take longer. YCSB's six files share one table."""
+    """In one process; rows by the ten thousand would only take longer: test_readme.py prepares the quickstart as it is.
+    YCSB's six files share one table."""
     monkeypatch.setenv("LOADGEN_EMBEDDED_ADDRESS", server.address)
-    is_long = path.stem.startswith("ycsb") or path.stem == "oltp_mix"
+    is_long = re.search(r"rows: \d\dk", path.read_text("utf-8")) is not None
     fewer = ["--set", "prepare.tables.0.rows=2k"] if is_long else []
     fewer += ["--set", "target.database=PREPARED"]  # the examples themselves are run in BENCH
 
@@ -160,7 +161,9 @@ def test_a_killed_preparation_goes_on_where_it_was(server, cursor, scenario):
     assert counts(cursor) == (ROWS, ROWS, 1, ROWS)
 
 
-@pytest.mark.parametrize("kind", ["drop_reply", "reset", pytest.param("http_status", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "kind", ["drop_reply", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("reset", "http_status"))]
+)
 def test_answers_that_get_lost_cost_no_row_and_double_none(server, cursor, scenario, kind):
     """As often as the driver itself tries; what it gives up is looked at again by us."""
     server.fault(match="INSERT INTO", kind=kind, count=4)
@@ -171,7 +174,9 @@ def test_answers_that_get_lost_cost_no_row_and_double_none(server, cursor, scena
     assert counts(cursor) == (ROWS, ROWS, 1, ROWS)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)]
+)
 def test_a_signal_ends_it_after_the_statement_and_says_how_to_go_on(server, cursor, scenario, number, code):
     slowly(server, ms=500)
     with preparing(server, scenario) as process:

@@ -213,6 +213,7 @@ def test_a_derived_scenario_runs(bench: Bench, server, database):
     assert summary["totals"]["scheduled"] == pytest.approx(manifest["roles"]["read"], abs=2)
 
 
+@pytest.mark.slow
 def test_the_example_runs_as_it_is(bench: Bench):
     program = bench.start("run", EXAMPLE / "replay.yaml", "--format", "json")
 

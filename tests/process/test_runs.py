@@ -206,6 +206,7 @@ def test_a_killed_orchestrator_leaves_no_worker_and_its_run_is_recovered_once(be
     assert bench.json("runs", "show", run_id)["run"] == row
 
 
+@pytest.mark.slow  # test_lease_processes.py pauses holders of leases
 def test_an_orchestrator_that_was_taken_for_dead_ends_when_it_wakes_up(bench):
     before = bench.newest()
     process = bench.run(warehouse="ASLEEP_WH")

@@ -111,7 +111,7 @@ def seats(plane: ControlPlane, folder: Path, **durations: str) -> Iterator[dict[
 
 @pytest.fixture
 def interrupted(plane: ControlPlane, tmp_path: Path) -> Iterator[dict[str, Seat]]:
-    yield from seats(plane, tmp_path, KEY="5m", CTRL_C="5m")
+    yield from seats(plane, tmp_path, CTRL_C="5m")
 
 
 @pytest.fixture
@@ -127,6 +127,15 @@ def check_given_back(ended: dict[str, Seat]) -> None:
         assert any(line.startswith("report: ") and line.endswith("/report.html") for line in left)
         assert [line for line in left if len(line) > 80 and "/" not in line] == []
         assert COLOUR.search(seat.left)
+
+
+@pytest.mark.slow
+def test_the_terminal_is_given_back_when_a_user_types_q(plane, tmp_path):
+    for seated in seats(plane, tmp_path, KEY="5m"):
+        seated["KEY"].type("q")
+
+        assert seated["KEY"].ended() == 130
+        check_given_back(seated)
 
 
 @pytest.mark.slow
@@ -163,12 +172,10 @@ def test_the_terminal_is_given_back_when_a_user_ends_a_run_and_whoever_watches(i
         assert by_cron.stderr is not None
         first = by_cron.stderr.readline()
 
-        interrupted["KEY"].type("\x1a")  # Ctrl-Z: with no shell to continue it, it goes on by itself
-        wait_until(lambda: interrupted["KEY"].seen.count(ENTER) == 2, "the screen is left and taken again")
-        interrupted["KEY"].type("q")
+        interrupted["CTRL_C"].type("\x1a")  # Ctrl-Z: with no shell to continue it, it goes on by itself
+        wait_until(lambda: interrupted["CTRL_C"].seen.count(ENTER) == 2, "the screen is left and taken again")
         interrupted["CTRL_C"].type("\x03")
 
-        assert interrupted["KEY"].ended() == 130
         assert interrupted["CTRL_C"].ended() == 130
         check_given_back(interrupted)
         watcher.check_restored()

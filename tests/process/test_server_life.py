@@ -30,6 +30,9 @@ def test_it_says_where_it_listens_and_listens_nowhere_else(home):
             if connection.status == psutil.CONN_LISTEN
         ]
         address = running_server(home)
+        assert server.process.stdout is not None
+        assert server.process.stdout.readline().startswith("passwords are not checked")
+        assert server.process.stdout.readline() == f"the data directory is {home}\n"
 
         assert listening == [("127.0.0.1", server.port)]
         assert address is not None
@@ -38,7 +41,9 @@ def test_it_says_where_it_listens_and_listens_nowhere_else(home):
             assert connection.cursor().execute("SELECT 41 + 1").fetchall() == [(42,)]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, *(pytest.param(one, marks=pytest.mark.slow) for one in (signal.SIGINT, signal.SIGHUP))]
+)
 def test_a_signal_ends_it_in_order_whatever_is_under_way(home, number):
     with serving(home) as server, ThreadPoolExecutor(thread_name_prefix="client") as clients:
         idle, busy = Wire(server), Wire(server)
@@ -91,7 +96,7 @@ def test_a_signal_while_it_initialises_leaves_nothing_running_and_nothing_in_the
         assert Wire(server).answers()
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", [pytest.param(VARIANTS[0], marks=pytest.mark.slow), VARIANTS[1]])
 def test_root_and_ordinary_users_can_run_it_and_kill_9_leaves_nothing_behind(scratch, variant):
     data, prefix = scratch / "data", run_as(variant, scratch)
     with serving(data, prefix=prefix) as server:
@@ -118,7 +123,9 @@ def test_a_successor_may_start_in_the_moment_of_its_predecessors_death(home):
     predecessor.__exit__()
 
 
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(
+    "closed", [*(pytest.param(one, marks=pytest.mark.slow) for one in ("<&-", ">&-", "<&- >&-")), "<&- >&- 2>&-"]
+)
 def test_it_needs_no_input_and_no_output(home, closed):
     shell = ["sh", "-c", f'exec "$@" {closed}', "sh"]
     with Server(home, prefix=shell) as server:

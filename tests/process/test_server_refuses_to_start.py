@@ -3,12 +3,14 @@
 import json
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from loadgen.cli.main import main
 from loadgen.embedded.datadir import SYSTEM_DIR
-from tests.process.served import Wire, refused, serving
+from tests.process.served import Wire, refused, serve, serving
 from tests.processes import process_of_owner, run_as
 
 
@@ -32,6 +34,24 @@ def test_a_port_in_use_is_named_and_nothing_is_touched(scratch):
     assert f"127.0.0.1:{port}" in error
     assert "another port" in hint
     assert not (scratch / "data").exists()
+
+
+@pytest.fixture
+def refused_here(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[int, str, str]]:
+    """As `refused`, in this process: what is wrong with options is known before a server is begun."""
+    monkeypatch.setattr("loadgen.cli.embedded.raise_priority", lambda: pytest.fail("it would serve"))
+
+    def refused_in_this_process(data_dir: Path, *arguments: str) -> tuple[int, str, str]:
+        code = main(serve(data_dir, *arguments))
+        said = capsys.readouterr()
+        assert said.out == ""
+        error, hint = said.err.splitlines()
+        assert (error[:7], hint[:6]) == ("error: ", "hint: ")
+        return code, error, hint
+
+    return refused_in_this_process
 
 
 def test_its_port_is_free_again_at_once(home):
@@ -64,8 +84,8 @@ def test_its_port_is_free_again_at_once(home):
     ],
     ids=" ".join,
 )
-def test_an_option_that_makes_no_sense_is_refused_before_anything_is_made(scratch, arguments):
-    code, error, hint = refused(scratch / "data", *arguments)
+def test_an_option_that_makes_no_sense_is_refused_before_anything_is_made(scratch, refused_here, arguments):
+    code, error, hint = refused_here(scratch / "data", *arguments)
 
     assert code == 2
     assert arguments[1].split("(")[0] in error
@@ -74,8 +94,8 @@ def test_an_option_that_makes_no_sense_is_refused_before_anything_is_made(scratc
 
 
 @pytest.mark.parametrize("option", [("--control-latency", "300ms"), ("--strict-hybrid",)], ids=" ".join)
-def test_the_null_engine_has_no_tables_to_be_strict_about(scratch, option):
-    code, error, hint = refused(scratch / "data", "--engine", "null", *option)
+def test_the_null_engine_has_no_tables_to_be_strict_about(scratch, refused_here, option):
+    code, error, hint = refused_here(scratch / "data", "--engine", "null", *option)
 
     assert code == 2
     assert option[0] in error

@@ -28,23 +28,27 @@ def target() -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture
-def canary(target: Server) -> Iterator[Wire]:
-    """A well-behaved session with an open transaction, which must not notice anything."""
-    said = len(target.errors)
+@pytest.fixture(scope="module")
+def transaction(target: Server) -> Iterator[Wire]:
+    """A well-behaved session with an open transaction. It can be committed after all bad requests."""
     session = Wire(target, databaseName="CANARY")
-    name = f"C_{uuid.uuid4().hex}".upper()
-    session.sql(f"CREATE HYBRID TABLE {name} (ID NUMBER PRIMARY KEY)")
-    assert session.sql(f"SELECT ID FROM {name}") == []
+    session.sql("CREATE HYBRID TABLE CANARY (ID NUMBER PRIMARY KEY)")
     session.sql("BEGIN")
-    session.sql(f"INSERT INTO {name} VALUES (1)")
+    session.sql("INSERT INTO CANARY VALUES (1)")
     yield session
-    assert session.sql(f"SELECT ID FROM {name}") == [["1"]]
     session.sql("COMMIT")
-    assert session.sql(f"SELECT ID FROM {name}") == [["1"]]
+    assert session.sql("SELECT ID FROM CANARY") == [["1"]]
+    session.close()
+
+
+@pytest.fixture
+def canary(target: Server, transaction: Wire) -> Iterator[None]:
+    """The transaction must not notice anything of a test, and no error is logged."""
+    said = len(target.errors)
+    yield
+    assert transaction.sql("SELECT ID FROM CANARY") == [["1"]]
     assert target.process.poll() is None
     assert "Z error " not in target.errors[said:]  # the log level; bad requests deserve a warning at most
-    session.close()
 
 
 BODIES = [b"", b"not json", b"null", b"[]", b'"x"', b"{}", b'{"data": ', b"\xff\xfe", b"[" * 100_000, b"1" * 10_000]

@@ -109,6 +109,7 @@ def test_ctrl_c_ends_it_at_once_and_without_noise(server, tmp_path, words, struc
     assert errors.strip() == "error: stopped"
 
 
+@pytest.mark.slow  # test_readme.py prepares, and test_embedded_launch.py sets up, with a server of the command's own
 def test_without_a_server_one_is_started(tmp_path):
     with reachable_directory() as directory:
         done = subprocess.run(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ from tests.spcs_replicas import Replicas
 
 IMAGE = "/bench_db/loadgen/images/loadgen:1.0"
 SPAWNER = f"{{kind: spcs, compute_pool: bench_pool, image: {IMAGE}}}"
+_numbers = itertools.count(1)  # of jobs
 
 
 @pytest.fixture
@@ -128,10 +130,11 @@ class Yard:
     def __init__(self, server: EmbeddedServer, plane: ControlPlane, folder: Path) -> None:
         self.server, self.plane, self.folder = server, plane, folder
         self.run_id = plane.new_run()
-        self.name = f"{plane.place.database}.CONTROL.LOADGEN_YARD"
+        self.job_name = f"LOADGEN_YARD_{next(_numbers)}"
+        self.name = f"{plane.place.database}.CONTROL.{self.job_name}"
 
     def spawner(self) -> ContainerSpawner:
-        job = SpcsJob(name="LOADGEN_YARD", compute_pool="P", image=IMAGE, warehouse=None, environment={})
+        job = SpcsJob(name=self.job_name, compute_pool="P", image=IMAGE, warehouse=None, environment={})
         clock, place, environ = SystemClock(), self.plane.place, self.plane.environ
         return ContainerSpawner(
             lambda: JobService(place, job, clock=clock, environ=environ), self.folder, clock=clock, poll_s=0.05
@@ -160,11 +163,8 @@ class Yard:
 
 
 @pytest.fixture
-def yard(server: EmbeddedServer, tmp_path: Path) -> Iterator[Yard]:
-    plane = ControlPlane(server)
-    yield Yard(server, plane, tmp_path)
-    server.clear_faults()
-    plane.close()
+def yard(server: EmbeddedServer, plane: ControlPlane, tmp_path: Path) -> Yard:
+    return Yard(server, plane, tmp_path)
 
 
 def test_containers_that_end_are_seen_with_what_they_said_last(yard, caplog):
@@ -203,7 +203,7 @@ def test_workers_are_asked_to_end_and_then_ended(yard):
 
 def test_a_job_that_somebody_dropped_has_lost_its_workers(yard):
     spawner = yard.started()
-    yard.plane.change("DROP SERVICE LOADGEN_YARD")
+    yard.plane.change(f"DROP SERVICE {yard.job_name}")
 
     wait_until(lambda: len(spawner.ended()) == 2, "both are lost")
 
@@ -218,7 +218,9 @@ def test_a_lost_answer_does_not_start_a_second_job(yard):
 
     assert yard.job()["replicas"] == 2
     history = yard.server.ask(f"/__loadgen/history?tag=spcs&since={yard.job()['created_ms']}")
-    assert [one["sql_text"] for one in history if "DESCRIBE" in one["sql_text"]] == ["DESCRIBE SERVICE LOADGEN_YARD"]
+    assert [one["sql_text"] for one in history if "DESCRIBE" in one["sql_text"]] == [
+        f"DESCRIBE SERVICE {yard.job_name}"
+    ]
     spawner.close()
     assert yard.job() is None
 

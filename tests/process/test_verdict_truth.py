@@ -93,14 +93,8 @@ def bench(server: EmbeddedServer, tmp_path: Path) -> Iterator[Bench]:
         yield made
 
 
-def marked(mode: str, fault: Fault) -> Any:
-    """Every fault whose rule no other test of real processes holds runs every time."""
-    held_elsewhere = fault is not terminate  # test_pauses.py, test_worker_faults.py, test_delivered_load.py
-    marks = [pytest.mark.slow] if held_elsewhere else []
-    return pytest.param(mode, fault, id=f"{mode}, {fault.__name__}", marks=marks)
-
-
-@pytest.mark.parametrize(("mode", "fault"), [marked(*case) for case in CASES])
+@pytest.mark.slow  # test_pauses.py, test_worker_faults.py and test_delivered_load.py have one of each fault
+@pytest.mark.parametrize(("mode", "fault"), CASES, ids=[f"{mode}, {fault.__name__}" for mode, fault in CASES])
 def test_the_verdict_is_what_the_history_of_the_server_allows(bench: Bench, mode: str, fault: Fault) -> None:
     load = {"warmup": "0s", "duration": f"{DURATION_S}s", "workers": 1} | MODES[mode]
     run = bench.run(load=load, thresholds=["max < 1h", "error_rate <= 100%"])

@@ -14,10 +14,9 @@ import pytest
 
 from loadgen.control.tables.run_status import server_time
 from loadgen.control.tables.worker_heartbeats import WorkerHeartbeat
-from loadgen.metrics.recorder import Outcome
 from loadgen.model.run import Phase, RunStatus
 from tests.embedded_server import EmbeddedServer
-from tests.process.worker_driver import GET, Stage, adds_up, staged
+from tests.process.worker_driver import GET, Led, Stage, Worker, adds_up, staged
 from tests.processes import wait_until
 
 LOGIN = "/session/v1/login-request"
@@ -85,46 +84,6 @@ def test_every_fault_of_the_target_is_one_failed_sample(stage: Stage, server: Em
     assert all(len(line) < 4_100 for line in run.logs())
 
 
-def test_sessions_that_end_are_replaced(stage: Stage, server: EmbeddedServer) -> None:
-    expired = stage.run({"connections": 3}, statements=[GET])
-    worn = stage.run({"connections": 2}, connections={"max_statements": 10})
-    old = stage.run({"connections": 2}, connections={"max_age": "1s"})
-    workers = [run.spawn() for run in (expired, worn, old)]
-    for run, worker in zip((expired, worn, old), workers, strict=True):
-        run.move(RunStatus.STARTING)
-        run.wait_status("WAITING", worker)
-        run.start()
-    expired.wait_ended(10, workers[0])
-    server.strike(6, match="FROM KV WHERE", kind="expire_session")
-    expired.wait_beat(lambda beat: beat.open_connections == 3, "its sessions are back", workers[0])
-    wait_until(
-        lambda: len({line["session_id"] for line in old.history(Phase.MEASUREMENT)}) > 4, "old ones are replaced"
-    )
-    for run, worker in zip((expired, worn, old), workers, strict=True):
-        run.wait_ended(30, worker)
-        run.stopped(worker)
-
-    for run in (expired, worn, old):
-        window = run.seen().of(Phase.MEASUREMENT)
-        assert adds_up(window)
-        lines = run.history(Phase.MEASUREMENT)
-        assert window.counts.succeeded == sum(not line["error_code"] for line in lines)
-    per_session: dict[str, int] = {}
-    for line in worn.history(Phase.MEASUREMENT):
-        per_session[line["session_id"]] = per_session.get(line["session_id"], 0) + 1
-    assert max(per_session.values()) == 10
-    failed, logins = expired.seen().of(Phase.MEASUREMENT).counts.failed, expired.seen().logins
-    assert 0 < failed <= 6  # the driver renews, and tries once more
-    assert [run.seen().of(Phase.MEASUREMENT).counts.failed for run in (worn, old)] == [0, 0]
-    assert worn.seen().logins["reopened"]["max_statements"] >= len(per_session) - 2 > 0
-    assert old.seen().logins["reopened"]["max_age"] > 2
-    assert logins["reopened"]["session_lost"] == sum(one["count"] for one in logins["last_lost"]) == failed
-    for run in (worn, old):
-        time = run.seen().of(Phase.MEASUREMENT).connections
-        assert time is not None
-        assert 0 < time.logging_in_ms < time.delivered_ms <= time.planned_ms
-
-
 @pytest.mark.slow
 def test_logins_that_fail_now_and_then_or_for_good(
     stage: Stage, server: EmbeddedServer, control: EmbeddedServer
@@ -157,49 +116,6 @@ def test_logins_that_fail_now_and_then_or_for_good(
     window = flaky.seen().of(Phase.MEASUREMENT)
     assert adds_up(window)
     assert window.counts.succeeded == len(flaky.history(Phase.MEASUREMENT))
-
-
-def test_transactions_and_expectations(stage: Stage) -> None:
-    stage.sql("CREATE HYBRID TABLE ACCOUNT (ID NUMBER(38,0) PRIMARY KEY, V NUMBER(38,0))")
-    stage.sql("INSERT INTO ACCOUNT VALUES (1, 0), (2, 0), (3, 0)")
-    statements = [
-        {
-            "name": "pay",
-            "kind": "write",
-            "transaction": [
-                {"sql": "UPDATE ACCOUNT SET V = V + 1 WHERE ID = 1"},
-                {"sql": "UPDATE ACCOUNT SET V = V - 1 WHERE ID = 2"},
-            ],
-        },
-        {
-            "name": "fail",
-            "kind": "write",
-            "transaction": [
-                {"sql": "UPDATE ACCOUNT SET V = V + 1000 WHERE ID = 3"},
-                {"sql": "SELECT 1 / V FROM KV WHERE ID = 1"},
-            ],
-        },
-        {"name": "none", "kind": "read", "sql": "SELECT V FROM KV WHERE ID = -1", "expect": {"rows": 1}},
-    ]
-    run = stage.run({"connections": 1}, statements=statements, target={"warehouse": "QUICK_WH"})  # locks are short
-    worker = run.started()
-    run.wait_ended(40, worker)
-    stage.sql("ALTER SESSION SET HYBRID_TABLE_LOCK_TIMEOUT = 60")
-    stage.sql("UPDATE ACCOUNT SET V = 7 WHERE ID = 3")  # its lock is free between transactions
-    run.stopped(worker)
-
-    window = run.seen().of(Phase.MEASUREMENT)
-    assert adds_up(window)
-    tally = window.tally.statements
-    assert tally["none"].ended.failed == tally["none"].times[Outcome.CHECK].response.count > 0
-    assert tally["fail"].ended.failed > 0
-    assert tally["fail"].ended.succeeded == tally["none"].ended.succeeded == 0
-    assert tally["pay"].ended.failed == 0
-    paid = tally["pay"].ended.succeeded
-    assert [int(value) for (value,) in stage.sql("SELECT V FROM ACCOUNT ORDER BY ID")] == [paid, -paid, 7]
-    texts = [line["sql_text"] for line in run.history(Phase.MEASUREMENT)]
-    failed = tally["fail"].ended.failed
-    assert [texts.count(word) for word in ("COMMIT", "ROLLBACK", "BEGIN")] == [paid, failed, paid + failed]
 
 
 # --- the control plane -----------------------------------------------------------------------------------------------
@@ -303,6 +219,7 @@ def test_lost_answers_of_the_control_plane_store_nothing_twice(stage: Stage, con
 # --- the process itself ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow  # test_pauses.py stops a worker of a run, test_worker_truth.py the server
 def test_a_worker_that_was_stopped_for_a_while_says_so_in_its_times(stage: Stage) -> None:
     run = stage.run({"mode": "rate", "rate": "40/s", "max_connections": 4, "arrival": "uniform"})
     worker = run.started()
@@ -326,40 +243,52 @@ def test_a_worker_that_was_stopped_for_a_while_says_so_in_its_times(stage: Stage
     assert late.sum_ns - whole.succeeded.service.sum_ns > 100 * 2e9
 
 
-def test_what_does_not_end_is_cancelled_on_the_server(stage: Stage, server: EmbeddedServer) -> None:
-    """A drain that is too short, a second SIGTERM, and a statement that not even the server can end."""
+def test_what_does_not_end_in_time_is_cancelled_on_the_server(stage: Stage, server: EmbeddedServer) -> None:
+    """A drain that is too short, and a statement that not even the server can end."""
     before = server.ask("/__loadgen/stats")["open_sessions"]
     short = stage.run({"connections": 2}, statements=[LONG], target={"statement_timeout": "300s"})
-    twice = stage.run(
-        {"connections": 2}, statements=[LONG], target={"statement_timeout": "300s"}, timing={"drain_interrupt": "300s"}
-    )
     stuck = stage.run({"connections": 1}, statements=[GET], target={"statement_timeout": "300s"})
-    workers = {"short": short.spawn(), "twice": twice.spawn(), "stuck": stuck.spawn()}
-    for name, run in (("short", short), ("twice", twice), ("stuck", stuck)):
+    workers = {"short": short.spawn(), "stuck": stuck.spawn()}
+    for name, run in (("short", short), ("stuck", stuck)):
         run.move(RunStatus.STARTING)
         run.wait_status("WAITING", workers[name])
         run.start()
     stuck.wait_ended(5, workers["stuck"])
     server.strike(1, match="FROM KV WHERE", kind="hang")
-    for name, run, executing in (("short", short, 2), ("twice", twice, 2), ("stuck", stuck, 1)):
+    for name, run, executing in (("short", short, 2), ("stuck", stuck, 1)):
         run.wait_beat(_executes(executing), f"{name} executes", workers[name])
     short.stop(drain_s=0.3)
     stuck.stop(drain_s=0.3)
-    workers["twice"].signal(signal.SIGTERM)
-    twice.wait_status("DRAINING", workers["twice"])
-    workers["twice"].signal(signal.SIGTERM)
 
-    for name, run, cancelled in (("short", short, 2), ("twice", twice, 2), ("stuck", stuck, 1)):
-        assert workers[name].exit_code() == 0, (name, workers[name].said)
-        window = run.seen().of(Phase.MEASUREMENT)
-        assert adds_up(window)
-        assert (window.counts.cancelled, window.counts.failed) == (cancelled, 0), name
-        assert run.wait_status("COMPLETED").active_connections == 0
-        assert any("cancelled" in line for line in run.logs("WARNING"))
-    for run in (short, twice):
-        codes = [str(line["error_code"]) for line in run.history(Phase.MEASUREMENT)]
-        assert codes == ["604", "604"]
+    _check_cancelled(short, workers["short"], 2)
+    _check_cancelled(stuck, workers["stuck"], 1)
+    assert [str(line["error_code"]) for line in short.history(Phase.MEASUREMENT)] == ["604", "604"]
     wait_until(lambda: server.ask("/__loadgen/stats")["open_sessions"] <= before + 1, "sessions are closed")
+
+
+@pytest.mark.slow
+def test_a_second_sigterm_cancels_what_is_under_way(stage: Stage) -> None:
+    run = stage.run(
+        {"connections": 2}, statements=[LONG], target={"statement_timeout": "300s"}, timing={"drain_interrupt": "300s"}
+    )
+    worker = run.started()
+    run.wait_beat(_executes(2), "both execute", worker)
+
+    worker.signal(signal.SIGTERM)
+    run.wait_status("DRAINING", worker)
+    worker.signal(signal.SIGTERM)
+
+    _check_cancelled(run, worker, 2)
+    assert [str(line["error_code"]) for line in run.history(Phase.MEASUREMENT)] == ["604", "604"]
+
+
+def _check_cancelled(run: Led, worker: Worker, cancelled: int) -> None:
+    assert worker.exit_code() == 0, worker.said
+    window = run.seen().of(Phase.MEASUREMENT)
+    assert adds_up(window)
+    assert (window.counts.cancelled, window.counts.failed) == (cancelled, 0)
+    assert run.wait_status("COMPLETED").active_connections == 0
+    assert any("cancelled" in line for line in run.logs("WARNING"))
 
 
 def _executes(statements: int) -> Callable[[WorkerHeartbeat], bool]:

@@ -266,22 +266,15 @@ def test_without_a_leader_a_worker_ends(stage: Stage) -> None:
 
 def test_a_late_process_takes_the_place_of_a_dead_one(stage: Stage) -> None:
     run = stage.run({"warmup": "30s", "duration": "30s"})
-    adding = stage.run({"connections": 1}, statements=[{**PUT, "sql": "SELECT ?::NUMBER"}])
-    first, adds = run.started(), adding.started()
+    first = run.started()
     run.wait_ended(20, first)
     run.emit(SetPhase(phase=Phase.MEASUREMENT))
     run.move(RunStatus.RUNNING, Phase.MEASUREMENT)
     run.wait_beat(lambda beat: beat.phase is Phase.MEASUREMENT, "it measures", first)
     wait_until(lambda: run.seen().windows, "its warm-up is stored")
-    for one, led in ((first, run), (adds, adding)):
-        one.signal(signal.SIGKILL)
-        assert one.exit_code() == -signal.SIGKILL
-        stage.plane.change(
-            "UPDATE WORKER_HEARTBEATS SET LAST_HEARTBEAT = DATEADD(second, -11, LAST_HEARTBEAT) WHERE RUN_ID = ?",
-            led.run_id,
-        )
+    _die(run, first)
 
-    second, again = run.spawn(), adding.spawn()
+    second = run.spawn()
     run.wait_beat(lambda beat: beat.status == "RUNNING" and beat.phase is Phase.MEASUREMENT, "it measures", second)
     run.wait_ended(20, second)
     run.stop()
@@ -291,9 +284,27 @@ def test_a_late_process_takes_the_place_of_a_dead_one(stage: Stage) -> None:
     assert (warmup.phase, measured.phase) == (Phase.WARMUP, Phase.MEASUREMENT)
     assert adds_up(measured)
     assert measured.counts.succeeded >= 20
-    # Unless it would draw what must not be drawn twice. What the dead one said last stays.
+
+
+@pytest.mark.slow
+def test_no_process_takes_a_place_whose_values_it_would_draw_again(stage: Stage) -> None:
+    adding = stage.run({"connections": 1}, statements=[{**PUT, "sql": "SELECT ?::NUMBER"}])
+    _die(adding, adding.started())
+
+    again = adding.spawn()
+
     assert again.exit_code() == 1
     assert "worker-0 of run" in again.said
     assert "statement put would draw values again that process" in again.said
     assert "hint: Start a new run" in again.said
     assert adding.beat().status == "RUNNING"
+
+
+def _die(run: Led, worker: Worker) -> None:
+    """Long ago."""
+    worker.signal(signal.SIGKILL)
+    assert worker.exit_code() == -signal.SIGKILL
+    run.plane.change(
+        "UPDATE WORKER_HEARTBEATS SET LAST_HEARTBEAT = DATEADD(second, -11, LAST_HEARTBEAT) WHERE RUN_ID = ?",
+        run.run_id,
+    )

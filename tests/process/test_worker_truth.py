@@ -6,7 +6,6 @@ import signal
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,11 +18,11 @@ from loadgen.model.event import SetPhase
 from loadgen.model.run import Phase, RunStatus
 from loadgen.units import NS_PER_MS, NS_PER_S
 from tests.embedded_server import EmbeddedServer
-from tests.process.worker_driver import GET, Led, Stage, adds_up, staged
+from tests.process.worker_driver import GET, Led, Stage, Worker, adds_up, staged
 
 CLIENTS = 8
 STATEMENTS = 1_000  # p99 has ten above it
-RATE = 100  # arrivals a second: a quarter of what the clients can do
+RATE = 60  # arrivals a second: a sixth of what the clients can do
 WINDOW_S = 8
 STALL_S = 2.0
 SHOWN = {name: PERCENTILES[name] for name in ("p50", "p90", "p95", "p99")}
@@ -44,23 +43,40 @@ class Truth:
     tally: StatementTally
     logged: dict[str, int]  # the query log, every statement
     served: dict[str, int]  # the server's own history
+    sent: tuple[str, ...]  # every text of the run
 
 
 @pytest.fixture(scope="module")
 def truth(stage: Stage) -> Truth:
-    led = stage.run({"connections": CLIENTS, "duration": "60s"}, statements=[GET], query_log={"mode": "all"})
+    load = {"connections": CLIENTS, "warmup": "30s", "duration": "60s"}
+    led = stage.run(load, statements=[GET], query_log={"mode": "all"})
     worker = led.started()
-    led.wait_ended(STATEMENTS, worker)
+    led.wait_ended(CLIENTS, worker)
+    begin_measurement(led, worker, duration_s=60)
+    led.wait_ended(STATEMENTS + CLIENTS, worker)  # of the warm-up some end in it
     led.stop()
     assert worker.exit_code() == 0, worker.said
     kept = query_executions.read(led.plane.session, led.run_id, 100 * STATEMENTS)
+    measured = [one for one, _ in kept if one.phase == Phase.MEASUREMENT.value]
     window = led.seen().of(Phase.MEASUREMENT)
     return Truth(
         window=window,
         tally=merge([[window]]).tally.whole,
-        logged={str(one.query_id): round(float(one.duration_ms) * NS_PER_MS) for one, _ in kept},
+        logged={str(one.query_id): round(float(one.duration_ms) * NS_PER_MS) for one in measured},
         served={line["query_id"]: round(line["total_ms"] * NS_PER_MS) for line in led.history(Phase.MEASUREMENT)},
+        sent=texts_of(led),
     )
+
+
+def begin_measurement(led: Led, worker: Worker, *, duration_s: int) -> None:
+    """The worker warms up, and closes its window by itself."""
+    led.emit(SetPhase(phase=Phase.MEASUREMENT, duration_ms=1_000 * duration_s, effective_at=led.soon(1.0)))
+    led.move(RunStatus.RUNNING, Phase.MEASUREMENT)
+    led.wait_beat(lambda beat: beat.phase is Phase.MEASUREMENT, "the measurement has begun", worker)
+
+
+def texts_of(led: Led) -> tuple[str, ...]:
+    return tuple(line["sql_text"] for line in led.stage.server.ask(f"/__loadgen/history?tag={led.run_id}"))
 
 
 def test_worker_log_and_server_speak_of_the_same_statements(truth: Truth) -> None:
@@ -107,17 +123,25 @@ def test_the_sum_of_all_times_is_exact(truth: Truth) -> None:
     assert service.sum_ns == pytest.approx(sum(truth.logged.values()), abs=1_000 * len(truth.logged))
 
 
-def test_a_stall_of_the_server_is_charged_to_everyone_who_was_due_in_it(stage: Stage) -> None:
-    """Two seconds in which the server stands still: the clients see few slow statements, the schedule sees hundreds."""
+@pytest.fixture(scope="module")
+def stalled(stage: Stage) -> tuple[WindowResult, int, tuple[str, ...]]:
+    """An open loop that meets two seconds in which the server stands still: its window, how many statements the server
+    has executed for it, and every text of the run."""
     load = {"mode": "rate", "rate": f"{RATE}/s", "arrival": "uniform", "max_connections": CLIENTS}
-    led = Led(stage, {**load, "warmup": "0s", "duration": f"{WINDOW_S}s"}, 1, {"statements": [GET]})
+    led = Led(stage, {**load, "warmup": "30s", "duration": f"{WINDOW_S}s"}, 1, {"statements": [GET]})
     worker = led.started()
+    begin_measurement(led, worker, duration_s=WINDOW_S)
     led.wait_ended(RATE // 2, worker)
     stall(stage.server)
     led.wait_beat(lambda beat: beat.phase is Phase.COOLDOWN, "the window has closed", worker)
     led.stop()
     assert worker.exit_code() == 0, worker.said
-    window = led.seen().of(Phase.MEASUREMENT)
+    return led.seen().of(Phase.MEASUREMENT), len(led.history(Phase.MEASUREMENT)), texts_of(led)
+
+
+def test_a_stall_of_the_server_is_charged_to_everyone_who_was_due_in_it(stalled) -> None:
+    """The clients see few slow statements, the schedule sees a hundred."""
+    window, _, _ = stalled
     times = window.tally.whole.succeeded
 
     assert adds_up(window)
@@ -132,6 +156,15 @@ def test_a_stall_of_the_server_is_charged_to_everyone_who_was_due_in_it(stage: S
     assert 1 <= longer_than(times.service, NS_PER_S) < slow / 4
     assert times.service.max_ns >= 0.9 * STALL_S * NS_PER_S
     assert times.response.max_ns >= times.service.max_ns
+
+
+def test_the_tag_of_a_window_costs_no_round_trip(truth: Truth, stalled) -> None:
+    """Statements bring the tag of their window. An ALTER SESSION would keep the first of them back, unseen."""
+    window, executed, sent = stalled
+
+    assert executed == window.counts.succeeded > 0
+    for texts in (truth.sent, sent):
+        assert not [text for text in texts if text.startswith("ALTER SESSION")]
 
 
 def stall(server: EmbeddedServer) -> None:
@@ -149,29 +182,3 @@ def in_order(times_ns: dict[str, int]) -> IntArray:
 def longer_than(histogram: Histogram, limit_ns: int) -> int:
     """How many are in buckets that lie above the limit."""
     return int(histogram.counts[limit_ns <= LOWEST_NS].sum())
-
-
-@pytest.mark.parametrize(
-    "load",
-    [
-        {"mode": "rate", "rate": f"{RATE}/s", "arrival": "uniform", "max_connections": CLIENTS},
-        pytest.param({"mode": "concurrency", "connections": CLIENTS}, marks=pytest.mark.slow),
-    ],
-    ids=["open", "closed"],
-)
-def test_the_tag_of_a_window_costs_no_round_trip(stage: Stage, load: dict[str, Any]) -> None:
-    """Statements bring the tag of their window. An ALTER SESSION would keep the first of them back, unseen."""
-    led = Led(stage, {**load, "warmup": "2s", "duration": "60s"}, 1, {"statements": [GET]})
-    worker = led.started()
-    led.wait_ended(RATE // 2, worker)
-    led.move(RunStatus.RUNNING, Phase.MEASUREMENT)
-    led.emit(SetPhase(phase=Phase.MEASUREMENT, effective_at=led.soon(1.0)))
-    led.wait_beat(lambda beat: beat.phase is Phase.MEASUREMENT, "the measurement has begun", worker)
-    led.wait_ended(RATE, worker)
-    led.stop()
-    assert worker.exit_code() == 0, worker.said
-
-    assert adds_up(window := led.seen().of(Phase.MEASUREMENT))
-    assert len(led.history(Phase.MEASUREMENT)) == window.counts.succeeded > 0
-    sent = [line["sql_text"] for line in stage.server.ask(f"/__loadgen/history?tag={led.run_id}")]
-    assert not [text for text in sent if text.startswith("ALTER SESSION")]

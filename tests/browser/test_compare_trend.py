@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -58,8 +59,13 @@ PAGES = {
 @pytest.fixture(params=PAGES)
 def page(browser: Chromium, tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     written = tmp_path / "page.html"
-    written.write_text(PAGES[request.param](), "utf-8")
+    written.write_text(html_of(request.param), "utf-8")
     return written
+
+
+@cache
+def html_of(name: str) -> str:
+    return PAGES[name]()
 
 
 def test_the_page_fits_breaks_no_word_and_says_what_scrolls(browser: Chromium, page: Path, width: int) -> None:
@@ -89,7 +95,7 @@ def test_the_page_follows_the_colours_of_the_reader_and_keeps_contrast(
 
 def test_a_key_of_a_comparison_is_drawn_as_its_line_is(browser: Chromium, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    page.write_text(PAGES["comparison"](), "utf-8")
+    page.write_text(html_of("comparison"), "utf-8")
     browser.open(page)
 
     drawn = browser.evaluate(KEYS)

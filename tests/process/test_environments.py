@@ -77,7 +77,7 @@ def test_an_environment_for_development_serves_a_run(checkout: Checkout) -> None
     assert checkout.ensure(*RUN) == []
 
 
-@pytest.mark.parametrize("changed", ["requirements.lock", "requirements-dev.lock"])
+@pytest.mark.parametrize("changed", [pytest.param(RUN[0], marks=pytest.mark.slow), RUN[1]])
 def test_after_a_change_of_the_lock_it_is_made_anew(checkout: Checkout, changed: str) -> None:
     checkout.ensure(*(RUN if changed == "requirements.lock" else DEVELOP))
 

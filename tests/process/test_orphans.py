@@ -202,8 +202,10 @@ def test_the_next_run_ends_the_run_of_a_dead_orchestrator(bench: Bench) -> None:
 
     after = bench.run(**on("NEXT_WH"))
 
+    wait_until(lambda: bench.state(run.run_id)[0] == "FAILED", f"it is ended: {after.said}", unless=after.process.poll)
     after.wait_for(MEASURES)
-    assert bench.state(run.run_id)[0] == "FAILED"
+    after.send(signal.SIGINT)
+    assert after.ended() == 130, after.said
 
 
 @pytest.mark.slow

@@ -25,7 +25,7 @@ from tests.processes import PATIENCE_S, PROGRAM, ROOT, wait_until
 
 PREPARE = [*PROGRAM, "prepare"]
 TABLE = "BENCH.PUBLIC.BULK"
-ROWS = 100_000
+ROWS = 40_000
 SCENARIO = f"""
 version: 1
 name: bulk
@@ -155,7 +155,7 @@ def test_a_killed_preparation_goes_on_where_it_was(server, cursor, scenario):
 
     assert done.returncode == 0, done.stderr
     # Its last statement may have been on its way, and have come to the server after it was gone.
-    added = re.search(r"resumed, ([0-9,]+) of 100,000 rows added", done.stdout)
+    added = re.search(rf"resumed, ([0-9,]+) of {ROWS:,} rows added", done.stdout)
     assert added is not None, done.stdout
     assert 0 < int(added[1].replace(",", "")) <= ROWS - killed_at
     assert counts(cursor) == (ROWS, ROWS, 1, ROWS)
@@ -187,7 +187,7 @@ def test_a_signal_ends_it_after_the_statement_and_says_how_to_go_on(server, curs
     there = rows_there(cursor)
     assert process.returncode == code, err
     assert out == ""
-    assert f"error: stopped: {there:,} of 100,000 rows of {TABLE} are there" in err
+    assert f"error: stopped: {there:,} of {ROWS:,} rows of {TABLE} are there" in err
     assert "hint: Run the same command to go on." in err
     assert err.startswith("looking for existing tables\n")
     assert 0 < there < ROWS
@@ -214,7 +214,7 @@ def test_a_second_signal_ends_it_at_once(server, cursor, scenario):
     with preparing(server, scenario) as process:
         assert process.stderr is not None
         lines = iter(process.stderr.readline, "")
-        assert any("0 of 100,000" in line for line in lines)
+        assert any(f"0 of {ROWS:,}" in line for line in lines)
         process.send_signal(signal.SIGINT)
         assert any("Ctrl-C again" in line for line in lines)
         process.send_signal(signal.SIGINT)
@@ -252,7 +252,7 @@ def test_on_a_terminal_there_is_a_bar_and_ctrl_c_gives_the_terminal_back(server,
 
     text = shown.decode("utf-8", "replace")
     assert code == 130, text
-    assert f"of 100,000 rows of {TABLE} are there" in text
+    assert f"of {ROWS:,} rows of {TABLE} are there" in text
     assert "Run the same command to go on." in text
     assert shown.rfind(SHOW_CURSOR) > shown.rfind(b"\x1b[?25l") >= 0
 

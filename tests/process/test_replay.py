@@ -99,7 +99,7 @@ def test_a_captured_workload_is_replayed_in_order(bench: Bench, server, database
     execute_sessions(server, database, warehouse)
     manifest = capture(bench, warehouse, "--keep-values")
 
-    summary = replay(bench, warehouse, speed=SPEED, writes="replay")
+    summary = replay(bench, warehouse, speed=SPEED, writes="replay", workers=1)
 
     sent = arrived(server, summary["run_id"])
     sent_roles = ("read", "write")

@@ -76,15 +76,19 @@ class ArmWarehouse(Section):
     """The warehouse of an arm, or its name alone. Settings are changed before each measurement, and restored."""
 
     shorthand: ClassVar[str] = "name"
-    name: Annotated[str, SqlName()] | None = key("Measure on this warehouse; null: on the scenario's.", default=None)
-    create: bool = key("Make this warehouse for the experiment, and drop it at the end.", default=False)
-    size: WarehouseSize | None = key("X-Small, Small, …", default=None)
-    generation: Annotated[int, Integer(low=1, high=2)] | None = key(default=None)
-    min_clusters: Clusters | None = key(default=None)
-    max_clusters: Clusters | None = key(default=None)
-    scaling_policy: ScalingPolicy | None = key(default=None)
-    max_concurrency_level: Annotated[int, Integer(low=1, high=10_000)] | None = key(default=None)
-    query_acceleration: bool | None = key(default=None)
+    name: Annotated[str, SqlName()] | None = key(
+        "The warehouse to measure on; null: that of the scenario.", default=None
+    )
+    create: bool = key("Create this warehouse for the experiment, and drop it at the end.", default=False)
+    size: WarehouseSize | None = key("X-Small, Small and so on.", default=None)
+    generation: Annotated[int, Integer(low=1, high=2)] | None = key("Generation of the hardware.", default=None)
+    min_clusters: Clusters | None = key("MIN_CLUSTER_COUNT.", default=None)
+    max_clusters: Clusters | None = key("MAX_CLUSTER_COUNT.", default=None)
+    scaling_policy: ScalingPolicy | None = key("SCALING_POLICY.", default=None)
+    max_concurrency_level: Annotated[int, Integer(low=1, high=10_000)] | None = key(
+        "MAX_CONCURRENCY_LEVEL.", default=None
+    )
+    query_acceleration: bool | None = key("ENABLE_QUERY_ACCELERATION.", default=None)
 
     @property
     def settings(self) -> dict[str, WarehouseValue]:
@@ -94,13 +98,13 @@ class ArmWarehouse(Section):
 
 
 class ArmSection(Section):
-    """One of the things to compare: changes of the scenario."""
+    """One of the variants that are compared, as changes of the scenario."""
 
     set: Mapping[str, Annotated[Scalar, ScalarValue()]] = key(
-        "Values instead of the scenario's, as with --set: {load.connections: 64}.", default={}
+        "Values that replace those of the scenario, as with --set: {load.connections: 64}.", default={}
     )
     warehouse: ArmWarehouse | None = key(
-        "Another warehouse than the scenario's, or other settings of it.", default=None
+        "Another warehouse than that of the scenario, or other settings of it.", default=None
     )
 
     @property
@@ -116,17 +120,19 @@ class BlocksSection(Section):
         "No decision before this number of complete blocks.", default=4
     )
     maximum: Annotated[int, Integer(low=2, high=BLOCKS_MAX)] = key(
-        "The planned last block; blocks that do not count are included.", default=20
+        "Number of the planned last block; blocks that do not count are included.", default=20
     )
 
 
 class BudgetSection(Section):
-    """What the experiment may take. No block is begun that may exceed it."""
+    """Limits of the experiment. No block begins that may exceed them."""
 
     credits: Annotated[float, Number(low=0, high=10**6, above=True)] | None = key(
         "Credits of the warehouses under test, estimated; null: no limit.", default=None
     )
-    time_s: Annotated[float, Duration(low_s=1, high_s=30 * 86_400.0)] | None = key("Null: no limit.", default=None)
+    time_s: Annotated[float, Duration(low_s=1, high_s=30 * 86_400.0)] | None = key(
+        "Duration of the experiment; null: no limit.", default=None
+    )
 
 
 Rates = Mapping[str, Annotated[float, Number(low=0, high=10**6)]]
@@ -135,10 +141,10 @@ Rates = Mapping[str, Annotated[float, Number(low=0, high=10**6)]]
 class RatesSection(Section):
     """Credits per hour and cluster, by size: {X-Small: 1, Small: 2}."""
 
-    date: Annotated[str, FreeText(length_max=40)] = key("Of the consumption table: shown with prices.")
-    gen1: Rates = key(default={})
-    gen2: Rates = key(default={})
-    snowpark_optimized: Rates = key(default={})
+    date: Annotated[str, FreeText(length_max=40)] = key("Date of the consumption table; it is shown with prices.")
+    gen1: Rates = key("Rates of generation 1.", default={})
+    gen2: Rates = key("Rates of generation 2.", default={})
+    snowpark_optimized: Rates = key("Rates of Snowpark-optimized warehouses.", default={})
 
 
 class PriceSection(Section):
@@ -147,7 +153,7 @@ class PriceSection(Section):
     credit: Annotated[float, Number(low=0, high=10**6, above=True)] = key(
         "Price of one credit; 1 shows prices in credits.", default=1.0
     )
-    currency: Annotated[str, Label(length_max=10)] = key("Shown with prices: USD.", default="credits")
+    currency: Annotated[str, Label(length_max=10)] = key("Unit of prices: USD.", default="credits")
     cloud: Cloud = key("Rates of generation 2 depend on it.", default="aws")
     rates: RatesSection | None = key("Another table of rates; null: the built-in one.", default=None)
 
@@ -164,16 +170,16 @@ class ExperimentFile(Section):
     """An experiment."""
 
     version: Annotated[int, Version()] = key("Version of the file format: 1.")
-    name: Annotated[str, Label(length_max=NAME_LENGTH_MAX)] = key("The name in reports.")
-    description: Annotated[str, FreeText(length_max=10_000)] | None = key(default=None)
+    name: Annotated[str, Label(length_max=NAME_LENGTH_MAX)] = key("Name of the experiment in reports.")
+    description: Annotated[str, FreeText(length_max=10_000)] | None = key("Text for readers.", default=None)
     scenario: Annotated[str, FileName()] = key("The scenario file, relative to this file.")
-    arms: dict[str, ArmSection] = key("What to compare, by name.")
-    reference: Annotated[str, Label(length_max=ARM_LENGTH_MAX)] = key(
-        "The arm with which the others are compared first."
+    arms: dict[str, ArmSection] = key("The variants to compare, by name.")
+    reference: Annotated[str, Label(length_max=ARM_LENGTH_MAX)] = key("The arm with which the other arms are compared.")
+    metrics: dict[str, Margin] = key(
+        "Metrics to compare, each with the largest difference that does not matter: {p95: 5%, price: 3%}."
     )
-    metrics: dict[str, Margin] = key("What to compare, with the difference that does not matter: {p95: 5%, price: 3%}.")
     limits: tuple[Annotated[ThresholdCheck, CheckText()], ...] = key(
-        "What counts as served: statements of a measurement that holds them.", default=[]
+        "Thresholds; statements of a measurement count as served when it keeps them.", default=[]
     )
     blocks: BlocksSection = key(default=BlocksSection())
     washout_s: Annotated[float, Duration(high_s=3_600.0)] = key(
@@ -181,7 +187,7 @@ class ExperimentFile(Section):
     )
     budget: BudgetSection = key(default=BudgetSection())
     price: PriceSection = key(default=PriceSection())
-    seed: Annotated[int, Integer(high=2**63 - 1)] = key("Of the order of arms.", default=1)
+    seed: Annotated[int, Integer(high=2**63 - 1)] = key("Seed of the order of arms.", default=1)
 
     @property
     def margins(self) -> dict[ExperimentMetric, float]:

@@ -61,15 +61,15 @@ class FileName(ValueType):
 
 
 class LoadSection(LoadKeys):
-    """How much load, and for how long."""
+    """The level of the load and its duration."""
 
     max_connections: Connections = key(
-        "Mode rate, and replay with sessions spread: the largest number of statements in flight.",
+        "Mode rate, and mode replay with `sessions: spread`: the largest number of statements in flight.",
         default=64,
         applies=OPEN_LOOP,
     )
     max_lag_s: Annotated[float, Duration(low_s=0.001)] | None = key(
-        "Modes rate and replay: drop (and count) statements that are later than this; null: send them late.",
+        "Modes rate and replay: statements that are later than this are dropped and counted; null: they are sent.",
         default=None,
         applies=OPEN_LOOP,
     )
@@ -80,18 +80,20 @@ class LoadSection(LoadKeys):
         applies=REPLAYED,
     )
     speed: Annotated[float, Number(low=0.01, high=1_000)] = key(
-        "Mode replay: 2 sends everything in half the recorded time.", default=1, applies=REPLAYED
+        "Mode replay: multiple of the recorded speed; 2 takes half the recorded time.", default=1, applies=REPLAYED
     )
     sessions: SessionReplay = key(
-        "Mode replay: keep: each recorded session in order on a separate connection; spread: the next free "
-        "connection sends.",
+        "Mode replay. keep: each recorded session is sent in order over a separate connection; spread: each statement "
+        "is sent over the next free connection.",
         default="keep",
         applies=REPLAYED,
     )
-    writes: WriteReplay = key("Mode replay: skip sends reads only.", default="skip", applies=REPLAYED)
+    writes: WriteReplay = key(
+        "Mode replay. skip: only reads are sent; replay: writes are sent too.", default="skip", applies=REPLAYED
+    )
     users: Connections = key(
         "Mode replay: each recorded session is sent this number of times at the same moments, over "
-        "separate connections; where values are pseudonyms, each time with other ones.",
+        "separate connections; where values are pseudonyms, each time with different ones.",
         default=1,
         applies=REPLAYED,
     )
@@ -133,48 +135,52 @@ ColumnType = Annotated[
 
 
 class ColumnSection(Section):
-    name: Annotated[str, SqlName()]
+    name: Annotated[str, SqlName()] = key("Name of the column.")
     type: ColumnType = key('For example "NUMBER(38,0)" or VARCHAR.')
-    primary_key: bool = key(default=False)
+    primary_key: bool = key("The column is part of the primary key.", default=False)
     generate: Generator | None = key("The generator of the column's values; null: NULL.", default=None)
 
 
 class IndexSection(Section):
-    columns: tuple[Annotated[str, SqlName()], ...]
+    columns: tuple[Annotated[str, SqlName()], ...] = key("Columns of the index, in order.")
 
 
 class TableSection(Section):
-    """A table that `loadgen prepare` creates, or expects."""
+    """A table that `loadgen prepare` creates and fills, or that must exist."""
 
-    name: Annotated[str, SqlName(qualified=True)]
+    name: Annotated[str, SqlName(qualified=True)] = key("Name of the table; DATABASE.SCHEMA.NAME works too.")
     type: TableType = key("existing: the table must exist and is never changed.", default="hybrid")
     rows: Annotated[int, Integer(high=ROWS_MAX)] = key("Number of rows to insert: 100k, 1m.", default=0)
-    columns: tuple[ColumnSection, ...] = key(default=[])
+    columns: tuple[ColumnSection, ...] = key("Columns of a table that is created.", default=[])
     indexes: tuple[IndexSection, ...] = key("Secondary indexes of a hybrid table.", default=[])
 
 
 class PrepareSection(Section):
     """What `loadgen prepare` creates before a run."""
 
-    tables: tuple[TableSection, ...] = key(default=[])
+    tables: tuple[TableSection, ...] = key("Tables that are created and filled, or that must exist.", default=[])
     statements: tuple[Annotated[str, FreeText()], ...] = key("SQL to execute once after the tables.", default=[])
 
 
 class PoolSection(Section):
     """Values for parameters: the first column of a query, or a column of a CSV file."""
 
-    query: Annotated[str, FreeText()] | None = key("A SELECT; with ORDER BY, its order is fixed.", default=None)
+    query: Annotated[str, FreeText()] | None = key(
+        "A query; with ORDER BY the order of the values is fixed.", default=None
+    )
     file: Annotated[str, FileName()] | None = key(
         "A CSV file with a header, in or below the scenario's folder.", default=None
     )
-    column: LabelText | None = key("The column of the file; null: its only one.", default=None)
+    column: LabelText | None = key("Column of the file; null: the file has one column.", default=None)
 
 
 class ShardingSection(Section):
     """Disjoint keys for each worker: generators with `sharded: true`, and the generator `shard`."""
 
-    enabled: bool = key(default=False)
-    total_partitions: Annotated[int, Integer(low=1, high=10**9)] = key(default=100)
+    enabled: bool = key("Divide key_range among the workers.", default=False)
+    total_partitions: Annotated[int, Integer(low=1, high=10**9)] = key(
+        "Number of shards for the generator `shard`.", default=100
+    )
     key_column: Annotated[str, SqlName()] = key(
         "The column that key_range is about: one of a prepared table.", default="ID"
     )
@@ -189,26 +195,28 @@ class ShardingSection(Section):
 class QuerySection(Section):
     """One SQL text of a transaction."""
 
-    sql: Annotated[str, FreeText(length_max=SQL_LENGTH_MAX)]
+    sql: Annotated[str, FreeText(length_max=SQL_LENGTH_MAX)] = key("One statement with ? for its parameters.")
     params: tuple[Generator, ...] = key("One generator for each ? in the SQL.", default=[])
 
 
 class ExpectSection(Section):
+    """Conditions on the result of a statement."""
+
     rows: Annotated[int, Integer(high=10**12)] = key("A statement with another number of rows fails.")
 
 
 class StatementSection(Section):
     """One entry of the mix: an SQL text, or a transaction of several."""
 
-    name: Annotated[str, Label()]
+    name: Annotated[str, Label()] = key("Name in results and thresholds.")
     kind: StatementKind | None = key("read or write; null: derived from the SQL.", default=None)
-    weight: Annotated[int, Integer(high=1_000_000)] = key("Share of the mix.", default=1)
+    weight: Annotated[int, Integer(high=1_000_000)] = key("Relative share of the mix; 0: never sent.", default=1)
     sql: Annotated[str, FreeText(length_max=SQL_LENGTH_MAX)] | None = key(
         "One statement with ? for its parameters.", default=None
     )
     params: tuple[Generator, ...] = key("One generator for each ? in the SQL.", default=[])
     transaction: tuple[QuerySection, ...] | None = key(
-        "Instead of sql: statements between BEGIN and COMMIT, measured as one sample.", default=None
+        "Instead of sql: statements that are sent between BEGIN and COMMIT and measured as one sample.", default=None
     )
     expect: ExpectSection | None = key(default=None)
     session: bool = key("Execute it as one of the users of `sessions`.", default=False)
@@ -220,7 +228,7 @@ class WorkloadSection(Section):
     think_time_s: Annotated[float, Duration(high_s=3_600)] = key(
         "Pause of each client between statements.", default="0ms"
     )
-    statements: tuple[StatementSection, ...] = key(default=[])
+    statements: tuple[StatementSection, ...] = key("The mix of statements.", default=[])
 
 
 # --- the file --------------------------------------------------------------------------------------------------------
@@ -249,7 +257,9 @@ class ScenarioFile(ScenarioKeys):
     values: dict[str, PoolSection] = key("Value pools, read once before the start.", default={})
     workload: WorkloadSection = key(default=WorkloadSection())
     sharding: ShardingSection = key(default=ShardingSection())
-    seed: Annotated[int, Integer(high=2**63 - 1)] = key("The same seed gives the same values.", default=1)
+    seed: Annotated[int, Integer(high=2**63 - 1)] = key(
+        "Seed of all random values; the same seed gives the same values.", default=1
+    )
     load: LoadSection = key(default=LoadSection())
     enrichment: EnrichmentSection = key(default=EnrichmentSection())
 

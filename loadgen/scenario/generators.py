@@ -52,7 +52,7 @@ ALPHABET_MAX = 1_000
 
 _ZIPFIAN, _HOTSPOT = model.Zipfian(keys=None), model.Hotspot(keys=None)
 _LATEST, _TEXT, _POOL = model.Latest(keys=None), model.Text(length=0), model.PoolValue(pool="")
-_THETA_HELP = "Skew: 0.99 as in YCSB."
+_THETA_HELP = "Skew of the distribution; 0.99 as in YCSB."
 
 Theta = Annotated[float, Number(low=0, high=0.9999, above=True)]
 Fraction = Annotated[float, Number(low=0, high=1, above=True)]
@@ -145,11 +145,13 @@ class NoSettings(ValueType):
 
 
 class LiteralGenerator(Section):
-    literal: Annotated[Scalar, ScalarValue()] = key("Always this value.")
+    literal: Annotated[Scalar, ScalarValue()] = key("The same value for every execution.")
 
 
 class ChoiceGenerator(Section):
-    choice: Annotated[ChoiceValues, ChoiceList()] = key("One of these values, or values with weights.")
+    choice: Annotated[ChoiceValues, ChoiceList()] = key(
+        "One of these values with equal probability, or a mapping of values to weights."
+    )
 
 
 class KeyRangeSettings(Section):
@@ -186,10 +188,10 @@ class UniformGenerator(Section):
 
 
 class NormalSettings(Section):
-    mean: Annotated[float, Number()]
-    stddev: Annotated[float, Number(low=0, above=True)]
-    min: Annotated[float, Number()] | None = key("Smaller ones: drawn again.", default=None)
-    max: Annotated[float, Number()] | None = key("Larger ones: drawn again.", default=None)
+    mean: Annotated[float, Number()] = key("Mean.")
+    stddev: Annotated[float, Number(low=0, above=True)] = key("Standard deviation.")
+    min: Annotated[float, Number()] | None = key("The smallest value; smaller values are drawn again.", default=None)
+    max: Annotated[float, Number()] | None = key("The largest value; larger values are drawn again.", default=None)
     whole: bool = key("Round to integers.", default=False)
 
     def parameter(self) -> model.Normal:
@@ -212,22 +214,24 @@ class ZipfianSettings(KeyRangeSettings):
 
 
 class ZipfianGenerator(Section):
-    zipfian: ZipfianSettings = key("A few keys often, most keys rarely.")
+    zipfian: ZipfianSettings = key("A few keys are drawn often, most keys rarely.")
 
 
 class HotspotSettings(KeyRangeSettings):
-    hot_fraction: Fraction = key("This part of the keys, the first ones …", default=_HOTSPOT.hot_fraction)
-    hot_share: Fraction = key("… gets this part of the draws.", default=_HOTSPOT.hot_share)
+    hot_fraction: Fraction = key(
+        "Fraction of the keys that is hot: the first keys of the range.", default=_HOTSPOT.hot_fraction
+    )
+    hot_share: Fraction = key("Fraction of the draws that goes to hot keys.", default=_HOTSPOT.hot_share)
 
 
 class HotspotGenerator(Section):
-    hotspot: HotspotSettings = key("A part of the keys gets most of the draws.")
+    hotspot: HotspotSettings = key("A fraction of the keys gets most of the draws.")
 
 
 class LatestSettings(KeyRangeSettings):
     theta: Theta = key(_THETA_HELP, default=_LATEST.theta)
     follows: Annotated[str, Label()] | None = key(
-        "A statement with a sequence: its keys, of the same client, are the newest.", default=None
+        "A statement with a sequence; the keys that the same client has drawn from it are the newest.", default=None
     )
 
 
@@ -241,11 +245,13 @@ class SequenceSettings(Section):
 
 
 class SequenceGenerator(Section):
-    sequence: SequenceSettings = key("Increasing and unique.")
+    sequence: SequenceSettings = key("Increasing integers, each drawn once.")
 
 
 class TextSettings(Section):
-    length: Annotated[int, Integer(high=TEXT_LENGTH_MAX)] = key("Number of characters; the smallest with max_length.")
+    length: Annotated[int, Integer(high=TEXT_LENGTH_MAX)] = key(
+        "Number of characters; with max_length the smallest number."
+    )
     max_length: Annotated[int, Integer(high=TEXT_LENGTH_MAX)] | None = key(
         "The largest number of characters.", default=None
     )
@@ -272,24 +278,27 @@ class TimestampGenerator(Section):
 
 
 class PoolGenerator(Section):
-    pool: Annotated[str, Label()] = key("A name under values.")
+    pool: Annotated[str, Label()] = key("The name of a value pool under `values`.")
     distribution: PoolOrder = key(
-        "sequential: in order, each client its own stride; uniform; or zipfian.", default=_POOL.order.value
+        "sequential: in order, each client with a different part of the values; uniform; zipfian.",
+        default=_POOL.order.value,
     )
     theta: Annotated[float, Number(low=0, high=0.9999, above=True, nullable=True, null_value=_POOL.theta)] = key(
-        f"With zipfian: skew; null: {_POOL.theta}.",
+        f"With zipfian: the skew; null: {_POOL.theta}.",
         default=None,
         applies=AppliesWhen("distribution", (PoolOrder.ZIPFIAN,)),
     )
 
 
 class PreviousGenerator(Section):
-    previous: Annotated[int, Integer(high=100_000)] = key("A parameter of the transaction so far, from 0.")
+    previous: Annotated[int, Integer(high=100_000)] = key(
+        "The value of an earlier parameter of the transaction, by its number from 0."
+    )
 
 
 class RememberedGenerator(Section):
-    remembered: Annotated[str, Label()] = key("The name of a value that a session keeps.")
-    of: "Generator | None" = key("The generator of the value; given once for each name.", default=None)
+    remembered: Annotated[str, Label()] = key("The name of a value that is drawn once per user session.")
+    of: "Generator | None" = key("The generator of the value; given in one place for each name.", default=None)
 
 
 class ShardGenerator(Section):

@@ -171,10 +171,12 @@ class LoadStage(Section):
     """A part of the measurement with its own level, reached by a linear ramp from the level before."""
 
     duration_s: Annotated[float, Duration(low_s=0.1)] = key("Length of the stage.")
-    connections: Connections | None = key("Mode concurrency: the number of connections.", default=None)
-    rate_per_second: Annotated[float, Rate()] | None = key("Mode rate: 200/s.", default=None)
-    ramp_s: Ramp = key("Part of the duration in which the level changes linearly.", default="0s")
-    name: LabelText | None = key("For results and thresholds (peak.p95 < 50ms); null: stage 1, stage 2 …", default=None)
+    connections: Connections | None = key("Mode concurrency: the number of connections of the stage.", default=None)
+    rate_per_second: Annotated[float, Rate()] | None = key("Mode rate: the rate of the stage: 200/s.", default=None)
+    ramp_s: Ramp = key("Time at the beginning of the stage in which the level changes linearly.", default="0s")
+    name: LabelText | None = key(
+        "Name in results and thresholds (peak.p95 < 50ms); null: stage 1, stage 2 and so on.", default=None
+    )
 
 
 class FindMaxSettings(Section):
@@ -184,18 +186,20 @@ class FindMaxSettings(Section):
     increment: Connections = key("Connections added by each step.", default=10)
     step_s: Annotated[float, Duration(low_s=0.1, high_s=86_400)] = key("Measured time of each step.", default="30s")
     settle_s: Annotated[float, Duration(high_s=3_600)] = key(
-        "Time before each step that is not measured.", default="3s"
+        "Time at the new level before the measured time of each step.", default="3s"
     )
     maximum: Connections = key("The largest number of connections to try.", default=500)
-    qps_stability_pct: Percent = key("A step fails when throughput falls by more than this.", default=5)
+    qps_stability_pct: Percent = key(
+        "A step fails when throughput is lower than in the best step by more than this percentage.", default=5
+    )
     latency_stability_pct: Annotated[float, Number(low=0, high=10_000, above=True)] = key(
-        "A step fails when latency rises by more than this.", default=20
+        "A step fails when p95 is higher than in the fastest step by more than this percentage.", default=20
     )
     max_error_rate_pct: Annotated[float, Number(low=0, high=100)] = key(
-        "A step fails above this error rate.", default=1
+        "A step fails when more than this percentage of its statements fails.", default=1
     )
-    stop_on_queue: bool = key("A step in which statements are queued fails.", default=True)
-    refine: bool = key("Bisect between the best and the failed step.", default=True)
+    stop_on_queue: bool = key("A step fails when statements queue in front of the warehouse.", default=True)
+    refine: bool = key("Bisect between the best step and the failed step.", default=True)
 
     def is_climbed(self, level: int) -> bool:
         """Is it a level of the climb, not of the bisection between two levels?"""
@@ -208,37 +212,45 @@ class LoadKeys(Section):
     mode: LoadMode = key(
         "concurrency: a fixed number of connections (closed loop); rate: statements per second on schedule "
         "(open loop); find_max: search for the largest number of connections without a failed step; replay: send the "
-        "statements of a capture at their recorded moments (open loop).",
+        "statements of a capture at their recorded times (open loop).",
         default="concurrency",
     )
     connections: Connections = key(
         "Mode concurrency: the number of connections over all workers.", default=32, applies=CLOSED_LOOP
     )
-    min_connections: Connections = key("Where a ramp begins; no level may be below it.", default=1, applies=NO_SCHEDULE)
+    min_connections: Connections = key(
+        "Number of connections at which a ramp begins; no level may be below it.", default=1, applies=NO_SCHEDULE
+    )
     profile: WorkerProfile = key(
-        f"process: one client per worker process, for isolation; with find_max at most {SEARCHING_PROCESSES_MAX}.",
+        "thread: the clients are threads of a few worker processes; process: one client per worker process, for "
+        f"isolation; with find_max at most {SEARCHING_PROCESSES_MAX} processes.",
         default="thread",
     )
-    pin: CorePinning = key("auto: each local worker on one core.", default="auto")
+    pin: CorePinning = key(
+        "auto: each local worker is pinned to one core; none: workers are not pinned.", default="auto"
+    )
     workers: Annotated[int | None, WorkerCount()] = key(
-        f"Processes; auto: one per {CONNECTIONS_PER_WORKER} connections, at most one per core.", default="auto"
+        f"Number of worker processes; auto: one per {CONNECTIONS_PER_WORKER} connections, at most one per core.",
+        default="auto",
     )
     per_worker_connections: Connections | None = key(
         "Connections of each worker; null: an even split.", default=None, applies=TIMED
     )
     warmup_s: Annotated[float, Duration()] = key(
-        "Load before the measurement, which is not measured.", default="10s", applies=WARMED_UP
+        "Time under load before the measurement; it is not part of the result.", default="10s", applies=WARMED_UP
     )
     duration_s: Annotated[float | None, Duration(low_s=0.1)] = key(
         "Length of the measurement.", default="60s", applies=TIMED
     )
     ramp_s: Ramp = key(
-        "Time in which the first level is reached linearly, from the start.", default="0s", applies=TIMED
+        "Time from the start of the load in which the first level is reached linearly.", default="0s", applies=TIMED
     )
-    stages: tuple[LoadStage, ...] = key("Parts of the measurement, each with its own level.", default=[], applies=TIMED)
-    rate_per_second: Annotated[float, Rate()] | None = key("Mode rate: 500/s.", default=None, applies=RATED)
+    stages: tuple[LoadStage, ...] = key("Parts of the measurement with different levels.", default=[], applies=TIMED)
+    rate_per_second: Annotated[float, Rate()] | None = key(
+        "Mode rate: the rate over all workers: 500/s.", default=None, applies=RATED
+    )
     arrival: ArrivalProcess = key(
-        "Mode rate: gaps between statements: poisson as of independent users, or uniform.",
+        "Mode rate: how arrivals are spaced. poisson: at random, as those of independent users; uniform: evenly.",
         default="poisson",
         applies=RATED,
     )
@@ -289,17 +301,22 @@ class CheckText(ValueType):
 
 
 class Threshold(Section):
-    """A check over the whole measurement or over a window, or its text alone: p95 < 50ms."""
+    """A limit that a metric must keep. The text of the check may stand for the section: p95 < 50ms."""
 
     shorthand: ClassVar[str] = "check"
     check: Annotated[ThresholdCheck, CheckText()] = key(
-        "[statement or stage.]metric operator limit, such as qps > 500."
+        "[statement or stage.]metric operator limit, such as p95 < 50ms or qps > 500."
     )
     window_s: Annotated[float, Duration(low_s=1)] | None = key(
-        "Judge every span of this length, of which the worst counts; null: the whole measurement.", default=None
+        "Length of a sliding window. The check must hold in every window of this length; null: over the whole "
+        "measurement.",
+        default=None,
     )
-    after_s: Annotated[float, Duration()] = key("Judge only after this time of the measurement.", default="0s")
-    abort: bool = key("Stop the run when the check fails.", default=False)
+    after_s: Annotated[float, Duration()] = key(
+        "Windows that end before this time of the measurement are not judged, and the run is not aborted before it.",
+        default="0s",
+    )
+    abort: bool = key("Stop the run as soon as the check fails.", default=False)
 
 
 # Compared by identity: a file may have an equal one, and only `judged_thresholds` adds this one.
@@ -312,30 +329,37 @@ DEFAULT_THRESHOLD = Threshold(check=parse_threshold("error_rate < 5%"))
 class EnrichmentSection(Section):
     """Server-side times from Snowflake's query history, joined after the run."""
 
-    enabled: EnrichmentMode = key("auto: where the history has them; not for hybrid tables.", default="auto")
+    enabled: EnrichmentMode = key(
+        "auto: statements that touch only hybrid tables are left out, because the history lists few of them; true: "
+        "they are looked up too; false: none is.",
+        default="auto",
+    )
 
 
 class ScenarioKeys(Section):
     """Keys that the file and the typed scenario share."""
 
-    name: Annotated[str, Label(length_max=NAME_LENGTH_MAX)] = key("The name in reports and trends.")
-    description: Annotated[str, FreeText(length_max=10_000)] | None = key(default=None)
+    name: Annotated[str, Label(length_max=NAME_LENGTH_MAX)] = key("Name of the scenario in reports and trends.")
+    description: Annotated[str, FreeText(length_max=10_000)] | None = key("Text for readers.", default=None)
     labels: Mapping[str, Annotated[str, FreeText(length_max=1_000, empty=True)]] = key(
-        "Texts to find runs by.", default={}
+        "Texts by which runs are found.", default={}
     )
     connection: LabelText | None = key(
-        "embedded, or a name in connections.toml; null: the default one. -c overrides it.", default=None
+        "embedded, or a connection of connections.toml; null: the default connection. -c overrides it.", default=None
     )
     control: ControlPlaneSettings = key(default=ControlPlaneSettings())
     target: TargetSettings = key(default=TargetSettings())
     sessions: UserSessionSettings = key(default=UserSessionSettings())
     connections: ConnectionPolicy = key(default=ConnectionPolicy())
-    thresholds: tuple[Threshold, ...] = key("Checks that make the run fail (exit 10).", default=[])
+    thresholds: tuple[Threshold, ...] = key(
+        "Limits that the result must keep; otherwise the exit code is 10.", default=[]
+    )
     guardrails: GuardrailSettings = key(default=GuardrailSettings())
     query_log: QueryLogSettings = key(default=QueryLogSettings())
     spawner: SpawnerSettings = key(default=SpawnerSettings())
     on_worker_loss: OnWorkerLoss = key(
-        "continue: continue with the remaining workers; the result is flagged.", default="fail"
+        "fail: the run fails; continue: it continues with the remaining workers, and its result is INVALID.",
+        default="fail",
     )
     # Not stored: messages are sent by the process that started the run.
     notify: tuple[Notification, ...] = key("Messages at the end of a run.", default=[])

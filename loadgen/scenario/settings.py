@@ -106,23 +106,25 @@ Quantity = Annotated[str, ResourceQuantity()]
 class Toleration(Section):
     """A taint of nodes that pods accept, as in a pod's specification."""
 
-    operator: TolerationOperator = key(default="Equal")
-    value: Annotated[str, KubernetesLabel()] | None = key(default=None)
-    effect: TaintEffect | None = key("null: every effect.", default=None)
+    operator: TolerationOperator = key("Equal: the value must match; Exists: any value.", default="Equal")
+    value: Annotated[str, KubernetesLabel()] | None = key("Value of the taint, with operator Equal.", default=None)
+    effect: TaintEffect | None = key("Effect of the taint; null: every effect.", default=None)
     seconds: Annotated[int, Integer(high=10**9)] | None = key(
-        "With NoExecute: how long a pod stays on such a node; null: for ever.", default=None
+        "With NoExecute: how long a pod stays on such a node; null: forever.", default=None
     )
-    key: LabelText | None = key("null, with operator Exists: every taint.", default=None)
+    key: LabelText | None = key("Key of the taint; null, with operator Exists: every taint.", default=None)
 
 
 class ContainerResources(Section):
     """CPU and memory of each worker's container."""
 
     requests: Mapping[str, Quantity] = key(
-        "What a node must have free: {cpu: 500m, memory: 4Gi}. cpu is 1 and memory 2Gi unless given.", default={}
+        "Resources that a node must have free: {cpu: 500m, memory: 4Gi}. Unless given, cpu is 1 and memory 2Gi.",
+        default={},
     )
     limits: Mapping[str, Quantity] = key(
-        "What a worker is kept to. A limit of cpu pauses workers, which is measured as latency.", default={}
+        "Limits of a worker. A limit of cpu makes Kubernetes pause workers, and pauses are measured as latency.",
+        default={},
     )
 
 
@@ -134,9 +136,13 @@ _CONTAINERS_ONLY = AppliesWhen("kind", (SpawnerKind.SPCS, SpawnerKind.KUBERNETES
 class SpawnerSettings(Section):
     """Where workers run."""
 
-    kind: SpawnerKind = key("Where workers run. external: you start them, with `loadgen worker`.", default="local")
+    kind: SpawnerKind = key(
+        "local and subprocess: on this machine; spcs: in Snowpark Container Services; kubernetes: in the pods of a Job;"
+        " external: you start them with `loadgen worker`.",
+        default="local",
+    )
     compute_pool: Annotated[str, SqlName()] | None = key(
-        "With spcs: where the containers run.", default=None, applies=_SPCS_ONLY
+        "With spcs: the compute pool of the containers.", default=None, applies=_SPCS_ONLY
     )
     image: Annotated[str, FreeText(length_max=1_000)] | None = key(
         "With spcs: the path of the image in its repository. With kubernetes: the image of the workers.",
@@ -144,18 +150,18 @@ class SpawnerSettings(Section):
         applies=_CONTAINERS_ONLY,
     )
     namespace: ObjectName | None = key(
-        "With kubernetes: where the Job is made; null: the namespace of the context, or of this pod.",
+        "With kubernetes: the namespace of the Job; null: that of the context, or of this pod.",
         default=None,
         applies=_KUBERNETES_ONLY,
     )
     context: LabelText | None = key(
-        "With kubernetes: the context of the kubeconfig file; null: in a pod its own cluster, elsewhere the"
+        "With kubernetes: the context of the kubeconfig file; null: in a pod the cluster of the pod, elsewhere the"
         " current context.",
         default=None,
         applies=_KUBERNETES_ONLY,
     )
     service_account: ObjectName | None = key(
-        "With kubernetes: the service account of the pods, whose identity may be their login.",
+        "With kubernetes: the service account of the pods; its identity can be their login.",
         default=None,
         applies=_KUBERNETES_ONLY,
     )
@@ -187,24 +193,24 @@ Interval = Annotated[float, Duration(low_s=0.001, high_s=_DAY_S)]
 class ControlPlaneSettings(Section):
     """Where the tables of the control plane are."""
 
-    connection: LabelText | None = key("Another connection; null: that of the scenario.", default=None)
-    database: Name = key(default="LOADGEN")
-    schema: Name = key(default="CONTROL")
+    connection: LabelText | None = key("Connection of the control plane; null: that of the scenario.", default=None)
+    database: Name = key("Database of the tables.", default="LOADGEN")
+    schema: Name = key("Schema of the tables.", default="CONTROL")
     warehouse: Annotated[str, SqlName(nullable=True, null_value=CONTROL_WAREHOUSE)] = key(
-        f"null: {CONTROL_WAREHOUSE}.", default=None
+        f"Warehouse of the control plane; null: {CONTROL_WAREHOUSE}.", default=None
     )
     share_warehouse: bool = key(
-        "Allow the warehouse under test, although that disturbs the measurement.", default=False
+        "Let the control plane use the warehouse under test, although that disturbs the measurement.", default=False
     )
 
 
 class TargetSettings(Section):
-    """What the load sessions use; null: the value of the connection."""
+    """Settings of the load sessions; null: the value of the connection."""
 
     warehouse: Name | None = key("The warehouse under test.", default=None)
-    database: Name | None = key(default=None)
-    schema: Name | None = key(default=None)
-    use_cached_result: bool = key("true lets Snowflake answer from its result cache.", default=False)
+    database: Name | None = key("The current database.", default=None)
+    schema: Name | None = key("The current schema.", default=None)
+    use_cached_result: bool = key("Let Snowflake answer from its result cache.", default=False)
     statement_timeout_s: Annotated[int, Duration(low_s=1, high_s=604_800, whole=True)] = key(
         "The server cancels a statement after this time.", default="30s"
     )
@@ -221,16 +227,19 @@ class SessionAffinity(StrEnum):
 class UserSessionSettings(Section):
     """Logical users that execute statements with `session: true`, each over one connection at a time."""
 
-    count: Annotated[int, Integer(high=USERS_MAX)] = key("Users of the whole run; 0: none.", default=0)
+    count: Annotated[int, Integer(high=USERS_MAX)] = key(
+        "Number of users of the whole run; 0: no user sessions.", default=0
+    )
     affinity: SessionAffinity = key(
-        "strict: a session ends with its connection. hint: it continues over the next one.", default="hint"
+        "strict: a session ends with its connection; hint: it continues over the next connection of the same client.",
+        default="hint",
     )
     ttl_s: Interval = key("An idle session expires after this time.", default="1h")
     max: Annotated[int, Integer(low=1, high=USERS_MAX)] = key(
-        "Quota: the largest value allowed for count.", default=10_000
+        "Quota: the largest allowed value of count.", default=10_000
     )
     metadata: Mapping[str, LabelText] = key(
-        "Texts for QUERY_TAG of statements that are executed in sessions.", default={}
+        "Texts that are added to QUERY_TAG of statements of user sessions.", default={}
     )
 
 
@@ -238,7 +247,7 @@ class ConnectionPolicy(Section):
     """How load connections are opened, and when they are replaced between statements."""
 
     open_parallel: Annotated[int, Integer(low=1, high=1_000)] = key(
-        "Connections that are opened at the same time.", default=16
+        "Number of connections that are opened at the same time.", default=16
     )
     max_age_s: Annotated[float, Duration(low_s=1)] | None = key(
         "Replace a connection that is older; null: never.", default=None
@@ -256,11 +265,13 @@ class GuardrailAction(StrEnum):
 class GuardrailSettings(Section):
     """Limits of the client machine and of cost."""
 
-    max_cpu_percent: Percent = key("CPU of this machine.", default=90)
-    max_memory_percent: Percent = key("Memory of this machine.", default=85)
-    action: GuardrailAction = key("What to do above max_cpu_percent or max_memory_percent.", default="warn")
+    max_cpu_percent: Percent = key("Highest CPU use of this machine.", default=90)
+    max_memory_percent: Percent = key("Highest memory use of this machine.", default=85)
+    action: GuardrailAction = key(
+        "What happens above max_cpu_percent or max_memory_percent: a warning, or the end of the run.", default="warn"
+    )
     max_credits: Annotated[float, Number(low=0, high=10**6, above=True)] | None = key(
-        "Stop the run when the warehouse may have cost this much, whatever action is.", default=None
+        "Stop the run when the warehouse may have used this number of credits, whatever `action` is.", default=None
     )
 
 
@@ -272,14 +283,14 @@ class QueryLogMode(StrEnum):
 
 
 class QueryLogSettings(Section):
-    """Which executed statements are stored one by one, in QUERY_EXECUTIONS."""
+    """Executed statements that are stored individually, in QUERY_EXECUTIONS."""
 
-    mode: QueryLogMode = key(default="sample")
+    mode: QueryLogMode = key("all, a random sample, those that failed (errors), or none.", default="sample")
     sample_rate: Annotated[float, Number(low=0, high=1, above=True)] = key(
         "Mode sample: the fraction that is stored.", default=0.01, applies=AppliesWhen("mode", (QueryLogMode.SAMPLE,))
     )
     max_rows: Annotated[int, Integer(low=1, high=10**9)] = key(
-        "Rows of the whole run.",
+        "Largest number of rows of the whole run.",
         default="1m",
         applies=AppliesWhen("mode", (QueryLogMode.ALL, QueryLogMode.SAMPLE, QueryLogMode.ERRORS)),
     )
@@ -320,14 +331,14 @@ class Notification(Section):
     """A message at the end of a run: one of webhook, command and ping."""
 
     webhook: Annotated[str, SecretUrl()] | None = key(
-        "Receives a small JSON document by POST; write ${NAME}.", default=None
+        "URL that receives a small JSON document by POST; write ${NAME}.", default=None
     )
     command: tuple[Annotated[str, FreeText(length_max=1_000)], ...] = key(
-        "A program and its arguments; receives the same document on stdin.", default=[]
+        "A program and its arguments; it receives the same document on stdin.", default=[]
     )
-    ping: Annotated[str, SecretUrl()] | None = key("Receives a GET; write ${NAME}.", default=None)
+    ping: Annotated[str, SecretUrl()] | None = key("URL that receives a GET request; write ${NAME}.", default=None)
     on: tuple[NotifyEvent, ...] = key(
-        "When to send it; always: after every run.", default=["failed", "invalid", "regression"]
+        "Results after which the message is sent; always: after every run.", default=["failed", "invalid", "regression"]
     )
 
 
@@ -355,17 +366,18 @@ class TimingSettings(Section):
 
     tick_s: Interval = key("Interval of the orchestrator's decisions.", default="1s")
     heartbeat_s: Interval = key(
-        f"Interval of each worker's heartbeat; grows with the workers beyond {WORKERS_PER_SECOND}, to 10s at 1,000.",
+        f"Interval of each worker's heartbeat; longer with more than {WORKERS_PER_SECOND} workers: 10s with 1,000.",
         default="1s",
     )
     status_poll_s: Interval = key(
-        "Interval in which workers read the run's status; grows like heartbeat.", default="1s"
+        "Interval in which workers read the run's status; longer with many workers, as heartbeat.", default="1s"
     )
     events_poll_s: Interval = key("Interval in which workers read events.", default="5s")
     warehouse_poll_s: Interval = key("Interval in which the warehouse is polled.", default="5s")
     flush_s: Interval = key("Interval in which snapshots and logs are written.", default="5s")
     announce_s: Interval = key(
-        "How far ahead a change is announced, plus one status_poll and the control plane's latency.", default="2s"
+        "Time by which a change is announced in advance; a status_poll and the control plane's latency are added.",
+        default="2s",
     )
     registration_s: Annotated[float, _start_limit(REGISTRATION_S)] = key(
         _start_help("Time limit for workers to register", REGISTRATION_S, "registration_s"), default=None
@@ -379,14 +391,16 @@ class TimingSettings(Section):
         "A worker without the control plane, or without any load connection, ends after this time.", default="60s"
     )
     orchestrator_lost_s: Interval = key("A worker whose run has no leader ends after this time.", default="60s")
-    metrics_missing_s: Interval = key("Metrics older than this count as missing.", default="30s")
+    metrics_missing_s: Interval = key("Metrics of a worker that are older than this count as missing.", default="30s")
     drain_s: Interval = key("Time limit for statements in flight after STOP.", default="120s")
-    drain_interrupt_s: Interval = key("The same after Ctrl-C.", default="20s")
-    terminate_after_s: Interval = key("From the end of the drain to SIGTERM.", default="5s")
-    kill_after_s: Interval = key("From SIGTERM to SIGKILL.", default="2s")
+    drain_interrupt_s: Interval = key("Time limit for statements in flight after Ctrl-C.", default="20s")
+    terminate_after_s: Interval = key("Time from the end of the drain to SIGTERM.", default="5s")
+    kill_after_s: Interval = key("Time from SIGTERM to SIGKILL.", default="2s")
     lease_ttl_s: Interval = key("The leader's lease expires after this time.", default="30s")
     lease_renew_s: Interval = key("Interval in which the lease is renewed.", default="5s")
-    lease_margin_s: Interval = key("The leader stops acting this long before the expiry.", default="5s")
+    lease_margin_s: Interval = key(
+        "Time before the expiry of the lease at which the leader stops acting.", default="5s"
+    )
 
     def for_workers(self, workers: int) -> Self:
         """With longer intervals for many workers, so that their control statements per second stay bounded."""
@@ -435,7 +449,7 @@ class EmbeddedEngine(StrEnum):
 
 
 class EmbeddedSettings(Section):
-    """The target warehouse on the embedded server; read for `connection: embedded` only."""
+    """Model of the target warehouse on the embedded server; used with `connection: embedded` only."""
 
     service_time: ServiceTimeText | None = key(
         "Time that each statement takes: 20ms, lognormal(20ms,0.3) …; null: --service-time of the server.", default=None
@@ -443,4 +457,7 @@ class EmbeddedSettings(Section):
     slots: Annotated[int, Integer(high=10_000)] = key(
         "Number of concurrent statements; 0: MAX_CONCURRENCY_LEVEL × clusters.", default=0
     )
-    engine: EmbeddedEngine = key(default="postgres")
+    engine: EmbeddedEngine = key(
+        "postgres: statements are executed; null: each is answered with one row, to measure clients.",
+        default="postgres",
+    )

@@ -198,7 +198,9 @@ class EnrichmentOptions:
     limit_s: float | None = AFTER_RUN_S  # None: no limit, all pages are searched
     wait: bool = True  # search again while statements may still appear in the history
     enabled: EnrichmentMode | None = None  # None: as in the scenario
-    told: Callable[[int], None] = lambda _: None  # called after each search with the number of expected statements
+    on_progress: Callable[[int], None] = lambda _: (
+        None
+    )  # called after each search with the number of expected statements
 
 
 def enrich_run(
@@ -207,7 +209,7 @@ def enrich_run(
     run_id: str,
     scenario: Scenario,
     *,
-    effort: EnrichmentOptions | None = None,
+    options: EnrichmentOptions | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> EnrichmentResult:
     """Enrich the logged statements of a run. Raises LoadgenError only if the control plane fails.
@@ -215,8 +217,8 @@ def enrich_run(
     If the history cannot be read, the result is FAILED, with `error`. Setting `patience.stop` ends waits and searches.
     With `enrichment.enabled: false` nothing is searched, and no row changes.
     """
-    effort = effort or EnrichmentOptions()
-    enabled = effort.enabled or scenario.enrichment
+    options = options or EnrichmentOptions()
+    enabled = options.enabled or scenario.enrichment
     if enabled is EnrichmentMode.OFF:
         return _left_alone(session, patience, run_id)
     aim = enrichment_scope(scenario, enabled)
@@ -225,7 +227,7 @@ def enrich_run(
     unreadable: dict[str, str] = {}
     try:
         open_history = partial(_open, scenario, session.place, run_id, environ)
-        _Enricher(session, patience, run_id, aim, effort, open_history, unreadable).run()
+        _Enricher(session, patience, run_id, aim, options, open_history, unreadable).run()
     except HistoryFailed as failed:
         error = failed
         event(log, logging.WARNING, "enrichment_failed", run_id=run_id, what=str(failed))
@@ -243,10 +245,10 @@ def enrich_again(
     *,
     hybrid: bool,
     wait: bool,
-    told: Callable[[int], None],
+    on_progress: Callable[[int], None],
 ) -> tuple[EnrichmentResult, RunRecord | None]:
-    """Enrich the ended run of that name, and amend its stored summary. The record for its reports; None: it was not
-    amended. `told` is called with the number of statements that the history may not show yet."""
+    """Enrich an ended run, and update its stored summary. Returns the result, and the record for its reports; None: the
+    summary was not updated. `on_progress` is called with the number of statements that the history may not show yet."""
     run = run_status.find_run(session, patience, name)
     if not run.status.is_terminal:
         raise Busy(
@@ -258,8 +260,10 @@ def enrich_again(
         raise RunFailed(f"run {run.run_id} does not exist any more", remedy="`loadgen runs list` shows all runs.")
     scenario = thaw(config, os.environ)
     asked = EnrichmentMode.ON if hybrid or scenario.enrichment is EnrichmentMode.ON else EnrichmentMode.AUTO
-    effort = EnrichmentOptions(limit_s=None, wait=wait, enabled=asked, told=told if wait else lambda _: None)
-    result = enrich_run(session, patience, run.run_id, scenario, effort=effort)
+    options = EnrichmentOptions(limit_s=None, wait=wait, enabled=asked)
+    if wait:
+        options = replace(options, on_progress=on_progress)
+    result = enrich_run(session, patience, run.run_id, scenario, options=options)
     if result.error is not None:
         return result, None
     amended = update_stored_summary(session, patience, run.run_id, lambda summary: with_enrichment(summary, result))
@@ -282,13 +286,13 @@ class _Enricher:
         patience: RetryPolicy,
         run_id: str,
         aim: EnrichmentScope,
-        effort: EnrichmentOptions,
+        options: EnrichmentOptions,
         open_history: Callable[[], QueryHistory],
         unreadable: dict[str, str],
     ) -> None:
         """`unreadable` receives the rows that are left out, with the reason."""
         self._session, self._patience, self._run_id = session, patience, run_id
-        self._aim, self._effort, self._open_history = aim, effort, open_history
+        self._aim, self._options, self._open_history = aim, options, open_history
         self._clock = patience.clock
         self._began_ns = self._clock.monotonic_ns()
         self._history: QueryHistory | None = None
@@ -308,7 +312,7 @@ class _Enricher:
     def _is_worth_waiting(self) -> bool:
         """False after some empty searches: a history lags, but that of hybrid tables has no statement at all, and a
         scenario does not always tell that it uses hybrid tables."""
-        return self._effort.wait and (self._found > 0 or self._searches < EMPTY_SEARCHES_MAX)
+        return self._options.wait and (self._found > 0 or self._searches < EMPTY_SEARCHES_MAX)
 
     def _search(self) -> int:
         """Search for all undecided statements. Returns how many may still appear."""
@@ -329,7 +333,7 @@ class _Enricher:
             if self._is_over():
                 break
         if coming:
-            self._effort.told(coming)
+            self._options.on_progress(coming)
         return coming
 
     def _begun(self, page: Sequence[PendingExecution], now: datetime) -> tuple[PendingExecution, ...]:
@@ -369,7 +373,7 @@ class _Enricher:
     def _is_over(self, ahead_s: float = 0.0) -> bool:
         """Whether the enrichment was interrupted, or its time limit will have passed in `ahead_s` seconds."""
         used_s = (self._clock.monotonic_ns() - self._began_ns) / NS_PER_S
-        limit_s = self._effort.limit_s
+        limit_s = self._options.limit_s
         return self._patience.stop.is_set() or (limit_s is not None and used_s + ahead_s >= limit_s)
 
 

@@ -275,7 +275,7 @@ class RunJob:
             wait=self.wait,
             share=self.share,
             stop=self.stop,
-            told=self._waits,
+            on_wait=self._waits,
             leaderless=lambda session: leaderless_run_on(session, patience, partial(_uses, warehouse), self.taken_over),
         )
         lease = exclusive_warehouse(warehouse, self.scenario.name, place, times, queue, clock=self.clock)

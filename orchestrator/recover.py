@@ -363,14 +363,14 @@ class RecoveryWait:
     ended."""
 
     def __init__(self, patience: RetryPolicy, say: Callable[[str], None]) -> None:
-        self._patience, self._say, self._told = patience, say, set[str]()
+        self._patience, self._say, self._reported = patience, say, set[str]()
         self._until_ns = patience.clock.monotonic_ns() + round(WAIT_S * NS_PER_S)
 
     def look_again(self, soon: Sequence[SkippedRun]) -> bool:
         for one in soon:
-            if one.run_id not in self._told:
+            if one.run_id not in self._reported:
                 self._say(f"waiting for run {one.run_id}: {one.why}")
-        self._told |= {one.run_id for one in soon}
+        self._reported |= {one.run_id for one in soon}
         if self._patience.clock.monotonic_ns() >= self._until_ns:
             return False
         pause_s = min(one.free_in_s or 0.0 for one in soon) + MARGIN_S

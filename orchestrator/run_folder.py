@@ -34,7 +34,7 @@ _NEEDED_BYTES = 1 << 20  # a run's files are larger than this
 
 def make_runs_folder(folder: Path) -> None:
     """Create the folder of all runs before anything else begins. Raises ConfigurationError if it cannot be written."""
-    with _told(folder):
+    with _folder_errors(folder):
         folder.mkdir(parents=True, exist_ok=True, mode=0o755)
         _refuse_shared(folder)
         with tempfile.TemporaryFile(dir=folder) as file:
@@ -44,7 +44,7 @@ def make_runs_folder(folder: Path) -> None:
 
 def make_run_folder(folder: Path, scenario: str | None = None) -> None:
     """Create the folder of one run with a copy of its scenario, whose file may change before the run ends."""
-    with _told(folder):
+    with _folder_errors(folder):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         (folder / LOGS).mkdir(exist_ok=True, mode=0o700)
         if scenario is not None:
@@ -78,7 +78,7 @@ def remove_run_folder(folder: Path) -> None:
 
 
 @contextmanager
-def _told(folder: Path) -> Iterator[None]:
+def _folder_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -142,17 +142,19 @@ class OrchestratorService:
                 value_pools.store(session, self._patience, run.run_id, pool)
         return run.run_id
 
-    def start_run(self, run_id: str, told: Callable[[RunSnapshot], None] = lambda _: None) -> FinishedRun:
+    def start_run(self, run_id: str, on_snapshot: Callable[[RunSnapshot], None] = lambda _: None) -> FinishedRun:
         """Lead a prepared run to its end."""
         assert self._make_spawner is not None
-        return self._lead(run_id, self._make_spawner(run_id), told, begun=False)
+        return self._lead(run_id, self._make_spawner(run_id), on_snapshot, begun=False)
 
-    def take_over(self, run_id: str, told: Callable[[RunSnapshot], None] = lambda _: None) -> FinishedRun:
+    def take_over(self, run_id: str, on_snapshot: Callable[[RunSnapshot], None] = lambda _: None) -> FinishedRun:
         """Lead a run that has lost its leader, and whose workers continue, to its end."""
         assert self._make_spawner is not None
-        return self._lead(run_id, self._make_spawner(run_id), told, begun=True)
+        return self._lead(run_id, self._make_spawner(run_id), on_snapshot, begun=True)
 
-    def _lead(self, run_id: str, spawner: Spawner, told: Callable[[RunSnapshot], None], *, begun: bool) -> FinishedRun:
+    def _lead(
+        self, run_id: str, spawner: Spawner, on_snapshot: Callable[[RunSnapshot], None], *, begun: bool
+    ) -> FinishedRun:
         scenario = self._scenario(run_id)
         session = self._open_session("orchestrator")
         leader = Leader(
@@ -162,7 +164,7 @@ class OrchestratorService:
             session=session,
             lease_session=lambda: self._open_session("lease"),
             clock=self._clock,
-            on_snapshot=told,
+            on_snapshot=on_snapshot,
             on_wait=self._waits,
         )
         with self._lock:

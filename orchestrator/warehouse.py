@@ -428,7 +428,7 @@ class WarehouseWait:
     wait: bool  # False: raise Busy at once
     share: bool = False  # measure at the same time as the other run
     stop: threading.Event  # ends the wait
-    told: Callable[[str], None] = lambda _: None  # called with the reason of the wait
+    on_wait: Callable[[str], None] = lambda _: None  # called with the reason of the wait
     leaderless: Callable[[ControlSession], str | None] = lambda _: None  # active workers of a run without a leader
 
 
@@ -499,7 +499,7 @@ def _claim(
         reason = active or busy_text(warehouse, holder)
         if not queue.wait:
             raise Busy(reason, remedy="Add --wait to wait for it; `loadgen runs list` shows the runs.")
-        queue.told(reason)
+        queue.on_wait(reason)
         if clock.wait(queue.stop, WAIT_POLL_S):
             raise WaitStopped(f"stopped while waiting: {reason}")
 

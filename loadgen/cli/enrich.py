@@ -61,7 +61,7 @@ def enrich(
     from orchestrator.enrich import enrich_again
 
     result, record = with_control_session(
-        lambda session, patience: enrich_again(session, patience, run, hybrid=hybrid, wait=wait, told=_tell),
+        lambda session, patience: enrich_again(session, patience, run, hybrid=hybrid, wait=wait, on_progress=_tell),
         name="enrich",
         **place,
     )

@@ -178,7 +178,7 @@ def _run(
     def told(text: str) -> None:
         lines.say(printable(f"experiment {store.experiment_id}: {text}", 500))
 
-    settings = ArmWarehouseSettings(loaded, scenarios, place, clock=clock, told=told, wait=wait)
+    settings = ArmWarehouseSettings(loaded, scenarios, place, clock=clock, tell=told, wait=wait)
 
     with noted_signals() as received, store.leading(place, clock=clock):
         assert store.lease is not None

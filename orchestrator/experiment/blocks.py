@@ -66,7 +66,7 @@ _ENDINGS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmRun:
-    """A run that has ended."""
+    """A run of an arm that has ended."""
 
     summary: Mapping[str, Any]
     record: RunRecord | None  # None: it could not be read
@@ -74,7 +74,7 @@ class ArmRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentActions:
-    """What the loop calls: runs, warehouse settings, pauses, output, clock."""
+    """The functions that the loop calls: runs, warehouse settings, pauses, output, clock."""
 
     measure: Callable[[str, Scenario, ExperimentStatus], ArmRun]  # an ordinary run of this arm; raises LoadgenError
     set_up: Callable[[str], None]  # applies the settings of the arm's warehouse; raises LoadgenError
@@ -121,12 +121,12 @@ class ExperimentLoop:
         budget = loaded.file.budget
         self._budget = ExperimentBudget(time_s=budget.time_s, credits=budget.credits)
         self._worst: Mapping[str, float | None] = {}  # credits of one measurement at most, by arm
-        self._warned = 0  # measurements of unknown cost that the user knows of
+        self._warned = 0  # measurements of unknown cost that were reported
         self._lost = 0  # consecutive blocks without a usable measurement of every arm
         self._last_failure = (4, "")  # exit code and reason
 
     def run(self) -> dict[str, Any]:
-        """The result, which is also stored. Settings of warehouses are restored in every case."""
+        """Measure, and store the result. Returns the result. Settings of warehouses are restored in every case."""
         try:
             result = self._lead()
         except BaseException:
@@ -140,7 +140,7 @@ class ExperimentLoop:
             result |= {"verdict": "failed", "exit_code": RunFailed.exit_code, "exit_reason": why}
         try:
             self._store.finish(result)
-        except LoadgenError as error:  # the measurements are stored, and the caller prints the result
+        except LoadgenError as error:  # the measurements are stored already, and the caller prints the result
             self._actions.print_line(f"the result could not be stored: {error}")
         return result
 
@@ -159,7 +159,7 @@ class ExperimentLoop:
         return self._ended(ending)
 
     def _record_left_runs(self) -> None:
-        """Runs of a process that was killed do not count, and have cost what they cost."""
+        """Record the runs of a process that was killed: they do not count as measurements, but their cost counts."""
         for one in self._store.left_runs(self._state, self._loaded.file.price.table):
             self._record(one)
 
@@ -272,7 +272,7 @@ class ExperimentLoop:
         return one
 
     def _end_if_signalled(self, one: Measurement, code: int) -> None:
-        """A run that a signal ended may have failed because of it: it is not repeated. What it cost is kept."""
+        """Raises Interrupted if a signal has ended the run, which is not repeated then. Its cost is recorded."""
         signal = code - FIRST_SIGNAL if code > FIRST_SIGNAL else self._actions.pause(0.0)
         if signal is None:
             return
@@ -289,7 +289,7 @@ class ExperimentLoop:
             raise Interrupted(signal)
 
     def _judged(self, one: Measurement, run: ArmRun | None, code: int) -> Measurement:
-        """The measurement with its outcome, and with figures if it is usable."""
+        """The measurement with its outcome, and with its figures if it is usable."""
         file, rates = self._loaded.file, self._loaded.file.price.table
         if code in REPEATABLE or code > FIRST_SIGNAL or run is None:
             self._last_failure = (code, one.reason)
@@ -399,7 +399,7 @@ class ExperimentSpending:
 
 
 def spending_of(measured: Sequence[Measurement], worst: Mapping[str, float | None]) -> ExperimentSpending:
-    """Of all measurements, usable or not. `worst`: credits of one measurement at most, by arm."""
+    """The spending of all measurements, usable or not. `worst`: credits of one measurement at most, by arm."""
     seconds: dict[int, float] = {}
     credits: dict[int, float] = {}
     for one in measured:
@@ -418,8 +418,8 @@ def progress_of(
     planned_block_s: float,
     worst: Mapping[str, float | None],
 ) -> ExperimentProgress:
-    """`complete`: numbers of complete blocks. Without any, the next block may cost its worst case: every measurement
-    repeated."""
+    """The progress that the next decision needs. `complete`: numbers of complete blocks. Before the first complete
+    block, the next one is assumed to cost the worst case: every measurement repeated."""
     costliest = max(spent.credits.values(), default=0.0)
     if not complete:
         costliest = max(costliest, REPEATS * sum(credits or 0.0 for credits in worst.values()))

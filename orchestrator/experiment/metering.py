@@ -1,4 +1,4 @@
-"""Reads what Snowflake metered for the warehouses of an experiment, and stores it beside the estimate."""
+"""Reads the credits that Snowflake has metered for the warehouses of an experiment, and stores them."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ from loadgen.snowflake.settings import control_settings, control_tag
 from orchestrator.query_history import history_profile
 from orchestrator.warehouse import TargetWarehouse
 
-STATEMENT_S = 60  # of one warehouse; views of ACCOUNT_USAGE are slow
+STATEMENT_S = 60  # time limit of a query for one warehouse: views of ACCOUNT_USAGE are slow
 _PLAIN = re.compile(r"[A-Z_][A-Z0-9_$]*")
 _COLUMNS = "WAREHOUSE_NAME, START_TIME, CREDITS_USED_COMPUTE, CREDITS_USED_CLOUD_SERVICES"
-# Times and names of table functions cannot be bound.
+# Arguments of table functions cannot be bound.
 _FUNCTION = f"""
 SELECT {_COLUMNS} FROM TABLE(INFORMATION_SCHEMA.WAREHOUSE_METERING_HISTORY(
     DATE_RANGE_START => TO_TIMESTAMP_LTZ('{{start}}'), DATE_RANGE_END => TO_TIMESTAMP_LTZ('{{end}}'),
@@ -52,13 +52,13 @@ WHERE WAREHOUSE_NAME = ? AND START_TIME >= TO_TIMESTAMP_LTZ('{{start}}') AND STA
 
 
 class MeteringFailed(ControlFailed):
-    """Snowflake's metering could not be read."""
+    """The metering of Snowflake could not be read."""
 
     remedy = "Grant what `loadgen grants --experiment FILE` prints for it, then try again."
 
 
 class NothingMetered(RunFailed):
-    """The metering has no row for the warehouses of the experiment in its hours."""
+    """There is no metering for the warehouses of the experiment in its hours."""
 
     remedy = "Metering is up to 3 hours late, and needs MONITOR USAGE: see `loadgen grants --experiment FILE`."
 
@@ -66,11 +66,11 @@ class NothingMetered(RunFailed):
 def meter_experiment(
     session: ControlSession, patience: RetryPolicy, name: str, environ: Mapping[str, str] = os.environ
 ) -> str:
-    """Read the metering of the experiment of that name and store it; the id of the experiment."""
+    """Read the metering of an experiment, and store it. Returns the id of the experiment."""
     experiment_id = experiments.find(session, patience, name).experiment_id
     if experiment_id in patience.call(lambda: experiments.led(session)):
         raise Busy(
-            f"experiment {experiment_id} goes on", remedy="Wait for its end: metering is up to 3 hours late anyway."
+            f"experiment {experiment_id} continues", remedy="Wait for its end: metering is up to 3 hours late anyway."
         )
     hours = hours_of(patience.call(lambda: experiments.spans(session, experiment_id)))
     scenarios = _scenarios(session, patience, experiment_id, environ)
@@ -91,7 +91,7 @@ def meter_experiment(
 def _scenarios(
     session: ControlSession, patience: RetryPolicy, experiment_id: str, environ: Mapping[str, str]
 ) -> dict[str, Scenario]:
-    """By arm, as they were run."""
+    """The scenario of each arm, as it was run."""
     found: dict[str, Scenario] = {}
     for run in patience.call(lambda: experiments.runs(session, experiment_id)):
         if run.arm not in found:
@@ -117,7 +117,7 @@ def _read(
 
 
 class MeteringSession(SnowflakeSession):
-    """WAREHOUSE_METERING_HISTORY of an account."""
+    """A session that reads WAREHOUSE_METERING_HISTORY."""
 
     def __init__(self, profile: ConnectionProfile, environ: Mapping[str, str]) -> None:
         settings = control_settings(
@@ -143,12 +143,12 @@ class MeteringSession(SnowflakeSession):
         try:
             return [_hour(*row) for row in rows]
         except (ValueError, TypeError, AttributeError) as error:
-            raise MeteringFailed("metering came back in a form that is not known", NOT_RETRYABLE) from error
+            raise MeteringFailed("the rows of the metering have an unknown form", NOT_RETRYABLE) from error
 
     def _fetch(self, sql: str, *binds: Any) -> list[tuple[Any, ...]]:
         try:
             return self.rows(sql, binds)
-        except LoadgenError:  # from opening: it says already what to do
+        except LoadgenError:  # from opening the session: it has a remedy
             raise
         except Exception as error:  # the driver leaks exceptions of its libraries
             failure = classify(error)

@@ -69,14 +69,14 @@ def _arm_config(arm: ArmSection, scenario: Scenario) -> dict[str, Any]:
 
 
 def only_connections_differ(loaded: LoadedExperiment) -> bool:
-    """Whether arms are levels of one configuration: a scaling curve is fitted to such arms alone."""
+    """Whether arms differ in `connections` only: a scaling curve is fitted to such arms only."""
     same = [replace(arm.scenario, load=replace(arm.scenario.load, connections=1)) for arm in loaded.arms.values()]
     configs = [_arm_config(loaded.file.arms[name], one) for name, one in zip(loaded.arms, same, strict=True)]
     return all(config == configs[0] for config in configs)
 
 
 def arm_connections(loaded: LoadedExperiment) -> dict[str, int]:
-    """Of arms with a closed loop: for the scaling curve."""
+    """The connections of the arms with a closed loop, for the scaling curve."""
     loads = {name: arm.scenario.load for name, arm in loaded.arms.items()}
     return {name: load.connections for name, load in loads.items() if load.mode is LoadMode.CONCURRENCY}
 
@@ -143,7 +143,7 @@ class ExperimentStore:
         return self._control(act)
 
     def left_runs(self, state: ExperimentState, rates: CreditRates) -> list[Measurement]:
-        """Runs that a process began and did not record: it was killed. They do not count, and have cost credits."""
+        """Runs that a killed process has begun and not recorded."""
         recorded = {one.run_id for one in state.measured}
         taken = {(one.block, one.arm, one.attempt) for one in state.measured}
 
@@ -159,7 +159,7 @@ class ExperimentStore:
         return self._control(act)
 
     def begin_block(self, number: int) -> None:
-        """LeaseLost: another process has begun it."""
+        """Record that a block begins. Raises LeaseLost if another process has begun it."""
         epoch = self._trusted().epoch
         if not self._control(partial(self._begin, number=number, epoch=epoch)):
             raise LeaseLost(f"block {number} of experiment {self.experiment_id} was begun by another process")
@@ -168,7 +168,7 @@ class ExperimentStore:
         return experiments.begin_block(session, patience, self.experiment_id, number, epoch)
 
     def record(self, one: Measurement) -> None:
-        """LeaseLost: another process has recorded it."""
+        """Store a measurement. Raises LeaseLost if another process has stored it."""
         self._trusted()
         if not self._control(lambda session, patience: experiments.record(session, patience, self.experiment_id, one)):
             what = f"{one.arm} in block {one.block} of experiment {self.experiment_id}"
@@ -190,7 +190,7 @@ class ExperimentStore:
 
     @contextmanager
     def leading(self, place: ControlPlaneLocation, *, clock: Clock) -> Iterator[None]:
-        """Hold the lease of the experiment. Busy: another process leads it."""
+        """Hold the lease of the experiment during the block. Raises Busy if another process leads it."""
         times = LeaseTimes()
         key = f"{experiments.LEASE_PREFIX}{self.experiment_id}"
         claimed_ns = clock.monotonic_ns()
@@ -217,7 +217,7 @@ class ExperimentStore:
 
 
 def _left_run(run: ExperimentRun, polls: Sequence[WarehousePoll], rates: CreditRates) -> Measurement:
-    """Observed until its last stored poll."""
+    """The measurement of a run that was not recorded. It counts as observed until its last stored poll."""
     samples = [
         WarehouseSample(
             at_s=(poll.timestamp - run.created_at).total_seconds(),

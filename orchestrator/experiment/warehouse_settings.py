@@ -1,8 +1,8 @@
-"""Warehouses that arms change or make: recorded before the first change, verified by SHOW, undone at the end.
+"""Settings of warehouses that arms change or create: recorded before the first change, verified by SHOW, restored.
 
-A warehouse is altered only while this process holds its lease, so no run measures meanwhile. What a killed experiment
-left is undone by `loadgen runs recover`, and before another experiment changes the same warehouse. A warehouse is
-dropped only if its comment says that this experiment has made it: rows of tables are input.
+A warehouse is altered only while this process holds its lease, so no run measures on it meanwhile. The changes of a
+killed experiment are undone by `loadgen runs recover`, and before another experiment changes the same warehouse. A
+warehouse is dropped only if its comment names the experiment that has created it: rows of tables are not trusted.
 """
 
 from __future__ import annotations
@@ -57,26 +57,26 @@ from orchestrator.warehouse import TargetWarehouse, WarehouseWait, exclusive_war
 
 log = logging.getLogger(__name__)
 
-# --- Statements on one warehouse: make, alter until it is settled, undo; each is seen to have worked -----------------
+# --- Statements on one warehouse: create, alter and wait for the effect, undo ----------------------------------------
 
 SETTLE_MAX_S = 600.0  # large warehouses take minutes
 SETTLE_POLL_S = 1.0
 
 
 class WarehouseReplaced(RunFailed):
-    """A warehouse that the experiment has made was dropped or replaced by others."""
+    """A warehouse that the experiment has created was dropped or replaced by another user."""
 
-    remedy = "Look at it with SHOW WAREHOUSES: it was left alone."
+    remedy = "Look at it with SHOW WAREHOUSES: it was not changed."
 
 
 class NotSettled(RunFailed):
-    """A warehouse did not take its settings."""
+    """The settings of a warehouse did not take effect, or could not be read."""
 
     remedy = "Look at it with SHOW WAREHOUSES; `loadgen runs recover` restores its settings."
 
 
 def undo(session: PrepareSession, before: ChangedWarehouse, clock: Clock, stop: threading.Event) -> None:
-    """Let a warehouse be as it was before the experiment."""
+    """Restore a warehouse to its state before the experiment."""
     warehouse = Identifier.parse(before.warehouse)
     if before.settings:
         alter_warehouse(session, warehouse, before.settings, clock, stop)
@@ -99,11 +99,11 @@ def create_warehouse(
     except LoadgenError:
         row = _found(session, warehouse)
         if row is None or row.get("comment") != made_by(experiment_id):
-            raise  # else the answer was lost
+            raise  # else the warehouse was created, and the answer was lost
 
 
 def require_made(session: PrepareSession, warehouse: Identifier, experiment_id: str) -> None:
-    """A warehouse of this name that others have made meanwhile is theirs: it is neither altered nor dropped."""
+    """Raises WarehouseReplaced unless the experiment has created the warehouse of this name."""
     row = _found(session, warehouse)
     if row is None or row.get("comment") != made_by(experiment_id):
         what = f"warehouse {printable(warehouse.name, 100)} is not the one that experiment {experiment_id} has made"
@@ -123,7 +123,7 @@ def alter_warehouse(
     clock: Clock,
     stop: threading.Event,
 ) -> None:
-    """Change what is different, and wait until SHOW says that it is settled."""
+    """Change the settings that differ, and wait until SHOW shows the new ones."""
     shown = _look(session, warehouse, settings)
     if unsettled(*shown, settings) is None:
         return
@@ -144,7 +144,7 @@ def read_settings(session: PrepareSession, warehouse: Identifier, keys: frozense
 def _look(
     session: PrepareSession, warehouse: Identifier, keys: Mapping[str, Any] | frozenset[str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The row of SHOW WAREHOUSES, and its parameters where they are needed."""
+    """The row of SHOW WAREHOUSES, and the parameters of the warehouse if one of these keys needs them."""
     row = _found(session, warehouse)
     if row is None:
         what = f"this role does not see warehouse {printable(warehouse.name, 100)}"
@@ -157,7 +157,7 @@ def _look(
 
 
 def _found(session: PrepareSession, warehouse: Identifier) -> dict[str, Any] | None:
-    """Its row of SHOW WAREHOUSES, if this role sees it."""
+    """The row of SHOW WAREHOUSES. None: this role does not see the warehouse."""
     shown = f"SHOW WAREHOUSES{warehouse.like}"
     rows: Sequence[dict[str, Any]] = session.retried(lambda: session.named_rows(shown), shown)
     return next((row for row in rows if row.get("name") == warehouse.name), None)
@@ -171,12 +171,12 @@ GOES_ON = "the experiment goes on"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Arm:
-    """An arm that is measured on a warehouse that arms change or make."""
+    """An arm on a warehouse that arms change or create."""
 
     profile: ConnectionProfile
     warehouse: Identifier
     settings: Mapping[str, WarehouseValue]
-    is_made: bool  # for the experiment
+    is_made: bool  # created by the experiment
 
     @property
     def target(self) -> TargetWarehouse:
@@ -184,7 +184,8 @@ class _Arm:
 
 
 class ArmWarehouseSettings:
-    """apply() before a measurement, restore() at the end; each calls the driver, so never on the main thread."""
+    """Call apply() before a measurement, restore() at the end. Both call the driver: never call them on the main
+    thread."""
 
     def __init__(
         self,
@@ -193,15 +194,16 @@ class ArmWarehouseSettings:
         place: ControlPlaneLocation,
         *,
         clock: Clock,
-        told: Callable[[str], None],
+        tell: Callable[[str], None],
         wait: bool,
     ) -> None:
-        """`wait`: for a warehouse that another run has when the experiment begins; later it waits in any case."""
-        self._place, self._clock, self._told, self._wait = place, clock, told, wait
+        """`wait`: whether to wait for a warehouse that another run uses when the experiment begins. Later it always
+        waits."""
+        self._place, self._clock, self._tell, self._wait = place, clock, tell, wait
         self._name = loaded.file.name
         self._connection = next(iter(scenarios.values())).connection
         self._arms: dict[str, _Arm] = {}
-        self._keys: dict[str, frozenset[str]] = {}  # by key of the warehouse: settings that any arm changes there
+        self._keys: dict[str, frozenset[str]] = {}  # settings that any arm changes, by key of the warehouse
         for name, scenario in scenarios.items():
             given = loaded.file.arms[name]
             settings, is_made = given.settings, given.warehouse is not None and given.warehouse.create
@@ -214,11 +216,11 @@ class ArmWarehouseSettings:
                 self._keys[key] = self._keys.get(key, frozenset()) | settings.keys()
         self._arms = {name: arm for name, arm in self._arms.items() if arm.is_made or self._keys[arm.target.key]}
         self._before: dict[str, ChangedWarehouse] = {}
-        self._made: set[str] = set()  # keys of warehouses
+        self._made: set[str] = set()  # keys of created warehouses
 
     def apply(self, arm: str, experiment_id: str, epoch: int, stop: threading.Event) -> None:
-        """Let the warehouse of the arm have its settings; those that only other arms change are as they were. `stop`
-        ends waiting for the warehouse and for its settings."""
+        """Apply the settings of the arm to its warehouse. Settings that only other arms change are restored. Setting
+        `stop` ends waiting for the warehouse and for its settings."""
         wait, self._wait = self._wait, True
         wanted = self._arms.get(arm)
         if wanted is None:
@@ -230,15 +232,15 @@ class ArmWarehouseSettings:
             if wanted.is_made and key not in self._made:  # also after an attempt that failed
                 create_warehouse(session, wanted.warehouse, wanted.settings, experiment_id)
                 self._made.add(key)
-                self._told(f"warehouse {wanted.warehouse.sql} is made")
+                self._tell(f"warehouse {wanted.warehouse.sql} is made")
             if wanted.is_made:
                 require_made(session, wanted.warehouse, experiment_id)
             settings = {**self._before[key].settings, **wanted.settings}
             alter_warehouse(session, wanted.warehouse, settings, self._clock, stop)
 
     def restore(self, stop: threading.Event) -> None:
-        """Whatever was changed. LoadgenError: something could not be restored; the rest was. `stop` ends waiting for a
-        warehouse that a run uses: it must not be the event that has ended apply()."""
+        """Restore all warehouses that were changed. Raises LoadgenError at the end if one could not be restored. `stop`
+        ends waiting for a warehouse that a run uses: it must not be the event that has ended apply()."""
         errors: list[LoadgenError] = []
         for key, before in list(self._before.items()):
             arm = next(arm for arm in self._arms.values() if arm.target.key == key)
@@ -249,20 +251,21 @@ class ArmWarehouseSettings:
                     self._forget(before)
             except LoadgenError as error:
                 errors.append(error)
-                self._told(f"warehouse {before.warehouse} is not as it was before: {error}")
+                self._tell(f"warehouse {before.warehouse} is not as it was before: {error}")
                 if not isinstance(error, WarehouseReplaced):
-                    self._told(f"undo it with: {undo_sql(before.warehouse, before.settings)}")
+                    self._tell(f"undo it with: {undo_sql(before.warehouse, before.settings)}")
             else:
                 del self._before[key]
                 self._made.discard(key)
-                self._told(undone_text(before))
+                self._tell(undone_text(before))
         if errors:
             raise errors[0]
 
     def _record(
         self, session: PrepareSession, arm: _Arm, experiment_id: str, epoch: int, stop: threading.Event
     ) -> ChangedWarehouse:
-        """What the warehouse is set to, stored before anything is changed; what others left is restored first."""
+        """Store the settings of the warehouse before the first change. The changes of killed experiments are undone
+        first."""
         target = arm.target
         with closing(ControlSession(self._place, role="experiment")) as control:
             patience = RetryPolicy(stop=stop, clock=self._clock)
@@ -292,7 +295,7 @@ class ArmWarehouseSettings:
         *,
         own: bool,
     ) -> None:
-        """`own`: of an earlier process of this experiment, whose lease is ours now."""
+        """`own`: left by an earlier process of this experiment, whose lease this process holds now."""
         lease = None
         if not own:
             lease = claim_left(control, patience, left)
@@ -302,7 +305,7 @@ class ArmWarehouseSettings:
         experiments.record_restore(control, patience, left)
         if lease is not None:
             patience.call(lambda: run_leases.release(control, lease))
-        self._told(f"{undone_text(left)}, which experiment {left.experiment_id} left")
+        self._tell(f"{undone_text(left)}, which experiment {left.experiment_id} left")
 
     def _forget(self, before: ChangedWarehouse) -> None:
         with closing(ControlSession(self._place, role="experiment")) as control:
@@ -310,7 +313,7 @@ class ArmWarehouseSettings:
 
     @contextmanager
     def _altering(self, target: TargetWarehouse, stop: threading.Event, *, wait: bool) -> Iterator[None]:
-        queue = WarehouseWait(wait=wait, stop=stop, told=self._told)
+        queue = WarehouseWait(wait=wait, stop=stop, on_wait=self._tell)
         with exclusive_warehouse(target, self._name, self._place, LeaseTimes(), queue, clock=self._clock):
             yield
 
@@ -323,16 +326,16 @@ class ArmWarehouseSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedWarehouse:
-    """The warehouse of an arm, as it will be while the arm is measured."""
+    """The warehouse of an arm with the settings of the arm."""
 
     size: str | None
-    kinds: tuple[WarehouseKind, ...]  # several: it is not known which
+    kinds: tuple[WarehouseKind, ...]  # more than one if it is not known which
     clusters_max: int
 
 
 def planned_warehouse(arm: ArmSection, shown: PlannedWarehouse | None) -> PlannedWarehouse | None:
-    """`shown`: what it is set to now; None: that is not known. One that the experiment makes has Snowflake's defaults,
-    of which the generation depends on the account."""
+    """The warehouse of an arm. `shown`: its current settings; None: not known. A warehouse that the experiment creates
+    has Snowflake's defaults, of which the generation depends on the account."""
     settings = arm.settings
     if arm.warehouse is not None and arm.warehouse.create:
         shown = PlannedWarehouse(size="X-Small", kinds=(WarehouseKind.GEN1, WarehouseKind.GEN2), clusters_max=1)
@@ -347,7 +350,7 @@ def planned_warehouse(arm: ArmSection, shown: PlannedWarehouse | None) -> Planne
 
 
 def worst_case_credits(scenario: Scenario, warehouse: PlannedWarehouse | None, rates: CreditRates) -> float | None:
-    """Credits of one measurement at most: every cluster for the longest time that a run can take. None: not known."""
+    """The most credits of one measurement: all clusters for the longest time of a run. None: not known."""
     if warehouse is None:
         return None
     known = [rates.of(warehouse.size, kind) for kind in warehouse.kinds]
@@ -358,8 +361,8 @@ def worst_case_credits(scenario: Scenario, warehouse: PlannedWarehouse | None, r
 
 
 def worst_cases(loaded: LoadedExperiment, scenarios: Mapping[str, Scenario]) -> dict[str, float | None]:
-    """Credits of one measurement at most, by arm; None: not known. A warehouse that the experiment makes is not looked
-    at: a session that names it would make it on the embedded server."""
+    """The most credits of one measurement, by arm. None: not known. A warehouse that the experiment creates is not
+    queried: a session that names it would create it on the embedded server."""
     found = {}
     for name, scenario in scenarios.items():
         arm = loaded.file.arms[name]
@@ -369,7 +372,7 @@ def worst_cases(loaded: LoadedExperiment, scenarios: Mapping[str, Scenario]) -> 
 
 
 def _planned(scenario: Scenario) -> PlannedWarehouse | None:
-    """As it is now."""
+    """The current settings of the scenario's warehouse. None: not known."""
     try:
         found = show_warehouse(scenario)
     except LoadgenError as error:
@@ -385,8 +388,8 @@ def _planned(scenario: Scenario) -> PlannedWarehouse | None:
 
 
 def open_session(profile: ConnectionProfile, *, is_made: bool, clock: Clock, stop: threading.Event) -> PrepareSession:
-    """Into the warehouse, which the embedded server makes when it is used first; not into one that an experiment makes:
-    statements about warehouses need none."""
+    """A session for statements about a warehouse. It uses the warehouse, except one that the experiment creates: the
+    embedded server creates a warehouse when a session first uses it."""
     if is_made:
         fields = {name: field for name, field in profile.fields.items() if name != "warehouse"}
         profile = replace(profile, fields=MappingProxyType(fields))
@@ -395,7 +398,7 @@ def open_session(profile: ConnectionProfile, *, is_made: bool, clock: Clock, sto
 
 
 def claim_left(control: ControlSession, patience: RetryPolicy, left: ChangedWarehouse) -> run_leases.Lease | None:
-    """The lease of an experiment whose process has ended; None: it is led."""
+    """Claim the lease of an experiment whose process has ended. None: a process leads it."""
     key = f"{LEASE_PREFIX}{left.experiment_id}"
     holder = patience.call(lambda: run_leases.read(control, key))
     if holder is not None and not holder.may_be_succeeded and run_leases.is_owner_dead(holder.owner):
@@ -405,20 +408,21 @@ def claim_left(control: ControlSession, patience: RetryPolicy, left: ChangedWare
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoredWarehouse:
-    """What `loadgen runs recover` did about a warehouse."""
+    """The outcome of `loadgen runs recover` for one warehouse."""
 
     experiment_id: str
     warehouse: str
     restored: bool
-    is_made: bool = False  # by the experiment: it is dropped
-    is_led: bool = False  # the experiment goes on
-    why: str = ""  # not
+    is_made: bool = False  # created by the experiment: it is dropped
+    is_led: bool = False  # the experiment continues
+    why: str = ""  # why it was not restored
 
 
 def restore_left_settings(
     control: ControlSession, patience: RetryPolicy, *, clock: Clock
 ) -> tuple[RestoredWarehouse, ...]:
-    """Restore the settings that experiments without a process have left changed. Safe to repeat, and by several."""
+    """Restore the settings that experiments without a process have left changed. Safe to repeat, also at the same time
+    on several machines."""
     rows = patience.call(lambda: experiments.changed_warehouses(control))
     done = [
         RestoredWarehouse(experiment_id=str(error.key), warehouse="?", restored=False, why=str(error))
@@ -452,7 +456,8 @@ def restore_left_settings(
 
 
 def _restore_alone(control: ControlSession, patience: RetryPolicy, left: ChangedWarehouse, clock: Clock) -> None:
-    """While no run measures there. A connection is a name of this machine, and may be another account here."""
+    """Restore a warehouse while no run measures on it. On this machine the name of the connection may mean another
+    account."""
     warehouse = Identifier.parse(left.warehouse)
     profile = find_profile(left.connection, environ=os.environ).with_fields("the experiment", warehouse=warehouse.sql)
     target = TargetWarehouse.of_profile(profile)

@@ -1,10 +1,10 @@
-"""One attempt at a queued run: its files in a separate folder, and `loadgen run` as a process behind process_guard.
+"""One attempt at a queued run: its files in a separate folder, and `loadgen run` as a process under process_guard.
 
-    <output folder>/.queue/<queue id>.<epoch>/   what the run says: stdout, stderr
+    <output folder>/.queue/<queue id>.<epoch>/   output of the run: stdout, stderr
     <output folder>/.queue/…/in/                 scenario.yaml and its value files
-    <output folder>/.queue/…/out/<run id>/       what the run leaves; moved to <output folder>/<run id>/ at its end
+    <output folder>/.queue/…/out/<run id>/       files of the run; moved to <output folder>/<run id>/ at its end
 
-The run makes its own id. It is known as soon as its folder is there.
+The run chooses its id. The id is known as soon as the folder of the run exists.
 """
 
 from __future__ import annotations
@@ -46,10 +46,11 @@ class AttemptFolder:
 
 
 def old_folders(runs_folder: Path, before_s: float) -> Iterator[AttemptFolder]:
-    """Those that nothing was written to since then (seconds since 1970). Who still needs one is known to the queue."""
+    """The folders of attempts that were not written to since then (seconds since 1970). The queue tells which of them
+    are still needed."""
     try:
         entries = sorted((runs_folder / FOLDER).iterdir())
-    except OSError:  # there are none
+    except OSError:  # there is no attempt
         return
     for path in entries:
         named = _NAME.fullmatch(path.name)
@@ -58,13 +59,13 @@ def old_folders(runs_folder: Path, before_s: float) -> Iterator[AttemptFolder]:
 
 
 def remove(folder: AttemptFolder) -> bool:
-    """False: it is still there, at least in part."""
+    """Remove the folder of an attempt. Returns False if a part of it could not be removed."""
     shutil.rmtree(folder.path, ignore_errors=True)
     return not folder.path.exists()
 
 
 def _written_s(folder: Path) -> float:
-    """Output grows without changing the folder itself."""
+    """Time of the last change of the folder or of a file in it: writing to a file does not change the folder."""
     try:
         return max(path.lstat().st_mtime for path in (folder, *folder.iterdir()))
     except OSError:  # another process removes it
@@ -72,37 +73,37 @@ def _written_s(folder: Path) -> float:
 
 
 STOP_S = 60.0  # for a run to end gracefully, with its results
-DEPTH_MAX = 32  # parts of the name of a value file: deeper folders are hard to remove
+DEPTH_MAX = 32  # parts in the name of a value file: deeper folders are hard to remove
 LOADGEN_COMMAND = (sys.executable, "-P", "-c", "import sys; from loadgen.cli.main import main; sys.exit(main())")
 REASON_MAX = 2_000  # characters
 _READ_MAX = 4_000_000  # bytes of a summary
-_SAID_ALL = (ExitCodeMeaning.COMPLETED, ExitCodeMeaning.BUSY)  # of others one may want to see what they said
+_OUTPUT_NOT_NEEDED = (ExitCodeMeaning.COMPLETED, ExitCodeMeaning.BUSY)  # the output of other attempts is kept
 
 
 _QUEUE_ID = re.compile(r"[a-z0-9-]{1,36}")
 _WARNINGS_MAX = 20
-# of a name that no folder can hold, or that is a file and a folder at once: it is so at every attempt
+# Errors of file names that cannot exist, or that are a file and a folder at the same time: every attempt would fail.
 _NAME_ERRORS = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EILSEQ, errno.EINVAL)
 
 
 class InvalidQueueRow(Exception):
-    """The row holds what loadgen never queues."""
+    """The row has content that loadgen never queues."""
 
 
 class RunProcess:
-    """A run under way. Owned by the thread that does the attempt."""
+    """The process of a run. Belongs to the thread that executes the attempt."""
 
     def __init__(self, folder: Path, runs_folder: Path, process: subprocess.Popen[bytes]) -> None:
         self._folder, self._runs_folder, self._process = folder, runs_folder, process
 
     @property
     def exit_code(self) -> int | None:
-        """None: it goes on."""
+        """None: it has not ended."""
         return self._process.poll()
 
     @property
     def run_id(self) -> str | None:
-        """None: there is no run yet, or never was."""
+        """None: the run is not created yet, or was never created."""
         return min(self._run_ids(), default=None)
 
     def _run_ids(self) -> list[str]:
@@ -111,43 +112,44 @@ class RunProcess:
         return []
 
     def stop(self) -> None:
-        """Ask it to end gracefully; process_guard ends it when it takes too long. Safe to repeat."""
-        self._tell(b"t")
+        """Request a graceful end. If it takes too long, process_guard kills the process. Safe to repeat."""
+        self._request(b"t")
 
     def hurry(self) -> None:
-        """Ask it to end within seconds, without its results. Safe to repeat."""
-        self._tell(b"h")
+        """Request the end within seconds, without results. Safe to repeat."""
+        self._request(b"h")
 
     def kill(self) -> None:
-        self._tell(b"k")
+        self._request(b"k")
 
     def result(self) -> AttemptResult:
-        """How it ended, once it has. Its files go where those of every run are. With --confirm there may be two."""
-        code, told = self._process.wait(), _told(self._folder)
+        """Wait for the end, and move the files of the run to the folder of all runs. With --confirm there may be two
+        runs."""
+        code, output = self._process.wait(), _read_output(self._folder)
         runs = self._run_ids()
-        decisive = told.get("run_id")  # the run whose summary it is
+        decisive = output.get("run_id")  # the run of the summary
         run_id = decisive if decisive in runs else self.run_id
-        verdict = told.get("verdict")
+        verdict = output.get("verdict")
         result = AttemptResult(
             run_id=run_id,
             exit_code=code,
-            reason=_why(told, self._folder, code),
+            reason=_reason(output, self._folder, code),
             verdict=printable(verdict, 20) if isinstance(verdict, str) else None,
         )
-        with suppress(OSError):  # then they stay where they are
+        with suppress(OSError):  # then they are not moved
             for name in runs:
                 (self._folder / "out" / name).replace(self._runs_folder / name)
-            if exit_code_meaning(code) in _SAID_ALL:
+            if exit_code_meaning(code) in _OUTPUT_NOT_NEEDED:
                 shutil.rmtree(self._folder, ignore_errors=True)
         return result
 
     def warnings(self) -> list[str]:
-        """What it warned of, for the pool's user."""
+        """Its warnings, for the user of the pool."""
         lines = _stderr(self._folder)
         return [printable(line, REASON_MAX) for line in lines if line.startswith("warning: ")][:_WARNINGS_MAX]
 
     def close(self) -> None:
-        """End it, if it has not ended, and wait for that."""
+        """Kill the process if it has not ended, and wait for its end."""
         if self._process.poll() is None:
             self.kill()
             self._process.wait()
@@ -156,7 +158,7 @@ class RunProcess:
         with suppress(OSError):
             stdin.close()
 
-    def _tell(self, word: bytes) -> None:
+    def _request(self, word: bytes) -> None:
         stdin = self._process.stdin
         assert stdin is not None
         with suppress(OSError, ValueError):  # it has just ended
@@ -173,7 +175,7 @@ def start_attempt(
     program: Sequence[str] = LOADGEN_COMMAND,
     stop_s: float = STOP_S,
 ) -> RunProcess:
-    """Do what is wanted as `loadgen run` does it. InvalidQueueRow: it can never be done."""
+    """Start `loadgen run` for a claimed run. Raises InvalidQueueRow if no attempt can succeed."""
     if not _QUEUE_ID.fullmatch(claim.queue_id):  # it becomes the name of a folder, which is removed first
         raise InvalidQueueRow(f"the queue id {printable(claim.queue_id, 100)!r} is not made of a-z, 0-9 and -")
     folder = runs_folder / FOLDER / f"{claim.queue_id}.{claim.epoch}"
@@ -189,7 +191,7 @@ def start_attempt(
     ]
     if wanted.connection is not None:
         words.append(f"--connection={wanted.connection}")
-    with _said(folder, "stdout") as stdout, _said(folder, "stderr") as stderr:
+    with _output_file(folder, "stdout") as stdout, _output_file(folder, "stderr") as stderr:
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", process_guard.__file__, f"{stop_s:g}", *words],
             stdin=subprocess.PIPE,
@@ -201,7 +203,7 @@ def start_attempt(
 
 
 def _write_all(folder: Path, wanted: ClaimedRun) -> Path:
-    """The value files, and beside them the scenario. Where it is."""
+    """Write the scenario and its value files. Returns the path of the scenario."""
     files = {_inside(folder, name): (name, content) for name, content in wanted.files.items()}
     scenario = folder / "scenario.yaml"
     while scenario in files:
@@ -219,7 +221,7 @@ def _write_all(folder: Path, wanted: ClaimedRun) -> Path:
 
 
 def _inside(folder: Path, name: str) -> Path:
-    """Where a value file goes. The name comes from a table: it must not lead anywhere else."""
+    """The path of a value file. The name comes from a table: it must not lead out of the folder."""
     path = PurePosixPath(name)
     if path.is_absolute() or not path.parts or ".." in path.parts or "\0" in name:
         raise InvalidQueueRow(f"the value file {printable(name, 200)!r} would not lie beside the scenario")
@@ -235,7 +237,8 @@ def _write(path: Path, content: str, top: Path) -> None:
 
 
 def _make_private(folder: Path, top: Path) -> None:
-    """Make a folder and those between it and `top`, for the owner only: the mode of mkdir() holds for the last one."""
+    """Create a folder and its parents below `top`, for the owner only. mkdir(parents=True) would give the mode to the
+    last folder only."""
     path = top
     for part in folder.relative_to(top).parts:
         path /= part
@@ -247,29 +250,29 @@ def _open_private(path: Path) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
 
 
-def _said(folder: Path, name: str) -> IO[bytes]:
+def _output_file(folder: Path, name: str) -> IO[bytes]:
     return os.fdopen(_open_private(folder / name), "wb")
 
 
-def _told(folder: Path) -> dict[str, Any]:
-    """The summary that it printed, or its error; empty: neither."""
+def _read_output(folder: Path) -> dict[str, Any]:
+    """The summary or the error that the run has printed. Empty: neither was printed."""
     with suppress(OSError, ValueError):
         with (folder / "stdout").open("rb") as file:
-            told = json.loads(file.read(_READ_MAX))
-        if isinstance(told, dict):
-            return told
+            output = json.loads(file.read(_READ_MAX))
+        if isinstance(output, dict):
+            return output
     return {}
 
 
-def _why(told: Mapping[str, Any], folder: Path, code: int) -> str | None:
-    """In the run's own words: its summary, its error, or the last thing it said."""
-    with suppress(TypeError, LookupError):  # whatever it is, it is no summary
-        why = told["error"]["message"] if "error" in told else told.get("exit_reason")
+def _reason(output: Mapping[str, Any], folder: Path, code: int) -> str | None:
+    """The reason in the summary or the error of the run, else the last line of its stderr."""
+    with suppress(TypeError, LookupError):  # the output is not a summary
+        why = output["error"]["message"] if "error" in output else output.get("exit_reason")
         if why:
             return printable(str(why), REASON_MAX)
-    said = next((line for line in reversed(_stderr(folder)) if line.strip()), None)
-    if said is not None:
-        return printable(said, REASON_MAX)
+    line = next((line for line in reversed(_stderr(folder)) if line.strip()), None)
+    if line is not None:
+        return printable(line, REASON_MAX)
     return None if code == 0 else f"it ended with {code} and said nothing"
 
 
@@ -281,18 +284,19 @@ def _stderr(folder: Path) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptOutcome:
-    """`final`: the run has ended so; None: it goes back into the queue, for at least `pause_s`."""
+    """`final`: the final status of the queued run. None: it is queued again, for at least `pause_s`."""
 
     attempt: AttemptStatus
     final: QueueStatus | None
     pause_s: float = 0.0
-    counts: bool = True  # against the attempts it may have
+    counts: bool = True  # against the maximum of attempts
 
 
 def judge_attempt(
     exit_code: int, *, attempts: int, cancelled: bool, interrupted: bool, chance: float
 ) -> AttemptOutcome:
-    """`cancelled`: its end was asked for; `interrupted`: its runner had to go. A result is one in spite of both."""
+    """The outcome of an attempt. `cancelled`: a user has requested its end; `interrupted`: its runner was told to end.
+    A run that has completed nevertheless counts as completed."""
     judgement = exit_code_meaning(exit_code)
     if judgement is ExitCodeMeaning.COMPLETED:
         return AttemptOutcome(attempt=AttemptStatus.COMPLETED, final=QueueStatus.COMPLETED)

@@ -11,15 +11,16 @@ if TYPE_CHECKING:
     from loadgen.control.session import ControlSession
     from loadgen.snowflake.session import RetryPolicy
 
-TREND = "trend"  # instead of a run: the trend of the same scenario
+TREND = "trend"  # in the place of a run: the trend of the same scenario
 REGRESSION, NOT_COMPARABLE = 11, 2  # exit codes
 
-# Calls the function that it is given with a session of the control plane, and returns what that returns.
+# Calls a function with a control session, and returns its result.
 ControlReader = Callable[[Callable[["ControlSession", "RetryPolicy"], Any]], Any]
 
 
 def check_baseline(baseline: str, look: ControlReader) -> str:
-    """Before the run: what it will be compared with, `latest` made exact; it must be fit for that."""
+    """Before the run: the id of the run to compare with (`latest` is resolved), or TREND. Raises UsageError if that run
+    cannot be a baseline."""
     if baseline == TREND:
         return TREND
     run_id: str = look(lambda session, patience: _fit(session, patience, baseline))
@@ -27,7 +28,7 @@ def check_baseline(baseline: str, look: ControlReader) -> str:
 
 
 def baseline_judge(baseline: str | None, look: ControlReader) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Checks the baseline before the run; what it returns judges the summary after the run."""
+    """Check the baseline before the run. Returns a function that judges the summary after the run."""
     if baseline is None:
         return lambda summary: summary
     exact = check_baseline(baseline, look)
@@ -35,35 +36,35 @@ def baseline_judge(baseline: str | None, look: ControlReader) -> Callable[[dict[
 
 
 def judge_against_baseline(baseline: str, look: ControlReader, summary: Mapping[str, Any]) -> dict[str, Any]:
-    """The summary, with `baseline` in it. An exit code that comes first stays, and so does the summary of a run that
-    cannot be compared with any. Raises nothing: a result is not lost because nothing is beside it."""
+    """The summary with the key `baseline`. A nonzero exit code of the run is kept. The summary of a run that is not
+    comparable does not change. It never raises: a failed comparison must not cost the result of the run."""
     if summary["status"] != "COMPLETED" or not summary["validity"]["valid"]:
         return dict(summary)
     judge = _beside_trend if baseline == TREND else _beside_run
     try:
         found = look(lambda session, patience: judge(session, patience, baseline, summary))
-    except Exception as error:  # a bug, too: the run has its result, whatever becomes of the comparison
+    except Exception as error:  # also a bug: the run has its result already
         kind = {"kind": TREND} if baseline == TREND else {"kind": "run", "run_id": baseline}
         code = error.exit_code if isinstance(error, LoadgenError) else LoadgenError.exit_code
         found = {**kind, "verdict": "not judged", "reason": str(error), "exit_code": code}
     exit_code = found.pop("exit_code")
-    told = {**summary, "baseline": found}
+    judged = {**summary, "baseline": found}
     if summary["exit_code"] or not exit_code:
-        return told
+        return judged
     verdict = "failed" if exit_code == REGRESSION else "error"
-    return {**told, "verdict": verdict, "exit_code": exit_code, "exit_reason": baseline_text(found)}
+    return {**judged, "verdict": verdict, "exit_code": exit_code, "exit_reason": baseline_text(found)}
 
 
 def wants_second_run(summary: Mapping[str, Any]) -> bool:
-    """Would one more run tonight settle a suspicion?"""
+    """Whether a regression is suspected, which a second run would confirm or refute."""
     found = summary.get("baseline")
     return found is not None and found["kind"] == TREND and found["verdict"] == "suspected"
 
 
 def baseline_text(found: Mapping[str, Any]) -> str:
-    """What the baseline says, in one line."""
-    with_whom = "trend" if found["kind"] == TREND else f"baseline {found['run_id']}"
-    return f"{with_whom}: {found['verdict']}: {found['reason']}"
+    """The verdict of the comparison, in one line."""
+    compared_with = "trend" if found["kind"] == TREND else f"baseline {found['run_id']}"
+    return f"{compared_with}: {found['verdict']}: {found['reason']}"
 
 
 def _beside_run(

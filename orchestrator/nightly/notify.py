@@ -1,6 +1,6 @@
-"""Telling others how a run ended: a webhook, a program, a ping. Whatever becomes of it, the result stays what it is.
+"""Notifications of the end of a run, by webhook, program or ping. A failed notification never changes the result.
 
-What is told is small: verdict, ids, exit code, the main numbers. No SQL, no errors of a server, no addresses.
+A notification contains verdict, ids, exit code and the main figures; no SQL, no errors of a server, no addresses.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from loadgen.errors import Busy, LoadgenError
 from loadgen.log import printable, redact, register_secret
@@ -20,40 +20,36 @@ from loadgen.scenario.settings import Notification, NotifyEvent
 from loadgen.snowflake.driver import user_environment
 from loadgen.values import dataclass
 
-if TYPE_CHECKING:
-    pass
-
-
 TIMEOUT_S = 10.0
 
 _INVALID = 5
-_SIGNALLED = 128  # above: a signal stopped it
+_SIGNALLED = 128  # higher exit codes: a signal has stopped the run
 _WHY_MAX = 300  # characters
 Warn = Callable[[str], None]
 
 
 @dataclass(slots=True)
 class PendingNotification:
-    """What others will be told, once it is known."""
+    """The summary to send when the block ends."""
 
     summary: Mapping[str, Any] | None = None
 
 
 @contextmanager
 def notify_when_done(scenario: Scenario, warn: Warn) -> Iterator[PendingNotification]:
-    """Tell at the end, also of a run that came to nothing."""
-    told = PendingNotification()
+    """Send notifications when the block ends: with the summary that it sets, or with its error."""
+    pending = PendingNotification()
     try:
-        yield told
+        yield pending
     except LoadgenError as error:
         send_notifications(scenario.notify, _of_error(scenario.name, error), warn)
         raise
-    if told.summary is not None:
-        send_notifications(scenario.notify, notification_document(told.summary), warn)
+    if pending.summary is not None:
+        send_notifications(scenario.notify, notification_document(pending.summary), warn)
 
 
 def notify_not_started(scenario: Scenario, queue_id: str, why: str, warn: Warn) -> None:
-    """A queued run does not begin: for those who are notified of failures."""
+    """Send the notifications for failures because a queued run does not begin."""
     document = {
         "text": f"loadgen: {scenario.name} has not run ({queue_id}): {why}",
         "verdict": "not_run",
@@ -63,27 +59,27 @@ def notify_not_started(scenario: Scenario, queue_id: str, why: str, warn: Warn) 
         "exit_code": None,
         "exit_reason": why,
     }
-    _tell(scenario.notify, document, {NotifyEvent.ALWAYS, NotifyEvent.FAILED}, warn)
+    _send(scenario.notify, document, {NotifyEvent.ALWAYS, NotifyEvent.FAILED}, warn)
 
 
 def send_notifications(notify: tuple[Notification, ...], document: Mapping[str, Any], warn: Warn) -> None:
-    """Each that wants to know, one after another; what fails is a warning."""
-    _tell(notify, document, notification_reasons(document["exit_code"]), warn)
+    """Send the notifications for this exit code, one after another. A failure is a warning."""
+    _send(notify, document, notification_reasons(document["exit_code"]), warn)
 
 
-def _tell(
+def _send(
     notify: tuple[Notification, ...], document: Mapping[str, Any], happened: set[NotifyEvent], warn: Warn
 ) -> None:
     body = json.dumps(document).encode()
     for number, one in enumerate(notify):
         if not happened.isdisjoint(one.on):
-            why = _sent(one, body)
+            why = _failure(one, body)
             if why:
                 warn(f"notify.{number}: {printable(redact(why), _WHY_MAX)}")
 
 
 def notification_reasons(exit_code: int) -> set[NotifyEvent]:
-    """What an exit code is worth telling as. Skipped runs and runs that a user stopped are no failure."""
+    """The events that an exit code stands for. Skipped runs and runs that a user stopped are no failures."""
     happened = {NotifyEvent.ALWAYS}
     if exit_code == REGRESSION:
         happened.add(NotifyEvent.REGRESSION)
@@ -95,7 +91,7 @@ def notification_reasons(exit_code: int) -> set[NotifyEvent]:
 
 
 def notification_document(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """`text` is for chats that show nothing else."""
+    """The notification of a run with a summary. `text` is for chats that show only this key."""
     totals, latency = summary["totals"], summary["latency_ms"]
     why = redact(summary["exit_reason"])[:_WHY_MAX]
     return {
@@ -126,8 +122,8 @@ def _of_error(scenario: str, error: LoadgenError) -> dict[str, Any]:
     }
 
 
-def _sent(one: Notification, body: bytes) -> str:
-    """Why it could not be told; empty: it was."""
+def _failure(one: Notification, body: bytes) -> str:
+    """Send one notification. Returns why that failed; empty: it was sent."""
     if one.command:
         return _run(one.command, body)
     if one.webhook is not None:
@@ -142,7 +138,7 @@ def _request(url: str, body: bytes | None) -> str:
     import urllib.request
 
     class SameHost(urllib.request.HTTPRedirectHandler):
-        """Follows no redirection to another host: an address that is allowed must not lead elsewhere."""
+        """Follows no redirection to another host: only allowed hosts may be contacted."""
 
         def redirect_request(self, req: Any, fp: Any, code: Any, msg: Any, headers: Any, newurl: Any) -> Any:
             if urllib.request.Request(newurl).host != req.host:
@@ -169,7 +165,7 @@ def _run(command: tuple[str, ...], body: bytes) -> str:
         ended = subprocess.run(
             words,
             input=body,
-            stdout=subprocess.DEVNULL,  # ours is for the result
+            stdout=subprocess.DEVNULL,  # the standard output of this process is for the result
             env=user_environment(os.environ),
             timeout=TIMEOUT_S,
             check=False,

@@ -1,4 +1,4 @@
-"""A pool of runners: how many it should have; the manager that starts, pings and ends them. Never calls the driver."""
+"""A pool of runners: how many it needs, and the manager that starts, pings and ends them. It never calls the driver."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from orchestrator.nightly.runner import TOLD_TO_END, Runner, RunnerState
 
 log = logging.getLogger(__name__)
 
-# --- How many runners a pool should have, and which of them should go: pure ------------------------------------------
+# --- How many runners a pool needs, and which of them end: pure ------------------------------------------------------
 
 PING_S = 2.0
 PING_TIMEOUT_S = 10.0
 MISSES_MAX = 3
-START_MAX_S = 300.0  # until the first answer: a busy machine takes long to import, and longer with every start anew
+START_MAX_S = 300.0  # until the first answer: on a busy machine imports take long, and repeated starts delay them more
 START_PAUSE_MAX_S = 60.0
 
 
@@ -59,39 +59,41 @@ class PoolRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerView:
-    """A runner whose process lives, as its manager sees it."""
+    """A runner with a living process, as its manager observes it."""
 
     name: str
     age_s: float
-    runs: int  # that it has done
-    idle_s: float | None  # None: it does one, or has not begun to look for any
-    busy: bool  # it does one
-    draining: bool  # it takes nothing new
-    misses: int  # pings in a row that it did not answer
-    has_answered: bool  # False: it starts
+    runs: int  # number of runs that it has executed
+    idle_s: float | None  # None: it executes a run, or has not begun to read the queue
+    busy: bool  # it executes a run
+    draining: bool  # it takes no new run
+    misses: int  # consecutive pings without an answer
+    has_answered: bool  # False: it is starting
 
     @property
     def is_silent(self) -> bool:
-        """It has stopped answering, or has not begun to in the time it has for that."""
+        """It does not answer any more, or has not given its first answer in time."""
         return self.misses >= MISSES_MAX and (self.has_answered or self.age_s >= START_MAX_S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolDecision:
+    """What the manager does next: number of runners to start, and names of runners to end."""
+
     start: int = 0
-    drain: tuple[str, ...] = ()  # surplus
-    recycle: tuple[str, ...] = ()  # drained too, and replaced
+    drain: tuple[str, ...] = ()  # surplus runners
+    recycle: tuple[str, ...] = ()  # drained as well, and replaced
     kill: tuple[str, ...] = ()
-    size: int = field(default=0, compare=False)  # how many runners should serve, until the next decision
+    size: int = field(default=0, compare=False)  # the wanted number of serving runners, for the next decision
 
 
 def decide_pool_size(
     rules: PoolRules, depth: QueueDepth | None, runners: Sequence[RunnerView], size: int | None = None
 ) -> PoolDecision:
-    """What to do now. `depth` is what waits; None: not looked at again since the last decision. `size` is that of the
-    last decision; None: as many as serve.
+    """The next decision. `depth`: waiting runs; None: not read since the last decision. `size`: of the last decision;
+    None: the number of serving runners.
 
-    A runner that drains still needs the machine: together they are never more than the maximum.
+    Draining runners still use the machine, so they count against the maximum.
     """
     kill = tuple(runner.name for runner in runners if runner.is_silent)
     living = [runner for runner in runners if runner.name not in kill]
@@ -109,7 +111,7 @@ def decide_pool_size(
 
 
 def _is_short(rules: PoolRules, depth: QueueDepth, serving: Sequence[RunnerView]) -> bool:
-    """Enough runs wait, and one more runner would find one that can begin: free runners take the others."""
+    """Enough runs wait, and more of them can begin than there are free runners."""
     if not serving:
         return depth.startable > 0
     free = sum(not runner.busy for runner in serving)
@@ -117,14 +119,14 @@ def _is_short(rules: PoolRules, depth: QueueDepth, serving: Sequence[RunnerView]
 
 
 def start_pause_s(failures: int) -> float:
-    """The pause before the next start, after this number of runners in a row that never became ready."""
+    """The pause before the next start, after this number of consecutive runners that never became ready."""
     return 0.0 if failures == 0 else min(START_PAUSE_MAX_S, 2.0 ** min(failures - 1, 30))
 
 
 def _recycled(rules: PoolRules, living: Sequence[RunnerView], serving: Sequence[RunnerView]) -> tuple[str, ...]:
-    """The oldest that is over its age or its runs; one at a time, so that the others go on.
+    """The oldest runner that has reached its maximum age or number of runs; one at a time, so that the others serve.
 
-    One that has done no run is as good as new, and replacing it would start the control plane's warehouse.
+    A runner without a run is not replaced: that has no use, and would start the control plane's warehouse.
     """
     if len(living) > len(serving):
         return ()
@@ -134,7 +136,7 @@ def _recycled(rules: PoolRules, living: Sequence[RunnerView], serving: Sequence[
 
 
 def _surplus(rules: PoolRules, serving: Sequence[RunnerView]) -> tuple[str, ...]:
-    """The one that has been idle the longest, when there are more than needed."""
+    """The runner that has been idle for the longest time, if there are more runners than the minimum."""
     idle = [(runner.idle_s, runner.name) for runner in serving if runner.idle_s is not None]
     if len(serving) <= rules.min_runners or not idle:
         return ()
@@ -143,7 +145,7 @@ def _surplus(rules: PoolRules, serving: Sequence[RunnerView]) -> tuple[str, ...]
 
 
 def leaving_text(signals: int, runs: int, grace_s: float) -> str:
-    """What a pool that was told to end waits for, and what the next signal does."""
+    """What a stopping pool waits for, and what the next signal does."""
     if runs == 0:
         return "stopping: no run is under way"
     them, under_way = "it" if runs == 1 else "them", f"stopping: {counted(runs, 'run')} under way"
@@ -153,46 +155,46 @@ def leaving_text(signals: int, runs: int, grace_s: float) -> str:
     return f"{under_way} {'is' if runs == 1 else 'are'} ended and queued again; press Ctrl-C again to end at once"
 
 
-# --- A runner as its manager has it: a process, pings, and what it answered last -------------------------------------
+# --- The protocol between a runner and its manager -------------------------------------------------------------------
 
-LOOK_S = 0.1
-PING = b"ping"  # and how often to beat while there is no work, in seconds; 0: there may be work
+LOOK_S = 0.1  # between checks of the runner
+PING = b"ping"  # followed by the heartbeat interval of an idle pool, in seconds; 0: there may be work
 DRAIN = b"drain"
-EVENT_KEY = "told"  # the key of a line that is no answer: an event, for the pool's user
+EVENT_KEY = "told"  # the key of a line that is an event for the user of the pool, not an answer
 
 
 def serve_manager(
     runner: Runner, received: Sequence[int], *, grace_s: float, reading: int = 0, writing: int = 1
 ) -> None:
-    """Until the runner is done. The first signal asks it to drain, the second to end within seconds. What is under
-    way is told when it changes: the next ping may be seconds away."""
-    obeyed, rest, listening, doing = 0, b"", [reading], runner.state().queue_id
+    """Serve the manager until the runner has ended. The first signal makes the runner drain, the second makes it end
+    within seconds. When its current run changes, the state is sent at once: the next ping may be seconds away."""
+    handled, rest, listening, current = 0, b"", [reading], runner.state().queue_id
     while not runner.done.is_set():
         readable, _, _ = select.select(listening, [], [], LOOK_S)
         if readable:
-            said = os.read(reading, 4096)
-            if not said:
+            data = os.read(reading, 4096)
+            if not data:
                 listening = []
                 runner.leave(grace_s, "its pool has ended")
-            *lines, rest = (rest + said).split(b"\n")
+            *lines, rest = (rest + data).split(b"\n")
             for line in lines:
-                _heed(runner, line, writing)
+                _carry_out(runner, line, writing)
         runner.guard()
-        _tell(runner, writing)
-        if (now := runner.state()).queue_id != doing:
-            doing = now.queue_id
+        _write_events(runner, writing)
+        if (now := runner.state()).queue_id != current:
+            current = now.queue_id
             _write(writing, dataclasses.asdict(now))
-        while obeyed < len(received):
-            obeyed += 1
-            told = f"{TOLD_TO_END} ({_signal_name(received[0])})"
-            if obeyed == 1:
-                runner.leave(grace_s, told)
+        while handled < len(received):
+            handled += 1
+            reason = f"{TOLD_TO_END} ({_signal_name(received[0])})"
+            if handled == 1:
+                runner.leave(grace_s, reason)
             else:
-                runner.hurry(told)
-    _tell(runner, writing)
+                runner.hurry(reason)
+    _write_events(runner, writing)
 
 
-def _heed(runner: Runner, line: bytes, writing: int) -> None:
+def _carry_out(runner: Runner, line: bytes, writing: int) -> None:
     word, _, beat_s = line.partition(b" ")
     if word == DRAIN:
         runner.leave(None)
@@ -201,13 +203,13 @@ def _heed(runner: Runner, line: bytes, writing: int) -> None:
         _write(writing, dataclasses.asdict(runner.state()))
 
 
-def _tell(runner: Runner, writing: int) -> None:
-    for line in runner.take_told():
+def _write_events(runner: Runner, writing: int) -> None:
+    for line in runner.take_events():
         _write(writing, {EVENT_KEY: line})
 
 
 def _write(writing: int, answer: Mapping[str, object]) -> None:
-    with suppress(OSError):  # the manager has ended: the end of input will tell
+    with suppress(OSError):  # the manager has ended: the end of input shows that
         os.write(writing, json.dumps(answer, separators=(",", ":")).encode() + b"\n")
 
 
@@ -215,20 +217,20 @@ _JOIN_S = 5.0
 
 
 class RunnerProcess:
-    """Owned by the manager's main thread."""
+    """The process of a runner, as its manager handles it. Belongs to the main thread of the manager."""
 
     def __init__(self, name: str, words: Sequence[str], environment: Mapping[str, str], clock: Clock) -> None:
         self.name = name
         self.state: RunnerState | None = None  # None: it has never answered
-        self.idle_beat_s: float | None = None  # told with the next ping; None: there may be work
+        self.idle_beat_s: float | None = None  # sent with the next ping; None: there may be work
         self._clock, self._started_ns = clock, clock.monotonic_ns()
-        self._pinged_ns: int | None = None  # and not answered
+        self._pinged_ns: int | None = None  # time of a ping without an answer
         self._next_ping_ns = self._started_ns
         self._misses = 0
         self._told_to_drain = False
-        self._killed_for: str | None = None  # by its manager
+        self._killed_for: str | None = None  # why its manager has killed it
         self._rest = b""
-        self._told: list[str] = []
+        self._events: list[str] = []
         self._process = subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=dict(environment), process_group=0
         )
@@ -247,8 +249,8 @@ class RunnerProcess:
         return self._process.poll()
 
     def step(self) -> None:
-        """Hear what it has said, and ping when it is time."""
-        self._listen()
+        """Read its answers, and send the next ping when it is due."""
+        self._read()
         now_ns = self._clock.monotonic_ns()
         if self._pinged_ns is not None and now_ns - self._pinged_ns >= PING_TIMEOUT_S * NS_PER_S:
             self._misses += 1
@@ -256,12 +258,12 @@ class RunnerProcess:
             self._next_ping_ns = now_ns
         if self._pinged_ns is None and now_ns >= self._next_ping_ns:
             self._pinged_ns, self._next_ping_ns = now_ns, now_ns + round(PING_S * NS_PER_S)
-            self._say(b"%s %g" % (PING, self.idle_beat_s or 0.0))
+            self._send(b"%s %g" % (PING, self.idle_beat_s or 0.0))
 
-    def take_told(self) -> list[str]:
-        """What happened in it since this was asked last, one line each."""
-        told, self._told = self._told, []
-        return told
+    def take_events(self) -> list[str]:
+        """Its events since the last call, one line each."""
+        events, self._events = self._events, []
+        return events
 
     def view(self) -> RunnerView:
         state = self.state
@@ -277,23 +279,23 @@ class RunnerProcess:
         )
 
     def drain(self) -> None:
-        """Let it end what it does, however long that takes."""
+        """Make it end after its current run, without a time limit."""
         self._told_to_drain = True
-        self._say(DRAIN)
+        self._send(DRAIN)
 
     def leave(self) -> None:
-        """Let it end within its grace time; said twice, within seconds."""
+        """Make it end within its grace time; the second call makes it end within seconds."""
         self._told_to_drain = True
         with suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Its run ends too: the guard of that process sees the end of its pipe."""
+        """Kill it. The guard of its run notices the end of the pipe, and ends the run."""
         with suppress(ProcessLookupError):
             self._process.kill()
 
     def kill_silent(self) -> str:
-        """Kill it because it does not answer. The reason in words."""
+        """Kill it because it does not answer. Returns the reason."""
         why = "it does not answer" if self.state is not None else f"it did not start within {START_MAX_S:.0f} s"
         self._killed_for = why
         self.kill()
@@ -301,7 +303,7 @@ class RunnerProcess:
 
     @property
     def end_text(self) -> str:
-        """How its process ended, as the reason of an attempt that it had under way."""
+        """How its process ended: the reason of its interrupted attempt."""
         code = self.exit_code
         if self._killed_for is not None:
             return f"its pool killed its runner: {self._killed_for}"
@@ -310,33 +312,33 @@ class RunnerProcess:
         return f"its runner ended with exit code {code}"
 
     def close(self) -> None:
-        """End it, if it has not ended, and wait for that."""
+        """Kill it if it has not ended, and wait for its end."""
         self.kill()
-        with suppress(subprocess.TimeoutExpired):  # held up by the kernel: it goes as soon as it can
+        with suppress(subprocess.TimeoutExpired):  # blocked in the kernel: it ends as soon as it can
             self._process.wait(_JOIN_S)
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
             with suppress(OSError):
                 pipe.close()
 
-    def _listen(self) -> None:
+    def _read(self) -> None:
         with suppress(BlockingIOError):
-            while said := os.read(self._reading, 65536):
-                *lines, self._rest = (self._rest + said).split(b"\n")
+            while data := os.read(self._reading, 65536):
+                *lines, self._rest = (self._rest + data).split(b"\n")
                 for line in lines:
-                    self._answered(line)
+                    self._take_line(line)
 
-    def _answered(self, line: bytes) -> None:
-        with suppress(ValueError, TypeError):  # something else printed a line
+    def _take_line(self, line: bytes) -> None:
+        with suppress(ValueError, TypeError):  # a line that is not of the protocol
             answer = json.loads(line)
             if EVENT_KEY in answer:
-                self._told.append(str(answer[EVENT_KEY]))
+                self._events.append(str(answer[EVENT_KEY]))
                 return
             self.state = RunnerState(**answer)
             self._misses, self._pinged_ns = 0, None
 
-    def _say(self, word: bytes) -> None:
-        with suppress(BlockingIOError, BrokenPipeError):  # stopped for long, or gone
+    def _send(self, word: bytes) -> None:
+        with suppress(BlockingIOError, BrokenPipeError):  # it is stopped, or has ended
             os.write(self._writing, word + b"\n")
 
 
@@ -346,23 +348,26 @@ def _signal_name(number: int) -> str:
     return f"signal {number}"
 
 
+# --- The manager -----------------------------------------------------------------------------------------------------
+
 TICK_S = 0.2
-AT_ONCE = 3  # signals
-LEAVE_MARGIN_S = 30.0  # beyond the grace time and the end of a run: for last words
+AT_ONCE = 3  # number of signals after which the pool ends at once
+LEAVE_MARGIN_S = 30.0  # for the last messages, beyond the grace time and the end of a run
 
 
 class PoolFailed(LoadgenError):
-    """No runner of the pool could begin to work."""
+    """No runner of the pool could register."""
 
     exit_code = 4
-    remedy = "The lines above say what each of them met; `loadgen doctor` checks this machine and the control plane."
+    remedy = "The lines above show the error of each runner; `loadgen doctor` checks machine and control plane."
 
 
-FAILURES_MAX = 8  # runners in a row that ended before they were registered, when none ever was
+FAILURES_MAX = 8  # consecutive runners that ended before they were registered, if none was ever registered
 
 
 class PoolManager:
-    """One thread's. `start_runner` makes the process of a runner with this name."""
+    """Keeps the number of runners. Belongs to one thread. `start_runner` starts the process of a runner with this
+    name."""
 
     def __init__(
         self,
@@ -375,21 +380,21 @@ class PoolManager:
         release: Callable[[str, str], None] = lambda worker_id, why: None,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._tell = tell  # one line per event, for the pool's user
-        self._size: int | None = None  # how many runners should serve
-        self._unstarted = 0  # starts in a row that failed
+        self._tell = tell  # shows one line per event to the user of the pool
+        self._size: int | None = None  # the wanted number of serving runners
+        self._unstarted = 0  # consecutive failed starts
         self._rules, self._start_runner, self._take_depth, self._clock = rules, start_runner, take_depth, clock
         self._idle_beat_s = idle_beat_s  # None: there may be work
-        self._release = release  # what this runner, whose process has ended so, holds
+        self._release = release  # gives back the run of a runner whose process has ended, with the reason
         self._children: dict[str, RunnerProcess] = {}
         self._numbers = itertools.count(1)
-        self._failures = 0  # runners in a row that ended before they were registered
+        self._failures = 0  # consecutive runners that ended before they were registered
         self._any_worked = False
         self._start_after_ns = clock.monotonic_ns()
 
     def run(self, received: Sequence[int], *, grace_s: float) -> None:
-        """Keep the pool until a signal comes; then every runner may finish what it does, within `grace_s`. The second
-        signal queues runs under way again, the third ends everything at once."""
+        """Keep the pool until a signal is received. Then every runner finishes its run within `grace_s`. The second
+        signal queues the current runs again, the third ends the pool at once."""
         never = threading.Event()
         try:
             while not received:
@@ -401,7 +406,7 @@ class PoolManager:
                 child.close()
 
     def step(self) -> None:
-        """One look at every runner, and what follows from it."""
+        """Observe every runner, and carry out the next decision."""
         self._collect()
         idle_beat_s = self._idle_beat_s()
         for child in self._children.values():
@@ -430,7 +435,7 @@ class PoolManager:
         name = f"runner-{next(self._numbers)}"
         try:
             child = self._start_runner(name)
-        except OSError as error:  # no memory, no process ids, no descriptors: those under way may end
+        except OSError as error:  # no memory, process ids or descriptors: ending runners may free some
             self._unstarted += 1
             pause_s = start_pause_s(self._unstarted)
             self._start_after_ns = self._clock.monotonic_ns() + round(pause_s * NS_PER_S)
@@ -444,17 +449,17 @@ class PoolManager:
 
     def _step(self, child: RunnerProcess) -> None:
         child.step()
-        for line in child.take_told():
+        for line in child.take_events():
             self._tell(f"{child.name} {line}")
 
     def _collect(self) -> None:
-        """Part with those that have ended; others take their place."""
+        """Remove runners whose process has ended."""
         for child in [child for child in self._children.values() if child.exit_code is not None]:
             del self._children[child.name]
-            self._step(child)  # its last words
+            self._step(child)  # read its last messages
             child.close()
             worked = child.state is not None and child.state.registered
-            if child.state is not None and child.exit_code != 0:  # else it has given back what it held
+            if child.state is not None and child.exit_code != 0:  # else it has given back its run
                 self._release(child.state.worker_id, child.end_text)
             level = logging.INFO if child.exit_code == 0 else logging.WARNING
             event(log, level, "runner_ended", runner=child.name, code=child.exit_code)
@@ -467,18 +472,18 @@ class PoolManager:
                     raise PoolFailed(f"{self._failures} runners in a row ended before they could begin")
 
     def _leave(self, received: Sequence[int], grace_s: float) -> None:
-        obeyed, told, never = 0, "", threading.Event()
+        handled, shown, never = 0, "", threading.Event()
         until_ns = self._clock.monotonic_ns() + round((grace_s + STOP_S + LEAVE_MARGIN_S) * NS_PER_S)
         while self._children and self._clock.monotonic_ns() < until_ns and len(received) < AT_ONCE:
-            while obeyed < min(len(received), 2):
-                obeyed += 1
+            while handled < min(len(received), 2):
+                handled += 1
                 for child in self._children.values():
                     child.leave()
             for child in self._children.values():
                 self._step(child)
-            if (now := leaving_text(obeyed, self._runs_under_way(), grace_s)) != told:
-                told = now
-                self._tell(told)
+            if (now := leaving_text(handled, self._runs_under_way(), grace_s)) != shown:
+                shown = now
+                self._tell(shown)
             self._collect()
             self._clock.wait(never, TICK_S)
         if self._children:

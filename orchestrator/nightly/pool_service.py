@@ -25,7 +25,7 @@ JOIN_S = 15.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSettings:
-    """What a pool was started with."""
+    """The settings of a pool."""
 
     rules: PoolRules
     offers: tuple[str, ...]  # capabilities and labels of its runners

@@ -51,7 +51,7 @@ DEFAULT_CLUSTER = "current"  # where spawner.context is not given
 
 
 class NotAllowed(ConfigurationError):
-    """A queued scenario asks for something of this host that its user did not allow."""
+    """A queued scenario uses something of this host that the user of the pool has not allowed."""
 
     def __init__(self, kind: str, name: str, where: str) -> None:
         shown = printable(name, 100)
@@ -64,7 +64,7 @@ class NotAllowed(ConfigurationError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostPermissions:
-    """Names, compared exactly; hosts of webhooks in lower case."""
+    """What queued scenarios may use on this host. Names are compared exactly; hosts of webhooks are in lower case."""
 
     variables: frozenset[str] = frozenset()
     webhooks: frozenset[str] = frozenset()
@@ -74,7 +74,7 @@ class HostPermissions:
 
     @classmethod
     def of_options(cls, given: Mapping[str, Any], *connections: str | None) -> HostPermissions:
-        """From what allow_options gave; `connections` are allowed too."""
+        """The permissions of the options --allow-*. `connections` are allowed as well."""
         named = {f"{kind}s": frozenset(given[f"allow_{kind}"]) for kind in PERMISSION_KINDS}
         own = {name for name in connections if name is not None}
         allowed = cls(**named)
@@ -86,12 +86,12 @@ class HostPermissions:
 
     @property
     def words(self) -> list[str]:
-        """The same as options."""
+        """The options that give these permissions."""
         return [f"--allow-{kind}={name}" for kind in PERMISSION_KINDS for name in sorted(getattr(self, f"{kind}s"))]
 
 
 def apply_permissions(scenario: Scenario, allowed: HostPermissions, warn: Callable[[str], None]) -> Scenario:
-    """The scenario with the notifications that it may send: NotAllowed for anything else that is not allowed."""
+    """The scenario with the notifications that it may send. Raises NotAllowed for anything else that is not allowed."""
     for name in {scenario.connection, scenario.control.connection or scenario.connection}:
         known = name or default_connection()
         if known not in allowed.connections:
@@ -104,7 +104,7 @@ def apply_permissions(scenario: Scenario, allowed: HostPermissions, warn: Callab
 
 
 def restrict_notifications(scenario: Scenario, allowed: HostPermissions, warn: Callable[[str], None]) -> Scenario:
-    """The same where nothing but its notifications is used."""
+    """The scenario without notifications by programs that are not allowed. Raises NotAllowed for other webhooks."""
     kept: list[Notification] = []
     for number, one in enumerate(scenario.notify):
         where, url = f"notify.{number}", one.webhook or one.ping
@@ -118,7 +118,7 @@ def restrict_notifications(scenario: Scenario, allowed: HostPermissions, warn: C
 
 
 def default_connection() -> str | None:
-    """The name of the connection that is used where none is named."""
+    """The name of the connection that is used if none is named."""
     files = read_config_files(os.environ)
     return files.default_name or ("default" if "default" in files.sections else None)
 
@@ -131,7 +131,7 @@ def _host(url: str) -> str:
 
 
 def pack_scenario(file: Path, connection: str | None, loaded: LoadedScenario) -> QueueRequest:
-    """A scenario with the texts of its value files, for a host with other variables and another default connection."""
+    """The scenario with the texts of its value files, for a host with other variables and default connection."""
     from loadgen.scenario.model import FilePool
     from loadgen.scenario.read import portable_text
 
@@ -158,12 +158,12 @@ def pack_scenario(file: Path, connection: str | None, loaded: LoadedScenario) ->
 
 
 def _default_connection() -> str:
-    """By its name: the host that does the run may have another default one."""
+    """The name of the default connection: the host that executes the run may have another default."""
     name = default_connection()
     if name is None:
         raise UsageError(
-            "the scenario names no connection, and the host that does the run cannot know which one is meant",
-            remedy="Name one that it has: -c NAME, or connection: in the scenario.",
+            "the scenario names no connection, and this machine has no default connection",
+            remedy="Name a connection of the host that executes the run: -c NAME, or connection: in the scenario.",
         )
     return name
 
@@ -178,12 +178,13 @@ def _text(folder: Path, name: str) -> str:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise ScenarioInvalid(
             f"the value file {printable(name, 200)} cannot be read: {why}",
-            remedy="It is looked for beside the scenario.",
+            remedy="Value files are in the folder of the scenario.",
         ) from error
 
 
 def with_control_plane_of_queue(scenario: Scenario) -> Scenario:
-    """A queued run is recorded where its queue is. What is the same already is left: it counts for comparisons."""
+    """A queued run has the control plane of its queue. Equal settings are not changed, because the scenario's identity
+    counts in comparisons."""
     own, told = ControlPlaneLocation.of_scenario(scenario), ControlPlaneLocation.from_environment()
     default = ControlPlaneLocation()
     changed = {
@@ -198,49 +199,49 @@ def with_control_plane_of_queue(scenario: Scenario) -> Scenario:
 # --- Maintenance: how often a pool reads the queue, abandoned runs, runs that no runner can take ----------------------
 
 PRUNE_S = 3600.0
-GONE = "the process of its runner has ended"
-IDLE_LOOKS = 2  # in a row without work: one may fall between a fire of a schedule and its run
-SOONER_MAX = 4  # looks that failed in a row, after which the next one comes sooner
+RUNNER_ENDED = "the process of its runner has ended"
+IDLE_LOOKS = 2  # consecutive reads without work: one may fall between the fire of a schedule and its run
+SOONER_MAX = 4  # number of consecutive failed reads after which the next one comes sooner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PollPace:
-    """How often a pool looks at the tables. Each look keeps the control plane's warehouse running for a minute."""
+    """How often a pool reads the tables. Each read keeps the control plane's warehouse running for a minute."""
 
     poll_s: float = 5.0
     idle_poll_s: float = 5.0  # while there is no work
 
     def is_idle(self, looks: int) -> bool:
-        """After this number of looks in a row that found no work."""
+        """Whether the pool is idle after this number of consecutive reads without work."""
         return self.idle_poll_s > self.poll_s and looks >= IDLE_LOOKS
 
     def pause_s(self, looks: int, failures: int = 0, due_in_s: float | None = None) -> float:
-        """Before the next look: sooner when a queued run is due before that, and after some looks that failed in a
-        row, but not for as long as an outage lasts."""
+        """The pause before the next read. It is shorter if a queued run is due earlier, and after the first failed
+        reads, so that not every read of a long outage comes sooner."""
         pause_s = self.idle_poll_s if self.is_idle(looks) else self.poll_s
         if due_in_s is not None and due_in_s > 0:
             pause_s = min(pause_s, max(due_in_s, self.poll_s))
         return min(pause_s, self.poll_s * 2.0 ** (failures - 1)) if 0 < failures <= SOONER_MAX else pause_s
 
     def credits_per_day(self) -> float:
-        """Of an X-Small warehouse that suspends itself after a minute, for a pool that has no work for a day."""
+        """The cost of an idle pool, with an X-Small warehouse that suspends itself after a minute."""
         return look_credits_per_day(self.idle_poll_s)
 
 
 class QueueMaintenance(Service):
-    """A thread that looks at the queue, for all runners of a pool. Owns `session`, which it closes."""
+    """The thread that reads and maintains the queue for all runners of a pool. Owns `session`, which it closes."""
 
     def __init__(
         self, session: ControlSession, offers: tuple[str, ...], *, share: bool, pace: PollPace, clock: Clock
     ) -> None:
         self._session, self._offers, self._share = session, offers, share
         self._pace, self._clock = pace, clock
-        self._idle_looks = 0  # in a row that found no work
-        self._failures = 0  # looks in a row that failed
-        self._gone: deque[tuple[str, str]] = deque()  # runners of this pool whose processes have ended, and how
-        self._news = threading.Event()  # not to be kept until the next look
+        self._idle_looks = 0  # consecutive reads that found no work
+        self._failures = 0  # consecutive failed reads
+        self._ended: deque[tuple[str, str]] = deque()  # runners of this pool whose processes have ended, with reasons
+        self._woken = threading.Event()  # read the queue now
         self._due_ns: int | None = None  # when the next queued run is due
-        self.open_runs = 0  # queued for any pool, or under way
+        self.open_runs = 0  # number of runs that are queued or executed, of all pools
         self._depth: QueueDepth | None = None
         self._lock = threading.Lock()  # guards _depth
         super().__init__("queue", self._maintain)
@@ -248,34 +249,34 @@ class QueueMaintenance(Service):
         self._prune_ns = clock.monotonic_ns()
 
     def take_depth(self) -> QueueDepth | None:
-        """What waits for a runner; None: not read since the last call."""
-        self.check()  # a pool must not go on without it
+        """The number of waiting runs. None: not read since the last call."""
+        self.check()  # a pool must not continue without this thread
         with self._lock:
             depth, self._depth = self._depth, None
             return depth
 
     def idle_beat_s(self) -> float | None:
-        """How often runners should beat, because there is no work for them; None: there may be some."""
+        """The heartbeat interval of runners while there is no work. None: there may be work."""
         return self._pace.idle_poll_s if self._pace.is_idle(self._idle_looks) else None
 
     def wake(self) -> None:
-        """Look now: something was queued."""
+        """Read the queue now: a run was queued."""
         self._idle_looks = 0
-        self._news.set()
+        self._woken.set()
 
     def release(self, worker_id: str, why: str) -> None:
-        """The process of this runner has ended: others can take its run at once."""
-        self._gone.append((worker_id, why))
+        """The process of this runner has ended: other runners can take its run at once."""
+        self._ended.append((worker_id, why))
         self.wake()
 
     def stop(self) -> None:
         super().stop()
-        self._news.set()
+        self._woken.set()
 
     def step(self) -> None:
-        """One look, and everything that is to be done."""
+        """Read the queue once, and do the maintenance that is due."""
         session, patience = self._session, self._patience
-        self._release_gone()
+        self._release_ended()
         if self._clock.monotonic_ns() >= self._prune_ns:
             pool_workers.prune(session, patience)
             pool_workers.silent_offline(session, patience)
@@ -291,26 +292,26 @@ class QueueMaintenance(Service):
             return
         self._idle_looks = 0
         self._set_depth(run_queue_claims.depth(session, self._offers, share=self._share))
-        self._expire_gone()
+        self._expire_ended()
         pool_workers.silent_offline(session, patience)
         ended = run_queue_claims.end_abandoned(session, patience)
         ended += run_queue_claims.refuse_unclaimable(session, patience)
         if ended:
             event(log, logging.INFO, "queue_tidied", runs=ended)
 
-    def _release_gone(self) -> None:
-        while self._gone:
-            self._expire(*self._gone[0])
-            self._gone.popleft()
+    def _release_ended(self) -> None:
+        while self._ended:
+            self._expire(*self._ended[0])
+            self._ended.popleft()
 
     def _set_depth(self, depth: QueueDepth) -> None:
         with self._lock:
             self._depth = depth
 
-    def _expire_gone(self) -> None:
-        """Runners whose process has ended on this machine keep no run, though their leases would last longer."""
+    def _expire_ended(self) -> None:
+        """Expire the leases of runners whose process has ended on this machine."""
         for owner in filter(pool_workers.is_gone, run_queue_claims.owners(self._session)):
-            self._expire(owner, GONE)
+            self._expire(owner, RUNNER_ENDED)
 
     def _expire(self, owner: str, why: str) -> None:
         run_queue_claims.expire(self._session, self._patience, owner, why)
@@ -327,10 +328,10 @@ class QueueMaintenance(Service):
                 event(log, logging.WARNING, "queue_look_failed", why=str(error))
             except Exception as error:  # the top of a thread: an error must be visible in the log of the pool
                 event(log, logging.ERROR, "queue_look_failed", why=f"{type(error).__name__}: {error}")
-            self._clock.wait(self._news, self._pause_s())
-            self._news.clear()
-        with suppress(LoadgenError):  # then their leases expire
-            self._release_gone()
+            self._clock.wait(self._woken, self._pause_s())
+            self._woken.clear()
+        with suppress(LoadgenError):  # on a failure the leases expire by themselves
+            self._release_ended()
         self._session.close()
 
     def _pause_s(self) -> float:
@@ -340,6 +341,8 @@ class QueueMaintenance(Service):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnclaimedRun:
+    """A queued run that no online runner can take."""
+
     queue_id: str
     name: str
     reason: str
@@ -348,7 +351,7 @@ class UnclaimedRun:
 def find_unclaimed_runs(
     session: ControlSession, patience: RetryPolicy, *, after_s: int = 0
 ) -> tuple[UnclaimedRun, ...]:
-    """Runs that have waited for at least `after_s` and that no online runner can take."""
+    """The runs that have waited for at least `after_s` and that no online runner can take."""
     waiting = patience.call(lambda: run_queue.waiting(session))
     offers = patience.call(lambda: pool_workers.offers(session)) if waiting else ()
     found = ((one, unmet_requirements(one.requires, offers)) for one in waiting if one.waited_s >= after_s)
@@ -360,14 +363,14 @@ def find_unclaimed_runs(
 def notify_unclaimed_runs(
     session: ControlSession, patience: RetryPolicy, allowed: HostPermissions, warn: Callable[[str], None]
 ) -> tuple[UnclaimedRun, ...]:
-    """Those that have waited for too long, once each: the row says so from now on, and its scenario's notifications
-    are sent if this host allows them."""
-    told = []
+    """Report runs that have waited for too long, once each: in the row, and by the notifications of the scenario that
+    this host allows. Returns these runs."""
+    reported = []
     for one in find_unclaimed_runs(session, patience, after_s=UNCLAIMED_AFTER_S):
         if run_queue.note(session, patience, one.queue_id, f"it waits: {one.reason}"):
-            told.append(one)
+            reported.append(one)
             _notify(session, patience, one, allowed, warn)
-    return tuple(told)
+    return tuple(reported)
 
 
 def _notify(
@@ -395,7 +398,7 @@ def _notify(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PruneResult:
-    """What is old, and what was deleted."""
+    """What is old enough to be deleted, and what was deleted."""
 
     found: PruneCandidates
     folders: tuple[AttemptFolder, ...]
@@ -413,7 +416,7 @@ def prune_old_runs(
     clock: Clock,
     dry_run: bool,
 ) -> PruneResult:
-    """Delete what ended longer ago than this: runs, queued runs, experiments, and folders of attempts."""
+    """Delete runs, queued runs, experiments and folders of attempts that ended longer ago than `age_s`."""
     found = prune.look(session, patience, age_s)
     before_s = clock.utc_now().timestamp() - age_s
     folders = [one for one in old_folders(runs_folder, before_s) if _has_ended(session, patience, one.queue_id)]
@@ -427,7 +430,7 @@ def prune_old_runs(
 
 
 def _has_ended(session: ControlSession, patience: RetryPolicy, queue_id: str) -> bool:
-    """Or is it deleted? Then nothing needs the folders of its attempts."""
+    """Whether the queued run has ended or was deleted: then the folders of its attempts are not needed."""
     try:
         row = patience.call(lambda: run_queue.read(session, queue_id))
     except RowUnreadable:

@@ -1,9 +1,9 @@
-"""A runner: takes runs from the queue, one at a time, and does them until it is told to leave.
+"""A runner: takes runs from the queue and executes them, one at a time, until it is told to end.
 
-thread   does                                                       owns
-main     answers its manager, signals, guards the lease; no driver  stdin, stdout
-runs     claims a run, follows it, says how it ended                a session, the run's process
-beats    keeps the runner registered and its lease alive            a separate session
+thread   does                                                               owns
+main     answers its manager, handles signals, checks the lease; no driver  stdin, stdout
+runs     claims a run, follows it, stores its outcome                       a session, the process of the run
+beats    keeps the runner registered, and renews the lease of its run       a separate session
 """
 
 from __future__ import annotations
@@ -48,72 +48,72 @@ from orchestrator.nightly.attempt import (
 
 log = logging.getLogger(__name__)
 
-# --- Keeping a runner known and its lease alive: one thread, one connection, nothing else ----------------------------
-# Each beat also extends the lease of what the runner does. As with a run's leader (loadgen.control.lease), the database
-# decides who holds it; the local clock is only used to stop trusting it sooner.
+# --- The heartbeat of a runner: one thread, one connection -----------------------------------------------------------
+# Each heartbeat also renews the lease of the current run. As with the leader of a run (loadgen.control.lease), the
+# database decides who holds a lease; the local clock only ends the trust in it earlier.
 
-_AGAIN_S = 1.0  # after a beat that failed
+_AGAIN_S = 1.0  # after a failed heartbeat
 _JOIN_S = 20.0  # longer than two statements may take
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldClaim:
-    """What the runner does, and until when it may trust that it is its own."""
+    """The claim on the current run, and for how long the runner may trust its lease."""
 
     claim: QueueClaim
     trust: LeaseTrust
-    run_id: str | None = None  # once it is known
+    run_id: str | None = None  # None: not known yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptCounts:
-    """What the runner has done."""
+    """Number of attempts that the runner has executed."""
 
     completed: int = 0
     failed: int = 0
 
 
 class RunnerHeartbeat(Service):
-    """Owns `session`, which it closes. What is held and counted is said by the thread that does the runs."""
+    """The heartbeat thread. Owns `session`, which it closes. The thread `runs` sets what is held and counted."""
 
     def __init__(self, session: ControlSession, me: PoolWorkerIdentity, *, lease_s: float, clock: Clock) -> None:
         self.held: HeldClaim | None = None
         self.counted = AttemptCounts()
         self.registered = threading.Event()
-        self.draining = threading.Event()  # set by the registry's answer, or by our own process
-        self.error: BaseException | None = None  # why there are no beats
+        self.draining = threading.Event()  # set by the answer of the registry, or by this process
+        self.error: BaseException | None = None  # why the heartbeats have ended
         self._session, self._me, self._lease_s, self._clock = session, me, lease_s, clock
         super().__init__("beats", self._keep)
-        self._news = threading.Event()  # not to be kept until the next beat
+        self._woken = threading.Event()  # send the next heartbeat now
         self._patience = RetryPolicy(stop=self.stopping, clock=clock)
         self._beat_s = pool_workers.beat_s(lease_s)
         self._idle_s: float | None = None
-        self._drain_told = False
+        self._drain_stored = False
 
     def hold(self, held: HeldClaim | None) -> None:
-        """What the runner does from now on."""
+        """Set the current run."""
         self.held = held
-        self._news.set()
+        self._woken.set()
 
     def set_idle(self, beat_s: float | None) -> None:
-        """There is no work: beat this often. None: there is."""
+        """Set the heartbeat interval of an idle pool. None: there may be work."""
         if beat_s != self._idle_s:
             self._idle_s = beat_s
-            self._news.set()
+            self._woken.set()
 
     def stop(self) -> None:
-        """The last word: this runner is OFFLINE. Bounded, and safe to call twice."""
+        """Report OFFLINE, and end within _JOIN_S. Safe to call twice."""
         super().stop()
-        self._news.set()
+        self._woken.set()
         self.join(_JOIN_S)
 
     def new_trust(self, begun_ns: int) -> LeaseTrust:
-        """For a claim that was begun then."""
+        """The trust in a lease whose claim began at this time."""
         times = LeaseTimes(ttl_s=self._lease_s, renew_s=self._beat_s, margin_s=self._lease_s / 12)
         return LeaseTrust(times, begun_ns)
 
     def step(self) -> bool:
-        """One beat, with everything that belongs to it. False: it failed, and should be tried again soon."""
+        """Send one heartbeat, and renew the lease of the current run. Returns False on failure."""
         try:
             self._beat()
         except LoadgenError as error:
@@ -125,14 +125,14 @@ class RunnerHeartbeat(Service):
 
     def _keep(self) -> None:
         try:
-            self._heed(self._register())
+            self._take_reply(self._register())
         except LoadgenError as error:
             self.error = error
         self.registered.set()
         if self.error is None:
             try:
                 self._keep_beating()
-            except BaseException as error:  # a bug, or a panic of the driver: a runner without heartbeats must leave
+            except BaseException as error:  # a bug, or a panic of the driver: a runner without heartbeats must end
                 self.error = error
                 self.draining.set()
             self._sign_off()
@@ -141,8 +141,8 @@ class RunnerHeartbeat(Service):
     def _keep_beating(self) -> None:
         wait_s = self._beat_s
         while not self.stopping.is_set():
-            self._clock.wait(self._news, wait_s)
-            self._news.clear()
+            self._clock.wait(self._woken, wait_s)
+            self._woken.clear()
             if not self.stopping.is_set():
                 wait_s = self._beat_s if self.step() else min(self._beat_s, _AGAIN_S)
 
@@ -156,26 +156,26 @@ class RunnerHeartbeat(Service):
             failed=self.counted.failed,
             lease_s=self._lease_s,
             idle_s=self._idle_s if held is None else None,
-            draining=self._drain_told,
+            draining=self._drain_stored,
         )
         if answer is None:
             event(log, logging.WARNING, "runner_was_forgotten", runner=self._me.worker_id)
             answer = self._register()
-        if held is not None:  # it was there before the statement: none found means that it is not ours any more
+        if held is not None:  # claimed before the statement: if no row was extended, another runner has the run
             if run_queue_claims.extend(self._session, held.claim, self._lease_s, run_id=held.run_id):
                 held.trust.renewed(begun_ns)
             else:
                 held.trust.lose()
-        self._heed(answer)
+        self._take_reply(answer)
 
-    def _heed(self, answer: RegistryReply) -> None:
+    def _take_reply(self, answer: RegistryReply) -> None:
         self._beat_s = answer.beat_s
         if answer.should_drain:
-            self._drain_told = True
+            self._drain_stored = True
             self.draining.set()
-        elif self.draining.is_set() and not self._drain_told:
+        elif self.draining.is_set() and not self._drain_stored:
             pool_workers.drain(self._session, self._patience, self._me.worker_id)
-            self._drain_told = True
+            self._drain_stored = True
 
     def _register(self) -> RegistryReply:
         return pool_workers.register(
@@ -183,7 +183,7 @@ class RunnerHeartbeat(Service):
         )
 
     def _sign_off(self) -> None:
-        """With the last counts. It needs no patience: who is not heard is taken for gone."""
+        """Send the last counts and OFFLINE, without retries: a runner without heartbeats counts as OFFLINE anyway."""
         patience = RetryPolicy(stop=threading.Event(), attempts=1, clock=self._clock)
         try:
             self._beat()
@@ -194,16 +194,16 @@ class RunnerHeartbeat(Service):
 
 # --- The runner ------------------------------------------------------------------------------------------------------
 
-LOOK_S = 0.1  # at the process of a run
-IDLE_LOOK_S = 0.5  # at what the pool says, while it says that there is no work
+LOOK_S = 0.1  # between checks of the process of a run
+IDLE_LOOK_S = 0.5  # between checks whether the pool is still idle
 TOLD_TO_END = "its runner was told to end"
 GIVEN_UP = "its runner gave it up: the control plane failed or did not answer"
 ATTEMPTS = 4  # of a statement; a lease does not last for more
-_COULD_NOT_START = 1  # exit codes for a run that never was
+_COULD_NOT_START = 1  # exit codes of an attempt whose run was never created
 _HOPELESS = 2
-SIGNAL_S = 1.0  # a signal to all processes reaches each of them within
-EVENTS_KEPT = 1_000  # lines that the manager has not taken
-EVENT_LENGTH_MAX = 1_000  # characters: a line is written as a whole, or not at all
+SIGNAL_S = 1.0  # a signal to several processes reaches all of them within this time
+EVENTS_KEPT = 1_000  # lines that the manager has not read
+EVENT_LENGTH_MAX = 1_000  # characters: a line must be written at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,34 +212,34 @@ class RunnerSettings:
     lease_s: float = 60.0
     poll_s: float = 5.0
     stop_s: float = STOP_S
-    share: bool = False  # a warehouse with other runs
-    options: tuple[str, ...] = ()  # of each run: what it may use of this host
+    share: bool = False  # share warehouses with other runs
+    options: tuple[str, ...] = ()  # of each `loadgen run`: the permissions on this host
     program: Sequence[str] = LOADGEN_COMMAND
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerState:
-    """What its manager is told."""
+    """The answer to a ping."""
 
     worker_id: str  # in the registry
     registered: bool
     draining: bool
-    queue_id: str | None  # of what it does
+    queue_id: str | None  # of the current run
     runs: int
-    idle_s: float | None  # None: it does one, or is not registered yet
+    idle_s: float | None  # None: it executes a run, or is not registered yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptInterruption:
-    """Why a run ended, beside its exit code."""
+    """Reasons for the end of an attempt that its exit code does not show."""
 
-    cancelled: bool = False
-    interrupted: bool = False
-    lost: bool = False  # the lease: nothing may be said of the run any more
+    cancelled: bool = False  # at the request of a user
+    interrupted: bool = False  # because the runner ends
+    lost: bool = False  # the lease was lost: the outcome must not be stored
 
 
 class Runner:
-    """leave(), hurry(), guard(), set_idle() and state() are for other threads; `done` is set at the end."""
+    """leave(), hurry(), guard(), set_idle() and state() are called by other threads. `done` is set at the end."""
 
     def __init__(
         self,
@@ -255,12 +255,12 @@ class Runner:
         self._session = make_session("runner")
         self._beats = RunnerHeartbeat(make_session("beats"), me, lease_s=settings.lease_s, clock=self._clock)
         self._leave_by_ns: int | None = None
-        self._leaving = threading.Event()  # our process was told to end
-        self._leaves_for: str | None = None  # the reason of a run that is interrupted
-        self._hurried = threading.Event()  # more than once
-        self._is_idle = False  # the pool says that there is no work
-        self._told: deque[str] = deque(maxlen=EVENTS_KEPT)
-        self._in_doubt = False  # perhaps we hold a run that we do not know of
+        self._leaving = threading.Event()  # this process was told to end
+        self._leaving_reason: str | None = None  # the reason of a run that is interrupted
+        self._hurried = threading.Event()  # this process was told to end within seconds
+        self._is_idle = False  # the pool has no work
+        self._events: deque[str] = deque(maxlen=EVENTS_KEPT)
+        self._in_doubt = False  # the answer to a claim was lost: this runner may hold a run
         self._runs = 0
         self._idle_since_ns: int | None = None
         self._process: RunProcess | None = None
@@ -271,10 +271,10 @@ class Runner:
         self._thread.start()
 
     def leave(self, grace_s: float | None, why: str = TOLD_TO_END) -> None:
-        """Take nothing new; end what is under way, at the latest after the grace time. None: however long it takes.
-        `why` is the reason of a run that is interrupted by that; the first one counts."""
-        if grace_s is not None and self._leaves_for is None:
-            self._leaves_for = why
+        """Take no new run, and end the current one at the latest after the grace time. None: without a time limit.
+        `why` is the reason of a run that this interrupts; the first reason counts."""
+        if grace_s is not None and self._leaving_reason is None:
+            self._leaving_reason = why
         if grace_s is not None:
             by_ns = self._clock.monotonic_ns() + round(grace_s * NS_PER_S)
             self._leave_by_ns = by_ns if self._leave_by_ns is None else min(by_ns, self._leave_by_ns)
@@ -282,17 +282,17 @@ class Runner:
         self._beats.draining.set()
 
     def set_idle(self, beat_s: float | None) -> None:
-        """There is no work: do not look at the queue, and beat this rarely. None: there may be some."""
+        """The pool has no work: do not read the queue; send heartbeats at this interval. None: there may be work."""
         self._is_idle = beat_s is not None
         self._beats.set_idle(beat_s)
 
     def hurry(self, why: str) -> None:
-        """Leave within seconds: what is under way is ended, and queued again."""
+        """End within seconds: the current run is ended and queued again."""
         self._hurried.set()
         self.leave(0.0, why)
 
     def guard(self) -> None:
-        """Stop a run that is not ours any more. For the main thread: the others may be waiting for the driver."""
+        """Stop the current run if its lease is lost. For the main thread: other threads may wait for the driver."""
         held, process = self._beats.held, self._process
         if held is not None and process is not None and not held.trust.holds(self._clock.monotonic_ns()):
             process.stop()
@@ -309,13 +309,13 @@ class Runner:
             idle_s=(self._clock.monotonic_ns() - since_ns) / NS_PER_S if idle and since_ns is not None else None,
         )
 
-    def take_told(self) -> list[str]:
-        """What happened since this was asked last, one line each."""
-        told: list[str] = []
+    def take_events(self) -> list[str]:
+        """The events since the last call, one line each."""
+        events: list[str] = []
         with suppress(IndexError):
             while True:
-                told.append(self._told.popleft())
-        return told
+                events.append(self._events.popleft())
+        return events
 
     # --- the thread --------------------------------------------------------------------------------------------------
 
@@ -327,24 +327,24 @@ class Runner:
             self._idle_since_ns = self._clock.monotonic_ns()
             while not self._beats.draining.is_set():
                 if not self._take_one():
-                    self._rest()
+                    self._pause()
             if self._in_doubt:
-                self._let_go()
-        except BaseException as error:  # the top of a thread: told by the main thread
+                self._give_back_unknown()
+        except BaseException as error:  # the top of a thread: the main thread reports it
             self.error = error
         finally:
             self._session.close()
             self._beats.stop()
             self.done.set()
 
-    def _rest(self) -> None:
-        """Until the queue is to be looked at again. The pool looks for all its runners while there is no work."""
+    def _pause(self) -> None:
+        """Wait until the queue has to be read again. While there is no work the pool reads it for all runners."""
         self._clock.wait(self._beats.draining, self._settings.poll_s * random.uniform(0.8, 1.2))
         while self._is_idle and not self._beats.draining.is_set():
             self._clock.wait(self._beats.draining, IDLE_LOOK_S)
 
     def _take_one(self) -> bool:
-        """False: there was nothing to do, or the control plane is away."""
+        """Claim and execute a run. Returns False if there is none, or if the control plane is unreachable."""
         begun_ns = self._clock.monotonic_ns()
         patience = self._patience(self._beats.draining)
         try:
@@ -364,7 +364,7 @@ class Runner:
         try:
             self._beats.hold(HeldClaim(claim=claim, trust=self._beats.new_trust(begun_ns)))
             self._attempt(claim)
-        except LoadgenError as error:  # its outcome is not stored: the lease expires, and another runner tries again
+        except LoadgenError as error:  # the outcome is not stored: the lease expires, and another runner repeats it
             self._in_doubt = True
             event(log, logging.WARNING, "attempt_failed", queued=claim.queue_id, why=str(error))
         finally:
@@ -373,12 +373,12 @@ class Runner:
             self._idle_since_ns = self._clock.monotonic_ns()
         return True
 
-    def _let_go(self) -> None:
-        """Of what we perhaps hold without knowing: others need not wait for the end of its lease."""
+    def _give_back_unknown(self) -> None:
+        """Give back a run that this runner may have claimed without knowing, so that its lease need not expire."""
         try:
             run_queue_claims.expire(self._session, self._patience(threading.Event()), self._me.worker_id, GIVEN_UP)
         except LoadgenError as error:
-            event(log, logging.INFO, "let_go_failed", runner=self._me.worker_id, why=str(error))
+            event(log, logging.INFO, "give_back_failed", runner=self._me.worker_id, why=str(error))
 
     def _attempt(self, claim: QueueClaim) -> None:
         patience = self._patience(threading.Event())
@@ -400,7 +400,7 @@ class Runner:
                 program=self._settings.program,
                 stop_s=self._settings.stop_s,
             )
-        except (OSError, ValueError, TypeError, InvalidQueueRow) as error:  # a text may be no argument of a program
+        except (OSError, ValueError, TypeError, InvalidQueueRow) as error:  # texts of the row may be invalid arguments
             code = _COULD_NOT_START if isinstance(error, OSError) else _HOPELESS
             result = AttemptResult(exit_code=code, reason=f"it could not start: {error}")
             self._record(claim, wanted.attempts, result, AttemptInterruption())
@@ -419,8 +419,8 @@ class Runner:
         self._record(claim, wanted.attempts, result, self._interrupted(result.exit_code, followed))
 
     def _interrupted(self, exit_code: int, followed: AttemptInterruption) -> AttemptInterruption:
-        """A run that ends while our process is told to end is interrupted: the same signal may have reached both, as
-        systemd sends it to every process of a service, and the run may have obeyed first."""
+        """A run that ends by a signal is interrupted if this process receives the same signal: systemd, for example,
+        signals every process of a service, and the run may end first."""
         if followed.cancelled or followed.interrupted:
             return followed
         if self._leaving.is_set() or (was_signalled(exit_code) and self._clock.wait(self._leaving, SIGNAL_S)):
@@ -428,7 +428,8 @@ class Runner:
         return followed
 
     def _follow(self, claim: QueueClaim, process: RunProcess) -> AttemptInterruption:
-        """Watch the run until it ends: its id, a request to cancel it, the end of this runner, the lease."""
+        """Follow the run until it ends: learn its id, and stop it after a request to cancel it, when this runner ends,
+        or when its lease is lost."""
         seen, known, look_ns = AttemptInterruption(), False, self._clock.monotonic_ns()
         held, never, tried = self._beats.held, threading.Event(), False
         assert held is not None
@@ -441,12 +442,12 @@ class Runner:
                 seen = replace(seen, interrupted=True)
             run_id = None if known else process.run_id
             if not seen.lost and (now_ns >= look_ns or (run_id is not None and not tried)):
-                seen = self._look(claim, seen)
+                seen = self._read_status(claim, seen)
                 if run_id is not None:
                     if not tried:
                         self._tell(f"started {claim.queue_id} as run {run_id}")
                     self._beats.hold(replace(held, run_id=run_id))
-                    known, tried = self._make_known(claim, run_id), True
+                    known, tried = self._store_run_id(claim, run_id), True
                 look_ns = self._clock.monotonic_ns() + round(self._settings.poll_s * NS_PER_S)
             if seen != before:
                 event(log, logging.INFO, "run_stopped", queued=claim.queue_id, why=repr(seen))
@@ -455,17 +456,17 @@ class Runner:
                 process.hurry()
         return seen if held.trust.holds(self._clock.monotonic_ns()) else replace(seen, lost=True)
 
-    def _look(self, claim: QueueClaim, seen: AttemptInterruption) -> AttemptInterruption:
+    def _read_status(self, claim: QueueClaim, seen: AttemptInterruption) -> AttemptInterruption:
         try:
             status = run_queue_claims.look(self._session, claim)
-        except LoadgenError as error:  # while the lease is trusted, the run goes on
+        except LoadgenError as error:  # the run continues while the lease is trusted
             event(log, logging.WARNING, "look_failed", queued=claim.queue_id, why=str(error))
             return seen
         if status is None:
             return replace(seen, lost=True)
         return replace(seen, cancelled=status is QueueStatus.CANCEL_REQUESTED)
 
-    def _make_known(self, claim: QueueClaim, run_id: str) -> bool:
+    def _store_run_id(self, claim: QueueClaim, run_id: str) -> bool:
         try:
             run_queue_claims.set_run(
                 self._session, RetryPolicy(stop=self.done, attempts=1, clock=self._clock), claim, run_id
@@ -475,7 +476,7 @@ class Runner:
         return True
 
     def _record(self, claim: QueueClaim, attempts: int, result: AttemptResult, followed: AttemptInterruption) -> None:
-        """Say how it ended, if it is still ours to say."""
+        """Store the outcome of an attempt, if this runner still holds the lease."""
         assert result.exit_code is not None
         outcome = judge_attempt(
             result.exit_code,
@@ -484,7 +485,7 @@ class Runner:
             interrupted=followed.interrupted,
             chance=random.random(),
         )
-        # A run that we stopped because of the lease says nothing; a result may be in time, and SQL knows.
+        # A run that was stopped because of a lost lease has no outcome. A result may be in time: SQL decides that.
         has_result = outcome.attempt is AttemptStatus.COMPLETED
         accepted = (has_result or not followed.lost) and self._accepted(claim, result, outcome)
         counted = self._beats.counted
@@ -502,9 +503,9 @@ class Runner:
     def _accepted(self, claim: QueueClaim, result: AttemptResult, outcome: AttemptOutcome) -> bool:
         patience = self._patience(threading.Event())
         if outcome.attempt is AttemptStatus.CANCELLED:
-            result = replace(result, reason=None)  # what is there says who wanted it
+            result = replace(result, reason=None)  # the row has the reason of the user
         elif outcome.attempt is AttemptStatus.INTERRUPTED:
-            result = replace(result, reason=self._leaves_for)  # it was no user who stopped it, whatever the run says
+            result = replace(result, reason=self._leaving_reason)  # the run itself reports that a user has stopped it
         if outcome.final is not None:
             accepted = run_queue_claims.finish(self._session, patience, claim, outcome.final, result)
         else:
@@ -520,14 +521,14 @@ class Runner:
         return accepted
 
     def _tell(self, line: str) -> None:
-        self._told.append(printable(line, EVENT_LENGTH_MAX).replace("\n", " "))
+        self._events.append(printable(line, EVENT_LENGTH_MAX).replace("\n", " "))
 
     def _patience(self, stop: threading.Event) -> RetryPolicy:
         return RetryPolicy(stop=stop, attempts=ATTEMPTS, clock=self._clock)
 
 
 def capabilities(labels: tuple[str, ...]) -> tuple[str, ...]:
-    """A label of the same name comes before what is known."""
+    """The properties of this machine and the labels. A label replaces a property of the same name."""
     known = {
         "host": socket.gethostname(),
         "os": platform.system().lower(),
@@ -541,7 +542,7 @@ def capabilities(labels: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def runner_identity(place: ControlPlaneLocation, labels: tuple[str, ...]) -> PoolWorkerIdentity:
-    """Of this process."""
+    """The identity of this process in the registry of runners."""
     return PoolWorkerIdentity(
         worker_id=new_worker_id(),
         hostname=socket.gethostname()[:255],

@@ -1,13 +1,14 @@
-"""Firing schedules: each due fire becomes one queued run, however many schedulers tick and wherever one is killed.
+"""Fires schedules: each due time (fire) becomes one queued run, with any number of schedulers, even if one is killed.
 
-A tick, for each enabled schedule:
+A tick does this for each enabled schedule:
 
-    1. what is due in (settled, now], by the server's clock      loadgen.model.nightly, pure
-    2. each fire, the newest first: its row, then its run        loadgen.control.tables.schedules
-    3. settled up to the newest of them
+    1. compute the fires in (settled, now], by the server's clock    loadgen.model.nightly, pure
+    2. for each fire, newest first: store its row, queue its run     loadgen.control.tables.schedules
+    3. set `settled` to the newest of them
 
-Before that it queues what another scheduler recorded and did not come to queue. Any number of schedulers may tick at
-the same time, from crontabs, timers and pools. A schedule that cannot be fired says why, and stops no other.
+Before that a tick queues the runs of fires that another scheduler has recorded but not queued. Any number of schedulers
+may tick at the same time, from crontabs, timers and pools. A schedule that cannot be fired stores the reason, and does
+not prevent the others.
 """
 
 from __future__ import annotations
@@ -60,12 +61,12 @@ from loadgen.values import dataclass
 
 log = logging.getLogger(__name__)
 
-FINISH_IDLE_S = 3600.0  # between looks for fires that were recorded and not queued, while a pool is idle
+FINISH_IDLE_S = 3600.0  # between queries for recorded fires that were not queued, while a pool is idle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FireResult:
-    """A fire that this tick decided, or queued for one who did not come to it."""
+    """A fire that this tick has decided, or has queued for another scheduler."""
 
     schedule: str  # its name
     at: datetime  # aware, UTC
@@ -79,34 +80,34 @@ class ScheduleFailure:
 
     schedule: str
     reason: str
-    is_new: bool  # it has not said so before
+    is_new: bool  # the reason was not stored before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerPass:
-    """What a tick did."""
+    """The result of one tick."""
 
     schedules: int = 0
     fired: tuple[FireResult, ...] = ()
     complaints: tuple[ScheduleFailure, ...] = ()
-    more: bool = False  # there was more to do than one tick may
-    next_s: float | None = None  # until the next fire, from the tick on; None: no schedule is enabled
+    more: bool = False  # the tick has reached its maximum of fires
+    next_s: float | None = None  # from the tick to the next fire; None: no schedule is enabled
 
 
 def fire_due_schedules(
     session: ControlSession, patience: RetryPolicy, *, fires_max: int = FIRES_PER_TICK_MAX, finish: bool = True
 ) -> SchedulerPass:
-    """Look at every schedule once; with `finish` also at fires that another scheduler recorded and did not queue."""
+    """Fire every due schedule once. With `finish` also queue fires that another scheduler has recorded only."""
     return _Tick(session, patience, fires_max, finish=finish).done()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerHooks:
-    """What a pool's scheduler asks its pool, and tells it."""
+    """Callbacks from the scheduler of a pool to its pool."""
 
-    idle_s: Callable[[], float | None] = lambda: None  # between looks, when there is no work
-    then: Callable[[], None] = lambda: None  # after each look
-    fired: Callable[[], None] = lambda: None  # a run was queued
+    idle_s: Callable[[], float | None] = lambda: None  # the idle interval; None: there may be work
+    then: Callable[[], None] = lambda: None  # called after each tick
+    fired: Callable[[], None] = lambda: None  # called when a run was queued
 
 
 def run_scheduler(
@@ -117,10 +118,10 @@ def run_scheduler(
     clock: Clock | None = None,
     hooks: SchedulerHooks | None = None,
 ) -> None:
-    """Tick until told to stop; an outage of the control plane ends nothing. For a thread that owns the session.
+    """Tick until stopped, also through outages of the control plane. For a thread that owns the session.
 
-    While the pool is idle, the next look is at the next fire or after the idle interval, whichever comes first: a
-    schedule that is added meanwhile waits for that.
+    While the pool is idle, the next tick is at the next fire or after the idle interval, whichever comes first. A
+    schedule that is added meanwhile waits until then.
     """
     clock, hooks = clock or SystemClock(), hooks or SchedulerHooks()
     patience = RetryPolicy(stop=stop, attempts=1, clock=clock)
@@ -147,7 +148,7 @@ def run_scheduler(
 def _pause(
     stop: threading.Event, clock: Clock, every_s: float, hooks: SchedulerHooks, done: SchedulerPass | None
 ) -> None:
-    """Until the next look. The pool may get work meanwhile."""
+    """Wait until the next tick. The wait ends earlier if the pool gets work."""
     began_ns, wait_s = clock.monotonic_ns(), every_s
     while wait_s > 0 and not clock.wait(stop, min(wait_s, every_s)):
         idle_s, waited_s = hooks.idle_s(), (clock.monotonic_ns() - began_ns) / NS_PER_S
@@ -164,20 +165,20 @@ def _overlap(row: ScheduleRow) -> Overlap:
 
 
 class _Tick:
-    """One look at everything."""
+    """One tick."""
 
     def __init__(self, session: ControlSession, patience: RetryPolicy, fires_max: int, *, finish: bool) -> None:
         self._session, self._patience, self._fires_max, self._finish = session, patience, fires_max, finish
         self._next_s: float | None = None
         self._fired: list[FireResult] = []
         self._complaints: list[ScheduleFailure] = []
-        self._in_doubt: tuple[str, Exception] | None = None  # failed, perhaps because the control plane is unreachable
+        self._in_doubt: tuple[str, Exception] | None = None  # a failure of one schedule, or of the control plane
 
     def done(self) -> SchedulerPass:
         if self._finish:
             self._finish_others()
         seen, more = self._fire_all()
-        if self._in_doubt is not None:  # nothing has worked since
+        if self._in_doubt is not None:  # no schedule has succeeded since
             raise self._in_doubt[1]
         return SchedulerPass(
             schedules=seen,
@@ -188,7 +189,7 @@ class _Tick:
         )
 
     def _finish_others(self) -> None:
-        """Queue what was recorded and not queued: its scheduler died in between, or is just doing the same."""
+        """Queue fires that were recorded and not queued: their scheduler has died, or is queueing them now."""
         failing: set[str] = set()
         for left in self._patience.call(lambda: schedules.due_fires(self._session, self._fires_max)):
             if left.name is None:
@@ -199,7 +200,7 @@ class _Tick:
                 failing.add(left.schedule_id)
 
     def _fire_all(self) -> tuple[int, bool]:
-        """How many schedules were looked at, and whether there was more to do than one tick may."""
+        """Returns the number of schedules, and whether the tick has reached its maximum of fires."""
         seen, last = 0, ""
         while True:
             batch = self._patience.call(partial(schedules.enabled, self._session, last, BATCH))
@@ -217,7 +218,7 @@ class _Tick:
             last = batch.last_id
 
     def _fire_due(self, row: ScheduleRow, now: datetime, full: list[bool]) -> None:
-        """`full` gets an entry instead, when this tick has done as much as it may."""
+        """Fire a schedule. If the tick has reached its maximum of fires, append to `full` instead."""
         pending = self._due(row, now)
         self._note_next(row, now)
         if self._fired and len(self._fired) + len(pending) > self._fires_max:
@@ -245,47 +246,47 @@ class _Tick:
         return found
 
     def _fire(self, row: ScheduleRow, pending: tuple[ScheduleFire, ...]) -> None:
-        """Decide each fire, then that they are settled. What another scheduler decided is reported by that one."""
+        """Record each fire, then settle the schedule. Fires that another scheduler has recorded are not reported."""
         for fire in pending:
             if schedules.record_fire(self._session, self._patience, row.schedule_id, fire):
                 if fire.outcome is FireOutcome.DUE:
                     self._queue(row.schedule_id, row.name, fire.at)
                 else:
-                    self._tell(FireResult(schedule=row.name, at=fire.at, outcome=fire.outcome))
+                    self._report(FireResult(schedule=row.name, at=fire.at, outcome=fire.outcome))
         if pending:
             schedules.settle(self._session, self._patience, row.schedule_id, pending[0].at)
             schedules.delete_old_fires(self._session, self._patience, row.schedule_id)
 
     def _queue(self, schedule_id: str, name: str, at: datetime) -> None:
-        """Put a fire's run into the queue, unless the schedule was removed meanwhile."""
+        """Queue the run of a fire, unless the schedule was removed meanwhile."""
         wanted = self._patience.call(lambda: schedules.wanted(self._session, schedule_id))
         if wanted is None:
             return
         new = replace(wanted, idempotency_key=fire_key(schedule_id, at))
         queue_id = run_queue.add(self._session, self._patience, new).queue_id
         schedules.fire_queued(self._session, self._patience, schedule_id, at, queue_id)
-        self._tell(FireResult(schedule=name, at=at, outcome=FireOutcome.QUEUED, queue_id=queue_id))
+        self._report(FireResult(schedule=name, at=at, outcome=FireOutcome.QUEUED, queue_id=queue_id))
 
-    def _tell(self, fired: FireResult) -> None:
+    def _report(self, fired: FireResult) -> None:
         event(log, logging.INFO, "schedule_fired", name=fired.schedule, at=fired.at, outcome=fired.outcome)
         self._fired.append(fired)
 
     def _attempt(self, schedule_id: str, name: str, action: Callable[[], None]) -> bool:
-        """Did it work? Whatever is wrong with one schedule, the others are fired."""
+        """Do an action for a schedule. Returns False if it failed; the other schedules are fired nevertheless."""
         try:
             action()
-        except (RetryInterrupted, ConnectFailed):  # the next schedule would fare no better
+        except (RetryInterrupted, ConnectFailed):  # the next schedule would fail as well
             raise
         except Exception as error:
             if isinstance(error, ControlFailed) and error.failure.retryable:
-                if self._in_doubt is not None:  # twice in a row: it is the control plane
+                if self._in_doubt is not None:  # two failures in a row: the control plane is unreachable
                     raise
                 self._in_doubt = name, error
                 return False
             reason = str(error) if isinstance(error, LoadgenError) else f"unexpected {type(error).__name__}: {error}"
             self._complain(schedule_id, name, reason)
             return False
-        if self._in_doubt is not None:  # the control plane is there: it was that schedule
+        if self._in_doubt is not None:  # the control plane is reachable: the failure was that of the schedule
             doubted, failed = self._in_doubt
             self._in_doubt = None
             self._complaints.append(ScheduleFailure(schedule=doubted, reason=str(failed), is_new=True))
@@ -297,11 +298,11 @@ class _Tick:
         self._complaints.append(ScheduleFailure(schedule=name, reason=reason, is_new=is_new))
 
 
-# --- When `loadgen schedule tick` must look at the tables again ------------------------------------------------------
-# Noted in a file, so that a tick before that connects to nothing, and the control plane's warehouse can suspend itself.
+# --- When `loadgen schedule tick` must read the tables again ---------------------------------------------------------
+# That time is stored in a file. Earlier ticks do not connect, so that the control plane's warehouse can suspend itself.
 #
-# The file is a hint and not trusted: a tick looks when there is none, when it makes no sense, when it is of another
-# control plane, and at the latest after --idle-poll. So a schedule that was added elsewhere is found within that time.
+# The file is only a hint. A tick reads the tables if the file is missing, invalid or of another control plane, and at
+# the latest after --idle-poll. So a schedule that is added on another machine is noticed within that time.
 
 FOLDER = "schedules"
 SIZE_MAX = 1_000  # bytes; loadgen writes fewer than 300
@@ -309,15 +310,15 @@ SIZE_MAX = 1_000  # bytes; loadgen writes fewer than 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextLook:
-    """Seconds since 1970 by this machine's clock."""
+    """When the tables were read, and when they must be read again: seconds since 1970 by this machine's clock."""
 
-    place: str  # the control plane, as `place_key` names it
+    place: str  # the control plane: see place_key()
     looked_at: float
     look_at: float
 
     @classmethod
     def parse(cls, text: bytes) -> Self | None:
-        """None: it makes no sense."""
+        """None: the text is invalid."""
         try:
             match json.loads(text):
                 case {"place": str(place), "looked_at": float(looked_at), "look_at": float(look_at), **others}:
@@ -328,22 +329,23 @@ class NextLook:
         return None
 
     def is_before(self, now: datetime, idle_poll_s: float) -> bool:
-        """Nothing is due yet. A clock that was set back, and an interval that was made shorter, end that."""
+        """Whether nothing is due yet. False if the clock was set back or the interval was made shorter."""
         return self.looked_at <= now.timestamp() < self.look_at <= self.looked_at + idle_poll_s
 
 
 def place_key(place: ControlPlaneLocation) -> str:
-    """One name for one control plane, whichever connection leads there."""
+    """A key of the control plane that does not depend on the name of the connection."""
     profile = place.profile()
     parts = (profile.address, profile.text("account") or "", place.schema_name.sql)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
 def after_tick(place: str, began: datetime, done: SchedulerPass, idle_poll_s: float) -> NextLook | None:
-    """From what a tick has found; None: the next tick must look, because there is more to do or something failed.
+    """The next look after a tick. None: the next tick must read the tables, because there is more to do or something
+    has failed.
 
-    `began` is from before the tick, so that its statements do not delay the next look. After a fire one looks whether
-    a runner takes its run.
+    `began` is the time before the tick, so that its statements do not delay the next look. After a fire the tables are
+    read again to check whether a runner has taken its run.
     """
     if done.more or any(complaint.is_new for complaint in done.complaints):
         return None
@@ -355,21 +357,21 @@ def after_tick(place: str, began: datetime, done: SchedulerPass, idle_poll_s: fl
 
 
 class NextLookFile:
-    """Of one control plane. What fails is logged, and costs a look."""
+    """The file of one control plane. If it cannot be written or read, the next tick reads the tables."""
 
     def __init__(self, place: str, folder: Path | None = None) -> None:
         self._place = place
         self._path = (folder or state_folder() / FOLDER) / f"{place[:32]}.json"
 
     def pending(self, now: datetime, idle_poll_s: float) -> datetime | None:
-        """When the next look is; None: now."""
+        """When the tables must be read again. None: now."""
         found = self._read()
         if found is None or found.place != self._place or not found.is_before(now, idle_poll_s):
             return None
         return datetime.fromtimestamp(found.look_at, UTC)
 
     def note(self, began: datetime, done: SchedulerPass, idle_poll_s: float) -> None:
-        """What a tick that began then has found."""
+        """Store the result of a tick that began at this time."""
         next_look = after_tick(self._place, began, done, idle_poll_s)
         if next_look is None:
             self.forget()
@@ -386,12 +388,12 @@ class NextLookFile:
             self.forget()
 
     def forget(self) -> None:
-        """The next tick looks: schedules have changed."""
+        """Remove the file: schedules have changed, so the next tick must read the tables."""
         with suppress(OSError):
             self._path.unlink(missing_ok=True)
 
     def _read(self) -> NextLook | None:
-        """Of a small regular file of this user's, which no other user may write."""
+        """Read the file. It must be small, regular, owned by this user, and not writable by other users."""
         try:
             descriptor = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
@@ -408,11 +410,11 @@ class NextLookFile:
             os.close(descriptor)
 
 
-# --- what is printed -------------------------------------------------------------------------------------------------
+# --- output of the commands ------------------------------------------------------------------------------------------
 
 
 def next_fires(row: ScheduleRow, now: datetime, number: int) -> tuple[list[datetime], str | None]:
-    """The next fires; or none, and why."""
+    """The next fires. If there are none, also the reason."""
     if not row.enabled:
         return [], "it is disabled"
     try:
@@ -445,7 +447,7 @@ def tick_document(done: SchedulerPass) -> dict[str, Any]:
 
 
 def skipped_tick_document(until: datetime) -> dict[str, Any]:
-    """As tick_document; how many schedules there are is not known."""
+    """The document of a tick that did not read the tables."""
     nothing: dict[str, Any] = {"schedules": None, "fired": [], "complaints": [], "more": False}
     return {"looked": False, **nothing, "next_look_at": _stamp(until)}
 
@@ -518,7 +520,7 @@ def systemd_units(words: list[str], idle_poll_s: float = IDLE_POLL_S) -> dict[st
 
 
 def program() -> str:
-    """How to start this very loadgen from anywhere: neither cron nor systemd knows our PATH."""
+    """The path of this loadgen: cron and systemd do not have the PATH of this process."""
     beside, checkout = Path(sys.executable).parent / "loadgen", Path(__file__).parents[2] / "bin" / "loadgen"
     for path in (beside, checkout):
         if path.is_file():
@@ -533,6 +535,6 @@ def tick_command(options: Sequence[str], idle_poll_s: float) -> list[str]:
 
 
 def _for_systemd(word: str) -> str:
-    """Quoted, with its specifiers and variables taken away."""
+    """The word, quoted for systemd, with specifiers and variables escaped."""
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
     return escaped if escaped == word and word and not set(word) & set(" ';\t") else f'"{escaped}"'

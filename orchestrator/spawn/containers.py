@@ -32,14 +32,14 @@ from orchestrator.spawn.spcs import JobService, JobStatements, SpcsJob, require_
 log = logging.getLogger(__name__)
 
 POLL_S = 5.0
-LOGS_S = 10.0  # for the last lines of all workers; a job must not be left alone for the sake of its logs
+LOGS_S = 10.0  # to read the logs of all workers; the removal of the job must not wait for longer
 JOIN_S = 60.0
-START_PART = 0.9  # of the time to register: what has not started by then is reported with its reason
-_RUN_ID = "RUN_ID"  # in a manifest for which there is no run yet
+START_PART = 0.9  # of the time to register: a container that has not started by then fails the run with its reason
+_RUN_ID = "RUN_ID"  # placeholder in a manifest without a run
 
 
 class ContainerState(Protocol):
-    """How the container of one worker fares."""
+    """The state of the container of one worker."""
 
     @property
     def index(self) -> int: ...
@@ -53,39 +53,39 @@ class ContainerState(Protocol):
 
     @property
     def is_held_up(self) -> bool:
-        """It waits, and not just for the usual steps of a start."""
+        """It waits for something that is not a usual step of a start."""
 
     def end(self, worker_id: str, last_lines: tuple[str, ...] = ()) -> ProcessEnd | None:
-        """How it ended; None while it has not."""
+        """Its end. None: it has not ended."""
 
 
 class WorkerJob(Protocol):
-    """The job of a run, on one connection, which belongs to one thread."""
+    """The container job of a run, on one connection. Belongs to one thread."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def by_hand(self) -> str:
-        """What a user types to remove it."""
+        """The command with which a user removes the job."""
 
     @property
     def may_exist(self) -> bool:
-        """After start(): there is a job, or an answer was lost."""
+        """After start(): the job exists, or the answer to its creation was lost."""
 
     def start(self, workers: int) -> None:
-        """Make it; the same call again finds it. Raises LoadgenError with what to do."""
+        """Create the job. Safe to repeat: an existing job is found. Raises LoadgenError with a remedy."""
 
     def observe(self) -> Sequence[ContainerState] | None:
-        """None: there is no such job."""
+        """The containers of the job. None: the job does not exist."""
 
     def read_log(self, index: int) -> str: ...
 
     def cancel(self) -> None:
-        """SIGTERM to all containers."""
+        """Send SIGTERM to all containers."""
 
     def remove(self) -> None:
-        """With whatever still runs in it; harmless when it is gone."""
+        """Remove the job with its containers. Without effect if it does not exist."""
 
     def is_led_by_another(self, run_id: str) -> bool: ...
 
@@ -93,7 +93,8 @@ class WorkerJob(Protocol):
 
 
 class ContainerSpawner:
-    """Should this process die, workers end by themselves when their run's lease has expired, and the job with them."""
+    """Workers in the containers of one job. If this process dies, the workers end by themselves when the lease of their
+    run has expired, and the job ends with them."""
 
     def __init__(
         self,
@@ -104,20 +105,20 @@ class ContainerSpawner:
         poll_s: float = POLL_S,
         start_limit_s: float | None = None,
     ) -> None:
-        """`start_limit_s`: a container that has not started by then is given up, with the reason why it waits."""
+        """`start_limit_s`: a container that has not started within this time counts as lost."""
         self._open_job, self._log_folder = open_job, log_folder
         self._clock, self._poll_s, self._start_limit_s = clock, poll_s, start_limit_s
         self._started_ns = clock.monotonic_ns()
         self._run_id = ""
-        self._workers: dict[int, str] = {}  # by number
+        self._workers: dict[int, str] = {}  # by index of the container
         self._ends: Mapping[str, ProcessEnd] = {}  # replaced as a whole: the leader reads it
-        self._begun: set[int] = set()  # which have started
-        self._logged: set[int] = set()  # whose logs were fetched after their end
-        self._told: frozenset[str] = frozenset()  # why containers have not started, as last told
-        self._unseen = 0  # failed looks, since the last that worked
-        self._wish = ""  # of the leader: cancel, then remove
+        self._begun: set[int] = set()  # indexes of containers that have started
+        self._logged: set[int] = set()  # indexes of containers whose logs were read
+        self._reported: frozenset[str] = frozenset()  # reasons why containers wait that were logged
+        self._failed_polls = 0  # since the last successful one
+        self._request = ""  # of the leader: cancel, then remove
         self._cancelled = False
-        self._to_remove = False  # there is a job, or may be
+        self._to_remove = False  # the job exists or may exist
         self._woken, self._closing = threading.Event(), threading.Event()
         self._thread: Service | None = None
 
@@ -135,7 +136,7 @@ class ContainerSpawner:
         self._follow()
 
     def adopt(self, orders: tuple[WorkerOrder, ...]) -> None:
-        """Instead of start(): another orchestrator has started the job, and whatever comes of it is ours now."""
+        """Instead of start(): follow, and finally remove, the job that another orchestrator has started."""
         self._note(orders)
         self._to_remove = True
         self._follow()
@@ -158,15 +159,15 @@ class ContainerSpawner:
         return 0  # containers run on other machines
 
     def terminate(self, *, hard: bool) -> None:
-        self._wish = "remove" if hard else self._wish or "cancel"
+        self._request = "remove" if hard else self._request or "cancel"
         self._woken.set()
 
     def close(self) -> None:
-        """Fetch what workers said, and remove the job with whatever still runs in it."""
+        """Read the logs of the workers, and remove the job with its containers."""
         self._closing.set()
         self._woken.set()
         if self._thread is None:
-            self._remove(self._open_job())  # it did not start, and may have been created all the same
+            self._remove(self._open_job())  # start() failed, but the job may have been created
             return
         if not self._thread.join(JOIN_S):
             job = self._open_job()
@@ -178,40 +179,40 @@ class ContainerSpawner:
         job = self._open_job()
         while not self._closing.is_set():
             try:
-                self._obey(job)
-                self._look(job)
-                self._saw(job)
-            except Exception as error:  # clients leak exceptions of their libraries; the next look may do better
-                level = logging.DEBUG if self._unseen else logging.WARNING
+                self._carry_out_request(job)
+                self._poll(job)
+                self._note_success(job)
+            except Exception as error:  # clients leak exceptions of their libraries; the next poll may succeed
+                level = logging.DEBUG if self._failed_polls else logging.WARNING
                 event(log, level, "containers_not_seen", job=job.name, what=str(error))
-                self._unseen += 1
+                self._failed_polls += 1
             self._clock.wait(self._woken, self._pause_s())
             self._woken.clear()
         self._remove(job)
 
     def _pause_s(self) -> float:
-        """Until the next look, and no longer than until containers are late: the reason must be known before the time
-        to register is over."""
+        """Time until the next poll, at most until the limit for the start: the reason of a late start must be known
+        before the time to register is over."""
         left_s = self._poll_s if self._start_limit_s is None else self._start_limit_s - self._waited_s()
         return min(self._poll_s, left_s) if left_s > 0 else self._poll_s
 
     def _waited_s(self) -> float:
         return (self._clock.monotonic_ns() - self._started_ns) / NS_PER_S
 
-    def _saw(self, job: WorkerJob) -> None:
-        if self._unseen:
-            event(log, logging.WARNING, "containers_seen_again", job=job.name, missed=self._unseen)
-        self._unseen = 0
+    def _note_success(self, job: WorkerJob) -> None:
+        if self._failed_polls:
+            event(log, logging.WARNING, "containers_seen_again", job=job.name, missed=self._failed_polls)
+        self._failed_polls = 0
 
-    def _obey(self, job: WorkerJob) -> None:
-        if self._wish == "cancel" and not self._cancelled:
+    def _carry_out_request(self, job: WorkerJob) -> None:
+        if self._request == "cancel" and not self._cancelled:
             job.cancel()
             self._cancelled = True
-        elif self._wish == "remove":
+        elif self._request == "remove":
             self._remove(job)
 
-    def _look(self, job: WorkerJob) -> None:
-        """See which containers have ended. What one that failed said last is known before its end is."""
+    def _poll(self, job: WorkerJob) -> None:
+        """Find containers that have ended. The log of a failed container is read before its end is reported."""
         if not self._to_remove:
             return
         containers = job.observe()
@@ -228,12 +229,12 @@ class ContainerSpawner:
             if end is not None:
                 self._ends = {**self._ends, worker_id: end}
         held_up = frozenset(one.waits for one in containers if one.is_held_up)
-        if held_up - self._told:
+        if held_up - self._reported:
             event(log, logging.WARNING, "containers_wait", job=job.name, why="; ".join(sorted(held_up)))
-        self._told |= held_up
+        self._reported |= held_up
 
     def _overdue(self, container: ContainerState, worker_id: str, waited_s: float) -> ProcessEnd | None:
-        """A container that has not started in time. One that has, and is not seen now, is on its way out."""
+        """The end of a container that has not started in time. A container that has started once is never overdue."""
         if not container.waits:
             self._begun.add(container.index)
         late = self._start_limit_s is not None and waited_s >= self._start_limit_s
@@ -247,8 +248,8 @@ class ContainerSpawner:
         self._ends = {**self._ends, **{one: ContainerLost(worker_id=one, what=what) for one in lost}}
 
     def _remove(self, job: WorkerJob) -> None:
-        """Once: their logs, then the job. Ends the connection, too. A run that another process took over keeps its
-        job."""
+        """Read the logs, remove the job once, and close the connection. If another process has taken the run over, the
+        job is not removed."""
         try:
             if self._to_remove and not job.is_led_by_another(self._run_id):
                 self._fetch_logs(job)
@@ -271,11 +272,11 @@ class ContainerSpawner:
             self._fetch_log(job, index)
 
     def _fetch_log(self, job: WorkerJob, index: int) -> tuple[str, ...]:
-        """Keep a worker's log as a file; its last lines. A container that never started has none."""
+        """Write the log of a worker to a file, and return its last lines. A container that never started has no log."""
         try:
             text = job.read_log(index)
             path = self._log_folder / f"{self._workers[index]}.log"
-            if text or not path.exists():  # a container may be gone that had said something before
+            if text or not path.exists():  # keep an earlier log of a container that does not exist any more
                 descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
                 with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
                     file.write(text if not text or text.endswith("\n") else f"{text}\n")
@@ -287,10 +288,10 @@ class ContainerSpawner:
 
 
 class AdoptedContainers(ContainerSpawner):
-    """The containers of a run that is taken over: observed, ended and removed as by the orchestrator before."""
+    """The containers of a run that is taken over. They are observed, ended and removed as if started here."""
 
     def start(self, orders: tuple[WorkerOrder, ...]) -> None:
-        """They have been started."""
+        """Follow the containers that another orchestrator has started."""
         self.adopt(orders)
 
 
@@ -304,7 +305,7 @@ def runs_containers(scenario: Scenario) -> bool:
 def require_container_settings(
     scenario: Scenario, place: ControlPlaneLocation, environ: Mapping[str, str] = os.environ
 ) -> None:
-    """Refuse, before anything is made, what cannot work."""
+    """Reject settings that cannot work, before anything is created."""
     if scenario.spawner.kind is SpawnerKind.SPCS:
         require_spcs_settings(scenario, place, environ)
     elif scenario.spawner.kind is SpawnerKind.KUBERNETES:
@@ -316,21 +317,22 @@ def job_opener(
     scenario: Scenario,
     place: ControlPlaneLocation,
     run_id: str,
-    told: Mapping[str, str] | None,
+    variables: Mapping[str, str] | None,
     *,
     clock: Clock,
     environ: Mapping[str, str] = os.environ,
 ) -> Callable[[], WorkerJob]:
-    """Opens the job of a run, once per thread. `told`: what workers must be told; None: they have been started."""
+    """Returns a function that opens the job of a run, once per thread. `variables`: the environment of the workers.
+    None: they have been started."""
     if scenario.spawner.kind is SpawnerKind.SPCS:
         service = JobStatements(name=spcs.job_name(run_id))
-        if told is not None:
-            service = SpcsJob.of_scenario(scenario, run_id, told, environ)
+        if variables is not None:
+            service = SpcsJob.of_scenario(scenario, run_id, variables, environ)
         return lambda: JobService(place, service, clock=clock, environ=environ)
     spawner, job = scenario.spawner, None
-    if told is not None:
+    if variables is not None:
         profile = find_profile(scenario.connection, environ=environ)
-        job = KubernetesJob.of_scenario(scenario, run_id, pod_environment(scenario, place, told, profile))
+        job = KubernetesJob.of_scenario(scenario, run_id, pod_environment(scenario, place, variables, profile))
     return lambda: KubernetesWorkerJob(
         place,
         kubernetes_job.job_name(run_id),
@@ -343,7 +345,7 @@ def job_opener(
 
 
 def remove_job(scenario: Scenario, place: ControlPlaneLocation, run_id: str, clock: Clock) -> None:
-    """The job of a run that was ended without its orchestrator. A failure is a warning."""
+    """Remove the job of a run that was recovered. A failure is logged as a warning."""
     job = job_opener(scenario, place, run_id, None, clock=clock)()
     try:
         job.remove()
@@ -355,9 +357,12 @@ def remove_job(scenario: Scenario, place: ControlPlaneLocation, run_id: str, clo
 
 
 def planned_manifest(
-    scenario: Scenario, told: Mapping[str, str], warn: Callable[[str], None], environ: Mapping[str, str] = os.environ
+    scenario: Scenario,
+    variables: Mapping[str, str],
+    warn: Callable[[str], None],
+    environ: Mapping[str, str] = os.environ,
 ) -> dict[str, object]:
-    """The Job of a run that does not exist yet: RUN_ID stands for its id. Connects to nothing."""
+    """The manifest of the Job of a run that does not exist yet: RUN_ID stands for its id. Opens no connection."""
     place = ControlPlaneLocation.of_scenario(scenario)
     require_kubernetes_settings(scenario, place)
     try:
@@ -365,5 +370,5 @@ def planned_manifest(
     except ConfigurationError as error:
         warn(str(error))
         profile = None
-    job = KubernetesJob.of_scenario(scenario, _RUN_ID, pod_environment(scenario, place, told, profile))
-    return replace(job, name=f"loadgen-{_RUN_ID}").manifest  # which Kubernetes rejects until it is replaced
+    job = KubernetesJob.of_scenario(scenario, _RUN_ID, pod_environment(scenario, place, variables, profile))
+    return replace(job, name=f"loadgen-{_RUN_ID}").manifest  # Kubernetes rejects this name until RUN_ID is replaced

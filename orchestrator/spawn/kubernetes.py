@@ -1,7 +1,7 @@
-"""Workers as pods of one Indexed Job, in a Kubernetes cluster.
+"""Workers as pods of one Indexed Job in a Kubernetes cluster: the API calls, and the job of a run.
 
-Every call has a time limit and is one request; answers are read as JSON, so that no version of the client rejects what
-a newer cluster says. A Job that exists already is looked at: it is ours when it was made for this run.
+Every call is one request with a time limit. Answers are read as JSON, because the models of an older client reject
+answers of newer clusters. A Job of the same name is used if its annotation names this run.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from orchestrator.spawn.spawner import LOG_LINES, is_led_by_another
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 5
-LIMITS_S = (5, 20)  # of one request: to connect, to answer
-LOG_BYTES = 10_000_000  # of one worker's log; what lies beyond is its end
+LIMITS_S = (5, 20)  # of one request: for the connection, for the answer
+LOG_BYTES = 10_000_000  # of one worker's log; the rest is cut off
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 SERVICE_HOST = "KUBERNETES_SERVICE_HOST"
 TEXT_MAX = 500
@@ -46,7 +46,7 @@ _RIGHTS = "`loadgen grants --kubernetes` prints the Role that is needed."
 
 
 class KubernetesFailed(LoadgenError):
-    """A request to Kubernetes failed. `status` is that of HTTP; None: there was no answer."""
+    """A request to Kubernetes failed. `status` is the HTTP status; None: there was no answer."""
 
     exit_code = 3
     remedy = "Check the cluster with `kubectl get jobs`."
@@ -69,7 +69,7 @@ def _is_retryable(error: BaseException) -> bool:
 
 
 class KubernetesApi:
-    """The calls that loadgen makes, and no others: kubernetes_job.RULES has their verbs."""
+    """All API calls of loadgen. kubernetes_job.RULES lists the rights that they need."""
 
     def __init__(
         self, context: str | None = None, namespace: str | None = None, *, environ: Mapping[str, str] = os.environ
@@ -85,7 +85,7 @@ class KubernetesApi:
         return read_job(self._json(self._jobs.read_namespaced_job, name=name, namespace=self.namespace))
 
     def delete_job(self, name: str, *, propagation: str) -> None:
-        """Its pods go with it: Foreground keeps the Job until they have."""
+        """Delete the Job with its pods. `propagation` Foreground keeps the Job until its pods have ended."""
         options = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation}
         self._text(self._jobs.delete_namespaced_job, name=name, namespace=self.namespace, body=options)
 
@@ -125,10 +125,10 @@ class KubernetesApi:
 
 
 class ConfiguredClient:
-    """The client library, imported when it is needed: it is an extra."""
+    """The client library, which is an optional dependency and imported when needed."""
 
     def __init__(self, library: Any, configuration: Any) -> None:
-        configuration.retries = False  # loadgen retries, and says so
+        configuration.retries = False  # loadgen retries, and logs it
         self._library, self._api = library, library.client.ApiClient(configuration)
         self.host = printable(str(configuration.host), 200)
 
@@ -155,16 +155,16 @@ class ConfiguredClient:
 
 
 def _message(error: Any) -> str:
-    """What the server said, without the headers that the exception would show."""
+    """The server's message, without the headers that the exception contains."""
     try:
-        said = json.loads(error.body or "").get("message")
+        message = json.loads(error.body or "").get("message")
     except (ValueError, AttributeError, TypeError):
-        said = None
-    return printable(str(said or error.reason or f"status {error.status}"), TEXT_MAX)
+        message = None
+    return printable(str(message or error.reason or f"status {error.status}"), TEXT_MAX)
 
 
 def _configured_client(context: str | None, environ: Mapping[str, str]) -> tuple[ConfiguredClient, str]:
-    """A client, and the namespace of its context. In a pod: its own cluster, unless a context or file is named."""
+    """A client, and the namespace of its context. In a pod, without a context or kubeconfig: the pod's cluster."""
     try:
         import kubernetes
         from kubernetes import config
@@ -185,7 +185,7 @@ def _configured_client(context: str | None, environ: Mapping[str, str]) -> tuple
         used = current if context is None else next((one for one in contexts if one["name"] == context), current)
         namespace = (used.get("context") or {}).get("namespace") or "default"
         return ConfiguredClient(kubernetes, configuration), str(namespace)
-    except Exception as error:  # of the client, or of whatever it reads the file with
+    except Exception as error:  # of the client, or of the libraries with which it reads the file
         raise ConfigurationError(
             f"spawner kubernetes: no cluster is configured here: {printable(str(error), TEXT_MAX)}",
             remedy="Set KUBECONFIG, or spawner.context to one that `kubectl config get-contexts` lists.",
@@ -213,15 +213,15 @@ class KubernetesWorkerJob:
         clock: Clock,
         environ: Mapping[str, str] = os.environ,
     ) -> None:
-        """`job` is needed to start it."""
+        """`job` is needed for start() only."""
         self.name, self.may_exist = name, False
         self._place, self._job, self._environ = place, job, environ
         self._context, self._namespace = context, namespace
         self._connected: KubernetesApi | None = None
         self._patience = RetryPolicy(
-            stop=threading.Event(), attempts=ATTEMPTS, clock=clock, retryable=_is_retryable, note=self._away
+            stop=threading.Event(), attempts=ATTEMPTS, clock=clock, retryable=_is_retryable, note=self._note_retry
         )
-        self._pods: dict[int, str] = {}  # the name of each worker's pod, as last seen
+        self._pods: dict[int, str] = {}  # by index: the last known pod
         self._clock = clock
 
     @property
@@ -236,7 +236,7 @@ class KubernetesWorkerJob:
         try:
             made = self._patience.call(lambda: self._create(job))
         except KubernetesFailed as error:
-            self.may_exist = error.is_retryable  # an answer may be lost
+            self.may_exist = error.is_retryable  # the answer may have been lost
             raise refusal(error, job, self._api.namespace) from error
         if made.run_id != job.run_id or made.workers != workers:
             raise RunFailed(
@@ -246,8 +246,8 @@ class KubernetesWorkerJob:
         self.may_exist = True
 
     def _create(self, job: KubernetesJob) -> KubernetesJobStatus:
-        """Also when an answer was lost, and the Job is there already. A conflict without one passes: another request
-        has changed a quota at the same time."""
+        """Create the Job, or return the existing one: the answer to an earlier attempt may have been lost. A conflict
+        without an existing Job is temporary: another request has changed a quota at the same time."""
         try:
             return self._api.create_job(job.manifest)
         except KubernetesFailed as error:
@@ -274,7 +274,7 @@ class KubernetesWorkerJob:
         return statuses
 
     def read_log(self, index: int) -> str:
-        """A pod that has not started, or is gone, has none."""
+        """The log of a worker. Empty: its pod has not started, or does not exist any more."""
         pod = self._pods.get(index)
         if pod is None:
             return ""
@@ -311,7 +311,7 @@ class KubernetesWorkerJob:
             self._connected.close()
             self._connected = None
 
-    def _away(self, error: BaseException) -> None:
+    def _note_retry(self, error: BaseException) -> None:
         event(log, logging.WARNING, "kubernetes_away", job=self.name, what=str(error))
 
     @property
@@ -323,7 +323,7 @@ class KubernetesWorkerJob:
 
 
 def refusal(error: KubernetesFailed, job: KubernetesJob, namespace: str) -> LoadgenError:
-    """Why there is no Job, and what to do about it."""
+    """The error that explains why the Job was not created, with a remedy."""
     text = str(error)
     if error.status is None:
         return ConnectFailed(text, remedy="Check the cluster with `kubectl get jobs`, and spawner.context.")

@@ -1,7 +1,7 @@
 """An Indexed Job of Kubernetes with one worker per index: its name and manifest, the rights that loadgen needs, and
-what the state of its pods means for each worker.
+what the state of its pods means for each worker. Pure.
 
-Pure. Nothing secret is in a manifest: pods get their login from a Secret, or have an identity.
+A manifest contains no secret: pods get their login from a Secret, or have an identity.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ CONTAINER = "worker"
 RUN_LABEL = f"{OWN_LABELS}run"  # of the Job and its pods: the name of the Job
 RUN_ANNOTATION = f"{OWN_LABELS}run-id"
 USER_ID = 10001  # of the image
-SCRATCH = "/tmp"  # the only folder that can be written to, and gone with the pod
+SCRATCH = "/tmp"  # the only writable folder, deleted with the pod
 REQUESTS = {"cpu": "1", "memory": "2Gi"}
-KEPT_S = 86_400  # a finished Job that was not removed removes itself
-UPLOAD_S = 3_600  # for what workers store after the load
-KILL_S = 10  # beyond the time that a worker takes to end when it is asked to
+KEPT_S = 86_400  # Kubernetes deletes a finished Job after this time
+UPLOAD_S = 3_600  # for storing results after the load
+KILL_S = 10  # beyond the time that a worker takes to end after SIGTERM
 
-# Exactly the calls of KubernetesApi.
+# The rights for the calls of KubernetesApi.
 RULES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("batch", "jobs", ("create", "delete", "get")),
     ("", "pods", ("list",)),
     ("", "pods/log", ("get",)),
     ("", "events", ("list",)),
 )
-_INHERITED = ("warehouse", "database", "schema")  # of the connection, where the target leaves them out
+_INHERITED = ("warehouse", "database", "schema")  # taken from the connection if the target does not set them
 _PUBLIC = ("account", "user", "role", "authenticator", "workload_identity_provider")
 
 
 def job_name(run_id: str) -> str:
-    """One Job per run. The name of a pod adds its index and five letters, and must not be longer than 63."""
+    """The name of the Job of a run. The name of a pod adds an index and five letters, and has at most 63 characters."""
     return "loadgen-" + re.sub(r"[^a-z0-9]+", "-", run_id.lower()).strip("-")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubernetesJob:
-    """What to run."""
+    """A Job with everything that is needed to create it."""
 
     name: str
     run_id: str
@@ -60,11 +60,11 @@ class KubernetesJob:
     settings: SpawnerSettings
     environment: Mapping[str, str]
     grace_s: int  # between SIGTERM and SIGKILL
-    deadline_s: int | None  # after which Kubernetes ends it; None: a search ends when it knows
+    deadline_s: int | None  # after which Kubernetes ends the Job; None for a search, whose length is not known
 
     @classmethod
     def of_scenario(cls, scenario: Scenario, run_id: str, environment: Mapping[str, str]) -> Self:
-        assert scenario.load.workers is not None, "a run has its number of workers settled"
+        assert scenario.load.workers is not None, "the number of workers is resolved before a run is created"
         timing, ends_s = scenario.timing, plan_run(scenario.load).ends_s
         end_s = timing.drain_interrupt_s + timing.terminate_after_s + timing.kill_after_s
         deadline_s = None if ends_s is None else math.ceil(timing.registration_s + ends_s + timing.drain_s + UPLOAD_S)
@@ -89,8 +89,8 @@ class KubernetesJob:
             "completionMode": "Indexed",
             "completions": self.workers,
             "parallelism": self.workers,
-            # A worker that was lost is lost: no second one may begin in the middle of a measurement, and the others
-            # go on until the leader decides.
+            # A lost worker is not replaced: a second one must not begin in the middle of a measurement. The others
+            # continue until the leader decides.
             "backoffLimitPerIndex": 0,
             "maxFailedIndexes": self.workers,
             "podReplacementPolicy": "Failed",
@@ -106,7 +106,7 @@ class KubernetesJob:
         pod: dict[str, Any] = {
             "restartPolicy": "Never",
             "terminationGracePeriodSeconds": self.grace_s,
-            "automountServiceAccountToken": False,  # workers ask Kubernetes nothing
+            "automountServiceAccountToken": False,  # workers do not call Kubernetes
             "enableServiceLinks": False,
         }
         if settings.service_account is not None:
@@ -131,7 +131,7 @@ class KubernetesJob:
             "name": CONTAINER,
             "image": settings.image,
             "command": ["loadgen", "worker"],
-            "args": [f"--worker-group-count={self.workers}"],  # which of them it is, JOB_COMPLETION_INDEX says
+            "args": [f"--worker-group-count={self.workers}"],  # JOB_COMPLETION_INDEX is the number of the worker
             "env": self._env(),
         }
         if settings.secret is not None:
@@ -147,13 +147,14 @@ class KubernetesJob:
         }
 
     def _env(self) -> list[dict[str, Any]]:
-        """The pod's own names first: later values refer to them. Two pods of one index have the same host name, and
-        their workers the same process id, so a worker is told apart by the name of its pod."""
+        """The variables of a worker. The names of the pod come first, because later values refer to them. Two pods of
+        one index have the same host name, and their workers the same process id: the name of the pod tells them
+        apart."""
         fields = {"LOADGEN_HOSTNAME": "metadata.name", "LOADGEN_POD_UID": "metadata.uid"}
         fields["LOADGEN_NODE"] = "spec.nodeName"
         from_pod = [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()]
         values = {
-            **{name: value.replace("$(", "$$(") for name, value in self.environment.items()},  # not a reference
+            **{name: value.replace("$(", "$$(") for name, value in self.environment.items()},  # escaped references
             "HOME": SCRATCH,
             "LOADGEN_LABELS": "node=$(LOADGEN_NODE),pod_uid=$(LOADGEN_POD_UID)",
             "LOADGEN_RUN_ID": self.run_id,
@@ -172,11 +173,12 @@ def _toleration(one: Any) -> dict[str, Any]:
 
 
 def pod_environment(
-    scenario: Scenario, place: ControlPlaneLocation, told: Mapping[str, str], profile: ConnectionProfile | None
+    scenario: Scenario, place: ControlPlaneLocation, variables: Mapping[str, str], profile: ConnectionProfile | None
 ) -> dict[str, str]:
-    """What workers are told, for pods: connections of this machine are unknown there. One connection becomes that of
-    the environment; two keep their names, under which the Secret must describe them. `profile`: the target's."""
-    kept = {name: value for name, value in told.items() if name not in (EMBEDDED_ADDRESS, EMBEDDED_PASSWORD_FILE)}
+    """The environment of pods, which do not know the connections of this machine. A single connection becomes the
+    connection of the environment. Two connections keep their names, under which the Secret must describe them.
+    `profile`: that of the target."""
+    kept = {name: value for name, value in variables.items() if name not in (EMBEDDED_ADDRESS, EMBEDDED_PASSWORD_FILE)}
     if scenario.connection == place.connection:
         kept |= {"LOADGEN_CONNECTION": ENVIRONMENT, "LOADGEN_CONTROL_CONNECTION": ENVIRONMENT}
     if profile is None:
@@ -188,7 +190,7 @@ def pod_environment(
 
 
 def require_kubernetes_settings(scenario: Scenario, place: ControlPlaneLocation) -> None:
-    """Refuse, before anything is made, what pods cannot reach or know."""
+    """Reject settings that cannot work in pods, before anything is created."""
     if EMBEDDED in (scenario.connection, place.connection):
         which = "target" if scenario.connection == EMBEDDED else "control plane"
         raise ConfigurationError(
@@ -214,7 +216,7 @@ def require_kubernetes_settings(scenario: Scenario, place: ControlPlaneLocation)
 
 
 def role_manifests(namespace: str | None, users: Sequence[str]) -> list[dict[str, Any]]:
-    """A Role with the rights of `loadgen run`, and its binding to these users."""
+    """A Role with the rights that `loadgen run` needs, and its binding to these users."""
     metadata = {"name": "loadgen", **({} if namespace is None else {"namespace": namespace})}
     rules = [{"apiGroups": [group], "resources": [resource], "verbs": list(verbs)} for group, resource, verbs in RULES]
     role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": metadata, "rules": rules}
@@ -245,7 +247,7 @@ def manifest_text(manifests: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _lines(value: Mapping[str, Any] | Sequence[Any]) -> list[str]:
-    """A block; what is nested is indented by two spaces, and a list stands below its key."""
+    """The lines of a YAML block. Nested blocks are indented by two spaces; a list begins below its key."""
     if isinstance(value, Mapping):
         lines = []
         for name, inner in value.items():
@@ -262,30 +264,30 @@ def _lines(value: Mapping[str, Any] | Sequence[Any]) -> list[str]:
 
 
 def _scalar(value: Any) -> str:
-    """A text that could be read as something else is written as in JSON, which YAML reads alike."""
+    """A YAML scalar. A text that YAML could read as another type is written as a JSON string."""
     if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _WORDS:
         return value
     return json.dumps(value)
 
 
-# --- What Kubernetes says of a Job, its pods and its events, and what that means for each worker ---------------------
+# --- The state of a Job, its pods and its events, and what it means for each worker ----------------------------------
 #     the pods of an index      the worker
 #     none                      waits, or cannot be made (quota, admission), or was deleted
 #     Pending                   waits (unschedulable, pulling the image), or cannot start
 #     Running                   works
 #     ended, all of them        has ended: by itself, or by Kubernetes
 #
-# Two pods of one index may exist for a while: the worker of the second finds the first alive, and exits. The index has
-# ended when both have.
+# Two pods of one index may exist for a while: the worker of the second one notices that the first is alive, and exits.
+# The index has ended when both pods have ended.
 
 MESSAGE_MAX = 300
 INDEX_ANNOTATION = "batch.kubernetes.io/job-completion-index"
 
 _USUAL = ("ContainerCreating", "PodInitializing", "")  # steps of every start
-# Nothing that happens by itself changes these.
+# Permanent reasons.
 _HOPELESS = ("InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError", "CreateContainerError")
 _PULL = ("ErrImagePull", "ImagePullBackOff", "ImageInspectError")
-# What registries say of an image that is not there, or not ours. Other failures of a pull may pass.
+# Messages of registries about images that do not exist or may not be read. Other failures of a pull are temporary.
 _NO_IMAGE = ("not found", "manifest unknown", "denied", "unauthorized", "authorization failed", "does not exist")
 _LOST_CONTAINER = "ContainerStatusUnknown"
 
@@ -309,17 +311,17 @@ class Pod:
     name: str
     phase: str  # Pending Running Succeeded Failed Unknown
     node: str
-    why: Why | None  # why it failed as a whole: Evicted, NodeLost, DeadlineExceeded
-    disruption: Why | None  # it was ended by Kubernetes: preemption, drain, taint, node pressure
+    why: Why | None  # why the pod has failed as a whole: Evicted, NodeLost, DeadlineExceeded
+    disruption: Why | None  # why Kubernetes has ended it: preemption, drain, taint, node pressure
     unschedulable: Why | None
     waiting: Why | None  # why a container has not started
-    terminated: Why | None  # of the worker's container
+    terminated: Why | None  # why the container of the worker has ended
     exit_code: int | None
-    is_deleted: bool  # it is being ended
+    is_deleted: bool  # it is being deleted
 
     @property
     def lost(self) -> str | None:
-        """How it ended, when its exit code does not say that; None: it has not, or the exit code says it."""
+        """How it ended, if the exit code does not tell. None: it has not ended, or the exit code tells."""
         node = f"node {self.node or 'unknown'}"
         if self.why is not None and self.why.reason == "Evicted":
             return f"was evicted from {node}: {self.why.message or 'Kubernetes does not say why'}"
@@ -343,7 +345,7 @@ class Pod:
 
     @property
     def cannot_start(self) -> str | None:
-        """Why it never will."""
+        """Why it will never start. None: it has started, or may start."""
         if self.waiting is None or self.phase != "Pending":
             return None
         if self.waiting.reason in _PULL and any(words in self.waiting.message.lower() for words in _NO_IMAGE):
@@ -370,7 +372,7 @@ class Pod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubernetesJobStatus:
-    """The Job itself."""
+    """The state of the Job itself."""
 
     uid: str
     run_id: str
@@ -383,12 +385,12 @@ class KubernetesJobStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexStatus:
-    """One worker: the pods of its index, and what is known when there is none."""
+    """The state of one worker: the pods of its index or, without a pod, what the Job tells about it."""
 
     index: int
     pods: tuple[Pod, ...]
-    refused: Why | None = None  # why no pod could be made
-    gone: str | None = None  # how it ended, when its pod is not there any more
+    refused: Why | None = None  # why no pod could be created
+    gone: str | None = None  # how it ended, if its pod does not exist any more
     is_done: bool = False
 
     @property
@@ -409,7 +411,7 @@ class IndexStatus:
         return bool(self.waits) and (self.refused is not None or any(pod.is_held_up for pod in self.pods))
 
     def end(self, worker_id: str, last_lines: tuple[str, ...] = ()) -> ProcessEnd | None:
-        """How it ended; None while it has not."""
+        """Its end. None: it has not ended."""
         if self.pods and not self._is_over:
             return None
         if self._done or (not self.pods and self.is_done):
@@ -433,14 +435,14 @@ class IndexStatus:
 
     @property
     def _never_made(self) -> str | None:
-        """A quota may get room; nothing else that refuses pods changes by itself."""
+        """Why a pod will never be created. An exceeded quota is temporary; other rejections are permanent."""
         if self.refused is None or "is forbidden" not in self.refused.message:
             return None
         return None if "exceeded quota" in self.refused.message else f"cannot start: {self.refused}"
 
 
 def index_statuses(job: KubernetesJobStatus, pods: Sequence[Pod], refused: Why | None) -> tuple[IndexStatus, ...]:
-    """Every worker, in order. Pods that are over come last: how the first one fares is how the worker does."""
+    """The state of every worker, in order. Ended pods come last: the first pod of an index counts."""
     by_index: dict[int, list[Pod]] = {}
     for pod in sorted(pods, key=lambda one: (one.is_over, one.name)):
         by_index.setdefault(pod.index, []).append(pod)
@@ -481,14 +483,14 @@ def read_pods(data: Mapping[str, Any]) -> tuple[Pod, ...]:
 
 
 def read_refusal(data: Mapping[str, Any]) -> Why | None:
-    """The last reason why the Job's pods could not be made."""
+    """The last reason why a pod of the Job could not be created."""
     found = [one for one in _items(data) if one.get("reason") == "FailedCreate"]
     newest = max(found, key=_event_time, default=None)
     return None if newest is None else _why(newest, "FailedCreate")
 
 
 def indexes_of(text: str) -> frozenset[int]:
-    """Of `1,3-5`."""
+    """The indexes in a text such as `1,3-5`."""
     indexes: set[int] = set()
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")

@@ -1,5 +1,8 @@
-"""Workers as processes: children of this one, started by spawn (a forked child would hang in the driver); separate
-programs; those that a user starts, or that another orchestrator has started."""
+"""Workers as processes of this machine: child processes, or separate programs. Workers that a user starts anywhere, or
+that another orchestrator has started.
+
+Child processes are started by `spawn`: a forked child would hang in the driver.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +23,13 @@ from orchestrator.spawn.spawner import ProcessEnd, WorkerOrder, last_lines
 
 _JOIN_S = 0.5
 
-# (order, environment, log file): what the child runs. It is given by the command line, which knows every role.
+# (order, environment, log file): the function that the child runs. The command line passes it in.
 Entry = Callable[[WorkerOrder, Mapping[str, str], str], None]
 
 
 class LocalSpawner:
-    """Children see our death through multiprocessing's own pipe, have a session each, and ignore Ctrl-C."""
+    """Workers as child processes. Each has a session, ignores Ctrl-C, and notices the end of this process through the
+    pipe of multiprocessing."""
 
     def __init__(self, entry: Entry, environment: Mapping[str, str], log_folder: Path) -> None:
         self._entry, self._environment, self._log_folder = entry, dict(environment), log_folder
@@ -59,14 +63,15 @@ class LocalSpawner:
                 _signal_group(child.pid, signal.SIGKILL if hard else signal.SIGTERM)
 
     def close(self) -> None:
-        """End whatever is left: nothing of ours may outlive us."""
+        """Kill all children that still run."""
         self.terminate(hard=True)
         for child in self._children.values():
             child.join(_JOIN_S)
 
 
 def _signal_group(pid: int, number: int) -> None:
-    """The child leads a process group once it has called setsid; before that it is a single process."""
+    """Signal the process group of a child. Before the child has called setsid it has no group of that name, and only
+    the process is signalled."""
     try:
         group = os.getpgid(pid)
         if group == pid:
@@ -77,19 +82,20 @@ def _signal_group(pid: int, number: int) -> None:
         return
 
 
-PARENT_FD_VARIABLE = "LOADGEN_PARENT_FD"  # a worker ends when the pipe behind this descriptor does
+PARENT_FD_VARIABLE = "LOADGEN_PARENT_FD"  # a worker ends when the pipe behind this descriptor is closed
 PROBE_S = 30.0
 _PROGRAM = ("-P", "-c", "import sys; from loadgen.cli.main import main; sys.exit(main())")
 _WHERE = ("-P", "-c", "import loadgen; print(loadgen.__file__)")
 
 
 class SubprocessSpawner:
-    """Children see our death through a pipe that only we hold open, and have a process group each."""
+    """Workers as separate programs. Each has a process group, and notices the end of this process through a pipe whose
+    other end only this process holds open."""
 
     def __init__(self, environment: Mapping[str, str], log_folder: Path) -> None:
         self._environment, self._log_folder = dict(environment), log_folder
         self._children: dict[str, subprocess.Popen[bytes]] = {}
-        self._lifeline: int | None = None  # our end of the pipe
+        self._lifeline: int | None = None  # this process's end of the pipe
 
     def start(self, orders: tuple[WorkerOrder, ...]) -> None:
         python = find_python(self._environment)
@@ -119,16 +125,17 @@ class SubprocessSpawner:
                 with suppress(ProcessLookupError, PermissionError):  # it has just ended
                     os.killpg(child.pid, signal.SIGKILL)
             else:
-                child.terminate()  # uv passes it on; told as a group the worker would hear it twice, and hurry
+                # uv forwards the signal. A signal to the group would reach the worker twice, which means: hurry.
+                child.terminate()
 
     def close(self) -> None:
-        """End whatever is left: nothing of ours may outlive us."""
+        """Kill all programs that still run."""
         self.terminate(hard=True)
         for child in self._children.values():
             try:
                 child.wait(_JOIN_S)
             except subprocess.TimeoutExpired:
-                continue  # killed, and held up by the kernel: it goes as soon as it can
+                continue  # killed, but blocked in the kernel: it ends as soon as it can
         if self._lifeline is not None:
             os.close(self._lifeline)
             self._lifeline = None
@@ -143,7 +150,7 @@ class SubprocessSpawner:
                 stderr=log,
                 env=self._environment | {PARENT_FD_VARIABLE: str(reading)},
                 pass_fds=(reading,),
-                start_new_session=True,  # Ctrl-C at the terminal is our business
+                start_new_session=True,  # Ctrl-C at the terminal must reach this process only
             )
         finally:
             os.close(log)
@@ -153,7 +160,7 @@ class SubprocessSpawner:
 
 
 def worker_arguments(order: WorkerOrder) -> list[str]:
-    """The command line of a worker, without the program."""
+    """The arguments of `loadgen` for a worker."""
     return [
         "worker",
         f"--run-id={order.run_id}",
@@ -164,10 +171,10 @@ def worker_arguments(order: WorkerOrder) -> list[str]:
 
 
 def find_python(environment: Mapping[str, str]) -> list[str]:
-    """`uv run python` where there is a uv that runs this very loadgen; else this interpreter.
+    """`uv run python` if uv is installed and runs the same loadgen; else this interpreter.
 
-    uv may choose another environment: then a worker would be of another version, or not start at all. So it is asked,
-    and it is not let at the network or at the project that happens to lie in the current directory.
+    uv may choose another environment, in which a worker would have another version or not start. So this is tried
+    first, without network access and without the project in the current directory.
     """
     here = [sys.executable]
     uv = shutil.which("uv", path=environment.get("PATH", os.defpath))
@@ -193,13 +200,14 @@ def find_python(environment: Mapping[str, str]) -> list[str]:
 
 
 class ExternalSpawner:
-    """They learn of the end from the tables only; without a leader of their run they end by themselves."""
+    """Workers that a user starts. They read the end of the run from the tables. Without a leader they end by
+    themselves."""
 
     def __init__(
         self, environment: Mapping[str, str], wait_s: float, tell: Callable[[str], None], secrets: Sequence[str] = ()
     ) -> None:
-        """`environment`: what each of them must be told; `secrets`: variables whose values are not. `tell` shows one
-        line to the user who starts them."""
+        """`environment`: variables of each worker; `secrets`: names of variables whose values are not shown. `tell`
+        shows a line to the user who starts the workers."""
         self._environment, self._wait_s, self._tell = dict(environment), wait_s, tell
         self._secrets = tuple(secrets)
 
@@ -213,29 +221,29 @@ class ExternalSpawner:
             self._tell(worker_command(order, self._environment))
 
     def ended(self) -> tuple[ProcessEnd, ...]:
-        return ()  # their last beats say it
+        return ()  # their last heartbeats report it
 
     def running(self) -> int:
         return 0
 
     def terminate(self, *, hard: bool) -> None:
-        """Out of reach: STOP, or the end of the lease, is all they hear."""
+        """No effect: these workers react only to STOP and to the expiry of the lease."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """No effect: there are no resources."""
 
 
 def worker_command(order: WorkerOrder, environment: Mapping[str, str]) -> str:
-    """One line for a shell."""
-    told = [f"{name}={value}" for name, value in sorted(environment.items())]
-    return shlex.join(["env", *told, "loadgen", *worker_arguments(order)])
+    """The shell command that starts a worker."""
+    variables = [f"{name}={value}" for name, value in sorted(environment.items())]
+    return shlex.join(["env", *variables, "loadgen", *worker_arguments(order)])
 
 
 class AdoptedWorkers:
-    """Processes, known by their beats alone."""
+    """Processes that another orchestrator has started. Only their heartbeats are observed."""
 
     def start(self, orders: tuple[WorkerOrder, ...]) -> None:
-        """They have been started."""
+        """No effect: the workers have been started."""
 
     def ended(self) -> tuple[ProcessEnd, ...]:
         return ()
@@ -244,7 +252,7 @@ class AdoptedWorkers:
         return 0
 
     def terminate(self, *, hard: bool) -> None:
-        """A worker that obeys neither STOP nor the status of the run is unreachable."""
+        """No effect: these workers react only to STOP and to the status of the run."""
 
     def close(self) -> None:
-        """Nothing of them is ours."""
+        """No effect: there are no resources."""

@@ -1,4 +1,4 @@
-"""Starting workers, seeing them end, and ending them: one interface, whatever a worker runs on."""
+"""The interface of all spawners: start workers, observe their ends, terminate them; the order that starts a worker."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from loadgen.values import dataclass
 LAST_LINES = 20
 LOG_LINES = 1_000  # of each worker in a container
 _ERRORS = ("error: ", "Fatal Python error: ")
-LOOK_S = 0.1
+LOOK_S = 0.1  # between checks whether workers have ended
 SIGNALS = range(129, 160)  # how a container's exit code says which signal ended it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOrder:
-    """Which worker to start."""
+    """The worker to start: the same values as the options of `loadgen worker`."""
 
     run_id: str
     worker_id: str
@@ -39,7 +39,7 @@ class WorkerOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessEnd:
-    """A worker process that has ended. `code` below 0 is the number of the signal that killed it."""
+    """The end of a worker process. A negative `code` is the number of the signal that killed it."""
 
     worker_id: str
     code: int
@@ -47,7 +47,7 @@ class ProcessEnd:
 
     @property
     def error(self) -> str | None:
-        """What it said went wrong, among the last lines: lines about other things may follow."""
+        """The last error message among the last lines of its log. Other lines may follow it."""
         lines = [line for line in self.last_lines if line.startswith(_ERRORS)]
         return lines[-1].removeprefix("error: ").removeprefix(f"{self.worker_id}: ") if lines else None
 
@@ -61,7 +61,7 @@ class ProcessEnd:
 class ContainerLost(ProcessEnd):
     """The end of a worker whose exit code is unknown, or does not say what happened."""
 
-    code: int = 1  # not a clean one
+    code: int = 1  # stands for the unknown exit code
     what: str
 
     @property
@@ -70,12 +70,12 @@ class ContainerLost(ProcessEnd):
 
 
 def process_code(code: int) -> int:
-    """A container's exit code as that of a process: below 0 it is a signal."""
+    """The exit code of a container as that of a process: a negative code is a signal."""
     return 128 - code if code in SIGNALS else code
 
 
 def last_lines(log: Path) -> tuple[str, ...]:
-    """What a worker said last."""
+    """The last lines of a worker's log."""
     try:
         with log.open(encoding="utf-8", errors="replace") as lines:
             return tuple(line.rstrip("\n") for line in deque(lines, LAST_LINES))
@@ -84,25 +84,25 @@ def last_lines(log: Path) -> tuple[str, ...]:
 
 
 class Spawner(Protocol):
-    """start() once for all workers. Everything but start() answers at once."""
+    """Starts all workers of a run with one call of start(). All other methods return at once."""
 
     def start(self, orders: tuple[WorkerOrder, ...]) -> None: ...
 
     def ended(self) -> tuple[ProcessEnd, ...]:
-        """Every worker whose end is known, as often as it is asked."""
+        """The ends of all workers that have ended so far."""
 
     def running(self) -> int:
-        """How many processes of ours still run on this machine."""
+        """Number of worker processes that still run on this machine."""
 
     def terminate(self, *, hard: bool) -> None:
-        """Ask all that are left to end (SIGTERM), or end them (SIGKILL)."""
+        """Send SIGTERM, or with `hard` SIGKILL, to all workers that have not ended."""
 
     def close(self) -> None:
-        """Let go of whatever is held. Workers that outlive us are left alone."""
+        """Release all resources. Workers that may outlive this process are not ended."""
 
 
 def worker_orders(run_id: str, worker_ids: tuple[str, ...]) -> tuple[WorkerOrder, ...]:
-    """One for each worker of the run."""
+    """The order of each worker of the run."""
     return tuple(
         WorkerOrder(run_id=run_id, worker_id=worker_id, worker_group_id=number, worker_group_count=len(worker_ids))
         for number, worker_id in enumerate(worker_ids)
@@ -112,19 +112,20 @@ def worker_orders(run_id: str, worker_ids: tuple[str, ...]) -> tuple[WorkerOrder
 def worker_environment(
     scenario: Scenario, place: ControlPlaneLocation, environ: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """What a worker must be told beside its four arguments, wherever it runs. No secrets: they are shown."""
-    told = place.to_environment()
+    """The environment variables that a worker needs on any machine, without secrets: they are shown to the user."""
+    variables = place.to_environment()
     if scenario.connection is not None:
-        told["LOADGEN_CONNECTION"] = scenario.connection
+        variables["LOADGEN_CONNECTION"] = scenario.connection
     if EMBEDDED in (scenario.connection, place.connection):
-        told |= {name: environ[name] for name in (EMBEDDED_ADDRESS, EMBEDDED_PASSWORD_FILE) if name in environ}
+        variables |= {name: environ[name] for name in (EMBEDDED_ADDRESS, EMBEDDED_PASSWORD_FILE) if name in environ}
     if scenario.load.pin is CorePinning.NONE:
-        told["LOADGEN_PIN"] = "none"
-    return told
+        variables["LOADGEN_PIN"] = "none"
+    return variables
 
 
 def terminate_gracefully(spawner: Spawner, timing: TimingSettings, clock: Clock, hurried: threading.Event) -> None:
-    """Workers that are not led any more drain, and spool what they cannot store; asked twice, they do not wait."""
+    """Terminate workers whose run has no leader any more: they drain, and spool the results that they cannot store.
+    After the second SIGTERM they do not wait for statements under way."""
     for patience_s in (timing.drain_interrupt_s + timing.terminate_after_s, timing.kill_after_s):
         spawner.terminate(hard=False)
         until_ns = clock.monotonic_ns() + round(patience_s * NS_PER_S)
@@ -133,11 +134,11 @@ def terminate_gracefully(spawner: Spawner, timing: TimingSettings, clock: Clock,
 
 
 def is_led_by_another(session: ControlSession, patience: RetryPolicy, run_id: str) -> bool:
-    """Does a process other than this one lead the run by now?"""
+    """Whether another process leads the run."""
     holder = patience.call(lambda: run_leases.read(session, run_id))
     return holder is not None and holder.remaining_ms > 0 and _process(holder.owner) != _process(run_leases.new_owner())
 
 
 def _process(owner: str) -> str:
-    """Machine and process of a lease's owner: after a lost term, ours has another name."""
+    """Machine and process in the name of a lease's owner. The rest of the name changes with every claim."""
     return owner.rpartition(":")[0]

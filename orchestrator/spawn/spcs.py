@@ -26,22 +26,22 @@ from loadgen.snowflake.settings import CONTROL_STATEMENT_S
 from loadgen.values import dataclass
 from orchestrator.spawn.spawner import LOG_LINES, ContainerLost, ProcessEnd, is_led_by_another, process_code
 
-# A job service of Snowpark Container Services: its name, specification and statements, and what its containers say.
+# --- A job service of Snowpark Container Services: its name, specification and statements: pure ----------------------
 #
-# Pure. Names of jobs and compute pools are written without quotes: Snowflake takes no others for them.
+# Names of jobs and compute pools are written without quotes: Snowflake accepts no quoted names for them.
 
-CONTAINER = "worker"  # as the specification names it
+CONTAINER = "worker"  # the name in the specification
 MESSAGE_MAX = 300
 
 _PREFIX = "LOADGEN_"
 _BARE = re.compile(r"[A-Z_][A-Z0-9_$]*")
-# A container with one of these stays PENDING; waiting for it until the registration ends would explain nothing.
+# A container with one of these messages stays PENDING for ever.
 _HOPELESS = ("failed to pull image", "failed to retrieve image", "image name uses an invalid format")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStatements:
-    """What can be said of a job service whose name is known."""
+    """The statements about a job service of which only the name is known."""
 
     name: str
 
@@ -55,12 +55,12 @@ class JobStatements:
 
     @property
     def cancel(self) -> str:
-        """Containers get SIGTERM, and 30 s later SIGKILL."""
+        """Sends SIGTERM to the containers, and 30 s later SIGKILL."""
         return f"SELECT {self.name}!SPCS_CANCEL_JOB()"
 
     @property
     def drop(self) -> str:
-        """With whatever still runs in it."""
+        """Removes the job with its containers."""
         return f"DROP SERVICE IF EXISTS {self.name} FORCE"
 
     def logs(self, index: int) -> str:
@@ -69,18 +69,18 @@ class JobStatements:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpcsJob(JobStatements):
-    """What to run, and where."""
+    """A job service with everything that is needed to start it."""
 
     compute_pool: str
     image: str
-    warehouse: str | None  # of sessions that name none
+    warehouse: str | None  # default of its sessions
     environment: Mapping[str, str]
 
     @classmethod
     def of_scenario(
-        cls, scenario: Scenario, run_id: str, told: Mapping[str, str], environ: Mapping[str, str] = os.environ
+        cls, scenario: Scenario, run_id: str, variables: Mapping[str, str], environ: Mapping[str, str] = os.environ
     ) -> Self:
-        """`told`: what a worker of this run must be told, wherever it runs."""
+        """`variables`: the environment of a worker on any machine."""
         assert scenario.spawner.compute_pool is not None, "a scenario with spcs has a compute pool"
         assert scenario.spawner.image is not None, "a scenario with spcs has an image"
         warehouse = scenario.target.warehouse or find_profile(scenario.connection, environ=environ).text("warehouse")
@@ -89,11 +89,11 @@ class SpcsJob(JobStatements):
             compute_pool=_bare(scenario.spawner.compute_pool),
             image=scenario.spawner.image,
             warehouse=None if warehouse is None else Identifier.parse(warehouse).sql,
-            environment={**container_environment(told), "LOADGEN_RUN_ID": run_id},
+            environment={**container_environment(variables), "LOADGEN_RUN_ID": run_id},
         )
 
     def execute(self, replicas: int) -> str:
-        """The one statement that starts all workers. Order matters: the pool first, the specification last."""
+        """The statement that starts all workers. The order of its clauses is fixed: pool first, specification last."""
         lines = [
             "EXECUTE JOB SERVICE",
             f"IN COMPUTE POOL {self.compute_pool}",
@@ -113,12 +113,12 @@ class SpcsJob(JobStatements):
 
 
 def job_name(run_id: str) -> str:
-    """One job per run. The end of a run's id is random, so that ids which differ in a dash alone do not meet."""
+    """The name of the job of a run. Run ids end with random characters, so replacing dashes causes no collision."""
     return _PREFIX + re.sub(r"[^A-Z0-9]", "_", run_id.upper())
 
 
 def quoted(text: str) -> str:
-    """A YAML scalar that is this text and nothing else. A dollar sign could end the SQL text around it."""
+    """The text as a quoted YAML scalar. Dollar signs are escaped: they could end the SQL literal around it."""
     return '"' + "".join(map(_escaped, text)) + '"'
 
 
@@ -130,16 +130,17 @@ def _escaped(character: str) -> str:
     return f"\\U{ord(character):08X}"
 
 
-def container_environment(told: Mapping[str, str]) -> dict[str, str]:
-    """The same for a container: connections of this machine are unknown there, but Snowflake lets it log in."""
-    connections = {name: told.get(name) for name in ("LOADGEN_CONNECTION", "LOADGEN_CONTROL_CONNECTION")}
-    return {**told, **{name: EMBEDDED if old == EMBEDDED else ENVIRONMENT for name, old in connections.items()}}
+def container_environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a container: it does not know the connections of this machine, but Snowflake gives it a
+    login."""
+    connections = {name: variables.get(name) for name in ("LOADGEN_CONNECTION", "LOADGEN_CONTROL_CONNECTION")}
+    return {**variables, **{name: EMBEDDED if old == EMBEDDED else ENVIRONMENT for name, old in connections.items()}}
 
 
 def require_spcs_settings(
     scenario: Scenario, place: ControlPlaneLocation, environ: Mapping[str, str] = os.environ
 ) -> None:
-    """Refuse, before anything is made, what cannot work: a container reaches its own account and nothing else."""
+    """Reject settings that cannot work, before anything is created: a container reaches only its own account."""
     assert scenario.spawner.compute_pool is not None
     _bare(scenario.spawner.compute_pool)
     target, control = find_profile(scenario.connection, environ=environ), place.profile(environ)
@@ -182,7 +183,7 @@ def _bare(text: str) -> str:
     return name
 
 
-# --- what containers say ---------------------------------------------------------------------------------------------
+# --- the state of containers -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,7 +212,7 @@ class Container:
         return bool(self.waits)
 
     def end(self, worker_id: str, last_lines: tuple[str, ...] = ()) -> ProcessEnd | None:
-        """How it ended; None while it has not."""
+        """Its end. None: it has not ended."""
         if self.is_hopeless:
             what = f"cannot start: {self.message}; check spawner.image, and READ on its image repository"
             return ContainerLost(worker_id=worker_id, what=what, last_lines=last_lines)
@@ -226,7 +227,7 @@ class Container:
 
 
 def read_containers(rows: Iterable[Mapping[str, Any]]) -> tuple[Container, ...]:
-    """Those there are: a job whose containers are still to be made has a row without an instance."""
+    """The existing containers. A job whose containers are not created yet has a row without an instance."""
     return tuple(
         Container(
             index=int(row["instance_id"]),
@@ -244,7 +245,9 @@ def _number(value: Any) -> int | None:
     return int(text) if re.fullmatch(r"-?[0-9]{1,9}", text) else None
 
 
-START_STATEMENT_S = 60  # it returns at once, but may look for the image first
+# --- the job of a run ------------------------------------------------------------------------------------------------
+
+START_STATEMENT_S = 60  # it returns at once, but may check the image first
 ATTEMPTS = 3
 
 _RIGHTS = (
@@ -254,11 +257,10 @@ _RIGHTS = (
 
 
 class JobSession(ControlSession):
-    """A session of the control plane that also speaks of job services: they live in its schema."""
+    """A control session that also executes statements about job services, which belong to its schema."""
 
     def query(self, verb: str, sql: str) -> list[dict[str, Any]]:
-        """Rows by the names of their columns."""
-
+        """Execute a statement. Returns each row as a dictionary by column name."""
         with self.named_cursor(f"spcs.{verb}") as cursor:
             cursor.execute(sql)
             names = [column[0].lower() for column in cursor.description or ()]
@@ -266,7 +268,7 @@ class JobSession(ControlSession):
 
 
 class JobService:
-    """The job service of a run, made in the control plane's schema by the role of its connection."""
+    """The job service of a run. The role of the control plane's connection creates it in the control plane's schema."""
 
     def __init__(
         self,
@@ -289,7 +291,7 @@ class JobService:
             self._patience.settle(lambda: session.query("execute", statement), lambda: self._described(session))
             self.may_exist = True
         except ControlFailed as error:
-            self.may_exist = error.failure.retryable or error.failure.unknown_outcome  # an answer may be lost
+            self.may_exist = error.failure.retryable or error.failure.unknown_outcome  # the answer may have been lost
             raise refusal(error, job) from error
         finally:
             session.close()
@@ -319,7 +321,7 @@ class JobService:
         self._session.close()
 
     def _described(self, session: JobSession) -> list[dict[str, Any]] | None:
-        """The job, if there is one: the answer to the statement that made it may have been lost."""
+        """The rows that describe the job. None: it does not exist. Read when the answer of its creation was lost."""
         try:
             return session.query("describe", self._job.describe)
         except ControlFailed as error:
@@ -332,8 +334,9 @@ class JobService:
 
 
 def refusal(error: ControlFailed, job: SpcsJob) -> LoadgenError:
-    """Why there is no job, and what to do about it. Only the text says what is missing."""
-    if isinstance(error.__cause__, LoadgenError):  # there was no connection: it says what to do about that
+    """The error that explains why the job was not created, with a remedy. Snowflake names what is missing only in the
+    message."""
+    if isinstance(error.__cause__, LoadgenError):  # there was no connection: that error has a remedy
         return error.__cause__
     text, failure = str(error) if error.__cause__ is None else describe(error.__cause__), error.failure
     if failure.is_missing_privilege:

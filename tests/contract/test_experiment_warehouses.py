@@ -51,7 +51,7 @@ class Made:
             self.scenarios,
             plane.place,
             clock=SystemClock(),
-            told=self.said.append,
+            tell=self.said.append,
             wait=True,
         )
 

@@ -245,10 +245,10 @@ def test_what_is_too_fresh_to_be_missed_is_looked_for_again_until_the_time_is_ov
     bench.log(bench.row("nap", "01234567-0000-0000-0000-000000000001", start_time=ahead))
     looks: list[int] = []
 
-    once = bench.enrich(effort=EnrichmentOptions(wait=False, told=looks.append))
-    in_vain = bench.enrich(effort=EnrichmentOptions(limit_s=5 * PAUSE_S, told=looks.append))
+    once = bench.enrich(options=EnrichmentOptions(wait=False, on_progress=looks.append))
+    in_vain = bench.enrich(options=EnrichmentOptions(limit_s=5 * PAUSE_S, on_progress=looks.append))
     bench.log(bench.execute("nap", "SELECT 1"))
-    result = bench.enrich(effort=EnrichmentOptions(limit_s=5 * PAUSE_S, told=looks.append))
+    result = bench.enrich(options=EnrichmentOptions(limit_s=5 * PAUSE_S, on_progress=looks.append))
 
     assert once.status is in_vain.status is RunEnrichment.PENDING
     assert (result.counts[Row.PENDING], result.counts[Row.ENRICHED]) == (1, 1)
@@ -260,7 +260,7 @@ def test_its_time_is_limited_and_a_stop_is_heard(bench):
     stopped = RetryPolicy(stop=threading.Event(), attempts=2, clock=FakeClock())
     stopped.stop.set()
 
-    out_of_time = bench.enrich(effort=EnrichmentOptions(limit_s=0.0))
+    out_of_time = bench.enrich(options=EnrichmentOptions(limit_s=0.0))
     interrupted = enrich_run(bench.plane.session, stopped, bench.run_id, bench.scenario, environ=bench.plane.environ)
 
     assert out_of_time.status is interrupted.status is RunEnrichment.PENDING

@@ -347,7 +347,7 @@ def test_a_signal_to_every_process_of_a_pool_queues_its_run_again(empty, tmp_pat
     assert row is not None
     assert (row.status, row.attempts, row.exit_code) == (QueueStatus.QUEUED, 0, 128 + number)
     assert row.reason == "its runner was told to end"
-    assert any(line.endswith(f"INTERRUPTED, exit code {128 + number}; queued again") for line in runner.take_told())
+    assert any(line.endswith(f"INTERRUPTED, exit code {128 + number}; queued again") for line in runner.take_events())
 
 
 def test_a_run_that_alone_gets_a_signal_is_cancelled(empty, tmp_path):

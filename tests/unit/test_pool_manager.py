@@ -340,7 +340,7 @@ class Heard:
     def guard(self) -> None:
         self.guards += 1
 
-    def take_told(self) -> list[str]:
+    def take_events(self) -> list[str]:
         return []
 
     def state(self) -> RunnerState:

@@ -27,7 +27,7 @@ from loadgen.workload.replay import PLAN_PARTS
 
 
 class Outcome(IntEnum):
-    """How a statement ended. The names are keys in stored JSON. From CONNECTION on: one failure per ErrorCategory."""
+    """How a statement ended. The names are keys in stored JSON. From CONNECTION on: failures."""
 
     SUCCEEDED = 0
     CANCELLED = 1  # by loadgen: its time is a lower bound
@@ -38,6 +38,7 @@ class Outcome(IntEnum):
     CHECK = 6
     CONFIGURATION = 7
     FATAL = 8
+    INTERRUPTED = 9  # a SNOWFLAKE_ERROR that ended it early (lock timeout, cancelled by others): a lower bound
 
     __hash__ = int.__hash__  # faster than the hash of Enum, a Python function: tallies are dictionaries by outcome
 
@@ -45,33 +46,48 @@ class Outcome(IntEnum):
     def is_failure(self) -> bool:
         return self >= Outcome.CONNECTION
 
+    @property
+    def category(self) -> str:
+        """As in QUERY_EXECUTIONS.ERROR_CATEGORY."""
+        return ErrorCategory.SNOWFLAKE_ERROR.value if self is Outcome.INTERRUPTED else self.name
 
-CUT_OFF = (Outcome.CANCELLED, Outcome.QUERY_TIMEOUT)  # their times are lower bounds
+
+CUT_OFF = (Outcome.CANCELLED, Outcome.QUERY_TIMEOUT, Outcome.INTERRUPTED)  # their times are lower bounds
 
 _BY_CATEGORY = {category: Outcome[category.name] for category in ErrorCategory}
 
 
 @dataclass(frozen=True, slots=True)
 class FailedOutcome:
-    """The outcome of a failed sample. For numpy it is the number of its category (`__index__`)."""
+    """The outcome of a failed sample. For numpy it is the number of its Outcome (`__index__`)."""
 
     category: ErrorCategory
     code: int | None
     text: str
     answered: bool = True  # by the server; otherwise the cursor has the query id of the previous statement
+    cut_off: bool = False  # see Failure.cut_off
 
     @classmethod
     def after(
-        cls, waited_s: float, category: ErrorCategory, code: int | None, text: str, *, limit_s: float
+        cls,
+        waited_s: float,
+        category: ErrorCategory,
+        code: int | None,
+        text: str,
+        *,
+        limit_s: float,
+        cut_off: bool = False,
     ) -> FailedOutcome:
         """The outcome after `waited_s`. Without an answer within its time limit a statement has timed out, on the
         client or on the server. A connection that fails sooner says nothing about the time of a success."""
         answered = category not in (ErrorCategory.CONNECTION, ErrorCategory.FATAL)
         if category is ErrorCategory.CONNECTION and waited_s >= limit_s:
             category = ErrorCategory.QUERY_TIMEOUT
-        return cls(category, code, text, answered)
+        return cls(category, code, text, answered, cut_off)
 
     def __index__(self) -> int:
+        if self.cut_off and self.category is ErrorCategory.SNOWFLAKE_ERROR:
+            return Outcome.INTERRUPTED.value
         return _BY_CATEGORY[self.category].value
 
 

@@ -152,7 +152,7 @@ class StatementTally:
 
     @property
     def cut_off(self) -> Times:
-        """The times of statements that timed out or were cancelled: lower bounds."""
+        """The times of statements that timed out, gave up a lock or were cancelled: lower bounds."""
         return reduce(add, (self.times.get(outcome, NO_TIMES) for outcome in CUT_OFF))
 
     @property

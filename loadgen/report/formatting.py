@@ -22,7 +22,7 @@ TIMES = {**PERCENTILES, "max": "max", "avg": "mean"}  # columns of every table o
 
 
 CUT_OFF = "cut off"
-CUT_OFF_NOTE = "Cut off: timed out, cancelled or never sent; in the times with as long as they took at least (≥)."
+CUT_OFF_NOTE = "Cut off: timed out, gave up a lock, cancelled or never sent; in the times as lower bounds (≥)."
 
 
 def sample_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:

@@ -40,6 +40,7 @@ class Failure:
     is_lock_conflict: bool = False  # lock timeout, too many waiters, or victim of a deadlock
     session_lost: bool = False  # the connection is not usable any more
     cancelled: bool = False  # by a request of another session
+    cut_off: bool = False  # ended while it waited or executed: a success would have taken longer
 
     @property
     def is_missing_object(self) -> bool:
@@ -89,8 +90,9 @@ _SESSION_LOST = Failure(category=_C.CONNECTION, retryable=True, session_lost=Tru
 _BROKEN = Failure(category=_C.CONNECTION, retryable=True, unknown_outcome=True, session_lost=True)
 _LOCKED = Failure(category=_C.SNOWFLAKE_ERROR, retryable=True, is_lock_conflict=True)
 _DUPLICATE = Failure(category=_C.SNOWFLAKE_ERROR, is_duplicate_key=True)
-_TIMED_OUT = Failure(category=_C.QUERY_TIMEOUT, retryable=True)
-_CANCELLED = Failure(category=_C.SNOWFLAKE_ERROR, cancelled=True)
+_WAITED_FOR_LOCK = replace(_LOCKED, cut_off=True)  # lock timeout, or victim of a deadlock
+_TIMED_OUT = Failure(category=_C.QUERY_TIMEOUT, retryable=True, cut_off=True)
+_CANCELLED = Failure(category=_C.SNOWFLAKE_ERROR, cancelled=True, cut_off=True)
 _CONFIGURATION = Failure(category=_C.CONFIGURATION)
 _SERVER = Failure(category=_C.SNOWFLAKE_ERROR)
 _INTERNAL = Failure(category=_C.SNOWFLAKE_ERROR, retryable=True, unknown_outcome=True)
@@ -113,7 +115,7 @@ _BY_NUMBER = {
     603: _INTERNAL,  # internal error ("incident")
     604: _CANCELLED,
     _NO_WAREHOUSE: _CONFIGURATION,
-    625: _LOCKED,  # too many waiters, lock not released in time, victim of a deadlock
+    625: _WAITED_FOR_LOCK,  # see also _NOT_QUEUED
     630: _TIMED_OUT,
     **dict.fromkeys(_NO_DATABASE, _CONFIGURATION),
     200001: _DUPLICATE,
@@ -180,8 +182,9 @@ _BY_SQLSTATE_CLASS = {
 _BY_TEXT = (
     ("violates unique constraint", _DUPLICATE),
     ("unaware of concurrent ddl", _LOCKED),
-    ("deadlock", _LOCKED),
+    ("deadlock", _WAITED_FOR_LOCK),
 )
+_NOT_QUEUED = ("number of waiters", "too many transactions")  # number 625: refused instead of waiting for the lock
 _CLIENT_TIMER = "cancelled by the client due to a timeout"  # 4.x, with number 604
 
 
@@ -224,6 +227,9 @@ def _kind(number: int | None, sqlstate: str | None, text: str) -> Failure:
         return _SERVER  # a retry does not free disk space
     if number == 604 and _CLIENT_TIMER in text:
         return replace(_TIMED_OUT, cancelled=True)
+    lowered = text[:TEXT_MAX].lower()
+    if number == 625 and any(fragment in lowered for fragment in _NOT_QUEUED):
+        return _LOCKED
     if number is not None:
         if number in _BY_KIND and sqlstate in (None, "HYT00"):
             return _BY_KIND[number]
@@ -237,7 +243,6 @@ def _kind(number: int | None, sqlstate: str | None, text: str) -> Failure:
         return _BY_SQLSTATE[sqlstate]
     if sqlstate and sqlstate[:2] in _BY_SQLSTATE_CLASS:
         return _BY_SQLSTATE_CLASS[sqlstate[:2]]
-    lowered = text[:TEXT_MAX].lower()
     return next((kind for fragment, kind in _BY_TEXT if fragment in lowered), _SERVER)
 
 

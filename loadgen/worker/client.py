@@ -274,7 +274,9 @@ class Client:
         self._failures = self._failures + 1 if failure.category is ErrorCategory.CONNECTION else 0
         self._fatal = self._fatal + 1 if failure.category is ErrorCategory.FATAL else 0
         waited_s = (done_ns - max((one[3] for one in tuple(self.flight)), default=done_ns)) / NS_PER_S
-        failed = FailedOutcome.after(waited_s, failure.category, failure.code, text, limit_s=limit_s)
+        failed = FailedOutcome.after(
+            waited_s, failure.category, failure.code, text, limit_s=limit_s, cut_off=failure.cut_off
+        )
         self._context.failed(workload.statements[number].name, failed.category, failed.code, text)
         return failed
 

@@ -199,7 +199,7 @@ def _batches(rows: Iterator[Execution]) -> Iterator[list[Execution]]:
 def _execution(header: QueryLogHeader, record: QueryLogRecord) -> Execution:
     category = None
     if record.outcome is not Outcome.SUCCEEDED:
-        category = record.outcome.name
+        category = record.outcome.category
     return Execution(
         execution_id=str(uuid.uuid5(_SPACE, f"{header.run_id}/{header.test_id}/{record.number}")),
         run_id=header.run_id,

@@ -16,7 +16,7 @@ from loadgen.snowflake.failure import TEXT_MAX, NotRetried, causes, classify, de
 from loadgen.snowflake.profile_lookup import find_profile
 
 QUERY_ID = "01b2-0000"
-FLAGS = ("retryable", "unknown_outcome", "is_duplicate_key", "is_lock_conflict", "session_lost", "cancelled")
+FLAGS = ("retryable", "unknown_outcome", "is_duplicate_key", "is_lock_conflict", "session_lost", "cancelled", "cut_off")
 
 
 class Error(Exception):
@@ -87,14 +87,21 @@ TABLE = [
     ("primary key exists", server(200001, "22000"), "SNOWFLAKE_ERROR", "is_duplicate_key"),
     ("unique constraint, number not published", server(200999, "22000", "Duplicate key value violates unique constraint"
      ' "U"'), "SNOWFLAKE_ERROR", "is_duplicate_key"),
-    ("statement timeout", server(630, "57014"), "QUERY_TIMEOUT", "retryable"),
-    ("ended at a limit, number unknown", server(639, "57014"), "QUERY_TIMEOUT", "retryable"),
-    ("cancelled by somebody", server(604, "57014", "SQL execution canceled"), "SNOWFLAKE_ERROR", "cancelled"),
+    ("statement timeout", server(630, "57014"), "QUERY_TIMEOUT", "retryable cut_off"),
+    ("ended at a limit, number unknown", server(639, "57014"), "QUERY_TIMEOUT", "retryable cut_off"),
+    ("cancelled by somebody", server(604, "57014", "SQL execution canceled"), "SNOWFLAKE_ERROR",
+     "cancelled cut_off"),
     ("cancelled by 4.x's own timer", server(604, "57014", "SQL execution was cancelled by the client due to a timeout"),
-     "QUERY_TIMEOUT", "retryable cancelled"),
-    ("lock waiters", server(625, "57014"), "SNOWFLAKE_ERROR", "retryable is_lock_conflict"),
-    ("deadlock, number not published", server(200998, "22000", "Deadlock detected"), "SNOWFLAKE_ERROR",
+     "QUERY_TIMEOUT", "retryable cancelled cut_off"),
+    ("lock timeout", server(625, "57014", "aborted because a lock it needs was not released in time."),
+     "SNOWFLAKE_ERROR", "retryable is_lock_conflict cut_off"),
+    ("victim of a deadlock", server(625, "57014", "the victim of a deadlock"), "SNOWFLAKE_ERROR",
+     "retryable is_lock_conflict cut_off"),
+    ("too many waiters for a lock", server(625, "57014", "Statement 'x' has locked table 'T'.\nYour statement 'y' was"
+     " aborted because the number of waiters for this lock exceeds the 20 statements limit."), "SNOWFLAKE_ERROR",
      "retryable is_lock_conflict"),
+    ("deadlock, number not published", server(200998, "22000", "Deadlock detected"), "SNOWFLAKE_ERROR",
+     "retryable is_lock_conflict cut_off"),
     ("serialisation failure", server(200997, "40001"), "SNOWFLAKE_ERROR", "retryable is_lock_conflict"),
     ("concurrent DDL", server(200996, "22000", "DML was unaware of concurrent DDL. Please retry this query."),
      "SNOWFLAKE_ERROR", "retryable is_lock_conflict"),
@@ -122,7 +129,7 @@ TABLE = [
     ("5: HTTP 403, body cut, HTML", Error("", 6), "CONNECTION", "retryable unknown_outcome"),
     ("5: nothing within query_timeout", Error("Query timed out after 4s", 14, "HYT00"), "CONNECTION",
      "retryable unknown_outcome"),
-    ("5: cancelled", Error("", 5), "SNOWFLAKE_ERROR", "cancelled"),
+    ("5: cancelled", Error("", 5), "SNOWFLAKE_ERROR", "cancelled cut_off"),
     ("5: missing parameter", Error("", 7), "CONFIGURATION", ""),
     ("5: session could not be renewed", Error("", 250001, "08001"), "CONNECTION", "retryable session_lost"),
     # 4.x

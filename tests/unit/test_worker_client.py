@@ -6,8 +6,10 @@ import threading
 from typing import Any, cast
 
 import pytest
+from snowflake.connector.errors import ProgrammingError
 
 from loadgen.clock import monotonic_ns
+from loadgen.metrics.interval import SampleBatch
 from loadgen.metrics.recorder import FailedOutcome, Outcome, WindowRegistry
 from loadgen.metrics.sample_collector import SampleCollector
 from loadgen.model.counts import ErrorCategory
@@ -113,10 +115,36 @@ def test_a_statement_without_an_answer_within_its_limit_has_timed_out(category, 
     assert failed.answered == (category != "CONNECTION"), "else the query id would be that of the statement before"
 
 
+@pytest.mark.parametrize(
+    ("code", "text", "cut_off"),
+    [
+        (625, "aborted because a lock it needs was not released in time", True),
+        (625, "aborted because it was the victim of a deadlock", True),
+        (625, "aborted because the number of waiters for this lock exceeds the 20 statements limit", False),
+        (604, "SQL execution canceled", True),  # by another session
+        (630, "Statement reached its statement or warehouse timeout", True),
+        (100051, "Division by zero", False),
+    ],
+)
+def test_a_statement_that_was_ended_early_counts_with_the_time_it_took_at_least(code, text, cut_off):
+    client = client_of(parse_scenario(READ + CLOSED, source="s", environ={}).scenario, [])
+    slow = client._failed(0, ProgrammingError(text, errno=code, sqlstate="22012" if code == 100051 else "57014"), 0)
+    samples = [(0, 0, 0, 0, 10 * NS_PER_MS, Outcome.SUCCEEDED)] * 880 + [(0, 0, 0, 0, 30 * NS_PER_S, slow)] * 120
+
+    read = SampleBatch.of(samples, open_loop=False).tallies(["read"], {})[0].statements["read"]
+
+    p95 = read.response_at(950)
+    assert p95 is not None
+    assert p95.at_least == cut_off
+    assert (p95.value_ns > NS_PER_S) == cut_off
+    assert (read.succeeded.response.count, read.failed) == (880, 120), "failed all the same"
+
+
 # --- an open loop: what is late because of the client ----------------------------------------------------------------
 
 LATE_NS = 20 * NS_PER_S
 RATE = "load: {mode: rate, rate: 4/s, max_connections: 1, workers: 1, warmup: 0s, duration: 60s, arrival: uniform"
+CLOSED = "load: {connections: 1, workers: 1, warmup: 0s, duration: 60s}"
 READ = """
 version: 1
 name: late

@@ -1,4 +1,4 @@
-"""Names of Snowflake objects in a scenario: which texts are one name, and nothing else.
+"""Names of Snowflake objects in a scenario: the texts that are exactly one name.
 
 The rule of `loadgen.snowflake.ident`, which turns the same texts into quoted SQL; a test holds the two together.
 """
@@ -37,7 +37,7 @@ def canonical(text: str) -> str:
 
 
 def is_plain_text(text: str) -> bool:
-    """Without control characters and the like: fit to be a name of ours."""
+    """Without control characters and separators: usable as a name within loadgen."""
     return not any(unicodedata.category(character) in _FORBIDDEN_KINDS for character in text)
 
 

@@ -4,7 +4,7 @@ SPEC                   what is added to each statement
 20ms                   always 20 ms
 lognormal(20ms,0.3)    median 20 ms, the logarithm has a standard deviation of 0.3
 exponential(20ms)      20 ms on average
-uniform(10ms,30ms)     anything from 10 to 30 ms, evenly
+uniform(10ms,30ms)     from 10 to 30 ms with equal probability
 nothing, "", 0ms       nothing
 """
 

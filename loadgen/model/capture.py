@@ -25,7 +25,7 @@ BindValue = tuple[str, str | int | float | bool | None]  # Snowflake's type, and
 
 
 class InvalidCapture(ValueError):
-    """A file is no capture, or one of another version."""
+    """A file that is not a capture, or a capture of another version."""
 
 
 class StatementRole(StrEnum):
@@ -250,7 +250,7 @@ class RecordedTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureCoverage:
-    """How much of the history a capture holds."""
+    """The part of the history that a capture holds."""
 
     statements: int
     left_out: Mapping[str, int]  # by the name of the reason, without zeros

@@ -1,4 +1,4 @@
-"""What became of the statements that were to be sent. Counts add, over windows and over workers."""
+"""Outcomes of planned statements. Counts of windows and workers can be added."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Counts:
 
     @property
     def ended(self) -> int:
-        """Everything that is not in flight any more, the skipped ones included."""
+        """All statements that are no longer in flight, including skipped ones."""
         return self.skipped + self.succeeded + self.failed + self.cancelled
 
     @property
@@ -41,7 +41,7 @@ class Counts:
 
 
 def count_discrepancy(counts: Counts) -> str | None:
-    """One sentence on what does not add up; None when everything does."""
+    """One sentence that names the difference; None: the counts add up."""
     for name in Counts.__slots__:
         if getattr(counts, name) < 0:
             return f"{name} is {getattr(counts, name)}: more statements ended than began"
@@ -61,12 +61,12 @@ class ErrorCategory(StrEnum):
     SNOWFLAKE_ERROR = "SNOWFLAKE_ERROR"  # the server refused or failed to execute the statement
     CHECK = "CHECK"  # it succeeded, but the result is not what the scenario expects
     CONFIGURATION = "CONFIGURATION"  # it can never work like this: bad SQL, missing object, privilege or credential
-    FATAL = "FATAL"  # a bug of ours, or the process cannot go on
+    FATAL = "FATAL"  # an internal error, or the process cannot continue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserSessionCounts:
-    """Whatever ended a session before the load did, it has expired."""
+    """A session that ended before the load counts as expired, whatever ended it."""
 
     created: int = 0
     expired: int = 0

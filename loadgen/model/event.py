@@ -1,4 +1,4 @@
-"""What a run's leader tells its workers: typed commands, and the JSON they travel as in RUN_CONTROL_EVENTS.
+"""Commands of a run's leader to its workers, typed, and their JSON in RUN_CONTROL_EVENTS.
 
 Targets are absolute, so a command that arrives twice changes nothing. A command takes effect at once, or
 
@@ -36,7 +36,7 @@ class EventScope(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipient:
-    """Whom a command is for."""
+    """The recipients of a command."""
 
     scope: EventScope = EventScope.RUN
     worker_id: str | None = None  # scope WORKER
@@ -90,7 +90,7 @@ class SetRunTarget:
     reason: str = ""
 
     def share_of(self, worker: int, workers: int) -> SetWorkerTarget:
-        """What it means for the worker with this number."""
+        """The target of the worker with this number."""
         return SetWorkerTarget(
             target_connections=worker_share(self.total_connections, worker, workers),
             step_id=self.step_id,
@@ -119,7 +119,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnknownCommand:
-    """A type this version does not know, or data it cannot read: logged and passed over."""
+    """A type that this version does not know, or data that it cannot read: logged and ignored."""
 
     event_type: str
     why: str
@@ -130,7 +130,7 @@ Command = KnownCommand | UnknownCommand
 
 
 class InvalidEvent(LoadgenError):
-    """Data of an event that makes no sense."""
+    """Invalid data of an event."""
 
 
 def encode_command(command: KnownCommand, address: Recipient = ALL_WORKERS) -> tuple[EventType, str]:

@@ -47,7 +47,7 @@ class InvalidMetric(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ExperimentMetric:
-    """Of one statement, or of all together."""
+    """A metric of one statement, or of all statements together."""
 
     kind: ExperimentMetricKind
     statement: str | None = None
@@ -74,7 +74,7 @@ class ExperimentMetric:
 
 
 class Decision(StrEnum):
-    """About an arm compared with another, in one metric."""
+    """The decision about an arm, compared with another arm in one metric."""
 
     BETTER = "better"
     WORSE = "worse"

@@ -25,7 +25,7 @@ BUSY_PAUSE_S = 15.0  # another run has the warehouse
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaselineCheck:
-    """What a wanted run is to be judged by, beside its own thresholds: options of `loadgen run`."""
+    """Options of `loadgen run` by which a queued run is judged in addition to its thresholds."""
 
     baseline: str | None = None  # a run's id, or `trend`
     confirm: bool = False
@@ -86,12 +86,12 @@ _SIGNALLED = (-15, -2, -1, 129, 130, 131, 143)  # negative: the process itself
 
 
 def was_signalled(exit_code: int) -> bool:
-    """Did a signal to end it end the run, or the process that watches it?"""
+    """Did a termination signal end the run, or the process that watches it?"""
     return exit_code in _SIGNALLED
 
 
 def exit_code_meaning(exit_code: int) -> ExitCodeMeaning:
-    """Everything else is tried again: a bug or crash (1, a signal), no connection (3), a run that failed (4)."""
+    """All other codes are retried: an internal error or crash (1, a signal), no connection (3), a failed run (4)."""
     return _JUDGED.get(exit_code, ExitCodeMeaning.RETRY)
 
 
@@ -126,7 +126,7 @@ _ANY = datetime(2026, 1, 1)  # noqa: DTZ001  a wall time
 
 
 class ScheduleInvalid(LoadgenError):
-    """An expression or a time zone that says nothing."""
+    """An invalid expression or time zone."""
 
     exit_code = 2
     remedy = 'Write minute, hour, day of month, month, day of week: "0 2 * * *" is every night at two.'
@@ -179,7 +179,7 @@ class CronExpression:
         yield from held
 
     def _moments(self, wall: datetime) -> tuple[datetime, ...]:
-        """When the clock on the wall shows this: mostly once."""
+        """The moments at which local clocks show this time: usually one."""
         first, second = (wall.replace(tzinfo=self._zone, fold=fold).astimezone(UTC) for fold in (0, 1))
         if first == second:
             return (first,)
@@ -261,7 +261,7 @@ class Overlap(StrEnum):
 
 
 class FireOutcome(StrEnum):
-    """What became of a fire."""
+    """The outcome of a fire."""
 
     DUE = "DUE"  # to be queued, by any scheduler
     QUEUED = "QUEUED"

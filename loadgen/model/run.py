@@ -45,7 +45,7 @@ class Phase(StrEnum):
 
     @property
     def is_measured(self) -> bool:
-        """Has the measurement begun, at least?"""
+        """Has the measurement begun?"""
         return PHASES.index(self) >= PHASES.index(Phase.MEASUREMENT)
 
 
@@ -64,7 +64,7 @@ PHASES = tuple(Phase)
 
 
 class InvalidTransition(LoadgenError):
-    """A run cannot go from one state to the other: a bug of the caller."""
+    """A run cannot go from one state to the other: an error of the caller."""
 
 
 def check_transition(status: RunStatus, phase: Phase, to: RunStatus, to_phase: Phase) -> None:

@@ -23,7 +23,7 @@ _HOW = "write [statement.]metric op value, such as p95 < 50ms, pay.p99 < 100ms, 
 
 
 class ThresholdMetric(StrEnum):
-    """What can be compared; names as in summary.json."""
+    """Metrics of thresholds; names as in summary.json."""
 
     P50 = "p50"
     P90 = "p90"
@@ -52,7 +52,7 @@ class Operator(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThresholdCheck:
-    """One comparison. `limit` is in milliseconds, a fraction, per second or a count, as the metric wants it."""
+    """One comparison. `limit` is in milliseconds, a fraction, per second or a count, depending on the metric."""
 
     text: str  # as written
     statement: str | None

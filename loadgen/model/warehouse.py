@@ -1,4 +1,4 @@
-"""Settings of a warehouse that an experiment may change: their SQL, and how SHOW tells them. Pure."""
+"""Settings of a warehouse that an experiment may change: their SQL, and how SHOW WAREHOUSES shows them. Pure."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def alter_sql(warehouse_sql: str, settings: Mapping[str, WarehouseValue]) -> str
 
 
 def create_sql(warehouse_sql: str, settings: Mapping[str, WarehouseValue], experiment_id: str) -> str:
-    """A warehouse that costs nothing before it is used, and says who made it.
+    """A warehouse that costs nothing before it is used, with a comment that names its experiment.
 
     Without the setting, new warehouses of generation 2 or of several clusters have query acceleration, whose credits
     no poll shows.
@@ -207,7 +207,7 @@ def settings_from(
 def unsettled(
     shown: Mapping[str, Any], parameters: Mapping[str, Any], wanted: Mapping[str, WarehouseValue]
 ) -> str | None:
-    """What is not as wanted yet; None: the warehouse is settled. A suspended one resumes with its settings."""
+    """The settings that differ from their target; None: none does. A suspended warehouse resumes with its settings."""
     try:
         found = settings_from(shown, parameters, frozenset(wanted))
     except ValueError as error:

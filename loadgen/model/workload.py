@@ -1,4 +1,4 @@
-"""What a scenario's workload is, once read and checked: statements, their parameters, pools, sharding.
+"""The workload of a scenario, read and checked: statements, their parameters, pools, sharding.
 
 The scenario package makes these values, the frozen configuration stores them, the workload package draws from them.
 Ranges are half-open inside (`low` included, `high` not), although a scenario file writes the last value too.
@@ -55,7 +55,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uniform:
-    """Whole numbers of a range, all alike."""
+    """Whole numbers of a range, with equal probability."""
 
     keys: KeyRange | None  # None with sharded: this worker's part of the sharding's key_range
     sharded: bool = False

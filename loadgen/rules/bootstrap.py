@@ -1,19 +1,20 @@
-"""How sure a difference between two runs is, from the seconds of each. Pure: the same numbers give the same answer.
+"""Confidence intervals of the difference between two runs, from their seconds. Pure: the same numbers give the same
+intervals.
 
 What happens in one second depends on the second before: a queue that has built up, a cluster that is busy. Samples are
 therefore not resampled one by one, which would make every interval too narrow, but in blocks of neighbouring seconds
 (circular block bootstrap). Only addable things are resampled: bucket counts and counts. A replicate's percentile comes
 from its summed buckets, its rate from its summed counts and seconds.
 
-    block length    1.14 (4 r² n / (1 - r²)²)^⅓ of n seconds, where r is how much a second leans on the one before it
+    block length    1.14 (4 r² n / (1 - r²)²)^⅓ of n seconds, where r is the correlation of neighbouring seconds
                     (Andrews' rule for a block's weights); at least ⌈n^⅓⌉ and 5, at most a third of them
     replicates      2,000, computed as one product of matrices
-    stages          resampled each for itself: their difference is planned, not chance
-    few blocks      deviations are stretched: n / length blocks understate the spread, and make it a guess itself
+    stages          are resampled separately: their difference is planned and not random
+    few blocks      deviations are stretched, because few blocks understate the spread and make its estimate uncertain
 
 Where only the buckets of a whole run are known (a single statement), the interval of a percentile is that of Woodruff:
-the values at the ranks p ± z √(d p (1 - p) / n). `d` says how much less n samples are worth because they depend on one
-another; it is measured on all statements together, where both ways are open.
+the values at the ranks p ± z √(d p (1 - p) / n). `d` is the design effect: how much samples depend on one
+another. It is measured on all statements together, for which both methods can be used.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _LOG_HIGH = np.log(np.concatenate((EDGES_NS, EDGES_NS[-1:])).astype(np.float64))
 
 @dataclass(frozen=True, slots=True)
 class ConfidenceInterval:
-    """A change and the interval it lies in, 95 of 100 times. Infinite: there is no bound on that side."""
+    """A change and its 95 % interval. Infinite: there is no bound on that side."""
 
     point: float
     low: float
@@ -101,7 +102,7 @@ def _relative(logarithm: float) -> float:
 
 
 class BootstrapReplicates:
-    """A run as it might have been: every statistic `_REPLICATES` times, as a deviation from what it was."""
+    """Replicates of a run: every statistic `_REPLICATES` times, as the deviation from its measured value."""
 
     def __init__(self, series: SecondSeries, seed: int) -> None:
         self._series = series = series.joined()
@@ -162,7 +163,7 @@ def difference(point: float, first: FloatArray, second: FloatArray) -> Confidenc
 
 
 def hull(one: ConfidenceInterval, other: ConfidenceInterval) -> ConfidenceInterval:
-    """Never narrower than either."""
+    """The smallest interval that contains both."""
     return ConfidenceInterval(one.point, min(one.low, other.low), max(one.high, other.high))
 
 
@@ -202,7 +203,7 @@ def quantile_difference(first: ConfidenceInterval, second: ConfidenceInterval) -
 
 
 def design_effect(counts: IntArray, per_mille: int, deviations: FloatArray) -> float:
-    """How many samples are worth one independent one: at least 1."""
+    """The number of samples that carry as much information as one independent sample; at least 1."""
     alone = quantile_span(counts, per_mille, 1.0)
     width = alone.high - alone.low
     tail = (1 - CONFIDENCE) / 2

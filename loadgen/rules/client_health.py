@@ -111,7 +111,7 @@ class ClientHealth:
         return None
 
     def warning(self, service_mean_ms: float | None) -> str | None:
-        """What the reader of a valid result should know."""
+        """The warning about a valid result; None: there is no warning."""
         if self._busiest_percent >= CPU_WARN_PERCENT:
             return f"uses more than {CPU_WARN_PERCENT:g} % of its core"
         fraction = self._late_fraction(service_mean_ms)
@@ -137,7 +137,7 @@ class ClientHealth:
 
     @property
     def advice(self) -> str:
-        """What to do about it."""
+        """What the user can do about it."""
         paused = (self.gap_percent or 0.0) > GAP_INVALID_PERCENT or (self.paused_percent or 0.0) > PAUSED_WARN_PERCENT
         if self._busiest_percent >= (CPU_INVALID_PERCENT if paused else CPU_WARN_PERCENT):
             return "more workers would be safer"
@@ -193,7 +193,7 @@ class ClientPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientVerdict:
-    """What the parts come to."""
+    """The judgement of all parts together."""
 
     health: ClientHealth
     invalid: tuple[str, ...]
@@ -222,7 +222,7 @@ def _few(texts: Sequence[str]) -> tuple[str, ...]:
 
 
 def worst(healths: Iterable[ClientHealth]) -> ClientHealth:
-    """The worst of each."""
+    """The worst value of each figure."""
     known = list(healths)
 
     def most(name: str) -> float | None:

@@ -1,4 +1,4 @@
-"""Two runs of one scenario, A before and B after: what changed, how certain that is, and whether it is worse. Pure.
+"""Two runs of one scenario, A before and B after: changes, their confidence intervals, and the verdict. Pure.
 
 Each metric is judged by its change from A to B, the 95 % interval of the change, and a limit (`comparability`):
 
@@ -128,7 +128,7 @@ class Comparison:
 
     @property
     def comparisons(self) -> int:
-        """How many count, and share the chance of a false alarm."""
+        """The number of comparisons that count; they share the probability of a false alarm."""
         return sum(change.counts for change in self.changes)
 
     @property
@@ -139,7 +139,7 @@ class Comparison:
 def compare(
     a: MeasuredRun, b: MeasuredRun, limits: ChangeLimits, configuration: Sequence[SettingDifference] = ()
 ) -> Comparison:
-    """Both must be fit to be compared: see `likeness`."""
+    """Both runs must be comparable: see `comparability`."""
     names = [name for name in a.merged.tally.statements if name in b.merged.tally.statements]
     searched = a.find_max is not None and b.find_max is not None
     _check_limits(limits, names, searched=searched)
@@ -212,7 +212,8 @@ def _judged(found: _Found, limits: ChangeLimits, comparisons: int) -> MetricChan
 
 
 def _doubt(measure: Measure, span: ConfidenceInterval, limit: float) -> str:
-    """What stands in the way of a verdict, and about how much longer to measure: intervals shrink with the root."""
+    """The reason why there is no verdict, and roughly how much longer to measure: intervals shrink with the root of
+    the time."""
     size, reach = abs(span.point), max(span.point - span.low, span.high - span.point)
     if math.isinf(reach):
         searched = measure is Measure.MAX_CONCURRENCY
@@ -237,7 +238,7 @@ def _overall(changes: Sequence[MetricChange]) -> ChangeVerdict:
 
 
 def _reason(verdict: ChangeVerdict, changes: Sequence[MetricChange]) -> str:
-    """What decided, in one line."""
+    """The decisive metrics in one line."""
     counting = [change for change in changes if change.counts]
     if verdict in (ChangeVerdict.WORSE, ChangeVerdict.BETTER):
         decisive = [change for change in counting if change.verdict is verdict and change.certain]
@@ -280,7 +281,7 @@ def _check_limits(limits: ChangeLimits, names: Sequence[str], *, searched: bool)
 
 
 class _Pair:
-    """Both runs, resampled once."""
+    """Bootstrap replicates of both runs."""
 
     def __init__(self, a: MeasuredRun, b: MeasuredRun) -> None:
         self.runs = (a, b)
@@ -308,7 +309,7 @@ class _Pair:
         return [drawn.failed_share(name) for drawn in self._drawn]
 
     def effects(self, per_mille: int) -> list[float]:
-        """How much less each run's samples are worth because they depend on one another."""
+        """The design effect of each run: how much its samples depend on one another."""
         if per_mille not in self._effects:
             self._effects[per_mille] = [
                 design_effect(run.merged.tally.whole.every_response.counts, per_mille, drawn.log_quantile(per_mille))
@@ -369,7 +370,7 @@ def _known(tally: StatementTally, measure: Measure) -> Quantile | None:
 
 
 def _is_bound(tally: StatementTally, measure: Measure) -> bool:
-    """Is it only known to be at least its value?"""
+    """Is the value only a lower bound?"""
     known = _known(tally, measure)
     return known is not None and known.at_least
 
@@ -393,7 +394,7 @@ def _maximum(a: MeasuredRun, b: MeasuredRun) -> _Found:
 
 
 def _bracket(run: MeasuredRun) -> tuple[float, float]:
-    """What held, and the lowest that is known not to have held; infinite when nothing failed."""
+    """The level that held, and the lowest level that is known to have failed; infinite when none failed."""
     assert run.find_max is not None
     held, failed = run.find_max["max_concurrency"], run.find_max.get("failed_at")
     return float(held), float(failed) if failed else math.inf

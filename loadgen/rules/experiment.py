@@ -42,7 +42,7 @@ LOST_BLOCKS_MAX = 2  # in a row
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentDesign:
-    """What was decided before the first measurement."""
+    """The decisions that are made before the first measurement."""
 
     arms: tuple[str, ...]
     reference: str
@@ -235,7 +235,7 @@ def _dominates(found: Sequence[ArmComparison], metrics: Sequence[ExperimentMetri
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentProgress:
-    """How far an experiment is, after a block or before the first one."""
+    """The progress of an experiment, after a block or before the first one."""
 
     begun: int  # blocks, also those that do not count
     lost_in_a_row: int
@@ -247,7 +247,7 @@ class ExperimentProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentBudget:
-    """What an experiment may take; None: no limit."""
+    """The limits of an experiment; None: no limit."""
 
     time_s: float | None = None
     credits: float | None = None
@@ -260,7 +260,8 @@ def next_step(
     progress: ExperimentProgress,
     budget: ExperimentBudget,
 ) -> ExperimentEnding | None:
-    """None: another block. It begins only if the budget has room for the longest and costliest block so far."""
+    """Why the experiment ends; None: another block begins. The budget must have room for the longest and the most
+    expensive block so far."""
     if len(blocks) >= design.blocks_min and all(one.decision is not Decision.UNDECIDED for one in found):
         return ExperimentEnding.DECIDED
     if progress.lost_in_a_row >= LOST_BLOCKS_MAX:  # also of the last blocks: what failed is the answer
@@ -316,13 +317,13 @@ class ExperimentPlan:
 
     @property
     def blocks_in_time(self) -> int:
-        """For which the budget has time."""
+        """The number of blocks for which the budget has time."""
         is_limited = self.budget.time_s is not None and self.block_s
         return min(self.blocks_max, int((self.budget.time_s or 0.0) // self.block_s)) if is_limited else self.blocks_max
 
     @property
     def blocks_in_credits(self) -> int:
-        """For which the budget has credits, where the cost of a block is known."""
+        """The number of blocks for which the budget has credits; None: the cost of a block is not known."""
         limit, each = self.budget.credits, None if self.credits is None else self.credits.block
         return self.blocks_max if limit is None or not each else min(self.blocks_max, int(limit / each + 1e-9))
 

@@ -1,4 +1,6 @@
-"""The search for the largest number of connections that holds. `validate --plan` prints its cap, the leader runs it.
+"""The search for the largest number of connections without a failed step.
+
+`validate --plan` prints its limits (the cap), and the leader runs it.
 
     climb     start, then `increment` more, until a level fails or the maximum is reached
     confirm   the best level once more, then the failed level once more
@@ -57,7 +59,7 @@ class FindMaxCap:
 
 @lru_cache(maxsize=16)
 def find_max_cap(config: FindMaxSettings) -> FindMaxCap:
-    """Climb, confirm both ends, bisect; and as many steps again for repeats as the climb has, six at least."""
+    """Steps to climb, to confirm both ends and to bisect, and for repeats as many as the climb has, at least six."""
     levels = (*range(config.start, config.maximum, config.increment), config.maximum)
     clear = len(levels) + 2
     if config.refine:
@@ -72,7 +74,7 @@ def find_max_cap(config: FindMaxSettings) -> FindMaxCap:
 
 
 def _bisections(low: int, high: int) -> int:
-    """Steps between two levels, whichever way they turn out."""
+    """Steps of a bisection between two levels, in the worst case."""
     if not _is_gap(low, high):
         return 0
     middle = (low + high) // 2
@@ -80,7 +82,7 @@ def _bisections(low: int, high: int) -> int:
 
 
 def _is_gap(low: int, high: int) -> bool:
-    """Is there something to find between a level that held and one that failed?"""
+    """Is there a level between the one that held and the one that failed?"""
     return high - low > 1 and high - low >= GAP_MIN * low
 
 
@@ -89,7 +91,7 @@ def _is_gap(low: int, high: int) -> bool:
 
 @dataclass(frozen=True)  # no slots: properties are kept, because the search asks for them again and again
 class _Level:
-    """All steps of one number of connections, in order."""
+    """All steps with the same number of connections, in order."""
 
     connections: int
     steps: tuple[JudgedStep, ...]
@@ -110,12 +112,12 @@ class _Level:
 
     @cached_property
     def is_contradictory(self) -> bool:
-        """Was it judged both ways?"""
+        """Has the level steps that held and steps that failed?"""
         return self.votes > 0 and self.against > 0
 
     @cached_property
     def is_undecided(self) -> bool:
-        """Was it judged both ways, and neither has two votes more?"""
+        """Has the level both verdicts, and does neither lead by two votes?"""
         return self.is_contradictory and abs(self.votes - self.against) < VOTE_MARGIN
 
     @cached_property
@@ -172,7 +174,7 @@ class FindMaxSearch:
 
     @property
     def best(self) -> JudgedStep | None:
-        """The last that held at the highest level so far, confirmed or not."""
+        """The last step that held at the highest level so far, confirmed or not."""
         found = _best(self._levels)
         return None if found is None else found.last_held
 
@@ -194,7 +196,7 @@ class FindMaxSearch:
 
     @cached_property
     def _wanted(self) -> tuple[SearchStage, int | None]:
-        """What would come next, were any number of steps allowed."""
+        """The next level if the number of steps were not limited."""
         levels = self._levels
         if not levels:
             return SearchStage.CLIMB, self.config.start
@@ -296,7 +298,7 @@ def _lowest_limited(levels: list[_Level]) -> _Level | None:
 
 
 def _best(levels: list[_Level]) -> _Level | None:
-    """The highest that held, below all that failed, are undecided, or were limited by the client."""
+    """The highest level that held, below all levels that failed, are undecided, or were limited by the client."""
     below = list(itertools.takewhile(lambda level: level.held and not level.is_limited, levels))
     if below:
         return below[-1]

@@ -58,7 +58,7 @@ class StepLatency(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SloCheck:
-    """The thresholds of the scenario, by what the step has shown."""
+    """The thresholds of the scenario, judged by the results of the step."""
 
     missed: str | None = None  # the first that is not met
     sure: bool = True  # False: the bounds of a percentile leave it open
@@ -67,7 +67,7 @@ class SloCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientBound:
-    """How far the figures of a step may be off because of the client."""
+    """The largest errors of the figures of a step that the client may cause."""
 
     percentile_ms: float = 0.0  # added to a percentile, at most
     qps_fraction: float = 0.0  # of the throughput, missing at most
@@ -87,7 +87,7 @@ class ClientBound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepObservation:
-    """What a step has shown so far."""
+    """The results of a step so far."""
 
     target: int
     seconds: float  # measured by every worker
@@ -192,7 +192,7 @@ def baseline_step(config: FindMaxSettings, steps: Sequence[JudgedStep]) -> Judge
 
 
 def _findings(config: FindMaxSettings, steps: Sequence[JudgedStep], shown: StepObservation) -> Iterator[_Finding]:
-    """In the order in which they count."""
+    """The findings, in the order of their priority."""
     yield _errors(config, shown)
     yield _slo(shown)
     yield _latency(config, steps, shown)

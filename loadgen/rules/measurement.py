@@ -36,7 +36,7 @@ class MeasurementOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredWarehouse:
-    """The warehouse of a measurement, by its polls."""
+    """The warehouse of a measurement, as polls observed it."""
 
     size: str
     kind: WarehouseKind
@@ -82,7 +82,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasurementSource:
-    """What a measurement is made of."""
+    """The data that the figures of a measurement are computed from."""
 
     merged: MergedWindows
     samples: Sequence[WarehouseSample]
@@ -128,7 +128,7 @@ def figures_of(
 
 
 def _warehouse(samples: Sequence[WarehouseSample], begin_s: float, end_s: float) -> MeasuredWarehouse | None:
-    """As the polls of this span saw it, with the most clusters; None: they did not."""
+    """The warehouse as polls observed it in this span, with the largest number of clusters; None: there was no poll."""
     seen = sorted((one for one in samples if one.at_s <= end_s), key=lambda one: one.at_s)
     within = [one for one in seen if one.at_s >= begin_s] or seen[-1:]
     size = size_name(within[-1].size or "") if within else None

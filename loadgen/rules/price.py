@@ -88,9 +88,9 @@ def _rest_of_first_minutes(starts: list[tuple[float, float]], stopped: float, at
 
 
 def price_inside(prices: Sequence[float], inside: int) -> float | None:
-    """The price of an arm: of 1,000 statements inside the limits. `prices` are those of each measurement's statements,
-    `inside` of which held the limits: the others cost, and served nothing. A geometric mean, because arms are compared
-    by ratios. None: nothing was served."""
+    """The price of an arm: of 1,000 statements inside the limits. `prices` are those of the statements of each
+    measurement; `inside` of the measurements kept the limits, the others cost credits and served nothing. A geometric
+    mean, because arms are compared by ratios. None: nothing was served."""
     if not inside or not prices:
         return None
     return math.exp(math.fsum(map(math.log, prices)) / len(prices)) * len(prices) / inside

@@ -1,4 +1,4 @@
-"""What a run of a scenario would do, worked out without connecting anywhere. Pure; `plan_text` makes the text."""
+"""What a run of a scenario would do, computed without connecting anywhere. Pure; `plan_text` makes the text."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class PlannedPhase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatementShare:
-    """How much of the mix one statement is."""
+    """The share of one statement in the mix."""
 
     name: str
     kind: str
@@ -121,7 +121,7 @@ def plan(loaded: LoadedScenario, *, cores: int) -> ScenarioPlan:
 
 
 def longest_s(scenario: Scenario, cap: FindMaxCap | None) -> float:
-    """The longest a run can take from its first statement on, statements that are slow to end included."""
+    """The longest duration of a run from its first statement, including statements that end slowly."""
     load = scenario.load
     measured_s = cap.longest_s if cap is not None else load.duration_s or 0.0
     return load.warmup_s + measured_s + scenario.timing.drain_s
@@ -138,7 +138,7 @@ def format_span(duration_s: float) -> str:
 
 
 def _worked_out(scenario: Scenario, workers: int, reason: str) -> dict[KeyPath, tuple[str, str]]:
-    """Defaults that stand for something else."""
+    """Defaults that stand for a computed value."""
     found: dict[KeyPath, tuple[str, str]] = {
         ("control", "warehouse"): (CONTROL_WAREHOUSE, "default"),
         ("timing", "registration"): (format_duration_s(scenario.timing.registration_s), "default"),
@@ -277,12 +277,12 @@ VALUE_WIDTH = 24  # longer values push their origin to the right
 
 
 def plan_text(plan: ScenarioPlan) -> str:
-    """For people."""
+    """The plan as text."""
     return "\n".join(line.rstrip() for line in _lines_text(plan))
 
 
 def plan_data(plan: ScenarioPlan) -> dict[str, Any]:
-    """For machines."""
+    """The plan as JSON data."""
     return dataclasses.asdict(plan)
 
 
@@ -383,7 +383,7 @@ def _settings_text(plan: ScenarioPlan) -> list[str]:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns side by side; nothing is cut off."""
+    """A table as text; no value is cut off."""
     if not rows:
         return []
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

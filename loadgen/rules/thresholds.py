@@ -1,4 +1,4 @@
-"""Thresholds against what was measured. Pure.
+"""Thresholds, compared with measured values. Pure.
 
 A threshold is compared with every value that its metric may have: one number, "at least x" where statements were cut
 off, or anything from the shortest to the longest sample where there are too few for a percentile. It passes when it
@@ -36,7 +36,7 @@ _PER_MILLE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """A threshold and what was measured. None: nothing was, and that fails."""
+    """A threshold and the measured value. None: there is no value, so the threshold failed."""
 
     check: str
     value: float | None
@@ -50,7 +50,7 @@ class Checked:
 
     @property
     def unknown(self) -> str:
-        """Why what was measured cannot decide it."""
+        """Why the measured value cannot decide the threshold."""
         return self.too_few or self.unmeasured
 
 
@@ -99,7 +99,7 @@ def compare(check: ThresholdCheck, value: float) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Measured:
-    """The value of a metric, in the unit of its limit: it lies between these."""
+    """Bounds of the value of a metric, in the unit of its limit."""
 
     low: float
     high: float  # infinite: it is the time of a statement that was cut off
@@ -108,7 +108,7 @@ class _Measured:
 
 
 def _measure(check: ThresholdCheck, merged: MergedWindows) -> _Measured | None:
-    """None: there is nothing to measure it by."""
+    """None: there are no samples for it."""
     part, statement = _scope(check, merged)
     if check.metric is ThresholdMetric.LONGEST_STALL:
         return _exactly(part.longest_stall_ms)
@@ -122,7 +122,7 @@ def _measure(check: ThresholdCheck, merged: MergedWindows) -> _Measured | None:
 
 
 def _scope(check: ThresholdCheck, merged: MergedWindows) -> tuple[MergedWindows, str | None]:
-    """What a check is about: the whole or one of its stages, and there one statement or all."""
+    """The subject of a check: the run or one of its stages, and one statement or all."""
     if check.statement is not None and check.statement in merged.stages:
         return merged.stages[check.statement], None
     return merged, check.statement
@@ -149,7 +149,7 @@ def _counted(metric: ThresholdMetric, tally: StatementTally) -> _Measured | None
 
 
 def _timed(metric: ThresholdMetric, tally: StatementTally) -> _Measured | None:
-    """A time, which may be a lower bound."""
+    """A time; it may be a lower bound."""
     match metric:
         case ThresholdMetric.AVG:
             return _at(mean(*tally.responses))
@@ -163,7 +163,7 @@ def _timed(metric: ThresholdMetric, tally: StatementTally) -> _Measured | None:
 
 
 def _percentile(metric: ThresholdMetric, known: Histogram, cut_off: Histogram = EMPTY) -> _Measured | None:
-    """Of too few samples: anything from the shortest to the longest."""
+    """The bounds of a percentile with too few samples: the shortest and the longest sample."""
     per_mille, every = _PER_MILLE[metric], known + cut_off
     found = quantile(per_mille, known, cut_off)
     if found is not None or not every.count:
@@ -195,7 +195,7 @@ def has_failed(checked: Checked) -> bool:
 
 
 def is_worse(checked: Checked, before: Checked | None, operator: Operator) -> bool:
-    """What certainly failed is worse than what is undecided, and that is worse than what passed."""
+    """A failed threshold is worse than an undecided one, and that is worse than a passed one."""
     if before is None or _badness(checked) != _badness(before):
         return before is None or _badness(checked) > _badness(before)
     if before.value is None or checked.value is None:

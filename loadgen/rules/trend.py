@@ -71,7 +71,7 @@ _USUAL_NIGHTS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaselineLevel:
-    """What a night is tested against."""
+    """The level that a night is compared with."""
 
     centre: float
     spread: float  # from night to night: a standard deviation
@@ -79,14 +79,14 @@ class BaselineLevel:
     nights: int
 
     def reach(self, together: int, z: float) -> float:
-        """How far the mean of several nights may lie from the centre by chance."""
+        """The distance from the centre that the mean of several nights may have by chance."""
         apart = self.spread * math.sqrt(1 / together + _CENTRE / self.nights)
         return apart * _student(z, self.freedom)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangePoint:
-    """From one level to another."""
+    """A change from one level to another."""
 
     start: int  # the first value of the new level
     confirmed: int  # the value that made it certain
@@ -101,7 +101,7 @@ class ChangePoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangePointAnalysis:
-    """What became of a series. Numbers are positions in it."""
+    """The judgement of a series. Numbers are positions in it."""
 
     shifts: tuple[ChangePoint, ...]
     suspected: tuple[int, ...]
@@ -110,7 +110,7 @@ class ChangePointAnalysis:
     z_suspected: float
 
     def range_at(self, position: int) -> tuple[float, float] | None:
-        """Between which values nothing is suspected."""
+        """The values between which no change is suspected."""
         baseline = self.baselines[position]
         if baseline is None:
             return None
@@ -120,7 +120,7 @@ class ChangePointAnalysis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rule:
-    """When a series has shifted."""
+    """The rules for a shift of a series."""
 
     limit: float
     usual: float
@@ -185,7 +185,7 @@ class _Night:
 
 @dataclass(frozen=True, slots=True)
 class _Segment:
-    """Nights of one level, and what was known of the level before."""
+    """Nights of one level, and what is known of the level before."""
 
     nights: tuple[_Night, ...] = ()
     before: BaselineLevel | None = None
@@ -197,7 +197,7 @@ class _Segment:
         return _Segment(tuple(night for night in self.nights if night.position >= shift.start), shift.before)
 
     def baseline(self, usual: float, without_last: int = 0) -> BaselineLevel | None:
-        """Of all nights but the newest ones. Lower bounds are left out: they would lower the centre."""
+        """The level of all nights except the newest. Lower bounds are left out, because they would lower the centre."""
         known = self.nights[: len(self.nights) - without_last][-NIGHTS_MAX:]
         values = [night.value for night in known if not night.bound]
         if len(values) >= NIGHTS_MIN:
@@ -277,7 +277,7 @@ class TrendVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeriesKey:
-    """What runs of one series share."""
+    """The properties that all runs of one series share."""
 
     template_id: str
     driver_major: str
@@ -289,7 +289,7 @@ class SeriesKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrendRun:
-    """A run that counts."""
+    """A run that is part of a series."""
 
     run_id: str
     started: datetime  # naive UTC
@@ -376,7 +376,7 @@ class Trend:
         return REGRESSION if self.verdict is TrendVerdict.REGRESSION else 0
 
     def changed_at(self, night: int) -> dict[str, tuple[str | None, str | None]]:
-        """Facts that are not those of the night before."""
+        """Facts that differ from those of the previous night."""
         if night == 0:
             return {}
         before, now = self.nights[night - 1].facts, self.nights[night].facts
@@ -414,7 +414,7 @@ def trend_of(
 
 
 def series_of(nights: Sequence[TrendRun]) -> dict[SeriesKey, list[TrendRun]]:
-    """By key; the series of the newest night comes last."""
+    """The series by key; that of the newest night comes last."""
     found: dict[SeriesKey, list[TrendRun]] = {}
     for night in nights:
         found.setdefault(night.key, []).append(night)
@@ -450,7 +450,7 @@ def values_of(summary: Mapping[str, Any]) -> tuple[dict[Subject, float], frozens
 
 
 def _subjects(nights: Sequence[TrendRun]) -> list[Subject]:
-    """Those of the newest night: all together first, then statements by name."""
+    """The metrics of the newest night: first those of all statements together, then by statement name."""
     known = nights[-1].values if nights else {}
     order = [*_WHOLE, *(measure for measure in Measure if measure not in _WHOLE)]
     return sorted(known, key=lambda subject: (subject[0] is not None, subject[0] or "", order.index(subject[1])))
@@ -520,7 +520,7 @@ def _was_told(step: ConfirmedChange, own: Sequence[ConfirmedChange], others: Seq
 
 
 def _suspicion(track: MetricTrend, nights: int) -> float | None:
-    """By how much the newest night is worse, if it is suspected."""
+    """The amount by which the newest night is worse, if a change is suspected."""
     last = len(track.nights) - 1
     if last < 0 or track.nights[last] != nights - 1 or last not in track.course.suspected:
         return None
@@ -535,7 +535,7 @@ def _suspicion(track: MetricTrend, nights: int) -> float | None:
 
 
 def is_undecided(trend_nights: int, track: MetricTrend) -> bool:
-    """Is the newest value a lower bound that shows nothing?"""
+    """Is the newest value a lower bound that does not decide?"""
     last = len(track.values) - 1
     if last < 0 or track.nights[last] != trend_nights - 1 or not track.newest_at_least:
         return False

@@ -72,7 +72,7 @@ class Portion:
         return self.delivered / self.planned if self.planned else None
 
     def is_short(self, percent: int) -> bool:
-        """Is more missing than may be? Overload is not."""
+        """Is more missing than allowed? Overload does not count as missing."""
         return 100 * self.missing > (100 - percent) * self.planned
 
     def logs_in_more_than(self, percent: int) -> bool:
@@ -80,7 +80,7 @@ class Portion:
         return 100 * self.logging_in > percent * self.planned > 0
 
     def is_overloaded(self, percent: int) -> bool:
-        """Is more missing than may be, counting the overload that no threshold judges?"""
+        """Is more missing than allowed, including overload that no threshold judges?"""
         return self.unjudged > 0 and 100 * (self.missing + self.unjudged) > (100 - percent) * self.planned
 
 
@@ -113,7 +113,7 @@ class Delivered:
         return found
 
     def document(self) -> dict[str, Any]:
-        """As summary.json has it."""
+        """The form of summary.json."""
         own = {
             **self._document(self.run),
             "by_worker": {worker_id: self._document(portion) for worker_id, portion in self.workers.items()},
@@ -237,7 +237,7 @@ def _unopened(time: Delivered) -> Iterator[str]:
 
 
 def _short(delivered: Delivered) -> tuple[dict[str, Portion], dict[str, Portion]]:
-    """Windows, unless there is one only, and workers with less than they may have."""
+    """Windows (unless there is only one) and workers with less than the allowed minimum."""
     windows = {
         f"{delivered.window_word} {step_id}": one
         for step_id, one in delivered.windows.items()
@@ -269,7 +269,7 @@ def overload_warnings(delivered: Delivered) -> list[str]:
 
 
 def login_warnings(delivered: Delivered) -> list[str]:
-    """What the reader of a valid result should know of connections that were logging in."""
+    """The warning about connections that were logging in; None: no warning."""
     portion, where = _most_logins(delivered)
     if portion.logs_in_more_than(LOGIN_INVALID_PERCENT) or not portion.logs_in_more_than(LOGIN_WARN_PERCENT):
         return []
@@ -310,7 +310,7 @@ def _share(delivered: Delivered, portion: Portion) -> str:
 
 
 def percent(fraction: float | None) -> str:
-    """Never rounded up to more than it was."""
+    """A percentage that is never rounded up."""
     return "–" if fraction is None else f"{math.floor(fraction * 1_000) / 10:.1f} %"
 
 
@@ -319,7 +319,7 @@ SAMPLES_MIN = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What validity is judged by."""
+    """The facts by which validity is judged."""
 
     merged: MergedWindows
     client: ClientVerdict
@@ -330,7 +330,7 @@ class Evidence:
 
 
 def invalid_reasons(evidence: Evidence) -> list[str]:
-    """Everything that makes a run's number worthless; empty: it is valid."""
+    """All reasons why a run is invalid; empty: it is valid."""
     merged, reasons = evidence.merged, []
     reasons += [f"worker lost: {worker}" for worker in evidence.lost_workers]
     reasons += list(evidence.gaps)
@@ -396,7 +396,7 @@ class RunVerdict(StrEnum):
 
 
 class RunOutcome(Protocol):
-    """What the verdict of a run is decided by."""
+    """The facts that decide the verdict of a run."""
 
     @property
     def status(self) -> str: ...

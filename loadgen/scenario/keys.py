@@ -165,11 +165,11 @@ class _Fault(NamedTuple):
 
 @dataclass(slots=True)
 class _Reader:
-    """Makes values of plain data. What is wrong is left out: a key has its default, a list or mapping one less."""
+    """Makes values of plain data. Wrong ones are left out: a key has its default, a list or mapping one less."""
 
     faults: list[_Fault] = field(default_factory=list)
     broken: set[KeyPath] = field(default_factory=set)  # what was left out
-    kept: dict[KeyPath, list[int]] = field(default_factory=dict)  # of lists with less elements: the numbers of the rest
+    kept: dict[KeyPath, list[int]] = field(default_factory=dict)  # of shortened lists: the numbers of what is left
 
     def section(self, cls: type, data: Any, path: KeyPath) -> Any:
         if isinstance(data, cls):
@@ -406,7 +406,7 @@ def _reject_secrets(document: Document, root: YamlNode) -> None:
         for key, entry in node.value.items() if isinstance(node.value, dict) else ():
             if is_secret_name(key) and not (path and path[-1] in _DATA) and (*path, key) not in _NAMES_ONLY:
                 # At the mapping's path: `password: …` would be masked wherever it is printed.
-                what = f"the key {shown(key)} looks like a secret, and a scenario holds none"
+                what = f"the key {shown(key)} looks like a secret, which a scenario must not contain"
                 hint = "put it in connections.toml and name that connection; `loadgen connections list` shows the file"
                 document.problems.append(document.problem_of(entry.node, entry.mark, path, what, hint))
                 entry.node.rejected = True

@@ -237,7 +237,7 @@ class _Composer:
         elif key in parent.node.value:
             first = parent.node.value[key].mark
             line = f" on line {first.line}" if first else ""
-            self.note(self.mark, f"the key {shown(key)} is there twice, first{line}", "remove one of them")
+            self.note(self.mark, f"the key {shown(key)} is given twice, first{line}", "remove one of them")
         else:
             parent.key, parent.key_mark, parent.dropped = key, self.mark, False
 

@@ -53,7 +53,8 @@ class MixCycle:
 
 
 class MixSequence:
-    """One lane's way through the mix, beginning somewhere in the cycle so that lanes do not march in step."""
+    """The order of statements in one lane. Lanes begin at different places of the cycle, so that they do not all send
+    the same statement at the same time."""
 
     def __init__(self, mix: MixCycle, phase: int = 0) -> None:
         if not 0 <= phase < mix.length:
@@ -65,7 +66,7 @@ class MixSequence:
         self._skipped: tuple[int, ...] = tuple(skipped.tolist())
 
     def at(self, k: int) -> tuple[int, int]:
-        """Draw k (from 0): the statement's number, and how often this walk has drawn it before."""
+        """Draw k (from 0): the statement's number, and how often this lane has drawn it before."""
         mix = self.mix
         cycles, position = divmod(k + self.phase, mix.length)
         statement = mix.cycle[position]
@@ -87,8 +88,8 @@ class MixSequence:
 
 
 def mix_sequence(weights: Sequence[int], lane: int) -> MixSequence:
-    """The walk of one lane. The first lanes, however many are open, begin well spread over the cycle, and as many
-    lanes as the cycle is long begin one at each place of it."""
+    """The order of one lane. Open lanes begin at places that are spread evenly over the cycle; with as many as the
+    cycle has places, one lane begins at each."""
     mix = _mix(tuple(weights))
     return MixSequence(mix, lane * _stride(mix.length) % mix.length)
 

@@ -47,7 +47,7 @@ def shard_range(keys: KeyRange, worker: int, workers: int) -> KeyRange:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One of `count` walkers over the same numbers: it visits `number`, `number + count`, `number + 2 * count` …"""
+    """One of `count` interleaved series of the same numbers: `number`, `number + count`, `number + 2 * count` …"""
 
     number: int
     count: int
@@ -104,11 +104,11 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowedSequence:
-    """The sequence of another statement, as far as this lane has drawn from it: first, first + step, …"""
+    """The numbers that this lane has drawn from the sequence of another statement: first, first + step, …"""
 
     first: int
     step: int
-    drawn_before: Callable[[IntArray], IntArray]  # how many of its numbers, before the n-th draws of ours
+    drawn_before: Callable[[IntArray], IntArray]  # how many of its numbers, before the n-th draws of the follower
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

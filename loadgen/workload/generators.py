@@ -60,7 +60,7 @@ _FNV_PRIME = np.uint64(1099511628211)
 
 
 class ZipfianDistribution:
-    """Zipfian over any number of items, for one theta from 0 (all alike) up to, not including, 1."""
+    """Zipfian over any number of items, for one theta from 0 (uniform) up to, not including, 1."""
 
     def __init__(self, theta: float) -> None:
         if not 0.0 <= theta < 1.0:
@@ -132,7 +132,7 @@ _OFFSETS = np.arange(CHUNK_VALUES, dtype=np.int64)
 
 
 class UniformKeys(Generator):
-    """All keys alike."""
+    """All keys with equal probability."""
 
     def __init__(self, parameter: Uniform, source: DrawContext) -> None:
         super().__init__()
@@ -164,7 +164,7 @@ class ZipfianKeys(Generator):
 
 
 class HotspotKeys(Generator):
-    """The first keys are hot. At least one is, so that the hot share of the draws always has somewhere to go."""
+    """The first keys are hot. At least one key is hot, so that the hot share of the draws can be drawn."""
 
     def __init__(self, parameter: Hotspot, source: DrawContext) -> None:
         super().__init__()
@@ -283,7 +283,7 @@ class WeightedChoices(Generator):
 
 
 class UniformFloats(Generator):
-    """Numbers of an interval, all alike."""
+    """Numbers of an interval with equal probability."""
 
     def __init__(self, parameter: UniformFloat, source: DrawContext) -> None:
         super().__init__()
@@ -338,7 +338,7 @@ class NormalNumbers(Generator):
 
 
 class Texts(Generator):
-    """Random letters of an alphabet; lengths from `length` to `length_max`, all alike."""
+    """Random letters of an alphabet; lengths from `length` to `length_max` with equal probability."""
 
     def __init__(self, parameter: Text, source: DrawContext) -> None:
         super().__init__()
@@ -384,7 +384,7 @@ class Uuids(Generator):
 
 
 class Timestamps(Generator):
-    """Naive UTC moments, to the microsecond, all alike."""
+    """Naive UTC timestamps in microseconds, with equal probability."""
 
     def __init__(self, parameter: Timestamp, source: DrawContext) -> None:
         super().__init__()

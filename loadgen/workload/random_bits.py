@@ -38,11 +38,11 @@ class RandomBits:
         return self._generator.random_raw(count)
 
     def units(self, count: int) -> FloatArray:
-        """Numbers from 0 up to, not including, 1: multiples of 2**-53, all alike."""
+        """Numbers from 0 up to, not including, 1: multiples of 2**-53 with equal probability."""
         return (self.words(count) >> np.uint64(11)).astype(np.float64) * _UNIT
 
     def below(self, size: int, count: int) -> IntArray:
-        """Whole numbers from 0 up to, not including, `size`, all exactly alike."""
+        """Whole numbers from 0 up to, not including, `size`, with exactly equal probability."""
         words = self.words(count)
         unfair = _WORDS % size  # the last, incomplete turn around `size`
         if unfair:

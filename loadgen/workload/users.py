@@ -1,4 +1,4 @@
-"""The sessions of a few users: who has one, since when it was not used, and how many there have been.
+"""The sessions of the users of one client: which users have one, when it was last used, and how many were created.
 
     prepare   the session that a statement of this user would belong to: the current one, or the next one, not yet begun
     begin     it is used from now on; the first time it is created
@@ -134,7 +134,7 @@ class RememberedValues:
         self._turns = make_generator(Uniform(keys=KeyRange(low=0, high=users)), turns)
 
     def user(self, k: int) -> int:
-        """Whose statement draw k is: all users alike."""
+        """The user of draw k; all users have equal probability."""
         return self._turns.take(k)  # type: ignore[return-value]  # a Uniform of whole numbers
 
     def values(self, user: int, incarnation: int) -> tuple[Value, ...]:
@@ -144,7 +144,7 @@ class RememberedValues:
 
 
 def remembered_values(statements: tuple[Statement, ...]) -> dict[str, Parameter]:
-    """Every name that is remembered, in the order of the scenario, and what it is drawn from."""
+    """Every remembered name, in the order of the scenario, and the generator of its value."""
     return {
         parameter.name: parameter.of
         for statement in statements

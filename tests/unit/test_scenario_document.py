@@ -59,7 +59,7 @@ def test_unquoted_texts_mean_what_yaml_1_2_says(text, value):
 @pytest.mark.parametrize(
     ("text", "place", "words"),
     [
-        ("a: 1\na: 2", "2:1", "there twice, first on line 1"),
+        ("a: 1\na: 2", "2:1", "given twice, first on line 1"),
         ("a: &x 1", "1:4", "anchors"),
         ("a: *x", "1:4", "aliases"),
         ("<<: {a: 1}", "1:1", "merge keys"),

@@ -60,8 +60,8 @@ def test_twelve_different_mistakes_give_twelve_messages_at_their_lines_and_colum
         "descripton: 'descripton' is not a known key; did you mean description?",
         "target.warehouse: is not the name of a Snowflake object, got 'x; DROP'; write a letter or _ and then letters, "
         'digits, _ or $; or put the name in double quotes, and a " in it twice',
-        "target: the key 'password' looks like a secret, and a scenario holds none; put it in connections.toml and "
-        "name that connection; `loadgen connections list` shows the file",
+        "target: the key 'password' looks like a secret, which a scenario must not contain; put it in connections.toml "
+        "and name that connection; `loadgen connections list` shows the file",
         "prepare.tables.0.rows: is not a count, got 'many'; write a whole number, such as 250, 10k (thousand), 1m "
         "(million) or 2b (billion)",
         "workload.statements.0.sql: 1 ? is in the SQL, and 0 parameters are given; write one generator under params "
@@ -86,7 +86,9 @@ def test_the_error_carries_the_problems_and_ends_with_exit_code_2():
     assert found.value.exit_code == 2
     assert str(found.value).startswith("f.yaml has 12 problems:\n  f.yaml:3:1 ")
     assert "hunter2" not in str(found.value)
-    assert "and a scenario holds none; put it in connections.toml" in redact(str(found.value))  # told, not masked
+    assert "which a scenario must not contain; put it in connections.toml" in redact(
+        str(found.value)
+    )  # told, not masked
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The endpoints below `/__loadgen/`, the request log, and when a server that a command started may stop."""
+"""The endpoints below `/__loadgen/`: warehouse models of runs, usage of the server, request log, faults, statistics."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
 
 from loadgen.embedded import wire
-from loadgen.embedded.datadir import read_private, write_private
+from loadgen.embedded.datadir import read_private, write_atomically
 from loadgen.embedded.fault_injection import FaultRules
-from loadgen.embedded.http_exchange import LINES_TYPE, HttpExchange, respond, wait_gone
+from loadgen.embedded.http_exchange import LINES_TYPE, HttpExchange, respond, wait_disconnect
 from loadgen.embedded.postgres_names import SNOWFLAKE_NAME_LENGTH
 from loadgen.embedded.result import is_number
 from loadgen.embedded.session import DEFAULT_WAREHOUSE, stored_name
@@ -29,37 +30,38 @@ from loadgen.embedded.warehouse import VirtualWarehouses, WarehouseModel
 from loadgen.errors import EmbeddedServerError
 from loadgen.values import dataclass
 
-# Models of single warehouses: a run sets the slots and the service time of its scenario for its warehouse only.
+# --- warehouse models -------------------------------------------------------------------------------------------------
+#
+# A run sets the slots and the service time of its scenario for its warehouse.
 #
 #     POST /__loadgen/warehouses      {"name": "BENCH_WH", "slots": 4, "service_time": "20ms", "pid": 4711}
 #     DELETE /__loadgen/warehouses    {"name": "BENCH_WH", "pid": 4711}
 #     GET /__loadgen/warehouses?name=BENCH_WH
 #
-# Each answers with the model that is in force now: {"name", "id", "slots", "service_time"}, and with `altered_ms`,
-# when ALTER WAREHOUSE last set something (0: never since it was made), from which slots may follow. A warehouse
-# without a posted model has the server's options (`--slots`, `--service-time`) and no id. A post with neither `slots`
-# nor `service_time` asks for these. Without a name it is the warehouse of sessions that name none. A name is read as
-# in SQL: upper-cased unless it is quoted.
+# The answer contains the model in force: {"name", "id", "slots", "service_time", "altered_ms"}. `altered_ms` is the
+# time of the last ALTER WAREHOUSE … SET (0: none since the creation), on which the slots may depend. A warehouse
+# without a posted model has the options of the server (`--slots`, `--service-time`) and no id. A POST without `slots`
+# and `service_time` requests these options. The default of `name` is the default warehouse of sessions. Names are
+# upper-cased unless they are quoted, as in SQL.
 #
-# `pid` is the process that measures there. While it runs, a different model for that warehouse is refused with 409:
-# it would change what that process measures. A run deletes its model at its end. The model of a process that was
-# killed stays until the next post: its workers may still measure, and another process may take over the run.
+# `pid` is the process that measures on the warehouse. While it runs, a different model for the warehouse is rejected
+# with 409, because it would change the measured results. A run deletes its model at its end. The model of a killed
+# process stays until the next POST: its workers may still measure, and another process may take over the run.
 #
-# A model has a new `id` whenever it begins, so equal answers at two moments prove that it was in force between them.
-# Models are kept in a file of the data directory and survive a restart of the server, unless all of their processes
-# have ended.
+# Every new model gets a new `id`, so equal answers at two times prove that the model was in force between them. Models
+# are stored in a file of the data directory and survive a restart of the server, unless all their processes have ended.
 
 MODELS_FILE = "warehouse_models.json"
 FILE_BYTES_MAX = 4 << 20
 MODELS_MAX = 1_000
 PROCESSES_MAX = 1_000  # of one model
 PID_MAX = 1 << 31
-SAME_START_S = 2.0  # clocks are adjusted; a pid is not reused that soon
+SAME_START_S = 2.0  # tolerance for clock adjustments; a pid is not reused within this time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarehouseModelRequest:
-    """A request, read."""
+    """A parsed request."""
 
     name: str
     pid: int | None
@@ -67,10 +69,10 @@ class WarehouseModelRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Posted:
+class _PostedModel:
     id: str
     model: WarehouseModel | None
-    processes: dict[int, float]  # that measure by it: pid → when it was started, in epoch seconds
+    processes: dict[int, float]  # that measure with it: pid → start of the process in epoch seconds
 
     @property
     def running(self) -> dict[int, float]:
@@ -78,55 +80,55 @@ class _Posted:
 
 
 class WarehouseModels:
-    """What was posted, by warehouse. Only the event loop's thread touches it."""
+    """The posted models, by warehouse. Owner: the event loop."""
 
     def __init__(self, warehouses: VirtualWarehouses, folder: Path | None) -> None:
-        """`folder` keeps them over restarts; None: they are not kept."""
+        """The models are stored in `folder`, unless it is None."""
         self._warehouses = warehouses
         self._file = folder / MODELS_FILE if folder is not None else None
-        self._posted = _kept(self._file) if self._file is not None else {}
+        self._posted = _load_models(self._file) if self._file is not None else {}
         for name, posted in self._posted.items():
             warehouses.set_model(name, posted.model)
 
     async def get(self, exchange: HttpExchange) -> bytes:
-        return self._in_force(read({"name": exchange.first("name")}).name)
+        return self._in_force(parse_model_request({"name": exchange.first("name")}).name)
 
     async def post(self, exchange: HttpExchange) -> bytes:
-        asked = read(wire.parse(exchange.body))
-        found, others = self._posted.get(asked.name), self._others(asked)
-        same = found is not None and found.model == asked.model
+        request = parse_model_request(wire.parse(exchange.body))
+        found, others = self._posted.get(request.name), self._other_processes(request)
+        same = found is not None and found.model == request.model
         if others and not same:
-            raise self._conflict(asked.name, others)
+            raise self._conflict(request.name, others)
         if found is None and len(self._posted) >= MODELS_MAX:
-            raise wire.BadRequest(f"there are {MODELS_MAX} models already")
+            raise wire.BadRequest(f"there are already {MODELS_MAX} models")
         if len(others) >= PROCESSES_MAX:
-            raise wire.BadRequest(f"{PROCESSES_MAX} processes measure there already")
-        own = {asked.pid: _started_s(asked.pid)} if asked.pid else {}
-        begun = (
-            found if found is not None and same else _Posted(id=secrets.token_hex(8), model=asked.model, processes={})
-        )
-        self._change(asked.name, _Posted(id=begun.id, model=begun.model, processes=others | own))
-        return self._in_force(asked.name)
+            raise wire.BadRequest(f"{PROCESSES_MAX} processes already measure on the warehouse")
+        own = {request.pid: _started_s(request.pid)} if request.pid else {}
+        posted = _PostedModel(id=secrets.token_hex(8), model=request.model, processes=others | own)
+        if found is not None and same:  # also the text of the service time stays
+            posted = replace(posted, id=found.id, model=found.model)
+        self._change(request.name, posted)
+        return self._in_force(request.name)
 
     async def delete(self, exchange: HttpExchange) -> bytes:
-        asked = read(wire.parse(exchange.body))
-        found, others = self._posted.get(asked.name), self._others(asked)
-        if others and asked.pid is None:
-            raise self._conflict(asked.name, others)
+        request = parse_model_request(wire.parse(exchange.body))
+        found, others = self._posted.get(request.name), self._other_processes(request)
+        if others and request.pid is None:
+            raise self._conflict(request.name, others)
         if found is not None:
-            self._change(asked.name, _Posted(id=found.id, model=found.model, processes=others) if others else None)
-        return self._in_force(asked.name)
+            self._change(request.name, replace(found, processes=others) if others else None)
+        return self._in_force(request.name)
 
-    def _change(self, name: str, posted: _Posted | None) -> None:
-        """Written to the file first, so that an answered model is durable."""
+    def _change(self, name: str, posted: _PostedModel | None) -> None:
+        """Write the models to the file before they are in force, so that an answered model is durable."""
         before = self._posted.get(name)
         after = {**self._posted, name: posted}
         changed = {key: value for key, value in after.items() if value is not None}
         if self._file is not None:
             try:
-                write_private(self._file, _document(changed))
+                write_atomically(self._file, _document(changed), mode=0o600, durable=True)
             except OSError as error:
-                raise wire.BadRequest(f"the model cannot be kept in {self._file}: {error.strerror}") from None
+                raise wire.BadRequest(f"the model cannot be stored in {self._file}: {error.strerror}") from None
         self._posted = changed
         if (before and before.id) != (posted and posted.id):
             self._warehouses.set_model(name, posted.model if posted is not None else None)
@@ -139,20 +141,20 @@ class WarehouseModels:
         shown = {"slots": model.slots, "service_time": model.service_time, "altered_ms": altered_ms}
         return wire.dumps({"name": name, "id": posted.id if posted is not None else None} | shown)
 
-    def _others(self, asked: WarehouseModelRequest) -> dict[int, float]:
-        """Other processes that measure on the warehouse."""
-        found = self._posted.get(asked.name)
+    def _other_processes(self, request: WarehouseModelRequest) -> dict[int, float]:
+        """Other running processes that measure on the warehouse."""
+        found = self._posted.get(request.name)
         running = found.running if found is not None else {}
-        return {pid: started_s for pid, started_s in running.items() if pid != asked.pid}
+        return {pid: started_s for pid, started_s in running.items() if pid != request.pid}
 
     def _conflict(self, name: str, pids: dict[int, float]) -> wire.Conflict:
         model = self._warehouses.model_of(name)
-        how = f"slots {model.slots or 'as its settings say'}, service time {model.service_time or 'none'}"
+        how = f"slots {model.slots or 'of its settings'}, service time {model.service_time or 'none'}"
         return wire.Conflict(f"process {min(pids)} measures on warehouse {name} with {how}")
 
 
-def read(message: dict[str, Any]) -> WarehouseModelRequest:
-    """Raises BadRequest with the problem."""
+def parse_model_request(message: dict[str, Any]) -> WarehouseModelRequest:
+    """Raises BadRequest."""
     name, pid = message.get("name"), message.get("pid")
     if name is None:
         name = DEFAULT_WAREHOUSE
@@ -165,7 +167,7 @@ def read(message: dict[str, Any]) -> WarehouseModelRequest:
     if pid is not None and not (type(pid) is int and 0 < pid < PID_MAX):
         raise wire.BadRequest("pid is not the number of a process")
     if unknown := sorted(message.keys() - {"name", "pid", "slots", "service_time"}):
-        raise wire.BadRequest(f"{unknown[0]!r} is not known here")
+        raise wire.BadRequest(f"unknown key {unknown[0]!r}")
     return WarehouseModelRequest(name=stored, pid=pid, model=_model(message))
 
 
@@ -181,44 +183,44 @@ def _model(message: dict[str, Any]) -> WarehouseModel | None:
         raise wire.BadRequest(str(error)) from None
 
 
-# --- over restarts ---------------------------------------------------------------------------------------------------
+# --- the file of the models ------------------------------------------------------------------------------------------
 
 
-def _document(posted: dict[str, _Posted]) -> bytes:
+def _document(posted: dict[str, _PostedModel]) -> bytes:
     return json.dumps({name: _entry(one) for name, one in posted.items()}, indent=1).encode()
 
 
-def _entry(posted: _Posted) -> dict[str, Any]:
+def _entry(posted: _PostedModel) -> dict[str, Any]:
     model = posted.model
-    asked = {} if model is None else {"slots": model.slots, "service_time": model.service_time}
-    return {"id": posted.id, "model": asked, "processes": {str(pid): at for pid, at in posted.processes.items()}}
+    parameters = {} if model is None else {"slots": model.slots, "service_time": model.service_time}
+    return {"id": posted.id, "model": parameters, "processes": {str(pid): at for pid, at in posted.processes.items()}}
 
 
-def _kept(file: Path) -> dict[str, _Posted]:
-    """The models of the file, except those whose processes have all ended. Raises EmbeddedServerError."""
-    remedy = f"Remove {file}: runs that measure by the models in it become INVALID."
+def _load_models(file: Path) -> dict[str, _PostedModel]:
+    """The models of the file, without those whose processes have all ended. Raises EmbeddedServerError."""
+    remedy = f"Remove {file}. Runs that measure with its models become INVALID."
     try:
         content = read_private(file, "file of warehouse models", FILE_BYTES_MAX, remedy)
     except FileNotFoundError:
         return {}
     try:
-        posted = {name: _posted(name, entry) for name, entry in json.loads(content).items()}
+        posted = {name: _parse_entry(name, entry) for name, entry in json.loads(content).items()}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, wire.BadRequest) as error:
-        what = f"{file} holds no warehouse models of this version ({type(error).__name__})"
+        what = f"{file} contains no warehouse models of this version ({type(error).__name__})"
         raise EmbeddedServerError(what, remedy=remedy) from None
     return {name: one for name, one in posted.items() if not one.processes or one.running}
 
 
-def _posted(name: str, entry: dict[str, Any]) -> _Posted:
-    """Raises one of many errors when it was not written by _entry."""
+def _parse_entry(name: str, entry: dict[str, Any]) -> _PostedModel:
+    """Raises various errors if the entry was not written by _entry."""
     processes = {int(pid): float(started_s) for pid, started_s in entry["processes"].items()}
-    asked = [read({"name": name, "pid": pid} | entry["model"]) for pid in (*processes, None)][-1]
-    return _Posted(id=bytes.fromhex(entry["id"]).hex(), model=asked.model, processes=processes)
+    request = [parse_model_request({"name": name, "pid": pid} | entry["model"]) for pid in (*processes, None)][-1]
+    return _PostedModel(id=bytes.fromhex(entry["id"]).hex(), model=request.model, processes=processes)
 
 
 def _started_s(pid: int) -> float:
-    """When the process was started; 0.0: there is none."""
-    import psutil  # slow, and rarely needed
+    """The start time of a process; 0.0 if it does not exist."""
+    import psutil  # imported here because it is slow and rarely needed
 
     try:
         return float(psutil.Process(pid).create_time())
@@ -227,7 +229,7 @@ def _started_s(pid: int) -> float:
 
 
 def _is_running(pid: int, started_s: float) -> bool:
-    """A zombie does not run."""
+    """Whether the process exists and is not a zombie."""
     import psutil
 
     try:
@@ -240,59 +242,62 @@ def _is_running(pid: int, started_s: float) -> bool:
         return True
 
 
+# --- usage of the server ---------------------------------------------------------------------------------------------
+
 IDLE_S = 3.0
-LOOK_S = 0.1
+CHECK_S = 0.1
 
 
 class ServerUsage:
-    """Counts the users of the server, and decides when one started with `--until-eof` stops.
+    """Counts the users of the server, and decides when a server with `--until-eof` stops.
 
-    Its stdin is a pipe that only the starting command holds open, so the kernel reports the end of that command, also
-    after kill -9. Other commands may use the server by then. After the end of stdin it therefore continues
+    The stdin of such a server is a pipe that only the starting command holds open, so the kernel reports the end of
+    that command, also after kill -9. Other commands may use the server at that time. The server stops after the end of
+    stdin when neither of these conditions holds:
 
-        while a command holds it    `GET /__loadgen/hold` stays open for as long as that command runs
-        while a client works        a session is open, and a request or a waiting client was seen in the last 3 s
+        a command holds it    `GET /__loadgen/hold` stays open while the command runs
+        a client is active    a session is open, and a request or a waiting client was seen in the last 3 s
 
-    Open sessions alone do not count, because a killed client never logs out. Nor do statements without a connection, or
-    requests to `/__loadgen/…`. Owner: the event loop.
+    Open sessions alone do not count, because a killed client does not log out. Statements without a connection and
+    requests to `/__loadgen/…` do not count either. Owner: the event loop.
     """
 
-    def __init__(self, about: Mapping[str, Any]) -> None:
-        self.about = about  # how the server was started
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self.options = options  # of the server
         self.holders = 0
-        self.used_s = time.perf_counter()  # when a client was last answered or seen waiting
-        self.leaving = False
+        self.used_s = time.perf_counter()  # when a client last got an answer or was waiting
+        self.is_stopping = False
 
     async def hold(self, exchange: HttpExchange) -> None:
-        """Describe the server, and count as a user until the connection ends. 503: the server is stopping."""
-        if self.leaving:
+        """Answer with the options; the connection counts as a user until its end. 503 if the server is stopping."""
+        if self.is_stopping:
             await respond(exchange, 503, b'{"error": "the server is stopping"}')
             return
         self.holders += 1
         try:
             headers = [(b"content-type", LINES_TYPE)]
             await exchange.send({"type": "http.response.start", "status": 200, "headers": headers})
-            line = wire.dumps(self.about) + b"\n"
+            line = wire.dumps(self.options) + b"\n"
             await exchange.send({"type": "http.response.body", "body": line, "more_body": True})
-            await wait_gone(exchange, None)
+            await wait_disconnect(exchange, None)
         finally:
             self.holders -= 1
 
-    async def unused(self, executor: Executor, connections: Callable[[], int]) -> None:
-        """Wait until stdin has ended and the server is unused; from then on `hold` is refused."""
+    async def wait_unused(self, executor: Executor, connections: Callable[[], int]) -> None:
+        """Wait until stdin has ended and the server is unused; then `hold` is rejected."""
         await _stdin_ended()
         while True:
             now_s = time.perf_counter()
             if executor.history.running and connections():
                 self.used_s = now_s
             if may_stop(holders=self.holders, sessions=len(executor.sessions), idle_s=now_s - self.used_s):
-                self.leaving = True
+                self.is_stopping = True
                 return
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(CHECK_S)
 
 
 def may_stop(*, holders: int, sessions: int, idle_s: float) -> bool:
-    """Whether a server stops whose starting command has ended."""
+    """Whether a server stops after its starting command has ended."""
     return holders == 0 and (sessions == 0 or idle_s >= IDLE_S)
 
 
@@ -302,23 +307,25 @@ async def _stdin_ended() -> None:
     ended = asyncio.Event()
 
     def read() -> None:
-        with suppress(OSError):  # cannot be read: counts as ended
+        with suppress(OSError):  # stdin cannot be read: counts as ended
             while os.read(0, 4096):
                 pass
-        with suppress(RuntimeError):  # the loop was closed first: a signal stopped the server
+        with suppress(RuntimeError):  # the loop is closed: a signal stopped the server
             loop.call_soon_threadsafe(ended.set)
 
     threading.Thread(target=read, name="stdin", daemon=True).start()
     await ended.wait()
 
 
+# --- request log -----------------------------------------------------------------------------------------------------
+
 ENTRIES_MAX = 100_000
 SQL_CHARACTERS_MAX = 1_000
-TEXT_CHARACTERS_MAX = 300  # of any other text: a client may send a path of 64 KiB before it logs in
+TEXT_CHARACTERS_MAX = 300  # of other texts: a client can send a path of 64 KiB before it logs in
 
 
 class RequestLogEntry(NamedTuple):
-    """One request. Times are epoch milliseconds of the server's clock, and durations."""
+    """One request. `at_ms` is in epoch milliseconds of the server's clock."""
 
     at_ms: float
     method: str
@@ -328,14 +335,14 @@ class RequestLogEntry(NamedTuple):
     query_id: str | None = None
     sql_text: str | None = None  # the first 1,000 characters
     bind_count: int = 0
-    status: int = 200  # of HTTP; 0: no answer was sent
+    status: int = 200  # HTTP status; 0: no answer was sent
     outcome: str = "ok"
     duration_ms: float = 0.0
     retry_count: int = 0
 
 
 class RequestLog:
-    """A bounded list: the newest entry replaces the oldest."""
+    """A list of limited length: the newest entry replaces the oldest."""
 
     def __init__(self, entries_max: int = ENTRIES_MAX) -> None:
         self._entries: deque[RequestLogEntry] = deque(maxlen=entries_max)
@@ -356,9 +363,9 @@ class RequestLog:
         )
 
     def lines(self, *, since_ms: float = 0.0, path: str = "", match: str = "") -> Iterator[bytes]:
-        """JSON lines, oldest first: at or after `since_ms`, with `path` in the path and `match` in the SQL text.
+        """JSON lines, oldest first, of entries since `since_ms` with `path` in the path and `match` in the SQL text.
 
-        Both are plain texts, and `match` ignores case. Requests that arrive meanwhile are not included.
+        Both are plain texts; `match` ignores case. Requests during the iteration are not included.
         """
         wanted = match.lower()
         for entry in tuple(self._entries):
@@ -367,17 +374,16 @@ class RequestLog:
             if not wanted or wanted in (entry.sql_text or "").lower():
                 yield _line(entry)
 
-    def clear(self) -> None:
-        self._entries.clear()
-
 
 def _line(entry: RequestLogEntry) -> bytes:
     shown = entry._asdict() | {"at_ms": round(entry.at_ms, 3), "duration_ms": round(entry.duration_ms, 3)}
     try:
         return orjson.dumps(shown, option=orjson.OPT_APPEND_NEWLINE)
-    except TypeError:  # half a surrogate pair, which only the standard library writes
+    except TypeError:  # an unpaired surrogate, which orjson does not write
         return json.dumps(shown).encode() + b"\n"
 
+
+# --- endpoints -------------------------------------------------------------------------------------------------------
 
 PREFIX = "/__loadgen"
 
@@ -391,10 +397,10 @@ class Admin:
         usage: ServerUsage,
         models: WarehouseModels,
         faults: FaultRules,
-        journal: RequestLog,
+        request_log: RequestLog,
         now_ms: Callable[[], float],
     ) -> None:
-        self._executor, self._usage, self._faults, self._journal = executor, usage, faults, journal
+        self._executor, self._usage, self._faults, self._request_log = executor, usage, faults, request_log
         self._now_ms = now_ms
         self.routes: dict[tuple[str, str], Callable[[HttpExchange], Awaitable[bytes]]] = {
             ("GET", "/__loadgen/stats"): self._stats,
@@ -409,7 +415,7 @@ class Admin:
         }
 
     def stream(self, exchange: HttpExchange) -> Iterator[bytes] | None:
-        """The lines of a long answer; None for other requests."""
+        """The lines of a long answer; None for requests with a short one."""
         if exchange.method != "GET":
             return None
         since = exchange.first("since") or "0"
@@ -418,12 +424,12 @@ class Admin:
             return self._executor.history.ground_truth(exchange.first("tag") or "", since_ms)
         if exchange.path == "/__loadgen/journal":
             path, match = exchange.first("path") or "", exchange.first("match") or ""
-            return self._journal.lines(since_ms=since_ms, path=path, match=match)
+            return self._request_log.lines(since_ms=since_ms, path=path, match=match)
         return None
 
     async def _stats(self, exchange: HttpExchange) -> bytes:
         executor = self._executor
-        warehouses = {w.settings.name: w.now() for w in executor.warehouses}
+        warehouses = {w.settings.name: w.stats() for w in executor.warehouses}
         return wire.dumps(
             {
                 "open_sessions": len(executor.sessions),
@@ -434,7 +440,7 @@ class Admin:
                 "open_transactions": sum(1 for s in executor.sessions.by_number.values() if s.transaction is not None),
                 "warehouses": warehouses,
                 "holders": self._usage.holders,
-                "options": self._usage.about,
+                "options": self._usage.options,
                 "now_ms": self._now_ms(),
             }
         )

@@ -1,16 +1,16 @@
-"""The data directory of the embedded server: its place, its owner, and the address of its server.
+"""The data directory of the embedded server: its location, its owner process, and the address of its server.
 
-    loadgen-embedded   marks a data directory, and names its layout
-    lock               flock'ed by the owner while it lives; holds its pid
-    password           of a server that checks one (loadgen.embedded.session); readable for its owner only
+    loadgen-embedded        marks a data directory, and contains the version of its layout
+    lock                    flock'ed by the owner process; contains its pid
+    password                of a server that checks passwords (loadgen.embedded.session); readable by its owner only
     warehouse_models.json   slots and service times that runs have set (loadgen.embedded.admin)
-    server.json        where the owner listens: written when it is ready, removed when it stops cleanly
-    postgres/          the PostgreSQL cluster, owned by the account that runs it
-    postgres.log       PostgreSQL's log, bounded (and postgres.log.1, the part before)
-    run/               its socket
+    server.json             address of the server: written when it is ready, removed when it stops cleanly
+    postgres/               the PostgreSQL cluster, owned by the account that runs PostgreSQL
+    postgres.log            PostgreSQL's log, of limited size; postgres.log.1 is the previous part
+    run/                    PostgreSQL's socket
 
-Only the flock decides ownership: the kernel drops it when the process ends, however it ended. So a lock file or a
-server.json of a dead owner is no obstacle, and a reused pid means nothing.
+Only the flock determines the owner. The kernel releases it when the process ends for any reason, so a lock file or
+server.json of an ended process is ignored, even if its pid is in use again.
 """
 
 import errno
@@ -31,21 +31,21 @@ from loadgen.errors import Busy, EmbeddedServerError
 from loadgen.values import dataclass
 
 DATA_DIR_VARIABLE = "LOADGEN_EMBEDDED_DATA_DIR"
-SYSTEM_DIR = Path("/var/lib/loadgen")  # for root: every user may traverse it, unlike root's home
+SYSTEM_DIR = Path("/var/lib/loadgen")  # for root; accessible to all users, unlike root's home directory
 
 MARKER, LOCK, RECORD = "loadgen-embedded", "lock", "server.json"
 PASSWORD_FILE = "password"
 LAYOUT = "1\n"
-PATH_BYTES_MAX = 900  # PostgreSQL allows 1,024 bytes for a path, with the part below this directory
-PROBE_PATIENCE_S = 0.5  # a reader's probe holds the lock for microseconds; that is no second owner
-COPY_PATIENCE_S = 60.0  # for another process that makes the same copy
+PATH_BYTES_MAX = 900  # PostgreSQL allows 1,024 bytes for a path, including files below this directory
+PROBE_PATIENCE_S = 0.5  # readers hold the lock for microseconds, which does not make them owners
+COPY_PATIENCE_S = 60.0  # wait for another process that makes the same copy
 _LOCK_STEP_S = 0.02
 _CHOOSE_ANOTHER = f"Choose another directory with --data-dir or {DATA_DIR_VARIABLE}."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenAddress:
-    """Where a server listens."""
+    """Host and port of a server."""
 
     host: str
     port: int
@@ -53,7 +53,7 @@ class ListenAddress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemUser:
-    """The system user PostgreSQL runs as. It refuses to run as root."""
+    """The user that PostgreSQL runs as, which cannot be root."""
 
     uid: int
     gid: int
@@ -61,7 +61,7 @@ class SystemUser:
 
 
 class DataDir:
-    """A data directory this process owns. Made by `claim`; `release` gives it back, safe to call twice."""
+    """A data directory that this process owns, from `claim` to `release`."""
 
     def __init__(self, path: Path, account: SystemUser, lock_fd: int) -> None:
         self.path = path
@@ -70,10 +70,10 @@ class DataDir:
 
     @classmethod
     def claim(cls, path: Path) -> Self:
-        """Own `path`, made if it is missing. Raises Busy when another process does."""
-        asked, path = path, Path(os.path.realpath(path))
-        with _explained(path):
-            _require_safe_way(asked)
+        """Become the owner of `path`, which is created if missing. Raises Busy if another process owns it."""
+        given, path = path, Path(os.path.realpath(path))
+        with _os_errors_explained(path):
+            _require_safe_path(given)
             account = server_account(path / "postgres")
             _prepare(path, account)
             lock_fd = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
@@ -97,7 +97,7 @@ class DataDir:
         return self._lock_fd is not None
 
     def publish(self, address: ListenAddress, *, started_at: datetime, version: str) -> None:
-        """Publish that this process serves the directory."""
+        """Write the address of this process to server.json."""
         record = {
             "pid": os.getpid(),
             "host": address.host,
@@ -105,13 +105,14 @@ class DataDir:
             "started_at": started_at.isoformat(timespec="milliseconds"),
             "version": version,
         }
-        with _explained(self.path):
-            write_atomically(self.path / RECORD, json.dumps(record) + "\n")
+        with _os_errors_explained(self.path):
+            write_atomically(self.path / RECORD, f"{json.dumps(record)}\n".encode())
 
     def release(self) -> None:
+        """Safe to call twice."""
         if self._lock_fd is None:
             return
-        with suppress(OSError):  # the next owner removes it as well
+        with suppress(OSError):  # the next owner removes it too
             (self.path / RECORD).unlink(missing_ok=True)
         os.close(self._lock_fd)
         self._lock_fd = None
@@ -123,10 +124,10 @@ class DataDir:
         self.release()
 
 
-def choose_data_dir(asked: Path | None = None, environ: Mapping[str, str] = os.environ) -> Path:
-    """The directory asked for, else the one of the environment, else the user's own."""
-    if asked is not None:
-        return asked
+def choose_data_dir(given: Path | None = None, environ: Mapping[str, str] = os.environ) -> Path:
+    """The directory given, else the one of the environment, else the user's default."""
+    if given is not None:
+        return given
     if from_environment := environ.get(DATA_DIR_VARIABLE):
         return Path(from_environment).expanduser()
     if os.geteuid() == 0:
@@ -137,11 +138,11 @@ def choose_data_dir(asked: Path | None = None, environ: Mapping[str, str] = os.e
 
 
 def running_server(path: Path) -> ListenAddress | None:
-    """Where the living owner of `path` listens; None: it has no owner, or the owner is not ready."""
-    asked, path = path, Path(os.path.realpath(path))
-    with _explained(path):
+    """The address of the running owner of `path`; None if it has no owner, or the owner is not ready."""
+    given, path = path, Path(os.path.realpath(path))
+    with _os_errors_explained(path):
         try:
-            _require_safe_way(asked)
+            _require_safe_path(given)
             _require_unshared(path)
             with open(path / LOCK, "rb", opener=no_link) as lock:
                 if take_lock(lock.fileno(), fcntl.LOCK_SH):
@@ -150,16 +151,16 @@ def running_server(path: Path) -> ListenAddress | None:
         except (FileNotFoundError, NotADirectoryError):
             return None
         record = _read_record(path)
-        # The pid tells this owner's record from one that a dead owner left and this one has not removed yet.
+        # A record with another pid is of an earlier owner, which the current one has not removed yet.
         if record is None or str(record[0]).encode() != owner:
             return None
         return record[1]
 
 
 def is_claimed(path: Path) -> bool:
-    """Whether a living process owns `path`, also while it starts or stops and running_server() returns None."""
+    """Whether a process owns `path`, even if it is starting or stopping and running_server() returns None."""
     path = Path(os.path.realpath(path))
-    with _explained(path):
+    with _os_errors_explained(path):
         try:
             with open(path / LOCK, "rb", opener=no_link) as lock:
                 return not take_lock(lock.fileno(), fcntl.LOCK_SH)
@@ -168,7 +169,7 @@ def is_claimed(path: Path) -> bool:
 
 
 def server_account(cluster: Path) -> SystemUser:
-    """The account PostgreSQL runs as: this user; for root the cluster's owner, else `postgres`, else `nobody`."""
+    """The user that PostgreSQL runs as: this user; for root the cluster's owner, else `postgres`, else `nobody`."""
     uid = os.geteuid()
     try:
         owner = cluster.stat().st_uid
@@ -176,7 +177,7 @@ def server_account(cluster: Path) -> SystemUser:
         owner = 0
     if uid != 0:
         if owner not in (0, uid):
-            raise EmbeddedServerError(f"{cluster} belongs to user id {owner}, not to you", remedy=_CHOOSE_ANOTHER)
+            raise EmbeddedServerError(f"{cluster} belongs to user id {owner}", remedy=_CHOOSE_ANOTHER)
         return account_of(uid)
     if owner:
         return account_of(owner)
@@ -184,7 +185,7 @@ def server_account(cluster: Path) -> SystemUser:
         with suppress(KeyError):
             return account_of(pwd.getpwnam(name).pw_uid)
     raise EmbeddedServerError(
-        "PostgreSQL refuses to run as root, and there is neither a user `postgres` nor a user `nobody`",
+        "PostgreSQL cannot run as root, and neither user `postgres` nor user `nobody` exists",
         remedy="Run as an ordinary user, or add one: useradd --system postgres.",
     )
 
@@ -194,16 +195,16 @@ def account_of(uid: int) -> SystemUser:
         entry = pwd.getpwuid(uid)
     except KeyError:
         raise EmbeddedServerError(
-            f"user id {uid} has no name on this system, and PostgreSQL runs only for users with one",
+            f"user id {uid} has no name on this system, which PostgreSQL requires",
             remedy="Add the id to /etc/passwd, or run as another user.",
         ) from None
     return SystemUser(uid=uid, gid=entry.pw_gid, name=entry.pw_name)
 
 
 def first_closed(path: Path, account: SystemUser) -> Path | None:
-    """The first directory of `path`, itself included, that `account` may not traverse; None: there is none.
+    """The first directory of `path`, itself included, that `account` cannot traverse; None if it can traverse all.
 
-    Directories that do not exist yet count as open. Access control lists are ignored.
+    Directories that do not exist are skipped. Access control lists are ignored.
     """
     for directory in (*reversed(path.parents), path):
         with suppress(FileNotFoundError):
@@ -215,14 +216,14 @@ def first_closed(path: Path, account: SystemUser) -> Path | None:
 
 
 def may_access(path: Path, account: SystemUser, wanted: int) -> bool:
-    """Whether the mode bits of `path` give `account` the rights `wanted`, written as bits of the "other" class."""
+    """Whether the mode bits of `path` grant `account` the permissions `wanted`, which are bits of the "other" class."""
     info = path.stat()
     shift = 6 if info.st_uid == account.uid else 3 if info.st_gid == account.gid else 0
     return info.st_mode >> shift & wanted == wanted
 
 
 def take_lock(fd: int, kind: int = fcntl.LOCK_EX, *, patience_s: float = 0.0) -> bool:
-    """Take a flock; False when another process holds it for `patience_s`."""
+    """Take a flock; False if another process has held it for `patience_s`."""
     for _ in range(round(patience_s / _LOCK_STEP_S) + 1):
         try:
             fcntl.flock(fd, kind | fcntl.LOCK_NB)
@@ -233,26 +234,41 @@ def take_lock(fd: int, kind: int = fcntl.LOCK_EX, *, patience_s: float = 0.0) ->
     return False
 
 
-def write_atomically(path: Path, text: str, owner: SystemUser | None = None) -> None:
-    """Readers see the old text or the new one. A symlink in its place is replaced, never followed."""
+def write_atomically(
+    path: Path, content: bytes, owner: SystemUser | None = None, *, mode: int = 0o644, durable: bool = False
+) -> None:
+    """Replace a file: readers see the old content or the new one; if `durable`, also after a power failure.
+
+    A symbolic link at `path` is replaced, not followed. Raises OSError.
+    """
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     draft.unlink(missing_ok=True)
-    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-    with open(fd, "w", encoding="utf-8") as file:
-        file.write(text)
-        if owner is not None and os.geteuid() == 0:
-            os.fchown(fd, owner.uid, owner.gid)
-    draft.replace(path)
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    try:
+        with open(fd, "wb") as file:
+            file.write(content)
+            if durable:
+                file.flush()
+                os.fsync(fd)
+            if owner is not None and os.geteuid() == 0:
+                os.fchown(fd, owner.uid, owner.gid)
+        draft.replace(path)
+    except OSError:
+        draft.unlink(missing_ok=True)
+        raise
 
 
 def read_private(path: Path, what: str, bytes_max: int, remedy: str) -> bytes:
-    """The first `bytes_max` bytes. Raises EmbeddedServerError, FileNotFoundError when there is none."""
+    """The first `bytes_max` bytes of a file that only this user can access.
+
+    Raises FileNotFoundError, and EmbeddedServerError for every other problem.
+    """
     try:
         with open(path, "rb", opener=no_link) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
-                who = f"owner {status.st_uid}, mode {status.st_mode & 0o777:04o}"
-                raise EmbeddedServerError(f"the {what} {path} is not yours alone ({who})", remedy=remedy)
+                access = f"owner {status.st_uid}, mode {status.st_mode & 0o777:04o}"
+                raise EmbeddedServerError(f"the {what} {path} is accessible to other users ({access})", remedy=remedy)
             return file.read(bytes_max)
     except FileNotFoundError:
         raise
@@ -260,24 +276,8 @@ def read_private(path: Path, what: str, bytes_max: int, remedy: str) -> bytes:
         raise EmbeddedServerError(f"cannot read the {what} {path}: {error.strerror}", remedy=remedy) from error
 
 
-def write_private(path: Path, content: bytes) -> None:
-    """Readers see the old content or the new one, also after a power loss. Raises OSError."""
-    draft = path.with_name(f".{path.name}.tmp")  # the data directory has one owner: no other process writes this
-    draft.unlink(missing_ok=True)
-    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        with open(fd, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(fd)
-        draft.replace(path)
-    except OSError:
-        draft.unlink(missing_ok=True)
-        raise
-
-
 def make_directories(path: Path) -> None:
-    """`mkdir -p` that does not depend on the umask: open to traverse for root, closed for other users."""
+    """Like `mkdir -p`, independent of the umask: mode 0755 for root, 0700 for other users."""
     mode = 0o755 if os.geteuid() == 0 else 0o700
     for directory in (*reversed(path.parents), path):
         if not directory.exists():
@@ -286,22 +286,22 @@ def make_directories(path: Path) -> None:
                 directory.chmod(mode)
 
 
-def reachable_copy(base: Path, parts: Iterable[Path], account: SystemUser, place: Callable[[], Path]) -> Path:
-    """`base`, if `account` can read the `parts` below it; else a copy at `place`, which gets them, once."""
+def reachable_copy(base: Path, parts: Iterable[Path], account: SystemUser, copy_path: Callable[[], Path]) -> Path:
+    """`base` if `account` can read the `parts` below it, else a copy of the parts, made once at `copy_path()`."""
     trees = [part for part in parts if (base / part).is_dir()]
     if os.geteuid() != 0 or all(_readable(base / tree, account) for tree in trees):
         return base
-    copy = place()
+    copy = copy_path()
     make_directories(copy.parent)
     if (closed := first_closed(copy.parent, account)) is not None:
         raise PermissionError(errno.EACCES, f"user `{account.name}` cannot reach PostgreSQL's programs", str(closed))
     lock_fd = os.open(copy.parent / "copy.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         if not take_lock(lock_fd, patience_s=COPY_PATIENCE_S):
-            raise TimeoutError(errno.ETIMEDOUT, "another process has been making it for too long", str(copy))
+            raise TimeoutError(errno.ETIMEDOUT, "another process did not finish it in time", str(copy))
         if not copy.is_dir():
             draft = copy.with_name(f".{copy.name}.draft")
-            shutil.rmtree(draft, ignore_errors=True)  # of a process that was killed
+            shutil.rmtree(draft, ignore_errors=True)  # left by a killed process
             for tree in trees:
                 shutil.copytree(base / tree, draft / tree, ignore=shutil.ignore_patterns("include", "*.a", "pgxs"))
             for entry in (draft, *draft.rglob("*")):
@@ -314,20 +314,20 @@ def reachable_copy(base: Path, parts: Iterable[Path], account: SystemUser, place
 
 
 def _readable(tree: Path, account: SystemUser) -> bool:
-    """Two levels are enough: a narrow umask at installation closes all files."""
+    """Checks two levels only: a restrictive umask during the installation affects all files."""
     entries = (tree, *tree.glob("*"), *tree.glob("*/*"))
     return first_closed(tree, account) is None and all(may_access(entry, account, stat.S_IROTH) for entry in entries)
 
 
 def _prepare(path: Path, account: SystemUser) -> None:
-    """Make sure the directory exists, belongs to this user, and can be used by the account of PostgreSQL."""
+    """Create the directory if missing; check that it belongs to this user and that PostgreSQL's user can reach it."""
     if len(os.fsencode(path)) > PATH_BYTES_MAX:
         raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
     _require_open(path.parent, account)
     make_directories(path)
     if os.geteuid() == 0 and (owner := path.stat().st_uid) != 0:
-        remedy = f"Run as that user, or give it to root: chown root {path}."
-        raise EmbeddedServerError(f"{path} belongs to user id {owner}, who could mislead root there", remedy=remedy)
+        remedy = f"Run as that user, or change the owner: chown root {path}."
+        raise EmbeddedServerError(f"{path} belongs to user id {owner}, not to root", remedy=remedy)
     _require_unshared(path)
     present = {name for name in os.listdir(path) if name != "lost+found" and not name.startswith(f".{MARKER}.")}
     if MARKER in present:
@@ -336,18 +336,18 @@ def _prepare(path: Path, account: SystemUser) -> None:
             raise EmbeddedServerError(what, remedy=_CHOOSE_ANOTHER)
     elif present:
         raise EmbeddedServerError(
-            f"{path} is not empty and was not made by loadgen (it holds {min(present)!r})",
-            remedy=f"Nothing in it was touched. {_CHOOSE_ANOTHER}",
+            f"{path} is not empty and was not made by loadgen (it contains {min(present)!r})",
+            remedy=f"It was not changed. {_CHOOSE_ANOTHER}",
         )
     else:
-        write_atomically(path / MARKER, LAYOUT)
+        write_atomically(path / MARKER, LAYOUT.encode())
     if os.geteuid() == 0:
-        path.chmod(path.stat().st_mode | 0o011)  # this user's, so it may be opened: PostgreSQL must reach its part
+        path.chmod(path.stat().st_mode | 0o011)  # PostgreSQL's user has to reach its subdirectories
     _require_open(path, account)
 
 
 def _require_unshared(path: Path) -> None:
-    """A user who can write there could redirect loadgen to another server, or replace the cluster."""
+    """Other users with write permission could redirect loadgen to another server, or replace the cluster."""
     info = path.stat()
     mode = stat.S_IMODE(info.st_mode)
     if mode & (stat.S_IWGRP | stat.S_IWOTH):
@@ -355,25 +355,25 @@ def _require_unshared(path: Path) -> None:
             f"the data directory {path} can be changed by others (mode {mode:04o})", remedy=f"Run: chmod go-w {path}"
         )
     if os.geteuid() != 0 and info.st_uid not in (0, os.geteuid()):
-        raise EmbeddedServerError(f"{path} belongs to user id {info.st_uid}, not to you", remedy=_CHOOSE_ANOTHER)
+        raise EmbeddedServerError(f"{path} belongs to user id {info.st_uid}", remedy=_CHOOSE_ANOTHER)
 
 
-def _require_safe_way(asked: Path) -> None:
-    """A link of another user, or a folder on the way in which every user may rename, could lead elsewhere tomorrow."""
-    if asked.is_symlink() and (owner := asked.lstat().st_uid) not in (0, os.geteuid()):
-        raise EmbeddedServerError(f"{asked} is a link of user id {owner}, not yours", remedy=_CHOOSE_ANOTHER)
-    for folder in {*Path(os.path.abspath(asked)).parents, *Path(os.path.realpath(asked)).parents}:
+def _require_safe_path(given: Path) -> None:
+    """Reject paths that other users could redirect: through a link of theirs, or in a parent that all may write to."""
+    if given.is_symlink() and (owner := given.lstat().st_uid) not in (0, os.geteuid()):
+        raise EmbeddedServerError(f"{given} is a link of user id {owner}", remedy=_CHOOSE_ANOTHER)
+    for folder in {*Path(os.path.abspath(given)).parents, *Path(os.path.realpath(given)).parents}:
         mode = folder.stat().st_mode if folder.is_dir() else 0
         if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
             raise EmbeddedServerError(
-                f"the data directory {asked} could be replaced by others: they may write to {folder}"
+                f"the data directory {given} could be replaced by others: they have write permission for {folder}"
                 f" (mode {stat.S_IMODE(mode):04o})",
                 remedy=f"Run: chmod o-w {folder}",
             )
 
 
 def no_link(path: str, flags: int) -> int:
-    """For open(): a symbolic link is refused, and a new file is readable by its owner only."""
+    """Opener for open(): rejects symbolic links; new files are readable by their owner only."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
@@ -381,22 +381,22 @@ def _require_open(path: Path, account: SystemUser) -> None:
     closed = first_closed(path, account) if os.geteuid() == 0 else None
     if closed is not None:
         raise EmbeddedServerError(
-            f"{path} cannot be reached by user `{account.name}`, who runs PostgreSQL for root: {closed} is closed",
+            f"{path} cannot be reached by user `{account.name}`, which runs PostgreSQL for root: {closed} is closed",
             remedy=f"{_CHOOSE_ANOTHER} The default, {SYSTEM_DIR / 'embedded'}, is reachable.",
         )
 
 
 @contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    """Turn an operating system error into one about the data directory."""
+def _os_errors_explained(path: Path) -> Iterator[None]:
+    """Turn an error of the operating system into one about the data directory."""
     try:
         yield
     except OSError as error:
         meaning = {
-            errno.EACCES: "you may not write there",
-            errno.EPERM: "you may not write there",
+            errno.EACCES: "permission denied",
+            errno.EPERM: "permission denied",
             errno.EROFS: "the file system is read-only",
-            errno.ENOTDIR: "it, or a part of its path, is a file",
+            errno.ENOTDIR: "it or a parent of it is a file",
             errno.ENAMETOOLONG: f"its path is too long (at most {PATH_BYTES_MAX} bytes)",
             errno.ENOLCK: "its file system cannot lock files",
             errno.ENOTSUP: "its file system cannot lock files",
@@ -409,14 +409,14 @@ def _explained(path: Path) -> Iterator[None]:
 def _busy(path: Path, lock_text: bytes) -> Busy:
     record = _read_record(path)
     if record is not None and str(record[0]).encode() == lock_text:
-        owner = f"Process {record[0]} serves it at {record[1].host}:{record[1].port}: use that server, or stop it."
+        owner = f"Process {record[0]} serves it at {record[1].host}:{record[1].port}. Use that server, or stop it."
     else:
-        owner = f"Process {lock_text.decode('ascii', 'replace') or '(unknown)'} has it and is starting or stopping."
+        owner = f"Process {lock_text.decode('ascii', 'replace') or '(unknown)'} owns it and is starting or stopping."
     return Busy(f"the data directory {path} is in use", remedy=f"{owner} {_CHOOSE_ANOTHER}")
 
 
 def _read_record(path: Path) -> tuple[int, ListenAddress] | None:
-    """Pid and address of server.json; None: missing or malformed."""
+    """Pid and address of server.json; None if it is missing or malformed."""
     try:
         record = json.loads((path / RECORD).read_text("utf-8"))
         return int(record["pid"]), ListenAddress(host=str(record["host"]), port=int(record["port"]))

@@ -225,24 +225,24 @@ class Engine(Executor):
 
     async def _in_slot(self, plan: StatementPlan, running: RunningStatement) -> StatementResult:
         warehouse = self.warehouse_of(running.session)
-        ticket = warehouse.try_admit()
-        if ticket is None:
+        slot = warehouse.try_admit()
+        if slot is None:
             running.statement.status = "queued"
             queued_s = running.parameter("STATEMENT_QUEUED_TIMEOUT_IN_SECONDS")
-            ticket = await warehouse.admit(queued_timeout_s=float(queued_s))
+            slot = await warehouse.admit(queued_timeout_s=float(queued_s))
             running.statement.status = "running"
-            running.statement.queued_ms = ticket.queued_s * 1000
-        running.ticket = ticket
+            running.statement.queued_ms = slot.queued_s * 1000
+        running.slot = slot
         granted_s = time.monotonic()
         try:
             result = await self._on_backend(plan, running)
             if warehouse.service_time is not None:
                 # PostgreSQL's time is part of the service time, so that the model's rate is exact.
                 used_s = time.monotonic() - granted_s
-                await ticket.serve(max(0.0, warehouse.service_s() - used_s))
+                await slot.serve(max(0.0, warehouse.service_s() - used_s))
             return result
         finally:
-            ticket.release()
+            slot.release()
 
     async def _on_backend(self, plan: StatementPlan, running: RunningStatement) -> StatementResult:
         session = running.session

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 async def in_thread(work: Callable[[], T], name: str) -> T:
-    """The result of `work`. A daemon thread: a stopping server does not wait for it."""
+    """Run `work` in a daemon thread, for which a stopping server does not wait, and return its result."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
@@ -37,30 +37,30 @@ async def in_thread(work: Callable[[], T], name: str) -> T:
         value, error = None, None
         try:
             value = work()
-        except Exception as problem:  # raised in the waiting task
-            error = problem
-        with contextlib.suppress(RuntimeError):  # the loop was closed first: a signal stopped the server
+        except Exception as raised:  # raised again in the waiting task
+            error = raised
+        with contextlib.suppress(RuntimeError):  # the loop is closed: a signal stopped the server
             loop.call_soon_threadsafe(settle, value, error)
 
     threading.Thread(target=target, name=name, daemon=True).start()
     return await done
 
 
-async def within(task: asyncio.Task[bytes], seconds: float) -> bool:
-    """Whether the task ends in time; it continues if not. Cheaper than asyncio.wait, and every statement calls it."""
+async def ends_within(task: asyncio.Task[bytes], seconds: float) -> bool:
+    """Wait for the task, which continues after a timeout. Cheaper than asyncio.wait; every statement calls it."""
     if task.done():
         return True
     loop = asyncio.get_running_loop()
-    gate: asyncio.Future[bool] = loop.create_future()
+    outcome: asyncio.Future[bool] = loop.create_future()
 
-    def open_gate(ended: bool) -> None:
-        if not gate.done():
-            gate.set_result(ended)
+    def set_outcome(ended: bool) -> None:
+        if not outcome.done():
+            outcome.set_result(ended)
 
-    task.add_done_callback(lambda _: open_gate(True))
-    timer = loop.call_later(seconds, open_gate, False)
+    task.add_done_callback(lambda _: set_outcome(True))
+    timer = loop.call_later(seconds, set_outcome, False)
     try:
-        return await gate
+        return await outcome
     finally:
         timer.cancel()
 
@@ -69,13 +69,13 @@ class Sleeper(Protocol):
     """The timer of the warehouse model."""
 
     def sleep_until(self, deadline_s: float) -> asyncio.Future[None]:
-        """Return at `deadline_s` of the server's monotonic clock, never before."""
+        """A future that is done at `deadline_s` of the server's monotonic clock, never before."""
 
 
 class WakeupTimer:
-    """Wakes any number of sleepers of one event loop. One kernel timer, armed for the earliest of them.
+    """Wakes sleepers of one event loop with one kernel timer, which is armed for the earliest deadline.
 
-    Only the loop's own thread calls it. Make it inside the running loop; close() it before the loop ends.
+    It is created inside the running loop, used by the loop's thread only, and closed before the loop ends.
     """
 
     def __init__(self, monotonic_s: Callable[[], float]) -> None:
@@ -101,7 +101,7 @@ class WakeupTimer:
         return sleeper
 
     def close(self) -> None:
-        """Safe to call twice. Sleepers that are left are cancelled."""
+        """Cancel the remaining sleepers. Safe to call twice."""
         if self._timer is not None:
             self._loop.remove_reader(self._timer.fd)
             self._timer.close()
@@ -136,14 +136,14 @@ class WakeupTimer:
             self._arm(sleepers[0][0])
 
     def _sweep(self) -> None:
-        """Drop cancelled sleepers with a late deadline, or they would accumulate."""
+        """Drop cancelled sleepers. Those with a late deadline would otherwise accumulate."""
         self._sleepers = [entry for entry in self._sleepers if not entry[2].done()]
         heapq.heapify(self._sleepers)
         self._sweep_at = max(1024, 2 * len(self._sleepers))
 
 
 class _KernelTimer:
-    """Linux timerfd through the C library: the os module has it from Python 3.13 on."""
+    """Linux timerfd through the C library. The os module supports it since Python 3.13."""
 
     _CLOCK_MONOTONIC = 1
 

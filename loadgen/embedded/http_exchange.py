@@ -1,4 +1,4 @@
-"""One HTTP request and its answer, with the limits of both, and the answers of injected faults."""
+"""An HTTP request and its answer, with limits of memory and time, and the answers of injected faults."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ from loadgen.embedded.sql_errors import SqlError
 from loadgen.values import dataclass
 
 JSON_TYPE, LINES_TYPE, TEXT_TYPE = b"application/json", b"application/x-ndjson", b"text/plain; charset=utf-8"
-READ_S = 60.0  # for a client to read a large answer
-FROM_HERE = (b"none", b"same-origin")  # Sec-Fetch-Site of what is typed into a browser; programs do not send it
+READ_S = 60.0  # time limit of a client to read a large answer
+# Sec-Fetch-Site of addresses that are typed into a browser; programs do not send the header.
+ALLOWED_FETCH_SITES = (b"none", b"same-origin")
 
 MIB = 1 << 20
-FREE_BODY_BYTES = 64 * 1024  # of each body: what any connection may send
+FREE_BODY_BYTES = 64 * 1024  # of each body, not counted
 SMALL_BODY_BYTES = MIB
-BODIES_BYTES_MAX = 256 * MIB  # of all bodies that arrive or are being answered, beyond what is free
-SMALL_BODIES_BYTES = 32 * MIB  # of these, for small ones only
+BODIES_BYTES_MAX = 256 * MIB  # of all bodies that are received or processed, without FREE_BODY_BYTES
+SMALL_BODIES_BYTES = 32 * MIB  # the part of it that is reserved for small bodies
 RETRY_AFTER = (b"retry-after", b"1")
 
 ReceiveMessage = Callable[[], Awaitable[dict[str, Any]]]
@@ -36,21 +37,21 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
 class BodyMemory:
-    """Memory of all request bodies, from their first byte until they are answered. Owner: the event loop."""
+    """Counts the memory of all request bodies, from the first byte until the answer. Owner: the event loop."""
 
     def __init__(self) -> None:
         self.used = 0
 
     def grow(self, before: int, after: int) -> bool:
-        """A body has grown from `before` to `after` bytes. False: no memory is left, and nothing was added."""
-        more = _counted(after) - _counted(before)
+        """Add the growth of a body from `before` to `after` bytes. False if it exceeds the limit; nothing is added."""
+        added = _counted(after) - _counted(before)
         limit = BODIES_BYTES_MAX if after <= SMALL_BODY_BYTES else BODIES_BYTES_MAX - SMALL_BODIES_BYTES
-        if more and self.used + more > limit:
+        if added and self.used + added > limit:
             return False
-        self.used += more
+        self.used += added
         return True
 
-    def give_back(self, size: int) -> None:
+    def release(self, size: int) -> None:
         self.used -= _counted(size)
 
 
@@ -60,7 +61,7 @@ def _counted(size: int) -> int:
 
 @dataclass(slots=True)
 class HttpExchange:
-    """One request that is being served."""
+    """A request and the state of its answer."""
 
     method: str
     path: str
@@ -71,7 +72,7 @@ class HttpExchange:
     receive: ReceiveMessage
     send: Send
     transport: Any
-    connection: Any  # uvicorn's protocol, with `on_lost`
+    connection: Any  # a Protocol
     session: ServerSession | None = None
     sql_text: str | None = None
     request_id: str | None = None
@@ -86,27 +87,27 @@ class HttpExchange:
         values = self.query.get(name)
         return values[0] if values else None
 
-    def on_gone(self, callback: Callable[[], None] | None) -> None:
-        """Set the callback for the end of the client's connection; one at a time."""
+    def on_disconnect(self, callback: Callable[[], None] | None) -> None:
+        """Set or remove the callback for the end of the client's connection."""
         self.connection.on_lost = callback
 
 
 @asynccontextmanager
-async def reading(
+async def read_request(
     scope: dict[str, Any],
     receive: ReceiveMessage,
     send: Send,
     bytes_max: Callable[[str], int],
     memory: BodyMemory,
 ) -> AsyncIterator[HttpExchange | None]:
-    """The request; None: it was refused, or its client left. Its body counts in `memory` until the end of the block.
+    """Receive a request; None if it was rejected or the client disconnected.
 
-    `bytes_max` returns the largest body that the request's token allows.
+    Its body counts in `memory` until the end of the block. `bytes_max` returns the size limit of the body for a token.
     """
-    exchange, foreign = _head(scope, receive, send)
+    exchange, is_from_page = _read_head(scope, receive, send)
     limit = bytes_max(exchange.token)
     chunks: list[bytes] = []
-    size, refusal = 0, 403 if foreign else 0
+    size, error_status = 0, 403 if is_from_page else 0
     try:
         while True:
             message = await receive()
@@ -115,43 +116,42 @@ async def reading(
                 return
             chunk = message.get("body", b"")
             if not memory.grow(size, size + len(chunk)):
-                refusal = refusal or 503
+                error_status = error_status or 503
                 break
             chunks.append(chunk)
             size += len(chunk)
             if size > limit:
-                refusal = refusal or 413
+                error_status = error_status or 413
             if not message.get("more_body") or size > limit:
                 break
-        if refusal:
+        if error_status:
             chunks.clear()
-            await respond(exchange, refusal, b"{}", more=[RETRY_AFTER] if refusal == 503 else ())
+            await respond(exchange, error_status, b"{}", headers=[RETRY_AFTER] if error_status == 503 else ())
             yield None
             return
         exchange.body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         chunks.clear()
         yield exchange
     finally:
-        memory.give_back(size)
+        memory.release(size)
 
 
-def _head(scope: dict[str, Any], receive: ReceiveMessage, send: Send) -> tuple[HttpExchange, bool]:
-    """The request without its body, and whether a web page sent it.
+def _read_head(scope: dict[str, Any], receive: ReceiveMessage, send: Send) -> tuple[HttpExchange, bool]:
+    """The request without its body, and whether a web page sent it: web pages must not use a local server.
 
-    A browser sends Origin or Sec-Fetch-Site, or another Host when a page's name resolves to this machine. Web pages may
-    not use a local server.
+    For a page, a browser sends Origin or Sec-Fetch-Site, or a foreign Host if the page's name resolves to this machine.
     """
     encoding = token = b""
-    foreign = False
+    is_from_page = False
     for name, value in scope["headers"]:
         if name == b"authorization":
             token = value
         elif name == b"content-encoding":
             encoding = value
-        elif name == b"origin" or (name == b"sec-fetch-site" and value not in FROM_HERE):
-            foreign = True
+        elif name == b"origin" or (name == b"sec-fetch-site" and value not in ALLOWED_FETCH_SITES):
+            is_from_page = True
         elif name == b"host":
-            foreign = foreign or not _is_here(value)
+            is_from_page = is_from_page or not _is_loopback(value)
     path = scope["path"]
     exchange = HttpExchange(
         method=scope["method"],
@@ -165,24 +165,24 @@ def _head(scope: dict[str, Any], receive: ReceiveMessage, send: Send) -> tuple[H
         transport=scope["extensions"]["loadgen.transport"]["transport"],
         connection=scope["extensions"]["loadgen.transport"]["connection"],
     )
-    return exchange, foreign
+    return exchange, is_from_page
 
 
 def _query(text: bytes) -> dict[str, list[str]]:
-    """The parameters of a request. Most are ids without an escape, for which the library's parser is slow."""
+    """Parse the query string. Most contain ids without escapes, for which parse_qs is slow."""
     if b"%" in text or b"+" in text or b";" in text:
         return parse_qs(text.decode("latin-1"))
     pairs = (part.partition("=") for part in text.decode("latin-1").split("&") if part)
     return {name: [value] for name, _, value in pairs if value}
 
 
-def _is_here(host: bytes) -> bool:
+def _is_loopback(host: bytes) -> bool:
     name = host.decode("latin-1").rpartition(":")[0] or host.decode("latin-1")
     return name in ("127.0.0.1", "localhost") or name.endswith(".localhost")
 
 
 def _token(header: bytes) -> str:
-    """`Snowflake Token="…"`, or `Bearer …`."""
+    """The token of `Snowflake Token="…"`, `Bearer …` or `Basic …`."""
     text = header.decode("latin-1")
     if 'Token="' in text:
         return text.split('Token="', 1)[1].rstrip('"')
@@ -190,18 +190,22 @@ def _token(header: bytes) -> str:
 
 
 async def respond(
-    exchange: HttpExchange, status: int, body: bytes, kind: bytes = JSON_TYPE, more: Sequence[tuple[bytes, bytes]] = ()
+    exchange: HttpExchange,
+    status: int,
+    body: bytes,
+    content_type: bytes = JSON_TYPE,
+    headers: Sequence[tuple[bytes, bytes]] = (),
 ) -> None:
     exchange.status = status
-    headers = [(b"content-type", kind), (b"content-length", str(len(body)).encode()), *more]
-    await exchange.send({"type": "http.response.start", "status": status, "headers": headers})
+    listed = [(b"content-type", content_type), (b"content-length", str(len(body)).encode()), *headers]
+    await exchange.send({"type": "http.response.start", "status": status, "headers": listed})
     await exchange.send({"type": "http.response.body", "body": body})
     if exchange.charge is not None:
-        await _sent(exchange)
+        await _wait_sent(exchange)
 
 
-async def _sent(exchange: HttpExchange) -> None:
-    """Wait until the client has read a large answer; the connection of one that does not is closed."""
+async def _wait_sent(exchange: HttpExchange) -> None:
+    """Wait until the client has read a large answer; after a timeout the connection is reset."""
     try:
         async with asyncio.timeout(READ_S):
             await exchange.connection.flow.drain()
@@ -210,7 +214,7 @@ async def _sent(exchange: HttpExchange) -> None:
 
 
 async def send_lines(exchange: HttpExchange, lines: Iterator[bytes]) -> None:
-    """Send a long answer in pieces, so that the event loop serves other requests in between."""
+    """Send a long answer in pieces, so that other requests are served in between."""
     await exchange.send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", LINES_TYPE)]})
     piece: list[bytes] = []
     for line in lines:
@@ -223,7 +227,7 @@ async def send_lines(exchange: HttpExchange, lines: Iterator[bytes]) -> None:
 
 
 def reset(exchange: HttpExchange) -> None:
-    """End the connection with a TCP reset, as by a crashed peer or a middlebox."""
+    """End the connection with a TCP reset, as a crashed peer or a middlebox does."""
     exchange.status = 0
     transport = exchange.transport
     raw = transport.get_extra_info("socket")
@@ -233,37 +237,39 @@ def reset(exchange: HttpExchange) -> None:
 
 
 async def truncate(exchange: HttpExchange, body: bytes) -> None:
+    """Send half of the body and close the connection."""
     headers = [(b"content-type", JSON_TYPE), (b"content-length", str(len(body)).encode())]
     await exchange.send({"type": "http.response.start", "status": 200, "headers": headers})
     await exchange.send({"type": "http.response.body", "body": body[: len(body) // 2], "more_body": True})
     exchange.transport.close()
 
 
-async def wait_gone(exchange: HttpExchange, ms: float | None) -> None:
+async def wait_disconnect(exchange: HttpExchange, ms: float | None) -> None:
+    """Wait until the client disconnects; at most `ms` if given."""
     try:
         async with asyncio.timeout(ms / 1000 if ms else None):
             while (await exchange.receive())["type"] != "http.disconnect":
                 pass
     except TimeoutError:
-        exchange.outcome = "fault hang (time over)"
+        exchange.outcome = "fault hang (timeout)"
 
 
 HEAD_BYTES_MAX = 64 * 1024  # of the request line and all headers
-FRAMING_BYTES_MAX = 64 * 1024  # of lengths and extensions of chunks, and of trailers; more with a longer body
+FRAMING_BYTES_MAX = 64 * 1024  # of chunk sizes, chunk extensions and trailers; the limit grows with the body
 BODY_BYTES_PER_FRAMING_BYTE = 16
-PIECE_BYTES = 16 * 1024  # what the parser gets between two looks at the limits
-PIPELINED_MAX = 16  # requests that wait for the answer to the one before; drivers send one at a time
-ARRIVAL_S = 60.0  # for a whole request
-LOOK_S = 5.0
-TOO_LONG = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+PIECE_BYTES = 16 * 1024  # input of the parser between two checks of the limits
+PIPELINED_MAX = 16  # requests that wait for the answer to an earlier one; drivers do not pipeline
+ARRIVAL_S = 60.0  # time limit to receive a request
+CHECK_S = 5.0
+HEAD_TOO_LONG = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
 class Protocol(HttpToolsProtocol):
-    """One connection. Faults reach its transport; its end cancels the statement that its client waits for."""
+    """An HTTP connection. Faults use its transport; its end cancels the statement that the client waits for."""
 
     on_lost: Callable[[], None] | None = None
-    began_s: float | None = None  # when the request that is arriving now began to
-    _head_bytes: int | None = 0  # of the head that is arriving; None: it is whole
+    began_s: float | None = None  # start of the request that is being received
+    _head_bytes: int | None = 0  # received bytes of the head; None: the head is complete
     _after_head_bytes = 0
     _body_bytes = 0
 
@@ -284,15 +290,15 @@ class Protocol(HttpToolsProtocol):
         super().data_received(piece)
         if self._head_bytes is not None:
             if self._head_bytes > HEAD_BYTES_MAX:
-                self._refuse_head()
+                self._reject_head()
             return
         framing = self._after_head_bytes - self._body_bytes
         if framing > FRAMING_BYTES_MAX + self._body_bytes // BODY_BYTES_PER_FRAMING_BYTE:
-            self.transport.abort()  # an answer may have begun already
+            self.transport.abort()  # no error answer: another one may have begun
 
-    def _refuse_head(self) -> None:
+    def _reject_head(self) -> None:
         if not self.transport.is_closing():
-            self.transport.write(TOO_LONG)
+            self.transport.write(HEAD_TOO_LONG)
             self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
@@ -301,21 +307,23 @@ class Protocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         if len(self.pipeline) >= PIPELINED_MAX:
-            raise ValueError("too many requests at once")  # the parser stops there, and the connection is closed
+            raise ValueError("too many pipelined requests")  # the parser stops, and the connection is closed
         super().on_message_begin()
         self.began_s = time.monotonic()
         self.scope["extensions"] = {"loadgen.transport": {"transport": self.transport, "connection": self}}
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._head_bytes is not None:  # else it is a trailer, which nothing reads
+        if self._head_bytes is not None:  # trailers are ignored
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        if self._head_bytes is not None and self._head_bytes > HEAD_BYTES_MAX - PIECE_BYTES:  # count exactly
+        if (
+            self._head_bytes is not None and self._head_bytes > HEAD_BYTES_MAX - PIECE_BYTES
+        ):  # may be too long: count exactly
             head = len(self.url) + sum(len(name) + len(value) + len(b": \r\n") for name, value in self.headers)
             if head > HEAD_BYTES_MAX:
-                self._refuse_head()
-                raise ValueError("too long a head")  # the parser stops there
+                self._reject_head()
+                raise ValueError("the head is too long")  # the parser stops
         self._head_bytes = None
         self._after_head_bytes = self._body_bytes = 0
         super().on_headers_complete()
@@ -336,9 +344,9 @@ class Protocol(HttpToolsProtocol):
 
 
 async def cut_off_slow_requests(connections: Iterable[Any]) -> None:
-    """End connections whose request does not arrive, until cancelled."""
+    """Close connections whose request is not received in time, until cancelled."""
     while True:
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(CHECK_S)
         cut_off(connections, time.monotonic())
 
 
@@ -349,12 +357,12 @@ def cut_off(connections: Iterable[Any], now_s: float) -> None:
 
 
 BIG_ERROR_BYTES = 1 << 20
-FAULT_ERRNO = 603  # of a fault that names none
+FAULT_ERRNO = 603  # default of a fault rule
 EXPIRED = SqlError(390112, "08001", "Session token expired.  Authenticate again.")
 
 
-async def struck(exchange: HttpExchange) -> bool:
-    """Apply the fault before the request is served; True: the request is answered already."""
+async def apply_fault(exchange: HttpExchange) -> bool:
+    """Apply the fault before the request is served; True if that has ended the request."""
     fault = exchange.fault
     assert fault is not None
     exchange.outcome = f"fault {fault.kind}"
@@ -362,28 +370,29 @@ async def struck(exchange: HttpExchange) -> bool:
         await asyncio.sleep(fault.ms / 1000)
     match fault.kind:
         case "error" | "big_error":
-            text = fault.message or f"fault {fault.rule_id}: an error was asked for"
+            text = fault.message or f"injected by fault rule {fault.rule_id}"
             if fault.kind == "big_error":
                 text = "x" * BIG_ERROR_BYTES
             error = SqlError(fault.errno or FAULT_ERRNO, fault.sqlstate or "22000", text)
-            await respond(exchange, 200, wire.refused(error))
+            await respond(exchange, 200, wire.failure(error))
         case "http_status":
             await respond(exchange, fault.status or 503, (fault.message or "").encode(), TEXT_TYPE)
         case "reset":
             reset(exchange)
         case "hang":
-            await wait_gone(exchange, fault.ms)
+            await wait_disconnect(exchange, fault.ms)
             reset(exchange)
         case "expire_session":
             if exchange.session is not None:
                 exchange.session.expired = True
-            await respond(exchange, 200, wire.refused(EXPIRED))
+            await respond(exchange, 200, wire.failure(EXPIRED))
         case _:
             return False
     return True
 
 
 async def deliver(exchange: HttpExchange, body: bytes) -> None:
+    """Send the answer, or what a fault makes of it."""
     fault = exchange.fault
     if fault is not None and fault.kind == "drop_reply":
         reset(exchange)

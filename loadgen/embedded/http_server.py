@@ -67,13 +67,13 @@ class NullEngine(Executor):
         try:
             warehouse = self.warehouses.get(session.warehouse or "")
             assert warehouse is not None
-            ticket = warehouse.try_admit() or await warehouse.admit()
+            slot = warehouse.try_admit() or await warehouse.admit()
             try:
-                statement.queued_ms = ticket.queued_s * 1000
+                statement.queued_ms = slot.queued_s * 1000
                 if warehouse.service_time is not None:
-                    await ticket.serve(warehouse.service_s())
+                    await slot.serve(warehouse.service_s())
             finally:
-                ticket.release()
+                slot.release()
             statement.rows = 1
         except QueuedTooLong as error:
             raise sql_errors.queue_timed_out(int(error.timeout_s)) from None
@@ -283,7 +283,7 @@ async def _serve_http(
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # requests that end with the server are not logged
     password_file = folder / PASSWORD_FILE if folder is not None and options.auth else None
     entrance = Authenticator(load_or_create_password(password_file.parent) if password_file is not None else None)
-    usage = ServerUsage(options.about)
+    usage = ServerUsage(options.description)
     models = WarehouseModels(executor.warehouses, folder)
     app = App(executor, usage, entrance, models, now_ms=_now_ms, seed=options.seed)
     config = uvicorn.Config(
@@ -301,13 +301,13 @@ async def _serve_http(
     ends: list[asyncio.Task[Any]] = [asyncio.create_task(stopping.wait(), name="stopping")]
     slow = asyncio.create_task(cut_off_slow_requests(state.connections), name="slow-requests")
     if options.until_eof:
-        unused = usage.unused(executor, lambda: len(state.connections))
+        unused = usage.wait_unused(executor, lambda: len(state.connections))
         ends.append(asyncio.create_task(unused, name="unused"))
     try:
         ready(ListenAddress(host=host, port=port), password_file)  # raises when stdout is closed
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        usage.leaving = True  # from here on new users are refused
+        usage.is_stopping = True  # from here on `hold` is rejected
         for end in (*ends, slow):
             end.cancel()
         server.close()

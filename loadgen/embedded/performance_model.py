@@ -1,16 +1,16 @@
-"""How warehouses of the embedded server perform: a model with these parameters, and not Snowflake's performance.
+"""The performance model of warehouses, read from a JSON file. It does not describe Snowflake's performance.
 
     {"speed": {"X-Small": 1, "Small": 1.9, "Medium": 3.5}, "generation": {"1": 1, "2": 1.4},
      "resume": "2s", "cold": {"factor": 3, "decay": "10s"}, "scale_out": "5s"}
 
-speed, generation   the service time of a statement is divided by both; what is not named has speed 1
-resume              a suspended warehouse serves its first statement after this time; statements queue meanwhile
-cold                after a resume, and after a change of size or generation, service times are `factor` times as long;
-                    the excess falls to a third with every `decay`
-scale_out           a further cluster starts when statements have queued for this time, up to MAX_CLUSTER_COUNT; without
-                    it, MIN_CLUSTER_COUNT clusters run
-credits             {"X-Small": 1, "Small": 2}: per hour and cluster; what is not named costs twice the size before it
-generation_credits  {"2": 1.35}: times this
+speed, generation   the service time of a statement is divided by both; the default is 1
+resume              time from a resume to the first statement; statements queue during this time
+cold                after a resume, and after a change of size or generation, service times are multiplied by `factor`;
+                    the excess decays exponentially with the time constant `decay`
+scale_out           another cluster starts when statements have queued for this time, up to MAX_CLUSTER_COUNT; without
+                    this key, MIN_CLUSTER_COUNT clusters run
+credits             {"X-Small": 1, "Small": 2}: per hour and cluster; the default is 1 for X-Small, doubled per size
+generation_credits  {"2": 1.35}: factor of the credits
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _KEYS = ("speed", "generation", "resume", "cold", "scale_out", "credits", "gener
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PerformanceModel:
-    """The default makes all warehouses equally fast, at once."""
+    """Parameters of the model. With the defaults all warehouses are equally fast, without resume or warm-up times."""
 
     speed: Mapping[str, float] = field(default_factory=dict)  # by size
     generation: Mapping[str, float] = field(default_factory=dict)
@@ -53,18 +53,18 @@ class PerformanceModel:
     generation_credits: Mapping[str, float] = field(default_factory=lambda: {"2": 1.35})
 
     def credits_per_hour(self, size: str, generation: str) -> float:
-        """Of one cluster."""
+        """Credits of one cluster."""
         rate = self.credits.get(size, float(2 ** SIZES.index(size)))
         return rate * self.generation_credits.get(generation, 1.0)
 
     def time_factor(self, size: str, generation: str, warm_s: float) -> float:
-        """How many times as long statements take, this long after a resume or a change."""
+        """The factor of service times, `warm_s` seconds after a resume or a change of size or generation."""
         cold = 1.0 + (self.cold_factor - 1.0) * math.exp(-max(0.0, warm_s) / self.cold_decay_s)
         return cold / (self.speed.get(size, 1.0) * self.generation.get(generation, 1.0))
 
 
 def read_performance_model(path: Path) -> PerformanceModel:
-    """Raises ValueError with a message for the user; OSError."""
+    """Read the file. Raises OSError, and ValueError with a message for the user."""
     with path.open("rb") as file:
         content = file.read(FILE_BYTES_MAX + 1)
     if len(content) > FILE_BYTES_MAX:
@@ -77,7 +77,7 @@ def read_performance_model(path: Path) -> PerformanceModel:
 
 
 def parse_performance_model(found: Any) -> PerformanceModel:
-    """Raises ValueError with a message for the user."""
+    """Check the parsed JSON. Raises ValueError with a message for the user."""
     if not isinstance(found, dict):
         raise ValueError("is not a JSON object")
     if unknown := sorted(found.keys() - set(_KEYS)):
@@ -125,7 +125,7 @@ def _time_s(key: str, value: Any) -> float:
 
 
 class ServiceTimeSampler:
-    """Draws from a SPEC; the same seed gives the same times in the same order."""
+    """Draws service times from a distribution; the same seed gives the same sequence."""
 
     __slots__ = ("sample_s", "spec")
 
@@ -146,15 +146,15 @@ def _sampler(spec: ServiceTimeSpec, rng: random.Random) -> Callable[[], float]:
 
 
 class ControlLatency:
-    """Answers statements on tables of the control plane later: the time of a network, not of a warehouse slot."""
+    """Delays the answers to statements on tables of the control plane, like a network; no warehouse slot is held."""
 
     def __init__(self, spec: ServiceTimeSpec, schemas: Sequence[str], seed: int, sleeper: Sleeper) -> None:
-        """`schemas` are texts such as LOADGEN.CONTROL; * stands for any database."""
+        """`schemas` are names such as LOADGEN.CONTROL; * matches any database."""
         self._schemas = [tuple(schema.split(".")) for schema in schemas]
         self._sample_s = ServiceTimeSampler(spec, seed).sample_s
         self._sleeper = sleeper
 
     async def delay(self, touched: Collection[tuple[str, str]]) -> None:
-        """Sleep if the statement touched a table of these schemas (database, schema)."""
+        """Sleep if one of the schemas (database, schema) that the statement touched is configured."""
         if any(schema in ((database, name), ("*", name)) for database, name in touched for schema in self._schemas):
             await self._sleeper.sleep_until(time.monotonic() + self._sample_s())

@@ -1,4 +1,4 @@
-"""Identifiers: Snowflake's rules for a name, and how it is stored in PostgreSQL, which allows 63 bytes only."""
+"""Identifiers of Snowflake, and their names in PostgreSQL, which are limited to 63 bytes."""
 
 from __future__ import annotations
 
@@ -10,48 +10,49 @@ from loadgen.embedded.sql_errors import SqlError, compilation, unsupported
 POSTGRES_NAME_BYTES = 63
 SNOWFLAKE_NAME_LENGTH = 255
 
-# Names in lower case are those of PostgreSQL's own functions and system columns, and `t.f` may mean `f(t)` there.
-# A user's name of that kind gets a mark, so that it is always a plain name.
+# PostgreSQL's functions and system columns have names in lower case, and `t.f` may mean `f(t)`. A suffix keeps users'
+# names apart from them.
 _PLAIN_LOWER = re.compile(r"[a-z_][a-z0-9_$]*")
-_MARK = "~"
+_SUFFIX = "~"
 
-_full_names: dict[str, str] = {}  # stored name → full name, for names that do not fit; grows with the catalogue only
+_full_names: dict[str, str] = {}  # stored name → full name, of names that are too long; grows with the catalogue only
 
 
 def stored(name: str) -> str:
-    """The PostgreSQL name for a Snowflake one; a long name becomes a prefix and a digest."""
+    """The PostgreSQL name of a Snowflake identifier; a long one is shortened to a prefix and a digest."""
     if "\0" in name:
         raise unsupported("NUL character in a name")
-    marked = name + _MARK if name.endswith(_MARK) or _PLAIN_LOWER.fullmatch(name) else name
-    if len(marked.encode()) <= POSTGRES_NAME_BYTES:
-        return marked
+    suffixed = name + _SUFFIX if name.endswith(_SUFFIX) or _PLAIN_LOWER.fullmatch(name) else name
+    if len(suffixed.encode()) <= POSTGRES_NAME_BYTES:
+        return suffixed
     short = f"{name.encode()[:40].decode(errors='ignore')}~{hashlib.sha256(name.encode()).hexdigest()[:20]}"
     _full_names[short] = name
     return short
 
 
 def full(stored_name: str) -> str:
-    """The Snowflake name of a PostgreSQL one."""
-    return _full_names.get(stored_name) or stored_name.removesuffix(_MARK)
+    """The Snowflake identifier of a PostgreSQL name."""
+    return _full_names.get(stored_name) or stored_name.removesuffix(_SUFFIX)
 
 
 def quoted(name: str) -> str:
-    """The PostgreSQL spelling of a Snowflake identifier, always quoted."""
+    """The quoted PostgreSQL name of a Snowflake identifier."""
     return '"' + stored(name).replace('"', '""') + '"'
 
 
 def schema_key(database: str, schema: str) -> str:
-    """One name for a schema of a database; dots inside names cause no collision."""
+    """One name for database and schema. Dots in names are escaped, so different schemas get different names."""
     key = ".".join(part.replace("~", "~~").replace(".", "~d") for part in (database, schema))
     return f"~{key}" if key.startswith("pg_") else key  # PostgreSQL reserves that prefix
 
 
 def schema_name(database: str, schema: str) -> str:
-    """The PostgreSQL schema of a Snowflake schema, quoted."""
+    """The quoted PostgreSQL schema of a Snowflake schema."""
     return quoted(schema_key(database, schema))
 
 
 def relation(database: str, schema: str, name: str) -> str:
+    """The qualified, quoted PostgreSQL name of a table, index or sequence."""
     return f"{schema_name(database, schema)}.{quoted(name)}"
 
 
@@ -67,7 +68,7 @@ def too_long(name: str) -> SqlError:
 
 
 def shown(name: str) -> str:
-    """The name as Snowflake prints it in messages: quoted when it needs quotes."""
+    """The name as in Snowflake's messages: quoted if necessary."""
     plain = name.replace("_", "A").replace("$", "A")
     if plain.isalnum() and plain.isascii() and plain.upper() == plain and not name[0].isdigit():
         return name

@@ -1,4 +1,4 @@
-"""The server process: its options, its signals, PostgreSQL as its child, and its start and stop.
+"""The server process: options, signals, start and stop, PostgreSQL as a child process.
 
 PostgreSQL is launched first. The modules that answer statements are imported while it starts.
 """
@@ -24,41 +24,41 @@ from loadgen.values import dataclass
 
 HOST = "127.0.0.1"
 POSTGRES_CONNECTIONS = 400
-RECURSION_MAX = 15_000  # frames: a statement of a thousand terms is a tree a thousand levels deep
+RECURSION_MAX = 15_000  # frames: the tree of a statement with 1,000 terms has 1,000 levels
 
 
-# Called with the address and the password file; None: no password is checked.
+# Called with the address and the password file, which is None if no password is checked.
 Ready = Callable[[ListenAddress, Path | None], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
-    """What `loadgen embedded serve` was asked for."""
+    """Options of `loadgen embedded serve`."""
 
     port: int
     data_dir: Path
     engine: str  # postgres | null
-    service_time: str | None  # a SPEC for parse_service_time; for warehouses without a model
-    slots: int  # for the same warehouses
+    service_time: str | None  # a SPEC of parse_service_time, for warehouses without a model
+    slots: int  # for warehouses without a model
     seed: int
-    strict_hybrid: bool = False  # hybrid tables as the worst reading of Snowflake's documentation has them
-    control_latency: str | None = None  # a SPEC: how much later statements on the control plane's tables are answered
-    control_schemas: tuple[str, ...] = ()  # DATABASE.SCHEMA, *.SCHEMA
-    performance: PerformanceModel | None = None  # of warehouses, by size and generation
-    auth: bool = False  # check a password, kept in a file of the data directory
-    until_eof: bool = False  # started by a command: see loadgen.embedded.admin.ServerUsage
+    strict_hybrid: bool = False  # least favourable behaviour of hybrid tables, see docs/embedded.md
+    control_latency: str | None = None  # a SPEC: delay of answers to statements on tables of the control plane
+    control_schemas: tuple[str, ...] = ()  # of these tables: DATABASE.SCHEMA or *.SCHEMA
+    performance: PerformanceModel | None = None  # --model
+    auth: bool = False  # check the password that is stored in the data directory
+    until_eof: bool = False  # the server was started by a command: see loadgen.embedded.admin.ServerUsage
 
     @property
-    def about(self) -> dict[str, Any]:
-        """The server's description of itself, for `/__loadgen/hold` and `/__loadgen/stats`."""
-        kept = None if self.engine == "null" else os.path.realpath(self.data_dir)
-        model = {"service_time": self.service_time, "slots": self.slots, "data_dir": kept}
+    def description(self) -> dict[str, Any]:
+        """The options as shown by `/__loadgen/hold` and `/__loadgen/stats`."""
+        data_dir = None if self.engine == "null" else os.path.realpath(self.data_dir)
+        model = {"service_time": self.service_time, "slots": self.slots, "data_dir": data_dir}
         model |= {"strict_hybrid": self.strict_hybrid, "control_latency": self.control_latency}
         return model | {"engine": self.engine, "until_eof": self.until_eof, "pid": os.getpid()}
 
 
 def serve(options: ServerOptions, ready: Ready) -> None:
-    """Serve until SIGTERM or SIGINT, or `until_eof`; `ready` is called with the address. Call it on the main thread."""
+    """Serve until a signal, or the end of an `until_eof` server. To be called on the main thread."""
     sys.setrecursionlimit(RECURSION_MAX)
     _open_standard_streams()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -66,7 +66,7 @@ def serve(options: ServerOptions, ready: Ready) -> None:
 
 
 def _open_standard_streams() -> None:
-    """Reopen a daemon's closed stdin, stdout and stderr, so that no socket gets their numbers."""
+    """Reopen closed stdin, stdout and stderr of a daemon. Otherwise sockets would get their file descriptors."""
     for number in (0, 1, 2):
         try:
             os.fstat(number)

@@ -45,7 +45,7 @@ _WEEK_S = 604_800
 
 _LIST = (
     SessionParameter(
-        "ABORT_DETACHED_QUERY", False, description="abort statements of a vanished client after 5 minutes"
+        "ABORT_DETACHED_QUERY", False, description="abort statements of a disconnected client after 5 minutes"
     ),
     SessionParameter("AUTOCOMMIT", True, description="each statement is its own transaction"),
     SessionParameter("BINARY_INPUT_FORMAT", "HEX"),
@@ -103,7 +103,7 @@ _LIST = (
 )
 PARAMETERS: dict[str, SessionParameter] = {parameter.name: parameter for parameter in _LIST}
 DEFAULTS: dict[str, Value] = {parameter.name: parameter.default for parameter in _LIST}
-# Settings that would change how results are read or written; this server supports the default only.
+# Parameters that change the formats of input or output; this server supports their defaults only.
 _FIXED = {
     "BINARY_OUTPUT_FORMAT", "BINARY_INPUT_FORMAT", "MULTI_STATEMENT_COUNT", "TIMESTAMP_TYPE_MAPPING",
     "QUOTED_IDENTIFIERS_IGNORE_CASE", "ROWS_PER_RESULTSET", "TRANSACTION_DEFAULT_ISOLATION_LEVEL",
@@ -113,7 +113,7 @@ _FIXED = {
 
 
 def checked(name: str, value: Any) -> Value:
-    """The value as the parameter's own type; raises Snowflake's error for a bad name or value."""
+    """The value converted to the parameter's type. Raises Snowflake's error for an invalid name or value."""
     parameter = PARAMETERS.get(name)
     if parameter is None:
         raise compilation(1006, "22023", f"invalid parameter '{name}'")
@@ -149,22 +149,22 @@ def _zone(text: str) -> str:
 
 # --- passwords --------------------------------------------------------------------------------------------------------
 
-PASSWORD_BYTES = 32  # random ones; hexadecimal in the file
+PASSWORD_BYTES = 32  # random bytes, stored in hexadecimal
 
 
 class Authenticator:
-    """Checks passwords; without one every login is accepted."""
+    """Checks passwords; without a password every login is accepted."""
 
     def __init__(self, password: Secret | None = None) -> None:
         self._password = password.reveal().encode() if password is not None else None
 
     def accepts(self, *credentials: object) -> bool:
-        """Whether one of the credentials of a login is right."""
+        """Whether one of the credentials of a login is the password."""
         given = [text for text in credentials if isinstance(text, str)]
         return self._password is None or any(self._is_password(text) for text in given)
 
-    def admits(self, token: str) -> bool:
-        """Whether a request for `/__loadgen/…` is authorized: `token` is what follows `Basic`."""
+    def accepts_basic(self, token: str) -> bool:
+        """Whether a request to `/__loadgen/…` is authorized; `token` is the text after `Basic`."""
         if self._password is None:
             return True
         try:
@@ -174,7 +174,7 @@ class Authenticator:
         return self._is_password(pair.partition(":")[2])
 
     @property
-    def checks(self) -> bool:
+    def is_enabled(self) -> bool:
         return self._password is not None
 
     def _is_password(self, text: str) -> bool:
@@ -183,22 +183,22 @@ class Authenticator:
 
 
 def load_or_create_password(folder: Path) -> Secret:
-    """The password in the folder's file, made when there is none. This process owns the folder."""
+    """The password in the folder's file, which is created if missing. This process owns the folder."""
     path = folder / PASSWORD_FILE
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     except FileExistsError:
-        return _read(path)
+        return _read_password(path)
     with open(fd, "w", encoding="ascii") as file:
         file.write(secrets.token_hex(PASSWORD_BYTES) + "\n")
-    return _read(path)
+    return _read_password(path)
 
 
-def _read(path: Path) -> Secret:
-    remedy = f"Remove {path}: the next start makes another one."
+def _read_password(path: Path) -> Secret:
+    remedy = f"Remove {path}: the next start creates a new one."
     text = read_private(path, "password file", 1_000, remedy).strip()
     if len(text) != 2 * PASSWORD_BYTES or not text.isalnum():
-        raise EmbeddedServerError(f"the password file {path} holds no password of this server", remedy=remedy)
+        raise EmbeddedServerError(f"the password file {path} contains no password", remedy=remedy)
     return Secret(text.decode("ascii"))
 
 
@@ -206,13 +206,13 @@ def _read(path: Path) -> Secret:
 
 DEFAULT_ROLE = "ACCOUNTADMIN"
 DEFAULT_WAREHOUSE = "COMPUTE_WH"
-REFUSED = SqlError(390100, "08001", "Incorrect username or password was specified.")
+LOGIN_REJECTED = SqlError(390100, "08001", "Incorrect username or password was specified.")
 _CREDENTIALS = ("PASSWORD", "TOKEN", "RAW_SAML_RESPONSE", "PASSCODE")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoginRequest:
-    """A login request, read."""
+    """A parsed login request."""
 
     user: str
     role: str
@@ -223,17 +223,19 @@ class LoginRequest:
     client: dict[str, Any] = field(default_factory=dict)
 
 
-def read_login_request(message: dict[str, Any], query: dict[str, list[str]], entrance: Authenticator) -> LoginRequest:
-    """What the client asks for. A login without any credential is refused even where passwords are not checked."""
+def read_login_request(
+    message: dict[str, Any], query: dict[str, list[str]], authenticator: Authenticator
+) -> LoginRequest:
+    """Parse and authenticate a login. One without credentials is rejected even if passwords are not checked."""
     data = message.get("data") or {}
     if not isinstance(data, dict):
-        raise REFUSED
+        raise LOGIN_REJECTED
     user = str(data.get("LOGIN_NAME") or "")
     oauth = str(data.get("AUTHENTICATOR") or "").upper() in ("OAUTH", "WORKLOAD_IDENTITY")
     if not any(data.get(name) for name in _CREDENTIALS) or not (user or oauth):
-        raise REFUSED
-    if not entrance.accepts(data.get("PASSWORD"), data.get("TOKEN")):
-        raise REFUSED
+        raise LOGIN_REJECTED
+    if not authenticator.accepts(data.get("PASSWORD"), data.get("TOKEN")):
+        raise LOGIN_REJECTED
     given = data.get("SESSION_PARAMETERS") or {}
     if not isinstance(given, dict):
         raise SqlError(390101, "08001", "SESSION_PARAMETERS is not an object.")
@@ -243,13 +245,13 @@ def read_login_request(message: dict[str, Any], query: dict[str, list[str]], ent
         database=_name(query, "databaseName"),
         schema=_name(query, "schemaName"),
         warehouse=_name(query, "warehouse"),
-        session_parameters=_known(given),
+        session_parameters=_known_parameters(given),
         client={"app": data.get("CLIENT_APP_ID"), "version": data.get("CLIENT_APP_VERSION")},
     )
 
 
-def _known(given: dict[str, Any]) -> dict[str, Value]:
-    """Parameters the server knows, checked; other settings that drivers send are ignored."""
+def _known_parameters(given: dict[str, Any]) -> dict[str, Value]:
+    """The parameters that the server has, checked; other settings of drivers are ignored."""
     found: dict[str, Value] = {}
     for key, value in given.items():
         name = str(key).upper()
@@ -264,9 +266,9 @@ def _name(query: dict[str, list[str]], parameter: str) -> str | None:
 
 
 def stored_name(text: str) -> str:
-    """An identifier of a login or of a model: upper-cased unless quoted. Raises SqlError."""
+    """An identifier of a login or a warehouse model, upper-cased unless quoted. Raises SqlError."""
     if not (text.startswith('"') or text.replace("_", "a").replace("$", "a").isalnum()):
-        return text  # a name that needs quotes is taken literally
+        return text  # a name with special characters is used as it is
     return TokenReader(text, tokens_of(text)).name()
 
 
@@ -274,11 +276,11 @@ def stored_name(text: str) -> str:
 
 SESSIONS_MAX = 5_000
 IDLE_TRANSACTION_S = 300.0
-CROWDED_TRANSACTION_S = 30.0  # when no other transaction can begin
-REPLIES_KEPT = 16  # per session: a resent request gets the first answer again instead of a second execution
-REPLY_BYTES_KEPT = 1 << 16  # of one
-REPLIES_BYTES_KEPT = 1 << 17  # of one session: there may be thousands
-SHOWN = (
+CROWDED_TRANSACTION_S = 30.0  # if other transactions wait for a backend
+REPLIES_KEPT = 16  # per session: a repeated request gets the first answer and is not executed again
+REPLY_BYTES_KEPT = 1 << 16  # maximum size of one
+REPLIES_BYTES_KEPT = 1 << 17  # of all replies of a session
+SENT_PARAMETERS = (
     "TIMEZONE", "AUTOCOMMIT", "TIMESTAMP_OUTPUT_FORMAT", "TIMESTAMP_NTZ_OUTPUT_FORMAT", "TIMESTAMP_LTZ_OUTPUT_FORMAT",
     "TIMESTAMP_TZ_OUTPUT_FORMAT", "DATE_OUTPUT_FORMAT", "TIME_OUTPUT_FORMAT", "BINARY_OUTPUT_FORMAT",
 )  # fmt: skip
@@ -292,13 +294,13 @@ class Transaction:
     backend: Backend
     name: str
     started_ms: float
-    touched_s: float  # monotonic; an idle one that holds row locks is ended after five minutes
+    touched_s: float  # monotonic time of the last use
     hybrid: bool = False
-    lost: bool = False  # rolled back by the server; the session must send ROLLBACK or COMMIT next
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # statements of a transaction run one after the other
+    lost: bool = False  # rolled back by the server; the session has to send ROLLBACK or COMMIT
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # serializes the statements of the transaction
 
     def is_abandoned(self, now_s: float, *, crowded: bool) -> bool:
-        """Idle too long: with hybrid tables it blocks others by row locks, when `crowded` by its backend."""
+        """Whether it has been idle too long while it blocks others: by row locks, or if `crowded` by its backend."""
         if self.lost or self.lock.locked():
             return False
         idle_s = now_s - self.touched_s
@@ -306,7 +308,7 @@ class Transaction:
 
 
 class ServerSession:
-    """One login. Statements of one session run one after the other."""
+    """A session, from login to logout."""
 
     def __init__(self, number: int, user: str, role: str, client: dict[str, Any]) -> None:
         self.number = number
@@ -315,7 +317,7 @@ class ServerSession:
         self.client = client
         self.token = secrets.token_hex(32)
         self.master_token = secrets.token_hex(32)
-        self.expired = False  # the session token has to be renewed with the master token
+        self.expired = False  # the client has to renew the session token with the master token
         self.database: str | None = None
         self.schema: str | None = None
         self.warehouse: str | None = None
@@ -326,7 +328,7 @@ class ServerSession:
         self.last_transaction = 0
         self.created_ms = time.time() * 1000
         self.used_s = time.monotonic()
-        self.executed = False  # whether it ever sent a statement
+        self.executed = False  # whether the session has sent a statement
         self.replies: OrderedDict[str, bytes] = OrderedDict()
         self._reply_bytes = 0
         self._context: StatementContext | None = None
@@ -345,15 +347,17 @@ class ServerSession:
         return bool(self.get("AUTOCOMMIT"))
 
     def changed(self) -> None:
-        """Called after USE and ALTER SESSION: the next statement gets a new context."""
+        """To be called after USE and ALTER SESSION: the next statement gets a new context."""
         self._context = None
         self._shown = None
 
     @property
     def shown_parameters(self) -> orjson.Fragment:
-        """The parameters that every answer repeats: connector 4 forgets those that an answer leaves out."""
+        """The parameters of every answer: connector 4 drops parameters that an answer does not contain."""
         if self._shown is None:
-            self._shown = orjson.Fragment(orjson.dumps([{"name": name, "value": self.get(name)} for name in SHOWN]))
+            self._shown = orjson.Fragment(
+                orjson.dumps([{"name": name, "value": self.get(name)} for name in SENT_PARAMETERS])
+            )
         return self._shown
 
     @property
@@ -373,6 +377,7 @@ class ServerSession:
         return self._context
 
     def remember(self, request_id: str, reply: bytes) -> None:
+        """Keep the reply for a repeated request; the oldest replies are dropped."""
         if request_id and len(reply) <= REPLY_BYTES_KEPT:
             self.replies[request_id] = reply
             self._reply_bytes += len(reply)
@@ -388,7 +393,7 @@ class ServerSessions:
         self.by_token: dict[str, ServerSession] = {}
         self.by_master: dict[str, ServerSession] = {}
         self.by_number: dict[int, ServerSession] = {}
-        self._next = time.time_ns() // 1_000_000 * 1_000  # unique over restarts
+        self._next = time.time_ns() // 1_000_000 * 1_000  # unique across restarts
 
     def open(self, user: str, role: str, client: dict[str, Any]) -> ServerSession:
         self._next += 1
@@ -399,7 +404,7 @@ class ServerSessions:
         return session
 
     def renew(self, session: ServerSession) -> None:
-        """A fresh session token; the old one becomes invalid."""
+        """Give the session a new token; the old one becomes invalid."""
         self.by_token.pop(session.token, None)
         session.token = secrets.token_hex(32)
         session.expired = False
@@ -411,11 +416,11 @@ class ServerSessions:
         self.by_number.pop(session.number, None)
 
     def idle(self, since_s: float) -> list[ServerSession]:
-        """Sessions without a request since then: a killed client never logs out."""
+        """Sessions without a request since then. A killed client does not log out."""
         return [session for session in self.by_number.values() if session.used_s < since_s]
 
     def longest_unused(self) -> list[ServerSession]:
-        """The longest idle session that never sent a statement, if any."""
+        """The longest idle session among those that have not sent a statement; empty if there is none."""
         unused = [session for session in self.by_number.values() if not session.executed]
         return [min(unused, key=lambda session: session.used_s)] if unused else []
 

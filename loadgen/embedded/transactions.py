@@ -44,7 +44,7 @@ class RunningStatement:
     request: QueryRequest
     task: asyncio.Task[Any]
     backend: Backend | None = None  # set while PostgreSQL works on it
-    ticket: WarehouseSlot | None = None
+    slot: WarehouseSlot | None = None
     reason: SqlError | None = None
     blocked_since_s: float = 0.0
 
@@ -139,8 +139,8 @@ class TableLocks:
         if not await self._backends.keep(backend):
             raise too_many_lock_waiters(running.statement.query_id)
         self._waiting[table.path] = waiting + 1
-        if running.ticket is not None:
-            running.ticket.release()
+        if running.slot is not None:
+            running.slot.release()
         started_s = time.monotonic()
         running.statement.status = "blocked"
         try:
@@ -209,8 +209,8 @@ def _mark(running: RunningStatement, waiting: bool) -> None:
     if waiting and not running.blocked_since_s:
         running.blocked_since_s = now_s
         running.statement.status = "blocked"
-        if running.ticket is not None:
-            running.ticket.release()
+        if running.slot is not None:
+            running.slot.release()
     elif not waiting and running.blocked_since_s:
         running.statement.blocked_ms += (now_s - running.blocked_since_s) * 1000
         running.blocked_since_s = 0.0

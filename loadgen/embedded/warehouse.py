@@ -1,23 +1,23 @@
-"""Warehouses: their settings and credits, how many statements run at once, and the queue in front of them.
+"""Warehouses: settings, credits, slots and queues.
 
-A warehouse has slots: those of its model, or MAX_CONCURRENCY_LEVEL × started clusters (MIN_CLUSTER_COUNT of them,
-unless the performance model starts more). A statement takes a slot, runs, sleeps its service time, gives the slot back;
-without a free slot it queues, first come, first served. Which model a warehouse has: `admin`.
+The slots of a warehouse are those of its model, or MAX_CONCURRENCY_LEVEL × started clusters (MIN_CLUSTER_COUNT, unless
+the performance model starts more). A statement takes a slot, is executed, sleeps for its service time and releases the
+slot. Without a free slot it waits in a FIFO queue. `admin` sets the models of warehouses.
 
-    ticket = warehouse.try_admit() or await warehouse.admit(queued_timeout_s=session_limit_s)
+    slot = warehouse.try_admit() or await warehouse.admit(queued_timeout_s=session_limit_s)
     try:
-        ...                                  # real execution; ticket.release() early when it starts to wait for a lock
-        await ticket.serve(warehouse.service_s())
+        ...                                  # execution; slot.release() early if it waits for a lock
+        await slot.serve(warehouse.service_s())
     finally:
-        ticket.release()
+        slot.release()
 
-Slots are handed on at the ideal moment. A sleeper wakes a little after its deadline, and the next in the queue starts
-a little after that. Uncorrected, these delays would add up and a slot would deliver less than 1 / service time. So a
-slot is freed as of the *deadline*, the next statement is granted it as of then (or as of its arrival, if later), and
-its own deadline counts from there: one statement's delay shortens the next one's sleep, by one service time at most.
-Queued time ends where execution time begins, so their sum is exact.
+Wake-up delays do not accumulate. A sleeper wakes slightly after its deadline, and the next statement of the queue
+starts after that. Uncorrected, a slot would complete fewer statements than 1 / service time. So a slot is considered
+free from the *deadline* on, the next statement gets it as of that time (or of its arrival, if later), and its own
+deadline counts from there: the delay of one statement shortens the sleep of the next, by at most one service time. The
+queued time ends where the execution time begins, so their sum is exact.
 
-Only the event loop's thread touches these objects.
+Owner: the event loop.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from loadgen.embedded.performance_model import SIZES, PerformanceModel, ServiceT
 from loadgen.service_time import ServiceTimeSpec, parse_service_time
 from loadgen.values import dataclass
 
-# --- Settings and credits of warehouses ------------------------------------------------------------------------------
+# --- settings --------------------------------------------------------------------------------------------------------
 
 TYPES = ("STANDARD", "SNOWPARK-OPTIMIZED", "INTERACTIVE", "ADAPTIVE")
 SCALING_POLICIES = ("STANDARD", "ECONOMY")
@@ -54,7 +54,7 @@ _SIZE_OF = {size.upper().replace("-", ""): size for size in SIZES} | {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarehouseSettings:
-    """What CREATE and ALTER WAREHOUSE set, with Snowflake's defaults."""
+    """The properties of CREATE and ALTER WAREHOUSE, with Snowflake's defaults."""
 
     name: str
     size: str = "X-Small"
@@ -68,7 +68,7 @@ class WarehouseSettings:
     max_concurrency_level: int = 8
     statement_timeout_s: int = 172_800
     statement_queued_timeout_s: int = 0  # 0: no limit
-    enable_query_acceleration: bool = True  # on for a new warehouse of generation 2
+    enable_query_acceleration: bool = True  # the default of generation 2
     query_acceleration_max_scale_factor: int = 2
     enable_use_stable_path: bool = False
     resource_monitor: str | None = None
@@ -82,7 +82,7 @@ class WarehouseSettings:
         require(self.size in SIZES, f"size {self.size!r} is not one of {', '.join(SIZES)}")
         require(self.type in TYPES, f"type {self.type!r} is not one of {', '.join(TYPES)}")
         require(self.generation in ("1", "2"), f"generation {self.generation!r} is neither '1' nor '2'")
-        require(self.scaling_policy in SCALING_POLICIES, f"scaling policy {self.scaling_policy!r} is not known")
+        require(self.scaling_policy in SCALING_POLICIES, f"unknown scaling policy {self.scaling_policy!r}")
         require(
             1 <= self.min_cluster_count <= self.max_cluster_count <= CLUSTERS_MAX,
             f"cluster counts {self.min_cluster_count} to {self.max_cluster_count} are not within 1 to {CLUSTERS_MAX}",
@@ -97,9 +97,9 @@ class WarehouseSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarehouseModel:
-    """How many statements run at once, and how long each takes. Equal when they do the same: 20ms and 0.02s."""
+    """Slots and service time of a warehouse. Models with `20ms` and `0.02s` are equal."""
 
-    slots: int = 0  # 0: as many as the warehouse's settings say
+    slots: int = 0  # 0: those of the warehouse's settings
     spec: ServiceTimeSpec | None = None
     service_time: str | None = field(default=None, compare=False)  # the text of `spec`
 
@@ -111,24 +111,23 @@ class WarehouseModel:
 
 
 def size_name(text: str) -> str:
-    """XSMALL, 'x-small', XXLARGE, X4LARGE … as SHOW WAREHOUSES writes them."""
+    """The name in SHOW WAREHOUSES of XSMALL, 'x-small', XXLARGE, X4LARGE …"""
     size = _SIZE_OF.get(text.upper().replace("-", ""))
     require(size is not None, f"size {text!r} is not one of {', '.join(SIZES)}")
     return str(size)
 
 
-def require(condition: bool, otherwise: str) -> None:
-    """Raises ValueError with that text unless the condition holds."""
+def require(condition: bool, message: str) -> None:
+    """Raises ValueError unless the condition holds."""
     if not condition:
-        raise ValueError(otherwise)
+        raise ValueError(message)
 
 
-# Credits of a warehouse, metered as Snowflake's documentation has it: by the second, at least a minute for each
-# start.
+# --- credits ---------------------------------------------------------------------------------------------------------
 #
-# A start is whatever adds to the rate: a resume, a further cluster, the added part of a larger size. What stops
-# within a minute of its start is billed for the minute. Credits are those of the performance model. They are kept in
-# memory: a restart of the server forgets them.
+# Credits are metered as Snowflake documents it: by the second, with a minimum of one minute for each start. A start is
+# everything that increases the rate: a resume, another cluster, the added part of a larger size. The rates are those of
+# the performance model. Credits are stored in memory: a restart of the server deletes them.
 
 HOUR_MS = 3_600_000.0
 BILLED_MIN_MS = 60_000.0
@@ -144,17 +143,17 @@ METERING_COLUMNS = (
 
 
 class WarehouseMeter:
-    """change() whenever the rate may have changed."""
+    """Credits of one warehouse. Call change() whenever the rate may have changed."""
 
     def __init__(self, at_ms: float) -> None:
         self._rate = 0.0  # credits per hour
         self._since_ms = at_ms
-        self._spans: deque[tuple[float, float, float]] = deque()  # from, to, credits per hour
-        self._charges: deque[tuple[float, float]] = deque()  # when, credits: the rest of a first minute
-        self._starts: list[tuple[float, float]] = []  # when, credits per hour; the newest last
+        self._spans: deque[tuple[float, float, float]] = deque()  # begin, end, credits per hour
+        self._charges: deque[tuple[float, float]] = deque()  # time, credits: the rest of a first minute
+        self._starts: list[tuple[float, float]] = []  # time, credits per hour; the newest last
 
     def change(self, at_ms: float, rate: float) -> None:
-        """From this moment on it costs this many credits per hour."""
+        """Set the rate in credits per hour from this time on."""
         if rate == self._rate:
             return
         self._spans.append((self._since_ms, at_ms, self._rate))
@@ -169,7 +168,7 @@ class WarehouseMeter:
             self._charges.popleft()
 
     def _stop(self, at_ms: float, rate: float) -> None:
-        """Those that started last stop first; the rest of their first minute is billed at once."""
+        """The newest starts stop first; the rest of their first minute is charged."""
         while rate > 1e-9 and self._starts:
             begun_ms, part = self._starts.pop()
             taken = min(part, rate)
@@ -180,7 +179,7 @@ class WarehouseMeter:
             rate -= taken
 
     def hours(self, begin_ms: float, end_ms: float, now_ms: float) -> list[tuple[float, float]]:
-        """(begin of the hour, credits) of every hour of the range in which it cost something."""
+        """(begin of the hour, credits) of the hours of the range that have credits."""
         found: dict[float, float] = {}
         for first_ms, last_ms, rate in (*self._spans, (self._since_ms, now_ms, self._rate)):
             hour_ms = first_ms - first_ms % HOUR_MS
@@ -198,9 +197,9 @@ class WarehouseMeter:
         ]
 
 
-# --- Slots and queues ------------------------------------------------------------------------------------------------
+# --- slots and queues ------------------------------------------------------------------------------------------------
 
-CONTROL_WAREHOUSE = "LOADGEN_CONTROL_WH"  # measured statements do not run there
+CONTROL_WAREHOUSE = "LOADGEN_CONTROL_WH"  # of the control plane; no measured statements run on it
 
 
 class QueuedTooLong(Exception):
@@ -220,12 +219,12 @@ class WarehouseDropped(Exception):
 
 
 def shortest_s(*limits_s: float) -> float:
-    """The lowest of several time limits, where 0 means none."""
+    """The lowest of several time limits; 0 means no limit."""
     return min((limit_s for limit_s in limits_s if limit_s > 0), default=0.0)
 
 
 class WarehouseSlot:
-    """One statement's right to a slot. Made by Warehouse; owned by the task that runs the statement."""
+    """The slot of one statement, created by its warehouse. Owner: the task that runs the statement."""
 
     __slots__ = ("_carried_s", "_held", "_late_s", "_turn", "_warehouse", "queued_s")
 
@@ -233,12 +232,12 @@ class WarehouseSlot:
         self.queued_s = 0.0
         self._warehouse = warehouse
         self._held = True
-        self._late_s = 0.0  # how long after its ideal moment this statement really began
-        self._carried_s = 0.0  # how long after its ideal moment its service time really ended
-        self._turn: asyncio.Future[float] | None = None  # while queued; its result is the ideal moment
+        self._late_s = 0.0  # delay of the start after the ideal time
+        self._carried_s = 0.0  # delay of the end of the service time after the ideal time
+        self._turn: asyncio.Future[float] | None = None  # while queued; its result is the ideal start
 
     async def serve(self, service_s: float) -> None:
-        """Sleep the service time on top of what was executed; call it when execution is done."""
+        """Sleep for the service time; to be called after the execution."""
         monotonic_s = self._warehouse._monotonic_s
         now_s = monotonic_s()
         deadline_s = now_s + service_s - self._late_s
@@ -249,10 +248,10 @@ class WarehouseSlot:
         self._carried_s = min(now_s - deadline_s, service_s)
 
     def release(self) -> None:
-        """Release the slot. Safe to call twice; serve() still sleeps afterwards, without a slot."""
+        """Release the slot. Safe to call twice; serve() can be called afterwards and sleeps without a slot."""
         if self._held:
             self._held = False
-            self._warehouse._take_back(self._carried_s)
+            self._warehouse._slot_released(self._carried_s)
 
 
 class VirtualWarehouse:
@@ -273,7 +272,7 @@ class VirtualWarehouse:
         self.performance = performance or PerformanceModel()
         self.model = WarehouseModel()
         self.service_time: ServiceTimeSampler | None = None
-        self.running = 0  # statements that hold a slot
+        self.running = 0  # statements with a slot
         self.resumed_on_ms = now_ms()
         self._monotonic_s = monotonic_s
         self._now_ms = now_ms
@@ -281,10 +280,10 @@ class VirtualWarehouse:
         self._seed = seed
         self._suspended = suspended
         self._idle_since_s = monotonic_s()
-        self._waiters: OrderedDict[WarehouseSlot, float] = OrderedDict()  # to when they arrived
-        self._cold_since_s = -math.inf  # since a resume or a change; a warehouse of a server that starts is warm
-        self._provisioning: asyncio.TimerHandle | None = None  # until a resumed warehouse serves
-        self._scaling: asyncio.TimerHandle | None = None  # until a further cluster is started
+        self._waiters: OrderedDict[WarehouseSlot, float] = OrderedDict()  # slot → time of arrival
+        self._cold_since_s = -math.inf  # time of the last resume or change; -inf: warm since the start of the server
+        self._provisioning: asyncio.TimerHandle | None = None  # until the end of a resume
+        self._scaling: asyncio.TimerHandle | None = None  # until another cluster is started
         self._clusters = settings.min_cluster_count
         self.meter = WarehouseMeter(now_ms())
         self._meter(now_ms())
@@ -296,51 +295,51 @@ class VirtualWarehouse:
 
     @property
     def state(self) -> str:
-        return "SUSPENDED" if self._asleep(self._monotonic_s()) else "STARTED"
+        return "SUSPENDED" if self._check_suspended(self._monotonic_s()) else "STARTED"
 
     @property
     def started_clusters(self) -> int:
         return 0 if self.state == "SUSPENDED" else self._clusters
 
     def service_s(self) -> float:
-        """How long the next statement takes; 0.0 without a service time."""
+        """The service time of the next statement; 0.0 without a model of it."""
         if self.service_time is None:
             return 0.0
         warm_s = self._monotonic_s() - self._cold_since_s
         settings = self.settings
         return self.service_time.sample_s() * self.performance.time_factor(settings.size, settings.generation, warm_s)
 
-    def now(self) -> dict[str, Any]:
-        """Its entry in `GET /__loadgen/stats`."""
+    def stats(self) -> dict[str, Any]:
+        """The entry in `GET /__loadgen/stats`."""
         load = {"running": self.running, "queued": self.queued}
         return load | {"slots": self.limit, "service_time": self.model.service_time}
 
     def try_admit(self) -> WarehouseSlot | None:
-        """A slot at once, or None: then admit() and wait."""
-        if self.running >= self.limit:  # also while others wait: a freed slot goes to the first of them
+        """A slot if one is free, else None."""
+        if self.running >= self.limit:  # true while others wait: a freed slot goes to the first of them
             return None
         if not self.running or self._suspended:
-            self._wake()
-            if not self.limit:  # it resumes, and serves later
+            self._ensure_resumed()
+            if not self.limit:  # the warehouse is resuming
                 return None
         self.running += 1
         return WarehouseSlot(self)
 
     async def admit(self, queued_timeout_s: float = 0.0) -> WarehouseSlot:
-        """A slot, in order of arrival. The lower of the session's and the warehouse's queue limit counts; 0 is none."""
-        ticket = self.try_admit()
-        if ticket is not None:
-            return ticket
+        """Wait for a slot, in order of arrival. The lower limit of session and warehouse applies; 0 is no limit."""
+        slot = self.try_admit()
+        if slot is not None:
+            return slot
         if self._suspended:
-            self._wake()
-        ticket = WarehouseSlot(self)
-        ticket._held = False
+            self._ensure_resumed()
+        slot = WarehouseSlot(self)
+        slot._held = False
         timeout_s = shortest_s(queued_timeout_s, self.settings.statement_queued_timeout_s)
-        await self._queue(ticket, timeout_s)
-        return ticket
+        await self._queue(slot, timeout_s)
+        return slot
 
     def alter(self, **changes: Any) -> None:
-        """Change settings while statements run. Raises ValueError and changes nothing when they do not fit."""
+        """Change settings while statements run. Raises ValueError for invalid settings, which changes nothing."""
         before = self.settings
         self.settings = replace(self.settings, **changes, updated_on_ms=self._now_ms())
         if (before.size, before.generation) != (self.settings.size, self.settings.generation):
@@ -350,22 +349,22 @@ class VirtualWarehouse:
             self._clusters = self.settings.min_cluster_count
         self._meter(self._now_ms())
         self.limit = self._slots_now()
-        self._fill()
+        self._grant_slots()
 
-    def follow(self, model: WarehouseModel) -> None:
-        """Serve by this model from now on; the sequence of service times starts again."""
+    def set_model(self, model: WarehouseModel) -> None:
+        """Use this model from now on; the sequence of service times restarts."""
         self.model = model
         self.service_time = None if model.spec is None else ServiceTimeSampler(model.spec, self._seed)
         self.limit = self._slots_now()
-        self._fill()
+        self._grant_slots()
 
     def suspend(self) -> None:
-        """New statements resume it or are refused. Those that run or queue already are served."""
+        """New statements resume the warehouse or are rejected. Running and queued statements are completed."""
         self._suspended = True
         self._meter(self._now_ms())
 
     def resume(self) -> None:
-        if self._asleep(self._monotonic_s()):
+        if self._check_suspended(self._monotonic_s()):
             self._suspended = False
             self._idle_since_s = self._cold_since_s = self._monotonic_s()
             self.resumed_on_ms = self._now_ms()
@@ -377,30 +376,30 @@ class VirtualWarehouse:
             self._meter(self._now_ms())
 
     def _meter(self, at_ms: float) -> None:
-        """What it costs from this moment on."""
+        """Set the rate of credits from this time on."""
         rate = self.performance.credits_per_hour(self.settings.size, self.settings.generation)
         self.meter.change(at_ms, 0.0 if self._suspended else rate * self._clusters)
 
     def credits_by_hour(self, begin_ms: float, end_ms: float) -> list[tuple[float, float]]:
-        """(begin of the hour, credits)."""
-        self._asleep(self._monotonic_s())  # it may have suspended itself
+        """(begin of the hour, credits) of the hours that have credits."""
+        self._check_suspended(self._monotonic_s())  # AUTO_SUSPEND may have passed
         return self.meter.hours(begin_ms, end_ms, self._now_ms())
 
     def _provisioned(self) -> None:
-        """A resumed warehouse serves from now on."""
+        """The resume has ended."""
         self._provisioning = None
         self._idle_since_s = self._monotonic_s()
         self.limit = self._slots_now()
-        self._fill()
+        self._grant_slots()
 
     def _scale_out(self) -> None:
-        """Statements have queued for some time: start a cluster, and look again after the same time."""
+        """Statements have queued for `scale_out_s`: start a cluster, and check again after the same time."""
         self._scaling = None
         if self._waiters and not self._suspended:
             self._clusters = min(self._clusters + 1, self.settings.max_cluster_count)
             self._meter(self._now_ms())
             self.limit = self._slots_now()
-            self._fill()
+            self._grant_slots()
             self._watch_queue()
 
     def _watch_queue(self) -> None:
@@ -410,54 +409,54 @@ class VirtualWarehouse:
             self._scaling = loop.call_later(self.performance.scale_out_s, self._scale_out)
 
     def drop(self) -> None:
-        """Reject queued statements. Running ones keep their slots to the end."""
+        """Reject queued statements. Running ones keep their slots until they end."""
         while self._waiters:
-            ticket, _ = self._waiters.popitem(last=False)
-            if ticket._turn is not None and not ticket._turn.done():
-                ticket._turn.set_exception(WarehouseDropped(self.settings.name))
+            slot, _ = self._waiters.popitem(last=False)
+            if slot._turn is not None and not slot._turn.done():
+                slot._turn.set_exception(WarehouseDropped(self.settings.name))
 
-    async def _queue(self, ticket: WarehouseSlot, timeout_s: float) -> None:
+    async def _queue(self, slot: WarehouseSlot, timeout_s: float) -> None:
         loop = asyncio.get_running_loop()
         turn: asyncio.Future[float] = loop.create_future()
-        ticket._turn = turn
+        slot._turn = turn
         arrived_s = self._monotonic_s()
-        self._waiters[ticket] = arrived_s
+        self._waiters[slot] = arrived_s
         self._watch_queue()
-        timer = loop.call_later(timeout_s, self._expire, ticket, timeout_s) if timeout_s else None
+        timer = loop.call_later(timeout_s, self._expire, slot, timeout_s) if timeout_s else None
         try:
             granted_s = await turn
         except BaseException:
-            self._waiters.pop(ticket, None)
-            ticket.release()  # cancelled just after the slot was granted: it goes to the next
+            self._waiters.pop(slot, None)
+            slot.release()  # cancelled just after the slot was granted, which goes to the next statement
             raise
         finally:
-            ticket._turn = None
+            slot._turn = None
             if timer is not None:
                 timer.cancel()
-        ticket.queued_s = granted_s - arrived_s
-        ticket._late_s = self._monotonic_s() - granted_s
+        slot.queued_s = granted_s - arrived_s
+        slot._late_s = self._monotonic_s() - granted_s
 
-    def _expire(self, ticket: WarehouseSlot, timeout_s: float) -> None:
-        if ticket._turn is not None and not ticket._turn.done():
-            ticket._turn.set_exception(QueuedTooLong(timeout_s))
+    def _expire(self, slot: WarehouseSlot, timeout_s: float) -> None:
+        if slot._turn is not None and not slot._turn.done():
+            slot._turn.set_exception(QueuedTooLong(timeout_s))
 
-    def _take_back(self, carried_s: float) -> None:
-        """A slot came free `carried_s` ago. Grant it to the next statement, or keep it free."""
+    def _slot_released(self, carried_s: float) -> None:
+        """A slot has been free for `carried_s`. Grant it to the next statement, if any."""
         self.running -= 1
         if self._waiters:
-            self._fill(carried_s)
+            self._grant_slots(carried_s)
         if not self.running:
             self._idle_since_s = self._monotonic_s()
 
-    def _fill(self, carried_s: float = 0.0) -> None:
+    def _grant_slots(self, carried_s: float = 0.0) -> None:
         freed_s = self._monotonic_s() - carried_s
         while self._waiters and self.running < self.limit:
-            ticket, arrived_s = self._waiters.popitem(last=False)
-            turn = ticket._turn
-            if turn is None or turn.done():  # cancelled, and its task has not run yet
+            slot, arrived_s = self._waiters.popitem(last=False)
+            turn = slot._turn
+            if turn is None or turn.done():  # cancelled; its task has not run yet
                 continue
             self.running += 1
-            ticket._held = True
+            slot._held = True
             turn.set_result(max(freed_s, arrived_s))
 
     def _slots_now(self) -> int:
@@ -465,26 +464,26 @@ class VirtualWarehouse:
             return 0
         return self.model.slots or self.settings.max_concurrency_level * self._clusters
 
-    def _asleep(self, now_s: float) -> bool:
-        """Suspended by a statement, or after AUTO_SUSPEND seconds without one."""
+    def _check_suspended(self, now_s: float) -> bool:
+        """Whether it is suspended, by a statement or after AUTO_SUSPEND seconds without statements."""
         if not self._suspended and not self.running and not self._waiters and self.settings.auto_suspend_s:
             self._suspended = now_s - self._idle_since_s >= self.settings.auto_suspend_s
-            if self._suspended:  # some time ago: it is noticed when it is looked at
+            if self._suspended:  # it is noticed late, at the next access
                 late_s = now_s - self._idle_since_s - self.settings.auto_suspend_s
                 self._meter(self._now_ms() - late_s * 1000)
         return self._suspended
 
-    def _wake(self) -> None:
-        if self._asleep(self._monotonic_s()):
+    def _ensure_resumed(self) -> None:
+        if self._check_suspended(self._monotonic_s()):
             if not self.settings.auto_resume:
                 raise WarehouseSuspended(self.settings.name)
             self.resume()
 
 
 class VirtualWarehouses:
-    """All warehouses, and the models of some, by name as identifiers are stored (upper case unless quoted).
+    """All warehouses and their models, by name as identifiers are stored (upper case unless quoted).
 
-    `default` is the model of a warehouse that has no other, except for the control plane's.
+    `default` is the model of warehouses without another model, except for the control plane's.
     """
 
     def __init__(
@@ -497,8 +496,8 @@ class VirtualWarehouses:
         seed: int = 1,
         performance: PerformanceModel | None = None,
     ) -> None:
-        """`performance` is that of all of them, except for the control plane's."""
-        self._make = partial(VirtualWarehouse, monotonic_s=monotonic_s, now_ms=now_ms, sleeper=sleeper, seed=seed)
+        """`performance` applies to all warehouses except the control plane's."""
+        self._create = partial(VirtualWarehouse, monotonic_s=monotonic_s, now_ms=now_ms, sleeper=sleeper, seed=seed)
         self._performance = performance
         self._by_name: dict[str, VirtualWarehouse] = {}
         self._default = default
@@ -514,12 +513,12 @@ class VirtualWarehouses:
         return self._by_name.get(name)
 
     def add(self, settings: WarehouseSettings, *, suspended: bool = False) -> VirtualWarehouse:
-        """Raises ValueError when the name is taken."""
+        """Raises ValueError if the name exists."""
         require(settings.name not in self._by_name, f"warehouse {settings.name} exists already")
         performance = None if settings.name == CONTROL_WAREHOUSE else self._performance
-        warehouse = self._make(settings, suspended=suspended, performance=performance)
+        warehouse = self._create(settings, suspended=suspended, performance=performance)
         self._by_name[settings.name] = warehouse
-        warehouse.follow(self.model_of(settings.name))
+        warehouse.set_model(self.model_of(settings.name))
         return warehouse
 
     def model_of(self, name: str) -> WarehouseModel:
@@ -527,20 +526,13 @@ class VirtualWarehouses:
         return self._models.get(name, default)
 
     def set_model(self, name: str, model: WarehouseModel | None) -> None:
-        """None: the default one. The warehouse may be made later."""
+        """Set the model of a warehouse, which may be created later; None: the default model."""
         if model is None:
             self._models.pop(name, None)
         else:
             self._models[name] = model
         if name in self._by_name:
-            self._by_name[name].follow(self.model_of(name))
-
-    def rename(self, old: str, new: str) -> None:
-        require(new not in self._by_name, f"warehouse {new} exists already")
-        warehouse = self._by_name.pop(old)
-        warehouse.alter(name=new)
-        warehouse.follow(self.model_of(new))
-        self._by_name[new] = warehouse
+            self._by_name[name].set_model(self.model_of(name))
 
     def drop(self, name: str) -> None:
         self._by_name.pop(name).drop()

@@ -1,4 +1,4 @@
-"""The protocol's JSON: reads requests and writes answers."""
+"""The JSON of Snowflake's protocol: parses requests and writes answers."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from loadgen.embedded.result import StatementResult
 from loadgen.embedded.session import PARAMETERS, ServerSession
 from loadgen.embedded.sql_errors import SqlError
 
-BODY_BYTES_MAX = 64 * 1024 * 1024  # of a request with a session, plain and inflated
-LOGIN_BODY_BYTES_MAX = 64 * 1024  # of a request without one
-INLINE_BYTES = 256 * 1024  # of a body; a larger one is checked by a thread
-VALUES_MAX = 1_000_000  # of one body: twice what array binds may have
-COUNTED_BYTES = 1 << 20  # at a time
+BODY_BYTES_MAX = 64 * 1024 * 1024  # of a request with a session, before and after decompression
+LOGIN_BODY_BYTES_MAX = 64 * 1024  # of a request without a session
+INLINE_BYTES = 256 * 1024  # larger bodies are checked in a thread
+VALUES_MAX = 1_000_000  # of one body: twice the limit of array binds
+COUNTED_BYTES = 1 << 20  # per step of the count
 TOKEN_VALIDITY_S = 3_600
 MASTER_VALIDITY_S = 14_400
 IN_PROGRESS, IN_PROGRESS_ASYNC = "333333", "333334"
@@ -37,20 +37,20 @@ class Conflict(BadRequest):
 
 
 async def plain_body(body: bytes, encoding: bytes, bytes_max: int) -> bytes:
-    """A request's body without gzip. Raises BadRequest when it is larger, or has more values, than allowed.
+    """The decompressed body of a request. Raises BadRequest if it is too large or has too many values.
 
-    A large body is checked by a thread, so that the event loop serves others meanwhile.
+    Large bodies are checked in a thread, because they would block the event loop.
     """
     compressed = encoding == b"gzip" or body[:2] == b"\x1f\x8b"
     if len(body) <= INLINE_BYTES:
-        small, more = _inflated(body, min(bytes_max, INLINE_BYTES)) if compressed else (body, False)
-        if not more:
-            return small
+        plain, is_longer = _inflated(body, min(bytes_max, INLINE_BYTES)) if compressed else (body, False)
+        if not is_longer:
+            return plain
     return await in_thread(lambda: _checked(body, compressed, bytes_max), "large-body")
 
 
 def _inflated(body: bytes, bytes_max: int) -> tuple[bytes, bool]:
-    """The first `bytes_max` bytes, and whether there are more."""
+    """The first `bytes_max` decompressed bytes, and whether the body is longer."""
     inflater = zlib.decompressobj(wbits=31)
     try:
         return inflater.decompress(body, bytes_max), bool(inflater.unconsumed_tail)
@@ -60,38 +60,38 @@ def _inflated(body: bytes, bytes_max: int) -> tuple[bytes, bool]:
 
 def _checked(body: bytes, compressed: bool, bytes_max: int) -> bytes:
     if compressed:
-        body, more = _inflated(body, bytes_max)
-        if more:
+        body, is_longer = _inflated(body, bytes_max)
+        if is_longer:
             raise BadRequest("the body is too large")
-    if _values(body) > VALUES_MAX:
+    if _count_values(body) > VALUES_MAX:
         raise BadRequest(f"the body has more than {VALUES_MAX:,} values: send them in several requests")
     return body
 
 
-def _values(body: bytes) -> int:
-    """How many values the JSON text has at most: opening brackets and commas outside of strings.
+def _count_values(body: bytes) -> int:
+    """An upper limit of the number of values in a JSON text: opening brackets and commas outside of strings.
 
-    It is counted before parsing: the parser does not let other threads run, and an empty object takes 64 bytes.
+    They are counted before parsing, because the parser blocks other threads and an empty object takes 64 bytes.
     """
-    found = _marks(body)
+    found = _count_separators(body)
     if found <= VALUES_MAX:
         return found
     plain = body
     if b"\\" in body:
-        plain = body.replace(b"\\\\", b"").replace(b'\\"', b"")  # every quote that is left begins or ends a string
+        plain = body.replace(b"\\\\", b"").replace(b'\\"', b"")  # every remaining quote begins or ends a string
     strings = plain.count(b'"') // 2
-    if strings > 2 * VALUES_MAX:  # at least half of them are no keys
+    if strings > 2 * VALUES_MAX:  # at least half of them are values, not keys
         return strings // 2
-    return _marks(b"".join(plain.split(b'"')[::2]))
+    return _count_separators(b"".join(plain.split(b'"')[::2]))
 
 
-def _marks(text: bytes) -> int:
+def _count_separators(text: bytes) -> int:
     pieces = range(0, len(text), COUNTED_BYTES)
     return sum(text.count(mark, start, start + COUNTED_BYTES) for start in pieces for mark in (b",", b"{", b"["))
 
 
 def parse(body: bytes) -> dict[str, Any]:
-    """A request's body as an object."""
+    """Parse the body of a request, which has to be an object."""
     parsed = parse_any(body)
     if not isinstance(parsed, dict):
         raise BadRequest("the body is not an object")
@@ -99,7 +99,7 @@ def parse(body: bytes) -> dict[str, Any]:
 
 
 def parse_any(body: bytes) -> Any:
-    """A request's body as JSON, an empty one as {}."""
+    """Parse the body of a request as JSON; an empty body is {}."""
     if not body:
         return {}
     try:
@@ -112,12 +112,12 @@ def dumps(value: Any) -> bytes:
     return orjson.dumps(value)
 
 
-def done(data: Any = None) -> bytes:
+def success(data: Any = None) -> bytes:
     return dumps({"data": data, "message": None, "code": None, "success": True})
 
 
-def refused(error: SqlError, query_id: str | None = None) -> bytes:
-    """An error answer; `code` has six digits as Snowflake's has."""
+def failure(error: SqlError, query_id: str | None = None) -> bytes:
+    """The answer for an error; `code` has six digits as in Snowflake."""
     code = f"{error.errno:06d}"
     data = {
         "internalError": False,
@@ -129,29 +129,29 @@ def refused(error: SqlError, query_id: str | None = None) -> bytes:
         "pos": -1,
         "type": "COMPILATION" if error.message.startswith("SQL compilation") else "EXECUTION",
     }
-    return _lenient({"data": data, "code": code, "message": error.message, "success": False, "headers": None})
+    return _dumps_any_text({"data": data, "code": code, "message": error.message, "success": False, "headers": None})
 
 
-def _lenient(value: dict[str, Any]) -> bytes:
+def _dumps_any_text(value: dict[str, Any]) -> bytes:
     try:
         return dumps(value)
-    except TypeError:  # half a surrogate pair in a message that quotes the user's text
+    except TypeError:  # the message quotes a text of the user with an unpaired surrogate
         value["message"] = str(value["message"]).encode("utf-8", "replace").decode()
         return dumps(value)
 
 
-def parameters_of(session: ServerSession) -> list[dict[str, Any]]:
+def _parameters(session: ServerSession) -> list[dict[str, Any]]:
     return [{"name": name, "value": session.get(name)} for name in PARAMETERS]
 
 
-def logged_in(session: ServerSession) -> bytes:
+def login_answer(session: ServerSession) -> bytes:
     info = {
         "databaseName": session.database,
         "schemaName": session.schema,
         "warehouseName": session.warehouse,
         "roleName": session.role,
     }
-    return done(
+    return success(
         {
             "token": session.token,
             "masterToken": session.master_token,
@@ -162,7 +162,7 @@ def logged_in(session: ServerSession) -> bytes:
             "firstLogin": False,
             "healthCheckInterval": 45,
             "sessionId": session.number,
-            "parameters": parameters_of(session),
+            "parameters": _parameters(session),
             "sessionInfo": info,
             "idToken": None,
             "responseData": None,
@@ -170,8 +170,8 @@ def logged_in(session: ServerSession) -> bytes:
     )
 
 
-def renewed(session: ServerSession) -> bytes:
-    return done(
+def renewal_answer(session: ServerSession) -> bytes:
+    return success(
         {
             "sessionToken": session.token,
             "validityInSecondsST": TOKEN_VALIDITY_S,
@@ -182,10 +182,11 @@ def renewed(session: ServerSession) -> bytes:
     )
 
 
-def answered(session: ServerSession, query_id: str, result: StatementResult, binds: Mapping[str, Any] | None) -> bytes:
-    """The answer to a query."""
+def query_answer(
+    session: ServerSession, query_id: str, result: StatementResult, binds: Mapping[str, Any] | None
+) -> bytes:
     data: dict[str, Any] = {
-        "parameters": parameters_of(session) if result.parameters_changed else session.shown_parameters,
+        "parameters": _parameters(session) if result.parameters_changed else session.shown_parameters,
         "rowtype": result.rowtype,
         "rowset": result.rows,
         "total": result.count,
@@ -203,7 +204,7 @@ def answered(session: ServerSession, query_id: str, result: StatementResult, bin
         "sendResultTime": time.time_ns() // 1_000_000,
         "queryResultFormat": "json",
     }
-    return dumps({"data": data, "message": None, "code": None, "success": True})
+    return success(data)
 
 
 def in_progress(query_id: str, asynchronous: bool) -> bytes:

@@ -85,7 +85,7 @@ def test_a_hang_of_bounded_time_ends_in_a_lost_connection(load, statement):
     error = failure_of(load, statement.sql)
 
     assert classify(error).category is ErrorCategory.CONNECTION
-    assert [entry["outcome"] for entry in statement.requests] == ["fault hang (time over)"]
+    assert [entry["outcome"] for entry in statement.requests] == ["fault hang (timeout)"]
     assert statement.executions == 0
 
 

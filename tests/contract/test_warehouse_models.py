@@ -201,7 +201,7 @@ def test_without_a_name_it_is_the_warehouse_of_sessions_that_name_none(server, c
         ({"slots": "4"}, "slots is not a number, or service_time is not a text"),
         ({"service_time": 20}, "slots is not a number, or service_time is not a text"),
         ({"service_time": "fast"}, "service time 'fast': 'fast' is not a duration"),
-        ({"slot": 4}, "'slot' is not known here"),
+        ({"slot": 4}, "unknown key 'slot'"),
     ],
     ids=str,
 )

@@ -214,8 +214,8 @@ def test_a_data_directory_that_is_not_ours_is_refused_in_the_server_s_words(envi
         refusal = refusal_of(environ | {DATA_DIR_VARIABLE: str(foreign)})
 
         assert isinstance(refusal, EmbeddedServerError)
-        assert "is not empty and was not made by loadgen (it holds 'letter.txt')" in str(refusal)
-        assert refusal.remedy.startswith("Nothing in it was touched.")
+        assert "is not empty and was not made by loadgen (it contains 'letter.txt')" in str(refusal)
+        assert refusal.remedy.startswith("It was not changed.")
 
 
 def test_missing_packages_are_named_with_the_way_to_get_them(environ, tmp_path):

@@ -131,7 +131,7 @@ def test_a_password_file_that_others_could_read_or_plant_is_refused(tmp_path: Pa
     path = tmp_path / PASSWORD_FILE
     password = load_or_create_password(tmp_path).reveal()
     path.chmod(0o644)
-    with pytest.raises(EmbeddedServerError, match="not yours alone"):
+    with pytest.raises(EmbeddedServerError, match="is accessible to other users"):
         load_or_create_password(tmp_path)
     path.rename(tmp_path / "elsewhere")
     (tmp_path / "elsewhere").chmod(0o600)
@@ -145,7 +145,7 @@ def test_a_password_file_that_others_could_read_or_plant_is_refused(tmp_path: Pa
     path.unlink()
     path.write_text("known\n")
     path.chmod(0o600)
-    with pytest.raises(EmbeddedServerError, match="no password of this server"):
+    with pytest.raises(EmbeddedServerError, match="contains no password"):
         load_or_create_password(tmp_path)
     assert password not in str(os.environ)
 
@@ -189,10 +189,10 @@ def test_one_session_too_many_is_refused_and_idle_ones_go_first():
         app.executor.sessions.open("A", "R", {}).executed = True
 
     with pytest.raises(SqlError) as caught:
-        asyncio.run(app._make_room())
+        asyncio.run(app._enforce_session_limit())
     idle = next(iter(app.executor.sessions.by_number.values()))
     idle.used_s = time.monotonic() - protocol.MASTER_VALIDITY_S - 1
-    asyncio.run(app._make_room())
+    asyncio.run(app._enforce_session_limit())
 
     assert caught.value.errno == TOO_MANY_SESSIONS
     assert len(app.executor.sessions) == 1

@@ -187,8 +187,8 @@ def test_what_bodies_take_is_given_back():
     assert memory.grow(0, most - http_exchange.SMALL_BODIES_BYTES)
     assert not memory.grow(0, 2 * small)
     assert memory.grow(0, small)
-    memory.give_back(small)
-    memory.give_back(most - http_exchange.SMALL_BODIES_BYTES)
+    memory.release(small)
+    memory.release(most - http_exchange.SMALL_BODIES_BYTES)
     assert memory.used == 0
 
 

@@ -118,7 +118,7 @@ def test_what_is_no_file_of_models_is_refused(tmp_path: Path, content: Any) -> N
 
 def test_a_file_of_models_that_others_could_read_or_plant_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path, {NAME: ENTRY}, mode=0o644)
-    with pytest.raises(EmbeddedServerError, match="not yours alone"):
+    with pytest.raises(EmbeddedServerError, match="is accessible to other users"):
         restored(tmp_path)
     path.rename(tmp_path / "elsewhere")
     (tmp_path / "elsewhere").chmod(0o600)

@@ -108,10 +108,10 @@ def test_a_suspended_warehouse_serves_after_it_has_resumed():
         loop = asyncio.get_running_loop()
         warehouse = a_warehouse(performance=parse_performance_model(FULL), suspended=True, service_time="100ms")
         begun = loop.time()
-        tickets = await asyncio.gather(warehouse.admit(), warehouse.admit())
+        slots_held = await asyncio.gather(warehouse.admit(), warehouse.admit())
 
         assert loop.time() - begun == pytest.approx(2.0)
-        assert [ticket.queued_s for ticket in tickets] == [pytest.approx(2.0)] * 2
+        assert [slot.queued_s for slot in slots_held] == [pytest.approx(2.0)] * 2
         assert (warehouse.state, warehouse.running) == ("STARTED", 2)
         assert warehouse.try_admit() is not None
 
@@ -133,8 +133,8 @@ def test_a_queue_starts_further_clusters_one_at_a_time():
         await asyncio.sleep(50)
         assert (warehouse.started_clusters, warehouse.queued) == (3, 1)  # the most it may have
         first.release()
-        for ticket in await asyncio.gather(*waiting):
-            ticket.release()
+        for slot in await asyncio.gather(*waiting):
+            slot.release()
         warehouse.alter(max_cluster_count=2)
         assert warehouse.started_clusters == 2
 

@@ -29,14 +29,14 @@ def test_slots_come_from_the_override_or_from_concurrency_times_clusters():
 def test_a_free_slot_is_given_at_once_and_a_released_one_again():
     async def scenario():
         warehouse = a_warehouse(slots=1)
-        ticket = warehouse.try_admit()
-        assert ticket is not None
-        assert ticket.queued_s == 0
+        slot = warehouse.try_admit()
+        assert slot is not None
+        assert slot.queued_s == 0
         assert (warehouse.running, warehouse.queued) == (1, 0)
         assert warehouse.try_admit() is None
 
-        ticket.release()
-        ticket.release()
+        slot.release()
+        slot.release()
 
         assert warehouse.running == 0
         assert (await warehouse.admit()).queued_s == 0
@@ -50,10 +50,10 @@ def test_the_queue_is_first_come_first_served_and_its_time_is_counted():
         first = await warehouse.admit()
 
         async def statement(name):
-            ticket = await warehouse.admit()
-            order.append((name, ticket.queued_s))
+            slot = await warehouse.admit()
+            order.append((name, slot.queued_s))
             await asyncio.sleep(1)
-            ticket.release()
+            slot.release()
 
         tasks = [asyncio.create_task(statement(name)) for name in "abc"]
         await asyncio.sleep(2)
@@ -148,17 +148,17 @@ def test_slots_never_leak_whatever_happens(steps):
         held: set[int] = set()
 
         async def statement(index, queued_timeout_s):
-            ticket = warehouse.try_admit()
-            assert ticket is None or warehouse.queued == 0, "overtook the queue"
-            if ticket is None:
-                ticket = await warehouse.admit(queued_timeout_s)
+            slot = warehouse.try_admit()
+            assert slot is None or warehouse.queued == 0, "overtook the queue"
+            if slot is None:
+                slot = await warehouse.admit(queued_timeout_s)
                 left_queue.append(index)
             held.add(index)
             try:
                 await gates[index].wait()
             finally:
                 held.discard(index)
-                ticket.release()
+                slot.release()
 
         for action, value in steps:
             if action.startswith("arrive"):

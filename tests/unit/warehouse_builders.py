@@ -74,7 +74,7 @@ def a_warehouse(
         suspended=suspended,
         performance=performance,
     )
-    warehouse.follow(WarehouseModel.of(slots, service_time))
+    warehouse.set_model(WarehouseModel.of(slots, service_time))
     return warehouse
 
 

@@ -194,7 +194,7 @@ async def _arguments(call: CommandCall, node: Any) -> list[str | None]:
     ]
     # These need no slot: a statement can be cancelled while all slots are in use.
     constant = all(isinstance(argument, _CONSTANT) for argument in node.expressions)
-    ticket = None if constant else await _admitted(call)
+    slot = None if constant else await _admitted(call)
     try:
         backend = call.running.backend = await call.engine.backends.acquire(call.session.timezone)
         try:
@@ -203,8 +203,8 @@ async def _arguments(call: CommandCall, node: Any) -> list[str | None]:
             call.running.backend = None
             await call.engine.backends.release(backend)
     finally:
-        if ticket is not None:
-            ticket.release()
+        if slot is not None:
+            slot.release()
 
 
 async def _evaluated(
@@ -221,10 +221,10 @@ async def _evaluated(
 async def _admitted(call: CommandCall) -> WarehouseSlot:
     call.running.statement.status = "queued"
     queued_s = call.running.parameter("STATEMENT_QUEUED_TIMEOUT_IN_SECONDS")
-    ticket = await call.engine.warehouse_of(call.session).admit(queued_timeout_s=float(queued_s))
+    slot = await call.engine.warehouse_of(call.session).admit(queued_timeout_s=float(queued_s))
     call.running.statement.status = "running"
-    call.running.statement.queued_ms += ticket.queued_s * 1000
-    return ticket
+    call.running.statement.queued_ms += slot.queued_s * 1000
+    return slot
 
 
 async def _answer(call: CommandCall, name: str, arguments: list[str | None]) -> str:
@@ -299,11 +299,11 @@ async def _wait(call: CommandCall, arguments: list[str | None]) -> str:
     seconds = amount * WAIT_UNITS[unit]
     if not 0 <= seconds <= WAIT_S_MAX:
         raise sql_errors.compilation(1008, "22023", f"invalid value [{str(arguments[0])[:40]}] for SYSTEM$WAIT")
-    ticket = await _admitted(call)
+    slot = await _admitted(call)
     try:
         await asyncio.sleep(seconds)
     finally:
-        ticket.release()
+        slot.release()
     return f"waited {arguments[0]} {unit.lower()}"
 
 

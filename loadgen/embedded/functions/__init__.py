@@ -1,12 +1,13 @@
 """Snowflake's functions for the embedded server: the allow-list, and the PostgreSQL schema `sf` that implements them.
 
-`FUNCTIONS` is the allow-list; a name that is not in it does not exist. `script()` makes the schema: types, casts,
-operators and functions, from the *.sql files here in the order of their names. It may be run again at any time.
-The server keeps `sf` in the search_path (operators are found through it) and DateStyle at ISO, MDY.
+`FUNCTIONS` is the allow-list; a function that is not in it is unknown. `script()` returns the SQL that creates the
+schema: types, casts, operators and functions, from the *.sql files of this package in the order of their names. The SQL
+may be run repeatedly. The server keeps `sf` in the search_path, because operators are found through it, and DateStyle
+at ISO, MDY.
 
-    function     one entry of the allow-list, and how a call becomes PostgreSQL's text; aggregates, window functions,
-                 table functions
-    scalars      scalar functions; functions that become another expression than one call
+    function     an entry of the allow-list, and the translation of a call; aggregates, window functions, table
+                 functions
+    scalars      scalar functions; functions that are translated to other expressions than one call
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ FUNCTIONS: dict[str, SqlFunction] = {function.name: function for function in (*S
 
 
 def script() -> str:
-    """The SQL that makes schema sf, as one text for one transaction."""
+    """The SQL that creates schema sf, to be run in one transaction."""
     files = sorted(
         (file for file in resources.files(__name__).iterdir() if file.name.endswith(".sql")), key=lambda file: file.name
     )

@@ -1,4 +1,4 @@
-"""Translates Snowflake SQL to PostgreSQL, rejecting what is not on a list.
+"""Translates Snowflake SQL to PostgreSQL. Syntax and functions that are not on a list are rejected.
 
 parser     tokenizer and parser, the reader of commands, limits of a text and the budget of its translation
 emitter    the walk over the syntax tree; operators, literals, names, binds

@@ -97,7 +97,7 @@ def test_an_owner_who_is_still_starting_is_named_by_his_pid(scratch):
     with DataDir.claim(scratch / "data"), pytest.raises(Busy) as refusal:
         DataDir.claim(scratch / "data")
 
-    assert f"Process {os.getpid()} has it" in refusal.value.remedy
+    assert f"Process {os.getpid()} owns it" in refusal.value.remedy
 
 
 def test_the_record_of_an_earlier_owner_is_not_taken_for_this_ones(scratch):
@@ -250,7 +250,7 @@ def test_root_is_told_which_directory_closes_the_way_for_postgresql(scratch):
 
     refusal = refusal_of(scratch / "private" / "data")
 
-    assert f"{scratch / 'private'} is closed" in str(refusal)
+    assert f"{scratch / 'private'} denies access" in str(refusal)
     assert os.listdir(scratch / "private") == []
 
 

@@ -159,7 +159,7 @@ def test_root_is_told_of_a_directory_that_the_user_of_postgresql_cannot_reach(sc
     code, error, hint = refused(closed / "data")
 
     assert code == 4
-    assert f"{closed} is closed" in error
+    assert f"{closed} denies access" in error
     assert str(SYSTEM_DIR) in hint
     assert list(closed.iterdir()) == []
 

@@ -1,10 +1,10 @@
-"""The pool of PostgreSQL connections that all sessions share.
+"""The pool of PostgreSQL connections ("backends") that all sessions share.
 
-A statement acquires a backend and releases it; a transaction keeps one until it ends. Free backends are kept per
-time zone, because a backend's TimeZone must be the session's, and changing it costs a round trip. All values cross the
-connection as the text of Snowflake's protocol, so results need no second conversion.
+A statement acquires a backend and releases it; a transaction has one until its end. Free backends are selected by time
+zone, because a backend's TimeZone has to be that of the session, and a change costs a round trip. The codecs return
+values in the text form of Snowflake's protocol, so results need no second conversion.
 
-Owner: the event loop. A backend serves one statement at a time.
+Owner: the event loop. A backend runs one statement at a time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from loadgen.embedded.result import (
     EPOCH_2000_DAYS,
     EPOCH_2000_US,
     Charge,
-    Refuse,
+    Reject,
     ResultMemory,
     ResultMemoryMeter,
     result_too_large,
@@ -36,17 +36,17 @@ from loadgen.embedded.result import (
 )
 from loadgen.embedded.sql_errors import SqlError
 
-STATEMENTS_PREPARED_MAX = 400  # per backend; the least recently used is closed
+STATEMENTS_PREPARED_MAX = 400  # per backend; the least recently used one is closed
 CONNECT_S = 20.0
-KEPT_PERCENT_MAX = 80  # of the backends, by transactions and by statements that wait for a lock
-SEARCH_PATH = "pg_catalog, sf, pg_temp"  # pg_temp would be looked at first if it were not named
-WAL_SEGMENT_BYTES = 16 << 20  # PostgreSQL stops when it cannot make the next one
+KEPT_PERCENT_MAX = 80  # of the backends, for transactions and for statements that wait for a lock
+SEARCH_PATH = "pg_catalog, sf, pg_temp"  # without its name pg_temp would be searched first
+WAL_SEGMENT_BYTES = 16 << 20  # PostgreSQL stops if it cannot create the next segment
 
 Encoder = Callable[[Any], Any]
 
 
 def _instant(value: Any) -> tuple[int]:
-    """Epoch nanoseconds as the wire's binds carry them → PostgreSQL's microseconds since 2000."""
+    """Epoch nanoseconds of a bind → PostgreSQL's microseconds since 2000."""
     return (int(value) // 1000 - EPOCH_2000_US,)
 
 
@@ -62,7 +62,7 @@ _CODECS: dict[str, tuple[Encoder, Encoder, str]] = {
     "time": (lambda ns: (int(ns) // 1000,), lambda t: seconds_text(t[0]), "tuple"),
     "timestamp": (_instant, lambda t: seconds_text(t[0] + EPOCH_2000_US), "tuple"),
     "timestamptz": (_instant, lambda t: seconds_text(t[0] + EPOCH_2000_US), "tuple"),
-    "jsonb": (str, str, "text"),  # formatted with the result: a large one by a thread
+    "jsonb": (str, str, "text"),  # formatted later, with the result
 }
 
 
@@ -75,22 +75,22 @@ class Backend:
         self.pid = connection.get_server_pid()
         self.lock_timeout_s = -1
         self.catalog_version = -1
-        self.kept = False  # by a transaction, or by a statement that waits for a lock
+        self.kept = False  # used by a transaction or a statement that waits for a lock
         self.extra = False  # beyond the limit of the pool: closed after use
-        self.disturbed = False  # a cancel request was sent; it may still be on its way
+        self.cancel_sent = False  # a cancel signal was sent, which may arrive late
         self.meter = ResultMemoryMeter(connection._transport, memory)
         self._prepared: OrderedDict[str, PreparedStatement[Any]] = OrderedDict()
 
     def cancel(self) -> None:
-        """Cancel what it runs now, as PostgreSQL itself does it: at once, and also when every backend is in use."""
+        """Cancel the running statement with a signal, which also works if all backends are in use."""
         if not self.connection.is_closed():
-            self.disturbed = True
+            self.cancel_sent = True
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGINT)
 
     async def prepare(self, sql: str, catalog_version: int) -> PreparedStatement[Any]:
         if catalog_version != self.catalog_version:
-            self._prepared.clear()  # PostgreSQL would refuse plans whose result type a DDL statement changed
+            self._prepared.clear()  # PostgreSQL rejects plans whose result type a DDL statement has changed
             self.catalog_version = catalog_version
         found = self._prepared.get(sql)
         if found is not None:
@@ -108,34 +108,35 @@ class Backend:
         arguments: list[Any],
         columns: int,
         *,
-        refuse: Refuse,
+        reject: Reject,
         check: Callable[[], None],
     ) -> tuple[list[asyncpg.Record], Charge | None]:
-        """The records of a statement, and their memory. `refuse` cancels it when they take too much.
+        """The records of a statement and their memory. `reject` cancels the statement if they are too large.
 
-        `check` raises when it was cancelled."""
+        `check` raises an error if the statement was cancelled.
+        """
         limit = rows_max(columns)
-        self.meter.begin(refuse)
+        self.meter.begin(reject)
         try:
-            # What prepared.fetch() calls, which has no limit.
+            # prepared.fetch() calls this method without a limit of rows.
             records = await prepared._PreparedStatement__bind_execute(arguments, limit + 1, None)
-            check()  # the cancel may have come too late for PostgreSQL
+            check()  # the cancel signal may have arrived after the statement
             if len(records) > limit:
                 raise result_too_large()
         except BaseException:
-            records = []  # the error keeps this frame alive
+            records = []  # the traceback keeps this frame alive
             self.meter.end(failed=True)
             raise
         return records, self.meter.end()
 
     async def set_lock_timeout(self, seconds: int) -> None:
-        """How long the next statements wait for a lock; 0 is not at all, unlike PostgreSQL's own 0."""
+        """Set the time limit of lock waits; 0 means no wait, unlike PostgreSQL's 0."""
         if seconds != self.lock_timeout_s:
             await self.connection.execute(f"SET lock_timeout = {max(1, min(seconds * 1000, 2**31 - 1))}")
             self.lock_timeout_s = seconds
 
     def forget_settings(self) -> None:
-        """A rollback undoes settings made since; they are set again when next needed."""
+        """To be called after a rollback, which resets settings; they are set again when they are needed."""
         self.lock_timeout_s = -1
         self.timezone = ""
 
@@ -145,14 +146,14 @@ class Backend:
 
 
 class BackendPool:
-    """Grows on demand up to a limit; then statements wait in order of arrival."""
+    """A pool that grows up to a limit; then statements wait in order of arrival."""
 
     def __init__(self, connect_kwargs: Callable[[], dict[str, Any]], limit: int, data_dir: Path) -> None:
         self._connect_kwargs = connect_kwargs
         self.data_dir = data_dir
         self._limit = limit
         self._count = 0
-        self._free: list[Backend] = []  # newest last, and taken first
+        self._free: list[Backend] = []  # the last one is used first
         self._waiting: deque[asyncio.Future[None]] = deque()
         self.memory = ResultMemory()
         self._keeping = asyncio.Semaphore(max(1, limit * KEPT_PERCENT_MAX // 100))
@@ -160,7 +161,7 @@ class BackendPool:
         self.up.set()
 
     async def acquire(self, timezone: str, *, urgent: bool = False) -> Backend:
-        """A backend; while PostgreSQL is being restarted only the restart itself (`urgent`) gets one."""
+        """Get a backend. During a restart of PostgreSQL, only the restart itself (`urgent`) gets one."""
         if not urgent and not self.up.is_set():
             if (full := self.disk_full()) is not None:
                 raise full
@@ -178,7 +179,7 @@ class BackendPool:
             await turn
 
     async def acquire_to_keep(self, timezone: str) -> Backend:
-        """A backend for a transaction. A part of the backends is kept for single statements."""
+        """Get a backend for a transaction. A part of the backends is reserved for single statements."""
         await self._keeping.acquire()
         try:
             backend = await self.acquire(timezone)
@@ -189,7 +190,7 @@ class BackendPool:
         return backend
 
     async def keep(self, backend: Backend) -> bool:
-        """Count the backend of a statement that waits for a lock as kept. False: too many are, it must not wait."""
+        """Count the backend of a statement that waits for a lock as kept. False if the limit is reached."""
         if backend.kept:
             return True
         if self._keeping.locked():
@@ -199,7 +200,7 @@ class BackendPool:
         return True
 
     async def acquire_extra(self, timezone: str) -> Backend:
-        """A backend without waiting, beyond the limit if necessary. For the server's internal use, one at a time."""
+        """Get a backend without waiting, beyond the limit if necessary. For internal use, one at a time."""
         if self._free or self._count < self._limit:
             return await self.acquire(timezone)
         backend = await self._open(timezone)
@@ -208,16 +209,16 @@ class BackendPool:
 
     @property
     def crowded(self) -> bool:
-        """Whether the next transaction has to wait until another ends."""
+        """Whether the next transaction has to wait for the end of another one."""
         return self._keeping.locked()
 
-    def _let_go(self, backend: Backend) -> None:
+    def _unkeep(self, backend: Backend) -> None:
         if backend.kept:
             backend.kept = False
             self._keeping.release()
 
     def disk_full(self) -> SqlError | None:
-        """The error when PostgreSQL failed because the disk is full; None: it is not full."""
+        """The error for a full disk; None if the disk is not full."""
         free = shutil.disk_usage(self.data_dir).free
         return sql_errors.disk_full(self.data_dir) if free < WAL_SEGMENT_BYTES else None
 
@@ -226,7 +227,7 @@ class BackendPool:
         for index in range(len(free) - 1, -1, -1):
             if free[index].timezone == timezone:
                 return free.pop(index)
-        # A backend of another zone is changed only when no more may be opened.
+        # The time zone of a free backend is changed only if the limit is reached.
         return free.pop() if free and self._count >= self._limit else None
 
     async def _open(self, timezone: str) -> Backend:
@@ -248,16 +249,16 @@ class BackendPool:
         return Backend(connection, timezone, self.memory)
 
     async def release(self, backend: Backend) -> None:
-        """Return a backend to the pool; one that is broken or still in a transaction is closed."""
-        self._let_go(backend)
+        """Return a backend to the pool. A broken one, or one in a transaction, is closed."""
+        self._unkeep(backend)
         connection = backend.connection
-        if backend.disturbed and not connection.is_closed():
-            # A cancel that arrived after its statement ended must not hit the next statement.
-            backend.disturbed = False
+        if backend.cancel_sent and not connection.is_closed():
+            # A cancel signal that arrives late must not cancel the next statement.
+            backend.cancel_sent = False
             try:
                 await connection.fetchval("SELECT 1")
             except asyncpg.QueryCanceledError:
-                backend.disturbed = False
+                backend.cancel_sent = False
             except (asyncpg.PostgresError, OSError):
                 connection.terminate()
         if backend.extra or connection.is_closed() or connection.is_in_transaction():
@@ -267,7 +268,7 @@ class BackendPool:
         self._wake()
 
     def discard(self, backend: Backend) -> None:
-        self._let_go(backend)
+        self._unkeep(backend)
         if not backend.connection.is_closed():
             backend.connection.terminate()
         self._count = max(0, self._count - 1)
@@ -281,7 +282,7 @@ class BackendPool:
                 return
 
     async def close(self) -> None:
-        """Drop every free connection; used when PostgreSQL is stopped or has died."""
+        """Close all free connections, after PostgreSQL has stopped or before it stops."""
         for backend in self._free:
             backend.connection.terminate()
         self._count = max(0, self._count - len(self._free))
@@ -291,7 +292,10 @@ class BackendPool:
 
 @asynccontextmanager
 async def savepoint(backend: Backend, *, keep: bool) -> AsyncIterator[None]:
-    """Reads are rolled back too, so that they hold no lock that a later DDL statement would wait for."""
+    """Run the block in a savepoint, which is rolled back after an error, and unless `keep`.
+
+    Reads are rolled back to release their locks, for which a later DDL statement would wait.
+    """
     connection = backend.connection
     await connection.execute("SAVEPOINT s")
     undo = "ROLLBACK TO SAVEPOINT s; RELEASE SAVEPOINT s"
@@ -308,7 +312,7 @@ async def savepoint(backend: Backend, *, keep: bool) -> AsyncIterator[None]:
 
 
 def _share_priority(pid: int) -> None:
-    """Give a backend the priority of this process: Linux may weigh process sessions against each other (autogroup)."""
+    """Give a backend the priority of this process: Linux schedules process sessions as groups (autogroup)."""
     niceness = os.getpriority(os.PRIO_PROCESS, 0)
     if niceness < 0:
         with suppress(OSError):

@@ -1,11 +1,12 @@
-"""What PostgreSQL needs before it serves: the role of the statements, the library of functions, the catalogue's table.
+"""The setup of PostgreSQL: the role that runs statements, the library of functions, the catalogue's table.
 
-The superuser sets this up, on a separate connection and in one transaction, when the cluster is new or another version
-left it. Everything else runs as STATEMENT_ROLE: it owns the users' schemas and tables, and has no right to files,
-programs, large objects, languages, other databases or server settings. So a statement that passed the emitter by
-mistake would still reach the users' data only.
+The superuser performs the setup, on a separate connection and in one transaction, if the cluster is new or was set up
+by another version. Everything else runs as STATEMENT_ROLE, which owns the users' schemas and tables and has no
+privileges on files, programs, large objects, languages, other databases or server settings. A statement that the
+emitter accepts by mistake could therefore access the users' data only.
 
-The superuser's search_path holds schemas that only it can change, and it evaluates nothing that a user defined.
+The superuser's search_path contains only schemas that no other role can change, and the superuser does not evaluate
+expressions of users.
 """
 
 from __future__ import annotations
@@ -34,18 +35,19 @@ if TYPE_CHECKING:
     from loadgen.embedded.session import ServerSession
 
 
-# Functions of PostgreSQL that change something or look outside the database are VOLATILE. The role may call those that
-# the library and the server use; its right to the others is revoked.
+# PostgreSQL's functions with side effects, or with access to data outside the database, are VOLATILE. The role may
+# execute those that the library and the server use; the privilege for the others is revoked.
 VOLATILE_ALLOWED = (
     "gen_random_uuid",
     "nextval",
     "pg_advisory_xact_lock",
     "pg_try_advisory_xact_lock",
     "random",
-    "set_config",  # of settings that a role may SET anyway
+    "set_config",  # for settings that a role may SET anyway
 )
 
-# A setting that the role made for itself would outlive the server. Older versions kept their digest in meta.object.
+# Settings that the role has made for itself would outlive the server. Older versions stored their digest in
+# meta.object.
 _UP_TO_DATE = """
 SELECT FROM meta.setup
 WHERE digest = $1
@@ -68,7 +70,7 @@ CREATE TABLE IF NOT EXISTS meta.setup (digest text NOT NULL);
 """
 
 # A function cannot be replaced by one with other parameter names, nor dropped while a view or a default uses it. So the
-# parameter names of an older library are removed before the new one replaces them, in the same transaction.
+# parameter names of an older library are removed before its functions are replaced, in the same transaction.
 _UNNAME_PARAMETERS = """
 UPDATE pg_proc SET proargnames = CASE WHEN proargmodes IS NULL THEN NULL ELSE ARRAY(
     SELECT CASE WHEN mode IN ('i', 'b', 'v') THEN '' ELSE name END
@@ -76,7 +78,7 @@ UPDATE pg_proc SET proargnames = CASE WHEN proargmodes IS NULL THEN NULL ELSE AR
 WHERE pronamespace = to_regnamespace('sf') AND proargnames IS NOT NULL
 """
 
-# CREATE on the database would be the right to install extensions as well; so a function makes schemas.
+# The privilege CREATE on the database would include the installation of extensions; so a function creates schemas.
 _PRIVILEGES = f"""
 REVOKE ALL ON DATABASE postgres, template1 FROM PUBLIC, {STATEMENT_ROLE};
 REVOKE ALL ON SCHEMA public FROM PUBLIC, {STATEMENT_ROLE};
@@ -108,7 +110,7 @@ END
 $$;
 """
 
-# Earlier versions made the users' objects as superuser. Those of the superuser itself are in the schemas named here.
+# In earlier versions the superuser owned the users' objects. Its own objects are in the schemas named here.
 _OWNERSHIP = f"""
 DO $$
 DECLARE
@@ -135,13 +137,13 @@ DELETE FROM meta.object WHERE kind = 'functions';
 
 
 def _digest() -> str:
-    """A digest of everything that is set up: it changes when a version changes any of it."""
+    """A digest of the setup, which changes with every change of the setup."""
     texts = (functions.script(), META_DDL, _ROLE, _PRIVILEGES, _OWNERSHIP)
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()
 
 
 async def is_up_to_date(connection: asyncpg.Connection) -> bool:
-    """Whether a connection of STATEMENT_ROLE finds everything as this version sets it up."""
+    """Whether this version has performed the setup; `connection` is one of STATEMENT_ROLE."""
     try:
         return await connection.fetchrow(_UP_TO_DATE, _digest()) is not None
     except asyncpg.PostgresConnectionError:
@@ -151,7 +153,7 @@ async def is_up_to_date(connection: asyncpg.Connection) -> bool:
 
 
 async def set_up(postgres: PostgresServer) -> None:
-    """Set up a new cluster, or bring one of another version up to date; all of it or nothing."""
+    """Set up a new cluster, or update one of another version, in one transaction."""
     connection = await asyncpg.connect(
         **postgres.connect_kwargs(SUPERUSER), timeout=CONNECT_S, server_settings={"search_path": SEARCH_PATH}
     )
@@ -168,7 +170,7 @@ async def set_up(postgres: PostgresServer) -> None:
         what = f"the data directory was made by another version of loadgen ({error})"
         raise EmbeddedServerError(what, remedy="Choose another directory with --data-dir, or remove it.") from None
     finally:
-        connection.terminate()  # a regular close could fail where PostgreSQL died
+        connection.terminate()  # a regular close would fail if PostgreSQL has ended
 
 
 DATABASES = {"LOADGEN": ("CONTROL",), "BENCH": ()}
@@ -176,7 +178,7 @@ WAREHOUSES = (DEFAULT_WAREHOUSE, "BENCH_WH", CONTROL_WAREHOUSE)
 
 
 async def create_initial_objects(engine: Engine) -> None:
-    """Load warehouses, and make what a new account begins with; safe to repeat."""
+    """Load the warehouses, and create the objects of a new account. Can be repeated."""
     catalog = engine.catalog
     backend = await engine.backends.acquire("UTC")
     try:
@@ -197,22 +199,22 @@ async def create_initial_objects(engine: Engine) -> None:
             await _warehouse(engine, name)
 
 
-async def open_session(engine: Engine, session: ServerSession, wishes: LoginRequest) -> None:
-    """Give a new session its context."""
-    session.parameters = dict(wishes.session_parameters)
-    warehouse = wishes.warehouse or DEFAULT_WAREHOUSE
+async def open_session(engine: Engine, session: ServerSession, login: LoginRequest) -> None:
+    """Set the context of a new session; objects that the login names are created if missing."""
+    session.parameters = dict(login.session_parameters)
+    warehouse = login.warehouse or DEFAULT_WAREHOUSE
     if warehouse not in engine.warehouses:
         await _warehouse(engine, warehouse)
     found = engine.warehouses.get(warehouse)
     session.warehouse, session.warehouse_size = warehouse, found.settings.size if found else None
-    if wishes.database:
-        if wishes.database not in engine.catalog.databases and len(wishes.database) <= SNOWFLAKE_NAME_LENGTH:
-            await _database(engine, wishes.database)
-        database = engine.catalog.databases.get(wishes.database)
+    if login.database:
+        if login.database not in engine.catalog.databases and len(login.database) <= SNOWFLAKE_NAME_LENGTH:
+            await _database(engine, login.database)
+        database = engine.catalog.databases.get(login.database)
         if database is not None:
             session.database = database.name
-            schema = wishes.schema or "PUBLIC"
-            if wishes.schema and schema not in database.schemas and schema != INFORMATION_SCHEMA:
+            schema = login.schema or "PUBLIC"
+            if login.schema and schema not in database.schemas and schema != INFORMATION_SCHEMA:
                 await _schema(engine, database, schema)
             session.schema = schema if schema in database.schemas or schema == INFORMATION_SCHEMA else None
     session.changed()

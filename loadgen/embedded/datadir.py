@@ -381,7 +381,7 @@ def _require_open(path: Path, account: SystemUser) -> None:
     closed = first_closed(path, account) if os.geteuid() == 0 else None
     if closed is not None:
         raise EmbeddedServerError(
-            f"{path} cannot be reached by user `{account.name}`, which runs PostgreSQL for root: {closed} denies access",
+            f"user `{account.name}`, who runs PostgreSQL for root, cannot reach {path}: {closed} denies access",
             remedy=f"{_CHOOSE_ANOTHER} The default, {SYSTEM_DIR / 'embedded'}, is reachable.",
         )
 

@@ -1,7 +1,7 @@
 """Runs statements: session → command or plan → warehouse slot → PostgreSQL → result, with one history record each.
 
-Owner: the event loop. A statement runs in the task of its HTTP request. It can be cancelled from outside while it
-queues, sleeps or runs in PostgreSQL (`RunningStatement.cancel`).
+Owner: the event loop. A statement runs in the task of its HTTP request. `RunningStatement.cancel` cancels it while it
+queues, sleeps or runs in PostgreSQL.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from loadgen.embedded.warehouse import (
 )
 from loadgen.values import dataclass
 
-TIMEOUT_WATCHED_S = 86_400  # a longer limit gets no timer
+TIMEOUT_WATCHED_S = 86_400  # longer time limits are ignored
 
 
 class Engine(Executor):
-    """Everything a statement needs. One per server."""
+    """Runs statements on PostgreSQL; one per server."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Engine(Executor):
         key = (session.user, request.request_id)
         self.by_request[key] = running
         try:
-            result = await self._limited(running)
+            result = await self._run_within_timeout(running)
             statement.rows = result.count
             if not request.describe_only:
                 self.results.keep(statement.query_id, session.user, result)
@@ -110,10 +110,10 @@ class Engine(Executor):
     async def _abort_on_error(self, session: ServerSession) -> None:
         transaction = session.transaction
         if transaction is not None and not transaction.lost and session.get("TRANSACTION_ABORT_ON_ERROR"):
-            await self.transactions.lose(transaction)
+            await self.transactions.abort(transaction)
 
-    async def _limited(self, running: RunningStatement) -> StatementResult:
-        """Run within the statement timeout, and turn a cancellation into the error of its cause."""
+    async def _run_within_timeout(self, running: RunningStatement) -> StatementResult:
+        """Run within the statement timeout; a cancellation raises the error of its reason."""
         limit_s = self._limit_s(running)
         timer = None
         if limit_s and limit_s < TIMEOUT_WATCHED_S:
@@ -129,11 +129,11 @@ class Engine(Executor):
         except asyncpg.PostgresError as error:
             if running.reason is not None and error.sqlstate in sql_errors.CANCELLED:
                 raise running.reason from None
-            raise self._translated(error, running) from None
+            raise self._snowflake_error(error, running) from None
         except (asyncpg.InterfaceError, ConnectionError, OSError) as error:
             if running.reason is not None:
                 raise running.reason from None
-            if "the server expects" in str(error):  # asyncpg's text: the translation dropped a bind
+            if "the server expects" in str(error):  # asyncpg's text: the translation does not use a bind
                 raise sql_errors.unsupported("argument that is no constant") from None
             restarted = "SQL execution internal error: the database behind the server restarted."
             raise self.backends.disk_full() or SqlError(sql_errors.INTERNAL, "XX000", restarted) from None
@@ -145,7 +145,7 @@ class Engine(Executor):
             if timer is not None:
                 timer.cancel()
 
-    def _translated(self, error: asyncpg.PostgresError, running: RunningStatement) -> SqlError:
+    def _snowflake_error(self, error: asyncpg.PostgresError, running: RunningStatement) -> SqlError:
         if error.sqlstate == sql_errors.DISK_FULL:
             return sql_errors.disk_full(self.backends.data_dir)
         found = sql_errors.from_postgres(error, running.statement.query_id)
@@ -165,7 +165,7 @@ class Engine(Executor):
         session, request = running.session, running.request
         types, arrays = planner.signature(request.bindings)
         if request.describe_only and not types:
-            # Binds come later: text fits everywhere.
+            # The binds are not known yet: TEXT is accepted everywhere.
             tokens = await self.planning.run(request.text, lambda: parser.tokens_of(request.text))
             types = ("TEXT",) * len(parser.placeholders(tokens))
         key = (request.text, session.database, session.schema, types, arrays)
@@ -180,12 +180,12 @@ class Engine(Executor):
                     return command.description()
                 words = split_compound_tokens(request.text, tokens)
                 return await command.run(commands.CommandCall(self, session, words, request, running))
-            place = (session.database, session.schema)
+            namespace = (session.database, session.schema)
             version = self.catalog.version
             plan = await self.planning.run(
-                request.text, lambda: self.planner.plan(request.text, tokens, *place, types, arrays)
+                request.text, lambda: self.planner.plan(request.text, tokens, *namespace, types, arrays)
             )
-            if version == self.catalog.version:  # False: the catalogue changed while a long text was planned
+            if version == self.catalog.version:  # unless the catalogue changed while a long text was planned
                 self.planner.keep(key, plan)
             running.statement.compile_ms = self.now_ms() - running.statement.start_ms
         running.statement.query_type = plan.kind
@@ -217,7 +217,7 @@ class Engine(Executor):
             return await self._in_slot(plan, running)
         try:
             result = await self._in_slot(plan, running)
-        except Exception:  # an error travels as long as a result
+        except Exception:  # errors are delayed too
             await self._control_latency.delay(plan.tables)
             raise
         await self._control_latency.delay(plan.tables)
@@ -237,7 +237,7 @@ class Engine(Executor):
         try:
             result = await self._on_backend(plan, running)
             if warehouse.service_time is not None:
-                # PostgreSQL's time is part of the service time, so that the model's rate is exact.
+                # The execution time is part of the service time, so that the model's rate is exact.
                 used_s = time.monotonic() - granted_s
                 await slot.serve(max(0.0, warehouse.service_s() - used_s))
             return result
@@ -268,7 +268,7 @@ class Engine(Executor):
     async def _in_transaction(
         self, transaction: Transaction, plan: StatementPlan, running: RunningStatement
     ) -> StatementResult:
-        """A savepoint around the statement: in Snowflake a failed statement does not end the transaction."""
+        """Run within a savepoint: in Snowflake a failed statement does not end the transaction."""
         session = running.session
         async with transaction.lock:
             if session.transaction is not transaction:
@@ -293,7 +293,7 @@ class Engine(Executor):
     async def _lock_table(
         self, backend: Backend, table: CatalogTable, running: RunningStatement, transaction: int
     ) -> None:
-        """Changes of a standard table are made one after the other; at most 20 may wait."""
+        """Serialize DML on a standard table; at most 20 statements may wait."""
         await self.table_locks.take(backend, table, running, transaction, int(running.parameter("LOCK_TIMEOUT")))
         running.statement.status = "running"
 
@@ -311,31 +311,31 @@ class Engine(Executor):
         watch = self.lock_watch.start(running) if watched else None
         try:
             records, charge = await backend.fetch(
-                prepared, arguments, len(plan.columns), refuse=running.cancel, check=running.check
+                prepared, arguments, len(plan.columns), reject=running.cancel, check=running.check
             )
         finally:
             if watch is not None:
                 watch.cancel()
         if plan.kind != "SELECT":
-            return changed(plan, records, prepared.get_statusmsg())
-        return await result_of(plan, records, charge, self.backends.memory)
+            return dml_result(plan, records, prepared.get_statusmsg())
+        return await query_result(plan, records, charge, self.backends.memory)
 
     async def arguments(self, backend: Backend, plan: StatementPlan, running: RunningStatement) -> list[Any]:
         values: list[Any] = []
         for key in plan.parameters:
-            demand = next((demand for demand in plan.demands if demand.parameter == key), None)
+            function = next((one for one in plan.server_functions if one.parameter == key), None)
             if isinstance(key, int):
                 values.append(planner.value(running.request.bindings or {}, plan.binds, key))
-            elif demand is not None:
-                values.append(await commands.demanded(self, backend, running, demand))
+            elif function is not None:
+                values.append(await commands.server_function_rows(self, backend, running, function))
             else:
                 values.append(commands.context_value(running.session, key, running.statement.query_id))
         if plan.binds.arrays:
             planner.check_lengths(values)
         return values
 
-    async def enter(self, session: ServerSession, wishes: LoginRequest) -> None:
-        await database_setup.open_session(self, session, wishes)
+    async def enter(self, session: ServerSession, login: LoginRequest) -> None:
+        await database_setup.open_session(self, session, login)
 
     async def close(self, session: ServerSession) -> None:
         self.sessions.close(session)
@@ -347,9 +347,9 @@ class Engine(Executor):
                 await self.transactions.end(session, "ROLLBACK")
 
 
-# --- Records of PostgreSQL as a result -------------------------------------------------------------------------------
+# --- PostgreSQL's records as a result ---------------------------------------------------------------------------------
 
-DEPTH_MAX = 1_000  # each level adds two spaces to every line inside it
+DEPTH_MAX = 1_000  # each level adds two spaces to all lines inside it
 COUNTED_AT_ONCE = 1_000  # values
 _TOKEN = re.compile(r'\s*([\[\]{},:"]|[^\s\[\]{},:"]+)')
 
@@ -362,10 +362,10 @@ class _Container:
     closing: str
     values: list[Any] = field(default_factory=list)  # texts, and lists of texts and lists
     keys: list[str] = field(default_factory=list)  # of an object, as JSON strings
-    is_leaf: bool = True  # it holds no other non-empty container
+    is_leaf: bool = True  # contains no non-empty container
 
     def lines(self, depth: int) -> Any:
-        """One text for a leaf, parts otherwise, so that no text is copied once per level."""
+        """One text for a leaf, else a list of parts, so that texts are not copied once per level."""
         if not self.values:
             return self.opening + self.closing
         newline = "\n" + "  " * depth
@@ -384,7 +384,7 @@ class _Container:
 
 
 def format_json(text: str, size: ResultSize) -> str:
-    """Two spaces of indent, keys in order, numbers untouched. `size` raises when the result takes too much memory."""
+    """JSON with an indent of two spaces, ordered keys and unchanged numbers. Raises SqlError if it is too large."""
     root = _Container("", "")
     open_containers = [root]
     inner = root
@@ -424,7 +424,7 @@ def too_deep() -> SqlError:
 
 
 def _string_end(text: str, start: int) -> int:
-    """The position after the quote that ends the string whose content begins at `start`."""
+    """The position after the closing quote of the string whose content begins at `start`."""
     while True:
         quote = text.index('"', start)
         before = quote
@@ -454,22 +454,22 @@ def _joined(parts: list[Any]) -> str:
     return flat[0] if len(flat) == 1 else "".join(flat)
 
 
-JSON_CHARACTERS_AT_ONCE = 16_384  # of the semi-structured values of one result; more are formatted by a thread
+JSON_CHARACTERS_AT_ONCE = 16_384  # of semi-structured values; larger results are formatted in a thread
 
 
-async def result_of(
+async def query_result(
     plan: StatementPlan, records: list[asyncpg.Record], charge: Charge | None, memory: ResultMemory
 ) -> StatementResult:
-    """The result of a query. A large one is made by a thread, so that the event loop serves others."""
+    """The result of a query. A large one is converted in a thread, because it would block the event loop."""
     size = ResultSize(memory, charge)
     try:
         if charge is None and (not plan.json_columns or _json_characters(plan, records) <= JSON_CHARACTERS_AT_ONCE):
-            result = selected(plan, records, size)
+            result = _converted(plan, records, size)
         else:
-            result = await in_thread(lambda: selected(plan, records, size), "large-result")
+            result = await in_thread(lambda: _converted(plan, records, size), "large-result")
     except BaseException:
         if size.charge is not None:
-            size.charge.give_back()
+            size.charge.release()
         raise
     result.charge = size.charge
     return result
@@ -479,7 +479,7 @@ def _json_characters(plan: StatementPlan, records: list[asyncpg.Record]) -> int:
     return sum(len(record[index] or "") for record in records for index in plan.json_columns)
 
 
-def selected(plan: StatementPlan, records: list[asyncpg.Record], size: ResultSize) -> StatementResult:
+def _converted(plan: StatementPlan, records: list[asyncpg.Record], size: ResultSize) -> StatementResult:
     rows: list[list[Any]] = [list(record)[:-1] if plan.last_hidden else list(record) for record in records]
     for index, convert in plan.converters:
         for row in rows:
@@ -494,9 +494,9 @@ def selected(plan: StatementPlan, records: list[asyncpg.Record], size: ResultSiz
     return StatementResult(described, rows, plan.statement_type, len(rows))
 
 
-def changed(plan: StatementPlan, records: list[asyncpg.Record], status: str) -> StatementResult:
+def dml_result(plan: StatementPlan, records: list[asyncpg.Record], status: str) -> StatementResult:
     assert plan.rowtype is not None
-    if records:  # MERGE, and UPDATE with FROM, return their counts
+    if records:  # MERGE and UPDATE … FROM return their counts
         counts = [str(value) for value in records[0]]
         changed_rows = sum(map(int, counts)) if plan.kind == "MERGE" else int(counts[0])
         return StatementResult(plan.rowtype, [counts], plan.statement_type, changed_rows)
@@ -513,7 +513,7 @@ def _digits(text: str) -> int:
 
 
 def _scaled(plan: StatementPlan, rows: list[list[Any]]) -> orjson.Fragment | None:
-    """The description with scales found in the rows: expressions have no declared scale."""
+    """The description with the scales of the rows, because expressions have no declared scale."""
     columns = list(plan.columns)
     changed = False
     for index, (name, kind) in enumerate(columns):

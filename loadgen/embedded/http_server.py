@@ -1,4 +1,4 @@
-"""Assembles engine, warehouses, sessions and HTTP; restarts PostgreSQL; serves without a database (null engine)."""
+"""Builds engine, warehouses, sessions and the HTTP server; restarts PostgreSQL; the null engine."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ _ROW = table([("1", NUMBER)], [["1"]], 0x1000)
 
 
 class NullEngine(Executor):
-    """Answers any statement with one row; sessions, warehouse slots, service time and history are real."""
+    """Answers every statement with one row; has sessions, warehouse slots, service times and history."""
 
-    async def enter(self, session: ServerSession, wishes: LoginRequest) -> None:
-        session.parameters = dict(wishes.session_parameters)
-        session.database, session.schema = wishes.database, wishes.schema
-        session.warehouse = wishes.warehouse or DEFAULT_WAREHOUSE
+    async def enter(self, session: ServerSession, login: LoginRequest) -> None:
+        session.parameters = dict(login.session_parameters)
+        session.database, session.schema = login.database, login.schema
+        session.warehouse = login.warehouse or DEFAULT_WAREHOUSE
         if session.warehouse not in self.warehouses:
             self.warehouses.add(WarehouseSettings(name=session.warehouse, created_on_ms=self.now_ms()))
 
@@ -92,18 +92,18 @@ BACKENDS_MAX = 380
 BACKLOG = 1024
 HOUSEKEEPING_S = 5.0
 KEEP_ALIVE_S = 600
-GC_THRESHOLD = (700, 10, 10)  # of Python: a higher one would make pauses rarer, but longer
-FULL_S = 1.0  # how often a full disk is checked
-RESTARTS_MAX = 5  # of PostgreSQL within a minute; then the server gives up
+GC_THRESHOLD = (700, 10, 10)  # of Python; higher values make pauses rarer but longer
+DISK_FULL_POLL_S = 1.0
+RESTARTS_MAX = 5  # of PostgreSQL within a minute; then the server stops
 
 
 async def serve_null(options: ServerOptions, listener: socket.socket, stopping: asyncio.Event, ready: Ready) -> None:
-    """Serve without a database, until `stopping`. Its password is in a temporary directory."""
-    alarm = WakeupTimer(time.monotonic)
+    """Serve without a database until `stopping`. The password file is in a temporary directory."""
+    timer = WakeupTimer(time.monotonic)
     with ExitStack() as stack:
-        stack.callback(alarm.close)
+        stack.callback(timer.close)
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="loadgen-null-"))) if options.auth else None
-        engine = NullEngine(**_parts(options, alarm))
+        engine = NullEngine(**_parts(options, timer))
         await _serve_http(engine, options, folder, listener, stopping, ready)
 
 
@@ -115,13 +115,13 @@ async def serve_postgres(
     stopping: asyncio.Event,
     ready: Ready,
 ) -> None:
-    """Serve over a PostgreSQL that accepts connections, until `stopping`; it is kept alive meanwhile."""
+    """Serve until `stopping`, on a PostgreSQL that accepts connections and is restarted if it ends."""
 
     def publish(address: ListenAddress, password_file: Path | None) -> None:
         data_dir.publish(address, started_at=datetime.now(UTC), version=__version__)
         ready(address, password_file)
 
-    alarm = WakeupTimer(time.monotonic)
+    timer = WakeupTimer(time.monotonic)
     backends = BackendPool(lambda: postgres.connect_kwargs(STATEMENT_ROLE), BACKENDS_MAX, data_dir.path)
     guard: asyncio.Task[None] | None = None
     try:
@@ -129,30 +129,30 @@ async def serve_postgres(
             catalog=Catalog(),
             backends=backends,
             strict=options.strict_hybrid,
-            control_latency=_control_latency(options, alarm),
-            **_parts(options, alarm),
+            control_latency=_control_latency(options, timer),
+            **_parts(options, timer),
         )
         await _prepare(engine, postgres)
         await database_setup.create_initial_objects(engine)
-        if not options.auth:  # the file says that a password is checked
+        if not options.auth:  # clients take the file as a sign that passwords are checked
             (data_dir.path / PASSWORD_FILE).unlink(missing_ok=True)
         guard = asyncio.create_task(_guard(engine, postgres, stopping), name="postgres-guard")
         await _serve_http(engine, options, data_dir.path, listener, stopping, publish)
     finally:
         problem = await _ended(guard)
         await backends.close()
-        alarm.close()
+        timer.close()
         if problem is not None:
             raise problem
 
 
-def _parts(options: ServerOptions, alarm: WakeupTimer) -> dict[str, Any]:
+def _parts(options: ServerOptions, timer: WakeupTimer) -> dict[str, Any]:
     default = WarehouseModel.of(options.slots, options.service_time)
     return {
         "warehouses": VirtualWarehouses(
             monotonic_s=time.monotonic,
             now_ms=_now_ms,
-            sleeper=alarm,
+            sleeper=timer,
             default=default,
             seed=options.seed,
             performance=options.performance,
@@ -164,13 +164,13 @@ def _parts(options: ServerOptions, alarm: WakeupTimer) -> dict[str, Any]:
     }
 
 
-def _control_latency(options: ServerOptions, alarm: WakeupTimer) -> ControlLatency | None:
+def _control_latency(options: ServerOptions, timer: WakeupTimer) -> ControlLatency | None:
     spec = parse_service_time(options.control_latency)
-    return None if spec is None else ControlLatency(spec, options.control_schemas, options.seed, alarm)
+    return None if spec is None else ControlLatency(spec, options.control_schemas, options.seed, timer)
 
 
 def _now_ms() -> float:
-    """The server's clock: epoch milliseconds that only go forward."""
+    """The server's clock: epoch milliseconds that never decrease."""
     return _START_MS + (time.perf_counter() - _START_S) * 1000
 
 
@@ -178,18 +178,18 @@ _START_MS, _START_S = time.time() * 1000, time.perf_counter()
 
 
 async def _ended(guard: asyncio.Task[None] | None) -> EmbeddedServerError | None:
-    """Stop the guard; its error is why the server stops."""
+    """Stop the guard; returns its error, which has stopped the server."""
     if guard is None:
         return None
     guard.cancel()
     (problem,) = await asyncio.gather(guard, return_exceptions=True)
     if problem is None or isinstance(problem, (asyncio.CancelledError, EmbeddedServerError)):
         return problem if isinstance(problem, EmbeddedServerError) else None
-    return EmbeddedServerError(f"PostgreSQL cannot be watched any more: {type(problem).__name__}: {problem}")
+    return EmbeddedServerError(f"PostgreSQL can no longer be monitored: {type(problem).__name__}: {problem}")
 
 
 async def _prepare(engine: Engine, postgres: PostgresServer) -> None:
-    """Bring a started PostgreSQL up to date, and read the catalogue."""
+    """Set up PostgreSQL if necessary, and load the catalogue."""
     backend = await _first_backend(engine.backends, postgres)
     try:
         async with engine.catalog.changing:
@@ -199,7 +199,7 @@ async def _prepare(engine: Engine, postgres: PostgresServer) -> None:
 
 
 async def _first_backend(backends: BackendPool, postgres: PostgresServer) -> Backend:
-    """Connects as superuser only when the setup is not up to date."""
+    """Connect; the superuser connects only if the setup is not up to date."""
     with suppress(asyncpg.InvalidAuthorizationSpecificationError):  # the role does not exist yet
         backend = await backends.acquire("UTC", urgent=True)
         ready = False
@@ -215,9 +215,9 @@ async def _first_backend(backends: BackendPool, postgres: PostgresServer) -> Bac
 
 
 async def _guard(engine: Engine, postgres: PostgresServer, stopping: asyncio.Event) -> None:
-    """Restart PostgreSQL when it dies; end transactions that were idle too long.
+    """Restart PostgreSQL when it ends; abort transactions that have been idle too long.
 
-    Raises EmbeddedServerError, and stops the server, when PostgreSQL cannot be kept alive.
+    Stops the server and raises EmbeddedServerError if PostgreSQL ends too often.
     """
     restarts: list[float] = []
     death = asyncio.create_task(postgres.wait_dead(), name="postgres-wait")
@@ -228,8 +228,8 @@ async def _guard(engine: Engine, postgres: PostgresServer, stopping: asyncio.Eve
                 await engine.transactions.reap_idle()
                 continue
             engine.backends.up.clear()
-            await _lose_all(engine)
-            while not await _restarted(engine, postgres, restarts):
+            await _mark_transactions_lost(engine)
+            while not await _restart(engine, postgres, restarts):
                 pass
             death = asyncio.create_task(postgres.wait_dead(), name="postgres-wait")
     finally:
@@ -237,8 +237,8 @@ async def _guard(engine: Engine, postgres: PostgresServer, stopping: asyncio.Eve
         stopping.set()
 
 
-async def _lose_all(engine: Engine) -> None:
-    """Every open transaction was lost with the database; its session learns that with its next statement."""
+async def _mark_transactions_lost(engine: Engine) -> None:
+    """Open transactions were lost with the database; the next statement of their sessions gets an error."""
     for session in engine.sessions.by_number.values():
         if session.transaction is not None and not session.transaction.lost:
             session.transaction.lost = True
@@ -246,22 +246,22 @@ async def _lose_all(engine: Engine) -> None:
     await engine.backends.close()
 
 
-async def _restarted(engine: Engine, postgres: PostgresServer, restarts: list[float]) -> bool:
-    """One attempt; statements wait until the catalogue is read. On a full disk it is deferred, and statements fail."""
+async def _restart(engine: Engine, postgres: PostgresServer, restarts: list[float]) -> bool:
+    """Try to restart PostgreSQL; statements wait meanwhile. While the disk is full, statements fail instead."""
     if engine.backends.disk_full() is not None:
-        await asyncio.sleep(FULL_S)
+        await asyncio.sleep(DISK_FULL_POLL_S)
         return False
     now_s = time.monotonic()
     restarts[:] = [moment for moment in restarts if moment > now_s - 60] + [now_s]
     if len(restarts) > RESTARTS_MAX:
-        what = f"PostgreSQL died {len(restarts)} times within a minute"
+        what = f"PostgreSQL ended unexpectedly {len(restarts)} times within a minute"
         raise EmbeddedServerError(what, remedy=f"Its log is {postgres.log_path}.")
     try:
         await postgres.restart()
         await _prepare(engine, postgres)
     except (EmbeddedServerError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
         return False
-    except Exception as error:  # whatever else the driver raises when the database dies again under it
+    except Exception as error:  # the driver raises various errors if PostgreSQL ends again
         event(_log, logging.WARNING, "postgresql_not_restarted", why=f"{type(error).__name__}: {error}")
         return False
     engine.backends.up.set()
@@ -279,13 +279,13 @@ async def _serve_http(
     stopping: asyncio.Event,
     ready: Ready,
 ) -> None:
-    """uvicorn's protocol without uvicorn's server, which polls for its end ten times a second."""
-    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # requests that end with the server are not logged
+    """Serve with uvicorn's protocol, but without its server, which polls for its end ten times a second."""
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # no log of requests that are aborted at the stop
     password_file = folder / PASSWORD_FILE if folder is not None and options.auth else None
-    entrance = Authenticator(load_or_create_password(password_file.parent) if password_file is not None else None)
+    authenticator = Authenticator(load_or_create_password(password_file.parent) if password_file is not None else None)
     usage = ServerUsage(options.description)
     models = WarehouseModels(executor.warehouses, folder)
-    app = App(executor, usage, entrance, models, now_ms=_now_ms, seed=options.seed)
+    app = App(executor, usage, authenticator, models, now_ms=_now_ms, seed=options.seed)
     config = uvicorn.Config(
         app, http=Protocol, ws="none", lifespan="off",
         log_config=None, access_log=False, server_header=False, date_header=False, timeout_keep_alive=KEEP_ALIVE_S,
@@ -296,7 +296,7 @@ async def _serve_http(
         lambda: Protocol(config=config, server_state=state, app_state={}), sock=listener, backlog=BACKLOG
     )
     gc.set_threshold(*GC_THRESHOLD)
-    gc.freeze()  # these objects live as long as the server
+    gc.freeze()  # these objects are not collected before the server ends
     host, port = listener.getsockname()[:2]
     ends: list[asyncio.Task[Any]] = [asyncio.create_task(stopping.wait(), name="stopping")]
     slow = asyncio.create_task(cut_off_slow_requests(state.connections), name="slow-requests")
@@ -304,13 +304,13 @@ async def _serve_http(
         unused = usage.wait_unused(executor, lambda: len(state.connections))
         ends.append(asyncio.create_task(unused, name="unused"))
     try:
-        ready(ListenAddress(host=host, port=port), password_file)  # raises when stdout is closed
+        ready(ListenAddress(host=host, port=port), password_file)  # raises if stdout is closed
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     finally:
         usage.is_stopping = True  # from here on `hold` is rejected
         for end in (*ends, slow):
             end.cancel()
         server.close()
-        # Running statements are not awaited: their client sees a lost connection.
+        # Running statements are not awaited: their clients lose the connection.
         for connection in list(state.connections):
             connection.transport.abort()

@@ -1,4 +1,4 @@
-"""A statement's result: columns and rows in the protocol's form, and the memory that results may take."""
+"""Results of statements in the form of the protocol, Snowflake's data types, and limits of the memory of results."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ import orjson
 from loadgen.embedded.sql_errors import SqlError, compilation, unsupported
 from loadgen.values import dataclass
 
-# Snowflake's data types: how they are declared, stored in PostgreSQL, described to a driver and written as text.
+# --- data types: their declaration, PostgreSQL type, description for drivers, and text form --------------------------
 
 TEXT_LENGTH_DEFAULT = 16_777_216
 TEXT_LENGTH_MAX = 134_217_728
 BINARY_LENGTH_DEFAULT = 8_388_608
 TIME_SCALE_DEFAULT = 9
-TIME_SCALE_STORED = 6  # PostgreSQL keeps microseconds; finer fractions are not stored
+TIME_SCALE_STORED = 6  # PostgreSQL stores microseconds
 EPOCH_2000_DAYS = 10_957
 EPOCH_2000_US = EPOCH_2000_DAYS * 86_400 * 1_000_000
 
 
 def is_number(text: str) -> bool:
-    """Whether a text is a whole number of limited length."""
+    """Whether a text is a whole number of at most 18 digits."""
     return text.isascii() and text.isdecimal() and len(text) <= 18
 
 
 @dataclass(frozen=True, slots=True)
 class SnowflakeType:
-    """One data type; `kind` is the name the wire protocol uses, in upper case."""
+    """A data type; `kind` is its name in the protocol, in upper case."""
 
     kind: str
     precision: int | None = None
@@ -40,14 +40,14 @@ class SnowflakeType:
 
     @property
     def postgres(self) -> str:
-        """The column type that stores it."""
+        """The PostgreSQL type of columns."""
         match self.kind:
             case "FIXED":
                 return f"numeric({self.precision},{self.scale})"
             case "TEXT" if self.length and self.length < 10_485_760:  # PostgreSQL's own limit of varchar(n)
                 return f"character varying({self.length})"
             case "TIMESTAMP_TZ" if self.scale is not None and self.scale <= TIME_SCALE_STORED:
-                return f"sf.timestamp_tz_{self.scale}"  # a domain that says the scale
+                return f"sf.timestamp_tz_{self.scale}"  # a domain with the scale
             case "TIME" | "TIMESTAMP_NTZ" | "TIMESTAMP_LTZ":
                 name = {"TIME": "time", "TIMESTAMP_NTZ": "timestamp", "TIMESTAMP_LTZ": "timestamptz"}[self.kind]
                 scale = TIME_SCALE_DEFAULT if self.scale is None else self.scale
@@ -56,7 +56,7 @@ class SnowflakeType:
 
     @property
     def sql(self) -> str:
-        """The type as SHOW and DESCRIBE print it."""
+        """The type in SHOW and DESCRIBE."""
         match self.kind:
             case "FIXED":
                 return f"NUMBER({self.precision},{self.scale})"
@@ -112,7 +112,6 @@ BOOLEAN = SnowflakeType("BOOLEAN")
 REAL = SnowflakeType("REAL")
 SEMI_STRUCTURED = ("VARIANT", "OBJECT", "ARRAY")
 TIMESTAMP_LTZ = SnowflakeType("TIMESTAMP_LTZ", scale=9)
-TIMESTAMP_NTZ = SnowflakeType("TIMESTAMP_NTZ", scale=9)
 
 _NUMBERS = {"NUMBER", "DECIMAL", "DEC", "NUMERIC"}
 _INTEGERS = {"INT", "INTEGER", "BIGINT", "SMALLINT", "TINYINT", "BYTEINT"}
@@ -135,11 +134,11 @@ _TIMES = {
     "TIMESTAMP WITH TIME ZONE": "TIMESTAMP_TZ",
 }
 _PLAIN = {"BOOLEAN": "BOOLEAN", "DATE": "DATE", "VARIANT": "VARIANT", "OBJECT": "OBJECT", "ARRAY": "ARRAY"}
-REFUSED = {"GEOGRAPHY", "GEOMETRY", "VECTOR", "MAP", "FILE", "DECFLOAT", "UUID", "INTERVAL"}
+UNSUPPORTED_TYPES = {"GEOGRAPHY", "GEOMETRY", "VECTOR", "MAP", "FILE", "DECFLOAT", "UUID", "INTERVAL"}
 
 
 def declared(name: str, arguments: Sequence[int]) -> SnowflakeType:
-    """The type that `NAME(arguments)` declares; raises Snowflake's error for an unknown one."""
+    """The type of a declaration `NAME(arguments)`. Raises Snowflake's error for an unknown type."""
     name = name.upper()
     if name in _NUMBERS:
         return _number(arguments)
@@ -153,7 +152,7 @@ def declared(name: str, arguments: Sequence[int]) -> SnowflakeType:
     if name in _TIMES:
         scale = arguments[0] if arguments else TIME_SCALE_DEFAULT
         return SnowflakeType(_TIMES[name], scale=_bounded(scale, 0, 9, name), precision=0)
-    if name in REFUSED:
+    if name in UNSUPPORTED_TYPES:
         raise unsupported(name)
     kind = "FIXED" if name in _INTEGERS else "REAL" if name in _FLOATS else _PLAIN.get(name)
     if kind is None or arguments:
@@ -192,7 +191,7 @@ def described(typname: str, typmod: int) -> SnowflakeType:
     if typname.startswith("timestamp_tz_"):
         return SnowflakeType("TIMESTAMP_TZ", scale=int(typname[-1]), precision=0)
     found = _DESCRIBED.get(typname)
-    if found is None:  # other types of PostgreSQL are not returned
+    if found is None:
         raise unsupported("a result of this type")
     return found
 
@@ -219,20 +218,20 @@ _DESCRIBED = {
 
 
 def seconds_text(microseconds: int) -> str:
-    """Microseconds as the wire's seconds with nine decimals."""
+    """Microseconds as seconds with nine decimals, the form of the protocol."""
     sign = "-" if microseconds < 0 else ""
     whole, fraction = divmod(abs(microseconds), 1_000_000)
     return f"{sign}{whole}.{fraction:06d}000"
 
 
 def shortener(scale: int) -> Callable[[str], str]:
-    """Cuts the nine decimals of a time down to the column's scale; drivers require the exact number."""
+    """A function that truncates nine decimals to the column's scale; drivers require the exact number of decimals."""
     cut = 9 - scale + (1 if scale == 0 else 0)
     return lambda text: text[:-cut]
 
 
 def padded(scale: int) -> Callable[[str], str]:
-    """Gives a number exactly `scale` decimals."""
+    """A function that appends zeros to a number up to `scale` decimals."""
 
     def pad(text: str) -> str:
         whole, _, fraction = text.partition(".")
@@ -249,7 +248,7 @@ UNCOUNTED_BYTES = MIB
 OVERSHOOT_BYTES = 16 * MIB
 TOO_LARGE = 200011
 
-Refuse = Callable[[SqlError], None]
+Reject = Callable[[SqlError], None]
 
 
 def result_too_large() -> SqlError:
@@ -269,15 +268,15 @@ def rows_max(columns: int) -> int:
 
 
 class ResultMemory:
-    """Memory of all results."""
+    """The memory of all results, in bytes."""
 
     def __init__(self) -> None:
         self.used = 0
-        self.lock = threading.RLock()  # a charge may be garbage-collected while another is added
+        self.lock = threading.RLock()  # reentrant: a charge may be garbage-collected while another one is added
 
 
 class Charge:
-    """Memory of one result. It is returned when the last reference to the result is gone."""
+    """The memory of one result. It is released with the last reference to the result."""
 
     __slots__ = ("_memory", "size")
 
@@ -286,7 +285,7 @@ class Charge:
         self.size = 0
 
     def add(self, size: int) -> bool:
-        """False: no memory is left, and nothing was added."""
+        """False if the limit would be exceeded; then nothing is added."""
         with self._memory.lock:
             if self._memory.used + size > RESULTS_BYTES_MAX:
                 return False
@@ -294,17 +293,17 @@ class Charge:
             self.size += size
         return True
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         with self._memory.lock:
             self._memory.used -= self.size
             self.size = 0
 
     def __del__(self) -> None:
-        self.give_back()
+        self.release()
 
 
 class ResultSize:
-    """Memory of formatted semi-structured values, in addition to what PostgreSQL sent."""
+    """The memory of formatted semi-structured values, in addition to the data from PostgreSQL."""
 
     def __init__(self, memory: ResultMemory, charge: Charge | None) -> None:
         self.charge = charge
@@ -312,7 +311,7 @@ class ResultSize:
         self._characters = self._values = 0
 
     def add(self, characters: int, values: int) -> None:
-        """Raises SqlError when that is too much."""
+        """Raises SqlError if a limit is exceeded."""
         self._characters += characters
         self._values += values
         if self._characters > RESULT_BYTES_MAX or self._values > CELLS_MAX:
@@ -324,35 +323,35 @@ class ResultSize:
 
 
 class ResultMemoryMeter(asyncio.Protocol):
-    """Counts what arrives on one PostgreSQL connection."""
+    """Counts the bytes of results on one PostgreSQL connection."""
 
     def __init__(self, transport: asyncio.Transport, memory: ResultMemory) -> None:
         self._transport = transport
         self._memory = memory
         self._received = 0
         self._charge: Charge | None = None
-        self._refuse: Refuse | None = None  # of the running statement
+        self._reject: Reject | None = None  # of the running statement
         inner = transport.get_protocol()
         assert isinstance(inner, asyncio.Protocol)
         self._deliver = inner.data_received
-        # What is not counted is passed to the driver.
+        # Other events are passed to the driver.
         self.connection_lost = inner.connection_lost  # type: ignore[method-assign]
         self.eof_received = inner.eof_received  # type: ignore[method-assign]
         self.pause_writing = inner.pause_writing  # type: ignore[method-assign]
         self.resume_writing = inner.resume_writing  # type: ignore[method-assign]
         transport.set_protocol(self)
 
-    def begin(self, refuse: Refuse) -> None:
-        """The statement whose result comes next; `refuse` cancels it, and is called at most once."""
+    def begin(self, reject: Reject) -> None:
+        """Start the count of a statement. `reject` cancels the statement, and is called at most once."""
         self._received = 0
-        self._refuse = refuse
+        self._reject = reject
 
     def end(self, *, failed: bool = False) -> Charge | None:
-        """Memory of its result; None: a small one, which is not counted."""
-        charge, self._charge, self._refuse = self._charge, None, None
-        self._received = 0  # what comes between two statements is no result
+        """End the count; returns the memory of the result, None for a small one, which is not counted."""
+        charge, self._charge, self._reject = self._charge, None, None
+        self._received = 0  # data between two statements does not count
         if charge is not None and failed:
-            charge.give_back()
+            charge.release()
         return charge
 
     def data_received(self, data: bytes) -> None:
@@ -367,9 +366,9 @@ class ResultMemoryMeter(asyncio.Protocol):
         if self._received > RESULT_BYTES_MAX + OVERSHOOT_BYTES:
             self._transport.abort()
         full = not self._charge.add(size)
-        if self._refuse is not None and (full or self._received > RESULT_BYTES_MAX):
-            refuse, self._refuse = self._refuse, None
-            refuse(results_too_large() if full else result_too_large())
+        if self._reject is not None and (full or self._received > RESULT_BYTES_MAX):
+            reject, self._reject = self._reject, None
+            reject(results_too_large() if full else result_too_large())
 
 
 Row = Sequence[str | None]
@@ -386,7 +385,7 @@ class StatementResult:
     count: int  # rows returned, or changed
     parameters_changed: bool = False
     array_bind_supported: bool = True
-    charge: Charge | None = None  # of a large one, while it is referenced
+    charge: Charge | None = None  # memory of a large result
 
 
 _KINDS = {"number": NUMBER, "time": TIMESTAMP_LTZ, "": TEXT}
@@ -412,7 +411,7 @@ def status(message: str, statement_type: int = 0x6000) -> StatementResult:
 
 
 class ResultCache:
-    """The newest results, for clients that ask again by query id. Each belongs to the user who ran the statement."""
+    """The newest results, for fetching by query id. Only the user who ran a statement can fetch its result."""
 
     def __init__(self) -> None:
         self._results: OrderedDict[str, tuple[str, StatementResult, int]] = OrderedDict()
@@ -437,7 +436,7 @@ class ResultCache:
 
 
 def text_of(value: Any) -> str | None:
-    """A Python value as a text column shows it."""
+    """A Python value as the text of a text column."""
     if value is None:
         return None
     if isinstance(value, bool):

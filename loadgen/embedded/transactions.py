@@ -1,4 +1,4 @@
-"""Running statements, transactions of sessions, and the locks that both wait for."""
+"""Running statements, the transactions of sessions, and locks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class QueryRequest:
-    """One query request as the driver sent it."""
+    """A query request of a driver."""
 
     text: str
     bindings: Mapping[str, Mapping[str, Any]] | None = None
@@ -37,24 +37,24 @@ class QueryRequest:
 
 @dataclass(slots=True)
 class RunningStatement:
-    """A statement that runs. Owned by its task; others only call cancel()."""
+    """A running statement. Owner: its task; other tasks only call cancel()."""
 
     statement: StatementRecord
     session: ServerSession
     request: QueryRequest
     task: asyncio.Task[Any]
-    backend: Backend | None = None  # set while PostgreSQL works on it
+    backend: Backend | None = None  # set while PostgreSQL executes it
     slot: WarehouseSlot | None = None
     reason: SqlError | None = None
     blocked_since_s: float = 0.0
 
     def parameter(self, name: str) -> Value:
-        """A parameter's value: set with the statement, else in the session."""
+        """The value of a parameter: that of the statement, else that of the session."""
         given = self.request.parameters.get(name) if self.request.parameters else None
         return self.session.get(name) if given is None else checked(name, given)
 
     def check(self) -> None:
-        """Raises the reason of its cancellation, if it was cancelled."""
+        """Raises the reason of the cancellation if the statement was cancelled."""
         if self.reason is not None:
             raise self.reason
 
@@ -68,11 +68,11 @@ class RunningStatement:
         self.backend.cancel()
 
 
-RequestKey = tuple[str, str]  # user and request id: a user cannot reach statements of others
+RequestKey = tuple[str, str]  # user and request id: users cannot reach statements of other users
 
 
 class Executor:
-    """Runs statements for sessions: what both engines have."""
+    """The base of both engines: runs statements for sessions."""
 
     def __init__(
         self,
@@ -93,25 +93,25 @@ class Executor:
         self.by_request: dict[RequestKey, RunningStatement] = {}
 
     async def execute(self, session: ServerSession, request: QueryRequest) -> tuple[StatementRecord, StatementResult]:
-        """Run one statement. Raises SqlError; its history record is complete either way."""
+        """Run a statement and complete its history record. Raises SqlError."""
         raise NotImplementedError
 
     async def close(self, session: ServerSession) -> None:
-        """End a session: its statements are cancelled, its transaction rolled back."""
+        """End a session: cancel its statements and roll back its transaction."""
         raise NotImplementedError
 
-    async def enter(self, session: ServerSession, wishes: LoginRequest) -> None:
-        """Give a new session its context."""
+    async def enter(self, session: ServerSession, login: LoginRequest) -> None:
+        """Set the context of a new session."""
         raise NotImplementedError
 
 
 WAITERS_MAX = 20
-SUSPECT_AFTER_S = 0.02  # a change that takes longer may be waiting for a row lock
-LOOK_EVERY_S = 0.02
+SUSPECT_AFTER_S = 0.02  # a DML statement that takes longer may be waiting for a row lock
+POLL_S = 0.02
 
 
 class TableLocks:
-    """Exclusive locks for changes of standard tables, with a limit of waiters."""
+    """Exclusive locks for DML on standard tables, with a limit of waiters."""
 
     def __init__(self, backends: BackendPool) -> None:
         self._backends = backends
@@ -121,7 +121,7 @@ class TableLocks:
     async def take(
         self, backend: Backend, table: CatalogTable, running: RunningStatement, transaction: int, timeout_s: int
     ) -> None:
-        """Take the table's lock inside the backend's open transaction, which releases it at its end."""
+        """Take the lock of a table until the end of the backend's transaction."""
         key = zlib.crc32("\0".join(table.path).encode())
         connection = backend.connection
         got = await connection.fetchval("SELECT pg_try_advisory_xact_lock(7, $1::int4)::text", str(key - 2**31))
@@ -153,16 +153,16 @@ class TableLocks:
             self._waiting[table.path] -= 1
 
     def forget(self, transaction: int) -> None:
-        """Forget the locks of a transaction that has ended."""
+        """Remove the holder entries of a transaction that has ended."""
         for path in [path for path, holder in self._holders.items() if holder[1] == transaction]:
             del self._holders[path]
 
 
 class LockMonitor:
-    """Finds statements that wait for a row lock.
+    """Detects statements that wait for a row lock.
 
-    A DML statement that has not ended after 20 ms may wait. While there are such statements one task asks PostgreSQL
-    which of them wait; these release their warehouse slot, and their time counts as blocked.
+    A DML statement that has run for 20 ms may be waiting. While there are such statements, one task polls PostgreSQL
+    for those that wait. They release their warehouse slot, and the waiting time counts as blocked time.
     """
 
     def __init__(self, backends: BackendPool) -> None:
@@ -178,10 +178,10 @@ class LockMonitor:
             return
         self._suspects[running.backend.pid] = running
         if self._task is None or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(self._look(), name="lock-watch")
+            self._task = asyncio.get_running_loop().create_task(self._poll(), name="lock-watch")
 
-    async def _look(self) -> None:
-        backend = await self._backends.acquire_extra("UTC")  # the waiting statements may use all backends
+    async def _poll(self) -> None:
+        backend = await self._backends.acquire_extra("UTC")  # waiting statements may use all backends
         try:
             while self._suspects:
                 self._suspects = {
@@ -195,16 +195,16 @@ class LockMonitor:
                 )
                 waiting = {int(row[0]) for row in rows}
                 for pid, running in list(self._suspects.items()):
-                    if running.backend is not None and running.backend.pid == pid:  # it may have ended meanwhile
-                        _mark(running, pid in waiting)
+                    if running.backend is not None and running.backend.pid == pid:  # it may have ended during the query
+                        _set_blocked(running, pid in waiting)
                         if pid in waiting and not await self._backends.keep(running.backend):
                             running.cancel(too_many_lock_waiters(running.statement.query_id))
-                await asyncio.sleep(LOOK_EVERY_S)
+                await asyncio.sleep(POLL_S)
         finally:
             await self._backends.release(backend)
 
 
-def _mark(running: RunningStatement, waiting: bool) -> None:
+def _set_blocked(running: RunningStatement, waiting: bool) -> None:
     now_s = time.monotonic()
     if waiting and not running.blocked_since_s:
         running.blocked_since_s = now_s
@@ -218,7 +218,7 @@ def _mark(running: RunningStatement, waiting: bool) -> None:
 
 
 class Transactions:
-    """Begins and ends transactions; each keeps a backend until its end. Owner: the event loop."""
+    """Begins and ends transactions. A transaction has a backend until its end. Owner: the event loop."""
 
     def __init__(
         self, backends: BackendPool, sessions: ServerSessions, table_locks: TableLocks, now_ms: Callable[[], float]
@@ -231,7 +231,7 @@ class Transactions:
         return self._last
 
     async def begin(self, session: ServerSession, name: str) -> Transaction:
-        """Open a transaction; an open one continues, as Snowflake ignores a second BEGIN."""
+        """Open a transaction, or return the open one: Snowflake ignores a second BEGIN."""
         if session.transaction is not None:
             return session.transaction
         backend = await self._backends.acquire_to_keep(session.timezone)
@@ -242,7 +242,7 @@ class Transactions:
         return session.transaction
 
     async def end(self, session: ServerSession, verb: str) -> None:
-        """COMMIT or ROLLBACK; without an open transaction both do nothing. A lost one cannot be committed."""
+        """COMMIT or ROLLBACK the open transaction, if any. A lost transaction cannot be committed."""
         transaction, session.transaction = session.transaction, None
         if transaction is None:
             return
@@ -259,8 +259,8 @@ class Transactions:
             if not transaction.lost:
                 await self._backends.release(transaction.backend)
 
-    async def lose(self, transaction: Transaction) -> None:
-        """Roll a transaction back without its session; the session learns that with its next statement."""
+    async def abort(self, transaction: Transaction) -> None:
+        """Roll a transaction back; the next statement of the session gets an error."""
         transaction.lost = True
         connection = transaction.backend.connection
         if not connection.is_closed():
@@ -269,9 +269,9 @@ class Transactions:
         await self._backends.release(transaction.backend)
 
     async def reap_idle(self) -> None:
-        """End idle transactions that keep others waiting."""
+        """Abort idle transactions that block others."""
         now_s = time.monotonic()
         for session in list(self._sessions.by_number.values()):
             transaction = session.transaction
             if transaction is not None and transaction.is_abandoned(now_s, crowded=self._backends.crowded):
-                await self.lose(transaction)
+                await self.abort(transaction)

@@ -256,7 +256,7 @@ def test_a_run_hears_of_a_model_that_was_replaced_by_an_equal_one(server, name):
     assert gone is not None
     assert gone.endswith(
         f"the model of warehouse {name} was changed or lost while the run measured: slots 2, service time 5ms at the"
-        " beginning, slots as the warehouse's settings say, service time none at the end"
+        " beginning, slots of the warehouse's settings, service time none at the end"
     )
     assert replaced is not None
 

@@ -202,7 +202,7 @@ def test_an_address_where_something_else_answers_is_an_error(environ):
         stranger.shutdown()
 
     assert isinstance(refusal, EmbeddedServerError)
-    assert "is no embedded server of this version of loadgen" in str(refusal)
+    assert "is not an embedded server of this version of loadgen" in str(refusal)
 
 
 # --- servers that do not start ---------------------------------------------------------------------------------------

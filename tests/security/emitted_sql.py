@@ -111,7 +111,7 @@ def emitted(planner: Planner, text: str) -> list[str]:
     """All that goes to PostgreSQL of one statement."""
     binds = ("TEXT",) * 2 if "?" in text else ()
     plan = planner.plan(text, parser.tokens_of(text), "D", "S", binds, False)
-    arguments = [sql for demand in plan.demands for sql in demand.arguments.values()]
+    arguments = [sql for demand in plan.server_functions for sql in demand.arguments.values()]
     return [plan.sql, *([plan.describing_sql] if plan.describing_sql else []), *(f"SELECT {sql}" for sql in arguments)]
 
 

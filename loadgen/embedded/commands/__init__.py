@@ -130,9 +130,20 @@ from loadgen.embedded.commands import (  # noqa: E402  (they register their comm
     tables,
     warehouses,
 )
-from loadgen.embedded.commands.system import context_value, demanded  # noqa: E402
+from loadgen.embedded.commands.system import context_value, server_function_rows  # noqa: E402
 
 __all__ = [
-    "Command", "CommandCall", "alter", "command", "context_value", "demanded", "find", "objects",
-    "services", "show", "system", "tables", "warehouses",
+    "Command",
+    "CommandCall",
+    "alter",
+    "command",
+    "context_value",
+    "find",
+    "objects",
+    "server_function_rows",
+    "services",
+    "show",
+    "system",
+    "tables",
+    "warehouses",
 ]  # fmt: skip

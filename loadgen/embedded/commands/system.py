@@ -77,26 +77,28 @@ _CONSTANTS: dict[str, str | None] = {
 }
 
 
-async def demanded(engine: Engine, backend: Backend, running: RunningStatement, demand: ServerTableFunction) -> str:
+async def server_function_rows(
+    engine: Engine, backend: Backend, running: RunningStatement, call: ServerTableFunction
+) -> str:
     """The rows of a query-history function as JSON; PostgreSQL evaluates its constant arguments."""
     session = running.session
     values: dict[str, str | None] = {}
-    if demand.arguments:
+    if call.arguments:
         # Times are read as epoch milliseconds: an LTZ, an NTZ and a text mean the same instant here.
         parts = [
             f"(extract(epoch FROM sf.cast_ltz({sql})) * 1000)::text" if "RANGE" in name else f"({sql})::text"
-            for name, sql in demand.arguments.items()
+            for name, sql in call.arguments.items()
         ]
         row = await _evaluated(backend, running, parts, [])
-        values = dict(zip(demand.arguments, row, strict=True))
-    if demand.function == METERING_FUNCTION:
+        values = dict(zip(call.arguments, row, strict=True))
+    if call.function == METERING_FUNCTION:
         return json.dumps(_metered(engine, values))
     limit = values.get("RESULT_LIMIT")
-    own = demand.function.rsplit("_", 1)[-1]
+    own = call.function.rsplit("_", 1)[-1]
     start, end = values.get("END_TIME_RANGE_START"), values.get("END_TIME_RANGE_END")
     try:
-        if demand.function.startswith(f"{ACCOUNT_USAGE[1]}."):
-            found = usage_rows(engine.history, demand.function.partition(".")[2], engine.now_ms())
+        if call.function.startswith(f"{ACCOUNT_USAGE[1]}."):
+            found = usage_rows(engine.history, call.function.partition(".")[2], engine.now_ms())
             return json.dumps([{name: _history_value(name, value) for name, value in row.items()} for row in found])
         rows = engine.history.query_history(
             float(start) if start else None,
@@ -212,7 +214,7 @@ async def _evaluated(
 ) -> list[str | None]:
     """The values of arguments, within the limits of a result."""
     prepared = await backend.connection.prepare("SELECT " + ", ".join(texts))
-    (row,), charge = await backend.fetch(prepared, values, len(texts), refuse=running.cancel, check=running.check)
+    (row,), charge = await backend.fetch(prepared, values, len(texts), reject=running.cancel, check=running.check)
     if charge is not None:
         raise sql_errors.compilation(1008, "22023", f"the arguments are longer than {UNCOUNTED_BYTES:,} bytes")
     return list(row)

@@ -18,7 +18,7 @@ from loadgen.embedded.backend_pool import Backend
 from loadgen.embedded.catalog import CatalogColumn, CatalogKey, CatalogTable, now_ms
 from loadgen.embedded.commands import CommandCall, command
 from loadgen.embedded.commands.objects import change, full_path, head
-from loadgen.embedded.result import NUMBER, REFUSED, SnowflakeType, StatementResult, declared, status
+from loadgen.embedded.result import NUMBER, UNSUPPORTED_TYPES, SnowflakeType, StatementResult, declared, status
 from loadgen.embedded.translate import parser
 from loadgen.embedded.translate.emitter import BindTypes, Emitter
 from loadgen.embedded.translate.parser import TokenReader, word_of
@@ -116,7 +116,7 @@ def read_type(cursor: TokenReader) -> SnowflakeType:
             word += " LOCAL"
         cursor.expect("TIME", "ZONE")
         word += " TIME ZONE"
-    if word in REFUSED:
+    if word in UNSUPPORTED_TYPES:
         raise sql_errors.unsupported(word)
     arguments = []
     if cursor.accept("("):
@@ -542,7 +542,7 @@ async def create_view(call: CommandCall) -> StatementResult:
 def query_plan(call: CommandCall, body: str, database: str | None, schema: str | None) -> StatementPlan:
     """The plan of a query inside a DDL statement."""
     plan = call.engine.planner.plan(body, parser.tokens_of(body), database, schema, (), False)
-    if plan.kind != "SELECT" or plan.demands or plan.for_update or plan.last_hidden:
+    if plan.kind != "SELECT" or plan.server_functions or plan.for_update or plan.last_hidden:
         raise sql_errors.unsupported("this query inside CREATE")
     return plan
 

@@ -120,7 +120,7 @@ class Emitter:
         self.result_names: list[str] = []  # the source texts of the outermost select list
         # What PostgreSQL's $1, $2 … are: numbers of binds, names of context values.
         self.parameters: dict[int | str, int] = {}
-        self.demands: list[ServerTableFunction] = []
+        self.server_functions: list[ServerTableFunction] = []
         self.reads: list[CatalogTable] = []
         self.writes: list[CatalogTable] = []
         self.scopes: list[NameScope] = [NameScope()]

@@ -55,7 +55,7 @@ class StatementPlan:
     sql: str
     binds: BindTypes
     parameters: tuple[int | str, ...]  # numbers of binds, names of context values
-    demands: tuple[ServerTableFunction, ...]
+    server_functions: tuple[ServerTableFunction, ...]
     hybrid_only: bool
     reads_tables: bool
     locked_table: CatalogTable | None  # a standard table whose changes are made one after the other
@@ -143,7 +143,7 @@ def _plan_of(kind: str, sql: str, describing: str, emitter: Emitter) -> Statemen
         sql=sql,
         binds=emitter.binds,
         parameters=tuple(emitter.parameters),
-        demands=tuple(emitter.demands),
+        server_functions=tuple(emitter.server_functions),
         hybrid_only=bool(touched) and all(table.hybrid for table in touched) and not emitter.system_tables,
         reads_tables=bool(touched) or emitter.system_tables,
         locked_table=standard if kind in ("UPDATE", "DELETE", "MERGE") else None,

@@ -399,12 +399,14 @@ def _served(
     self: Emitter, node: exp.Expr, name: str, arguments: dict[str, exp.Expr], record: str, *, default: str = "~h"
 ) -> str:
     """A function that the server answers with rows of this record."""
-    demand = ServerTableFunction(
-        f"demand {len(self.demands)}", name, {key: self.emit(value) for key, value in arguments.items()}
+    function = ServerTableFunction(
+        f"server function {len(self.server_functions)}",
+        name,
+        {key: self.emit(value) for key, value in arguments.items()},
     )
-    self.demands.append(demand)
+    self.server_functions.append(function)
     self.system_tables = True
-    rows = self.context_value(demand.parameter)
+    rows = self.context_value(function.parameter)
     return f"jsonb_to_recordset({rows}::jsonb){_alias(node, default=default)}{record}"
 
 

@@ -1,8 +1,8 @@
 """The catalogue: databases, schemas, tables and views, kept in memory and in PostgreSQL.
 
-Owner: the server's event loop. Every change runs as one PostgreSQL transaction that holds the DDL and the new
-catalogue rows together (PostgreSQL's DDL is transactional), and only then changes the memory: after a crash
-either both are there or none is. `version` counts changes; translated statements are cached per version.
+Owner: the event loop. A change is one PostgreSQL transaction with the DDL and the catalogue rows (PostgreSQL's DDL is
+transactional), so a crash leaves both or neither. The memory changes after the commit. `version` counts the changes;
+plans of statements are cached per version.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ class CatalogTable:
     foreign_keys: tuple[CatalogKey, ...] = ()
     indexes: tuple[CatalogKey, ...] = ()
     comment: str = ""
-    text: str = ""  # of a view: the statement that made it
-    query: str = ""  # of a view: its query, put in its place wherever it is read
-    stamp: str = ""  # makes the names of its keys and indexes unique, also after it was renamed
+    text: str = ""  # of a view: its CREATE statement
+    query: str = ""  # of a view: its query, which replaces its name in statements
+    stamp: str = ""  # makes the names of keys and indexes unique, also after a rename
     created_ms: int = 0
 
     @property
@@ -112,7 +112,7 @@ class Catalog:
     def __init__(self) -> None:
         self.databases: dict[str, CatalogDatabase] = {}
         self.version = 0
-        self.changing = asyncio.Lock()  # one DDL statement at a time
+        self.changing = asyncio.Lock()  # serializes DDL statements
 
     def changed(self) -> None:
         self.version += 1
@@ -130,9 +130,9 @@ class Catalog:
         return found
 
     def find(self, database: str, schema: str, name: str) -> CatalogTable | None:
-        there = self.databases.get(database)
-        home = there.schemas.get(schema) if there else None
-        return home.tables.get(name) if home else None
+        parent = self.databases.get(database)
+        container = parent.schemas.get(schema) if parent else None
+        return container.tables.get(name) if container else None
 
     def table(self, database: str, schema: str, name: str, shown: str) -> CatalogTable:
         found = self.find(database, schema, name)
@@ -141,19 +141,19 @@ class Catalog:
         return found
 
     def tables(self, database: str | None = None, schema: str | None = None) -> Iterator[CatalogTable]:
-        for there in self.databases.values():
-            if database in (None, there.name):
-                for home in there.schemas.values():
-                    if schema in (None, home.name):
-                        yield from home.tables.values()
+        for parent in self.databases.values():
+            if database in (None, parent.name):
+                for container in parent.schemas.values():
+                    if schema in (None, container.name):
+                        yield from container.tables.values()
 
     async def load(self, connection: asyncpg.Connection) -> None:
-        """Read the stored catalogue; done at start and after a restart of PostgreSQL."""
+        """Read the stored catalogue, at the start and after a restart of PostgreSQL."""
         rows = await connection.fetch("SELECT kind, key, body FROM meta.object ORDER BY kind, key")
         bodies: dict[str, list[dict[str, Any]]] = {"database": [], "schema": [], "table": []}
         for kind, _key, body in rows:
             bodies.setdefault(kind, []).append(json.loads(body))
-        # Existing objects keep their identity: running statements refer to them.
+        # Existing objects are updated in place, because running statements refer to them.
         known = {name: self.databases.get(name) for name in (body["name"] for body in bodies["database"])}
         self.databases.clear()
         for body in bodies["database"]:
@@ -194,8 +194,8 @@ def _key(body: dict[str, Any]) -> CatalogKey:
     return CatalogKey(**{**body, "columns": tuple(body["columns"]), "include": tuple(body["include"])})
 
 
-async def store(connection: asyncpg.Connection, kind: str, path: Sequence[str], body: dict[str, Any]) -> None:
-    """Write one catalogue row; the caller's transaction makes it durable together with the DDL."""
+async def save_object(connection: asyncpg.Connection, kind: str, path: Sequence[str], body: dict[str, Any]) -> None:
+    """Write a catalogue row, in the transaction of the caller that contains the DDL."""
     await connection.execute(
         "INSERT INTO meta.object (kind, key, body) VALUES ($1, $2, $3)"
         " ON CONFLICT (kind, key) DO UPDATE SET body = excluded.body",
@@ -205,12 +205,12 @@ async def store(connection: asyncpg.Connection, kind: str, path: Sequence[str], 
     )
 
 
-async def forget(connection: asyncpg.Connection, kind: str, path: Sequence[str]) -> None:
+async def delete_object(connection: asyncpg.Connection, kind: str, path: Sequence[str]) -> None:
     await connection.execute("DELETE FROM meta.object WHERE kind = $1 AND key = $2", kind, key_of(path))
 
 
-async def store_table(connection: asyncpg.Connection, table: CatalogTable) -> None:
-    await store(connection, "table", table.path, asdict(table))
+async def save_table(connection: asyncpg.Connection, table: CatalogTable) -> None:
+    await save_object(connection, "table", table.path, asdict(table))
 
 
 def key_of(path: Sequence[str]) -> str:

@@ -247,7 +247,7 @@ async def _warehouse(engine: Engine, name: str) -> None:
         if name not in engine.warehouses:
             now = engine.now_ms()
             settings = WarehouseSettings(name=name, created_on_ms=now, updated_on_ms=now)
-            await store.store(connection, "warehouse", [name], asdict(settings))
+            await store.save_object(connection, "warehouse", [name], asdict(settings))
             engine.warehouses.add(settings)
 
     await _change(engine, work)

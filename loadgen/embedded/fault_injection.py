@@ -1,25 +1,25 @@
-"""Faults on request: what `POST /__loadgen/faults` accepts, and which rule applies to a request.
+"""Fault injection: the rules of `POST /__loadgen/faults`, and the choice of the rule for a request.
 
     {"match": "UPDATE ORDERS", "kind": "error", "errno": 625, "probability": 0.1, "count": 5}
 
-kind            what happens to the request                                     needs
-latency         it is held for `ms`, then continues                             ms
-error           it fails with a Snowflake error                                 may have errno, message, sqlstate
-http_status     it is answered with that HTTP status and no Snowflake body      may have status (503), message
-reset           the connection is reset before anything is answered
-truncate        the answer stops halfway
-hang            no answer, for `ms` or until the client leaves
-drop_reply      it is executed and never answered
+kind            effect on the request                                     fields
+latency         is delayed by `ms`                                        ms (required)
+error           fails with a Snowflake error                              errno, message, sqlstate
+http_status     gets an HTTP status without a Snowflake body              status (default 503), message
+reset           the connection is reset before the answer
+truncate        is answered with half of the body
+hang            gets no answer for `ms`, or until the client disconnects
+drop_reply      is executed, but not answered
 expire_session  the session token becomes invalid
-big_error       it fails with an error text of a megabyte                       may have errno, sqlstate
+big_error       fails with an error text of 1 MiB                         errno, sqlstate
 
-`match` is a regular expression, searched without regard to case in the first 10,000 characters of the SQL text. One
-that starts with "/" is searched in the paths of requests instead. Every kind may have `ms`: how long the request is
-held first. `probability` (default 1) is drawn from one seeded generator per rule; `count` (default null:
-unlimited) is how often the rule may fire. The first rule that fires wins.
+`match` is a case-insensitive regular expression, searched in the first 10,000 characters of the SQL text; if it starts
+with "/", in the path of the request. Every kind may have `ms`, a delay before its effect. `probability` (default 1)
+uses one seeded generator per rule. `count` (default null: unlimited) is the maximum number of times that the rule
+fires. The first rule that fires is used.
 
-A regular expression may need exponential time. A search is ended after 0.1 s of processor time, and its rule disabled,
-which the listing shows.
+A regular expression can need exponential time. A search is aborted after 0.1 s of processor time, and the rule is
+disabled, which the listing shows.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SEARCH_CPU_S_MAX = 0.1
 HOLD_MS_MAX = 3_600_000.0
 ERRNO_MAX = 999_999_999
 
-# All rules have one shape: a field that means nothing for its kind is allowed and ignored.
+# A field that its kind does not use is ignored.
 _FIELDS = {"match", "kind", "probability", "count", "ms", "errno", "status", "message", "sqlstate"}
 KINDS = (
     "latency", "error", "http_status", "reset", "truncate", "hang", "drop_reply", "expire_session", "big_error",
@@ -51,14 +51,14 @@ KINDS = (
 
 
 class InvalidFaultRule(ValueError):
-    """The posted rule is invalid; the text names every problem."""
+    """The posted rule is invalid; the message names all problems."""
 
     status = 400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InjectedFault:
-    """What to do to the request."""
+    """The fault for one request."""
 
     rule_id: int
     kind: str
@@ -70,7 +70,7 @@ class InjectedFault:
 
 
 class FaultRules:
-    """The active rules. Check `armed` first: without rules that is the whole cost."""
+    """The active rules. Callers check `armed` first, to save time without rules."""
 
     def __init__(self, seed: int) -> None:
         self.armed = False
@@ -79,10 +79,10 @@ class FaultRules:
         self._next_id = 1
 
     def add(self, posted: object) -> list[int]:
-        """Activate one rule or a list of them: all or none. Returns their ids. Raises FaultInvalid."""
+        """Add a rule or a list of rules; returns their ids. Raises InvalidFaultRule, which adds none."""
         raws = posted if isinstance(posted, list) else [posted]
         if len(self._rules) + len(raws) > RULES_MAX:
-            raise InvalidFaultRule(f"there may be at most {RULES_MAX} rules; DELETE the old ones first")
+            raise InvalidFaultRule(f"at most {RULES_MAX} rules are allowed; DELETE the old ones first")
         parsed = [_parse_rule(raw, self._next_id + index, self._seed) for index, raw in enumerate(raws)]
         self._rules += parsed
         self._next_id += len(parsed)
@@ -90,14 +90,14 @@ class FaultRules:
         return [rule.fault.rule_id for rule in parsed]
 
     def clear(self) -> int:
-        """Remove all rules; returns how many there were. Ids are not used again."""
+        """Remove all rules; returns their number. Ids are not reused."""
         count = len(self._rules)
         self._rules.clear()
         self.armed = False
         return count
 
     def listing(self) -> list[dict[str, Any]]:
-        """Every rule as posted, with its id and how often it fired."""
+        """All rules as posted, with their ids and how often they fired."""
         return [rule.shown() for rule in self._rules]
 
     def pick(self, sql_text: str) -> InjectedFault | None:
@@ -110,13 +110,13 @@ class FaultRules:
 
     def _pick(self, text: str, *, on_path: bool) -> InjectedFault | None:
         for rule in self._rules:
-            if rule.on_path is on_path and rule.strikes(text):
+            if rule.on_path is on_path and rule.fires(text):
                 return rule.fault
         return None
 
 
 class _Rule:
-    """One rule and how often it fired."""
+    """A rule and how often it fired."""
 
     def __init__(
         self, fault: InjectedFault, pattern: re.Pattern[str], probability: float, count: int | None, seed: int
@@ -126,19 +126,19 @@ class _Rule:
         self._pattern = pattern
         self._probability = probability
         self._count = count
-        self._can_explode = not _REPEATS.isdisjoint(pattern.pattern)
+        self._has_repeats = not _REPEATS.isdisjoint(pattern.pattern)
         self._random = random.Random(f"{seed}/{fault.rule_id}")
         self._fired = 0
-        self._switched_off: str | None = None
+        self._disabled_because: str | None = None
 
-    def strikes(self, text: str) -> bool:
-        if self._switched_off or (self._count is not None and self._fired >= self._count):
+    def fires(self, text: str) -> bool:
+        if self._disabled_because or (self._count is not None and self._fired >= self._count):
             return False
         try:
-            with _cpu_limit(SEARCH_CPU_S_MAX) if self._can_explode else _UNLIMITED:
+            with _cpu_limit(SEARCH_CPU_S_MAX) if self._has_repeats else _UNLIMITED:
                 found = self._pattern.search(text, 0, SEARCHED_CHARACTERS_MAX)
         except _SearchTooLong:
-            self._switched_off = f"a search took more than {SEARCH_CPU_S_MAX:g} s of processor time"
+            self._disabled_because = f"a search took more than {SEARCH_CPU_S_MAX:g} s of processor time"
             return False
         if found is None or (self._probability < 1 and self._random.random() >= self._probability):
             return False
@@ -156,7 +156,7 @@ class _Rule:
             "count": self._count,
             **{name: value for name, value in fields.items() if value is not None},
             "fired": self._fired,
-            "switched_off": self._switched_off,
+            "switched_off": self._disabled_because,
         }
 
 
@@ -183,7 +183,7 @@ def _parse_rule(raw: object, rule_id: int, seed: int) -> _Rule:
     }
     if problems or pattern is None:
         raise InvalidFaultRule("; ".join(problems))
-    fault = InjectedFault(rule_id=rule_id, kind=str(kind), **fields)  # type: ignore[arg-type]  # each was checked by its name
+    fault = InjectedFault(rule_id=rule_id, kind=str(kind), **fields)  # type: ignore[arg-type]  # each value was checked
     return _Rule(fault, pattern, 1.0 if probability is None else probability, count, seed)
 
 
@@ -235,19 +235,19 @@ def _short(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:59]}…"
 
 
-_REPEATS = frozenset("*+?{")  # without one of them a search is fast and needs no alarm
+_REPEATS = frozenset("*+?{")  # without them a search is fast and needs no limit
 _UNLIMITED = contextlib.nullcontext()
 
 
 class _SearchTooLong(Exception):
-    """Raised out of a regular-expression search by the processor-time alarm."""
+    """Raised in a search that exceeds the limit of processor time."""
 
 
 @contextlib.contextmanager
 def _cpu_limit(limit_s: float) -> Iterator[None]:
-    """Raise _SearchTooLong after this much processor time; the re module checks for signals while it searches.
+    """Raise _SearchTooLong after `limit_s` of processor time. The re module handles signals during a search.
 
-    Python delivers signals to the main thread only. Other threads have no limit.
+    Python handles signals in the main thread only, so other threads have no limit.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

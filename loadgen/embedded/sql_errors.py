@@ -1,7 +1,7 @@
-"""Errors as Snowflake words them: number, SQLSTATE, text.
+"""Snowflake's errors: number, SQLSTATE and text.
 
-Every rejection by the embedded server is a `SqlError`. The constructors below are the one place that binds a number to
-a text; `from_postgres` is the one place where PostgreSQL's errors become Snowflake's.
+Every error of a statement is a `SqlError`. Only the functions below assign texts to numbers; only `from_postgres`
+translates PostgreSQL's errors.
 """
 
 from __future__ import annotations
@@ -10,16 +10,12 @@ import asyncpg
 
 INTERNAL = 603
 INVALID_IDENTIFIER = 904
-CANCELLED = (
-    "57014",
-    "08003",
-    "08006",
-)  # PostgreSQL's, for a statement ended by a signal or by the end of its connection
-OUT_OF_RESOURCES = 200012  # not a number of Snowflake's
+CANCELLED = ("57014", "08003", "08006")  # PostgreSQL's SQLSTATEs of statements that a signal or a disconnect ended
+OUT_OF_RESOURCES = 200012  # a number of this server
 
 
 class SqlError(Exception):
-    """A statement was refused or failed; the session stays usable."""
+    """A statement was rejected or failed; the session can be used further."""
 
     def __init__(self, errno: int, sqlstate: str, message: str) -> None:
         super().__init__(message)
@@ -37,7 +33,7 @@ def syntax_error(line: int, position: int, unexpected: str) -> SqlError:
 
 
 def unsupported(what: str) -> SqlError:
-    """A feature that Snowflake may have and this server does not, rejected by name."""
+    """A feature of Snowflake that this server does not support."""
     return compilation(2, "0A000", f"Unsupported feature '{what}'.")
 
 
@@ -66,7 +62,7 @@ def missing_object(kind: str, name: str) -> SqlError:
 
 
 def no_such_object() -> SqlError:
-    """The error of USE, ALTER and DESCRIBE, without the name."""
+    """The error of USE, ALTER and DESCRIBE, which does not contain the name."""
     return compilation(2043, "02000", "Object does not exist, or operation cannot be performed.")
 
 
@@ -147,7 +143,7 @@ def transaction_lost() -> SqlError:
     return SqlError(90232, "40000", text)
 
 
-DISK_FULL = "53100"  # PostgreSQL's SQLSTATE, used here too: Snowflake has no such error
+DISK_FULL = "53100"  # PostgreSQL's SQLSTATE, also sent to clients: Snowflake has no such error
 
 
 def disk_full(data_dir: object) -> SqlError:
@@ -171,7 +167,7 @@ def _not_null(error: asyncpg.PostgresError) -> SqlError:
 
 _MISMATCH = compilation(2016, "22000", "Invalid argument types or data type mismatch in expression.")
 
-# Errors for SQLSTATEs of PostgreSQL whose text is not needed.
+# Errors by PostgreSQL's SQLSTATE, if its text is not needed.
 _PLAIN = {
     "22003": SqlError(100046, "22003", "Number out of representable range"),
     "22012": SqlError(100051, "22012", "Division by zero"),
@@ -195,13 +191,13 @@ _PLAIN = {
 
 
 def from_postgres(error: asyncpg.PostgresError, query_id: str) -> SqlError:
-    """The Snowflake error for one of PostgreSQL's; its text never reaches the client."""
+    """The Snowflake error for an error of PostgreSQL, whose text is never sent to clients."""
     state = error.sqlstate or ""
     text = str(error.args[0]) if error.args else ""
-    if state == "SF000":  # raised by a function of schema sf, with number and SQLSTATE in DETAIL
+    if state == "SF000":  # raised by a function of schema sf; DETAIL contains number and SQLSTATE
         number, sqlstate = (getattr(error, "detail", "") or "0 22000").split(" ", 1)
         return SqlError(int(number), sqlstate, text)
-    known = _MISMATCH if "pseudo-type" in text else _PLAIN.get(state)  # a list of values where a single one belongs
+    known = _MISMATCH if "pseudo-type" in text else _PLAIN.get(state)  # pseudo-type: a row instead of a single value
     if known is not None:
         return SqlError(known.errno, known.sqlstate, known.message)
     match state:

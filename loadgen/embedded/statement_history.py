@@ -1,15 +1,15 @@
-"""The history of all statements: the ground truth for measurements, and the rows of QUERY_HISTORY.
+"""The history of all statements: reference data for measurements, and the rows of QUERY_HISTORY.
 
-    statement = history.begin(context, sql_text, start_ms)     # running from here on; has its query id
-    statement.queued_ms = ...                                  # filled in by the task that executes it
-    history.end(statement)                                     # one packed record; call it exactly once
+    statement = history.begin(context, sql_text, start_ms)     # the statement runs and has a query id
+    statement.queued_ms = ...                                  # set by the task that executes it
+    history.end(statement)                                     # stores a record; to be called exactly once
 
-Ended statements are packed records of 108 bytes in a ring that keeps the newest million, in order of their end. Texts
-and contexts are stored once and dropped with the last record that uses them. Texts may use 256 MB; beyond that the
-oldest records are dropped early. Query ids are random: one does not reveal others.
+Ended statements are packed records of 108 bytes in a ring buffer with the newest million, in the order of their end.
+Texts and contexts are stored once and dropped with the last record that uses them. Texts may use 256 MB; the oldest
+records are dropped if they exceed this. Query ids are random, so they cannot be guessed.
 
-Only the event loop's thread touches these objects. Times are epoch milliseconds of the server's one clock, which must
-never go back: the order of the ring rests on it.
+Owner: the event loop. Times are epoch milliseconds of the server's clock, which must never decrease, because the
+records are ordered by it.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ TEXT_BYTES_MAX = 256 * 1024 * 1024
 SQL_CHARACTERS_MAX = 100_000  # as in Snowflake
 MESSAGE_CHARACTERS_MAX = 10_000
 RESULT_LIMIT_DEFAULT = 100
-SEARCHED_MAX = 10_000  # how far back a search by query id goes
+SEARCHED_MAX = 10_000  # records that a search by query id covers
 RESULT_LIMIT_MAX = 10_000
-ROWS_CHARACTERS_MAX = 50_000_000  # of the texts in one answer: long ones are repeated for each statement
-BIND_BYTES_MAX = 64 * 1024 * 1024  # of all bind values that are kept; those of older statements are NULL then
-BINDS_OF_ONE_MAX = 10_000  # bytes; Snowflake has such a limit too, and does not tell it
+ROWS_CHARACTERS_MAX = 50_000_000  # of the texts in one answer, which are repeated for each statement
+BIND_BYTES_MAX = 64 * 1024 * 1024  # of all stored bind values; those of older statements become NULL
+BINDS_OF_ONE_MAX = 10_000  # bytes per statement; Snowflake has an undocumented limit too
 HISTORY_MS = 7 * 24 * 3600 * 1000.0  # QUERY_HISTORY reaches back 7 days
 
-# A statement that touches only hybrid tables leaves no row in QUERY_HISTORY when it is one of these and shorter.
+# Shorter statements of these types that use only hybrid tables have no row in QUERY_HISTORY.
 UNRECORDED_MS = 500.0
 UNRECORDED_TYPES = frozenset({"SELECT", "INSERT", "UPDATE", "DELETE", "MERGE"})
 
-# What query_history() returns, in order. Times are epoch milliseconds here; 0 is the end time of what still runs.
+# The columns of query_history(), in order. Times are epoch milliseconds; a running statement has the end time 0.
 _COLUMNS = """
 QUERY_ID VARCHAR, QUERY_TEXT VARCHAR, DATABASE_NAME VARCHAR, SCHEMA_NAME VARCHAR, QUERY_TYPE VARCHAR, SESSION_ID NUMBER,
 USER_NAME VARCHAR, ROLE_NAME VARCHAR, WAREHOUSE_NAME VARCHAR, WAREHOUSE_SIZE VARCHAR, WAREHOUSE_TYPE VARCHAR,
@@ -63,7 +63,7 @@ Row = tuple[str | int | float | None, ...]
 
 
 class StatementContext(NamedTuple):
-    """Where a statement runs. A session makes a new one when USE or ALTER SESSION changes it."""
+    """The context of a statement. USE and ALTER SESSION give the session a new one."""
 
     session_id: int
     user: str
@@ -78,7 +78,7 @@ class StatementContext(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class StatementRecord:
-    """One statement. While it runs its task writes these fields and History reads them."""
+    """One statement. While it runs, its task sets the fields."""
 
     query_id: str
     context: StatementContext
@@ -86,7 +86,7 @@ class StatementRecord:
     start_ms: float
     end_ms: float = 0.0  # 0: it still runs
     queued_ms: float = 0.0
-    execution_ms: float = -1.0  # below 0: what is left of the total
+    execution_ms: float = -1.0  # negative: the rest of the total time
     compile_ms: float = 0.0
     blocked_ms: float = 0.0
     rows: int = 0
@@ -96,14 +96,13 @@ class StatementRecord:
     query_type: str = "UNKNOWN"
     hybrid_only: bool = False
     in_transaction: bool = False
-    bindings: Mapping[str, Mapping[str, Any]] | None = None  # as they came
-    binds: bytes | None = b""  # of one that has ended: JSON of its bind values, empty without; None: not kept
+    bindings: Mapping[str, Mapping[str, Any]] | None = None  # as received
+    binds: bytes | None = b""  # of an ended statement: bind values as JSON, empty if it has none; None: dropped
     status: str = "running"  # running, queued, blocked or resuming_warehouse
-    cancel: Callable[[], None] | None = None  # set by its task; called to cancel the statement
 
 
 class StatementHistory:
-    """The statements that run, and the newest that have ended."""
+    """The running statements and the newest ended ones."""
 
     def __init__(
         self, *, now_ms: Callable[[], float], records_max: int = RECORDS_MAX, text_bytes: int = TEXT_BYTES_MAX
@@ -112,21 +111,23 @@ class StatementHistory:
         self._now_ms = now_ms
         self._records_max = records_max
         self._text_bytes_max = text_bytes
-        self._records = mmap.mmap(-1, _RECORD.size * records_max)  # memory is taken as it fills
-        self._first = 0  # position of the oldest record; a position's place in the ring is its remainder
+        self._records = mmap.mmap(-1, _RECORD.size * records_max)  # the system allocates memory as it is used
+        self._first = 0  # position of the oldest record; the index in the ring is position modulo size
         self._next = 0
         self._shown = -1  # position of the newest record that QUERY_HISTORY shows
         self._binds: dict[int, bytes] = {}  # by position, oldest first
         self._bind_bytes = 0
         self._unbound = -1  # position of the newest record whose bind values were dropped
-        self._texts: _Shared[str] = _Shared("", lambda text: 160 + len(text) * (1 if text.isascii() else 4))
-        self._contexts: _Shared[StatementContext] = _Shared(
+        self._texts: _InternedValues[str] = _InternedValues(
+            "", lambda text: 160 + len(text) * (1 if text.isascii() else 4)
+        )
+        self._contexts: _InternedValues[StatementContext] = _InternedValues(
             StatementContext(0, ""), lambda context: 400 + len(context.query_tag)
         )
 
     @property
     def ended(self) -> int:
-        """How many statements have ended since the start, dropped ones included."""
+        """The number of statements that have ended since the start, including dropped ones."""
         return self._next
 
     @property
@@ -141,7 +142,7 @@ class StatementHistory:
         return statement
 
     def end(self, statement: StatementRecord) -> None:
-        """Record its end; the clock is read here, so that records are in order of their end."""
+        """Store a record. The clock is read here, so that records are in the order of their end."""
         del self.running[statement.query_id]
         end_ms = statement.end_ms = self._now_ms()
         total_ms = end_ms - statement.start_ms
@@ -149,7 +150,7 @@ class StatementHistory:
             waited_ms = statement.queued_ms + statement.compile_ms + statement.blocked_ms
             statement.execution_ms = max(0.0, total_ms - waited_ms)
         if self._next - self._first >= self._records_max:
-            self._forget_oldest()
+            self._drop_oldest()
         position = self._next
         _RECORD.pack_into(
             self._records, position % self._records_max * _RECORD.size,
@@ -165,7 +166,7 @@ class StatementHistory:
             if statement.bindings:
                 self._keep_binds(position, _bind_values(statement.bindings))
         while self._texts.size_bytes + self._contexts.size_bytes > self._text_bytes_max and self.kept > 1:
-            self._forget_oldest()
+            self._drop_oldest()
 
     def _keep_binds(self, position: int, binds: bytes) -> None:
         self._binds[position] = binds
@@ -175,14 +176,14 @@ class StatementHistory:
             self._bind_bytes -= 100 + len(self._binds.pop(self._unbound))
 
     def drop(self, statement: StatementRecord) -> None:
-        """Drop a statement that was described, not executed."""
+        """Remove a statement that was only described."""
         del self.running[statement.query_id]
 
     def find_running(self, query_id: str) -> StatementRecord | None:
         return self.running.get(query_id.lower())
 
     def find_ended(self, query_id: str) -> StatementRecord | None:
-        """One of the newest statements that have ended."""
+        """Search the newest ended statements."""
         wanted = _id_bytes(query_id)
         for position in range(self._next - 1, max(self._first, self._next - SEARCHED_MAX) - 1, -1):
             if self._unpack(position)[0] == wanted:
@@ -190,14 +191,14 @@ class StatementHistory:
         return None
 
     def newest(self, count: int) -> Iterator[StatementRecord]:
-        """Ended statements, newest first, also those that QUERY_HISTORY does not show."""
+        """Ended statements, newest first, including those that QUERY_HISTORY does not show."""
         return map(self._statement_at, range(self._next - 1, max(self._first, self._next - count) - 1, -1))
 
     def ground_truth(self, tag_substring: str = "", since_ms: float = 0.0) -> Iterator[bytes]:
-        """JSON lines of ended statements that began at or after `since_ms`, in order of their end.
+        """JSON lines of ended statements that began at or after `since_ms`, in the order of their end.
 
-        Reads one record at a time, so a slow reader costs no memory; what ends meanwhile is not included, and records
-        that are dropped meanwhile are skipped.
+        Reads one record at a time, so slow readers need no memory. Statements that end during the iteration are not
+        included; records that are dropped during it are skipped.
         """
         stop = self._next
         position = bisect_left(range(stop), since_ms, lo=self._first, key=self._end_ms_at)
@@ -217,9 +218,10 @@ class StatementHistory:
         user: str | None = None,
         warehouse: str | None = None,
     ) -> list[Row]:
-        """What INFORMATION_SCHEMA.QUERY_HISTORY returns: rows of COLUMNS, newest end first.
+        """The rows of INFORMATION_SCHEMA.QUERY_HISTORY, with COLUMNS, newest end first.
 
-        Statements that still run come first, and only without an end of the range. The limit counts before any WHERE.
+        Running statements come first; they are included only without an end of the range. The limit applies before
+        WHERE.
         """
         if not 1 <= result_limit <= RESULT_LIMIT_MAX:
             raise ValueError(f"RESULT_LIMIT must be from 1 to {RESULT_LIMIT_MAX}, got {result_limit}")
@@ -245,7 +247,7 @@ class StatementHistory:
         return rows
 
     def _shown_backwards(self, end_ms: float | None) -> Iterator[StatementRecord]:
-        """What QUERY_HISTORY shows, newest first. Each record links to the shown one before it."""
+        """The records that QUERY_HISTORY shows, newest first. Each one has the position of the previous one."""
         position = self._shown
         if end_ms is not None:
             after = bisect_right(range(self._next), end_ms, lo=self._first, key=self._end_ms_at)
@@ -255,7 +257,7 @@ class StatementHistory:
             yield self._statement_at(position)
             position = self._shown_before(position)
 
-    def _forget_oldest(self) -> None:
+    def _drop_oldest(self) -> None:
         *_, context, query_type, sql_text, error_message, _ = self._unpack(self._first)
         self._bind_bytes -= 100 + len(self._binds.pop(self._first)) if self._first in self._binds else 0
         self._first += 1
@@ -287,13 +289,13 @@ class StatementHistory:
 
 
 def _id_text(query_id: bytes) -> str:
-    """16 bytes in Snowflake's form, which is that of a UUID."""
+    """16 bytes in Snowflake's form of query ids, that of a UUID."""
     digits = query_id.hex()
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
 def _id_bytes(query_id: str) -> bytes:
-    """The bytes of an id; none for a text that is no id."""
+    """The bytes of a query id; empty for other texts."""
     try:
         found = bytes.fromhex(query_id.replace("-", ""))
     except ValueError:
@@ -308,8 +310,8 @@ _RECORD = struct.Struct("=16s 4d 2f 2q i 4I q")
 T = TypeVar("T")
 
 
-class _Shared(Generic[T]):
-    """Values that are stored once, counted, and dropped with their last use."""
+class _InternedValues(Generic[T]):
+    """Values that are stored once, with a count of their uses, and dropped with the last use."""
 
     def __init__(self, nothing: T, bytes_of: Callable[[T], int]) -> None:
         self.values: list[T] = []
@@ -369,7 +371,7 @@ def _ground_truth_line(statement: StatementRecord) -> bytes:
     }  # fmt: skip
     try:
         return orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
-    except TypeError:  # half a surrogate pair, which only the standard library writes
+    except TypeError:  # an unpaired surrogate, which orjson does not write
         return json.dumps(line).encode() + b"\n"
 
 
@@ -390,7 +392,7 @@ def _row(statement: StatementRecord, now_ms: float) -> Row:
 
 
 def _bind_values(bindings: Mapping[str, Mapping[str, Any]]) -> bytes:
-    """As QUERY_HISTORY has them; NULL for array binds, and for large ones."""
+    """Bind values in the form of QUERY_HISTORY; NULL for array binds and large values."""
     values = [one.get("value") for one in bindings.values()]
     size = sum(len(value) for value in values if isinstance(value, (str, list)))
     if size > BINDS_OF_ONE_MAX or any(isinstance(value, (list, dict)) for value in values):
@@ -398,17 +400,18 @@ def _bind_values(bindings: Mapping[str, Mapping[str, Any]]) -> bytes:
     try:
         known = {name: {key: one.get(key) for key in ("type", "value")} for name, one in bindings.items()}
         return orjson.dumps(known)
-    except TypeError:  # half a surrogate pair
+    except TypeError:  # an unpaired surrogate
         return b"null"
 
 
 # --- QUERY_HISTORY and AGGREGATE_QUERY_HISTORY of SNOWFLAKE.ACCOUNT_USAGE --------------------------------------------
-# Rows are there at once; those of Snowflake are up to 45 minutes (QUERY_HISTORY) and 3 hours late. QUERY_HISTORY omits
-# what the table function omits; AGGREGATE_QUERY_HISTORY counts everything, by minute, session and text, since there are
-# no parameterized hashes here.
+#
+# Rows appear without delay; Snowflake's latency is up to 45 minutes (QUERY_HISTORY) and 3 hours. QUERY_HISTORY has the
+# rows of the table function. AGGREGATE_QUERY_HISTORY includes all statements, grouped by minute, session and text,
+# because this server has no parameterized hashes.
 
 ACCOUNT_USAGE = ("SNOWFLAKE", "ACCOUNT_USAGE")
-AGGREGATED_MAX = 20_000  # newest statements: more would hold up the event loop
+AGGREGATED_MAX = 20_000  # newest statements; more would block the event loop
 MINUTE_MS = 60_000.0
 _AGGREGATE_COLUMNS = """
 CALLS NUMBER, INTERVAL_START_TIME TIMESTAMP_LTZ, INTERVAL_END_TIME TIMESTAMP_LTZ, QUERY_PARAMETERIZED_HASH VARCHAR,
@@ -421,14 +424,14 @@ USAGE_VIEWS = {
     "QUERY_HISTORY": (*COLUMNS, ("IS_CLIENT_GENERATED_STATEMENT", "BOOLEAN")),
     "AGGREGATE_QUERY_HISTORY": _AGGREGATED,
 }
-_STATUS = {"failed_with_error": "fail"}  # what the view says, where the function says otherwise
+_STATUS = {"failed_with_error": "fail"}  # status of the table function → status of the view
 
 UsageRow = dict[str, object]
 
 
 @dataclass(slots=True)
 class _Group:
-    """Calls of one text in one minute."""
+    """Executions of one text in one minute."""
 
     total_ms: list[int] = field(default_factory=list)
     errors: Counter[int] = field(default_factory=Counter)  # by code

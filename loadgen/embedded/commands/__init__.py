@@ -1,13 +1,13 @@
-"""Statements that are not queries: found by their first words, each answered by one function.
+"""Statements that are neither queries nor DML: each is found by its first words and run by one function.
 
-objects      databases and schemas; DROP, TRUNCATE and COMMENT of any object; `change`, which runs DDL
+objects      databases and schemas; DROP, TRUNCATE and COMMENT; `change_catalog`, which runs DDL
 tables       CREATE TABLE, CREATE HYBRID TABLE, with columns, keys and indexes; CREATE VIEW
 alter        ALTER TABLE, CREATE INDEX, DROP INDEX
 warehouses   CREATE, ALTER and DROP WAREHOUSE
-services     jobs of Snowpark Container Services
+services     jobs of Snowpark Container Services, which are recorded and not run
 show         SHOW and DESCRIBE
-system       SYSTEM$ functions, context functions, table functions over the server's records, RESULT_SCAN; USE, ALTER
-             SESSION, BEGIN, COMMIT, ROLLBACK
+system       SYSTEM$ functions, context functions, table functions of the server, RESULT_SCAN; USE, ALTER SESSION,
+             BEGIN, COMMIT, ROLLBACK
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class CommandCall:
-    """One command about to run."""
+    """A command and its context."""
 
     engine: Engine
     session: ServerSession
@@ -48,15 +48,15 @@ class Command:
     run: Callable[[CommandCall], Awaitable[StatementResult]]
 
     def description(self) -> StatementResult:
-        """The answer to a describe-only request, which runs no command."""
+        """The answer to a describe-only request; the command is not run."""
         described = status("")
         described.rows, described.count = [], 0
         return described
 
 
 _QUERIES = frozenset({"SELECT", "WITH", "(", "INSERT", "UPDATE", "DELETE", "MERGE"})
-COMMANDS: dict[tuple[str, ...], Command] = {}  # by first words; the longest match wins
-# Statements that Snowflake has and this server does not.
+COMMANDS: dict[tuple[str, ...], Command] = {}  # by first words; the longest match is used
+# Statements of Snowflake that this server does not support.
 _UNSUPPORTED = frozenset(
     {
         "GRANT",
@@ -75,14 +75,14 @@ _UNSUPPORTED = frozenset(
         "DECLARE",
     }
 )
-Answer = Callable[["CommandCall"], Awaitable[StatementResult]]
+CommandFunction = Callable[["CommandCall"], Awaitable[StatementResult]]
 
 
-def command(query_type: str, *words: str) -> Callable[[Answer], Answer]:
-    """Registers the function that answers statements beginning with these words (`A B`, given as one string each)."""
+def command(query_type: str, *phrases: str) -> Callable[[CommandFunction], CommandFunction]:
+    """Registers the function that runs statements which begin with one of the phrases, such as `CREATE TABLE`."""
 
-    def register(run: Answer) -> Answer:
-        for phrase in words:
+    def register(run: CommandFunction) -> CommandFunction:
+        for phrase in phrases:
             COMMANDS[tuple(phrase.split())] = Command(query_type, run)
         return run
 
@@ -90,7 +90,7 @@ def command(query_type: str, *words: str) -> Callable[[Answer], Answer]:
 
 
 def find(tokens: list[Token]) -> Command | None:
-    """The command these tokens are, None for a query; raises for other texts."""
+    """The command of a statement; None for queries and DML. Raises SqlError for other texts."""
     words = tuple(word_of(token) for token in tokens[:3])
     if words == ("CREATE", "OR", "REPLACE"):
         words = ("CREATE", *(word_of(token) for token in tokens[3:5]))

@@ -12,7 +12,7 @@ from loadgen.embedded import catalog as store
 from loadgen.embedded import postgres_names, sql_errors
 from loadgen.embedded.catalog import CatalogColumn, CatalogKey, CatalogTable
 from loadgen.embedded.commands import CommandCall, command
-from loadgen.embedded.commands.objects import change, full_path, head
+from loadgen.embedded.commands.objects import change_catalog, full_path
 from loadgen.embedded.commands.tables import TableDraft, column_definition, make_index, make_sequence, read_type
 from loadgen.embedded.result import StatementResult, status
 from loadgen.embedded.translate.parser import TokenReader
@@ -24,7 +24,7 @@ SUCCESS = "Statement executed successfully."
 @command("ALTER_TABLE", "ALTER TABLE")
 async def alter_table(call: CommandCall) -> StatementResult:
     cursor = call.cursor(2)
-    present = cursor.accept("IF", "EXISTS")
+    if_exists = cursor.accept("IF", "EXISTS")
     path = full_path(call, cursor.path(), "ALTER TABLE")
     step = _step(call, cursor)
     cursor.end()
@@ -33,12 +33,12 @@ async def alter_table(call: CommandCall) -> StatementResult:
     async def work(backend: Any) -> Any:
         table = catalog.find(*path)
         if table is None or table.kind != "TABLE":
-            if present:
+            if if_exists:
                 return lambda: None
             raise sql_errors.missing_object("Table", ".".join(postgres_names.shown(part) for part in path))
         changed = await step(table, backend.connection)
-        await store.forget(backend.connection, "table", table.path)
-        await store.store_table(backend.connection, changed)
+        await store.delete_object(backend.connection, "table", table.path)
+        await store.save_table(backend.connection, changed)
         tables = catalog.schema(path[0], path[1]).tables
 
         def done() -> None:
@@ -47,7 +47,7 @@ async def alter_table(call: CommandCall) -> StatementResult:
 
         return done
 
-    await change(call, work)
+    await change_catalog(call, work)
     return status(SUCCESS)
 
 
@@ -75,7 +75,7 @@ def _add(call: CommandCall, cursor: TokenReader) -> Step:
     if cursor.word() in ("CONSTRAINT", "UNIQUE", "FOREIGN", "PRIMARY"):
         return _add_constraint(cursor)
     _ = cursor.accept("COLUMN")
-    absent = cursor.accept("IF", "NOT", "EXISTS")
+    if_not_exists = cursor.accept("IF", "NOT", "EXISTS")
     draft = TableDraft()
     column_definition(call, cursor, draft)
     while cursor.accept(","):
@@ -87,7 +87,7 @@ def _add(call: CommandCall, cursor: TokenReader) -> Step:
     async def add(table: CatalogTable, connection: asyncpg.Connection) -> CatalogTable:
         for column in draft.columns:
             if table.column(column.name) is not None:
-                if absent:
+                if if_not_exists:
                     continue
                 raise sql_errors.compilation(
                     1430, "42601", f"column '{postgres_names.shown(column.name)}' already exists"
@@ -127,7 +127,7 @@ def _add_constraint(cursor: TokenReader) -> Step:
 
 def _drop(cursor: TokenReader) -> Step:
     _ = cursor.accept("COLUMN")
-    present = cursor.accept("IF", "EXISTS")
+    if_exists = cursor.accept("IF", "EXISTS")
     columns = [cursor.name()]
     while cursor.accept(","):
         columns.append(cursor.name())
@@ -135,7 +135,7 @@ def _drop(cursor: TokenReader) -> Step:
     async def drop(table: CatalogTable, connection: asyncpg.Connection) -> CatalogTable:
         for name in columns:
             if table.column(name) is None:
-                if present:
+                if if_exists:
                     continue
                 raise sql_errors.invalid_identifier(postgres_names.shown(name))
             if table.hybrid and table.primary_key and name in table.primary_key.columns:
@@ -179,7 +179,7 @@ def _rename(call: CommandCall, cursor: TokenReader) -> Step:
 
 
 def _replaced(table: CatalogTable, name: str, column: CatalogColumn) -> CatalogTable:
-    """The table with one column changed, in its keys too."""
+    """The table with one column replaced, also in its keys."""
 
     def key(old: CatalogKey) -> CatalogKey:
         return replace(old, columns=tuple(column.name if c == name else c for c in old.columns))
@@ -246,7 +246,7 @@ def _nullability(name: str, nullable: bool) -> Step:
 @command("CREATE_INDEX", "CREATE INDEX")
 async def create_index(call: CommandCall) -> StatementResult:
     cursor = call.cursor(2)
-    absent, _ = head(cursor)
+    if_not_exists = cursor.accept("IF", "NOT", "EXISTS")
     name = cursor.name()
     cursor.expect("ON")
     path = full_path(call, cursor.path(), "CREATE INDEX")
@@ -261,7 +261,7 @@ async def create_index(call: CommandCall) -> StatementResult:
         if not table.hybrid:
             raise sql_errors.unsupported("CREATE INDEX on a table that is not hybrid")
         if any(existing.name == name for existing in table.indexes):
-            if absent:
+            if if_not_exists:
                 return lambda: None
             raise sql_errors.already_exists(postgres_names.shown(name))
         for column in (*columns, *include):
@@ -269,17 +269,17 @@ async def create_index(call: CommandCall) -> StatementResult:
                 raise sql_errors.invalid_identifier(postgres_names.shown(column))
         changed = replace(table, indexes=(*table.indexes, index))
         await make_index(backend.connection, table, index)
-        await store.store_table(backend.connection, changed)
+        await store.save_table(backend.connection, changed)
         return lambda: catalog.schema(path[0], path[1]).tables.__setitem__(table.name, changed)
 
-    await change(call, work)
+    await change_catalog(call, work)
     return status(f"Index {postgres_names.shown(name)} successfully created.")
 
 
 @command("DROP", "DROP INDEX")
 async def drop_index(call: CommandCall) -> StatementResult:
     cursor = call.cursor(2)
-    present = cursor.accept("IF", "EXISTS")
+    if_exists = cursor.accept("IF", "EXISTS")
     path = cursor.path()
     cursor.end()
     if len(path) < 2:
@@ -291,15 +291,15 @@ async def drop_index(call: CommandCall) -> StatementResult:
     async def work(backend: Any) -> Any:
         table = catalog.table(*home, ".".join(postgres_names.shown(part) for part in path[:-1]))
         if all(index.name != name for index in table.indexes):
-            if present:
+            if if_exists:
                 return lambda: None
             raise sql_errors.missing_object("Index", postgres_names.shown(name))
         changed = replace(table, indexes=tuple(index for index in table.indexes if index.name != name))
         await backend.connection.execute(
             f"DROP INDEX {postgres_names.relation(home[0], home[1], f'{name}~{table.stamp}')}"
         )
-        await store.store_table(backend.connection, changed)
+        await store.save_table(backend.connection, changed)
         return lambda: catalog.schema(home[0], home[1]).tables.__setitem__(table.name, changed)
 
-    await change(call, work)
+    await change_catalog(call, work)
     return status(f"{postgres_names.shown(name)} successfully dropped.")

@@ -1,4 +1,4 @@
-"""Databases and schemas; DROP, TRUNCATE, COMMENT for all objects."""
+"""CREATE and DROP of databases and schemas; DROP, TRUNCATE and COMMENT of tables and views; catalogue changes."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ T = TypeVar("T")
 Work = Callable[[Backend], Awaitable[Callable[[], object]]]
 
 
-async def change(call: CommandCall, work: Work) -> None:
-    """Run one catalogue change: it commits the session's transaction first, as every DDL statement does."""
+async def change_catalog(call: CommandCall, work: Work) -> None:
+    """Change the catalogue. The session's transaction is committed first, as by every DDL statement."""
     engine = call.engine
     if call.session.transaction is not None:
         async with call.session.transaction.lock:
             await engine.transactions.end(call.session, "COMMIT")
-    # The backend first: the holder of the lock must not wait for a database that is restarted under the lock.
+    # The backend is acquired before the lock: a restart of PostgreSQL needs the lock, and acquire() waits for it.
     backend = await engine.backends.acquire(call.session.timezone)
     call.running.backend = backend
     deadline_s = time.monotonic() + LOCK_WAIT_S
@@ -48,7 +48,7 @@ async def change(call: CommandCall, work: Work) -> None:
 
 
 async def _attempt(call: CommandCall, backend: Backend, work: Work) -> bool:
-    """One attempt at a change. A DDL statement in PostgreSQL's lock queue would block all statements behind it."""
+    """Try the change; False after a short lock wait: a DDL statement blocks all later ones in the lock queue."""
     catalog = call.engine.catalog
     async with catalog.changing:
         try:
@@ -62,12 +62,8 @@ async def _attempt(call: CommandCall, backend: Backend, work: Work) -> bool:
     return True
 
 
-def head(cursor: TokenReader) -> tuple[bool, bool]:
-    """`OR REPLACE` before the kind of object was read by the caller; this reads `IF NOT EXISTS` behind it."""
-    return cursor.accept("IF", "NOT", "EXISTS"), cursor.accept("IF", "EXISTS")
-
-
 def full_path(call: CommandCall, path: list[str], verb: str) -> tuple[str, str, str]:
+    """A name of one to three parts; missing parts are those of the session."""
     session = call.session
     if len(path) == 3:
         return path[0], path[1], path[2]
@@ -81,7 +77,7 @@ def full_path(call: CommandCall, path: list[str], verb: str) -> tuple[str, str, 
 
 
 def options(cursor: TokenReader) -> dict[str, str]:
-    """`NAME = value` properties to the end of the statement."""
+    """The properties `NAME = value` up to the end of the statement."""
     found: dict[str, str] = {}
     while not cursor.done:
         if cursor.word() == "CLONE":
@@ -93,13 +89,18 @@ def options(cursor: TokenReader) -> dict[str, str]:
     return found
 
 
-_HARMLESS = {"COMMENT", "DATA_RETENTION_TIME_IN_DAYS", "MAX_DATA_EXTENSION_TIME_IN_DAYS", "DEFAULT_DDL_COLLATION"}
+_IGNORED_OPTIONS = {
+    "COMMENT",
+    "DATA_RETENTION_TIME_IN_DAYS",
+    "MAX_DATA_EXTENSION_TIME_IN_DAYS",
+    "DEFAULT_DDL_COLLATION",
+}
 
 
 def checked_options(cursor: TokenReader) -> dict[str, str]:
     found = options(cursor)
     for name in found:
-        if name not in _HARMLESS:
+        if name not in _IGNORED_OPTIONS:
             raise sql_errors.unsupported(name)
     return found
 
@@ -110,7 +111,7 @@ def checked_options(cursor: TokenReader) -> dict[str, str]:
 async def make_database(connection: asyncpg.Connection, database: CatalogDatabase) -> None:
     body = asdict(database)
     body.pop("schemas")
-    await store.store(connection, "database", [database.name], body)
+    await store.save_object(connection, "database", [database.name], body)
     for schema in database.schemas.values():
         await make_schema(connection, schema)
 
@@ -118,7 +119,7 @@ async def make_database(connection: asyncpg.Connection, database: CatalogDatabas
 async def make_schema(connection: asyncpg.Connection, schema: CatalogSchema) -> None:
     body = asdict(schema)
     body.pop("tables")
-    await store.store(connection, "schema", [schema.database, schema.name], body)
+    await store.save_object(connection, "schema", [schema.database, schema.name], body)
     stored = postgres_names.stored(postgres_names.schema_key(schema.database, schema.name))
     await connection.fetchval("SELECT meta.create_schema($1)::text", stored)
 
@@ -135,11 +136,11 @@ async def create_database(call: CommandCall) -> StatementResult:
     replacing = cursor.accept("OR", "REPLACE")
     transient = cursor.accept("TRANSIENT")
     cursor.expect("DATABASE")
-    absent, _ = head(cursor)
+    if_not_exists = cursor.accept("IF", "NOT", "EXISTS")
     name = cursor.name()
     given = checked_options(cursor)
     return await _create(
-        call, "Database", call.engine.catalog.databases, name, absent=absent, replacing=replacing,
+        call, "Database", call.engine.catalog.databases, name, if_not_exists=if_not_exists, replacing=replacing,
         made=new_database(name, given.get("COMMENT", ""), transient), make=make_database, drop=drop_schemas,
         context=(name, "PUBLIC"),
     )  # fmt: skip
@@ -151,7 +152,7 @@ async def create_schema(call: CommandCall) -> StatementResult:
     replacing = cursor.accept("OR", "REPLACE")
     _ = cursor.accept("TRANSIENT")
     cursor.expect("SCHEMA")
-    absent, _present = head(cursor)
+    if_not_exists = cursor.accept("IF", "NOT", "EXISTS")
     path = cursor.path()
     _ = cursor.accept("WITH", "MANAGED", "ACCESS")
     given = checked_options(cursor)
@@ -166,8 +167,8 @@ async def create_schema(call: CommandCall) -> StatementResult:
 
     schema = CatalogSchema(database.name, name, comment=given.get("COMMENT", ""), created_ms=now_ms())
     return await _create(
-        call, "Schema", database.schemas, name, absent=absent, replacing=replacing, made=schema, make=make_schema,
-        drop=drop_schema, context=(database.name, name),
+        call, "Schema", database.schemas, name, if_not_exists=if_not_exists, replacing=replacing, made=schema,
+        make=make_schema, drop=drop_schema, context=(database.name, name),
     )  # fmt: skip
 
 
@@ -177,19 +178,19 @@ async def _create(
     holder: dict[str, T],
     name: str,
     *,
-    absent: bool,
+    if_not_exists: bool,
     replacing: bool,
     made: T,
     make: Callable[[asyncpg.Connection, T], Awaitable[None]],
     drop: Callable[[asyncpg.Connection, T], Awaitable[None]],
     context: tuple[str, str],
 ) -> StatementResult:
-    """CREATE DATABASE or SCHEMA; `context` is what the session uses afterwards."""
+    """CREATE DATABASE or SCHEMA; `context` is the new database and schema of the session."""
     existed, shown = name in holder, postgres_names.shown(name)
 
     async def work(backend: Any) -> Any:
         if name in holder:
-            if absent:
+            if if_not_exists:
                 return lambda: None
             if not replacing:
                 raise sql_errors.already_exists(shown)
@@ -197,8 +198,8 @@ async def _create(
         await make(backend.connection, made)
         return lambda: holder.__setitem__(name, made)
 
-    await change(call, work)
-    if existed and absent:
+    await change_catalog(call, work)
+    if existed and if_not_exists:
         return status(f"{shown} already exists, statement succeeded.")
     call.session.database, call.session.schema = context
     call.session.changed()
@@ -208,13 +209,13 @@ async def _create(
 async def drop_schemas(connection: asyncpg.Connection, database: CatalogDatabase) -> None:
     for schema in database.schemas.values():
         await drop_schema(connection, schema)
-    await store.forget(connection, "database", [database.name])
+    await store.delete_object(connection, "database", [database.name])
 
 
 async def drop_schema(connection: asyncpg.Connection, schema: CatalogSchema) -> None:
     for table in schema.tables.values():
-        await store.forget(connection, "table", table.path)
-    await store.forget(connection, "schema", [schema.database, schema.name])
+        await store.delete_object(connection, "table", table.path)
+    await store.delete_object(connection, "schema", [schema.database, schema.name])
     await connection.execute(
         f"DROP SCHEMA IF EXISTS {postgres_names.schema_name(schema.database, schema.name)} CASCADE"
     )
@@ -227,7 +228,7 @@ async def drop_schema(connection: asyncpg.Connection, schema: CatalogSchema) -> 
 async def drop_container(call: CommandCall) -> StatementResult:
     cursor = call.cursor(1)
     kind = cursor.take().text.upper()
-    present = cursor.accept("IF", "EXISTS")
+    if_exists = cursor.accept("IF", "EXISTS")
     path = cursor.path()
     _ = cursor.accept("CASCADE") or cursor.accept("RESTRICT")
     cursor.end()
@@ -238,23 +239,23 @@ async def drop_container(call: CommandCall) -> StatementResult:
         if kind == "DATABASE":
             found = catalog.databases.get(path[-1])
             if found is None:
-                return _missing(kind, shown, present)
+                return _missing(kind, shown, if_exists)
             await drop_schemas(backend.connection, found)
             return lambda: catalog.databases.pop(found.name)
         owner = catalog.databases.get(path[-2] if len(path) > 1 else session.database or "")
         schema = owner.schemas.get(path[-1]) if owner else None
         if owner is None or schema is None:
-            return _missing(kind, shown, present)
+            return _missing(kind, shown, if_exists)
         await drop_schema(backend.connection, schema)
         return lambda: owner.schemas.pop(schema.name)
 
-    await change(call, work)
+    await change_catalog(call, work)
     _leave_dropped(call)
     return status(f"{path[-1]} successfully dropped.")
 
 
-def _missing(kind: str, shown: str, present: bool) -> Any:
-    if not present:
+def _missing(kind: str, shown: str, if_exists: bool) -> Any:
+    if not if_exists:
         raise sql_errors.missing_object(kind.capitalize(), shown)
     return lambda: None
 
@@ -273,7 +274,7 @@ async def drop_table(call: CommandCall) -> StatementResult:
     cursor = call.cursor(1)
     _ = cursor.accept("HYBRID")
     kind = cursor.take().text.upper()
-    present = cursor.accept("IF", "EXISTS")
+    if_exists = cursor.accept("IF", "EXISTS")
     path = cursor.path()
     _ = cursor.accept("CASCADE") or cursor.accept("RESTRICT")
     cursor.end()
@@ -283,14 +284,14 @@ async def drop_table(call: CommandCall) -> StatementResult:
     async def work(backend: Any) -> Any:
         table = catalog.find(database, schema_name, name)
         if table is None or table.kind != kind:
-            return _missing(kind, ".".join(postgres_names.shown(part) for part in path), present)
+            return _missing(kind, ".".join(postgres_names.shown(part) for part in path), if_exists)
         if kind == "TABLE":
             await backend.connection.execute(f"DROP TABLE {table.relation} CASCADE")
-        await store.forget(backend.connection, "table", table.path)
+        await store.delete_object(backend.connection, "table", table.path)
         return lambda: catalog.schema(table.database, table.schema).tables.pop(table.name)
 
     existed = catalog.find(database, schema_name, name) is not None
-    await change(call, work)
+    await change_catalog(call, work)
     if not existed:
         return status(f"Drop statement executed successfully ({postgres_names.shown(name)} already dropped).")
     return status(f"{postgres_names.shown(name)} successfully dropped.")
@@ -298,16 +299,16 @@ async def drop_table(call: CommandCall) -> StatementResult:
 
 @command("TRUNCATE_TABLE", "TRUNCATE")
 async def truncate(call: CommandCall) -> StatementResult:
-    """A change like any other: inside a transaction it can be rolled back."""
+    """TRUNCATE; inside a transaction it is run as a DELETE, which can be rolled back."""
     cursor = call.cursor(1)
     _ = cursor.accept("TABLE")
-    present = cursor.accept("IF", "EXISTS")
+    if_exists = cursor.accept("IF", "EXISTS")
     path = cursor.path()
     cursor.end()
     database, schema, name = full_path(call, path, "TRUNCATE")
     table = call.engine.catalog.find(database, schema, name)
     if table is None or table.kind != "TABLE":
-        _missing("TABLE", ".".join(postgres_names.shown(part) for part in path), present)
+        _missing("TABLE", ".".join(postgres_names.shown(part) for part in path), if_exists)
         return status("Statement executed successfully.")
     if call.session.transaction is not None or not call.session.autocommit:
         text = "DELETE FROM " + ".".join('"' + part.replace('"', '""') + '"' for part in table.path)
@@ -319,14 +320,14 @@ async def truncate(call: CommandCall) -> StatementResult:
         await backend.connection.execute(f"TRUNCATE {table.relation}")
         return lambda: None
 
-    await change(call, work)
+    await change_catalog(call, work)
     return status("Statement executed successfully.")
 
 
 @command("COMMENT", "COMMENT")
 async def comment(call: CommandCall) -> StatementResult:
     cursor = call.cursor(1)
-    present = cursor.accept("IF", "EXISTS")
+    if_exists = cursor.accept("IF", "EXISTS")
     cursor.expect("ON")
     kind = cursor.take().text.upper()
     if kind not in ("TABLE", "VIEW"):
@@ -340,10 +341,10 @@ async def comment(call: CommandCall) -> StatementResult:
     async def work(backend: Any) -> Any:
         table = call.engine.catalog.find(database, schema, name)
         if table is None:
-            return _missing(kind, postgres_names.shown(name), present)
+            return _missing(kind, postgres_names.shown(name), if_exists)
         changed = replace(table, comment=text)
-        await store.store_table(backend.connection, changed)
+        await store.save_table(backend.connection, changed)
         return lambda: call.engine.catalog.schema(database, schema).tables.__setitem__(name, changed)
 
-    await change(call, work)
+    await change_catalog(call, work)
     return status("Statement executed successfully.")

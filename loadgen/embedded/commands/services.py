@@ -35,7 +35,7 @@ CONTAINER_STATUSES = frozenset({"PENDING", "READY", "DONE", "FAILED", "UNKNOWN"}
 
 @dataclass(slots=True, kw_only=True)
 class ContainerInstance:
-    """One replica: its only container."""
+    """A replica, which has one container."""
 
     container: str
     status: str
@@ -60,10 +60,10 @@ class ContainerJob:
     created_ms: float
     status: str = "PENDING"  # PENDING RUNNING DONE FAILED CANCELLING CANCELLED
     logs: dict[str, str] = field(default_factory=dict)  # "instance/container" → text
-    instances: dict[str, ContainerInstance] = field(default_factory=dict)  # by number, those that were made
+    instances: dict[str, ContainerInstance] = field(default_factory=dict)  # by number
 
     def settle(self) -> None:
-        """Derive the job's status from its instances; a cancelled job ends with its last instance."""
+        """Set the job's status from its instances; a cancelled job ends with its last instance."""
         ended = [instance for instance in self.instances.values() if instance.has_ended]
         if self.status in FINAL or not self.instances:
             return
@@ -76,7 +76,7 @@ class ContainerJob:
 
 
 class ContainerServices:
-    """The jobs of this account, newest last."""
+    """The jobs of the account, newest last."""
 
     def __init__(self) -> None:
         self.jobs: dict[str, ContainerJob] = {}
@@ -88,16 +88,16 @@ class ContainerServices:
             self.jobs.pop(next(iter(self.jobs)))
 
     def cancel(self, job: ContainerJob) -> None:
-        """A job that was not started is cancelled immediately; a running one ends with its processes."""
+        """Cancel a job: immediately if it has not started, else when its instances have ended."""
         if job.status not in FINAL:
             job.status = "CANCELLED" if job.status == "PENDING" else "CANCELLING"
 
     def report(self, message: dict[str, Any]) -> bool:
-        """Record what a test helper reports about the processes of a job. False: unknown job."""
+        """Record a report on the processes of a job; False for an unknown job."""
         job = self.jobs.get(str(message.get("name") or ""))
         status, logs = message.get("status"), _objects(message, "logs")
         if status is not None and not _is_one_of(status, STATUSES):
-            raise BadRequest(f"status is none of {', '.join(sorted(STATUSES))}")
+            raise BadRequest(f"status is not one of {', '.join(sorted(STATUSES))}")
         instances = {_number(key): _instance(given) for key, given in _objects(message, "instances").items()}
         if job is None:
             return False
@@ -125,7 +125,7 @@ def _is_one_of(given: Any, known: frozenset[str]) -> bool:
 
 def _number(key: str) -> str:
     if not (key.isascii() and key.isdigit() and len(key) <= 6):
-        raise BadRequest("an instance's key is not its number")
+        raise BadRequest("the key of an instance is not its number")
     return key
 
 
@@ -134,7 +134,7 @@ def _instance(given: Any) -> ContainerInstance:
         raise BadRequest("an instance is not an object")
     container, status, code = given.get("container"), given.get("status"), given.get("exit_code")
     if not isinstance(container, str) or not _is_one_of(status, CONTAINER_STATUSES) or not isinstance(code, int | None):
-        raise BadRequest("an instance has no container, an unknown status, or an exit_code that is no number")
+        raise BadRequest("container, status or exit_code of an instance is missing or invalid")
     return ContainerInstance(
         container=container, status=str(status), message=str(given.get("message") or ""), exit_code=code
     )
@@ -255,7 +255,7 @@ async def show_instances(call: CommandCall) -> StatementResult:
 
 @command("SHOW", "SHOW SERVICE CONTAINERS")
 async def show_containers(call: CommandCall) -> StatementResult:
-    """One row for each instance; one row without an instance while there is none."""
+    """One row for each instance; without instances one row with NULLs."""
     job = _named_job(call)
     columns = "instance_status, container_name, status, message, restart_count:number, last_exit_code:number"
     rows = [

@@ -17,25 +17,25 @@ from loadgen.embedded.session import PARAMETERS
 from loadgen.embedded.translate.parser import TokenReader, word_of
 from loadgen.values import dataclass
 
-# --- LIKE patterns matched by the server itself, in time bounded by the lengths of pattern and name ------------------
+# --- LIKE, in time proportional to the lengths of pattern and name ---------------------------------------------------
 
 
 def like(pattern: str, name: str) -> bool:
-    """SHOW … LIKE ignores case; % and _ are wildcards, a backslash escapes them."""
+    """Match as SHOW … LIKE: case-insensitive, with the wildcards % and _, which a backslash escapes."""
     wanted, characters = _like_parts(pattern)
     if characters > len(name):
         return False
-    there = [_lower(character) for character in name]
+    parent = [_lower(character) for character in name]
     position = index = 0
-    after_percent, resumed = -1, 0  # where to resume when the part after the last % does not match
-    while index < len(there):
+    after_percent, resumed = -1, 0  # where to resume if the part after the last % does not match
+    while index < len(parent):
         part = wanted[position] if position < len(wanted) else ""
         if part == "%":
             position += 1
             after_percent, resumed = position, index
-        elif part and (part == "_" or part[-1] == there[index]):
+        elif part and (part == "_" or part[-1] == parent[index]):
             position, index = position + 1, index + 1
-        elif after_percent >= 0:  # that % takes one more character; earlier ones need no backtracking
+        elif after_percent >= 0:  # the last % takes one more character; earlier ones need no backtracking
             resumed += 1
             position, index = after_percent, resumed
         else:
@@ -45,14 +45,14 @@ def like(pattern: str, name: str) -> bool:
 
 @lru_cache(maxsize=8)
 def _like_parts(pattern: str) -> tuple[list[str], int]:
-    """Wildcards, and characters in lower case, each with its backslash; and the minimum length of a match."""
+    """The wildcards and lower-case characters of a pattern, with their backslashes; the minimum length of a match."""
     single = re.sub("(?<!\\\\)%%+", "%", pattern)
     parts = [part[:-1] + _lower(part[-1]) for part in re.findall(r"\\.|.", single, re.DOTALL)]
     return parts, sum(part != "%" for part in parts)
 
 
 def _lower(character: str) -> str:
-    """Lower case, where that is one character."""
+    """The lower-case character, unless that has several characters."""
     lower = character.lower()
     return lower if len(lower) == 1 else character
 
@@ -72,7 +72,7 @@ class ShowFilter:
     starts: str | None = None
     limit: int | None = None
 
-    def wants(self, name: str) -> bool:
+    def matches(self, name: str) -> bool:
         if self.starts is not None and not name.startswith(self.starts):
             return False
         return self.pattern is None or like(self.pattern, name)
@@ -121,8 +121,8 @@ def _scope(call: CommandCall, cursor: TokenReader, found: ShowFilter) -> None:
 
 
 def _has_schema(call: CommandCall, database: str, name: str) -> bool:
-    there = call.engine.catalog.databases.get(database)
-    return there is not None and name in there.schemas
+    parent = call.engine.catalog.databases.get(database)
+    return parent is not None and name in parent.schemas
 
 
 def _answer(columns: str, rows: Iterable[Sequence[object]], found: ShowFilter) -> StatementResult:
@@ -145,7 +145,7 @@ async def databases(call: CommandCall) -> StatementResult:
     rows = [
         [_time(d.created_ms), d.name, "N", _yes(d.name == call.session.database), "", OWNER, d.comment,
          "TRANSIENT" if d.transient else "", "1", "STANDARD"]
-        for d in sorted(call.engine.catalog.databases.values(), key=lambda d: d.name) if found.wants(d.name)
+        for d in sorted(call.engine.catalog.databases.values(), key=lambda d: d.name) if found.matches(d.name)
     ]  # fmt: skip
     return _answer(columns, rows, found)
 
@@ -161,15 +161,19 @@ async def schemas(call: CommandCall) -> StatementResult:
     columns = "created_on:time, name, is_default, is_current, database_name, owner, comment, options, retention_time"
     database = found.database if found.schema is None or found.schema == call.session.schema else found.schema
     rows: list[list[object]] = []
-    for there in call.engine.catalog.databases.values():
-        if database in (None, there.name):
-            listed = [(s.name, s.created_ms, s.comment) for s in there.schemas.values()]
+    for parent in call.engine.catalog.databases.values():
+        if database in (None, parent.name):
+            listed = [(s.name, s.created_ms, s.comment) for s in parent.schemas.values()]
             listed.append(
-                (INFORMATION_SCHEMA, there.created_ms, "Views describing the contents of schemas in this database")
+                (
+                    INFORMATION_SCHEMA,
+                    parent.created_ms,
+                    "Views describing the contents of schemas in this database",
+                )
             )
             rows += [
-                [_time(created), name, "N", _yes(name == call.session.schema), there.name, OWNER, comment, "", "1"]
-                for name, created, comment in sorted(listed) if found.wants(name)
+                [_time(created), name, "N", _yes(name == call.session.schema), parent.name, OWNER, comment, "",
+                "1"] for name, created, comment in sorted(listed) if found.matches(name)
             ]  # fmt: skip
     return _answer(columns, rows, found)
 
@@ -187,7 +191,7 @@ async def _row_counts(call: CommandCall, tables: list[CatalogTable]) -> dict[tup
 
 def _listed(call: CommandCall, found: ShowFilter) -> list[CatalogTable]:
     every = call.engine.catalog.tables(found.database, found.schema)
-    return sorted((t for t in every if found.wants(t.name)), key=lambda t: t.path)
+    return sorted((t for t in every if found.matches(t.name)), key=lambda t: t.path)
 
 
 @command("SHOW", "SHOW TABLES", "SHOW TERSE TABLES", "SHOW HYBRID TABLES", "SHOW TERSE HYBRID")
@@ -248,7 +252,7 @@ async def show_columns(call: CommandCall) -> StatementResult:
     rows = [
         [t.name, t.schema, c.name, json.dumps({"type": c.type.kind, "nullable": c.nullable}), text_of(c.nullable),
          c.default or "", "COLUMN", "", c.comment or "", t.database, "IDENTITY" if c.autoincrement else ""]
-        for t in _tables_of(call, found) for c in t.columns if found.wants(c.name)
+        for t in _tables_of(call, found) for c in t.columns if found.matches(c.name)
     ]  # fmt: skip
     return _answer(columns, rows, found)
 
@@ -268,7 +272,7 @@ async def indexes(call: CommandCall) -> StatementResult:
             keys.insert(0, (t.primary_key, "Y"))
         for key, unique in keys:
             name = f"SYS_INDEX_{t.name}_PRIMARY" if key is t.primary_key else key.name
-            if found.wants(name):
+            if found.matches(name):
                 listed, included = f"[{', '.join(key.columns)}]", f"[{', '.join(key.include)}]"
                 place = [t.name, t.database, t.schema, OWNER, "ACTIVE"]
                 rows.append([_time(t.created_ms), name, unique, listed, included, *place])
@@ -301,7 +305,7 @@ async def warehouses(call: CommandCall) -> StatementResult:
     rows: list[list[object]] = []
     for w in call.engine.warehouses:
         s = w.settings
-        if found.wants(s.name):
+        if found.matches(s.name):
             rows.append(
                 [s.name, w.state, s.type, s.size, s.min_cluster_count, s.max_cluster_count, w.started_clusters,
                  w.running, w.queued, "N", _yes(s.name == call.session.warehouse), s.auto_suspend_s or None,
@@ -335,12 +339,12 @@ async def parameters(call: CommandCall) -> StatementResult:
         ]
         rows: list[list[object]] = [
             [name, value, default, "WAREHOUSE" if value != default else "", "", "NUMBER"]
-            for name, value, default in pairs if found.wants(name)
+            for name, value, default in pairs if found.matches(name)
         ]  # fmt: skip
         return _answer(columns, rows, found)
     rows = []
     for p in PARAMETERS.values():
-        if found.wants(p.name):
+        if found.matches(p.name):
             kind = "BOOLEAN" if isinstance(p.default, bool) else "NUMBER" if isinstance(p.default, int) else "STRING"
             level = "SESSION" if p.name in call.session.parameters else ""
             rows.append([p.name, call.session.get(p.name), p.default, level, p.description, kind])
@@ -368,7 +372,7 @@ async def roles(call: CommandCall) -> StatementResult:
 
 @command("SHOW", "SHOW GRANTS")
 async def grants(call: CommandCall) -> StatementResult:
-    """One row: every user has every right here."""
+    """One row, because all users have all privileges."""
     columns = "created_on:time, privilege, granted_on, name, granted_to, grantee_name, grant_option, granted_by"
     return _answer(
         columns, [[_time(0), "OWNERSHIP", "ACCOUNT", "EMBEDDED", "ROLE", call.session.role, True, OWNER]], ShowFilter()

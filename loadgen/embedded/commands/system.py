@@ -1,4 +1,4 @@
-"""SYSTEM$ functions, context functions, and the table functions that read the server's own records."""
+"""SYSTEM$ functions, context functions, table functions of the server, RESULT_SCAN; sessions and transactions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 SELECT_TYPE = 0x1000
 _CONSTANT = (exp.Literal, exp.Placeholder, exp.Parameter, exp.Null, exp.Boolean)
 WAIT_UNITS = {"DAYS": 86_400.0, "HOURS": 3600.0, "MINUTES": 60.0, "SECONDS": 1.0, "MILLISECONDS": 0.001}
-WAIT_S_MAX = 172_800.0  # two days, as a statement may last by default
+WAIT_S_MAX = 172_800.0  # two days, the default statement timeout
 
 
 def context_value(session: ServerSession, name: str, query_id: str) -> str | None:
@@ -80,11 +80,11 @@ _CONSTANTS: dict[str, str | None] = {
 async def server_function_rows(
     engine: Engine, backend: Backend, running: RunningStatement, call: ServerTableFunction
 ) -> str:
-    """The rows of a query-history function as JSON; PostgreSQL evaluates its constant arguments."""
+    """The rows of a table function of the server as JSON; PostgreSQL evaluates its arguments."""
     session = running.session
     values: dict[str, str | None] = {}
     if call.arguments:
-        # Times are read as epoch milliseconds: an LTZ, an NTZ and a text mean the same instant here.
+        # Times become epoch milliseconds; LTZ, NTZ and text are accepted.
         parts = [
             f"(extract(epoch FROM sf.cast_ltz({sql})) * 1000)::text" if "RANGE" in name else f"({sql})::text"
             for name, sql in call.arguments.items()
@@ -116,7 +116,7 @@ async def server_function_rows(
 
 
 def _metered(engine: Engine, values: dict[str, str | None]) -> list[dict[str, Any]]:
-    """Credits by warehouse and hour, the newest first."""
+    """Credits by warehouse and hour, newest first."""
     begin, end, only = (values.get(name) for name in ("DATE_RANGE_START", "DATE_RANGE_END", "WAREHOUSE_NAME"))
     begin_ms, end_ms = float(begin or 0.0), float(end) if end else engine.now_ms()
     rows = [
@@ -136,7 +136,7 @@ def _metered(engine: Engine, values: dict[str, str | None]) -> list[dict[str, An
 
 
 def _name(text: str) -> str:
-    """Upper-cased unless it is in double quotes."""
+    """An identifier, upper-cased unless quoted."""
     return text[1:-1].replace('""', '"') if text[:1] == '"' else text.upper()
 
 
@@ -147,7 +147,7 @@ def _whole(name: str, text: str) -> int:
 
 
 _TIMES = {"START_TIME", "END_TIME", "INTERVAL_START_TIME", "INTERVAL_END_TIME"}
-# PostgreSQL stores no NUL and no half of a surrogate pair, which a rejected statement may contain.
+# NUL and unpaired surrogates, which PostgreSQL cannot store and a rejected statement may contain.
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 
 
@@ -169,7 +169,7 @@ def _instant(milliseconds: float) -> str:
 
 @command("SELECT", "SELECT SYSTEM$")
 async def system(call: CommandCall) -> StatementResult:
-    """SELECT SYSTEM$NAME(arguments), alone in its statement."""
+    """SELECT SYSTEM$NAME(arguments), without other parts of a query."""
     tree = parser.parse(call.request.text, parser.tokens_of(call.request.text))
     item = tree.expressions[0] if isinstance(tree, exp.Select) and len(tree.expressions) == 1 else None
     node = item.this if isinstance(item, exp.Alias) else item
@@ -194,7 +194,7 @@ async def _arguments(call: CommandCall, node: Any) -> list[str | None]:
         else context_value(call.session, key, call.running.statement.query_id)
         for key in emitter.parameters
     ]
-    # These need no slot: a statement can be cancelled while all slots are in use.
+    # Constants need no slot, so a statement can be cancelled while all slots are in use.
     constant = all(isinstance(argument, _CONSTANT) for argument in node.expressions)
     slot = None if constant else await _admitted(call)
     try:
@@ -212,7 +212,7 @@ async def _arguments(call: CommandCall, node: Any) -> list[str | None]:
 async def _evaluated(
     backend: Backend, running: RunningStatement, texts: list[str], values: list[Any]
 ) -> list[str | None]:
-    """The values of arguments, within the limits of a result."""
+    """The values of arguments, which have the limits of a result."""
     prepared = await backend.connection.prepare("SELECT " + ", ".join(texts))
     (row,), charge = await backend.fetch(prepared, values, len(texts), reject=running.cancel, check=running.check)
     if charge is not None:
@@ -286,7 +286,7 @@ def _cancel_session(call: CommandCall, number: str) -> str:
 
 
 async def _wait(call: CommandCall, arguments: list[str | None]) -> str:
-    """Sleeps on a slot of the warehouse, as a long statement does."""
+    """SYSTEM$WAIT: sleep with a warehouse slot, like a long statement."""
     if not 1 <= len(arguments) <= 2:
         raise sql_errors.wrong_arity("SYSTEM$WAIT", 1, 2, len(arguments))
     unit = (arguments[1] or "SECONDS").upper() if len(arguments) > 1 else "SECONDS"
@@ -311,7 +311,7 @@ async def _wait(call: CommandCall, arguments: list[str | None]) -> str:
 
 @command("SELECT", "RESULT_SCAN")
 async def result_scan(call: CommandCall) -> StatementResult:
-    """SELECT * FROM TABLE(RESULT_SCAN('id')), alone: how connector 4 fetches what it ran asynchronously."""
+    """SELECT * FROM TABLE(RESULT_SCAN('id')), which connector 4 uses to fetch asynchronous results."""
     cursor = call.cursor(7)
     query_id = (call.session.last_query_id or "") if cursor.accept("LAST_QUERY_ID", "(", ")") else cursor.string()
     cursor.expect(")", ")")
@@ -321,7 +321,7 @@ async def result_scan(call: CommandCall) -> StatementResult:
 
 @command("CALL", "CALL")
 async def call_procedure(call: CommandCall) -> StatementResult:
-    """There are no stored procedures."""
+    """CALL is rejected: the server has no stored procedures."""
     name = call.tokens[1].text.upper() if len(call.tokens) > 1 else ""
     raise sql_errors.unknown_function(name[:100]) if name.startswith("SYSTEM$") else sql_errors.unsupported("CALL")
 
@@ -407,7 +407,7 @@ async def alter_session(call: CommandCall) -> StatementResult:
 
 
 def assignments(cursor: TokenReader) -> list[tuple[str, str]]:
-    """`NAME = value` pairs up to the end, with or without commas."""
+    """The pairs `NAME = value` up to the end of the statement, with or without commas."""
     pairs = []
     while not cursor.done:
         name = cursor.name()

@@ -17,7 +17,7 @@ from loadgen.embedded import postgres_names, sql_errors
 from loadgen.embedded.backend_pool import Backend
 from loadgen.embedded.catalog import CatalogColumn, CatalogKey, CatalogTable, now_ms
 from loadgen.embedded.commands import CommandCall, command
-from loadgen.embedded.commands.objects import change, full_path, head
+from loadgen.embedded.commands.objects import change_catalog, full_path
 from loadgen.embedded.result import NUMBER, UNSUPPORTED_TYPES, SnowflakeType, StatementResult, declared, status
 from loadgen.embedded.translate import parser
 from loadgen.embedded.translate.emitter import BindTypes, Emitter
@@ -36,7 +36,7 @@ _OPTIONS = {"COMMENT", "DATA_RETENTION_TIME_IN_DAYS", "MAX_DATA_EXTENSION_TIME_I
 
 @dataclass(slots=True)
 class TableDraft:
-    """A table as its definition is read."""
+    """The parsed definition of a table."""
 
     columns: list[CatalogColumn] = field(default_factory=list)
     defaults: dict[str, str] = field(default_factory=dict)  # column → PostgreSQL expression
@@ -51,7 +51,12 @@ def definitions(call: CommandCall, cursor: TokenReader, hybrid: bool) -> TableDr
     draft = TableDraft()
     cursor.expect("(")
     while True:
-        if cursor.word() in ("PRIMARY", "UNIQUE", "FOREIGN", "CONSTRAINT"):  # columns of these names are quoted
+        if cursor.word() in (
+            "PRIMARY",
+            "UNIQUE",
+            "FOREIGN",
+            "CONSTRAINT",
+        ):  # as names of columns these words have to be quoted
             _table_constraint(cursor, draft)
         elif cursor.word() == "INDEX" and cursor.word(2) == "(" and hybrid:
             cursor.expect("INDEX")
@@ -170,7 +175,7 @@ _DEFAULT_ENDS = {"NOT", "NULL", "COMMENT", "PRIMARY", "UNIQUE", "REFERENCES", "C
 
 
 def default_text(cursor: TokenReader) -> str:
-    """The source text of a DEFAULT expression: up to a comma, a closing parenthesis or the next option."""
+    """The source text of a DEFAULT expression, which ends before a comma, a closing parenthesis or the next option."""
     first = cursor.index
     while not cursor.done and cursor.word() not in (",", ")"):
         if cursor.index > first and cursor.word() in _DEFAULT_ENDS:
@@ -220,14 +225,14 @@ def _identity(cursor: TokenReader) -> tuple[int, int]:
 )  # fmt: skip
 async def create_table(call: CommandCall) -> StatementResult:
     cursor = call.cursor(1)
-    replacing = _flavour(cursor)
+    replacing = _or_replace(cursor)
     transient = cursor.accept("TRANSIENT")
     hybrid = cursor.accept("HYBRID")
     if cursor.word() in ("TEMP", "TEMPORARY", "LOCAL", "GLOBAL", "VOLATILE"):
         raise sql_errors.unsupported("TEMPORARY TABLE")
     cursor.expect("TABLE")
-    absent, _ = head(cursor)
-    if absent and replacing:
+    if_not_exists = cursor.accept("IF", "NOT", "EXISTS")
+    if if_not_exists and replacing:
         raise sql_errors.compilation(1003, "42000", "options IF NOT EXISTS and OR REPLACE are incompatible.")
     path = full_path(call, cursor.path(), "CREATE TABLE")
     draft = definitions(call, cursor, hybrid) if cursor.word() == "(" else TableDraft()
@@ -242,17 +247,17 @@ async def create_table(call: CommandCall) -> StatementResult:
         columns=tuple(draft.columns), created_ms=now_ms(), stamp=secrets.token_hex(4),
     )  # fmt: skip
     existed = call.engine.catalog.find(*path) is not None
-    await _create(call, table, draft, query, absent=absent, replacing=replacing)
+    await _create(call, table, draft, query, if_not_exists=if_not_exists, replacing=replacing)
     shown = postgres_names.shown(table.name)
     return status(
         f"{shown} already exists, statement succeeded."
-        if existed and absent
+        if existed and if_not_exists
         else f"Table {shown} successfully created."
     )
 
 
-def _flavour(cursor: TokenReader) -> bool:
-    """OR REPLACE or not; OR ALTER is rejected: not allowed for hybrid tables, not supported for others."""
+def _or_replace(cursor: TokenReader) -> bool:
+    """Read OR REPLACE. OR ALTER is rejected: Snowflake has none for hybrid tables, this server none for others."""
     if cursor.accept("OR", "REPLACE"):
         return True
     if cursor.accept("OR", "ALTER"):
@@ -328,7 +333,7 @@ def _check_hybrid(call: CommandCall, draft: TableDraft, hybrid: bool, transient:
                 raise sql_errors.compilation(391463, "0A000", text)
 
 
-# --- making it --------------------------------------------------------------------------------------------------------
+# --- creation of the table --------------------------------------------------------------------------------------------
 
 
 async def _create(
@@ -337,7 +342,7 @@ async def _create(
     draft: TableDraft,
     query: StatementPlan | None,
     *,
-    absent: bool,
+    if_not_exists: bool,
     replacing: bool,
 ) -> None:
     catalog = call.engine.catalog
@@ -346,7 +351,7 @@ async def _create(
     async def work(backend: Any) -> Any:
         existing = schema.tables.get(table.name)
         if existing is not None:
-            if absent:
+            if if_not_exists:
                 return lambda: None
             if not replacing:
                 raise sql_errors.already_exists(existing.qualified)
@@ -360,14 +365,14 @@ async def _create(
         await make_table(backend.connection, made, draft)
         if query is not None:
             made = await _filled(call, backend, made, query)
-        await store.store_table(backend.connection, made)
+        await store.save_table(backend.connection, made)
         return lambda: schema.tables.__setitem__(made.name, made)
 
-    await change(call, work)
+    await change_catalog(call, work)
 
 
 async def _filled(call: CommandCall, backend: Backend, table: CatalogTable, query: StatementPlan) -> CatalogTable:
-    """Fill a new table from its query, and derive the scale of undeclared numbers from the rows."""
+    """Fill a new table with the rows of its query; the rows determine the scale of undeclared numbers."""
     open_numbers = [column for column in table.columns if column.type is NUMBER]
     for column in open_numbers:
         await backend.connection.execute(_retype(table, column, "numeric"))
@@ -400,7 +405,7 @@ def _query_columns(query: StatementPlan, given: tuple[CatalogColumn, ...]) -> tu
 
 
 def keyed_table(table: CatalogTable, draft: TableDraft, catalog: store.Catalog) -> CatalogTable:
-    """The table with its keys named; the columns of a primary key may not be NULL."""
+    """The table with its keys; the columns of the primary key become NOT NULL."""
     columns = tuple(replace(c, nullable=c.nullable and c.name not in draft.primary) for c in table.columns)
     foreign = []
     for number, (keys, path, targets) in enumerate(draft.foreign, 1):
@@ -446,7 +451,7 @@ async def make_table(connection: asyncpg.Connection, table: CatalogTable, draft:
             sequence = postgres_names.literal(await make_sequence(connection, table, column, draft))
             line += f" DEFAULT nextval({sequence})::numeric"
         elif column.name in draft.defaults:
-            # A default that does not fit its column is refused now, not at the first insert.
+            # Evaluated now, so that a default that does not fit its column is rejected before the first INSERT.
             await connection.fetchval(f"SELECT (({draft.defaults[column.name]})::{column.type.postgres}) IS NULL")
             line += f" DEFAULT ({draft.defaults[column.name]})"
         lines.append(line + ("" if column.nullable else " NOT NULL"))
@@ -505,7 +510,7 @@ async def create_view(call: CommandCall) -> StatementResult:
     replacing = cursor.accept("OR", "REPLACE")
     _ = cursor.accept("SECURE")
     cursor.expect("VIEW")
-    absent, _present = head(cursor)
+    if_not_exists = cursor.accept("IF", "NOT", "EXISTS")
     database, schema_name, name = full_path(call, cursor.path(), "CREATE VIEW")
     columns = cursor.names() if cursor.word() == "(" else ()
     comment = ""
@@ -522,7 +527,7 @@ async def create_view(call: CommandCall) -> StatementResult:
 
     async def work(backend: Any) -> Any:
         existing = schema.tables.get(name)
-        if existing is not None and absent:
+        if existing is not None and if_not_exists:
             return lambda: None
         if existing is not None and (not replacing or existing.kind != "VIEW"):
             raise sql_errors.already_exists(existing.qualified)
@@ -532,15 +537,15 @@ async def create_view(call: CommandCall) -> StatementResult:
             database=database, schema=schema_name, name=name, kind="VIEW", columns=found, comment=comment,
             text=call.request.text, query=body, created_ms=now_ms(),
         )  # fmt: skip
-        await store.store_table(backend.connection, view)
+        await store.save_table(backend.connection, view)
         return lambda: schema.tables.__setitem__(name, view)
 
-    await change(call, work)
+    await change_catalog(call, work)
     return status(f"View {postgres_names.shown(name)} successfully created.")
 
 
 def query_plan(call: CommandCall, body: str, database: str | None, schema: str | None) -> StatementPlan:
-    """The plan of a query inside a DDL statement."""
+    """The plan of the query of CREATE TABLE … AS or CREATE VIEW."""
     plan = call.engine.planner.plan(body, parser.tokens_of(body), database, schema, (), False)
     if plan.kind != "SELECT" or plan.server_functions or plan.for_update or plan.last_hidden:
         raise sql_errors.unsupported("this query inside CREATE")

@@ -8,7 +8,7 @@ from typing import Any
 from loadgen.embedded import catalog as store
 from loadgen.embedded import postgres_names, sql_errors
 from loadgen.embedded.commands import CommandCall, command
-from loadgen.embedded.commands.objects import change
+from loadgen.embedded.commands.objects import change_catalog
 from loadgen.embedded.result import StatementResult, status
 from loadgen.embedded.session import checked
 from loadgen.embedded.translate.parser import TokenReader
@@ -33,7 +33,7 @@ SUCCESS = "Statement executed successfully."
 
 
 def _settings(cursor: TokenReader) -> tuple[dict[str, Any], bool]:
-    """The properties of CREATE and ALTER … SET, and whether it starts suspended."""
+    """The properties of CREATE and ALTER … SET, and the value of INITIALLY_SUSPENDED."""
     found: dict[str, Any] = {}
     suspended = False
     _ = cursor.accept("WITH")
@@ -64,10 +64,10 @@ def _settings(cursor: TokenReader) -> tuple[dict[str, Any], bool]:
 
 
 def _boolean(name: str, value: str) -> bool:
-    return bool(checked("AUTOCOMMIT", value)) if value.upper() in ("TRUE", "FALSE") else _refuse(name, value)
+    return bool(checked("AUTOCOMMIT", value)) if value.upper() in ("TRUE", "FALSE") else _reject(name, value)
 
 
-def _refuse(name: str, value: str) -> Any:
+def _reject(name: str, value: str) -> Any:
     raise sql_errors.compilation(1008, "22023", f"invalid value [{value[:100]}] for parameter '{name}'")
 
 
@@ -75,11 +75,11 @@ def _converted(name: str, value: str, convert: Any) -> Any:
     try:
         return convert(value)
     except ValueError:
-        return _refuse(name, value)
+        return _reject(name, value)
 
 
 async def store_warehouse(connection: Any, warehouse: VirtualWarehouse) -> None:
-    await store.store(connection, "warehouse", [warehouse.settings.name], asdict(warehouse.settings))
+    await store.save_object(connection, "warehouse", [warehouse.settings.name], asdict(warehouse.settings))
 
 
 @command("CREATE", "CREATE WAREHOUSE", "CREATE INTERACTIVE WAREHOUSE", "CREATE ADAPTIVE WAREHOUSE")
@@ -89,12 +89,12 @@ async def create(call: CommandCall) -> StatementResult:
     if cursor.word() in ("INTERACTIVE", "ADAPTIVE"):
         raise sql_errors.unsupported(f"{cursor.word()} WAREHOUSE")
     cursor.expect("WAREHOUSE")
-    absent = cursor.accept("IF", "NOT", "EXISTS")
+    if_not_exists = cursor.accept("IF", "NOT", "EXISTS")
     name = cursor.name()
     given, suspended = _settings(cursor)
     warehouses = call.engine.warehouses
     shown = postgres_names.shown(name)
-    if name in warehouses and absent:
+    if name in warehouses and if_not_exists:
         return status(f"{shown} already exists, statement succeeded.")
     if name in warehouses and not replacing:
         raise sql_errors.already_exists(shown)
@@ -105,7 +105,7 @@ async def create(call: CommandCall) -> StatementResult:
         raise sql_errors.compilation(1008, "22023", str(error)) from None
 
     async def work(backend: Any) -> Any:
-        await store.store(backend.connection, "warehouse", [name], asdict(settings))
+        await store.save_object(backend.connection, "warehouse", [name], asdict(settings))
 
         def done() -> None:
             if name in warehouses:
@@ -114,15 +114,15 @@ async def create(call: CommandCall) -> StatementResult:
 
         return done
 
-    await change(call, work)
+    await change_catalog(call, work)
     call.session.warehouse, call.session.warehouse_size = name, settings.size
     call.session.changed()
     return status(f"Warehouse {shown} successfully created.")
 
 
-def _found(call: CommandCall, name: str, present: bool) -> VirtualWarehouse | None:
+def _found(call: CommandCall, name: str, if_exists: bool) -> VirtualWarehouse | None:
     warehouse = call.engine.warehouses.get(name)
-    if warehouse is None and not present:
+    if warehouse is None and not if_exists:
         raise sql_errors.no_such_object()
     return warehouse
 
@@ -130,10 +130,10 @@ def _found(call: CommandCall, name: str, present: bool) -> VirtualWarehouse | No
 @command("ALTER_WAREHOUSE", "ALTER WAREHOUSE")
 async def alter(call: CommandCall) -> StatementResult:
     cursor = call.cursor(2)
-    present = cursor.accept("IF", "EXISTS")
+    if_exists = cursor.accept("IF", "EXISTS")
     verbs = ("SET", "UNSET", "SUSPEND", "RESUME", "ABORT", "RENAME")
     name = call.session.warehouse or "" if cursor.word() in verbs else cursor.name()
-    warehouse = _found(call, name, present)
+    warehouse = _found(call, name, if_exists)
     if warehouse is None:
         return status(SUCCESS)
     if cursor.accept("SUSPEND"):
@@ -173,24 +173,24 @@ async def _set(call: CommandCall, warehouse: VirtualWarehouse, cursor: TokenRead
         await store_warehouse(backend.connection, warehouse)
         return lambda: None
 
-    await change(call, work)
+    await change_catalog(call, work)
 
 
 @command("DROP", "DROP WAREHOUSE")
 async def drop(call: CommandCall) -> StatementResult:
     cursor = call.cursor(2)
-    present = cursor.accept("IF", "EXISTS")
+    if_exists = cursor.accept("IF", "EXISTS")
     name = cursor.name()
     cursor.end()
     warehouse = call.engine.warehouses.get(name)
     if warehouse is None:
-        if not present:
+        if not if_exists:
             raise sql_errors.missing_object("Warehouse", postgres_names.shown(name))
         return status(f"Drop statement executed successfully ({postgres_names.shown(name)} already dropped).")
 
     async def work(backend: Any) -> Any:
-        await store.forget(backend.connection, "warehouse", [name])
+        await store.delete_object(backend.connection, "warehouse", [name])
         return lambda: call.engine.warehouses.drop(name)
 
-    await change(call, work)
+    await change_catalog(call, work)
     return status(f"{postgres_names.shown(name)} successfully dropped.")

@@ -1,4 +1,4 @@
-"""One function of Snowflake, and how a call of it becomes PostgreSQL's text."""
+"""Entries of the allow-list of functions, and the translation of calls; aggregates, window and table functions."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Form = Callable[["FunctionCall"], str]
 INTEGER = "numeric(38,0)"
 FLOAT = "double precision"
 
-# What a letter of `Function.takes` makes of an argument: a function that every type passes through, and the type of a
-# bare NULL. The functions leave a value of the right type as it is, and the planner removes the call.
+# Letters of `SqlFunction.takes`: the function that converts an argument of any type, and the type of a NULL literal.
+# For arguments of the right type the functions return their argument, and PostgreSQL's planner removes the call.
 _READERS = {
     "t": ("sf.cast_text", "text"),
     "s": ("sf.as_string", "text"),  # text, or bytes
@@ -28,8 +28,8 @@ _READERS = {
     "b": ("sf.cast_boolean", "boolean"),
     "v": ("sf.cast_variant", "jsonb"),
     "j": ("", "jsonb"),  # VARIANT, OBJECT or ARRAY; no implicit conversion to one
-    "m": ("sf.as_moment", "timestamp"),  # text too
-    "r": ("", "timestamp"),  # any date or time, but no text
+    "m": ("sf.as_moment", "timestamp"),  # a date, a time or text
+    "r": ("", "timestamp"),  # a date or a time
     "d": ("sf.as_date", "date"),
     "w": ("sf.as_wall", "timestamp"),
     "-": ("", ""),
@@ -38,14 +38,13 @@ _READERS = {
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """An argument of a call: its text for PostgreSQL, and what the syntax tree says it is.
+    """An argument of a call: its translated text, with kind and value from the syntax tree.
 
-    The text is final. What has to be known of an argument is taken from `kind` and `value`, never from its text: a
-    literal in it may contain any text.
+    The text is never parsed, because a literal in it may contain any text; `kind` and `value` describe the argument.
     """
 
     text: str
-    kind: Literal["", "text", "number", "null", "unit", "variant"] = ""  # a literal, a date unit, a sure VARIANT
+    kind: Literal["", "text", "number", "null", "unit", "variant"] = ""  # a literal, a date unit, a certain VARIANT
     value: str = ""  # of a literal or a unit
 
     @classmethod
@@ -58,7 +57,7 @@ class Argument:
 
 
 def read(letter: str, argument: Argument) -> str:
-    """The argument as the letter wants it."""
+    """The argument, converted as `letter` requires."""
     reader, type_name = _READERS[letter]
     if argument.kind == "null" and type_name:
         return f"NULL::{type_name}"
@@ -68,7 +67,7 @@ def read(letter: str, argument: Argument) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderItem:
-    """One item of ORDER BY. Emitted text is never parsed again: a literal in it may contain any text."""
+    """One item of ORDER BY; its text is never parsed, because a literal in it may contain any text."""
 
     value: str
     descending: bool = False
@@ -84,14 +83,14 @@ Order = tuple[OrderItem, ...]
 
 @dataclass(frozen=True, slots=True)
 class FunctionCall:
-    """A call whose arguments are emitted and read as the function takes them."""
+    """A call with converted arguments."""
 
     function: SqlFunction
     arguments: tuple[str, ...]
-    raw: tuple[Argument, ...]  # the arguments as the user gave them
+    raw: tuple[Argument, ...]  # the arguments without conversion
     distinct: bool = False
     order_by: Order = ()
-    over: str | None = None  # what stands in the parentheses of OVER
+    over: str | None = None  # the text in the parentheses of OVER
 
     def part(self, name: str, *arguments: str, where: str = "") -> str:
         """One aggregate or window function with the DISTINCT, ORDER BY and OVER of this call."""
@@ -110,13 +109,13 @@ class SqlFunction:
     most: int | None  # None: any number
     target: str = ""  # PostgreSQL's name; empty when `form` writes the call
     kind: Kind = "scalar"
-    takes: str = ""  # one letter per argument (see _READERS), the last for all that follow; empty: as they come
-    unit_arguments: tuple[int, ...] = ()  # where a bare word or a string names a date unit
-    integer_arguments: tuple[int, ...] = ()  # where a native function wants an integer
-    result: str = ""  # a type to cast the result to: integers keep no decimals, and the driver is told so
-    returns: str = ""  # OBJECT or ARRAY, which PostgreSQL's jsonb does not tell apart
-    variant: bool = False  # surely gives a VARIANT
-    whole_frame: bool = False  # its window is the whole partition when no frame is written
+    takes: str = ""  # one letter per argument (see _READERS), the last for all others; empty: no conversion
+    unit_arguments: tuple[int, ...] = ()  # arguments that are names of date units
+    integer_arguments: tuple[int, ...] = ()  # arguments that PostgreSQL requires as integers
+    result: str = ""  # type of a cast of the result
+    returns: str = ""  # OBJECT or ARRAY, which are both jsonb in PostgreSQL
+    variant: bool = False  # always returns a VARIANT
+    whole_frame: bool = False  # the default window frame is the whole partition
     form: Form | None = None
 
     def emit(
@@ -124,11 +123,11 @@ class SqlFunction:
     ) -> str:
         """The call as PostgreSQL's text.
 
-        `order_by` is the list of WITHIN GROUP, `over` the inside of OVER's parentheses; both are part of the call
-        because some calls become several.
+        `order_by` is the list of WITHIN GROUP, `over` the text in OVER's parentheses. They are passed on because some
+        functions are translated to several calls.
         """
         taken = [read(self._letter(index), argument) for index, argument in enumerate(arguments)]
-        if distinct:  # what is aggregated and what it is ordered by have to be the same expression
+        if distinct:  # with DISTINCT, the order has to use the same expression as the argument
             used = {argument.text: text for argument, text in zip(arguments, taken, strict=True)}
             order_by = tuple(replace(item, value=used.get(item.value, item.value)) for item in order_by)
         call = FunctionCall(self, tuple(taken), tuple(arguments), distinct, order_by, over)
@@ -155,7 +154,7 @@ def rows(
     variant: bool = False,
     whole_frame: bool = False,
 ) -> list[SqlFunction]:
-    """The entries of one function under all its names, or of several whose target `=` is their own name.
+    """The entries of a function with several names, or of several functions whose target `=` is their own name.
 
     Arity is `2`, `1-3`, or `1-` for no limit.
     """
@@ -208,20 +207,20 @@ _SPELLINGS = {
 }
 _UNITS = {word: unit for unit, words in _SPELLINGS.items() for word in (unit, *words.split())}
 
-# Added to a DATE these keep it a DATE; the smaller ones make a timestamp of it.
+# A DATE plus one of these units is a DATE; with smaller units it is a timestamp.
 DAY_UNITS = frozenset({"year", "quarter", "month", "week", "day"})
 
 
 def normal_unit(text: str) -> str | None:
-    """The full name of a date or time unit, in lower case; None when it is no unit."""
+    """The full name of a date or time unit, in lower case; None for other texts."""
     return _UNITS.get(text.strip().lower())
 
 
-# --- The allow-list of aggregates and window functions. Some are composed of several of PostgreSQL's -----------------
+# --- aggregates, window functions and table functions ----------------------------------------------------------------
 
 
 def _count(call: FunctionCall) -> str:
-    """COUNT(a, b) counts the rows in which none is NULL."""
+    """COUNT(a, b) counts the rows in which no argument is NULL."""
     if call.order_by:
         raise unsupported(f"{call.function.name} with WITHIN GROUP")
     if len(call.arguments) == 1:
@@ -294,7 +293,7 @@ def _object_agg(call: FunctionCall) -> str:
 
 
 def _extreme_by(*, descending: bool) -> Form:
-    """MIN_BY(value, key[, n]): the value of the row with the least key, or an array of the n first."""
+    """MIN_BY(value, key[, n]): the value of the row with the lowest key, or an array of the first n values."""
 
     def form(call: FunctionCall) -> str:
         value, key, *count = call.arguments

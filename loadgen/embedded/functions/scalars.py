@@ -1,4 +1,4 @@
-"""The allow-list of scalar functions, family by family: names, arity, target, what the arguments are read as."""
+"""The allow-list of scalar functions: names, arity, target and conversions of arguments."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from loadgen.embedded.functions.function import (
     rows,
 )
 
-# Functions that become another expression than one call: CASE, COALESCE, operators, a choice of functions.
+# --- functions that are translated to other expressions than one call ------------------------------------------------
 
 
-def together(values: Sequence[Argument]) -> list[str]:
-    """Branches of one expression, for which PostgreSQL requires one type.
+def common_type(values: Sequence[Argument]) -> list[str]:
+    """The branches of one expression, for which PostgreSQL requires a common type.
 
-    Next to a VARIANT every branch becomes one. A string literal next to another type is untyped, so that it gets that
-    type: NVL(order_date, '2024-01-01') is a DATE.
+    If one branch is a VARIANT, all become VARIANTs. A string literal is untyped beside other types, so that it gets
+    their type: NVL(order_date, '2024-01-01') is a DATE.
     """
     if any(value.kind == "variant" for value in values):
         return [read("v", value) for value in values]
@@ -35,23 +35,23 @@ def together(values: Sequence[Argument]) -> list[str]:
 
 
 def iff(call: FunctionCall) -> str:
-    yes, no = together(call.raw[1:])
+    yes, no = common_type(call.raw[1:])
     return f"CASE WHEN {call.arguments[0]} THEN {yes} ELSE {no} END"
 
 
 def nvl2(call: FunctionCall) -> str:
-    yes, no = together(call.raw[1:])
+    yes, no = common_type(call.raw[1:])
     return f"CASE WHEN {call.arguments[0]} IS NOT NULL THEN {yes} ELSE {no} END"
 
 
 def coalesce(call: FunctionCall) -> str:
-    return f"coalesce({', '.join(together(call.raw))})"
+    return f"coalesce({', '.join(common_type(call.raw))})"
 
 
 def decode(call: FunctionCall) -> str:
-    """DECODE(value, search, result, …[, default]): NULL finds NULL."""
+    """DECODE(value, search, result, …[, default]): NULL is equal to NULL."""
     value, *rest = call.raw
-    results = together([*rest[1::2], *(rest[-1:] if len(rest) % 2 else [])])
+    results = common_type([*rest[1::2], *(rest[-1:] if len(rest) % 2 else [])])
     branches = [
         f"WHEN {value.text} IS NOT DISTINCT FROM {search.text} THEN {result}"
         for search, result in zip(rest[0 : len(rest) // 2 * 2 : 2], results, strict=False)
@@ -61,10 +61,10 @@ def decode(call: FunctionCall) -> str:
 
 
 def extreme(name: str, *, ignore_nulls: bool = False) -> Form:
-    """GREATEST and LEAST: NULL when any argument is, unlike PostgreSQL's."""
+    """GREATEST and LEAST: NULL if any argument is NULL, unlike in PostgreSQL."""
 
     def form(call: FunctionCall) -> str:
-        values = together(call.raw)
+        values = common_type(call.raw)
         text = f"{name}({', '.join(values)})"
         if ignore_nulls or len(values) == 1:
             return text
@@ -76,12 +76,12 @@ def extreme(name: str, *, ignore_nulls: bool = False) -> Form:
 
 
 def expression(pattern: str) -> Form:
-    """A text with the arguments put in: {0}, {1} …"""
+    """A text with the arguments in place of {0}, {1} …"""
     return lambda call: pattern.format(*call.arguments)
 
 
 def constant(text: str) -> Form:
-    """The same text whatever the arguments are, such as an unused precision."""
+    """A text that does not depend on the arguments, such as an unused precision."""
     return lambda call: text
 
 
@@ -99,7 +99,7 @@ def _is_format(call: FunctionCall, index: int = 1) -> bool:
 
 
 def to_number(attempt: bool) -> Form:
-    """TO_NUMBER(value[, format][, precision[, scale]]), which is NUMBER(38,0) by default."""
+    """TO_NUMBER(value[, format][, precision[, scale]]), with NUMBER(38,0) as the default."""
     name = "sf.try_cast_number" if attempt else "sf.cast_number"
 
     def form(call: FunctionCall) -> str:
@@ -124,7 +124,7 @@ def _integer(argument: Argument) -> int:
 
 
 def cast(name: str, *, attempt: bool = False) -> Form:
-    """TO_DATE and similar: sf.cast_x(value), or with a format or scale behind it."""
+    """TO_DATE and similar functions: sf.cast_x(value), or sf.cast_x(value, format or scale)."""
     target = f"sf.{'try_' if attempt else ''}cast_{name}"
 
     def form(call: FunctionCall) -> str:
@@ -148,7 +148,7 @@ def double(attempt: bool) -> Form:
 
 
 def dateadd(call: FunctionCall) -> str:
-    """By the unit: a DATE plus days stays a DATE, plus hours it becomes a timestamp."""
+    """DATEADD: a DATE plus days is a DATE; plus hours it is a timestamp."""
     name = "sf.dateadd" if call.raw[0].value in DAY_UNITS else "sf.dateadd_time"
     return f"{name}({', '.join(call.arguments)})"
 
@@ -188,7 +188,7 @@ def from_parts(kind: str) -> Form:
 
 
 def array_construct(call: FunctionCall) -> str:
-    """Not one call: PostgreSQL limits a call to 100 arguments."""
+    """An array expression, because PostgreSQL limits a call to 100 arguments."""
     return f"to_jsonb(ARRAY[{', '.join(call.arguments)}]::jsonb[])"
 
 
@@ -435,7 +435,7 @@ def _is(kind: str) -> Form:
 
 
 def _as(kind: str, cast: str = "") -> Form:
-    """The value when the VARIANT holds that kind, else NULL."""
+    """The value if the VARIANT is of this kind, else NULL."""
     inner = f"sf.as_type({{0}}, '{kind}')"
     return expression(f"{cast}({inner})" if cast else inner)
 

@@ -1,6 +1,6 @@
 """Calls: casts, functions, window functions, access to semi-structured values.
 
-`FUNCTIONS` names every function that may be called; anything else is an unknown function.
+`FUNCTIONS` contains all functions that may be called; other names are unknown functions.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SEQUENCES = frozenset({"SEQ1", "SEQ2", "SEQ4", "SEQ8"})
 
 
 def type_of(node: exp.DataType) -> SnowflakeType:
-    """The Snowflake type a syntax-tree type stands for."""
+    """The Snowflake type of a type in the syntax tree."""
     kind = node.this
     name = str(kind.value if isinstance(kind, exp.DataType.Type) else kind).upper()
     plain = all(isinstance(part, exp.DataTypeParam) and part.this.is_int for part in node.expressions)
@@ -59,7 +59,7 @@ _MODIFIED = _TIMES | {"FIXED", "TEXT"}
 
 
 def cast(value: str, kind: SnowflakeType, attempt: bool = False) -> str:
-    """`value` converted by an explicit cast, with Snowflake's errors, or NULL on failure for TRY_CAST."""
+    """An explicit cast of `value` with Snowflake's errors; TRY_CAST (`attempt`) returns NULL instead."""
     call = f"sf.{'try_' if attempt else ''}cast_{CAST_NAMES[kind.kind]}({value})"
     if kind.kind in _TIMES and kind.scale is not None and kind.scale < 6:
         call = f"sf.cut({call}, {kind.scale})"  # PostgreSQL would round
@@ -72,7 +72,7 @@ def cast(value: str, kind: SnowflakeType, attempt: bool = False) -> str:
 
 @handles(exp.Cast, "this", "to")
 def _cast(self: Emitter, node: exp.Cast) -> str:
-    kind = type_of(node.to)  # first: an unsupported type is the better error
+    kind = type_of(node.to)  # first, so that an unsupported type is reported before errors of the value
     return cast(self.emit(node.this), kind)
 
 
@@ -106,7 +106,7 @@ def _bracket(self: Emitter, node: exp.Bracket) -> str:
 
 @handles(exp.Array, "expressions", "bracket_notation")
 def _array(self: Emitter, node: exp.Array) -> str:
-    return written(known("ARRAY_CONSTRUCT"), [argument_of(self, item) for item in node.expressions])
+    return call_text(known_function("ARRAY_CONSTRUCT"), [argument_of(self, item) for item in node.expressions])
 
 
 @handles(exp.Struct, "expressions")
@@ -116,7 +116,7 @@ def _struct(self: Emitter, node: exp.Struct) -> str:
         if not isinstance(pair, exp.PropertyEQ):
             raise unsupported("object literal")
         arguments += [Argument.literal(str(pair.this.name)), argument_of(self, pair.expression)]
-    return written(known("OBJECT_CONSTRUCT"), arguments)
+    return call_text(known_function("OBJECT_CONSTRUCT"), arguments)
 
 
 # --- functions ----------------------------------------------------------------------------------------------------
@@ -128,14 +128,14 @@ def _function(self: Emitter, node: exp.Anonymous) -> str:
 
 
 def call_of(self: Emitter, node: exp.Anonymous, *, order_by: Order = (), over: str | None = None) -> str:
-    """A call as the user wrote it, with its WITHIN GROUP (ORDER BY …), OVER (…)."""
+    """A function call, with its WITHIN GROUP (ORDER BY …) and OVER (…)."""
     name = str(node.this).upper()
     if name in CONTEXT_FUNCTIONS:
         return self.context_value(name)
     if name in SEQUENCES:
         row = '"~generator1"."i" - 1' if self.scope.generators == 1 else "row_number() OVER () - 1"
         return f"({row})::numeric(38,0)"
-    function = known(name)
+    function = known_function(name)
     if function.kind == "table" or (function.kind == "window" and over is None):
         raise unknown_function(name)
     check_arity(function, node)
@@ -160,11 +160,11 @@ def call_of(self: Emitter, node: exp.Anonymous, *, order_by: Order = (), over: s
             arguments.append(Argument(f"({self.emit(argument)})::integer"))
         else:
             arguments.append(argument_of(self, argument))
-    return written(function, arguments, distinct=distinct, order_by=order_by, over=over)
+    return call_text(function, arguments, distinct=distinct, order_by=order_by, over=over)
 
 
 def argument_of(self: Emitter, node: exp.Expr) -> Argument:
-    """A node as an argument: emitted, with its kind and value in the tree."""
+    """A node as an argument: its translation, with kind and value of the node."""
     text = self.emit(node)
     if isinstance(node, exp.RawString) or (isinstance(node, exp.Literal) and node.is_string):
         return Argument(text, "text", str(node.this))
@@ -184,7 +184,7 @@ def _gives_variant(node: exp.Expr) -> bool:
     return isinstance(node, exp.JSONExtract | exp.Bracket | exp.Dot)
 
 
-def written(
+def call_text(
     function: SqlFunction,
     arguments: list[Argument],
     *,
@@ -196,7 +196,7 @@ def written(
     return f"({text})::{POSTGRES_TYPES[function.returns]}" if function.returns else text
 
 
-def known(name: str) -> SqlFunction:
+def known_function(name: str) -> SqlFunction:
     function = FUNCTIONS.get(name)
     if function is None:
         raise unknown_function(name)
@@ -247,7 +247,7 @@ def _window(self: Emitter, node: exp.Window) -> str:
         parts.append("ORDER BY " + ", ".join(self.all(node.args["order"].expressions)))
     if node.args.get("spec"):
         parts.append(_frame(self, node.args["spec"]))
-    elif known(str(call.this).upper()).whole_frame and node.args.get("order"):
+    elif known_function(str(call.this).upper()).whole_frame and node.args.get("order"):
         parts.append("ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING")
     over = " ".join(parts)
     return _grouped(self, inner, over) if isinstance(inner, exp.WithinGroup) else call_of(self, call, over=over)

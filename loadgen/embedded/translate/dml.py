@@ -1,4 +1,4 @@
-"""Changes: INSERT, UPDATE, DELETE, MERGE."""
+"""DML: INSERT, UPDATE, DELETE, MERGE."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from loadgen.embedded.translate import parser
 from loadgen.embedded.translate.emitter import Emitter, handles
 from loadgen.embedded.translate.sources import binds_source, lookup, source
 
-# What a VALUES clause may not hold: semi-structured values, subqueries, aggregates, window functions.
+# Snowflake allows no semi-structured values, subqueries, aggregates and window functions in a VALUES clause.
 _SEMI_STRUCTURED = frozenset(
     {
         "PARSE_JSON", "TRY_PARSE_JSON", "OBJECT_CONSTRUCT", "OBJECT_CONSTRUCT_KEEP_NULL", "ARRAY_CONSTRUCT",
@@ -34,7 +34,7 @@ def target_of(self: Emitter, node: exp.Expr) -> CatalogTable:
 
 
 def _column(table: CatalogTable, node: exp.Expr) -> str:
-    """A column of the target, unqualified as PostgreSQL wants it in SET and column lists."""
+    """A column of the target, unqualified as PostgreSQL requires it in SET and column lists."""
     if not isinstance(node, exp.Column | exp.Identifier):
         raise unsupported("this target of an assignment")
     name = parser.identifier(node.this if isinstance(node, exp.Column) else node)
@@ -144,22 +144,22 @@ def _update(self: Emitter, node: exp.Update) -> str:
     if not node.args.get("from_"):
         return text + _where(self, node)
     sources, where = source(self, node.args["from_"].this), _where(self, node)
-    # A row that several source rows match is updated once, and counted.
-    met = f"SELECT 1 FROM {table.relation} AS {alias}, {sources}{where} GROUP BY {alias}.ctid HAVING count(*) > 1"
+    # The second count is the number of rows that several source rows match; they are updated once.
+    multiple = f"SELECT 1 FROM {table.relation} AS {alias}, {sources}{where} GROUP BY {alias}.ctid HAVING count(*) > 1"
     return (
         f'WITH "~u" AS ({text} FROM {sources}{where} RETURNING 1)'
-        f' SELECT (SELECT count(*) FROM "~u")::numeric, (SELECT count(*) FROM ({met}) AS "~m")::numeric'
+        f' SELECT (SELECT count(*) FROM "~u")::numeric, (SELECT count(*) FROM ({multiple}) AS "~m")::numeric'
     )
 
 
 def _snapshot_update(
     self: Emitter, node: exp.Update, table: CatalogTable, values: dict[str, str], constants: set[str]
 ) -> str:
-    """An UPDATE that decides everything when it begins, and writes whole rows after it has their locks.
+    """An UPDATE that selects rows and computes values from the snapshot at its start, and then writes whole rows.
 
-    PostgreSQL evaluates a condition again when a row has changed while the statement waited for it. In here only the
-    key is compared then: the rest was computed from the snapshot (`MATERIALIZED`). Constants stay outside of it: there
-    PostgreSQL gives them the type of their column.
+    PostgreSQL evaluates the condition again if a row has changed while the statement waited for its lock. Here this
+    condition compares the key only; everything else is computed from the snapshot (`MATERIALIZED`). Constants are not
+    part of the snapshot, so that PostgreSQL gives them the type of their column.
     """
     alias = _target_alias(node.this, table)
     items, assignments = [], []
@@ -168,34 +168,33 @@ def _snapshot_update(
             assignments.append(f"{column} = {values[column]}")
         else:
             items.append(f'{values.get(column, f"{alias}.{column}")} AS "~v{number}"')
-            assignments.append(f'{column} = {_SEEN}."~v{number}"')
+            assignments.append(f'{column} = {_SNAPSHOT}."~v{number}"')
     sources = f", {source(self, node.args['from_'].this)}" if node.args.get("from_") else ""
     seen = _snapshot(self, node, table, f"{table.relation} AS {alias}{sources}", alias, items)
-    change = (
-        f"UPDATE {table.relation} AS {alias} SET {', '.join(assignments)} FROM {_SEEN} WHERE {_same_row(table, alias)}"
-    )
-    return f"{seen}, {_DONE} AS ({change} RETURNING 1) SELECT {_COUNT}, {_MULTIPLE}"
+    condition = _same_row(table, alias)
+    change = f"UPDATE {table.relation} AS {alias} SET {', '.join(assignments)} FROM {_SNAPSHOT} WHERE {condition}"
+    return f"{seen}, {_CHANGED} AS ({change} RETURNING 1) SELECT {_COUNT}, {_MULTIPLE}"
 
 
 def _snapshot_delete(self: Emitter, node: exp.Delete, table: CatalogTable, alias: str) -> str:
-    """A DELETE that decides when it begins which rows it deletes, and counts them, as _snapshot_update."""
+    """A DELETE that selects and counts its rows from the snapshot at its start, as _snapshot_update."""
     using = "".join(f", {source(self, item)}" for item in node.args.get("using") or [])
     seen = _snapshot(self, node, table, f"{table.relation} AS {alias}{using}", alias, [])
-    change = f"DELETE FROM {table.relation} AS {alias} USING {_SEEN} WHERE {_same_row(table, alias)}"
-    return f"{seen}, {_DONE} AS ({change} RETURNING 1) SELECT {_COUNT}"
+    change = f"DELETE FROM {table.relation} AS {alias} USING {_SNAPSHOT} WHERE {_same_row(table, alias)}"
+    return f"{seen}, {_CHANGED} AS ({change} RETURNING 1) SELECT {_COUNT}"
 
 
-_SEEN, _DONE = '"~seen"', '"~done"'
-_COUNT = f"(SELECT count(*) FROM {_SEEN})::numeric"
-_MULTIPLE = f'(SELECT count(*) FROM {_SEEN} WHERE "~n" > 1)::numeric'
+_SNAPSHOT, _CHANGED = '"~seen"', '"~done"'
+_COUNT = f"(SELECT count(*) FROM {_SNAPSHOT})::numeric"
+_MULTIPLE = f'(SELECT count(*) FROM {_SNAPSHOT} WHERE "~n" > 1)::numeric'
 
 
 def _snapshot(self: Emitter, node: exp.Expr, table: CatalogTable, sources: str, alias: str, items: list[str]) -> str:
-    """The rows that a statement sees when it begins: each once, with its key and how many source rows match it."""
+    """The rows of the snapshot: each once, with its key and the number of matching source rows."""
     keys = [f'{alias}.{name} AS "~k{n}"' for n, name in enumerate(_key(table))]
     matches = f'count(*) OVER (PARTITION BY {alias}.ctid) AS "~n"'
     select = f"SELECT DISTINCT ON ({alias}.ctid) {', '.join([*keys, matches, *items])} FROM {sources}"
-    return f"WITH {_SEEN} AS MATERIALIZED ({select}{_where(self, node)})"
+    return f"WITH {_SNAPSHOT} AS MATERIALIZED ({select}{_where(self, node)})"
 
 
 def _key(table: CatalogTable) -> list[str]:
@@ -204,7 +203,7 @@ def _key(table: CatalogTable) -> list[str]:
 
 
 def _same_row(table: CatalogTable, alias: str) -> str:
-    return " AND ".join(f'{alias}.{name} = {_SEEN}."~k{n}"' for n, name in enumerate(_key(table)))
+    return " AND ".join(f'{alias}.{name} = {_SNAPSHOT}."~k{n}"' for n, name in enumerate(_key(table)))
 
 
 def _target_alias(node: exp.Table, table: CatalogTable) -> str:

@@ -62,7 +62,7 @@ SCALAR_BINDS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class BindTypes:
-    """What is known of a statement's binds before it runs: their types, and the number of each `?` in the text."""
+    """The types of a statement's binds, and the number of each `?` in the text."""
 
     types: tuple[str, ...] = ()
     numbers: Mapping[str, int] = field(default_factory=dict)
@@ -71,17 +71,17 @@ class BindTypes:
 
 @dataclass(slots=True)
 class NameScope:
-    """The names that one SELECT can use besides the catalogue."""
+    """The names that one SELECT can use, besides those of the catalogue."""
 
     ctes: frozenset[str] = frozenset()
-    tables: dict[str, CatalogTable] = field(default_factory=dict)  # by alias, those of the catalogue
+    tables: dict[str, CatalogTable] = field(default_factory=dict)  # by alias
     generators: int = 0  # TABLE(GENERATOR(…)) in FROM
     aliases: dict[str, exp.Expr] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class ServerTableFunction:
-    """A table function that the server itself answers: its arguments as SQL, its rows as one JSON parameter."""
+    """A table function of the server itself: its arguments as SQL; its rows become one JSON parameter."""
 
     parameter: str
     function: str
@@ -92,12 +92,12 @@ Handler = Callable[["Emitter", Any], str]
 
 
 def part_names(node: exp.Expr) -> list[str]:
-    """The parts that a node has; `False`, `None` and empty lists are not."""
+    """The parts of a node that are set: not `False`, `None` or empty."""
     return [name for name, value in node.args.items() if value not in (None, False, [], "")]
 
 
 class Emitter:
-    """Emits one statement; collects the tables it touches and the parameters it needs."""
+    """Translates one statement; collects its tables and parameters."""
 
     HANDLERS: ClassVar[dict[type[exp.Expr], tuple[frozenset[str], Handler]]] = {}
 
@@ -105,55 +105,54 @@ class Emitter:
         self, catalog: Catalog, database: str | None, schema: str | None, binds: BindTypes, *,
         typed_nulls: bool = False, strict: bool = False,
     ) -> None:  # fmt: skip
-        self.budget = current_budget()  # of steps; each node is one
-        self.typed_nulls = typed_nulls  # parameters become NULLs of their type, where none are possible (a view)
-        self.strict = strict  # read Snowflake's documentation in the worst way: see docs/embedded.md
-        self.inserts_values = False  # INSERT … VALUES, the form that certainly takes array binds
+        self.budget = current_budget()  # each node is one step
+        self.typed_nulls = typed_nulls  # replaces parameters by NULLs of their type, for a view
+        self.strict = strict  # --strict-hybrid: see docs/embedded.md
+        self.inserts_values = False  # INSERT … VALUES, which always accepts array binds
         self.catalog = catalog
         self.database = database
         self.schema = schema
         self.binds = binds
-        self.text = ""  # the statement, for the positions in errors
-        self.long_names: dict[str, str] = {}  # results whose name is too long for PostgreSQL
+        self.text = ""  # the statement, for positions in errors
+        self.long_names: dict[str, str] = {}  # of result columns, if too long for PostgreSQL
         self.last_hidden = False  # the last column is not returned
-        self.not_null: set[str] = set()  # results that cannot be NULL
+        self.not_null: set[str] = set()  # result columns that cannot be NULL
         self.result_names: list[str] = []  # the source texts of the outermost select list
-        # What PostgreSQL's $1, $2 … are: numbers of binds, names of context values.
+        # Numbers of binds or names of context values → numbers of PostgreSQL's parameters $1, $2 …
         self.parameters: dict[int | str, int] = {}
         self.server_functions: list[ServerTableFunction] = []
         self.reads: list[CatalogTable] = []
         self.writes: list[CatalogTable] = []
         self.scopes: list[NameScope] = [NameScope()]
-        self.lock_wait: Any = None  # of FOR UPDATE: a literal number of seconds, or nothing
-        self._inside = 0  # characters of the parts of the node that is being emitted
+        self.lock_wait: Any = None  # of FOR UPDATE: a literal number of seconds, True without one
+        self._inside = 0  # characters of the parts of the current node
         self.system_tables = False  # reads INFORMATION_SCHEMA or a table function of the server
 
-    # --- the one way in -------------------------------------------------------------------------------------------
-
     def emit(self, node: exp.Expr) -> str:
+        """Translate a node. Raises SqlError for a node, or a part of it, that is not on the list."""
         self.budget.spend()
         entry = self.HANDLERS.get(type(node))
         if entry is None:
-            raise self.refused(node)
+            raise self.unsupported_node(node)
         allowed, handler = entry
         for name in part_names(node):
             if name not in allowed:
-                raise self.refused_part(node, name)
+                raise self.unsupported_part(node, name)
         outside, self._inside = self._inside, 0
         translated = handler(self, node)
-        self.budget.write(len(translated) - self._inside, self.text)
+        self.budget.add_characters(len(translated) - self._inside, self.text)
         self._inside = outside + len(translated)
         return translated
 
     def all(self, nodes: list[exp.Expr]) -> list[str]:
         return [self.emit(node) for node in nodes]
 
-    def refused(self, node: exp.Expr) -> SqlError:
+    def unsupported_node(self, node: exp.Expr) -> SqlError:
         if isinstance(node, exp.Func):
             return unknown_function(node.sql_name())
         return unsupported(type(node).__name__)
 
-    def refused_part(self, node: exp.Expr, name: str) -> SqlError:
+    def unsupported_part(self, node: exp.Expr, name: str) -> SqlError:
         word = name.rstrip("_").upper()
         if word in ("RETURNING", "CONFLICT"):
             shown = "ON" if word == "CONFLICT" else word
@@ -167,7 +166,7 @@ class Emitter:
     # --- parameters -----------------------------------------------------------------------------------------------
 
     def bind_number(self, node: exp.Placeholder) -> int:
-        """Which bind of the user a `?` or `:1` stands for, from 1."""
+        """The number of the bind of a `?` or `:1`, from 1."""
         mark = str(node.this)
         number = self.binds.numbers.get(mark) or (int(mark) if is_number(mark) else None)
         if number is None:
@@ -177,22 +176,22 @@ class Emitter:
         return number
 
     def bind_type(self, node: exp.Placeholder) -> str:
-        """The type that a bind was sent with, or TEXT where it travels as text and is not converted."""
+        """The type of a bind as sent by the client; TEXT for types that are sent as text and not converted."""
         kind = self.binds.types[self.bind_number(node) - 1]
         return kind if kind in SCALAR_BINDS or kind in ("NULL", "TIMESTAMP_TZ") else "TEXT"
 
     def bind(self, node: exp.Placeholder) -> str:
-        """A bind of the user, cast to the type it was sent with."""
+        """The parameter of a bind, cast to its type."""
         number, kind = self.bind_number(node), self.bind_type(node)
         if kind == "NULL":
             return "NULL"
         value = f'"~binds"."c{number}"' if self.binds.arrays else self.parameter(number)
-        if kind == "TIMESTAMP_TZ" or (kind == "BINARY" and self.binds.arrays):  # these travel as text
+        if kind == "TIMESTAMP_TZ" or (kind == "BINARY" and self.binds.arrays):  # sent as text
             return f"sf.cast_{CAST_NAMES[kind]}({value}::text)"
         return f"{value}::{POSTGRES_TYPES[kind]}"
 
     def parameter(self, key: int | str) -> str:
-        """The PostgreSQL parameter for a bind (its number) or a context value (its name), numbered by first use."""
+        """The PostgreSQL parameter of a bind (by number) or a context value (by name), numbered by first use."""
         if self.typed_nulls:
             return "NULL"
         return f"${self.parameters.setdefault(key, len(self.parameters) + 1)}"
@@ -204,7 +203,7 @@ class Emitter:
 def handles(
     node_type: type[exp.Expr], *parts: str
 ) -> Callable[[Callable[[Emitter, Any], str]], Callable[[Emitter, Any], str]]:
-    """Registers the emitter of one node type, with the parts of the node that it handles."""
+    """Registers the handler of a node type, with the parts of the node that it supports."""
 
     def register(handler: Callable[[Emitter, Any], str]) -> Callable[[Emitter, Any], str]:
         Emitter.HANDLERS[node_type] = (frozenset(parts), handler)
@@ -244,7 +243,7 @@ def _arithmetic(operator: str) -> Callable[[Emitter, Any], str]:
 
 
 def _number(self: Emitter, node: exp.Expr) -> str:
-    """An operand of arithmetic: a text is a number here, or PostgreSQL would take `variant - text` for its own."""
+    """An operand of arithmetic. Texts are cast to numbers: `variant - text` has another meaning in PostgreSQL."""
     is_text = (isinstance(node, exp.Literal) and node.is_string) or (
         isinstance(node, exp.Placeholder) and self.bind_type(node) == "TEXT"
     )
@@ -299,7 +298,7 @@ def _in(self: Emitter, node: exp.In) -> str:
 
 
 def _quantified(word: str) -> Callable[[Emitter, Any], str]:
-    """`x <> ALL (SELECT …)`, which is also how NOT IN (SELECT …) is read."""
+    """`x <> ALL (SELECT …)`, which is also sqlglot's form of NOT IN (SELECT …)."""
 
     def emit(self: Emitter, node: Any) -> str:
         query = node.this
@@ -330,7 +329,7 @@ def _like(operator: str) -> Callable[[Emitter, Any], str]:
             joiner = " OR " if isinstance(pattern, exp.Any) else " AND "
             tests = joiner.join(f"{subject} {operator} {self.emit(item)} ESCAPE ''" for item in items)
             return f"({negated}({tests}))"
-        # Snowflake has no default escape character; PostgreSQL's backslash has to be switched off.
+        # Snowflake has no default escape character; PostgreSQL's default, the backslash, is disabled.
         return f"({subject} {negated}{operator} {self.emit(pattern)} ESCAPE '')"
 
     return emit
@@ -393,7 +392,7 @@ def is_float(number: exp.Literal) -> bool:
 
 
 def whole_number(node: exp.Expr | None) -> str | None:
-    """The digits of a literal whole number; None for anything else."""
+    """The digits of a literal whole number; None for other nodes."""
     text = str(node.this) if isinstance(node, exp.Literal) and not node.is_string else ""
     return text if text.isascii() and text.isdigit() else None
 
@@ -448,13 +447,13 @@ def _column(self: Emitter, node: exp.Column) -> str:
 
 
 def _is_table(self: Emitter, name: str) -> bool:
-    """PostgreSQL would take the name of a table for its whole row."""
+    """Whether the name is that of a table, which PostgreSQL would accept as its whole row."""
     return name in self.scope.tables and all(table.column(name) is None for table in self.scope.tables.values())
 
 
 @handles(exp.Dot, "this", "expression")
 def _dot(self: Emitter, node: exp.Dot) -> str:
-    """`src.value:a.b` style access behind a column; anything else with a dot is an unknown function."""
+    """Access such as `src.value:a.b` after a column; other uses of a dot are unknown functions."""
     if isinstance(node.expression, exp.Anonymous):
         raise unknown_function(parser.shown(node).partition("(")[0])
     key = parser.identifier(node.expression)
@@ -487,7 +486,7 @@ _KEEPING = frozenset(
 
 
 def scale_of(self: Emitter, node: exp.Expr) -> int | None:
-    """The scale, or None when it is no number of fixed scale or is unknown."""
+    """The scale of a number; None if it is unknown or not fixed."""
     if isinstance(node, exp.Paren | exp.Neg | exp.Alias | exp.Window | exp.Distinct):
         inner = node.expressions[0] if isinstance(node, exp.Distinct) else node.this
         return scale_of(self, inner)
@@ -522,7 +521,7 @@ def _binary_scale(node: exp.Binary, left: int | None, right: int | None) -> int 
 
 
 def divided(scale: int) -> int:
-    """Six more decimals, but not beyond twelve."""
+    """The scale of a quotient: six more decimals, at most twelve."""
     return max(scale, min(scale + 6, _DIVISION_SCALE_MAX))
 
 

@@ -58,7 +58,7 @@ VIEW_TOKENS_MAX = 10_000
 INLINE_CHARACTERS = 8_000
 STEPS_PER_TOKEN = 20
 STEPS_MIN = 20_000
-CHARACTERS_MIN = 4 * STATEMENT_BYTES_MAX  # a view may hold a literal of any length, and a query is translated twice
+CHARACTERS_MIN = 4 * STATEMENT_BYTES_MAX  # a view may contain a literal of any length, and a query is translated twice
 CHARACTERS_PER_CHARACTER = 20
 
 _OPENING = (TokenType.L_PAREN, TokenType.L_BRACKET)
@@ -79,7 +79,7 @@ _QUOTED = (*_STRINGS, TokenType.IDENTIFIER)
 
 
 def split_compound_tokens(text: str, tokens: list[Token]) -> list[Token]:
-    """The tokens, with those such as `PRIMARY KEY`, which the tokenizer reads as one, split."""
+    """The tokens, where compound ones of the tokenizer such as `PRIMARY KEY` are split into words."""
     words: list[Token] = []
     for token in tokens:
         if token.token_type in _QUOTED or not any(map(str.isspace, token.text)):
@@ -93,12 +93,12 @@ def split_compound_tokens(text: str, tokens: list[Token]) -> list[Token]:
 
 
 def word_of(token: Token) -> str:
-    """A token's text in upper case; empty for a string or a quoted name, which are no words of SQL."""
+    """A token's text in upper case; empty for a string or a quoted identifier."""
     return "" if token.token_type in _QUOTED else token.text.upper()
 
 
 class TokenReader:
-    """Walks the tokens of one statement; every error names line and position as Snowflake's do."""
+    """Reads the tokens of a command. Errors contain line and position, as in Snowflake."""
 
     def __init__(self, text: str, tokens: list[Token], index: int = 0) -> None:
         self.text = text
@@ -110,12 +110,12 @@ class TokenReader:
         return self.index >= len(self.tokens)
 
     def word(self, ahead: int = 0) -> str:
-        """The next token's text in upper case; an empty string at the end, or for a quoted name or a string."""
+        """The text of the next token in upper case; empty at the end, for a string or a quoted identifier."""
         index = self.index + ahead
         return word_of(self.tokens[index]) if index < len(self.tokens) else ""
 
     def accept(self, *words: str) -> bool:
-        """Consume the words if all of them come next."""
+        """Consume the words if they are the next tokens."""
         if all(self.word(ahead) == word for ahead, word in enumerate(words)):
             self.index += len(words)
             return True
@@ -144,7 +144,7 @@ class TokenReader:
         return self.tokens[self.index - 1]
 
     def name(self) -> str:
-        """An identifier: upper-cased unless quoted."""
+        """Consume an identifier, which is upper-cased unless quoted."""
         if self.done:
             raise self.unexpected()
         token = self.tokens[self.index]
@@ -165,7 +165,7 @@ class TokenReader:
         return token.text.upper()
 
     def path(self) -> list[str]:
-        """A name of one to three parts."""
+        """Consume a name of one to three parts."""
         parts = [self.name()]
         while self.accept("."):
             parts.append(self.name())
@@ -174,7 +174,7 @@ class TokenReader:
         return parts
 
     def names(self) -> tuple[str, ...]:
-        """A parenthesised list of identifiers."""
+        """Consume a parenthesised list of identifiers."""
         self.expect("(")
         found = [self.name()]
         while self.accept(","):
@@ -198,18 +198,18 @@ class TokenReader:
         return sign * int(token.text)
 
     def value(self) -> str:
-        """A property's value: a string, a number, a word."""
+        """Consume the value of a property: a string, a number or a word."""
         sign = "-" if self.accept("-") else ""
         return sign + self.take().text
 
     def source(self, first: int, last: int) -> str:
-        """The text between two tokens, both included."""
+        """The text from one token to another, both included."""
         if first > last:
             raise self.unexpected()
         return self.text[self.tokens[first].start : self.tokens[last].end + 1]
 
     def skip_parentheses(self) -> None:
-        """Skip to behind the parenthesis that matches the next one."""
+        """Consume a parenthesised expression."""
         self.expect("(")
         depth = 1
         while depth:
@@ -233,7 +233,7 @@ def too_many_subqueries() -> SqlError:
 
 
 def subqueries_in(tokens: list[Token]) -> int:
-    """How often SELECT comes right after a parenthesis."""
+    """The number of SELECT tokens after an opening parenthesis."""
     found, before = 0, None
     for token in tokens:
         kind = token.token_type
@@ -249,7 +249,7 @@ def check_shape(tokens: list[Token]) -> None:
     if subqueries_in(tokens) > SUBQUERIES_MAX:
         raise too_many_subqueries()
     joins = 0
-    items: list[int] = [0]  # of the select list at each depth; 0: there is none
+    items: list[int] = [0]  # items of the select list at each depth; 0: no select list
     for token in tokens:
         kind = token.token_type
         if kind in _OPENING:
@@ -274,28 +274,28 @@ def check_shape(tokens: list[Token]) -> None:
 
 
 def check_command(tokens: list[Token]) -> None:
-    """Commands are read on the event loop, whatever the length of their text."""
+    """Limit the length of commands, which are parsed on the event loop."""
     if len(tokens) > COMMAND_TOKENS_MAX:
         raise too_complex(f"it has more than {COMMAND_TOKENS_MAX} tokens")
 
 
 class TranslationBudget:
-    """The steps that are left for one statement, with the queries of the views that it reads."""
+    """The budget of steps and characters for one statement, including the queries of its views."""
 
-    __slots__ = ("characters", "left", "view_subqueries", "view_tokens")
+    __slots__ = ("characters", "steps_left", "view_subqueries", "view_tokens")
 
     def __init__(self, tokens: int) -> None:
-        self.left = STEPS_MIN + tokens * STEPS_PER_TOKEN
+        self.steps_left = STEPS_MIN + tokens * STEPS_PER_TOKEN
         self.view_tokens = self.view_subqueries = 0
         self.characters = 0
 
     def spend(self) -> None:
-        self.left -= 1
-        if self.left < 0:
-            raise too_complex("it takes too many steps to read; joins without a condition are written CROSS JOIN")
+        self.steps_left -= 1
+        if self.steps_left < 0:
+            raise too_complex("it takes too many steps to read; write joins without a condition as CROSS JOIN")
 
-    def write(self, characters: int, text: str) -> None:
-        """Count what a part of the translation has beyond the parts that it was made of."""
+    def add_characters(self, characters: int, text: str) -> None:
+        """Count the characters of a translated part that its own parts do not contain."""
         self.characters += max(0, characters)
         if self.characters > CHARACTERS_MIN + CHARACTERS_PER_CHARACTER * len(text):
             raise too_complex("its translation is too long; nested calls write their arguments more than once")
@@ -307,11 +307,11 @@ class TranslationBudget:
             raise too_many_subqueries()
         if self.view_tokens > VIEW_TOKENS_MAX:
             raise too_complex(f"the queries of its views have more than {VIEW_TOKENS_MAX} tokens")
-        self.left += tokens * STEPS_PER_TOKEN
+        self.steps_left += tokens * STEPS_PER_TOKEN
 
     def cancel(self) -> None:
-        """Called by another thread: the next step raises."""
-        self.left = 0
+        """Called by another thread: the next step raises an error."""
+        self.steps_left = 0
 
 
 _budget: ContextVar[TranslationBudget | None] = ContextVar("budget", default=None)
@@ -319,21 +319,21 @@ _budget: ContextVar[TranslationBudget | None] = ContextVar("budget", default=Non
 
 @contextmanager
 def budget_of(tokens: int) -> Iterator[TranslationBudget]:
-    """The budget of the statement that is being planned in this context, or a new one."""
+    """The budget of the statement that is planned in this context, or a new one."""
     found = _budget.get()
     if found is not None:
         yield found
         return
-    made = TranslationBudget(tokens)
-    reset = _budget.set(made)
+    budget = TranslationBudget(tokens)
+    reset = _budget.set(budget)
     try:
-        yield made
+        yield budget
     finally:
         _budget.reset(reset)
 
 
 def current_budget() -> TranslationBudget:
-    """The budget of this context; outside of a statement that is being planned, one for a single expression."""
+    """The budget of this context, or a small one for a single expression."""
     return _budget.get() or TranslationBudget(0)
 
 
@@ -341,18 +341,18 @@ class PlanningThread:
     """Runs the planning of long texts in a thread, one at a time."""
 
     def __init__(self) -> None:
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def run(self, text: str, work: Callable[[], T]) -> T:
-        """The result of `work`, called directly for a short text and by a thread for a long one."""
+        """Run `work`: directly for a short text, in a thread for a long one."""
         if len(text) <= INLINE_CHARACTERS:
             return work()
-        async with self._turn:
-            return await _in_thread(work)
+        async with self._lock:
+            return await _plan_in_thread(work)
 
 
-async def _in_thread(work: Callable[[], T]) -> T:
-    """Ends the thread's budget when the task is cancelled."""
+async def _plan_in_thread(work: Callable[[], T]) -> T:
+    """Run `work` in a thread. The cancellation of the task ends the thread's budget."""
     budget = TranslationBudget(TOKENS_MAX)
     context = copy_context()
     context.run(_budget.set, budget)
@@ -364,32 +364,32 @@ async def _in_thread(work: Callable[[], T]) -> T:
 
 # --- sqlglot's tokenizer and parser -----------------------------------------------------------------------------------
 
-SHOWN_NODES_MAX = 40  # sqlglot writes nested queries in cubic time, and longer names are useless
+SHOWN_NODES_MAX = 40  # sqlglot writes nested queries in cubic time
 _SPECIAL_SYNTAX = ("CAST", "TRY_CAST", "EXTRACT", "POSITION")
 
-logging.getLogger("sqlglot").setLevel(logging.ERROR)  # it would print users' SQL to stderr
+logging.getLogger("sqlglot").setLevel(logging.ERROR)  # otherwise it prints users' SQL to stderr
 
 
 class _Parser(SnowflakeParser):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.budget = current_budget()  # sqlglot makes parsers too, for types
+        self.budget = current_budget()  # sqlglot itself creates parsers, for types
 
     FUNCTIONS: ClassVar = {}
-    ARRAY_CONSTRUCTORS: ClassVar = {}  # ARRAY[1] is PostgreSQL; "ARRAY"[1] is an element of a column
+    ARRAY_CONSTRUCTORS: ClassVar = {}  # ARRAY[1] is PostgreSQL's syntax; "ARRAY"[1] is an element of a column
     FUNCTION_PARSERS: ClassVar = {name: SnowflakeParser.FUNCTION_PARSERS[name] for name in _SPECIAL_SYNTAX}
-    # A `?` is a bind and nothing else.
+    # A `?` is always a bind.
     COLUMN_OPERATORS: ClassVar = {
         kind: parser for kind, parser in SnowflakeParser.COLUMN_OPERATORS.items() if kind is not TokenType.PLACEHOLDER
     }
     PLACEHOLDER_PARSERS: ClassVar = {
         **SnowflakeParser.PLACEHOLDER_PARSERS,
-        # A `?` keeps its position: binds are numbered by the text, not by the order of emission.
+        # The node of a `?` has its position: binds are numbered in the order of the text, not of the translation.
         TokenType.PLACEHOLDER: lambda self: self.expression(exp.Placeholder(this=f"?{self._prev.start}")),
     }
 
     def _advance(self, times: int = 1) -> None:
-        """Forward, or back to try something else: both are steps."""
+        """Moves forward, or back to another alternative; both are steps."""
         self.budget.spend()
         super()._advance(times)
 
@@ -398,17 +398,17 @@ class _Dialect(Snowflake):
     Parser = _Parser
 
     class Tokenizer(Snowflake.Tokenizer):
-        # `?::` is a bind and a cast here, not another dialect's operator.
+        # `?::` is a bind and a cast, not the operator of another dialect.
         KEYWORDS: ClassVar = {word: kind for word, kind in Snowflake.Tokenizer.KEYWORDS.items() if "?" not in word}
-        # What follows EXECUTE is read here, too, not kept as one text.
+        # EXECUTE is tokenized like other statements, not as one text.
         COMMANDS: ClassVar = Snowflake.Tokenizer.COMMANDS - {TokenType.EXECUTE}
 
 
 _dialect = _Dialect()
 
-# sqlglot knows more operators than Snowflake has; quoted texts and names are not looked at.
+# Operators of sqlglot that Snowflake does not have. Quoted tokens are not checked.
 _FOREIGN = re.compile(r"[~^&#`\\]|->|@>|<@|<=>|\*\*|:=|\?\?|\|/|\|\|/|\|>|^\|$|^(?:ISNULL|NOTNULL)$", re.IGNORECASE)
-# Where sqlglot accepts a missing list item or condition.
+# Tokens between which sqlglot accepts a missing list item or condition.
 _BEFORE_ITEM = (
     TokenType.COMMA, TokenType.SELECT, TokenType.DISTINCT, TokenType.SET, TokenType.ON, TokenType.GROUP_BY,
     TokenType.ORDER_BY, TokenType.PARTITION_BY,
@@ -420,7 +420,7 @@ _NO_ITEM = (
 
 
 def tokens_of(text: str) -> list[Token]:
-    """The tokens of one statement, without a closing semicolon; several statements are rejected as by Snowflake."""
+    """The tokens of a statement, without final semicolons. Several statements are rejected, as in Snowflake."""
     if "\0" in text:
         raise unsupported("NUL character in a statement")
     if len(text) > STATEMENT_BYTES_MAX:
@@ -497,13 +497,13 @@ def _refusal(error: ParseError, tokens: list[Token]) -> SqlError:
 
 
 def placeholders(tokens: list[Token]) -> dict[str, int]:
-    """The number (from 1) of each `?`, by the mark its node carries."""
+    """The number of each `?`, from 1, by the name of its node."""
     marks = [token for token in tokens if token.token_type is TokenType.PLACEHOLDER]
     return {f"?{token.start}": number for number, token in enumerate(marks, 1)}
 
 
 def position(text: str, name: str) -> tuple[int, int]:
-    """Line and position of an identifier in the text, as Snowflake counts: lines from 1, positions from 0."""
+    """Line (from 1) and position (from 0) of an identifier in the text, as in Snowflake's errors."""
     if len(text) > INLINE_CHARACTERS:  # too slow for the event loop
         return (1, 0)
     last = name.rsplit(".", 1)[-1].strip('"').upper()
@@ -512,7 +512,7 @@ def position(text: str, name: str) -> tuple[int, int]:
 
 
 def select_list(text: str, tokens: list[Token]) -> list[str]:
-    """The source texts of the first outermost select list; unnamed columns are called by them."""
+    """The source texts of the outermost select list, which are the names of unnamed columns."""
     index = next((i for i, token in _outermost(tokens) if token.token_type is TokenType.SELECT), None)
     if index is None or index + 1 >= len(tokens) or word_of(tokens[index + 1]) in ("DISTINCT", "ALL", "TOP"):
         index = index + 1 if index is not None else len(tokens)
@@ -542,17 +542,17 @@ def _outermost(tokens: list[Token]) -> Iterator[tuple[int, Token]]:
 
 
 def shown(node: exp.Expr) -> str:
-    """An expression as Snowflake names an unnamed column: its text in upper case. Only its kind for a large one."""
+    """The name of an unnamed column: its text in upper case; for a large expression only its kind."""
     if sum(1 for _ in islice(node.walk(), SHOWN_NODES_MAX + 1)) > SHOWN_NODES_MAX:
         return f"{type(node).__name__.upper()}(…)"
     try:
         return node.sql(dialect=_dialect).upper()
-    except Exception:  # sqlglot reads more than it can write, such as V:k[0.5]
+    except Exception:  # sqlglot cannot write all that it parses, such as V:k[0.5]
         return f"{type(node).__name__.upper()}(…)"
 
 
 def identifier(node: exp.Expr | None) -> str:
-    """An identifier's real name: upper-cased unless quoted."""
+    """The name of an identifier, upper-cased unless quoted."""
     if not isinstance(node, exp.Identifier):
         return str(node.name).upper() if node is not None else ""
     return str(node.this) if node.args.get("quoted") else str(node.this).upper()

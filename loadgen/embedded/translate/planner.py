@@ -1,4 +1,4 @@
-"""Plans statements: parses, checks, translates and describes a text, and caches the result; reads binds."""
+"""Plans statements: parses, translates and describes them, and caches the plans; converts values of binds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from loadgen.embedded.translate.parser import budget_of, too_deep
 from loadgen.values import dataclass
 
 PLANS_MAX = 5_000
-PLAN_CHARACTERS_MAX = 100_000  # a longer one lists rows and is not repeated
+PLAN_CHARACTERS_MAX = 100_000  # longer plans, which list rows, are not cached
 _HANDLER_MODULES = (calls, queries, dml)  # importing them registers their handlers
 STATEMENT_TYPES = {"SELECT": 0x1000, "INSERT": 0x3100, "UPDATE": 0x3200, "DELETE": 0x3300, "MERGE": 0x3400}
 _KINDS: dict[type[exp.Expr], str] = {
@@ -49,7 +49,7 @@ COUNT_NAMES = {
 
 @dataclass(slots=True)
 class StatementPlan:
-    """A translated statement. Everything but the description is fixed when it is made."""
+    """A translated statement. Only its description is set later."""
 
     kind: str
     sql: str
@@ -58,14 +58,14 @@ class StatementPlan:
     server_functions: tuple[ServerTableFunction, ...]
     hybrid_only: bool
     reads_tables: bool
-    locked_table: CatalogTable | None  # a standard table whose changes are made one after the other
+    locked_table: CatalogTable | None  # a standard table, on which DML is serialized
     lock_wait_s: int | None
     for_update: bool
     describing_sql: str
     long_names: dict[str, str]
     not_null: frozenset[str]
-    last_hidden: bool  # the last column decides, and is not shown
-    array_bindable: bool  # takes array binds, says its description
+    last_hidden: bool  # the last column is not returned
+    array_bindable: bool  # accepts array binds, according to its description
     tables: frozenset[tuple[str, str]]  # database and schema of each table that it reads or writes
     rowtype: orjson.Fragment | None = None
     columns: tuple[tuple[str, SnowflakeType], ...] = ()
@@ -78,7 +78,7 @@ class StatementPlan:
 
 
 class Planner:
-    """Makes plans, and caches them until the catalogue changes."""
+    """Creates plans, and caches them until the catalogue changes."""
 
     def __init__(self, catalog: Catalog, *, strict: bool = False) -> None:
         self._catalog = catalog
@@ -103,7 +103,7 @@ class Planner:
         self, text: str, tokens: list[Token], database: str | None, schema: str | None, types: tuple[str, ...],
         arrays: bool,
     ) -> StatementPlan:  # fmt: skip
-        """Raises SqlError, also when it takes too many steps. Long texts: see parser.PlanningThread."""
+        """Raises SqlError. Long texts are planned in a PlanningThread."""
         with budget_of(len(tokens)):
             return self._plan(text, tokens, database, schema, types, arrays)
 
@@ -159,7 +159,7 @@ def _plan_of(kind: str, sql: str, describing: str, emitter: Emitter) -> Statemen
 
 
 async def describe(plan: StatementPlan, backend: Backend, catalog_version: int) -> None:
-    """Fill in the result's columns: names from the prepared statement, types with their modifiers from a view."""
+    """Set the columns of the result: names of the prepared statement, types with modifiers of a view."""
     statement = await backend.prepare(plan.sql, catalog_version)  # PostgreSQL reports unknown columns
     if plan.kind != "SELECT":
         plan.columns = tuple((name, NUMBER) for name in COUNT_NAMES[plan.kind])
@@ -179,8 +179,8 @@ def rowtype(plan: StatementPlan, columns: Sequence[tuple[str, SnowflakeType]]) -
 
 
 @asynccontextmanager
-async def _undone(connection: asyncpg.Connection) -> AsyncIterator[None]:
-    """Rolls back everything inside the block, inside a transaction of the user too."""
+async def _rolled_back(connection: asyncpg.Connection) -> AsyncIterator[None]:
+    """Roll back the changes of the block, also inside a transaction of the user."""
     inside = connection.is_in_transaction()
     await connection.execute("SAVEPOINT described" if inside else "BEGIN")
     try:
@@ -192,12 +192,14 @@ async def _undone(connection: asyncpg.Connection) -> AsyncIterator[None]:
 
 
 async def _result_types(connection: asyncpg.Connection, sql: str, width: int) -> list[SnowflakeType]:
-    """Only the columns of a view show length, precision and scale of an expression in PostgreSQL."""
+    """The types of an expression's columns: PostgreSQL shows length, precision and scale for views only."""
     if not width:
         return []
     columns = ", ".join(f"c{number}" for number in range(width))
-    async with _undone(connection):
-        await connection.fetch(f'CREATE TEMP VIEW "~described" ({columns}) AS {sql}')  # one statement, unlike execute
+    async with _rolled_back(connection):
+        await connection.fetch(
+            f'CREATE TEMP VIEW "~described" ({columns}) AS {sql}'
+        )  # fetch accepts one statement only, unlike execute
         rows = await connection.fetch(
             "SELECT t.typname::text, a.atttypmod::text FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid"
             " WHERE a.attrelid = 'pg_temp.\"~described\"'::regclass AND a.attnum > 0 ORDER BY a.attnum"
@@ -223,12 +225,12 @@ def _converters(columns: tuple[tuple[str, SnowflakeType], ...]) -> list[tuple[in
 Bindings = Mapping[str, Mapping[str, Any]]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 BINDS_MAX = 30_000
-ARRAY_VALUES_MAX = 500_000  # they are encoded on the event loop
-NULL = "NULL"  # the type of a bind without a value: it fits everywhere
+ARRAY_VALUES_MAX = 500_000  # encoded on the event loop
+NULL = "NULL"  # the type of a bind without a value, which is accepted everywhere
 
 
 def signature(bindings: Bindings | None) -> tuple[tuple[str, ...], bool]:
-    """The types of the binds in their order, and whether they are array binds."""
+    """The types of the binds, and whether they are array binds."""
     if not bindings:
         return (), False
     if len(bindings) > BINDS_MAX:
@@ -274,7 +276,7 @@ def _bad(number: int) -> SqlError:
 
 
 def _column(kind: str, value: Any) -> list[str | None]:
-    """A column of an array bind as texts that PostgreSQL casts to the bind's type."""
+    """A column of an array bind as texts, which PostgreSQL casts to the type of the bind."""
     items = value if isinstance(value, list) else [value]
     convert = _TEXTS.get(kind, str)
     return [None if item is None else convert(item) for item in items]
@@ -298,7 +300,7 @@ def _timestamp_ltz(nanoseconds: Any) -> str:
 
 
 def _timestamp_tz(value: Any) -> str:
-    """`nanoseconds minutes`, the offset counted from −1440."""
+    """`nanoseconds minutes`, where 1440 minutes stand for the offset 0."""
     nanoseconds, _, shifted = str(value).partition(" ")
     minutes = int(shifted or 1440) - 1440
     local = _EPOCH + timedelta(microseconds=int(nanoseconds) // 1000, minutes=minutes)

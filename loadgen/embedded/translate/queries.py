@@ -45,7 +45,7 @@ def select(self: Emitter, node: exp.Select) -> str:
 
 def _select_body(self: Emitter, node: exp.Select) -> str:
     names_given, self.result_names = self.result_names, []
-    sources = from_clause(self, node)  # first: it defines SEQ4() and aliases
+    sources = from_clause(self, node)  # first, because it defines aliases and the rows of SEQ4()
     self.result_names = names_given
     aliases = _aliases(self, node)
     distinct = node.args.get("distinct")
@@ -85,13 +85,13 @@ def _select_body(self: Emitter, node: exp.Select) -> str:
 
 
 def _earlier(aliases: dict[str, exp.Expr], items: list[exp.Expr]) -> dict[str, exp.Expr]:
-    """The aliases that a projection may use: those defined to its left."""
+    """The aliases that a select item may use: those of the items before it."""
     seen = {parser.identifier(item.args["alias"]) for item in items if isinstance(item, exp.Alias)}
     return {name: value for name, value in aliases.items() if name in seen}
 
 
 def _aliases(self: Emitter, node: exp.Select) -> dict[str, exp.Expr]:
-    """Select-list aliases for WHERE, GROUP BY, HAVING and QUALIFY; a column of the same name wins, as in Snowflake."""
+    """Aliases for WHERE, GROUP BY, HAVING and QUALIFY. Columns of the same name have priority, as in Snowflake."""
     columns = _known_columns(self, node)
     if columns is None:
         return {}
@@ -101,7 +101,7 @@ def _aliases(self: Emitter, node: exp.Select) -> dict[str, exp.Expr]:
 
 
 def _known_columns(self: Emitter, node: exp.Select) -> set[str] | None:
-    """The columns of all sources when every source is a table of the catalogue, else None."""
+    """The columns of all sources; None if they are not known from the catalogue."""
     columns: set[str] = set()
     sources = [node.args["from_"].this] if node.args.get("from_") else []
     sources += [join.this for join in node.args.get("joins") or []]
@@ -129,7 +129,7 @@ def _projection(self: Emitter, item: exp.Expr, name: str) -> str:
             raise syntax_error(*parser.position(self.text, "AS"), "AS")
         return f"{_scaled(self, item.this)} AS {postgres_names.quoted(name)}"
     if len(name.encode()) > postgres_names.POSTGRES_NAME_BYTES and not isinstance(item, exp.Column):
-        return self.emit(item)  # an inner column without a usable name
+        return self.emit(item)  # a column of an inner query, which cannot be referenced by name
     text = _scaled(self, item)
     if isinstance(item, exp.Star) or (isinstance(item, exp.Column) and _plain(self, item)):
         return text
@@ -137,7 +137,7 @@ def _projection(self: Emitter, item: exp.Expr, name: str) -> str:
 
 
 def _scaled(self: Emitter, item: exp.Expr) -> str:
-    """A computed number with the scale of Snowflake's rules."""
+    """A select item; a computed number gets the scale of Snowflake's rules."""
     text = self.emit(item)
     if len(self.scopes) != 2 or isinstance(item, exp.Column | exp.Cast) or item.is_star:
         return text
@@ -146,7 +146,7 @@ def _scaled(self: Emitter, item: exp.Expr) -> str:
 
 
 def _not_null(self: Emitter, node: exp.Select) -> set[str]:
-    """Results that are plain columns which take no NULL, of a single table."""
+    """Result columns that are NOT NULL columns of a single table."""
     source = node.args["from_"].this if node.args.get("from_") and not node.args.get("joins") else None
     table = lookup(self, source) if isinstance(source, exp.Table) and isinstance(source.this, exp.Identifier) else None
     if table is None:
@@ -158,7 +158,7 @@ def _not_null(self: Emitter, node: exp.Select) -> set[str]:
 
 
 def _plain(self: Emitter, item: exp.Column) -> bool:
-    """Whether a column's own name is its result's name (not an alias or context value put in its place)."""
+    """Whether the result has the name of the column, which is not replaced by an alias."""
     name = "" if isinstance(item.this, exp.Star) else parser.identifier(item.this)
     return name not in self.scope.aliases
 
@@ -185,14 +185,14 @@ def _aggregates(node: exp.Expr) -> bool:
 
 
 def _qualify(self: Emitter, node: exp.Select, head: str, rest: str, texts: list[str]) -> str:
-    """QUALIFY filters on window functions: an inner query computes the condition, an outer one applies it."""
+    """QUALIFY: an inner query computes the condition, an outer one applies it."""
     if not any(part.find(exp.Window) for part in (*node.expressions, node.args["qualify"])):
         raise compilation(2, "0A000", "QUALIFY needs a window function, in the select list or in its condition.")
     columns = ", ".join(postgres_names.quoted(_result_name(i, t)) for i, t in zip(node.expressions, texts, strict=True))
     if any(item.is_star for item in node.expressions):
         if len(self.scopes) != 2:
             raise unsupported("QUALIFY with * inside another query")
-        columns, self.last_hidden = "*", True  # the condition comes back as the last column, and is left out
+        columns, self.last_hidden = "*", True  # the condition is the last column, which is not returned
     condition = self.emit(node.args["qualify"].this)
     order = f" ORDER BY {', '.join(self.all(node.args['order'].expressions))}" if node.args.get("order") else ""
     inner = f'{head}, ({condition}) AS "~qualify"{rest}{order}'
@@ -210,7 +210,7 @@ def _result_name(item: exp.Expr, text: str) -> str:
 
 
 def _ordered_tail(self: Emitter, node: exp.Select, aliases: dict[str, exp.Expr]) -> str:
-    """ORDER BY and LIMIT. PostgreSQL accepts a result's name there only by itself, not in an expression."""
+    """ORDER BY and LIMIT. PostgreSQL accepts an alias in ORDER BY only alone, not in an expression."""
     self.scope.aliases = {}
     order = node.args.get("order")
     if order is None:
@@ -238,7 +238,7 @@ def _limit(self: Emitter, node: exp.Expr) -> str:
         if part is not None:
             value = part.expression
             if isinstance(value, exp.Literal) and value.is_string and not value.this:
-                continue  # an empty text means no limit
+                continue  # an empty string means no limit
             if self.strict and isinstance(value, exp.Placeholder):
                 raise compilation(1014, "22023", f"Invalid row count '?' in {word.lower()} clause")
             number = whole_number(value)
@@ -248,7 +248,7 @@ def _limit(self: Emitter, node: exp.Expr) -> str:
     return text
 
 
-# It is the last clause; nothing but NOWAIT or WAIT and a number of seconds may follow.
+# FOR UPDATE is the last clause; only NOWAIT, or WAIT with a number of seconds, may follow.
 _LOCK = re.compile(r"\bFOR\s+UPDATE(?:\s+NOWAIT|\s+WAIT\s+\d{1,9})?[\s;]*$", re.IGNORECASE)
 
 
@@ -266,7 +266,7 @@ def _lock(self: Emitter, node: exp.Select) -> str:
         raise unsupported("this form of FOR UPDATE")
     if len(locks) > 1 or not lock.args.get("update") or lock.args.get("expressions") or lock.args.get("key"):
         raise unsupported("FOR UPDATE form")
-    self.lock_wait = lock.args.get("wait") or True  # a literal: seconds; otherwise NOWAIT, the documented default
+    self.lock_wait = lock.args.get("wait") or True  # a literal number of seconds, else NOWAIT, the documented default
     if self.typed_nulls:
         return ""
     return " FOR UPDATE" if isinstance(self.lock_wait, exp.Literal) else " FOR UPDATE NOWAIT"
@@ -295,7 +295,7 @@ def _with(self: Emitter, node: exp.Expr) -> tuple[str, frozenset[str]]:
 
 
 def _reads_itself(cte: exp.CTE) -> bool:
-    """Snowflake needs no word RECURSIVE."""
+    """Whether a CTE is recursive: in Snowflake the word RECURSIVE is optional."""
     name = parser.identifier(cte.args["alias"].this)
     return any(
         not table.args.get("db") and parser.identifier(table.this) == name for table in cte.this.find_all(exp.Table)

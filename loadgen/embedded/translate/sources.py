@@ -22,7 +22,7 @@ from loadgen.embedded.translate import parser
 from loadgen.embedded.translate.emitter import Emitter, NameScope, ServerTableFunction
 from loadgen.embedded.translate.parser import subqueries_in, too_deep
 
-# Each view is a query over the stored catalogue; {database} is the quoted name of the database asked.
+# Each view is a query on the stored catalogue; {database} is the name of the database as a literal.
 _TABLE = "FROM meta.object o WHERE o.kind = 'table' AND o.body->>'database' = {database}"
 _CREATED = "to_timestamp((o.body->>'created_ms')::numeric / 1000.0)"
 
@@ -87,7 +87,7 @@ QUERY_HISTORY_FUNCTIONS: dict[str, set[str]] = {
 }
 
 METERING_FUNCTION = "WAREHOUSE_METERING_HISTORY"
-_METERING = ("DATE_RANGE_START", "DATE_RANGE_END", "WAREHOUSE_NAME")  # also by position, in this order
+_METERING = ("DATE_RANGE_START", "DATE_RANGE_END", "WAREHOUSE_NAME")  # also positional, in this order
 
 _HISTORY_TYPES = {
     "VARCHAR": "text",
@@ -100,7 +100,7 @@ _HISTORY_TYPES = {
 
 
 def history_record(columns: Sequence[tuple[str, str]] = statement_history.COLUMNS) -> str:
-    """The column definitions of the rows of a query-history function, or of another one."""
+    """The column definitions of the rows of a server function."""
     return "(" + ", ".join(f'"{name}" {_HISTORY_TYPES[kind]}' for name, kind in columns) + ")"
 
 
@@ -235,7 +235,7 @@ def _table(self: Emitter, node: exp.Table) -> str:
             columns = tuple(column.name for column in table.columns)
             self.scope.tables[shown] = table
             if table.kind == "VIEW":
-                text = f"({expanded(self, table)}){_alias(node, columns, default=table.name)}"
+                text = f"({view_query(self, table)}){_alias(node, columns, default=table.name)}"
             else:
                 self.reads.append(table)
                 text = table.relation + _alias(node, default=table.name)
@@ -249,8 +249,8 @@ def _table(self: Emitter, node: exp.Table) -> str:
     return text
 
 
-def expanded(self: Emitter, view: CatalogTable) -> str:
-    """A view's query instead of its name. Its names are looked up in the view's own schema."""
+def view_query(self: Emitter, view: CatalogTable) -> str:
+    """The query of a view. Its names are resolved in the schema of the view."""
     if len(self.scopes) > VIEW_DEPTH_MAX:
         raise too_deep()
     outside = (self.database, self.schema, self.text, self.scopes)
@@ -265,7 +265,7 @@ def expanded(self: Emitter, view: CatalogTable) -> str:
 
 
 def resolve(self: Emitter, node: exp.Table) -> tuple[str, str, str]:
-    """The full path of a table name, completed from the session."""
+    """The complete path of a table name; missing parts are those of the session."""
     parts = [parser.identifier(node.args[key]) for key in ("catalog", "db") if node.args.get(key)]
     name = parser.identifier(node.this)
     if len(parts) == 2:
@@ -280,7 +280,7 @@ def resolve(self: Emitter, node: exp.Table) -> tuple[str, str, str]:
 
 
 def lookup(self: Emitter, node: exp.Table) -> CatalogTable | None:
-    """The catalogue's table, None for a view of INFORMATION_SCHEMA or ACCOUNT_USAGE; raises 2003 when there is none."""
+    """The table; None for a CTE or a view of INFORMATION_SCHEMA or ACCOUNT_USAGE. Raises 2003 if it does not exist."""
     if not node.args.get("db") and parser.identifier(node.this) in self.scope.ctes:
         return None
     database, schema, name = resolve(self, node)
@@ -306,10 +306,12 @@ def system_view(self: Emitter, node: exp.Table) -> str:
 
 
 def _usage_view(self: Emitter, node: exp.Table, name: str) -> str:
-    """A view of SNOWFLAKE.ACCOUNT_USAGE, which the server answers like a table function without arguments."""
+    """A view of SNOWFLAKE.ACCOUNT_USAGE, translated like a server function without arguments."""
     if name not in USAGE_VIEWS:
         raise missing_object("Object", ".".join((*ACCOUNT_USAGE, postgres_names.shown(name))))
-    return _served(self, node, f"{ACCOUNT_USAGE[1]}.{name}", {}, history_record(USAGE_VIEWS[name]), default=name)
+    return _server_function(
+        self, node, f"{ACCOUNT_USAGE[1]}.{name}", {}, history_record(USAGE_VIEWS[name]), default=name
+    )
 
 
 def _lateral(self: Emitter, node: exp.Lateral) -> str:
@@ -392,13 +394,13 @@ def _metering(self: Emitter, node: exp.Expr, arguments: dict[str, exp.Expr]) -> 
     if unknown or "DATE_RANGE_START" not in given:
         what = f"Invalid argument name '{unknown[0]}'" if unknown else "Missing argument 'DATE_RANGE_START'"
         raise compilation(2144, "42601", f"{what} for table function {METERING_FUNCTION}.")
-    return _served(self, node, METERING_FUNCTION, given, history_record(warehouse.METERING_COLUMNS))
+    return _server_function(self, node, METERING_FUNCTION, given, history_record(warehouse.METERING_COLUMNS))
 
 
-def _served(
+def _server_function(
     self: Emitter, node: exp.Expr, name: str, arguments: dict[str, exp.Expr], record: str, *, default: str = "~h"
 ) -> str:
-    """A function that the server answers with rows of this record."""
+    """A table function whose rows the server itself provides; `record` defines their columns."""
     function = ServerTableFunction(
         f"server function {len(self.server_functions)}",
         name,
@@ -415,4 +417,4 @@ def _history(self: Emitter, node: exp.Expr, name: str, arguments: dict[str, exp.
     unknown = [key for key in arguments if key not in allowed]
     if unknown:
         raise compilation(2144, "42601", f"Invalid argument name '{unknown[0]}' for table function {name}.")
-    return _served(self, node, name, arguments, history_record())
+    return _server_function(self, node, name, arguments, history_record())

@@ -52,6 +52,7 @@ MAKES_RUNS = re.compile(
     r"tests\.process\.(?:run_bench|run_commands|container_bench|pool_bench|worker_driver)\b|^README = ", re.MULTILINE
 )
 NICENESS = 5  # a third of the weight: beside a busy machine they go on
+ONE_BROWSER = "tests/browser/"  # its start costs as much as ten pages
 LONG_FILES = {"tests/process/test_examples.py"}  # whose tests share nothing but a server
 GC_THRESHOLD = 20_000  # ten thousand tests are collected once and stay
 _numbers = itertools.count(1)
@@ -84,6 +85,8 @@ class Groups(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types fo
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.split("::")[0]
+        if file.startswith(ONE_BROWSER):
+            return ONE_BROWSER
         return f"{file} {zlib.crc32(nodeid.encode()) % 4}" if file in LONG_FILES else file
 
     def _assign_work_unit(self, node: Any) -> None:
@@ -110,7 +113,7 @@ def pytest_collection_finish() -> None:
 
 @cache
 def _makes_runs(file: str) -> bool:
-    return MAKES_RUNS.search((ROOT / file).read_text("utf-8")) is not None
+    return file != ONE_BROWSER and MAKES_RUNS.search((ROOT / file).read_text("utf-8")) is not None
 
 
 def _is_measuring(worker: str) -> bool:

@@ -8,12 +8,15 @@ import os
 import select
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 ANSWER_S = 60.0  # a busy machine may need that long for the first page
+WIDTHS, SCHEMES = (1280, 390), ("light", "dark")
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
@@ -112,6 +115,22 @@ class Chromium:
         answer = self.call("Runtime.evaluate", expression=script, returnByValue=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
+
+    @contextmanager
+    def as_wide_as(self, width: int) -> Iterator[None]:
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
+        try:
+            yield
+        finally:
+            self.call("Emulation.clearDeviceMetricsOverride")
+
+    @contextmanager
+    def preferring(self, scheme: str) -> Iterator[None]:
+        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        try:
+            yield
+        finally:
+            self.call("Emulation.setEmulatedMedia", media="", features=[])
 
     def move_to(self, x: float, y: float) -> None:
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)

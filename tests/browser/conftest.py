@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.browser.chromium import Chromium
+from tests.browser.chromium import SCHEMES, WIDTHS, Chromium
 
 
 @pytest.fixture(scope="session")
@@ -16,17 +16,13 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
     started.close()
 
 
-@pytest.fixture(params=[1280, 390])
+@pytest.fixture(params=WIDTHS)
 def width(browser: Chromium, request: pytest.FixtureRequest) -> Iterator[int]:
-    chosen: int = request.param
-    browser.call("Emulation.setDeviceMetricsOverride", width=chosen, height=900, deviceScaleFactor=1, mobile=False)
-    yield chosen
-    browser.call("Emulation.clearDeviceMetricsOverride")
+    with browser.as_wide_as(request.param):
+        yield request.param
 
 
-@pytest.fixture(params=["light", "dark"])
+@pytest.fixture(params=SCHEMES)
 def scheme(browser: Chromium, request: pytest.FixtureRequest) -> Iterator[str]:
-    chosen: str = request.param
-    browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": chosen}])
-    yield chosen
-    browser.call("Emulation.setEmulatedMedia", media="", features=[])
+    with browser.preferring(request.param):
+        yield request.param

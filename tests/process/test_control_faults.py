@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -122,10 +123,18 @@ def test_nothing_is_lost_and_nothing_is_written_twice(plane):
     assert min(struck.values()) > 0
 
 
+ALWAYS = ("WINDOW_RESULTS", "TEST_RESULTS", "QUERY_EXECUTIONS")
+
+
+def marked(kind: Kind) -> Any:
+    """What a verdict is made of is tried every time."""
+    return pytest.param(kind, id=kind.table, marks=[] if kind.table in ALWAYS else [pytest.mark.slow])
+
+
 NOT_LOOKED_FOR = ("VALUE_POOLS", "WORKER_METRICS_SNAPSHOTS", "TEST_LOGS", "WAREHOUSE_POLL_SNAPSHOTS")
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.table)
+@pytest.mark.parametrize("kind", [marked(kind) for kind in KINDS])
 def test_who_gave_up_and_tries_again_adds_nothing(plane, kind):
     """The rows landed, the answer did not, and patience was over: later the same is given once more."""
     run_id = plane.new_run()

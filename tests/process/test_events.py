@@ -24,6 +24,7 @@ def test_events_of_many_processes_are_numbered_without_gaps_and_read_by_all(plan
     assert sum(one != other for one, other in pairwise(turns)) > 5 * EMITTERS  # they did get in each other's way
 
 
+@pytest.mark.slow  # tests/contract/test_control_events.py loses answers one by one
 def test_lost_answers_make_no_gap_and_no_second_event(plane):
     """Of the writes, one in ten is executed and not answered; others, and reads, meet resets, 503 and delays."""
     term = plane.claim(plane.new_run(), ttl_s=600)

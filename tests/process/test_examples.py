@@ -42,7 +42,7 @@ LENGTHS = {
 }
 LIKE_OTHERS = {
     *("quickstart", "oltp_mix", "nightly", "payments", "point_reads", "standard", "hybrid", "stages", "sessions"),
-    *("transactions", "ycsb_a", "ycsb_b", "ycsb_c", "ycsb_d", "ycsb_e", "ycsb_f"),
+    *("sharded_insert", "transactions", "ycsb_a", "ycsb_b", "ycsb_c", "ycsb_d", "ycsb_e", "ycsb_f"),
 }
 END_S = 250  # only a hang takes longer
 
@@ -87,7 +87,8 @@ def run(example: Path, home: Path, **variables: str) -> dict[str, Any]:
 
 def marked(example: Path) -> Any:
     """Of examples that differ in their mix alone, none runs every time: test_readme.py runs the quickstart,
-    test_sessions.py statements in a session and in a transaction, test_prepare.py what each example prepares."""
+    test_sessions.py statements in a session and in a transaction, test_worker_life.py inserts, and test_prepare.py
+    prepares each example."""
     is_like_another = example.stem in LIKE_OTHERS
     return pytest.param(example, id=str(example), marks=[pytest.mark.slow] if is_like_another else [])
 

@@ -162,19 +162,6 @@ def test_a_killed_preparation_goes_on_where_it_was(server, cursor, scenario):
 
 
 @pytest.mark.parametrize(
-    "kind", ["drop_reply", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("reset", "http_status"))]
-)
-def test_answers_that_get_lost_cost_no_row_and_double_none(server, cursor, scenario, kind):
-    """As often as the driver itself tries; what it gives up is looked at again by us."""
-    server.fault(match="INSERT INTO", kind=kind, count=4)
-
-    done = prepare(server, scenario)
-
-    assert done.returncode == 0, done.stderr
-    assert counts(cursor) == (ROWS, ROWS, 1, ROWS)
-
-
-@pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)]
 )
 def test_a_signal_ends_it_after_the_statement_and_says_how_to_go_on(server, cursor, scenario, number, code):

@@ -194,6 +194,7 @@ def test_a_worker_that_beats_and_cannot_read_its_run_ends_with_its_results_store
     assert (run.beat().status, run.seen().result.status) == ("DEAD", "FAILED")
 
 
+@pytest.mark.slow  # test_control_faults.py loses answers of every table
 def test_lost_answers_of_the_control_plane_store_nothing_twice(stage: Stage, control: EmbeddedServer) -> None:
     run = stage.run({"connections": 2}, query_log={"mode": "all"})
     worker = run.started()

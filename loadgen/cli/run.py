@@ -275,7 +275,6 @@ def _scenario(
     loaded: LoadedScenario, connection: str | None, labels: Sequence[str], allowed: HostPermissions | None = None
 ) -> Scenario:
     from loadgen.scenario.model import with_workers
-    from orchestrator.nightly.queue import apply_permissions, with_control_plane_of_queue
 
     for warning in loaded.warnings:
         warn(str(warning))
@@ -285,6 +284,8 @@ def _scenario(
     given = dict(_label(text) for text in labels)
     scenario = dataclasses.replace(scenario, labels={**scenario.labels, **given})
     if allowed is not None:
+        from orchestrator.nightly.queue import apply_permissions, with_control_plane_of_queue
+
         scenario = apply_permissions(with_control_plane_of_queue(scenario), allowed, warn)
     return with_workers(scenario, available_cores())
 

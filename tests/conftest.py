@@ -38,6 +38,7 @@ DERANDOMIZED = os.environ.get("LOADGEN_HYPOTHESIS") != "random"
 settings.register_profile(
     "loadgen",
     deadline=None,
+    max_examples=40 if DERANDOMIZED else 200,
     suppress_health_check=[HealthCheck.too_slow],
     derandomize=DERANDOMIZED,
 )

@@ -271,7 +271,7 @@ fates = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @example(RAMPED, [Fate(), Fate(), Fate(outages=(Outage(0, 3.5, 4.4),))])
 @given(st.sampled_from(LOADS), st.lists(st.just(Fate()) | fates, min_size=1, max_size=3))
 def test_the_verdict_is_the_truth(load: Load, drawn: list[Fate]) -> None:

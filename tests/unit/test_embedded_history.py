@@ -317,7 +317,7 @@ STATEMENTS = st.lists(
 EDGES = st.one_of(st.none(), st.integers(-2, 30).map(lambda ms: START_MS + ms))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=70, deadline=None)
 @given(
     executed=STATEMENTS,
     start_ms=EDGES,

@@ -137,7 +137,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(steps=STEPS)
 def test_slots_never_leak_whatever_happens(steps):
     async def scenario():

@@ -82,7 +82,7 @@ def test_buckets_are_written_as_counts_in_a_row_with_their_gaps():
     }
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(any_samples)
 def test_windows_beats_and_seconds_are_read_as_they_were_written(made):
     open_loop, many = made

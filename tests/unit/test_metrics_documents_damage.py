@@ -51,7 +51,7 @@ junk = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.sampled_from(["counts", "buckets", "beat"]), st.data())
 def test_one_changed_value_is_refused_or_changes_nothing_that_is_counted(which, data):
     text = BEAT if which == "beat" else getattr(ROW, which)

@@ -102,7 +102,7 @@ def test_a_group_of_buckets_is_stood_for_by_its_middle(coarseness, bucket):
     assert (middle in (0, OVERFLOW)) == (bucket in (0, OVERFLOW))
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(time_lists, st.sampled_from(COARSENESSES), time_lists)
 def test_a_coarse_histogram_encloses_every_time_and_says_how_coarse_it_is(times, coarseness, others):
     coarse = histogram(times).coarse(coarseness)

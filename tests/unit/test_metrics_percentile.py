@@ -24,7 +24,7 @@ from tests.unit.metrics_builders import HOUR_NS, MS, histogram, time_lists
 per_milles = st.one_of(st.sampled_from(sorted(PERCENTILES.values())), st.integers(1, 999))
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(time_lists, per_milles, st.sampled_from(COARSENESSES))
 def test_a_percentile_is_within_its_error_of_the_exact_order_statistic(times, per_mille, coarseness):
     made = histogram(times).coarse(coarseness)
@@ -126,7 +126,7 @@ def test_ranks_of_the_bounds_are_those_computed_with_whole_numbers(per_mille, co
     assert bound_ranks(per_mille, count) == (low, high)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(st.integers(1, 400), per_milles)
 def test_ranks_of_the_bounds_leave_two_and_a_half_percent_on_each_side(count, per_mille):
     p = per_mille / 1_000

@@ -56,7 +56,7 @@ def record(recorder: Recorder, *many: Sample) -> None:
 
 @pytest.mark.parametrize("open_loop", [False, True])
 def test_batches_add_up_to_what_one_by_one_counting_finds(open_loop):
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=30, deadline=None)
     @given(st.lists(samples(open_loop=open_loop), max_size=60), st.lists(st.integers(0, 60), max_size=4), st.randoms())
     def check(many: list[Sample], cuts: list[int], random) -> None:
         shuffled = random.sample(many, len(many))
@@ -200,7 +200,7 @@ def test_a_harvest_takes_what_is_there_and_says_what_happened_in_that_second():
     assert idle.measured == interval.measured
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(st.lists(st.integers(0, 10**12), min_size=1, max_size=250))
 def test_the_percentiles_of_a_second_are_exact(times):
     _, harvester, recorder = started()
@@ -395,4 +395,4 @@ class Life(RuleBasedStateMachine):
 
 
 TestLife = Life.TestCase
-TestLife.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestLife.settings = settings(max_examples=30, stateful_step_count=40, deadline=None)

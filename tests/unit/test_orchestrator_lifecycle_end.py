@@ -124,7 +124,7 @@ def happen(world: World, what: str) -> None:
         world.status, world.reason = R.CANCELLING, "loadgen stop"
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(HAPPENINGS, st.booleans())
 def test_every_run_comes_to_an_end(happenings: list[tuple[WorkerView, int, int | None, str, int]], ends: bool) -> None:
     """Whatever happened before, in whatever order: when workers are over, or the time for them is."""

@@ -356,7 +356,7 @@ def test_a_thousand_planted_secrets_are_gone_and_every_text_parses():
     assert len([sqlglot.parse_one(text, dialect="snowflake") for text in made]) == len(made) > 200
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(st.lists(texts, min_size=3, max_size=3))
 def test_any_literal_gives_a_text_of_the_same_shape(values):
     written = [value.replace("\\", "\\\\").replace("'", "''") for value in values]

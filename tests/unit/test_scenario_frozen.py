@@ -46,7 +46,7 @@ def read(text=TEXT, environ=None):
     return parse_scenario(text, source="f.yaml", environ=VALUES if environ is None else environ).scenario
 
 
-@settings(RELAXED, max_examples=100)
+@settings(RELAXED, max_examples=40)
 @given(scenario_data())
 def test_what_is_thawed_equals_what_was_frozen(data):
     try:
@@ -235,7 +235,7 @@ def test_a_scenario_without_variables_is_kept_as_it_was_written():
     assert portable_text(parse_scenario(text, source="f.yaml", environ={})) == text
 
 
-@settings(RELAXED, max_examples=60)
+@settings(RELAXED, max_examples=30)
 @given(scenario_data())
 def test_whatever_a_scenario_says_it_says_elsewhere(data):
     try:
@@ -269,7 +269,7 @@ def test_what_is_no_stored_scenario_is_refused(text):
         thaw(text, {})
 
 
-@settings(RELAXED, max_examples=200)
+@settings(RELAXED, max_examples=70)
 @given(st.integers(0, 2**32))
 def test_a_damaged_configuration_is_refused_or_read_and_nothing_else(seed):
     config = damaged(frozen_config(read()), seed)

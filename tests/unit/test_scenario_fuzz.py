@@ -291,7 +291,7 @@ def damaged(data: Any, seed: int) -> Any:
     return data
 
 
-@settings(RELAXED, max_examples=100)
+@settings(RELAXED, max_examples=40)
 @given(scenario_data())
 def test_scenarios_that_look_right_are_read_planned_and_frozen(data):
     read(json.dumps(data))
@@ -301,7 +301,7 @@ def test_most_made_scenarios_are_really_right():
     """Or the test above would show nothing."""
     outcomes = []
 
-    @settings(RELAXED, max_examples=40, database=None)
+    @settings(RELAXED, max_examples=20, database=None)
     @given(scenario_data())
     def collect(data):
         outcomes.append(read(json.dumps(data)) is not None)
@@ -311,13 +311,13 @@ def test_most_made_scenarios_are_really_right():
     assert sum(outcomes) > len(outcomes) / 2
 
 
-@settings(RELAXED, max_examples=250)
+@settings(RELAXED, max_examples=80)
 @given(scenario_data(), st.integers(0, 2**32))
 def test_damaged_scenarios_have_problems_or_not_but_never_an_exception(data, seed):
     read(json.dumps(damaged(data, seed), ensure_ascii=False))
 
 
-@settings(RELAXED, max_examples=300)
+@settings(RELAXED, max_examples=100)
 @given(st.text(st.sampled_from(list("ab:-?[]{},&*!|>'\"%@`#\n\t \\U9xe0.~$\0\ud800"))) | st.text())
 def test_any_text_at_all_has_problems_and_never_an_exception(text):
     assert read(text) is None

@@ -126,7 +126,7 @@ def plain_model(fires: list[datetime], ticks: list[datetime], max_catchup: int) 
     return runs
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.sampled_from(YEARLY),
     st.sampled_from(ZONES),
@@ -172,7 +172,7 @@ def tick_or_die(tables: Tables, *, dies_at: int | None, other_at: int | None = N
     return True
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.sampled_from(YEARLY), st.sampled_from(ZONES), st.integers(0, 2), st.sampled_from(list(Overlap)), happenings())
 def test_schedulers_that_race_and_die_fire_everything_once(expression, zone, max_catchup, overlap, history):
     start = at("2026-03-20 00:00")

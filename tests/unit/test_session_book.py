@@ -211,4 +211,4 @@ class Machine(RuleBasedStateMachine):
 
 
 TestAnyOrder = Machine.TestCase
-TestAnyOrder.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestAnyOrder.settings = settings(max_examples=30, stateful_step_count=40, deadline=None)

@@ -26,7 +26,7 @@ __all__ = ["quiet"]
 pytestmark = pytest.mark.simulation
 
 SEEDS, BLOCK = 150, 50
-CALM, CALM_SEARCHES = 20, 8  # worlds without faults
+CALM, CALM_SEARCHES = 15, 4  # worlds without faults
 CROWDS = 2  # of eight workers
 CALM_LATENCY_S = 0.3  # what a control statement takes in them
 SEARCHED = 200  # seeds at most, for one that shows what is broken

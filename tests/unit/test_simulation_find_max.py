@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.simulation.histories import SEARCH_BLOCK, SEARCHES, check_verdicts, quiet
+from tests.unit.simulation.histories import SEARCHES, check_verdicts, quiet
 from tests.unit.simulation.scenarios import Kind
 
 __all__ = ["quiet"]
@@ -18,6 +18,6 @@ __all__ = ["quiet"]
 pytestmark = pytest.mark.simulation
 
 
-@pytest.mark.parametrize("first", range(0, SEARCHES, SEARCH_BLOCK))
-def test_a_search_claims_no_more_than_the_warehouse_holds_and_its_load_shows(first: int, tmp_path: Path) -> None:
-    check_verdicts(Kind.FIND_MAX, first, tmp_path, SEARCH_BLOCK)
+@pytest.mark.parametrize("seeds", SEARCHES, ids=["few", "many"])
+def test_a_search_claims_no_more_than_the_warehouse_holds_and_its_load_shows(seeds: range, tmp_path: Path) -> None:
+    check_verdicts(Kind.FIND_MAX, seeds, tmp_path)

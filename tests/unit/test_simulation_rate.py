@@ -17,6 +17,6 @@ __all__ = ["quiet"]
 pytestmark = pytest.mark.simulation
 
 
-@pytest.mark.parametrize("first", BLOCKS)
-def test_a_run_is_valid_only_when_its_arrivals_were_sent(first: int, tmp_path: Path) -> None:
-    check_verdicts(Kind.RATE, first, tmp_path)
+@pytest.mark.parametrize("seeds", BLOCKS, ids=str)
+def test_a_run_is_valid_only_when_its_arrivals_were_sent(seeds: range, tmp_path: Path) -> None:
+    check_verdicts(Kind.RATE, seeds, tmp_path)

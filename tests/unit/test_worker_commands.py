@@ -124,7 +124,7 @@ def play(of: CommandQueue, history: History, script: list[tuple[str, int, int, b
     return taken
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(histories(addresses=st.sampled_from(MINE + OTHERS)), actions)
 def test_each_command_is_applied_at_most_once_and_each_kind_in_the_order_of_its_numbers(history, script):
     taken = play(agenda(), history, script)
@@ -139,7 +139,7 @@ def test_each_command_is_applied_at_most_once_and_each_kind_in_the_order_of_its_
             assert due.command == history.events[due.sequence_id - 1].command
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(histories(addresses=st.sampled_from(OTHERS)), scripts("read", "reread"))
 def test_what_is_for_others_is_passed_over_and_counted_as_seen(history, script):
     mine = agenda()
@@ -151,7 +151,7 @@ def test_what_is_for_others_is_passed_over_and_counted_as_seen(history, script):
     assert mine.last_sequence_id == len(history.events)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(histories(addresses=st.sampled_from(MINE)), scripts("read", "reread"))
 def test_nothing_of_an_older_term_is_applied_after_a_newer_one_has_spoken(history, script):
     newest, stale = 0, set()
@@ -164,7 +164,7 @@ def test_nothing_of_an_older_term_is_applied_after_a_newer_one_has_spoken(histor
     assert not stale & set(numbers(taken))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(histories(addresses=st.sampled_from(MINE)), actions, st.integers(0, 12))
 def test_after_stop_nothing_is_applied_whatever_was_announced_before_or_comes_after(history, script, at):
     mine = agenda()
@@ -182,7 +182,7 @@ def test_after_stop_nothing_is_applied_whatever_was_announced_before_or_comes_af
     assert mine.stop == STOP
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(histories(addresses=st.sampled_from(MINE)), actions)
 def test_the_leaders_last_word_on_the_target_is_the_last_that_is_applied(history, script):
     """However much was lost: RUN_STATUS repeats it."""

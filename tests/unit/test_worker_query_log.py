@@ -58,7 +58,7 @@ entries = st.builds(
 # --- round trip ------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(entries, max_size=8))
 def test_what_was_kept_comes_back_as_it_was(tmp_path, kept):
     folder = tmp_path / str(next(folders))

@@ -162,7 +162,7 @@ def test_a_window_with_more_leftovers_than_are_counted_at_once():
     assert stage.results()[0].state is WindowState.FINAL
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.lists(st.integers(0, 900), min_size=1, max_size=4), st.sampled_from(ArrivalProcess), st.integers(0, 2))
 def test_however_late_the_conductor_is_every_planned_arrival_is_accounted_for(late_ms, arrival, worker):
     """Windows open and close late by some milliseconds; none of the arrivals may fall into the cracks."""
@@ -314,7 +314,7 @@ PHASES = [
 ]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(moves, st.sampled_from(ArrivalProcess))
 def test_the_identity_holds_for_any_course_of_windows_and_every_window_ends_final(course, arrival):
     levels = tuple(Level(duration_s=1.0 + number, rate_per_second=20.0) for number in range(3))

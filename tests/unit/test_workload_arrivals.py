@@ -50,7 +50,7 @@ def dues(schedule: ArrivalSchedule) -> list[float]:
     return [schedule.due_s(i) for i in range(schedule.first, schedule.end)]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(stages, max_size=4), st.integers(1, 9), st.sampled_from(ArrivalProcess), st.integers(0, 2**70))
 def test_the_merged_schedule_has_exactly_the_planned_arrivals_each_in_its_stage(levels, workers, arrival, seed):
     parts = [dues(schedule) for schedule in schedules(levels, arrival=arrival, workers=workers, seed=seed)]
@@ -289,7 +289,7 @@ loads = st.builds(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(loads, st.integers(1, 7), st.integers(0, 2**40))
 def test_the_windows_of_a_run_are_numbered_through_and_each_begins_at_zero(load, workers, seed):
     runs = [window_schedules(load, worker=worker, workers=workers, seed=seed) for worker in range(workers)]

@@ -302,7 +302,7 @@ def test_latest_follows_what_this_lane_has_inserted(open_loop):
     assert abs(hits - expected) < 3.3 * math.sqrt(expected), "the newest three keys, of ever more"
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(
     st.integers(1, 4),
     st.integers(1, 60),

@@ -201,7 +201,7 @@ def test_shard_is_the_workers_partition():
 # --- sequences -------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.integers(1, 144), st.integers(1, 12), st.integers(0, 600), st.integers(-(10**20), 10**20))
 def test_sequences_of_all_clients_have_no_gap_and_no_overlap(lanes, workers, count, start):
     union: list[int] = []
@@ -212,7 +212,7 @@ def test_sequences_of_all_clients_have_no_gap_and_no_overlap(lanes, workers, cou
     assert sorted(union) == list(range(start, start + lanes * count))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.integers(1, 40), st.integers(0, 600))
 def test_sequences_of_all_schedules_have_no_gap_and_no_overlap(workers, count):
     union: list[Any] = []
@@ -223,7 +223,7 @@ def test_sequences_of_all_schedules_have_no_gap_and_no_overlap(workers, count):
     assert sorted(union) == list(range(1, 1 + workers * count))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.integers(1, 60), st.integers(1, 9), st.integers(1, 15))
 def test_sharded_sequences_of_a_workers_clients_have_no_gap_and_no_overlap(lanes, workers, count):
     for worker in range(workers):
@@ -239,7 +239,7 @@ def test_sharded_sequences_of_a_workers_clients_have_no_gap_and_no_overlap(lanes
         assert sorted(taken) == list(range(part.low, part.low + len(own) * count))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.integers(9, 81), st.integers(1, 9))
 def test_sharded_sequences_use_every_key_of_the_range_once_and_then_say_so(lanes, workers):
     union: list[int] = []

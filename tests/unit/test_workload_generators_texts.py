@@ -103,7 +103,7 @@ def test_choices_follow_their_weights():
 # --- pools -----------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.integers(1, 30), st.integers(1, 6), st.integers(1, 500))
 def test_no_two_clients_walk_the_same_values_until_the_pool_is_used_up(lanes, workers, size):
     rounds = size // lanes
@@ -113,7 +113,7 @@ def test_no_two_clients_walk_the_same_values_until_the_pool_is_used_up(lanes, wo
     assert sorted(taken) == list(range(rounds * lanes))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.integers(1, 60), st.integers(1, 6), st.integers(1, 60))
 def test_clients_that_keep_step_use_all_values_alike_and_each_client_comes_to_all_of_them(lanes, workers, size):
     taken = walks(PoolValue(pool="numbers"), lanes, workers, size, size)

@@ -132,12 +132,24 @@ def server() -> Iterator[EmbeddedServer]:
         yield running
 
 
+@pytest.fixture(scope="session")
+def planes(server: EmbeddedServer) -> Iterator[list[ControlPlane]]:
+    """The one that the last file left, if it can be used again: migrations take longer than emptying the tables."""
+    kept: list[ControlPlane] = []
+    yield kept
+    for plane in kept:
+        plane.close()
+
+
 @pytest.fixture(scope="module")
-def plane(server: EmbeddedServer) -> Iterator[ControlPlane]:
-    """The tables of a control plane, for the tests of one file."""
-    made = ControlPlane(server)
-    yield made
-    made.close()
+def plane(server: EmbeddedServer, planes: list[ControlPlane]) -> Iterator[ControlPlane]:
+    """The empty tables of a control plane, for the tests of one file."""
+    used = planes.pop() if planes else ControlPlane(server)
+    yield used
+    if used.reset():
+        planes.append(used)
+    else:
+        used.close()
 
 
 @pytest.fixture(autouse=True)

@@ -49,15 +49,32 @@ class ControlPlane:
         self._sessions: list[ControlSession] = []
         self.session = self.open("test")  # of the thread that made this
         installer.apply_migrations(self.session, patience(), installer.read_schema_state(self.session, patience()))
+        self._as_migrated = self._structure()
 
     def open(self, role: str) -> ControlSession:
         session = ControlSession(self.place, role=role, environ=self.environ)
         self._sessions.append(session)
         return session
 
-    def close(self) -> None:
+    def reset(self) -> bool:
+        """Back to how it was made. False: the tables themselves were changed, so that it cannot be used again."""
+        self.close(but=self.session)
+        if self._structure() != self._as_migrated:
+            return False
+        for table in sorted({table for table, _, _ in self._as_migrated[0]} - {"SCHEMA_VERSION"}):
+            self.change(f"DELETE FROM {table}")
+        return True
+
+    def _structure(self) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+        sql = "SELECT TABLE_NAME, COLUMN_NAME, DATA_TYPE FROM INFORMATION_SCHEMA.COLUMNS WHERE TABLE_SCHEMA = ?"
+        columns = self.rows(f"{sql} ORDER BY TABLE_NAME, ORDINAL_POSITION", self.place.schema)
+        return columns, self.rows("SELECT VERSION FROM SCHEMA_VERSION ORDER BY VERSION")
+
+    def close(self, *, but: ControlSession | None = None) -> None:
         for session in self._sessions:
-            session.close()
+            if session is not but:
+                session.close()
+        self._sessions = [session for session in self._sessions if session is but]
 
     def rows(self, sql: str, *binds: Any) -> list[tuple[Any, ...]]:
         return self.session.fetch(NamedQuery(name="test", sql=sql, binds=len(binds)), *binds)

@@ -19,6 +19,7 @@ from loadgen.control.tables.run_measurements import MetricsSnapshot
 from loadgen.metrics.window import WindowRow
 from loadgen.model.run import Phase
 from loadgen.workload.pools import CHUNK_BYTES_MAX, Pool, to_chunks
+from tests.cases import in_one_test
 from tests.contract.control_builders import HOSTILE, MOMENT, appends, raw_count
 from tests.control_plane import ControlPlane, patience
 from tests.processes import wait_until
@@ -36,7 +37,7 @@ BOUND = {
 }
 
 
-@pytest.mark.parametrize("query", QUERIES, ids=lambda query: query.name)
+@in_one_test("query", QUERIES)
 def test_every_named_query_is_accepted(session, query):
     binds = [BOUND.get(query.name, "1")] * query.binds
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from snowflake.connector.errors import ProgrammingError
 
+from tests.cases import in_one_test
 from tests.contract.sql import Sql
 
 pytestmark = pytest.mark.any_driver
@@ -257,6 +258,6 @@ QUERIES = [
 ]
 
 
-@pytest.mark.parametrize(("query", "rows"), [row[1:] for row in QUERIES], ids=[row[0] for row in QUERIES])
+@in_one_test(("query", "rows"), [row[1:] for row in QUERIES])
 def test_a_query_has_snowflakes_answer(shared: Sql, query: str, rows: list[tuple[Any, ...]]) -> None:
     assert shared(query) == rows

@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from tests.cases import in_one_test
 from tests.contract.accepted_builders import (
     ntz,
 )
@@ -120,9 +121,7 @@ IMPLICIT = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("kind", "literal", "value"), IMPLICIT, ids=[f"{kind}-{literal}" for kind, literal, _ in IMPLICIT]
-)
+@in_one_test(("kind", "literal", "value"), IMPLICIT)
 def test_a_value_is_converted_to_the_type_of_its_column(shared: Sql, kind: str, literal: str, value: Any) -> None:
     shared(f"CREATE OR REPLACE TABLE CONVERTED (A {kind})")
 
@@ -220,7 +219,7 @@ EXPRESSIONS = [
 ]
 
 
-@pytest.mark.parametrize(("expression", "value"), EXPRESSIONS, ids=[expression for expression, _ in EXPRESSIONS])
+@in_one_test(("expression", "value"), EXPRESSIONS)
 def test_an_expression_has_snowflakes_value(shared: Sql, expression: str, value: Any) -> None:
     got = shared.value(f"SELECT {expression}")
 

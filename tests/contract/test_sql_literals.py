@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.cases import in_one_test
+
 HOSTILE = (
     " NULLS x",
     " NULLS FIRST), pg_sleep(0), ('",
@@ -25,8 +27,8 @@ def literal(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
 
 
-@pytest.mark.parametrize("text", HOSTILE)
-@pytest.mark.parametrize(
+@in_one_test("text", HOSTILE)
+@in_one_test(
     ("sql", "expected"),
     [
         ("SELECT PERCENTILE_CONT(0.5) WITHIN GROUP (ORDER BY IFF('a' = {0}, 1, 2)) FROM T", 2),
@@ -50,7 +52,7 @@ def test_a_literal_survives_every_clause(cursor, sql, expected, text):
     assert found == (text if expected is None else expected)
 
 
-@pytest.mark.parametrize("text", HOSTILE)
+@in_one_test("text", HOSTILE)
 def test_a_literal_survives_a_default(cursor, text):
     cursor.execute(f"CREATE OR REPLACE TABLE D (X NUMBER, L VARCHAR DEFAULT {literal(text)})")
     cursor.execute("INSERT INTO D (X) VALUES (1)")
@@ -58,7 +60,7 @@ def test_a_literal_survives_a_default(cursor, text):
     assert cursor.execute("SELECT L FROM D").fetchall() == [(text,)]
 
 
-@pytest.mark.parametrize("text", ["SYSTEM$X", "FROM", "ALL"])
+@in_one_test("text", ["SYSTEM$X", "FROM", "ALL"])
 def test_a_word_in_quotes_is_no_word_of_the_statement(cursor, text):
     cursor.execute(f"SELECT '{text}', CURRENT_TIMESTAMP, 1+1, PARSE_JSON('[7]') AS \"ARRAY\", \"ARRAY\"[0]")
 

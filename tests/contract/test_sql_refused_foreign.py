@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.cases import in_one_test
 from tests.contract.refused_builders import Refusals, message
 
 pytestmark = pytest.mark.any_driver
@@ -27,7 +28,7 @@ cast_number('1') fail('x')
 """.split()  # noqa: SIM905
 
 
-@pytest.mark.parametrize("call", FOREIGN_FUNCTIONS)
+@in_one_test("call", FOREIGN_FUNCTIONS)
 def test_a_function_that_snowflake_does_not_have_is_unknown(refusals: Refusals, call: str) -> None:
     error = refusals.refusal(f"SELECT {call}")
 
@@ -35,7 +36,7 @@ def test_a_function_that_snowflake_does_not_have_is_unknown(refusals: Refusals, 
     assert f"Unknown function {call.partition('(')[0].upper()}" in message(error)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "call",
     ["pg_catalog.pg_sleep(0)", "pg_catalog.now()", "pg_catalog.upper('a')", "sf.fail('x')", "sf.cast_number('1')",
      "sf.get(V, 'k')", "meta.x()", '"pg_sleep"(0)', '"pg_catalog"."pg_sleep"(0)', '"upper"(\'a\')',
@@ -48,7 +49,7 @@ def test_a_function_cannot_be_reached_through_a_schema_or_quotes(refusals: Refus
     assert "Unknown" in message(error)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "source",
     [
         "generate_series(1, 3)", "TABLE(generate_series(1, 3))", "LATERAL generate_series(1, 3)", "pg_ls_dir('/')",
@@ -165,12 +166,12 @@ FOREIGN_SYNTAX = [
 ]
 
 
-@pytest.mark.parametrize("statement", FOREIGN_SYNTAX)
+@in_one_test("statement", FOREIGN_SYNTAX)
 def test_syntax_that_snowflake_does_not_have_is_refused(refusals: Refusals, statement: str) -> None:
     refusals.refusal(statement)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "statement",
     [
         "SELECT COUNT(*) FROM pg_class", "SELECT * FROM pg_catalog.pg_class", 'SELECT * FROM "pg_catalog"."pg_class"',
@@ -194,7 +195,7 @@ def test_the_catalogues_behind_the_server_are_not_there(refusals: Refusals, stat
     assert error.errno in (2003, 2043), message(error)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "expression",
     [
         '"ctid"', '"xmin"', '"xmax"', '"cmin"', '"cmax"', '"tableoid"', 'T."ctid"', "T", '"T"', '"T"."row_to_json"',
@@ -209,7 +210,7 @@ def test_neither_system_columns_nor_whole_rows_can_be_selected(refusals: Refusal
     assert "invalid identifier" in message(error)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "statement",
     ["SELECT A FROM T LIMIT '(SELECT 1)'", "SELECT A FROM T LIMIT '1 OFFSET 0'",
      "SELECT A FROM T LIMIT '(SELECT COUNT(*) FROM pg_catalog.pg_class)'",
@@ -221,7 +222,7 @@ def test_a_row_limit_is_a_constant_whole_number(refusals: Refusals, statement: s
     refusals.refusal(statement)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "query",
     [
         "SELECT * FROM H FOR SHARE", "SELECT * FROM H FOR KEY SHARE", "SELECT * FROM H FOR NO KEY UPDATE",

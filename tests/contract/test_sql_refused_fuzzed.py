@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from tests.cases import in_one_test
 from tests.contract.refused_builders import Refusals, message
 
 pytestmark = pytest.mark.any_driver
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("text", "errno"),
     [
         ("SELECT 1::VECTOR(FLOAT, 3)", 2),

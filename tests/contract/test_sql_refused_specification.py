@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.cases import in_one_test
 from tests.contract.refused_builders import Refusals, message
 
 pytestmark = pytest.mark.any_driver
@@ -158,7 +159,7 @@ REJECTED = [
 ]
 
 
-@pytest.mark.parametrize("rejected", REJECTED, ids=lambda rejected: rejected.row)
+@in_one_test("rejected", REJECTED)
 def test_a_statement_of_the_specification_that_snowflake_rejects_is_rejected(
     refusals: Refusals, rejected: Refused
 ) -> None:
@@ -168,7 +169,7 @@ def test_a_statement_of_the_specification_that_snowflake_rejects_is_rejected(
     assert re.search(rejected.wording, message(error))
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "value",
     [
         "OBJECT_CONSTRUCT('a', 1)", "ARRAY_CONSTRUCT(1)", "[1, 2]", "{'a': 1}", "TO_VARIANT(1)", "'1'::VARIANT",
@@ -185,7 +186,7 @@ def test_a_values_clause_takes_no_semi_structured_value_subquery_aggregate_or_wi
     assert "in VALUES clause" in message(error)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("statement", "line", "position", "word"),
     [
         ("SELEKT 1", 1, 0, "SELEKT"),
@@ -212,7 +213,7 @@ def test_an_unknown_column_is_named_with_its_place(refusals: Refusals) -> None:
     assert "invalid identifier 'NO_SUCH'" in message(error)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "statement",
     ["SELECT * FROM NO_SUCH", "INSERT INTO NO_SUCH VALUES (1)", "UPDATE NO_SUCH SET A = 1", "DELETE FROM NO_SUCH",
      "SELECT * FROM NO_SUCH.T", "SELECT * FROM NO_SUCH.PUBLIC.T", "DROP TABLE NO_SUCH", "DESCRIBE TABLE NO_SUCH",
@@ -226,7 +227,7 @@ def test_an_object_that_is_not_there_is_2003(refusals: Refusals, statement: str)
     assert re.search(r"'(\w+\.)*NO_SUCH(\.\w+)*' does not exist or not authorized", message(error))
 
 
-@pytest.mark.parametrize("statement", ["USE DATABASE NO_SUCH", "USE SCHEMA NO_SUCH", "USE WAREHOUSE NO_SUCH"])
+@in_one_test("statement", ["USE DATABASE NO_SUCH", "USE SCHEMA NO_SUCH", "USE WAREHOUSE NO_SUCH"])
 def test_using_what_is_not_there_is_2043(refusals: Refusals, statement: str) -> None:
     error = refusals.refusal(statement)
 

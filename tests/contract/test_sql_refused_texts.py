@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from snowflake.connector.errors import Error
 
+from tests.cases import in_one_test
 from tests.contract.refused_builders import Refusals, check_wording, message
 
 pytestmark = pytest.mark.any_driver
@@ -13,7 +14,7 @@ pytestmark = pytest.mark.any_driver
 # --- texts, comments, quotes ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "text",
     ["SELECT 1; SELECT 2", "SELECT 1; DROP TABLE T", "BEGIN; COMMIT", "SELECT 1;\n-- and\nDELETE FROM T;",
      "DELETE FROM U; DELETE FROM T", "CREATE TABLE X (A NUMBER); DROP TABLE T", "SELECT 1;/**/DROP TABLE T"],
@@ -25,14 +26,14 @@ def test_several_statements_in_one_text_are_refused_and_none_is_run(refusals: Re
     assert "Actual statement count 2 did not match the desired statement count 1." in message(error)
 
 
-@pytest.mark.parametrize("text", ["-- nothing", "/* nothing */", ";", " ; "])
+@in_one_test("text", ["-- nothing", "/* nothing */", ";", " ; "])
 def test_a_text_without_a_statement_is_refused(refusals: Refusals, text: str) -> None:
     error = refusals.refusal(text)
 
     assert (error.errno, error.sqlstate) == (900, "42601"), message(error)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("text", "value"),
     [
         (r"SELECT 'a\'; DROP TABLE T; --'", "a'; DROP TABLE T; --"),
@@ -58,16 +59,14 @@ def test_quotes_escapes_and_comments_are_read_as_snowflake_reads_them(
     refusals.check()
 
 
-@pytest.mark.parametrize(
-    "value", ["'; DROP TABLE T; --", "\\", "\\'", "$$", "%s", "a\nb", "'", '"', "/*", "?", "☃", ""]
-)
+@in_one_test("value", ["'; DROP TABLE T; --", "\\", "\\'", "$$", "%s", "a\nb", "'", '"', "/*", "?", "☃", ""])
 def test_a_bind_is_only_ever_a_value(refusals: Refusals, value: str) -> None:
     assert refusals.run("SELECT ?, LENGTH(?)", value, value) == [(value, len(value))]
     assert refusals.run("SELECT A FROM T WHERE B = ?", value) == []
     refusals.check()
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "text",
     [
         "SELECT 'unfinished",
@@ -84,7 +83,7 @@ def test_an_unfinished_text_is_a_syntax_error(refusals: Refusals, text: str) -> 
     assert error.errno in (1003, 900), message(error)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "text",
     [
         "SELECT 'a\x00b'", 'SELECT 1 AS "a\x00b"', "SELECT 1\x00; DROP TABLE T", "SELECT 'a\\0b'",
@@ -129,7 +128,7 @@ MONSTERS = {
 }
 
 
-@pytest.mark.parametrize("monster", MONSTERS)
+@in_one_test("monster", MONSTERS)
 def test_a_monstrous_text_is_answered_or_refused_without_harm_to_others(refusals: Refusals, monster: str) -> None:
     text = MONSTERS[monster]
     try:
@@ -155,8 +154,8 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-@pytest.mark.parametrize("kind", ["TABLE", "HYBRID TABLE"])
-@pytest.mark.parametrize("name", HOSTILE_NAMES, ids=lambda name: ascii(name)[:24])
+@in_one_test("kind", ["TABLE", "HYBRID TABLE"])
+@in_one_test("name", HOSTILE_NAMES)
 def test_a_quoted_name_may_be_anything(refusals: Refusals, name: str, kind: str) -> None:
     me = quoted(name)
 
@@ -176,12 +175,12 @@ def test_a_quoted_name_may_be_anything(refusals: Refusals, name: str, kind: str)
         refusals.run(f"DROP TABLE {me}")
 
 
-@pytest.mark.parametrize("statement", [
+@in_one_test("statement", [
     'CREATE TABLE "{0}" (A NUMBER)', 'CREATE TABLE X ("{0}" NUMBER)', 'CREATE SCHEMA "{0}"', 'CREATE DATABASE "{0}"',
     'CREATE VIEW "{0}" AS SELECT 1 AS A', 'CREATE WAREHOUSE "{0}"', 'ALTER TABLE T RENAME TO "{0}"',
     'ALTER TABLE T ADD COLUMN "{0}" NUMBER', 'ALTER TABLE T RENAME COLUMN A TO "{0}"',
 ])  # fmt: skip
-@pytest.mark.parametrize("name", ["x" * 256, "é" * 256, "x" * 5000, ""], ids=["256", "256-wide", "5000", "empty"])
+@in_one_test("name", ["x" * 256, "é" * 256, "x" * 5000, ""])
 def test_a_name_of_more_than_255_characters_or_none_is_refused(refusals: Refusals, name: str, statement: str) -> None:
     refusals.refusal(statement.format(name))
 
@@ -237,6 +236,6 @@ def test_dots_in_names_never_mix_up_databases_and_schemas(refusals: Refusals) ->
         refusals.run("USE SCHEMA REFUSED.PUBLIC")
 
 
-@pytest.mark.parametrize("name", ["1a", "a-b", "a b", "$a", "a.b.c.d", "'a'", "@a", "a#b", "é;"])
+@in_one_test("name", ["1a", "a-b", "a b", "$a", "a.b.c.d", "'a'", "@a", "a#b", "é;"])
 def test_an_unquoted_name_with_other_characters_is_refused(refusals: Refusals, name: str) -> None:
     refusals.refusal(f"CREATE TABLE {name} (A NUMBER)")

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from tests.cases import in_one_test
 from tests.contract.refused_builders import Refusals, message
 
 pytestmark = pytest.mark.any_driver
@@ -157,7 +158,7 @@ FAILING = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("statement", "errno", "sqlstate"), FAILING, ids=[row[0] for row in FAILING])
+@in_one_test(("statement", "errno", "sqlstate"), FAILING)
 def test_an_error_speaks_snowflakes_language(
     refusals: Refusals, statement: str, errno: int | None, sqlstate: str | None
 ) -> None:
@@ -263,7 +264,7 @@ UNSUPPORTED = {
 NAMED = [(word, statement) for word, statements in UNSUPPORTED.items() for statement in statements]
 
 
-@pytest.mark.parametrize(("word", "statement"), NAMED, ids=[statement for _, statement in NAMED])
+@in_one_test(("word", "statement"), NAMED)
 def test_what_the_server_cannot_do_is_refused_by_name(refusals: Refusals, word: str, statement: str) -> None:
     error = refusals.refusal(statement)
 

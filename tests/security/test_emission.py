@@ -76,7 +76,7 @@ def check(template: str, values: tuple[str, ...], columns: tuple[str, ...]) -> l
     return found
 
 
-@settings(max_examples=8)
+@settings(max_examples=3)
 @given(literals, identifiers)
 @example(HOSTILE, HOSTILE_NAMES)
 @example(WORDS, NAMED_WORDS)
@@ -125,7 +125,7 @@ def test_every_node_and_every_part_of_a_query_stands_in_a_statement():
     assert wanted - seen == REFUSED
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(texts, texts.filter(bool)), min_size=1, max_size=5))
 def test_the_lexical_rules_are_postgresqls(postgres, columns):
     sql = "SELECT " + ", ".join(

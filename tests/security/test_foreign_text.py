@@ -179,20 +179,31 @@ def test_every_table_has_its_reading_commands_and_each_works(tables: Tables, ask
         assert ask(words)[0] == refused, words
 
 
-@pytest.mark.parametrize("output", ["text", pytest.param("json", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("table", COMMANDS)
+def output_of(words: str) -> str:
+    return words.rpartition(" --format ")[2] if " --format " in words else "text"
+
+
+# Every table as text; as Markdown and JSON the table with most texts, and the others with the slow tests.
+OUTPUTS = [
+    pytest.param(table, output, marks=[] if output == "text" or table == "TEST_RESULTS" else pytest.mark.slow)
+    for table, commands in COMMANDS.items()
+    for output in dict.fromkeys(map(output_of, commands))
+]
+
+
+@pytest.mark.parametrize(("table", "output"), OUTPUTS)
 def test_planted_text_of_a_table_is_shown_and_does_nothing(tables: Tables, ask: Ask, table: str, output: str) -> None:
     for column in tables.planted(table):
-        for words in (words for words in COMMANDS[table] if words.endswith("json") is (output == "json")):
+        for words in (words for words in COMMANDS[table] if output_of(words) == output):
             code, out, err = ask(words)
             where = f"{words}, with {table}.{column} planted, {code}: {out}{err}"
 
             assert not UNSEEN.search(out + err), where
             assert not re.search(r"^q9", out + err, re.MULTILINE), where
-            if words.endswith("md"):
+            if output == "md":
                 assert "q9|" not in out, where
                 assert "<a" not in out, where
-            if words.endswith("json"):
+            if output == "json":
                 json.loads(out)
 
 

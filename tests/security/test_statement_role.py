@@ -13,6 +13,7 @@ from loadgen.embedded import functions
 from loadgen.embedded.backend_pool import SEARCH_PATH
 from loadgen.embedded.database_setup import VOLATILE_ALLOWED
 from loadgen.embedded.postgres import STATEMENT_ROLE, SUPERUSER
+from tests.cases import in_one_test
 from tests.embedded_server import EmbeddedServer
 from tests.processes import ROOT
 from tests.security.raw_postgres import RawPostgres
@@ -129,11 +130,8 @@ ATTACKS = {
 }
 
 
-@pytest.mark.parametrize(
-    "sql",
-    [pytest.param(sql, id=f"{aim}: {way}") for aim, ways in ATTACKS.items() for way, sql in ways.items()],
-)
-def test_raw_sql_is_denied(postgres, sql):
+@in_one_test(("aim", "way", "sql"), [(aim, way, sql) for aim, ways in ATTACKS.items() for way, sql in ways.items()])
+def test_raw_sql_is_denied(postgres, aim, way, sql):
     with pytest.raises(asyncpg.PostgresError) as caught:
         postgres.execute(sql)
 

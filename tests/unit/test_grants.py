@@ -25,6 +25,7 @@ from loadgen.errors import ConfigurationError
 from loadgen.scenario.read import parse_scenario, read_scenario
 from loadgen.snowflake.ident import Identifier, InvalidIdentifier, QualifiedName
 from tests import SCENARIO_EXAMPLES
+from tests.cases import in_one_test
 
 CONTROL = [
     query for table in query_files() for query in load_queries(table).values() if not query.sql.startswith("CREATE")
@@ -69,12 +70,12 @@ def judged(sql: str) -> dict[str, str]:
 # --- what a statement needs ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("query", CONTROL, ids=lambda query: query.name)
+@in_one_test("query", CONTROL)
 def test_every_control_statement_is_read_as_a_parser_reads_it(query):
     assert needs(query.sql) == judged(query.sql)
 
 
-@pytest.mark.parametrize("sql", WORKLOADS)
+@in_one_test("sql", WORKLOADS)
 def test_every_statement_of_the_examples_is_read_as_a_parser_reads_it(sql):
     assert needs(sql) == judged(sql)
 

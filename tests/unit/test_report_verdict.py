@@ -16,6 +16,7 @@ from loadgen.rules.client_health import ClientHealth, ClientVerdict
 from loadgen.rules.thresholds import Checked, check_threshold, check_thresholds
 from loadgen.rules.validity import Delivered, Evidence, Portion, RunVerdict, invalid_reasons, undecided, verdict_of
 from loadgen.scenario.model import DEFAULT_THRESHOLD, Threshold
+from tests.cases import in_one_test
 from tests.unit.orchestrator_builders import merged, tally
 
 HUNDRED = tuple(float(value) for value in range(1, 101))  # 1 ms to 100 ms
@@ -115,11 +116,9 @@ def test_every_metric_has_been_tried() -> None:
     assert {parse_threshold(text).metric for text, _, _ in MEASURED} == set(ThresholdMetric)
 
 
-@pytest.mark.parametrize("metric", [one for one in ThresholdMetric if one is not ThresholdMetric.LONGEST_STALL])
-@pytest.mark.parametrize("operator", ["<", "<=", ">", ">=", "=="])
-@pytest.mark.parametrize(
-    "found", [merged({}), merged({"s": tally((), skipped=3)}), merged({"s": tally((), cancelled_ms=(5.0,))})]
-)
+@in_one_test("metric", [one for one in ThresholdMetric if one is not ThresholdMetric.LONGEST_STALL])
+@in_one_test("operator", ["<", "<=", ">", ">=", "=="])
+@in_one_test("found", [merged({}), merged({"s": tally((), skipped=3)}), merged({"s": tally((), cancelled_ms=(5.0,))})])
 def test_an_empty_series_fails_every_check(metric: ThresholdMetric, operator: str, found: MergedWindows) -> None:
     unit = {"error_rate": "%", "qps": "", "errors": "", "queries": ""}.get(metric.value, "ms")
     check = parse_threshold(f"{metric} {operator} 0{unit}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -126,11 +126,35 @@ class WarehouseUse:
     left_out_ms: float = 0.0  # length of the beginning of the span that the history does not show
 
 
-class QueryHistory(SnowflakeSession):
+class AccountHistorySession(SnowflakeSession):
+    """A session that reads a history of the account. Subclasses set what it is, for errors, and their class."""
+
+    what: str
+    failed: type[ControlFailed]
+
+    def __init__(self, connection_name: str, open_connection: Callable[[], Connection]) -> None:
+        super().__init__(open_connection)
+        self._connection_name = connection_name
+
+    def _fetch(self, sql: str, *binds: Any) -> list[tuple[Any, ...]]:
+        try:
+            return self.rows(sql, binds)
+        except LoadgenError:  # from opening the session: it has a remedy
+            raise
+        except Exception as error:  # the driver leaks exceptions of its libraries
+            failure = classify(error)
+            text = f"{self.what} could not be read with connection {self._connection_name}: {describe(error)}"
+            remedy = "Set target.database, and try again." if failure.has_no_current_database else None
+            raise self.failed(text, failure, remedy=remedy) from error
+
+
+class QueryHistory(AccountHistorySession):
     """A session that reads the query history for one run."""
 
+    what, failed = "the query history", HistoryFailed
+
     def __init__(self, profile: ConnectionProfile, run_id: str, environ: Mapping[str, str] = os.environ) -> None:
-        super().__init__(self._connect)
+        super().__init__(profile.name, self._connect)
         self._profile, self._environ = profile, environ
         # Tags of load sessions begin like this: see loadgen.snowflake.settings.query_tag.
         self._tag = json.dumps({"app": APPLICATION, "run": run_id}, separators=(",", ":"))[:-1] + ","
@@ -178,17 +202,6 @@ class QueryHistory(SnowflakeSession):
             )
         except (ValueError, TypeError) as error:
             raise HistoryFailed(_UNKNOWN_FORM, NOT_RETRYABLE) from error
-
-    def _fetch(self, sql: str, *binds: Any) -> list[tuple[Any, ...]]:
-        try:
-            return self.rows(sql, binds)
-        except LoadgenError:  # from opening the session: it has a remedy
-            raise
-        except Exception as error:  # the driver leaks exceptions of its libraries
-            failure = classify(error)
-            what = f"the query history could not be read with connection {self._profile.name}: {describe(error)}"
-            remedy = "Set target.database, and run again." if failure.has_no_current_database else None
-            raise HistoryFailed(what, failure, remedy=remedy) from error
 
     def _connect(self) -> Connection:
         tag = control_tag("enrich")

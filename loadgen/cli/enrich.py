@@ -233,14 +233,14 @@ def _upload(
     from loadgen.report.summary import with_unstored
     from loadgen.results.run_record import update_stored_summary
     from loadgen.snowflake.session import RetryPolicy
-    from loadgen.worker.flush import hold
+    from loadgen.worker.flush import lock_spool_folder
     from loadgen.worker.flush import upload as store
 
     patience = RetryPolicy(stop=threading.Event(), attempts=ATTEMPTS, note=_note)
     session = ControlSession(place, role="upload")
     try:
         for folder in folders:
-            lock = hold(folder)
+            lock = lock_spool_folder(folder)
             if lock is None:
                 busy.append(folder.name)
                 continue

@@ -151,12 +151,12 @@ def job_roles() -> JobRoles:
     """What the orchestrator needs from the worker, the embedded server and the terminal."""
     from loadgen.cli.worker import run_child
     from loadgen.embedded.client import warehouse_model
-    from loadgen.worker.flush import SPOOL_VARIABLE, UnsentRows, keep, spooled
+    from loadgen.worker.flush import SPOOL_VARIABLE, UnsentRows, spool_rows, spooled
     from orchestrator.job import JobRoles, SpoolAccess
 
     spool = SpoolAccess(
         variable=SPOOL_VARIABLE,
-        keep_result=lambda folder, run_id, row: keep(folder, run_id, UnsentRows(result=row)),
+        keep_result=lambda folder, run_id, row: spool_rows(folder, run_id, UnsentRows(result=row)),
         contents=spooled,
     )
     return JobRoles(

@@ -1,4 +1,4 @@
-"""Which worker of which run this process is: four arguments, or the environment of a container."""
+"""The arguments of a worker process: four options or, in a container, environment variables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 class InvalidWorkerArguments(LoadgenError):
-    """A worker was started with arguments that make no sense."""
+    """A worker was started with invalid arguments."""
 
     exit_code = 1
     remedy = (
@@ -30,7 +30,7 @@ class InvalidWorkerArguments(LoadgenError):
 
 
 def is_id(text: str, longest: int = RUN_ID_MAX) -> bool:
-    """May it name a run, or a worker? It is also the name of a folder."""
+    """Whether the text is a valid id of a run or a worker. It is also the name of a folder."""
     return _ID.fullmatch(text) is not None and len(text) <= longest
 
 
@@ -66,7 +66,7 @@ class WorkerArguments:
         worker_group_count: int | None,
         environ: Mapping[str, str] = os.environ,
     ) -> Self:
-        """What was given, and for what was not, the environment that containers of a job have."""
+        """The given values; missing ones are taken from the environment that containers of a job have."""
         index = next((name for name in INDEXES if name in environ), INDEXES[0])
         group = _number(environ, index) if worker_group_id is None else worker_group_id
         count = _number(environ, "SNOWFLAKE_JOBS_COUNT") if worker_group_count is None else worker_group_count
@@ -87,7 +87,7 @@ class WorkerArguments:
 
 
 def labels_of(environ: Mapping[str, str] = os.environ) -> str | None:
-    """LOADGEN_LABELS (zone=eu,disk=ssd) as a row has them: a JSON list, as of the runners of a pool. None: no label."""
+    """LOADGEN_LABELS (zone=eu,disk=ssd) as a JSON list, the form of the labels of runners. None: no labels."""
     words = {word.strip() for word in environ.get("LOADGEN_LABELS", "").split(",")} - {""}
     return json.dumps(sorted(words), separators=(",", ":")) if words else None
 

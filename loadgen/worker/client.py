@@ -1,8 +1,9 @@
-"""One client: a thread with one connection that executes statements and measures them, and does nothing else.
+"""Clients: threads with one connection each that execute statements and measure them; the pool that starts and ends
+them.
 
-What it shares with others it only reads. What it measured goes into its deques, which the main thread empties.
-A statement that is being executed lies in `flight`, a deque of at most one: the thread that pops it records it. So the
-worker can record a statement as cancelled whose driver call never comes back, and no statement is recorded twice.
+A client only reads shared state. Its samples go into its own deques, which the main thread empties. The statement under
+way is in `flight`, a deque of at most one entry: the thread that pops the entry records the statement. So the worker
+can record a statement as cancelled if its driver call never returns, and no statement is recorded twice.
 """
 
 from __future__ import annotations
@@ -34,54 +35,54 @@ from loadgen.workload.replay import SessionArrivals
 
 log = logging.getLogger(__name__)
 
-IDLE_S = 0.25  # how long a client without a window waits before it looks whether it should leave
-EXHAUSTED_S = 0.02  # how long one waits when its window has no more arrivals
-PAUSE_FIRST_S, PAUSE_MAX_S = 0.05, 15.0  # between statements that fail for want of an answer
-NO_WINDOW = -1  # no window, and no draw, has this number
+IDLE_S = 0.25  # a client without a window checks after this time whether it has to end
+EXHAUSTED_S = 0.02  # the same if its window has no more arrivals
+PAUSE_FIRST_S, PAUSE_MAX_S = 0.05, 15.0  # between statements that get no answer
+NO_WINDOW = -1  # the number of no window and no draw
 SUCCEEDED = Outcome.SUCCEEDED
-INTERNAL_ERRORS_MAX = 10  # failures in a row that are bugs of ours: then the client gives up
+INTERNAL_ERRORS_MAX = 10  # consecutive failures inside loadgen, after which the client ends
 
 
 class Client:
-    """run() is a task of the executor; everything else may be read or called by others."""
+    """run() is a task of the executor; the other methods and attributes are for other threads."""
 
     def __init__(self, slot: ClientSlot, context: ClientContext, *, waits: bool = False) -> None:
-        """`waits`: it connects ahead of its time, and does nothing until work()."""
+        """`waits`: the client connects ahead of time, and begins to work after work()."""
         self.slot = slot
         self.flight: deque[InFlightStatement] = deque(maxlen=1)
-        self._leaving = threading.Event()  # ends waits; _told_to_leave says the same, and costs nothing to look at
-        self._told_to_leave = False
-        self._turn = threading.Event()  # it may work
+        self._leaving = threading.Event()  # ends waits
+        self._told_to_leave = False  # the same as a plain attribute, which the hot loop reads at no cost
+        self._turn = threading.Event()  # set: it may work
         if not waits:
             self._turn.set()
         self.cancelling = False  # set when its statement is cancelled on the server
         self.connected = threading.Event()
         self.ended = threading.Event()
         self.session_id: int | None = None
-        self.error: LoadgenError | None = None  # why it could not draw, if it gave up
-        self.refused: LoadgenError | None = None  # why its last login failed, when it need not be worth another
+        self.error: LoadgenError | None = None  # why it could not draw values, if that has ended it
+        self.refused: LoadgenError | None = None  # why its last login failed, if a retry is unlikely to succeed
         self._context = context
         self._connection: Connection | None = None
-        self._most = 0  # statements that a connection may have
-        self._first_k = 0  # the first of them
+        self._most = 0  # maximum of statements per connection
+        self._first_k = 0  # the first draw of the current connection
         self._expires_ns = 0
-        self._failures = self._fatal = 0  # in a row: of the network, and inside of loadgen
+        self._failures = self._fatal = 0  # consecutive failures: of the connection, and inside loadgen
         self._failed_k = NO_WINDOW  # the draw that failed last
-        self._reopened: ReconnectReason | None = None  # why it connects again; None: it is its first connection
-        self._lost: ReconnectReason | None = None  # why the session must not be used again
+        self._reopened: ReconnectReason | None = None  # why it connects again; None: this is the first connection
+        self._lost: ReconnectReason | None = None  # why the session must not be used any more
 
     def leave(self) -> None:
-        """Any thread: finish the statement under way, then end."""
+        """Finish the statement under way, then end. Any thread."""
         self._told_to_leave = True
         self._leaving.set()
         self._turn.set()
 
     def work(self) -> None:
-        """Any thread: its time has come."""
+        """Begin to work. Any thread."""
         self._turn.set()
 
     def run(self) -> None:
-        """Connect, work, reconnect, until told to leave."""
+        """Connect, execute statements, reconnect, until leave()."""
         recorded = self._context.recorded
         try:
             while not self._told_to_leave and self._connect():
@@ -91,23 +92,23 @@ class Client:
                 self._open_loop() if self._context.open_loop else self._closed_loop()
                 self._reopened = self._why_over()
                 self._disconnect()
-        except LoadgenError as error:  # no value is left to draw: the next client of this slot would have none either
+        except LoadgenError as error:  # no value is left to draw, for the next client of this slot as well
             self.error = error
             self._context.failed("", ErrorCategory.CONFIGURATION, None, str(error))
-        except BaseException as error:  # a bug, or a panic of the driver: reported, and the other clients go on
+        except BaseException as error:  # a bug, or a panic of the driver: reported; the other clients continue
             log.exception("client_died client=%s", self.slot.number)
             self._context.failed("", ErrorCategory.FATAL, None, describe(error))
         finally:
-            self._account_for_flight()
+            self._record_abandoned()
             self._told_to_leave = True
             self._disconnect()
             self.ended.set()
 
     # --- the two loops -----------------------------------------------------------------------------------------------
     #
-    # Between two statements the driver has emptied the processor's caches: every function called and every object
-    # looked at here costs ten times what it costs in a tight loop. The closed loop goes as fast as the driver does, so
-    # what it does after a success is all in one function, and failures are counted elsewhere.
+    # The driver evicts this code from the processor's caches with every statement: each function call and each object
+    # access costs ten times as much as in a tight loop. The closed loop runs as fast as the driver, so its path after a
+    # success is a single function; failures are handled elsewhere.
 
     def _closed_loop(self) -> None:
         context, slot, flight = self._context, self.slot, self.flight
@@ -129,7 +130,7 @@ class Client:
                 first, end = k, k + len(ahead)
             number, row = ahead[k - first]
             begun[0] += 1
-            if windows.current != window:  # as in Recorder.begin(): closed before we were counted
+            if windows.current != window:  # as in Recorder.begin(): closed before this statement was counted
                 begun[0] -= 1
                 continue
             slot.k = k + 1
@@ -145,10 +146,10 @@ class Client:
             else:
                 try:
                     flight.pop()
-                except IndexError:  # recorded as cancelled, because it took too long to come back
+                except IndexError:  # the worker has recorded it as cancelled, because it took too long
                     return
                 append((number, window, sent_ns, sent_ns, done_ns, SUCCEEDED))
-                kept = slot.log  # the main thread may take it away
+                kept = slot.log  # the main thread may set it to None
                 if kept is not None:
                     if kept.until > 1:
                         kept.until -= 1
@@ -180,7 +181,7 @@ class Client:
                 self._idle(session_over=isinstance(arrivals, SessionArrivals))
                 continue
             if context.recorded is not None and (texts := context.recorded.context_of(index, slot.number)):
-                self._restore(self._cursor(), texts)  # without the tag of the window: it is no part of the measurement
+                self._restore(self._cursor(), texts)  # without the tag of the window: not part of the measurement
                 free_ns = monotonic_ns()
             try:
                 number, row = draw(index)
@@ -191,13 +192,13 @@ class Client:
             self._wait_until(due_ns / NS_PER_S)
             sent_ns = monotonic_ns()
             late_ns, complete_ns = sent_ns - due_ns, context.connections.complete_since_ns
-            # Until its connection became free all were executing, if none has been missing since this was due.
+            # If no connection has been missing since the arrival was due, all were executing until this one was free.
             waited_ns = max(0, free_ns - due_ns) if complete_ns is not None and complete_ns <= due_ns else 0
-            if late_ns < 0 and context.windows.current != window:  # it closed before this was due: it never was in it
+            if late_ns < 0 and context.windows.current != window:  # the window closed before the arrival was due
                 self._unbegin(window)
                 continue
             if late_ns < 0 or (max_lag_s is not None and late_ns > max_lag_s * NS_PER_S):
-                age_ns = late_ns if waited_ns else 0  # of an arrival that waited for an answer to another
+                age_ns = late_ns if waited_ns else 0  # for how long it waited for a free connection
                 slot.recorder.append((number, window, sent_ns - age_ns, sent_ns, sent_ns, Outcome.SKIPPED))
                 continue
             context.client_lags.append((window, late_ns - waited_ns))
@@ -210,7 +211,7 @@ class Client:
                 return
 
     def _execute(self, cursor: Cursor, number: int, row: Row) -> bool:
-        """Execute and record the statement in `flight`. False: this connection is done with."""
+        """Execute and record the statement in `flight`. Returns False if the connection must not be used any more."""
         try:
             rows = self._context.runs[number](cursor, row)
             done_ns = monotonic_ns()
@@ -219,7 +220,7 @@ class Client:
         return self._record(cursor, done_ns, rows, SUCCEEDED)
 
     def _record(self, cursor: Cursor, done_ns: int, rows: int | None, outcome: Outcome | FailedOutcome) -> bool:
-        """Record the statement in `flight`. False: it was recorded as cancelled, as it took too long to come back."""
+        """Record the statement in `flight`. Returns False if the worker has recorded it as cancelled before."""
         try:
             number, window, due_ns, sent_ns = self.flight.pop()
         except IndexError:
@@ -236,8 +237,8 @@ class Client:
         if window is not None:
             self.slot.recorder.unbegin(window)
 
-    def _account_for_flight(self) -> None:
-        """Whatever threw this client out of a statement (a panic of the driver is no Exception), it was begun."""
+    def _record_abandoned(self) -> None:
+        """Record a statement that a BaseException, such as a panic of the driver, has interrupted."""
         try:
             number, window, due_ns, sent_ns = self.flight.pop()
         except IndexError:
@@ -248,7 +249,8 @@ class Client:
     # --- failures ----------------------------------------------------------------------------------------------------
 
     def _after_failure(self, cursor: Cursor, k: int, number: int, error: Exception) -> bool:
-        """Record it. False: leave this connection. A server that is away is not asked in a tight loop."""
+        """Record a failed statement. Returns False if the connection must not be used any more. After repeated
+        connection failures it pauses."""
         done_ns = monotonic_ns()
         if k != self._failed_k + 1:  # the one before it succeeded
             self._failures = self._fatal = 0
@@ -269,7 +271,7 @@ class Client:
             return Outcome.CANCELLED
         if failure.session_lost:
             self._lose(ReconnectReason.SESSION_LOST, failure.code, text)
-        elif isinstance(error, RollbackFailed):  # its transaction may be open; logging out ends it
+        elif isinstance(error, RollbackFailed):  # the transaction may be open; the logout ends it
             self._lose(ReconnectReason.ERROR, failure.code, text)
         self._failures = self._failures + 1 if failure.category is ErrorCategory.CONNECTION else 0
         self._fatal = self._fatal + 1 if failure.category is ErrorCategory.FATAL else 0
@@ -282,12 +284,13 @@ class Client:
 
     def _lose(self, reason: ReconnectReason, code: int | None, text: str) -> None:
         self._lost, context = reason, self._context
-        if not self._told_to_leave:  # else it does not come back
+        if not self._told_to_leave:  # else it does not reconnect
             lost = ConnectionFailure.of(context.clock.utc_now(), self.slot.number, code, text, reason)
             context.connections.lost(lost)
 
     def _pause(self, failures: int) -> None:
-        """Longer with every failure, and random, so that clients do not come back all at once. It delivers nothing."""
+        """Pause after failures: longer with each failure, and random, so that clients do not all return at once. The
+        paused time counts as missing load."""
         meter, now_ns = self._context.connections, self._context.clock.monotonic_ns
         longest_s = min(PAUSE_MAX_S, PAUSE_FIRST_S * 2 ** min(failures, 20))
         meter.paused(self.slot.number, now_ns())
@@ -298,7 +301,8 @@ class Client:
     # --- waiting -----------------------------------------------------------------------------------------------------
 
     def _idle(self, *, session_over: bool = False) -> None:
-        """No window is open, or it has no more arrivals. `session_over`: none will come for this client."""
+        """Wait, because no window is open or the window has no more arrivals. `session_over`: no further arrivals will
+        come for this client."""
         if session_over:
             self._leaving.wait()
         elif self._context.windows.current is None:
@@ -307,24 +311,24 @@ class Client:
             self._leaving.wait(EXHAUSTED_S)
 
     def _wait_until(self, deadline_s: float) -> None:
-        """On the monotonic clock; ends early when the client must leave."""
+        """Wait until this time of the monotonic clock. Ends early if the client has to leave."""
         left_s = deadline_s - monotonic()
         while left_s > 0 and not self._leaving.wait(left_s):
             left_s = deadline_s - monotonic()
 
     def _restore(self, cursor: Cursor, texts: Sequence[str]) -> None:
-        """Mode replay: what the recorded session had set, before its next statement. Never measured."""
+        """Mode replay: execute what the recorded session had set before its next statement. It is not measured."""
         for text in texts:
             try:
                 cursor.execute(text)
-            except Exception as error:  # statements that need it fail, and are counted then
+            except Exception as error:  # statements that depend on it will fail, and are counted then
                 failure, said = judged(error)
                 self._context.failed("session context", failure.category, failure.code, said)
 
     # --- the connection ----------------------------------------------------------------------------------------------
 
     def _connect(self) -> bool:
-        """Open a session, again and again until it works. False: the client must leave."""
+        """Open a session, with retries. Returns False if the client has to leave."""
         context, number, attempts = self._context, self.slot.number, 0
         meter, now_ns = context.connections, context.clock.monotonic_ns
         while not self._told_to_leave:
@@ -342,7 +346,7 @@ class Client:
                 continue
             self._connection, self.session_id = connection, connection.session_id
             self.slot.tagged(tag)
-            self._be_new()
+            self._set_limits()
             meter.login_succeeded(number, now_ns(), self._reopened)
             self.connected.set()
             self.refused = self._lost = None
@@ -350,7 +354,7 @@ class Client:
         return False
 
     def _note_refused(self, error: LoadgenError) -> None:
-        """Counted, and told. Whatever it was, it is tried again: a token may be renewed, a lock on a user lifted."""
+        """Count and log a refused login. Every refusal is retried: a token may be renewed, a user unlocked."""
         context, text = self._context, str(error)
         failure = classify(error.__cause__) if error.__cause__ is not None else None
         code, hopeless = None if failure is None else failure.code, failure is None or not failure.retryable
@@ -360,7 +364,7 @@ class Client:
         context.failed("", ErrorCategory.CONFIGURATION if hopeless else ErrorCategory.CONNECTION, code, text)
 
     def _why_over(self) -> ReconnectReason:
-        """Why its connection is replaced."""
+        """Why the connection is replaced."""
         if self._lost is not None:
             return self._lost
         if self.slot.k - self._first_k >= self._most:
@@ -371,7 +375,7 @@ class Client:
         return ReconnectReason.ERROR
 
     def _disconnect(self) -> None:
-        """When it goes on, logging out is the first part of logging in again."""
+        """Log out. If the client continues, the logout counts as the beginning of the next login."""
         context, number = self._context, self.slot.number
         self.connected.clear()
         connection, self._connection, self.session_id = self._connection, None, None
@@ -388,13 +392,13 @@ class Client:
         return self._connection.cursor()
 
     def _tag(self, cursor: Cursor, window: int) -> Cursor:
-        """Statements of this window bring its QUERY_TAG. An ALTER SESSION would take a round trip of the window."""
+        """The cursor for statements with the QUERY_TAG of this window. ALTER SESSION would cost a round trip."""
         tag = self._context.tag(window)
         self.slot.tagged(tag)
         return with_tag(cursor, tag)
 
-    def _be_new(self) -> None:
-        """When this connection will be old. Spread over a tenth of its age, so that not all are replaced at once."""
+    def _set_limits(self) -> None:
+        """Set the limits of a new connection. Ages are spread over a tenth, so that not all are replaced at once."""
         limits = self._context.scenario.connections
         age_s = math.inf if limits.max_age_s is None else limits.max_age_s * random.uniform(0.9, 1.0)
         self._most = sys.maxsize if limits.max_statements is None else limits.max_statements
@@ -404,25 +408,25 @@ class Client:
 
 # --- The pool --------------------------------------------------------------------------------------------------------
 #
-# The clients of a worker: more when the target rises, fewer when it falls, and never one that is cut off.
-#
+
 # Growing submits clients to the executor, ahead of time if the moment is known. Shrinking tells the last clients to
 # leave after their statement under way. A slot belongs to one client at a time: the next client starts when the
 # client before it has ended.
 
 
 class ClientPool:
-    """resize() and reap(): the ramp controller. Counting, cancelling and abandoning: the main thread."""
+    """The clients of a worker. The ramp controller calls resize() and reap(); the main thread counts, cancels and
+    abandons."""
 
     def __init__(self, context: ClientContext, slots: ClientSlots, warn: Callable[[str], None]) -> None:
         self._context, self._slots, self._warn = context, slots, warn
         self._executor = ThreadPoolExecutor(CLIENTS_MAX, thread_name_prefix="client")
-        self._lock = threading.Lock()  # guards _clients: one entry per slot that has a client
+        self._lock = threading.Lock()  # guards _clients, by number of the slot
         self._clients: dict[int, Client] = {}
         self._draining = False
-        self._warned = 0  # of this target above the ceiling
+        self._warned = 0  # the last target above the limit that was reported
         self.wanted = 0
-        self.ahead = 0  # clients that are connected: those that work, and those that will be wanted soon
+        self.ahead = 0  # number of connected clients: those that work, and those that will be wanted soon
 
     def resize(self, wanted: int, ahead: int = 0) -> None:
         """Set the number of working clients, up to the limit; and connect up to `ahead` of them, which
@@ -445,10 +449,10 @@ class ClientPool:
         self.reap()
 
     def reap(self) -> None:
-        """Fill slots that are empty, or whose client has ended, up to what is wanted. Call it now and then."""
+        """Start a client in each wanted slot without one, or whose client has ended. Called regularly."""
         with self._lock:
             for number in [number for number, client in self._clients.items() if client.ended.is_set()]:
-                if self._clients[number].error is None or number >= self.ahead:  # a hopeless one is left
+                if self._clients[number].error is None or number >= self.ahead:  # else a new client would fail as well
                     del self._clients[number]
             for number in range(self.ahead):
                 if number not in self._clients:
@@ -457,7 +461,7 @@ class ClientPool:
 
     @property
     def settled(self) -> bool:
-        """Are there exactly as many open connections as are wanted?"""
+        """Whether the number of open connections is the wanted one."""
         with self._lock:
             clients = dict(self._clients)
         return len(clients) == self.wanted and all(
@@ -474,16 +478,16 @@ class ClientPool:
 
     @property
     def flights(self) -> list[InFlightStatement]:
-        """What is being executed."""
+        """The statements under way."""
         return [flight for client in self._all() for flight in tuple(client.flight)]
 
     def refused(self) -> LoadgenError | None:
-        """Why the login of a client failed, if one did that need not be worth another."""
+        """The error of a refused login that a retry is unlikely to change; None: there is none."""
         return next((client.refused for client in self._all() if client.refused is not None), None)
 
     @property
     def given_up(self) -> LoadgenError | None:
-        """Why no client is left, when every client has given up drawing; None while one may still work."""
+        """The error of a client, if all clients have ended because they could not draw values; else None."""
         clients = self._all()
         hopeless = [client.error for client in clients if client.error is not None]
         return hopeless[0] if hopeless and len(hopeless) == len(clients) >= self.wanted else None
@@ -497,7 +501,7 @@ class ClientPool:
             client.leave()
 
     def stop_logging(self) -> None:
-        """The query log has failed: clients keep no more entries for it."""
+        """Stop collecting entries for the query log, which cannot be written."""
         self._slots.stop_logging()
 
     @property
@@ -505,7 +509,7 @@ class ClientPool:
         return all(client.ended.is_set() for client in self._all())
 
     def cancel(self) -> list[int]:
-        """The sessions whose statements should be cancelled on the server; their samples will count as cancelled."""
+        """Mark statements under way as cancelled. Returns the sessions in which the server has to cancel them."""
         sessions = []
         for client in self._all():
             session_id = client.session_id
@@ -515,7 +519,7 @@ class ClientPool:
         return sessions
 
     def abandon(self) -> int:
-        """Record what never came back as cancelled. How many there were."""
+        """Record statements that have not returned as cancelled. Returns their number."""
         abandoned = 0
         for client in self._all():
             try:

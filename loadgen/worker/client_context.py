@@ -1,4 +1,4 @@
-"""What all clients of a worker share. Nothing here is locked by a client: it is read, or each has its own part."""
+"""The state that all clients of a worker share. Clients take no locks: they only read, or use separate parts."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ from loadgen.workload.schedule import ArrivalSchedule
 
 
 class ArrivalQueue:
-    """take(): any client, without a lock. close(): the ramp controller.
+    """The arrivals of a window. Clients call take() without a lock; the ramp controller calls close().
 
-    A number is dealt once: to a client, or to the ramp controller when the window has closed.
+    Each number is given out once: to a client, or to the ramp controller after the window has closed.
     """
 
     def __init__(
@@ -52,8 +52,8 @@ class ArrivalQueue:
         since_ns: int | None = None,
         until_ns: int | None = None,
     ) -> None:
-        """Due times count from `opened_ns`. `since_ns`: what was due before it is left out. `until_ns`: the window is
-        known to close then; a client that waited for a later arrival would send it in the next window's time."""
+        """Due times count from `opened_ns`. Arrivals before `since_ns` are left out. `until_ns`: the known end of the
+        window, so that no client waits for a later arrival and sends it in the next window."""
         self.window_id = window_id
         self._schedule = schedule
         self._opened_ns = opened_ns
@@ -62,7 +62,7 @@ class ArrivalQueue:
         self._next = count(first).__next__  # atomic
 
     def take(self, slot: int = 0) -> int | None:
-        """The number of the next arrival, which is the caller's now; None: there are no more in this window."""
+        """The number of the next arrival, for the caller only. None: the window has no more arrivals."""
         number = self._next()
         return number if number < self._end else None
 
@@ -70,14 +70,14 @@ class ArrivalQueue:
         return self._opened_ns + round(self._schedule.due_s(number) * NS_PER_S)
 
     def close(self, closed_ns: int) -> Iterator[int]:
-        """The window has closed: the arrivals that were due in it and that no client took."""
-        # Clients may be taking at this moment. The end is only moved down to what was due, and every number below it
-        # goes to the first that asks, so none is lost and none is dealt twice.
+        """Close the window. Returns the arrivals that were due in it and that no client has taken."""
+        # Clients may call take() at the same time. The end is only lowered to the last due arrival, and each number
+        # below it goes to one caller, so none is lost and none is given out twice.
         self._end = min(self._end, self._due_by(closed_ns))
         return iter(self.take, None)
 
     def _due_by(self, moment_ns: int) -> int:
-        """The first number that is due after this moment."""
+        """The first number that is due after this time."""
         schedule = self._schedule
         if moment_ns >= self._opened_ns + round(schedule.duration_s * NS_PER_S):
             return schedule.end
@@ -89,7 +89,7 @@ CLIENTS_MAX = 10_000
 
 @dataclass(slots=True)
 class ClientSlot:
-    """The place of one client. It outlives the client: who comes next goes on with the draws, and with the records."""
+    """The place of one client. It outlives the client: the next client continues its draws and its records."""
 
     number: int
     drawer: StatementStream | SlotUsers | RecordedStream
@@ -98,7 +98,7 @@ class ClientSlot:
     k: int = 0  # draws so far; in an open loop, statements
 
     def tagged(self, tag: str) -> None:
-        """Its connection has this QUERY_TAG now."""
+        """Note the current QUERY_TAG of the connection."""
         if isinstance(self.drawer, SlotUsers):
             self.drawer.tag = tag
 
@@ -109,7 +109,7 @@ class ClientSlot:
 
 @dataclass(slots=True, kw_only=True)
 class ClientContext:
-    """The ramp controller changes windows and arrivals; clients only read."""
+    """The ramp controller changes `windows`, `arrivals` and `tags`; clients only read them."""
 
     scenario: Scenario
     windows: WindowRegistry
@@ -119,8 +119,8 @@ class ClientContext:
     failed: Callable[[str, ErrorCategory, int | None, str], None]  # (statement, …, code, text): for log and heartbeats
     go: threading.Event = field(default_factory=threading.Event)  # set while a window is open
     arrivals: ArrivalQueue | SessionArrivals | None = None  # open loop: those of the window that is open
-    recorded: RecordedStream | None = None  # mode replay: what is sent
-    replayed: deque[ReplayedEntry] = field(default_factory=deque)  # and what became of it
+    recorded: RecordedStream | None = None  # mode replay: the recorded statements
+    replayed: deque[ReplayedEntry] = field(default_factory=deque)  # mode replay: their lags and row counts
     client_lags: deque[tuple[int, int]] = field(default_factory=deque)  # open loop, of each statement: window, ns
     tags: dict[int | None, str] = field(default_factory=dict)  # QUERY_TAG by window
     connections: ConnectionMeter = field(default_factory=ConnectionMeter)
@@ -128,7 +128,7 @@ class ClientContext:
 
     @contextmanager
     def login_turn(self, waits: Callable[[], None]) -> Iterator[None]:
-        """A client's turn to log in. `waits` is called when it is not its turn yet."""
+        """Limits concurrent logins. `waits` is called if the client has to wait."""
         if not self.opening.acquire(blocking=False):
             waits()
             self.opening.acquire()
@@ -142,12 +142,12 @@ class ClientContext:
         return self.scenario.load.is_open_loop
 
     def tag(self, window: int | None) -> str:
-        """QUERY_TAG of a session in this window; None: in none."""
+        """QUERY_TAG of a session in this window. None: outside of windows."""
         return self.tags.get(window) or self.sessions.tag(None, None)
 
 
 class ClientSlots:
-    """Makes the slots of a worker, each when it is first needed. One thread."""
+    """Makes the slots of a worker, each when it is first needed. Belongs to one thread, except where noted."""
 
     def __init__(
         self,
@@ -167,8 +167,8 @@ class ClientSlots:
 
     @property
     def most(self) -> int:
-        """How many there may be. Beyond the ceiling of the run sequences would draw the same numbers twice, and there
-        are no users left."""
+        """The maximum number of slots. It is the ceiling of the run if there are users or recorded statements, or if a
+        sequence is drawn: more slots would have no users, or draw the same numbers twice."""
         if self._users is not None or self._recorded is not None:
             return self.ceiling
         parameters = (
@@ -193,23 +193,23 @@ class ClientSlots:
         return self._drawer(number) if self._users is None else self._users.seat(number, self._drawer(number))
 
     def sweep(self) -> None:
-        """Let user sessions expire whose time is over. Call it now and then."""
+        """Expire user sessions whose time is over. Called regularly."""
         if self._users is not None:
             self._users.sweep()
 
     def close(self) -> None:
-        """Any thread: the load ends."""
+        """End the load. Any thread."""
         if self._users is not None:
             self._users.close()
 
     def stop_logging(self) -> None:
-        """Any thread: a client that has just looked may append one more entry."""
+        """Stop the query log. Any thread. A client may append one more entry after it."""
         self._query_log = None
         for slot in tuple(self._made.values()):
             slot.log = None
 
     def spare(self) -> ClientSlot:
-        """A slot without a client: it draws as the first one does, into a separate recorder."""
+        """A slot without a client, for unsent arrivals: it draws as the first slot, and has a separate recorder."""
         drawer = self._recorded or self._drawer(0)
         return ClientSlot(number=-1, drawer=drawer, recorder=self._harvester.recorder(), log=None)
 
@@ -227,7 +227,7 @@ class ClientSlots:
 
 
 def max_clients(scenario: Scenario, arguments: WorkerArguments) -> int:
-    """The most clients this worker should have: its part of the run's ceiling."""
+    """The maximum number of clients of this worker: its share of the connections of the run."""
     load = scenario.load
     if load.per_worker_connections is not None:
         return load.per_worker_connections

@@ -1,4 +1,4 @@
-"""Once a second: take what the clients measured, hand on what is final, and make what the next heartbeat says."""
+"""Once a second: collects the samples of the clients, queues final windows for storing, makes the live metrics."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from loadgen.model.run import Phase
 from loadgen.units import NS_PER_S
 from loadgen.worker.arguments import WorkerArguments
 from loadgen.worker.control_loop import TargetWatchdog
-from loadgen.worker.flush import ResultFlusher, contents, keep, result_row, snapshot_row
+from loadgen.worker.flush import ResultFlusher, contents, result_row, snapshot_row, spool_rows
 from loadgen.worker.self_monitor import ClientResourceMeter, ResourceReading
 from loadgen.worker.startup import WorkerComponents
 from loadgen.worker.worker_state import WorkerSharedState, exit_reason_for
 
-TIMED_MAX = 20  # statements whose times are stored second by second; the counts of all are
-AWAKE_MAX_S = 2.0  # between two looks; beyond that this process was paused
+TIMED_MAX = 20  # statements whose times are stored for each second; counts are stored for all statements
+AWAKE_MAX_S = 2.0  # between two collections; a longer time means that this process was paused
 
-# A view that missed some heartbeats, or has just been opened, misses no second.
-SECONDS_PER_HEARTBEAT = 10  # at least
-HEARTBEATS_PER_SECOND_SENT = 1.5  # in as many heartbeats is each second, on average
+# Each heartbeat repeats some seconds, so that a viewer who misses heartbeats does not miss seconds.
+SECONDS_PER_HEARTBEAT = 10  # minimum
+HEARTBEATS_PER_SECOND_SENT = 1.5  # mean number of heartbeats that carry a second
 
 
 class MetricsCollector:
-    """The main thread's own: the sample collector and everything it holds belong to it."""
+    """Collects the metrics of a worker. It belongs to the main thread, together with its SampleCollector."""
 
     def __init__(
         self,
@@ -47,8 +47,8 @@ class MetricsCollector:
         self._parts, self._flush, self._shared = parts, flush, shared
         self._arguments, self._test_id, self._clock = arguments, test_id, clock
         self._started_ns = clock.monotonic_ns()
-        self._final: list[WindowResult] = []  # handed to the flush thread
-        self._handed: set[int] = set()
+        self._final: list[WindowResult] = []  # windows that were queued for the flush thread
+        self._handed: set[int] = set()  # their numbers
         self._log_failed = False
         self._client = ClientResourceMeter()
         statements, duration_s = parts.scenario.workload.statements, parts.scenario.load.duration_s
@@ -59,8 +59,8 @@ class MetricsCollector:
         self._disconnected = TargetWatchdog()
         heartbeats_s = HEARTBEATS_PER_SECOND_SENT * parts.scenario.timing.heartbeat_s
         self._seconds: deque[LiveSecond] = deque(maxlen=max(SECONDS_PER_HEARTBEAT, math.ceil(heartbeats_s)))
-        self._closed = False  # the windows were, at the last look
-        self._cooled = False  # the last snapshot was one of the cool-down; the last looks follow each other at once
+        self._closed = False  # the windows were closed at the last collection
+        self._cooled = False  # the last snapshot was of the cool-down
 
     def step(self, resources: ResourceReading) -> None:
         parts, now_ns = self._parts, self._clock.monotonic_ns()
@@ -68,7 +68,7 @@ class MetricsCollector:
         self._client.add(resources, parts.windows.held())
         self._client.add_lags(parts.context.client_lags)
         interval = parts.harvester.harvest(now_ns, parts.pool.flights, resources.paused)
-        self._replayed.add(parts.context.replayed)  # after it: rows are told before a statement is recorded
+        self._replayed.add(parts.context.replayed)  # after the samples: a client appends rows before it records
         self._keep_log()
         phase = self._phase(interval)
         if phase is not None and not (phase is Phase.COOLDOWN and self._cooled and resources.is_short):
@@ -94,19 +94,20 @@ class MetricsCollector:
                     judged=judged,
                 )
             )
-        self.hand_on()
-        self._give_up(interval.seconds)
+        self.queue_windows()
+        self._end_if_disconnected(interval.seconds)
         ending = self._shared.ending
         signal = None if ending is None else ending.signal
         self._shared.live_metrics = write_live(replace(self._live(), signal=signal))
 
     def _live(self) -> LiveMetrics:
-        """All that is not stored yet, with what the client itself did: the result may have to be made of it."""
+        """The windows that are not stored yet, with the client's use of resources. If this process dies, the result is
+        made from them."""
         live = self._parts.harvester.live(self._clock.monotonic_ns())
         return replace(live, windows=tuple(map(self._with_client, live.windows)), seconds=tuple(self._seconds))
 
     def _forget(self) -> None:
-        """What is stored. Not the newest window: the last heartbeat has all of it, so all views agree."""
+        """Forget stored windows. The newest one is kept: the last heartbeat must contain the whole window."""
         stored, newest = self._shared.stored_windows, self._parts.windows.newest
         for _ in range(len(stored)):
             window_id = stored.popleft()
@@ -117,7 +118,8 @@ class MetricsCollector:
             self._client.forget(window_id)
 
     def _judged(self, interval: Interval, now_ns: int) -> ThresholdSecond | None:
-        """For thresholds over a span: the part of the interval that was measured, or what ended after all of it."""
+        """For thresholds over a span: the measured part of the interval, or the statements that ended after the
+        measurement."""
         zero_ns, newest = self._parts.ramp_controller.zero_ns, self._parts.windows.newest
         if not self._subjects or zero_ns is None or newest is None or newest.phase is not Phase.MEASUREMENT:
             return None
@@ -132,8 +134,8 @@ class MetricsCollector:
             return None
         return ThresholdSecond.of_drain(drained, self._subjects, until_s=(now_ns - zero_ns) / NS_PER_S)
 
-    def _give_up(self, seconds: float) -> None:
-        """End the worker when none of its clients has a value to send, or none has been connected for long."""
+    def _end_if_disconnected(self, seconds: float) -> None:
+        """End the worker if no client has values left to send, or if none has been connected for too long."""
         pool, disconnected = self._parts.pool, self._disconnected
         if pool.given_up is not None:
             self._shared.end(exit_reason_for(pool.given_up))
@@ -143,38 +145,39 @@ class MetricsCollector:
             self._shared.end(ending)
 
     def _phase(self, interval: Interval) -> Phase | None:
-        """Of this interval. Windows may have closed in the middle of it. One that lies wholly behind them is cool-down,
-        unless statements ended in it that had begun before: the seconds of a window add up to it."""
+        """The phase of an interval. An interval after the windows have closed is cool-down, unless statements of a
+        window ended in it: the seconds of a window must add up to the window."""
         before, self._closed = self._closed, self._parts.ramp_controller.phase is Phase.COOLDOWN
         return Phase.COOLDOWN if before and self._closed and not interval.tally.whole.ended.ended else interval.phase
 
     def _keep_log(self) -> None:
-        """A disk that is full must cost the query log, and never the measurement."""
+        """Write the query log. A full disk ends the query log, never the measurement."""
         parts = self._parts
         if parts.query_log is None or self._log_failed:
             return
         try:
             parts.query_log.keep(parts.windows.held())
         except OSError as error:
-            self._give_log_up(error)
+            self._end_log(error)
 
     def close_log(self) -> None:
-        """Nothing more is measured."""
+        """Close the query log after the measurement."""
         if self._parts.query_log is None:
             return
         try:
             self._parts.query_log.close()
         except OSError as error:
-            self._give_log_up(error)
+            self._end_log(error)
 
-    def _give_log_up(self, error: OSError) -> None:
+    def _end_log(self, error: OSError) -> None:
         if not self._log_failed:
             self._log_failed = True
             self._parts.pool.stop_logging()
             self._shared.say("WARNING", f"the query log ends here, it cannot be written: {error.strerror}")
 
-    def hand_on(self, *, everything: bool = False) -> None:
-        """Final windows go to the flush thread, each once; at the end, those that will never be final as well."""
+    def queue_windows(self, *, everything: bool = False) -> None:
+        """Queue final windows for the flush thread, each once; with `everything` also windows that will not become
+        final."""
         for result in self._parts.harvester.results(self._clock.monotonic_ns()):
             if result.window_id in self._handed or not (everything or result.state is WindowState.FINAL):
                 continue
@@ -195,27 +198,27 @@ class MetricsCollector:
         return replace(result, client=client, connections=connections, stalls=stalls)
 
     def _with_replayed(self, result: WindowResult) -> WindowResult:
-        """Only where a window is stored: heartbeats have no room for it."""
+        """Adds the replayed statements to a window that is stored. Heartbeats have no room for them."""
         is_replay = self._parts.context.recorded is not None
         return replace(result, replayed=self._replayed.tally(result.window_id)) if is_replay else result
 
     def _sessions(self) -> UserSessionCounts | None:
         return None if self._parts.users is None else self._parts.users.counts
 
-    def forfeit(self) -> None:
-        """The results of this worker id are another process's to write."""
-        self._flush.forfeit()
+    def stop_storing_windows(self) -> None:
+        """Another process has this worker id, and stores its results."""
+        self._flush.stop_storing_windows()
 
-    def keep(self, folder: Path, result: ResultRow) -> None:
-        """Everything that could not be stored goes to a file; `loadgen upload` stores it later."""
-        keep(folder, self._arguments.run_id, replace(self._flush.unsent(), result=result))
+    def spool(self, folder: Path, result: ResultRow) -> None:
+        """Write unsent rows to a file, from which `loadgen upload` stores them later."""
+        spool_rows(folder, self._arguments.run_id, replace(self._flush.unsent(), result=result))
 
-    def tell_unstored(self, folder: Path) -> None:
-        """The last heartbeat says what is left in the spool."""
+    def report_unstored(self, folder: Path) -> None:
+        """Put the number of spooled rows into the last heartbeat."""
         self._shared.live_metrics = write_live(replace(self._live(), unstored=contents(folder)))
 
     def result(self, status: str, created_at: datetime, template_id: str) -> ResultRow:
-        """The worker's row in TEST_RESULTS, once everything was handed on."""
+        """The worker's row in TEST_RESULTS, after all windows were queued."""
         return result_row(
             self._final,
             self._parts.harvester.measured,
@@ -230,7 +233,7 @@ class MetricsCollector:
         )
 
     def _dropped(self) -> dict[str, int]:
-        """What was neither stored nor spooled, by kind: it is reported in the result of the run."""
+        """Number of rows that were neither stored nor spooled, by kind. The result of the run reports them."""
         query_log = self._parts.query_log
         counts = {
             "query_log_rows": 0 if query_log is None else query_log.dropped,

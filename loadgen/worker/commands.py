@@ -1,19 +1,19 @@
-"""What a worker has been told to do, and when: pure, so that every order of messages can be tried.
+"""The commands of the leader to a worker, and when each takes effect. Pure, so that tests can try every message order.
 
-The control thread puts in what it reads; the thread that conducts the clients takes out what is due. Rules:
+The control thread adds the commands that it reads; the ramp thread takes out those that are due. Rules:
 
-- events are taken in the order of their numbers, each once; those for others are passed over
-- commands of a lease older than the newest one seen are ignored: their author has been replaced
-- START may carry a plan, which takes back all that was announced before it and has not begun; the moments of its parts
-  count from the moment of START. A later command takes back what earlier ones of its kind announced for its moment or
-  after it
-- a target for the whole run is this worker's share of it
-- STOP is obeyed at once, and after it nothing is; who saw the state of the run first still drains as STOP says
-- moments are the server's. When they are by this process's clock is estimated from all answers that have the server's
-  time, and more exactly with each one, until the first command of an event is due: from then on its others keep their
-  distance, so that no window is cut
-- RUN_STATUS repeats phase and targets, often before their events are read. It is believed when it has been ahead for a
-  while, targets by their numbers, a phase only when it lies ahead; then it is applied as the event would have been
+- events are taken in the order of their numbers, each once; events for other workers are skipped
+- commands with an older epoch than the newest one seen are ignored: their leader has been replaced
+- START may carry a plan, which cancels everything that was announced before it and has not begun. The times of its
+  parts count from the time of START. A later command cancels earlier ones of its kind for the same time or later
+- a target for the whole run stands for this worker's share of it
+- STOP takes effect at once; later commands are ignored. If a worker has read the status of the run first, it still
+  drains as STOP says
+- times are those of the server. They are converted to the clock of this process by all answers that carry the server's
+  time, more exactly with each answer, until the first command of an event is due. From then on the other commands of
+  the event keep their distances, so that no window is shortened
+- RUN_STATUS repeats phase and targets, often before their events are read. They are applied, as the event would be,
+  after RUN_STATUS has been ahead of the events for a while: targets by their numbers, a phase only if it is a later one
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _WINDOWS = (Phase.WARMUP, Phase.MEASUREMENT)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DueCommand:
-    """A command whose moment has come; `at_ns` is the moment it was meant for."""
+    """A command, and the time `at_ns` at which it takes effect."""
 
     at_ns: int
     sequence_id: int
     command: SetPhase | SetWorkerTarget
     epoch: int = 0  # of the lease that announced it
-    uncertain_ns: int = 0  # how far from at_ns that moment may be
-    moment: datetime | None = None  # by the server's clock; None: not known, so at_ns stays as it is
+    uncertain_ns: int = 0  # the largest error of `at_ns`
+    moment: datetime | None = None  # the time by the server's clock; None: not known, so `at_ns` is not corrected
 
 
 class _Due(NamedTuple):
@@ -61,7 +61,7 @@ class _Due(NamedTuple):
 
 
 class CommandQueue:
-    """One worker's orders. Any thread."""
+    """The commands for one worker. Any thread may call it."""
 
     def __init__(
         self,
@@ -73,8 +73,8 @@ class CommandQueue:
         drain_interrupt_s: float,
         patience_s: float,
     ) -> None:
-        """How long the drain may take until STOP says it, of a plan that is done and of a user's wish. `patience_s`:
-        for so long RUN_STATUS may be ahead of the events before it is believed."""
+        """`drain_s`, `drain_interrupt_s`: time limits of the drain before STOP is read, after the plan and after a
+        user's request. `patience_s`: how long RUN_STATUS must be ahead of the events before it is applied."""
         self._me = (worker_id, worker_group_id)
         self._workers = workers
         self._drain_s, self._drain_interrupt_s = drain_s, drain_interrupt_s
@@ -84,26 +84,26 @@ class CommandQueue:
         self._pending: list[DueCommand] = []  # in the order in which they are due
         self._server = ServerTime()
         self._begun: set[int] = set()  # events of which a command was taken out
-        self._target: int | None = None  # the newest one seen, applied or pending
-        self._target_sequence = 0  # of its event
-        self._target_applied = 0  # the newest one that was taken out
-        self._phase_ahead = Phase.PREPARING  # the furthest phase that was begun or announced
+        self._target: int | None = None  # the newest target, applied or pending
+        self._target_sequence = 0  # number of its event
+        self._target_applied = 0  # number of the event of the newest applied target
+        self._phase_ahead = Phase.PREPARING  # the latest phase that was begun or announced
         self.epoch = 0  # of the newest lease seen
         self.last_sequence_id = 0
         self.started = False
-        self.has_plan = False  # START said when the first window opens
+        self.has_plan = False  # START has told when the first window opens
         self.stop: Stop | None = None
 
     # --- what comes in -----------------------------------------------------------------------------------------------
 
     def receive(self, event: Event, now_ns: int) -> str | None:
-        """Take an event over. A sentence when it was not what one would expect, for the log."""
+        """Add the commands of an event. Returns a sentence for the log if the event was ignored or unknown."""
         with self._lock:
             if event.sequence_id <= self.last_sequence_id:
                 return None
             self.last_sequence_id = event.sequence_id
             if event.epoch < self.epoch:
-                return f"event {event.sequence_id} is of term {event.epoch}, and term {self.epoch} has begun: ignored"
+                return f"event {event.sequence_id} has epoch {event.epoch}, which is older than {self.epoch}: ignored"
             self.epoch = event.epoch
             command = event.command
             if isinstance(command, UnknownCommand):
@@ -120,13 +120,13 @@ class CommandQueue:
             return None
 
     def note_time(self, server_time: datetime, sent_ns: int, answered_ns: int) -> None:
-        """An answer has the server's time: what was announced is due at a moment that is known more exactly now."""
+        """Note an answer with the server's time: the times of pending commands become more exact."""
         with self._lock:
             self._server.note(server_time, sent_ns, answered_ns)
             self._pending = sorted(map(self._dated, self._pending), key=_in_order)
 
     def notice(self, event: Event) -> None:
-        """Before START: see START and STOP without taking anything off the table of events."""
+        """Before START: note START and STOP without taking the event."""
         with self._lock:
             if event.epoch < self.epoch or not event.address.includes(*self._me):
                 return
@@ -136,7 +136,7 @@ class CommandQueue:
                 self._stop(event.command)
 
     def reconcile(self, poll: RunPoll, now_ns: int) -> str | None:
-        """Compare with what RUN_STATUS says. A sentence when something had been missed."""
+        """Compare with RUN_STATUS. Returns a sentence for the log if a command was missed, which is applied now."""
         with self._lock:
             if poll.status in _ENDING or poll.status.is_terminal:
                 if self.stop is None:
@@ -150,7 +150,7 @@ class CommandQueue:
             if not missed:
                 self._behind_since_ns = None
                 return None
-            # The leader writes the row and the event one after the other, and we read them so: the event is on its way.
+            # The leader writes the row and the event in two statements: usually the event is read a moment later.
             if self._behind_since_ns is None:
                 self._behind_since_ns = now_ns
             if now_ns - self._behind_since_ns < self._patience_ns:
@@ -169,7 +169,7 @@ class CommandQueue:
     # --- what goes out -----------------------------------------------------------------------------------------------
 
     def take_due(self, now_ns: int) -> list[DueCommand]:
-        """What is to be done now, in order; it is taken off the command queue."""
+        """Take out the commands that are due, in order."""
         with self._lock:
             due = [item for item in self._pending if item.at_ns <= now_ns]
             self._pending = self._pending[len(due) :]
@@ -179,12 +179,12 @@ class CommandQueue:
             return due
 
     def next_ns(self) -> int | None:
-        """When the next command is due; None: nothing is announced."""
+        """When the next command is due. None: there is no pending command."""
         with self._lock:
             return self._pending[0].at_ns if self._pending else None
 
     def next_phase(self) -> tuple[int, Phase] | None:
-        """When which phase begins next, as it was announced; the moment may have passed."""
+        """The next announced phase and its time, which may have passed. None: no phase is announced."""
         with self._lock:
             for item in self._pending:
                 if isinstance(item.command, SetPhase):
@@ -192,7 +192,7 @@ class CommandQueue:
             return None
 
     def targets(self) -> list[tuple[int, SetWorkerTarget]]:
-        """Targets that are announced, and when each begins, in order."""
+        """The announced targets and their times, in order."""
         with self._lock:
             return [(item.at_ns, item.command) for item in self._pending if isinstance(item.command, SetWorkerTarget)]
 
@@ -207,11 +207,11 @@ class CommandQueue:
                 self._put(self._mine(part.command), sequence_id, zero.after(part.at_ms))
 
     def _mine(self, command: SetPhase | SetWorkerTarget | SetRunTarget) -> SetPhase | SetWorkerTarget:
-        """What a command means for this worker."""
+        """The command for this worker: its share of a target of the run."""
         return command.share_of(self._me[1], self._workers) if isinstance(command, SetRunTarget) else command
 
     def _due(self, due_in_ms: int | None, read_at: datetime | None, now_ns: int) -> _Due:
-        """`due_in_ms` after the server's time in an answer that came now."""
+        """The time that is `due_in_ms` after the server's time in an answer that has just arrived."""
         if due_in_ms is None:
             return _Due(now_ns)
         at = None if read_at is None else read_at + timedelta(milliseconds=due_in_ms)
@@ -219,7 +219,7 @@ class CommandQueue:
         return _Due(now_ns + due_in_ms * _NS_PER_MS) if known is None else _Due(*known, at)
 
     def _dated(self, item: DueCommand) -> DueCommand:
-        """With its moment as it is known now, unless something of the same event has begun."""
+        """The command with a more exact time, unless a command of the same event has begun."""
         known = None if item.moment is None or item.sequence_id in self._begun else self._server.moment(item.moment)
         return item if known is None else replace(item, at_ns=known.at_ns, uncertain_ns=known.uncertain_ns)
 
@@ -245,7 +245,7 @@ class CommandQueue:
         self._pending = sorted([*kept, new], key=_in_order)
 
     def _is_old(self, sequence_id: int, at_ns: int) -> bool:
-        """Has RUN_STATUS told us of this target, or of one that takes it back, before its event came?"""
+        """Whether this target, or a later one that cancels it, was taken from RUN_STATUS before its event was read."""
         if not sequence_id:
             return False
         return sequence_id <= self._target_applied or any(
@@ -255,7 +255,7 @@ class CommandQueue:
         )
 
     def _missed(self, poll: RunPoll, now_ns: int) -> list[DueCommand]:
-        """What RUN_STATUS knows and we do not."""
+        """The commands that RUN_STATUS implies and that no event has brought."""
         missed = []
         target = self._told(poll)
         if target is not None and self._is_news(target):
@@ -271,14 +271,14 @@ class CommandQueue:
         return missed
 
     def _told(self, poll: RunPoll) -> ConnectionTarget | None:
-        """This worker's target in RUN_STATUS: its own, or its share of that of the run, whichever is newer."""
+        """This worker's target in RUN_STATUS: its own, or its share of the target of the run, whichever is newer."""
         own, total = poll.targets.get(self._me[0]), poll.targets.get(EVERY_WORKER)
         if total is None or (own is not None and (own.sequence_id or 0) > (total.sequence_id or 0)):
             return own
         return replace(total, target_connections=worker_share(total.target_connections, self._me[1], self._workers))
 
     def _is_news(self, target: ConnectionTarget) -> bool:
-        """Is its event later than those seen? Without a number: is it another target than the last one?"""
+        """Whether its event is later than all events read; without a number, whether the target differs."""
         if target.sequence_id is None:
             return target.target_connections != self._target
         return target.sequence_id > self._target_sequence
@@ -296,7 +296,7 @@ def _in_order(item: DueCommand) -> tuple[int, int]:
 
 
 def _until_ms(effective_at: str | None, server_time: datetime) -> int:
-    """As the query of events has it: a moment that cannot be read is now."""
+    """Milliseconds until the time. As in the query of events, an unreadable time counts as now."""
     try:
         moment = datetime.fromisoformat(effective_at) if effective_at else server_time
         return round((moment.replace(tzinfo=None) - server_time).total_seconds() * 1000)

@@ -1,8 +1,7 @@
 """The control thread: reads the leader's commands from the tables into the command queue.
 
-It polls RUN_STATUS every second, and reads events when their number moved and at least every five seconds: until the
-worker is ready only to see whether the run is on or over, then for START, then for everything. One failed poll is
-followed by the next one.
+It polls RUN_STATUS every second. It reads events when their number has changed, and at least every five seconds. Until
+the worker is ready, only STOP matters; then START; then all commands. After a failed poll the next one follows.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _ON = (RunStatus.PREPARED, RunStatus.STARTING, RunStatus.RUNNING)
 
 
 class ControlLoop:
-    """look() while the worker gets ready; then watch() is the thread's work."""
+    """look() is called while the worker starts; then the thread executes watch()."""
 
     def __init__(
         self,
@@ -47,19 +46,19 @@ class ControlLoop:
         wake: threading.Event,
         begin: Callable[[Phase | None], None],
     ) -> None:
-        """`wake` is set whenever the command queue may have changed; `begin` is called once, at START, with the run's
-        phase when it is one to begin with."""
+        """`wake` is set when the command queue may have changed. `begin` is called once, at START, with the phase of
+        the run if that is warm-up or measurement."""
         self._session, self._run_id, self._shared, self._command_queue = session, run_id, shared, command_queue
         self._timing, self._clock, self._wake = timing, clock, wake
         self._begin = begin
-        self._events_ns: int | None = None  # when events were read
-        self._since_ns = clock.monotonic_ns()  # waiting for what has to come within timing.start
+        self._events_ns: int | None = None  # when events were last read
+        self._since_ns = clock.monotonic_ns()  # start of the wait that timing.start limits
         self._looked_ns: int | None = None
         self._ready = self._started = False
-        self._stopped: ExitReason | None = None  # by STOP, or by the state of the run, which STOP follows
+        self._stopped: ExitReason | None = None  # the reason from STOP, or from the status of the run before STOP
 
     def look(self) -> None:
-        """While the worker gets ready: obey an end, at the pace of polls. Call it as often as you like."""
+        """While the worker starts: poll for the end of the run. Calls between two polls have no effect."""
         now_ns = self._clock.monotonic_ns()
         if self._is_overdue():
             text = f"not ready within {self._timing.start_s:g} s: {self._shared.last_error or 'connections are slow'}"
@@ -69,7 +68,7 @@ class ControlLoop:
             self._try_step()
 
     def watch(self, stopping: threading.Event) -> None:
-        """The worker is ready: wait for START, then follow the run until told to stop."""
+        """The worker is ready: wait for START, then read commands until stopped."""
         self._ready = True
         self._since_ns = self._clock.monotonic_ns()
         # Workers that are ready together must not poll together.
@@ -90,7 +89,7 @@ class ControlLoop:
         try:
             self.step()
         except LoadgenError as error:
-            # Even a login that is refused: an hour after the start it need not be for good, and silence ends us too.
+            # Also a refused login: it may be temporary. The watchdog ends a worker whose polls fail for too long.
             event(log, logging.WARNING, "poll_failed", what=str(error))
             self._shared.missed_polls += 1
         else:
@@ -98,7 +97,7 @@ class ControlLoop:
             self._shared.contact()
 
     def step(self) -> None:
-        """One poll, and the events when there are new ones."""
+        """Poll once, and read the events if there are new ones."""
         sent_ns = self._clock.monotonic_ns()
         poll = run_status.poll(self._session, self._run_id)
         if poll is None:
@@ -120,7 +119,8 @@ class ControlLoop:
         return behind or read_ns is None or now_ns - read_ns >= self._timing.events_poll_s * NS_PER_S
 
     def _read_events(self, poll: RunPoll) -> None:
-        """Before START only START and STOP are looked for; all is taken once the worker is ready and the run is on."""
+        """Read new events. Before START only START and STOP are noted. Events are taken when the worker is ready and
+        the run has started."""
         last, sent_ns = self._command_queue.last_sequence_id, self._clock.monotonic_ns()
         arrived = list(run_control_events.catch_up(self._session, self._run_id, last))
         now_ns = self._clock.monotonic_ns()
@@ -168,39 +168,39 @@ _WORKING = (WorkerStatus.WAITING, WorkerStatus.RUNNING)
 
 @dataclass(slots=True)
 class ControlPlaneWatchdog:
-    """The main thread's. count() every second; then ask."""
+    """How long the control plane has been unreachable. Belongs to the main thread, which calls count() every second."""
 
-    alone_s: float = 0.0  # since the last answer
-    deaf_s: float = 0.0  # from the first to the last of the polls that failed in a row
-    _unheard_s: float = 0.0  # since the first of them
+    unreachable_s: float = 0.0  # since the last answer
+    unpolled_s: float = 0.0  # from the first to the last of the consecutive failed polls
+    _since_failure_s: float = 0.0  # since the first of them
     _contacts: int = 0
     _polls: int = 0
     _missed: int = 0
 
     def count(self, shared: WorkerSharedState, awake_s: float) -> None:
-        self.alone_s = self.alone_s + awake_s if shared.contacts == self._contacts else 0.0
+        self.unreachable_s = self.unreachable_s + awake_s if shared.contacts == self._contacts else 0.0
         missed = shared.missed_polls != self._missed
         if shared.polls != self._polls:
-            self.deaf_s = self._unheard_s = 0.0
-        elif missed or self._unheard_s:
-            self._unheard_s += awake_s
-            # Only a poll that fails tells: while connections are opened there may be none for long.
-            self.deaf_s = self._unheard_s if missed else self.deaf_s
+            self.unpolled_s = self._since_failure_s = 0.0
+        elif missed or self._since_failure_s:
+            self._since_failure_s += awake_s
+            # Only failed polls count: while connections are opened there may be no poll for long.
+            self.unpolled_s = self._since_failure_s if missed else self.unpolled_s
         self._contacts, self._polls, self._missed = shared.contacts, shared.polls, shared.missed_polls
 
-    def is_alone(self, timing: TimingSettings) -> bool:
-        return self.alone_s > timing.no_connection_s
+    def is_unreachable(self, timing: TimingSettings) -> bool:
+        return self.unreachable_s > timing.no_connection_s
 
-    def is_deaf(self, timing: TimingSettings) -> bool:
-        """Who has no answer at all is alone, a moment later."""
-        return self.deaf_s > timing.no_connection_s and self.alone_s == 0.0
+    def cannot_poll(self, timing: TimingSettings) -> bool:
+        """Whether polls fail although other statements succeed."""
+        return self.unpolled_s > timing.no_connection_s and self.unreachable_s == 0.0
 
     def ending(self, shared: WorkerSharedState, timing: TimingSettings) -> ExitReason | None:
-        """The end that follows from it. One that ends already needs no polls any more."""
-        if self.is_alone(timing):
-            text = f"the control plane has not answered for {self.alone_s:.0f} s"
-        elif self.is_deaf(timing) and not shared.ended.is_set():
-            text = f"the state of the run could not be read for {self.deaf_s:.0f} s"
+        """Why the worker has to end; None: it has not. A worker that ends already does not need polls."""
+        if self.is_unreachable(timing):
+            text = f"the control plane has not answered for {self.unreachable_s:.0f} s"
+        elif self.cannot_poll(timing) and not shared.ended.is_set():
+            text = f"the state of the run could not be read for {self.unpolled_s:.0f} s"
         else:
             return None
         return ExitReason(code=WorkerExit.NO_CONTROL_PLANE, error=text, hint=_HINT)
@@ -208,7 +208,8 @@ class ControlPlaneWatchdog:
 
 @dataclass(slots=True)
 class TargetWatchdog:
-    """The main thread's. count() every second: for how long no client has been connected, of those that are wanted."""
+    """For how long no client has been connected although clients are wanted. Belongs to the main thread, which calls
+    count() every second."""
 
     since_s: float = 0.0
 
@@ -216,7 +217,7 @@ class TargetWatchdog:
         self.since_s = self.since_s + awake_s if wanted and not connected else 0.0
 
     def ending(self, shared: WorkerSharedState, timing: TimingSettings, logins: LoginCounts) -> ExitReason | None:
-        """The end of a worker without any connection. Before it is ready, its time is limited by timing.start."""
+        """Why a worker without any connection has to end. While it starts, timing.start limits its time instead."""
         if self.since_s < timing.no_connection_s or shared.status not in _WORKING:
             return None
         why = f": {logins.last_refused[-1].text}" if logins.last_refused else ""

@@ -1,8 +1,8 @@
-"""Storing what the worker measured: the flush thread, on a dedicated session, and the spool for what is not stored yet.
+"""The flush thread, which stores the results of a worker on a dedicated session; the spool for rows not stored yet.
 
-Final windows and warnings soon, snapshots and other logs in batches every few seconds. All workers end a window at the
-same moment: the more there are, the longer is the span over which they write it, and until then heartbeats carry it.
-What cannot be written waits here, bounded; while the control plane is unreachable the measurement goes on.
+Final windows and warnings are stored soon, snapshots and other log lines in batches every few seconds. All workers end
+a window at the same time, so each waits for a random time, which grows with their number; until then heartbeats carry
+the window. While the control plane is unreachable, rows wait here in bounded queues, and the measurement continues.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import threading
 import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
@@ -53,37 +53,37 @@ from loadgen.worker.worker_state import WorkerLogLine, WorkerSharedState
 
 log = logging.getLogger(__name__)
 
-# --- What is not stored yet, on disk, and how it gets into the tables ------------------------------------------------
+# --- The spool: rows on disk that are not stored yet -----------------------------------------------------------------
 #     executions.*    the query log
-#     unsent.jsonl    windows, snapshots, log lines and the result, as far as they could not be stored
-#     lock            held by the worker while it lives, and by an upload
+#     unsent.jsonl    windows, snapshots, log lines and the result that could not be stored
+#     lock            held by the worker while it runs, and by an upload
 #
-# Everything is stored once, however often it is tried: rows that are there are not written again.
+# An upload is safe to repeat: existing rows are not inserted again.
 
 SPOOL_VARIABLE = "LOADGEN_SPOOL_DIR"
 BATCH_ROWS = 1_000
 UNSENT = "unsent.jsonl"
 LOCK = "lock"
-# What there may be in a folder of the spool; all but the last are keys of lines in UNSENT.
+# The kinds of rows in a folder of the spool; all but the last are keys of lines in UNSENT.
 WINDOW, SNAPSHOT, LOG, RESULT, EXECUTION = "window", "snapshot", "log_line", "result", "execution"
 _MOMENTS = ("timestamp", "created_at")
 _SPACE = uuid.UUID("6f1d3f0e-7d0b-5f5e-9a53-2f2a5b1f8c11")  # makes the ids of rows the same at every attempt
 
 
 def spool_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where workers keep their query logs until they are uploaded."""
+    """The folder of the spool, where workers keep rows and query logs until they are stored."""
     if given := environ.get(SPOOL_VARIABLE):
         return Path(given)
     return state_folder(environ) / "spool"
 
 
 def worker_spool_folder(arguments: WorkerArguments, test_id: str, environ: Mapping[str, str] = os.environ) -> Path:
-    """This process's own folder: another one with the same worker id may have left its log."""
+    """The folder of this process in the spool. Another process with the same worker id has another folder."""
     return spool_folder(environ) / arguments.run_id / f"{arguments.worker_id}-{test_id[:8]}"
 
 
 def spool_folders_by_run(spools: Iterable[Path]) -> dict[str, list[Path]]:
-    """What processes have not stored, and is still in these spools: a folder each, by run."""
+    """The folders in these spools, one for each process with unsent rows, by run."""
     found: dict[str, list[Path]] = {}
     for spool in spools:
         for path in sorted(spool.glob("*/*")):
@@ -93,13 +93,13 @@ def spool_folders_by_run(spools: Iterable[Path]) -> dict[str, list[Path]]:
 
 
 def spooled(folder: Path) -> dict[str, dict[str, int]]:
-    """How much is left of one run, by the name of its processes' folders and by kind."""
+    """The number of spooled rows of one run, by folder and kind."""
     found = {path.name: contents(path) for path in sorted(folder.glob("*")) if path.is_dir()}
     return {name: rows for name, rows in found.items() if rows}
 
 
-def hold(folder: Path) -> int | None:
-    """Have the folder to ourselves until this process ends or the result is closed; None: another process has it."""
+def lock_spool_folder(folder: Path) -> int | None:
+    """Lock the folder until this process ends or the returned descriptor is closed. None: another process holds it."""
     fd = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -122,18 +122,19 @@ class UnsentRows:
 def upload(
     session: ControlSession, patience: RetryPolicy, folder: Path, told: Callable[[int], None] = lambda _: None
 ) -> dict[str, int]:
-    """Store what a worker left, and remove it. How much it was, by kind. When it fails, the folder stays."""
+    """Store the spooled rows of a worker, and remove the folder. Returns the number of rows by kind. If it fails, the
+    folder is kept."""
     stored = _send_rows(session, patience, folder / UNSENT) if (folder / UNSENT).exists() else {}
     if (folder / METADATA).exists():
         stored[EXECUTION] = _send_executions(session, patience, folder, told)
     shutil.rmtree(folder)
-    with contextlib.suppress(OSError):  # other workers' folders are still there
+    with contextlib.suppress(OSError):  # folders of other workers still exist
         folder.parent.rmdir()
     return stored
 
 
 def contents(folder: Path) -> dict[str, int]:
-    """How much is in a folder of the spool, by kind."""
+    """The number of rows in a folder of the spool, by kind."""
     found = Counter[str]()
     if (folder / UNSENT).exists():
         found.update(kind for line in (folder / UNSENT).read_text("utf-8").splitlines() for kind in json.loads(line))
@@ -143,8 +144,8 @@ def contents(folder: Path) -> dict[str, int]:
     return {kind: count for kind, count in found.items() if count}
 
 
-def keep(folder: Path, run_id: str, unsent: UnsentRows) -> None:
-    """Write down what could not be stored."""
+def spool_rows(folder: Path, run_id: str, unsent: UnsentRows) -> None:
+    """Write unsent rows to a folder of the spool."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     rows: list[tuple[str, Any]] = [
         *((WINDOW, row) for row in unsent.windows),
@@ -221,14 +222,14 @@ def _execution(header: QueryLogHeader, record: QueryLogRecord) -> Execution:
     )
 
 
-# --- The thread that writes during the run ---------------------------------------------------------------------------
+# --- The flush thread ------------------------------------------------------------------------------------------------
 
-SNAPSHOTS_MAX = 3_600  # an hour without the control plane
-WRITERS_PER_S = 50  # of all workers together, when all of them have something to write at once
+SNAPSHOTS_MAX = 3_600  # those of an hour
+WRITERS_PER_S = 50  # number of workers that store a window in the same second
 
 
 class ResultFlusher:
-    """put_*(): the main thread. run() is the thread's work; finish(): on the thread, at the end."""
+    """put_*() are called by the main thread, run() and at the end finish() by the flush thread."""
 
     def __init__(
         self,
@@ -241,28 +242,28 @@ class ResultFlusher:
         period_s: float,
         is_first: bool = False,
     ) -> None:
-        """`is_first`: no other process has had the worker's id, and may have written its windows."""
+        """`is_first`: no other process has had this worker id, so none can have stored its windows."""
         self.session, self._arguments, self._test_id = session, arguments, test_id
         self._is_first = is_first
         self._shared, self._clock = shared, clock
-        # Many workers append to the same tables: the more there are, the less often each does, and not all at once.
+        # All workers append to the same tables: the more workers there are, the less often each of them appends.
         self._period_s = max(period_s, arguments.worker_group_count / 4)
         self._spread_s = arguments.worker_group_count / WRITERS_PER_S
         self._snapshots: deque[MetricsSnapshot] = deque()
-        self._rotating = threading.Lock()  # guards _snapshots: the oldest make room for new ones while they are sent
+        self._rotating = threading.Lock()  # guards _snapshots: the oldest are dropped for new ones during a statement
         self._windows: deque[tuple[WindowRow, bool]] = deque()
-        self._started: ResultRow | None = None  # to be written
-        self._forfeited = False
-        self._in_doubt = False  # a write was given up, and may have been done: its rows may be there
+        self._started: ResultRow | None = None  # not stored yet
+        self._is_replaced = False  # another process has this worker id
+        self._in_doubt = False  # an INSERT failed without an answer: its rows may exist
 
     def put_start(self, row: ResultRow) -> None:
-        """The worker's result, from its beginning on: with the next batch. START is when all workers read events, and
-        a late one starts late. Any thread, once."""
+        """Queue the first result row of the worker for the next batch: at START all workers read events, and a
+        statement in that second would delay some of them. Called once, by any thread."""
         self._started = row
 
-    def forfeit(self) -> None:
-        """Another process has this worker's id: no window is written any more."""
-        self._forfeited = True
+    def stop_storing_windows(self) -> None:
+        """Another process has this worker id: store no more windows."""
+        self._is_replaced = True
 
     def put_snapshot(self, snapshot: MetricsSnapshot) -> None:
         with self._rotating:
@@ -271,7 +272,7 @@ class ResultFlusher:
                 self._snapshots.popleft()
 
     def unsent(self) -> UnsentRows:
-        """What is still to be written, but for the worker's result. Any thread."""
+        """The rows that are not stored yet, without the worker's result. Any thread."""
         windows = [row for row, _ in tuple(self._windows)]
         with self._rotating:
             snapshots = tuple(self._snapshots)
@@ -280,12 +281,12 @@ class ResultFlusher:
         )
 
     def put_window(self, row: WindowRow, *, forget: bool) -> None:
-        """A window as it will stay, each once; with `forget` the main thread is told when it is stored."""
+        """Queue a window that does not change any more. With `forget` its number is added to `stored_windows` later."""
         self._windows.append((row, forget))
         self._shared.urgent.set()
 
     def run(self, stopping: threading.Event, patience: RetryPolicy) -> None:
-        """Until told to stop, which `urgent` has to follow; what is left then is written by finish()."""
+        """Store rows until `stopping` is set; set `urgent` after it. finish() stores the rest."""
         due_ns = self._next_ns()
         while not stopping.is_set():
             if self._clock.wait(self._shared.urgent, (due_ns - self._clock.monotonic_ns()) / NS_PER_S):
@@ -297,7 +298,7 @@ class ResultFlusher:
             due_ns = self._next_ns() if is_due else due_ns
 
     def step(self, patience: RetryPolicy, *, everything: bool) -> bool:
-        """Write windows and logs, and with `everything` snapshots. False: something could not be written."""
+        """Store windows and log lines, and with `everything` snapshots. Returns False if a statement failed."""
         try:
             self._write_start(patience)
             self._write_windows(patience)
@@ -305,16 +306,16 @@ class ResultFlusher:
             if everything:
                 self._write_snapshots(patience)
                 self._in_doubt = False
-        except LoadgenError as error:  # even a login that is refused: what is here waits for the next time
+        except LoadgenError as error:  # also a refused login: the rows wait for the next attempt
             self._in_doubt = True
             event(log, logging.WARNING, "flush_failed", what=str(error))
             return False
         return True
 
     def finish(self, patience: RetryPolicy, result: ResultRow, query_log: Path | None) -> None:
-        """On the thread, at the end: write all that is left, upload the query log. LoadgenError: not all of it."""
+        """At the end: store all remaining rows, and upload the query log. Raises LoadgenError on failure."""
         self._write_windows(patience)
-        test_results.append(self.session, patience, result, fresh=True)  # of this process alone, and tried once
+        test_results.append(self.session, patience, result, fresh=True)  # a row of this process, inserted once
         self._shared.contact()
         self._write_logs(patience)
         self._write_snapshots(patience)
@@ -322,13 +323,13 @@ class ResultFlusher:
             upload(self.session, patience, query_log, told=lambda _: self._shared.contact())
 
     def _write_start(self, patience: RetryPolicy) -> None:
-        if self._started is not None and not self._forfeited:
+        if self._started is not None and not self._is_replaced:
             test_results.begin(self.session, patience, self._started, fresh=not self._in_doubt)
             self._started = None
             self._shared.contact()
 
     def _write_windows(self, patience: RetryPolicy) -> None:
-        while self._windows and not self._forfeited:
+        while self._windows and not self._is_replaced:
             row, forget = self._windows[0]
             fresh = self._is_first and not self._in_doubt
             run_measurements.append_window(self.session, patience, self._arguments.run_id, row, fresh=fresh)
@@ -338,7 +339,7 @@ class ResultFlusher:
                 self._shared.stored_windows.append(row.window_id)
 
     def _write_logs(self, patience: RetryPolicy) -> None:
-        """Lines stay where they are until they are written: the worker may end meanwhile, and keeps what is left."""
+        """Store log lines. They are removed from the queue after that: the worker may have to spool them."""
         lines = list(self._shared.lines)
         rows = [self._log_row(line) for line in lines]
         if self._in_doubt:
@@ -370,7 +371,7 @@ class ResultFlusher:
         if rows:
             self._shared.contact()
         with self._rotating:
-            for row in rows:  # those that made room for others meanwhile are gone already
+            for row in rows:  # some may have been dropped meanwhile
                 if self._snapshots and self._snapshots[0] is row:
                     self._snapshots.popleft()
 
@@ -394,8 +395,8 @@ def snapshot_row(
     logins: LoginCounts | None = None,
     judged: ThresholdSecond | None = None,
 ) -> MetricsSnapshot:
-    """One second; `timed` are the statements whose times are kept one by one, None: all;
-    `phase` where it is not that of its window."""
+    """The row of one second. `timed`: the statements whose times are stored; None: all. `phase`: if it differs from
+    that of the window."""
     phase = phase or interval.phase
     custom = {**json.loads(write_custom_metrics(interval, timed)), "wakeup_p99_ms": resources.wakeup_p99_ms}
     if logins is not None:
@@ -433,7 +434,7 @@ def snapshot_row(
 
 
 def started_row(arguments: WorkerArguments, *, test_id: str, template_id: str, created_at: datetime) -> ResultRow:
-    """The worker's own result, of which nothing is known yet but that it has begun."""
+    """The result row of a worker that has begun, without figures."""
     return ResultRow(
         test_id=test_id,
         run_id=arguments.run_id,
@@ -468,7 +469,7 @@ def result_row(
     status: str,
     created_at: datetime,
 ) -> ResultRow:
-    """The worker's own result: everything it measured."""
+    """The result row of a worker: everything that it has measured."""
     measured_windows = [window for window in windows if window.phase is Phase.MEASUREMENT]
     merged = merge([measured_windows])
     whole = merged.tally.whole
@@ -479,21 +480,16 @@ def result_row(
         "qps": merged.qps,
         "seconds": merged.seconds,
         "client": _client(measured_windows),
-        # Columns have no room for "or more", which is all that is known when samples were cut off.
+        # These columns are lower bounds, because samples were cut off.
         "at_least": [name for name, found in times.items() if found is not None and found.at_least],
         **({} if sessions is None else {"sessions": sessions.document()}),
         **({} if logins is None else {"logins": logins_data(logins)}),
         **({"dropped": dict(dropped)} if dropped else {}),
         "driver_lightened": driver.telemetry_hooks_disabled(),
     }
-    return ResultRow(
-        test_id=test_id,
-        run_id=arguments.run_id,
-        worker_id=arguments.worker_id,
-        worker_group_id=arguments.worker_group_id,
-        template_id=template_id,
+    return replace(
+        started_row(arguments, test_id=test_id, template_id=template_id, created_at=created_at),
         status=status,
-        created_at=created_at,
         total_operations=merged.counts.succeeded + merged.counts.failed,
         read_operations=measured.reads,
         write_operations=measured.writes,
@@ -502,13 +498,12 @@ def result_row(
         p95_latency_ms=_ms(times["p95"]),
         p99_latency_ms=_ms(times["p99"]),
         avg_latency_ms=_ms(times["avg"]),
-        find_max_result=None,
         summary=json.dumps(summary),
     )
 
 
 def _client(windows: Sequence[WindowResult]) -> dict[str, float | None]:
-    """How loaded the worker itself was."""
+    """The CPU use and wake-up delay of the worker."""
     effect = sum((window.client for window in windows if window.client is not None), ClientResourceUse())
     return {
         "cpu_percent_of_core": effect.cpu_percent_of_core,

@@ -1,4 +1,4 @@
-"""The heartbeat thread: one UPDATE per interval on a dedicated session. A failed one is followed by the next."""
+"""The heartbeat thread: one UPDATE per interval on a dedicated session; registration and replacement of a worker."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ HOSTNAME_VARIABLE = "LOADGEN_HOSTNAME"
 
 
 class WorkerNotReplaceable(LoadgenError):
-    """The values of this worker's sequences were drawn by another process already."""
+    """Another process has already drawn values of this worker's sequences."""
 
     exit_code = 1
     remedy = "Start a new run: only a worker without `sequence`, `uuid` and strict sessions can be replaced."
 
 
 def check_replacement_allowed(session: ControlSession, patience: RetryPolicy, there: HeartbeatRow) -> None:
-    """Raises WorkerNotReplaceable when the process whose row this is must not be followed by another."""
+    """Raises WorkerNotReplaceable if the process with this row must not be replaced by another one."""
     run_id = there.identity.run_id
     run = patience.call(lambda: run_status.read(session, run_id))
     text = patience.call(lambda: run_status.read_config(session, run_id))
     if run is None or text is None or run.status.is_terminal:
-        return  # the run is gone or over; the control thread reports it
+        return  # the run was deleted or has ended; the control thread reports it
     statement = first_unrepeatable_statement(thaw(text, None))
     if statement is not None and may_have_sent_load(there.beat, run.status):
         other = there.identity
@@ -56,14 +56,14 @@ def check_replacement_allowed(session: ControlSession, patience: RetryPolicy, th
 
 
 def may_have_sent_load(last: WorkerHeartbeat, run: RunStatus) -> bool:
-    """Whether a process may have generated load, by its last heartbeat."""
+    """Whether a process with this last heartbeat may have generated load."""
     if last.phase is not None:
         return True
     return not last.status.is_terminal and run not in _BEFORE_LOAD
 
 
 def first_unrepeatable_statement(scenario: Scenario) -> str | None:
-    """The first statement whose values must not come twice."""
+    """The name of the first statement whose values must not be drawn twice; None: there is no such statement."""
     is_strict = scenario.sessions.affinity is SessionAffinity.STRICT
     for statement in scenario.workload.statements:
         if statement.session and is_strict:
@@ -81,7 +81,7 @@ def _is_new_each_time(parameter: Parameter) -> bool:
 
 log = logging.getLogger(__name__)
 
-# A predecessor with the same id counts as dead after this silence, and after some heartbeats that did not come.
+# A predecessor with the same id counts as dead after this silence, and after this number of missing heartbeats.
 PREDECESSOR_DEAD_S = 10.0
 PREDECESSOR_HEARTBEATS = 6
 LAST_BEAT_S = 5.0
@@ -100,12 +100,12 @@ class Heartbeat:
         period_s: float,
         clock: Clock,
     ) -> None:
-        """`compose` makes the heartbeat with this number."""
+        """`compose` makes the heartbeat with a number."""
         self._session, self._me, self._shared, self._compose = session, me, shared, compose
         self.period_s, self._clock = period_s, clock
-        self._count = 1  # registering was the first
+        self._count = 1  # the registration counts as the first heartbeat
         self.registered = threading.Event()
-        self.is_first = False  # no other process has had this worker's id: known once it is registered
+        self.is_first = False  # True: no other process has had this worker id; valid once it is registered
         self._finishing = threading.Event()
         self._said_last = threading.Event()
 
@@ -125,10 +125,10 @@ class Heartbeat:
         except LoadgenError as error:
             self._shared.end(exit_reason_for(error))
             return
-        faulthandler.cancel_dump_traceback_later()  # see main: the start has not hung
+        faulthandler.cancel_dump_traceback_later()  # see main(): the start does not hang
         self._shared.contact()
         self.registered.set()
-        # Workers that were started together must not beat together.
+        # Workers that were started together must not send their heartbeats together.
         due_ns = self._clock.monotonic_ns() - round(random.uniform(0.0, self.period_s) * NS_PER_S)
         while True:
             finishing = self._finishing.is_set()
@@ -144,7 +144,7 @@ class Heartbeat:
         return lambda there: check_replacement_allowed(self._session, patience, there)
 
     def finish(self) -> bool:
-        """Send the last heartbeat, with the final state. True: it was stored, or the thread has ended before."""
+        """Send the last heartbeat, with the final state. Returns True if it was stored, or if the thread has ended."""
         self._finishing.set()
         return self._clock.wait(self._said_last, LAST_BEAT_S)
 

@@ -1,6 +1,7 @@
-"""The entry point of a worker process: `loadgen worker`, bin/run_worker, and the local spawner all come here.
+"""The entry point of a worker process, for `loadgen worker`, bin/run_worker and the local spawner.
 
-What must happen before numpy and the driver are imported happens first; the rest of the package is imported after it.
+Thread limits and CPU affinity must be set before numpy and the driver are imported. So main() imports the rest of the
+package after that.
 """
 
 from __future__ import annotations
@@ -16,25 +17,25 @@ from typing import NoReturn
 
 from loadgen.worker.arguments import WorkerArguments
 
-# Libraries below numpy start a thread per core; a worker has one core.
+# Libraries that numpy uses start one thread per core, but a worker has a single core.
 _THREADS = (
     *("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "NUMEXPR_NUM_THREADS"),
     "VECLIB_MAXIMUM_THREADS",
 )
-_COMM_MAX = 15  # characters; what the kernel keeps of a name
+_COMM_MAX = 15  # characters: the kernel cuts longer names off
 
 
 def limit_threads(environ: MutableMapping[str, str] = os.environ) -> None:
-    """Must run before numpy is imported."""
+    """Limit numerical libraries to one thread. Call it before numpy is imported."""
     for name in _THREADS:
         environ[name] = "1"
 
 
 def pin_to_core(run_id: str, worker_group_id: int) -> int | None:
-    """Stay on one of the allowed cores, round robin over the workers; None where that cannot be done.
+    """Pin this process to one of the allowed cores, round robin over the workers. None: the platform cannot do that.
 
-    The driver hands the interpreter's lock from thread to thread some thirty times per statement, and doing that across
-    cores costs half of the throughput. Must run before the driver is imported: its own threads inherit it.
+    The driver passes the interpreter's lock between threads about thirty times per statement. Across cores that costs
+    half of the throughput. Call it before the driver is imported: the threads of the driver inherit the affinity.
     """
     if not hasattr(os, "sched_setaffinity"):
         return None
@@ -44,7 +45,8 @@ def pin_to_core(run_id: str, worker_group_id: int) -> int | None:
 
 
 def core_of(run_id: str, worker_group_id: int, cores: Sequence[int]) -> int:
-    """Runs begin at different cores: else the first workers of all that a pool does at once would share one."""
+    """The core of a worker. Runs begin at different cores, so that the first workers of concurrent runs of a pool do
+    not share a core."""
     return cores[(zlib.crc32(run_id.encode()) + worker_group_id) % len(cores)]
 
 
@@ -52,21 +54,21 @@ def name_process(name: str) -> None:
     """Show the worker's id in ps and top, on Linux."""
     try:
         Path("/proc/self/comm").write_bytes(name.encode("ascii", "replace")[:_COMM_MAX])
-    except OSError:  # no such file system here: a name is a comfort, not a need
+    except OSError:  # this platform has no /proc; the name is optional
         return
 
 
 def ignore_terminal() -> None:
-    """Ctrl-C and the terminal's end are the parent's to judge: the terminal tells everyone."""
+    """Ignore Ctrl-C and hangups: the terminal signals all processes, and the parent decides what they mean."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 def watch_signals(stop: Callable[[str], None]) -> None:
-    """SIGTERM asks for an end, each time it comes.
+    """Call `stop` for each SIGTERM.
 
-    A thread is told through a pipe: a handler that took a lock could wait for the very thread it interrupted.
+    A thread reads the signals from a pipe: a handler that takes a lock could wait for the thread that it interrupts.
     """
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
@@ -81,7 +83,7 @@ def watch_signals(stop: Callable[[str], None]) -> None:
 
 
 def watch_parent(fd: int, gone: Callable[[str], None]) -> None:
-    """Notice the parent's death, however it died: its end of the pipe closes."""
+    """Call `gone` when the parent has ended, in any way: then its end of the pipe is closed."""
 
     def watch() -> None:
         try:
@@ -94,15 +96,15 @@ def watch_parent(fd: int, gone: Callable[[str], None]) -> None:
     threading.Thread(target=watch, name="parent-watch", daemon=True).start()
 
 
-STUCK_S = 20  # a worker that has not registered by then shows what it is at
-PIN_VARIABLE = "LOADGEN_PIN"  # none: stay on all cores
-PARENT_VARIABLE = "LOADGEN_PARENT_FD"  # a pipe that closes when the parent dies
+STUCK_S = 20  # a worker that has not registered within this time logs the stacks of its threads
+PIN_VARIABLE = "LOADGEN_PIN"  # none: use all cores
+PARENT_VARIABLE = "LOADGEN_PARENT_FD"  # descriptor of a pipe that is closed when the parent ends
 
 
 def main(arguments: WorkerArguments) -> NoReturn:
-    """Be a worker, and exit with its code."""
+    """Run the worker, and exit with its exit code."""
     ignore_terminal()
-    # A start that hangs must not be a riddle: what every thread is at goes to the log.
+    # If the start hangs, the log shows where.
     faulthandler.dump_traceback_later(STUCK_S)
     limit_threads()
     if os.environ.get(PIN_VARIABLE) != "none":
@@ -116,5 +118,5 @@ def main(arguments: WorkerArguments) -> NoReturn:
     watch_signals(worker.stop)
     parent_fd = os.environ.pop(PARENT_VARIABLE, "")
     if parent_fd.isdigit():
-        watch_parent(int(parent_fd), worker.orphaned)
+        watch_parent(int(parent_fd), worker.parent_ended)
     os._exit(worker.run())

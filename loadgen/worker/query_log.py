@@ -1,10 +1,10 @@
-"""The query log: executed statements one by one, kept in a file until the run is over, then uploaded.
+"""The query log: executed statements one by one, kept in a file until the end of the run, then uploaded.
 
-Each client appends tuples to its deque; once a second the main thread turns them into records of fixed size and
-appends those to `executions.bin`. What a record refers to by number (windows, error texts) is in `executions.jsonl`, a
-checksum and a JSON object per line, written before the first record that needs it. A process that is killed loses its
-last second; what was cut or damaged is recognised by its length or checksum and left out. The file stays when it cannot
-be uploaded.
+Each client appends tuples to its deque. Once a second the main thread turns them into records of fixed size, and
+appends these to `executions.bin`. Records refer to windows and error texts by number. These are in `executions.jsonl`,
+one checksum and JSON object per line, written before the first record that refers to them. A killed process loses its
+last second. Truncated or damaged records are recognised by length or checksum, and left out. If the upload fails, the
+file is kept.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from loadgen.values import dataclass
 
 VERSION = 1
 RECORDS, METADATA = "executions.bin", "executions.jsonl"
-ERROR_TEXTS_MAX = 1_000  # different ones; later ones are kept by code only
+ERROR_TEXTS_MAX = 1_000  # different texts; of further ones only the code is kept
 _NO_ROWS = -1
 _NO_CODE = -(2**31)
 _CODE_MAX = 2**31 - 1
@@ -48,12 +48,12 @@ QueryLogEntry = tuple[str | None, int, int, int, int, int, int | None, Outcome |
 
 
 def query_id_of(cursor: Cursor, outcome: Outcome | FailedOutcome) -> str | None:
-    """None when the answer did not come: the cursor still has the id of the statement before."""
+    """The query id of a statement. None without an answer: the cursor still has the id of the previous statement."""
     return None if isinstance(outcome, FailedOutcome) and not outcome.answered else cursor.sfqid
 
 
 class ClientQueryLog:
-    """Which statements of one client are kept. Used by that client's thread alone, but for `entries`."""
+    """Selects the statements of one client that are kept. Belongs to the client's thread, except `entries`."""
 
     __slots__ = ("_mode", "_random", "_rate", "entries", "until")
 
@@ -61,11 +61,11 @@ class ClientQueryLog:
         self._mode = policy.mode
         self._rate = 1.0 if policy.mode is QueryLogMode.ALL else policy.sample_rate
         self._random = random.Random(seed)
-        self.until = self._gap()  # the next one that is kept; while more than 1, counting down is all that wants() does
+        self.until = self._gap()  # statements until the next kept one; while it is more than 1, wants() only decrements
         self.entries: deque[QueryLogEntry] = deque()  # append and popleft are atomic
 
     def wants(self, outcome: Outcome | FailedOutcome) -> bool:
-        """Asked once per statement, whatever the answer."""
+        """Whether to keep this statement. Called once per statement."""
         if self._mode is QueryLogMode.ERRORS:
             return outcome is not Outcome.SUCCEEDED
         self.until -= 1
@@ -75,7 +75,7 @@ class ClientQueryLog:
         return True
 
     def _gap(self) -> int:
-        """How many statements until the next that is kept: geometric, so each has the same chance."""
+        """Number of statements until the next kept one, geometrically distributed: each has the same probability."""
         if self._rate >= 1.0:
             return 1
         return int(min(math.log(1.0 - self._random.random()) / math.log1p(-self._rate), _GAP_MAX)) + 1
@@ -83,13 +83,13 @@ class ClientQueryLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryLogHeader:
-    """What every row of this file has in common."""
+    """The values that all rows of a file have in common."""
 
     run_id: str
     worker_id: str
     test_id: str
     statements: tuple[tuple[str, StatementKind], ...]
-    utc_at_zero: datetime  # the moment at which this process's monotonic clock was 0
+    utc_at_zero: datetime  # the time at which the monotonic clock of the process was 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,20 +112,20 @@ class QueryLogRecord:
 
 
 class QueryLogWriter:
-    """The writing side. slot(): while clients are made. keep() and close(): the main thread."""
+    """Writes the files. slot() is called while clients are made; the main thread calls keep() and close()."""
 
     def __init__(self, folder: Path, header: QueryLogHeader, policy: Policy) -> None:
         self._policy = policy
         self._header = header
         self._slots: list[ClientQueryLog] = []
-        self._windows: dict[int, Window] = {}  # all that were ever held: a client may append an entry late
+        self._windows: dict[int, Window] = {}  # all windows so far: a client may append an entry late
         self._named: set[int] = set()
         self._errors: dict[str, int] = {}
         self.kept = 0
         self.dropped = 0  # beyond max_rows
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.folder = folder
-        self._records = _create(folder / RECORDS)  # first: where there are facts, a reader finds records
+        self._records = _create(folder / RECORDS)  # created first: a reader that finds the facts expects the records
         self._facts = _create(folder / METADATA)
         self._fact(
             kind="header",
@@ -139,13 +139,13 @@ class QueryLogWriter:
         self._facts.flush()
 
     def slot(self, number: int) -> ClientQueryLog:
-        """The part of one client."""
+        """The query log of one client."""
         slot = ClientQueryLog(self._policy, f"{self._header.run_id}/{self._header.worker_id}/{number}")
         self._slots.append(slot)
         return slot
 
     def keep(self, windows: Sequence[Window]) -> None:
-        """Write what the clients have appended since the last time; `windows` are those that are held."""
+        """Write the entries that clients have appended since the last call. `windows`: those that are not forgotten."""
         self._windows.update((window.window_id, window) for window in windows)
         data = bytearray()
         for slot in tuple(self._slots):
@@ -163,7 +163,7 @@ class QueryLogWriter:
             self._records.flush()
 
     def close(self) -> None:
-        """Both are closed, even when the disk is full; OSError says that it was."""
+        """Close both files. Raises OSError if the disk is full; the files are closed nevertheless."""
         with self._facts, self._records:
             for file in (self._facts, self._records):
                 file.flush()
@@ -202,13 +202,13 @@ class QueryLogWriter:
 
 
 class QueryLogReader:
-    """The reading side: whatever a file holds that is whole."""
+    """Reads the undamaged records of the files."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._windows: dict[int, tuple[str, int | None]] = {}
         self._errors: dict[int, str] = {}
-        self.damaged = 0  # records, as of the last time they were read
+        self.damaged = 0  # number of damaged records in the last read
         header: dict[str, Any] | None = None
         for fact in _facts(folder / METADATA):
             if fact["kind"] == "header":
@@ -228,7 +228,7 @@ class QueryLogReader:
         )
 
     def records(self) -> Iterator[QueryLogRecord]:
-        """In the order in which they were written; a damaged one has a number, too."""
+        """The records in the order of writing. Damaged records are left out, but have a number."""
         self.damaged = 0
         with open(self._folder / RECORDS, "rb") as file:
             number = 0
@@ -242,7 +242,7 @@ class QueryLogReader:
             self.damaged += bool(data)
 
     def _unpacked(self, number: int, data: bytes) -> QueryLogRecord | None:
-        """None: it was damaged, or the fact that says in which window it lies."""
+        """None: the record is damaged, or its window is unknown."""
         packed, (checksum,) = data[: _RECORD.size], _SUM.unpack(data[_RECORD.size :])
         if zlib.crc32(packed) != checksum:
             return None
@@ -270,19 +270,19 @@ class QueryLogReader:
 
 
 def _create(path: Path) -> BinaryIO:
-    """A new file of our own; one that is there belongs to a worker whose log was not uploaded."""
+    """Create a file. It must not exist: an existing one belongs to a worker whose log was not uploaded."""
     return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb")
 
 
 def _packed_id(query_id: str | None) -> bytes:
-    """Empty when it is none of Snowflake's: a part of it would be the id of something else."""
+    """The id as bytes; empty if it has not the form of Snowflake's ids, which must not be truncated."""
     if query_id is None or not query_id.isascii() or len(query_id) > _QUERY_ID_BYTES:
         return b""
     return query_id.encode("ascii")
 
 
 def _facts(path: Path) -> Iterator[dict[str, Any]]:
-    """Those that are whole."""
+    """The undamaged facts."""
     with open(path, "rb") as file:
         for line in file:
             checksum, _, text = line.removesuffix(b"\n").partition(b" ")

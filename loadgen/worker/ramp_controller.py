@@ -1,12 +1,12 @@
-"""The thread that follows the orders: opens and closes windows, and moves the number of clients along its line.
+"""The thread that carries out the commands: opens and closes windows, and changes the number of clients.
 
-    START        with a plan: windows and targets open at their moments after its zero, in all workers together
-                 without one: the first window at once, in the phase the run is in
-    SET_PHASE    the next window, at the moment it was announced for; with a duration it closes by itself
-    find_max     a new target ends the step's window; the next one opens when the target is reached and has settled, and
-                 only these are measured
+    START        with a plan: windows open and targets begin at their times after the zero of the plan, in all workers
+                 together; without a plan: the first window opens at once, in the phase of the run
+    SET_PHASE    the next window opens at the announced time; with a duration it closes by itself
+    find_max     a new target ends the window of the step; the next window opens when the target is reached and has
+                 settled; only these windows are measured
 
-When a window closes and nothing follows, clients wait: the run is over, and STOP will say so.
+After the last window clients wait: the run is over, and STOP follows.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from loadgen.workload.schedule import ArrivalSchedule, Ramp, follow, window_sche
 
 log = logging.getLogger(__name__)
 
-REAP_S = 0.5  # ended clients are noticed within this time
-SETTLING_S = 0.02  # while a step settles, connections are looked at so often
-AHEAD_S = 2.0  # connections that will be wanted are opened so early, and earlier by the time that logins take
-LOGIN_S = 0.5  # what a login takes where none was slower
-UNSENT_ARRIVALS_BATCH = 10_000  # unsent arrivals are counted in batches: other threads wait for the lock meanwhile
+REAP_S = 0.5  # ended clients are replaced within this time
+SETTLING_S = 0.02  # between checks of the connections while a step settles
+AHEAD_S = 2.0  # connections are opened this much before they are wanted, plus the expected time of the logins
+LOGIN_S = 0.5  # the assumed time of a login, unless a slower one was observed
+UNSENT_ARRIVALS_BATCH = 10_000  # per batch: other threads wait for the lock meanwhile
 
 _WINDOWS = (Phase.WARMUP, Phase.MEASUREMENT)
 
@@ -48,18 +48,18 @@ class _Leftovers:
     arrivals: ArrivalQueue | SessionArrivals
     numbers: Iterator[int]
     given_up_ns: int
-    complete_ns: int | None  # since when no connection was missing; None: one was
+    complete_ns: int | None  # since when no connection has been missing; None: one is missing
 
     def age_ns(self, number: int) -> int:
-        """Of an arrival that waited while every connection was executing, as a free client takes the next one. 0: one
-        was missing since it was due."""
+        """For how long an arrival has waited while every connection was executing. 0: a connection was missing since
+        the arrival was due, so the wait does not show an overload."""
         due_ns = self.arrivals.due_ns(number)
         is_overload = self.complete_ns is not None and self.complete_ns <= due_ns
         return max(0, self.given_up_ns - due_ns) if is_overload else 0
 
 
 class RampController:
-    """step() does what is due; run() is the thread. begin() and finish() come from others."""
+    """The thread executes run(); other threads call begin() and finish()."""
 
     def __init__(
         self,
@@ -72,10 +72,10 @@ class RampController:
         first_window: int = 0,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`spare`, in an open loop: a slot without a client, where arrivals that no client took are recorded.
+        """`spare`: in an open loop, a slot without a client, in which unsent arrivals are recorded.
 
-        Windows are numbered from `first_window`: a process that died may have stored some under the same worker id.
-        `say` is told of every phase, step and target.
+        Windows are numbered from `first_window`: a dead process may have stored windows under the same worker id.
+        `say` is called with a line for each new phase, step and target.
         """
         self._say = say
         self._told: tuple[Phase | None, int | None, int] = (None, None, 0)  # phase, step, target
@@ -91,15 +91,15 @@ class RampController:
             self._schedules = (context.recorded, context.recorded)  # there is no warm-up
         self._ramp = Ramp(origin=0, target=0)
         self._window_id = first_window - 1
-        self._started_ns: int | None = None  # when START was heard
-        self._zero_ns: int | None = None  # when the measurement was to begin, once it has
+        self._started_ns: int | None = None  # when START was read
+        self._zero_ns: int | None = None  # the planned begin of the measurement, after it has begun
         self._joined_ns: int | None = None  # when the first window opened
         self._closes_ns: int | None = None
         self._leftovers: list[_Leftovers] = []
-        self._settling: SetWorkerTarget | None = None  # find_max: the step whose window is still to open
-        self._level_ns = 0  # and when its level was to be wanted
-        self._uncertain_ns = 0  # of the moment of the command that was carried out last
-        self._settled_ns: int | None = None  # when it opens, once its level is reached
+        self._settling: SetWorkerTarget | None = None  # find_max: the step whose window is not open yet
+        self._level_ns = 0  # the planned begin of its level
+        self._uncertain_ns = 0  # the error of the time of the last command
+        self._settled_ns: int | None = None  # when its window opens, once its level is reached
         self._finished = False
         self._lock = threading.Lock()  # guards everything here but wake: step() of the thread against the others
         self.wake = threading.Event()
@@ -107,7 +107,7 @@ class RampController:
         self.step_id: int | None = None
 
     def aligned_ns(self, moment_ns: int, second_ns: int) -> int:
-        """The nearest moment at which a second of the run ends: all workers count from the same zero."""
+        """The nearest end of a second of the run. All workers count seconds from the same zero."""
         zero_ns = self.zero_ns
         return moment_ns if zero_ns is None else zero_ns + round((moment_ns - zero_ns) / second_ns) * second_ns
 
@@ -117,20 +117,20 @@ class RampController:
 
     @property
     def zero_ns(self) -> int | None:
-        """The moment for which the measurement was announced, in all workers; None: it is not known yet."""
+        """The announced begin of the measurement, the same in all workers. None: not known yet."""
         with self._lock:
             at_ns, ahead = self._command_queue.next_phase() or (None, None)
             return at_ns if self._zero_ns is None and ahead is Phase.MEASUREMENT else self._zero_ns
 
-    def aim(self, target: int) -> None:
-        """The first target, before START: connections are opened for it."""
+    def set_first_target(self, target: int) -> None:
+        """Set the target before START, and open its connections."""
         with self._lock:
             self._ramp = Ramp(origin=target, target=target)
             self._context.connections.plan(self._ramp, self._clock.monotonic_ns())
             self._pool.resize(target)
 
     def begin(self, phase: Phase, duration_s: float | None) -> None:
-        """START: the first window, now; unless START's plan says when, or one was announced that is due already."""
+        """START: open the first window now, unless the plan of START tells when, or an announced window is due."""
         with self._lock:
             now_ns = self._clock.monotonic_ns()
             self._started_ns = now_ns if self._started_ns is None else self._started_ns
@@ -147,7 +147,7 @@ class RampController:
             self._tell()
 
     def finish(self) -> None:
-        """Close whatever is open: no client begins anything from now on. Safe to call twice."""
+        """Close the open window, and drain the clients. Safe to call twice."""
         with self._lock:
             self._finished = True
             self._close(self._clock.monotonic_ns())
@@ -155,21 +155,21 @@ class RampController:
             self._tell()
             self._pool.drain()
 
-    def settle_all(self) -> None:
-        """After the drain: count every arrival that was not sent."""
+    def count_all_unsent(self) -> None:
+        """After the drain: count all unsent arrivals."""
         with self._lock:
             while self._leftovers:
                 self._count_leftovers()
 
     def run(self, stopping: threading.Event) -> None:
-        """Until told to stop: do what is due, wait for what comes next."""
+        """Do what is due, and wait for the next time, until stopped."""
         while not stopping.is_set():
             wait_s = self.step()
             self._clock.wait(self.wake, wait_s)
             self.wake.clear()
 
     def step(self) -> float:
-        """Do everything that is due now. How long nothing will be, in seconds."""
+        """Do everything that is due. Returns the time until something is due again, in seconds."""
         with self._lock:
             now_ns = self._clock.monotonic_ns()
             if self._finished:
@@ -181,7 +181,7 @@ class RampController:
                     self._set_phase(item.command, item.at_ns, now_ns)
                 else:
                     self._set_target(item.command, item.at_ns, now_ns)
-            if self._closes_ns is not None and now_ns >= self._closes_ns:  # and none has taken its place
+            if self._closes_ns is not None and now_ns >= self._closes_ns:  # and no other window has opened
                 self._close(now_ns)
                 self.phase = Phase.COOLDOWN
             wanted, ahead = self._ramp.at(now_ns), self._wanted_soon(now_ns)
@@ -193,7 +193,7 @@ class RampController:
             return self._idle_s(now_ns)
 
     def _tell(self) -> None:
-        """What has changed since the last time."""
+        """Report the changes since the last call."""
         told, now = self._told, (self.phase, self.step_id, self._ramp.target)
         self._told = now
         if now[:2] != told[:2] and self.phase is not None:
@@ -210,12 +210,12 @@ class RampController:
             return
         closes_ns = None
         if command.duration_ms is not None:
-            # Counted from the moment it was meant for: who joins late measures only what is left of it.
+            # Counted from the announced time: a worker that joins late measures only the rest of the window.
             closes_ns = max(now_ns, at_ns + round(command.duration_ms * NS_PER_MS))
         self._enter(command.phase, command.step_id, at_ns, now_ns, closes_ns)
 
     def _enter(self, phase: Phase, step_id: int | None, at_ns: int, now_ns: int, closes_ns: int | None) -> None:
-        """Begin a phase of the run, with a new window; find_max measures only its steps."""
+        """Begin a phase of the run with a new window. A search measures only its steps."""
         if phase is Phase.MEASUREMENT and self._zero_ns is None:
             self._zero_ns = at_ns
         if self._find_max is None or phase is not Phase.MEASUREMENT:
@@ -225,7 +225,7 @@ class RampController:
         self.phase = phase
 
     def _open(self, phase: Phase, step_id: int | None, at_ns: int, now_ns: int, closes_ns: int | None) -> None:
-        """A window that was meant to open `at_ns`, and does so now."""
+        """Open a window now that was announced for `at_ns`."""
         context = self._context
         self._window_id += 1
         context.tags[self._window_id] = context.sessions.tag(phase, step_id)
@@ -233,7 +233,7 @@ class RampController:
         arrivals = self._arrivals(phase, step_id, at_ns, closes_ns)
         held = self._hold()
         context.arrivals = arrivals
-        # What was not measured is missing from the plan. Whether the process was paused is asked since it was due.
+        # Time between the announced and the actual opening counts as not measured, and pauses count from then on.
         since_ns = min(now_ns, now_ns if self._started_ns is None else max(at_ns, self._started_ns))
         context.windows.open(
             self._window_id,
@@ -262,12 +262,12 @@ class RampController:
     def _arrivals(
         self, phase: Phase, step_id: int | None, at_ns: int, closes_ns: int | None
     ) -> ArrivalQueue | SessionArrivals | None:
-        """Of a window that is about to open: due as planned, from the moment it was meant for. A worker that joined
-        late leaves out what was due before it came; one that was held up sends it late, or it is skipped."""
+        """The arrivals of a window that is about to open, due from its announced time. A worker that joins late leaves
+        out earlier arrivals; a worker that was delayed sends them late, or skips them."""
         schedule = self._schedule(phase, step_id)
         if schedule is None:
             return None
-        since_ns = self._started_ns  # not since its window opened: that is a moment after the first arrival may be due
+        since_ns = self._started_ns  # not the actual opening of the window: the first arrival may be due before
         if isinstance(schedule, RecordedStream) and self._context.scenario.load.keeps_sessions:
             return SessionArrivals(self._window_id, schedule, at_ns, since_ns=since_ns)
         ahead_ns, _ = self._command_queue.next_phase() or (None, None)
@@ -275,14 +275,15 @@ class RampController:
         return ArrivalQueue(self._window_id, schedule, at_ns, since_ns=since_ns, until_ns=min(ends_ns, default=None))
 
     def _schedule(self, phase: Phase, step_id: int | None) -> ArrivalSchedule | RecordedStream | None:
-        """The arrivals of a window: those of the warm-up, or of the stage with this number, from 1."""
+        """The schedule of a window: of the warm-up, or of the stage with this number, from 1."""
         if not self._schedules:
             return None
         number = 0 if phase is Phase.WARMUP else step_id or 1
         return self._schedules[number] if 0 <= number < len(self._schedules) else None
 
     def _hold(self) -> ArrivalQueue | SessionArrivals | None:
-        """Keep the open window from becoming final until its leftovers are counted: one statement begun in it."""
+        """Begin a statement in the open window, so that it does not become final before its unsent arrivals are
+        counted."""
         arrivals = self._context.arrivals
         if arrivals is None or self._spare is None or self._spare.recorder.begin() is None:
             return None
@@ -294,7 +295,7 @@ class RampController:
             self._leftovers.append(_Leftovers(held, held.close(now_ns), now_ns, complete_ns))
 
     def _count_leftovers(self) -> None:
-        """A batch of the arrivals that were due and not sent; with the last batch their window is released."""
+        """Count a batch of unsent arrivals. After the last batch their window may become final."""
         if not self._leftovers:
             return
         assert self._spare is not None
@@ -310,18 +311,18 @@ class RampController:
     # --- targets -----------------------------------------------------------------------------------------------------
 
     def _set_target(self, command: SetWorkerTarget, at_ns: int, now_ns: int) -> None:
-        origin = self._ramp.at(at_ns)  # of the line that ends here: who applies it late must not begin elsewhere
+        origin = self._ramp.at(at_ns)  # the value at the announced time, also if the command is applied late
         self._ramp = Ramp.toward(command.target_connections, origin=origin, began_ns=at_ns, seconds=command.ramp_s)
         self._context.connections.plan(self._ramp, at_ns)
         if self._find_max is not None and command.step_id is not None:
-            # Until the step has settled, its statements are warm-up: counted nowhere.
+            # Until the step has settled, its statements count as warm-up.
             self._open(Phase.WARMUP, command.step_id, now_ns, now_ns, None)
             self.phase = Phase.MEASUREMENT
             self._settling, self._settled_ns, self._level_ns = command, None, at_ns
 
     def _wanted_soon(self, now_ns: int) -> int:
-        """How many clients are connected by now: those of a higher level before it begins. A step of find_max has the
-        time to settle, and would disturb the one before it."""
+        """The number of clients to connect now: those of a higher level are connected before it begins. A step of a
+        search has time to settle, and earlier logins would disturb the step before."""
         wanted = self._ramp.at(now_ns)
         if self._find_max is not None:
             return wanted
@@ -340,7 +341,7 @@ class RampController:
         return max(wanted, *levels)
 
     def _lead_ns(self, logins: int) -> int:
-        """How long this number of logins may take, a few at a time."""
+        """The expected time of this number of logins, of which `open_parallel` are executed at the same time."""
         login_ns = max(round(LOGIN_S * NS_PER_S), self._context.connections.slowest_login_ns)
         return round(AHEAD_S * NS_PER_S) + -(-logins // self._context.scenario.connections.open_parallel) * login_ns
 
@@ -352,7 +353,7 @@ class RampController:
         if not reached:
             self._settled_ns = None
         elif self._settled_ns is None:
-            # Logins take longer in one worker than in another: the moment that all know is what they count from.
+            # Logins do not take equally long in all workers, so they count from a time that all know.
             self._settled_ns = max(self._level_ns + settle_ns + settle_ns // 2, now_ns + settle_ns)
         if self._settled_ns is not None and now_ns >= self._settled_ns:
             self._open(Phase.MEASUREMENT, self._settling.step_id, now_ns, now_ns, None)

@@ -1,4 +1,4 @@
-"""How loaded the worker itself is: a measurement by a client that is short of time is not one of the server."""
+"""The CPU, memory and wake-up delay of the worker: a client without enough CPU time measures itself, not the server."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from loadgen.model.run import Phase
 from loadgen.units import NS_PER_MS, NS_PER_S
 from loadgen.values import dataclass
 
-SHORTEST_S = 0.2  # the kernel counts CPU time in steps: over less, a share of a core may be anything
-GAPS_KEPT = 100  # the newest
-PROBE_S = 0.05  # each wake-up takes the interpreter from a client, and a hundred a second are felt
+SHORTEST_S = 0.2  # the kernel counts CPU time in steps, so the share of a shorter time is not meaningful
+GAPS_KEPT = 100  # newest gaps
+PROBE_S = 0.05  # each wake-up interrupts a client: a hundred per second have a measurable effect
 _PROBE_NS = round(PROBE_S * NS_PER_S)
 _CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
-_BUSY = ("user", "nice", "system", "irq", "softirq", "steal")  # of the machine's CPU times, where the system has them
+_BUSY = ("user", "nice", "system", "irq", "softirq", "steal")  # CPU times of the machine; not all systems have all
 
 
 class _MachineCpu(NamedTuple):
-    """CPU time of the machine since it was started."""
+    """CPU time of the machine since its start."""
 
     busy_ns: int
-    stolen_ns: int  # of that, withheld by the host of a virtual machine
+    stolen_ns: int  # the part of it that the host of a virtual machine has withheld
 
     @classmethod
     def now(cls) -> _MachineCpu:
@@ -43,20 +43,20 @@ class _MachineCpu(NamedTuple):
 
 
 class WakeupDelay(NamedTuple):
-    """A wait of the probe, or the part of one that was not told before. Times are of the monotonic clock."""
+    """A wait of the probe, or the part of it that was not reported before. Times are of the monotonic clock."""
 
     from_ns: int
     to_ns: int
-    late_ns: int  # how much later than asked the whole wait ended
+    late_ns: int  # how much later than requested the whole wait ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceReading:
-    """The last second of this process."""
+    """The use of resources by this process in the last second."""
 
     cpu_percent: float  # of one core
-    memory_percent: float  # of what it may have
-    wakeup_p99_ms: float | None  # how much later than asked a thread woke up
+    memory_percent: float  # of the machine's or the container's memory
+    wakeup_p99_ms: float | None  # p99 of the wake-up delay
     from_ns: int = 0
     to_ns: int = 0
     cpu_ns: int = 0
@@ -67,17 +67,17 @@ class ResourceReading:
 
     @property
     def paused(self) -> list[tuple[int, int]]:
-        """When nothing of this process ran, as far as that is more than noise of a scheduler."""
+        """The times in which no thread of this process ran for at least PAUSE_NS."""
         return [(wait.from_ns, wait.to_ns) for wait in self.waits if wait.late_ns >= PAUSE_NS]
 
     @property
     def is_short(self) -> bool:
-        """It follows another reading at once, and says nothing new of the process."""
+        """It follows another reading at once, so its shares are not meaningful."""
         return self.to_ns - self.from_ns < SHORTEST_S * NS_PER_S
 
 
 class SelfMonitor:
-    """read(): one thread, every second. The probe runs in a dedicated thread."""
+    """One thread calls read() every second. Another thread executes probe()."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -91,7 +91,7 @@ class SelfMonitor:
         self._percent = 0.0
 
     def probe(self, stopping: threading.Event) -> None:
-        """Ask to be woken in 50 ms, again and again, and note how late it was. The thread's whole work."""
+        """Wait for 50 ms, again and again, and record how late each wait ended."""
         while True:
             asked_ns = self.begin()
             if self._clock.wait(stopping, PROBE_S):
@@ -99,7 +99,7 @@ class SelfMonitor:
             self.end(asked_ns)
 
     def begin(self) -> int:
-        """A wait of the probe begins."""
+        """Record the begin of a wait."""
         asked_ns = self._asked_ns = self._clock.monotonic_ns()
         return asked_ns
 
@@ -130,9 +130,9 @@ class SelfMonitor:
         )
 
     def _new_waits(self, now_ns: int) -> tuple[WakeupDelay, ...]:
-        """The waits that ended since the last time, and one that should have ended: a thread that was paused together
-        with the probe may wake up before it, and must not miss the pause."""
-        asked_ns = self._asked_ns  # before the queue is read: a wait that is in there then has ended
+        """The waits that have ended since the last call, and a wait that is overdue: after a pause of the process this
+        thread may wake up before the probe, and must not miss the pause."""
+        asked_ns = self._asked_ns  # read before the queue: a wait that is in the queue then has ended
         waits = [self._waits.popleft() for _ in range(len(self._waits))]
         told_ns = self._told_ns
         is_overdue = asked_ns is not None and now_ns > asked_ns + _PROBE_NS
@@ -147,14 +147,14 @@ class SelfMonitor:
 
 
 class ClientResourceMeter:
-    """What this process did to each window of the measurement. One thread."""
+    """The use of resources in each window of the measurement. Belongs to one thread."""
 
     def __init__(self) -> None:
         self._accounts: dict[int, _Account] = {}
-        self._gaps: deque[WakeupDelay] = deque(maxlen=GAPS_KEPT)  # told before: a pause may keep a window from opening
+        self._gaps: deque[WakeupDelay] = deque(maxlen=GAPS_KEPT)  # earlier pauses, which may have delayed a window
 
     def add(self, resources: ResourceReading, windows: Iterable[Window]) -> None:
-        """Share the last second out among the windows it was part of."""
+        """Distribute the last second over the windows that it was part of."""
         for window in windows:
             if window.phase is not Phase.MEASUREMENT:
                 continue
@@ -165,7 +165,7 @@ class ClientResourceMeter:
         self._gaps.extend(wait for wait in resources.waits if wait.late_ns >= GAP_NS)
 
     def add_lags(self, lags: deque[tuple[int, int]]) -> None:
-        """Client lag of statements since the last time: window and nanoseconds, which are taken out."""
+        """Take out the client lags of statements: window and nanoseconds."""
         by_window: dict[int, list[int]] = {}
         for _ in range(len(lags)):
             window_id, late_ns = lags.popleft()
@@ -175,12 +175,12 @@ class ClientResourceMeter:
                 self._accounts[window_id].sent_late += Histogram.of(np.array(found, np.int64))
 
     def effect(self, window_id: int) -> ClientResourceUse | None:
-        """Of a window so far; None: it is none of the measurement, or has not been watched yet."""
+        """The use of resources in a window so far. None: it is not of the measurement, or has no reading yet."""
         account = self._accounts.get(window_id)
         return None if account is None else account.effect()
 
     def stopped_ms(self, window_id: int) -> tuple[int, int]:
-        """Since a window opened: for how long the process was paused, and of how much."""
+        """Since a window opened: for how long the process was paused, and how much time has passed."""
         account = self._accounts.get(window_id) or _Account()
         held_up_ns = account.held_up_ns
         return (account.gap_ns - held_up_ns) // NS_PER_MS, (account.elapsed_ns - held_up_ns) // NS_PER_MS
@@ -191,7 +191,7 @@ class ClientResourceMeter:
 
 @dataclass(slots=True)
 class _Account:
-    """Of one window."""
+    """The sums of one window."""
 
     elapsed_ns: int = 0
     cpu_ns: int = 0
@@ -201,9 +201,9 @@ class _Account:
     cores: int = 0
     late: Histogram = EMPTY
     sent_late: Histogram = EMPTY
-    held_up_ns: int = 0  # of the gaps, before the window opened
-    minute: deque[tuple[int, int]] = field(default_factory=deque)  # the last one: nanoseconds, and CPU of each look
-    worst_cpu_ms: int = 0  # of any minute that has passed
+    held_up_ns: int = 0  # the part of the gaps before the window opened
+    minute: deque[tuple[int, int]] = field(default_factory=deque)  # the last minute: length and CPU of each reading
+    worst_cpu_ms: int = 0  # the highest CPU of any minute
 
     def add(self, resources: ResourceReading, window: Window) -> None:
         inside_ns = _overlap_ns(resources.from_ns, resources.to_ns, window)
@@ -217,7 +217,7 @@ class _Account:
         self._wait(resources.waits, window)
 
     def held_up(self, gaps: Sequence[WakeupDelay], window: Window) -> None:
-        """Pauses that were over when the window opened, and not when it should have."""
+        """Add pauses that have delayed the opening of the window."""
         late = [gap for gap in gaps if gap.to_ns > window.begins_ns]
         if late:
             self.elapsed_ns += sum(_overlap_ns(gap.from_ns, gap.to_ns, window) for gap in late)
@@ -236,7 +236,7 @@ class _Account:
         lasted_ns = sum(part_ns for part_ns, _ in self.minute)
         while lasted_ns - self.minute[0][0] >= MINUTE_MS * NS_PER_MS:
             lasted_ns -= self.minute.popleft()[0]
-        if lasted_ns >= MINUTE_MS * NS_PER_MS:  # it may be a moment longer
+        if lasted_ns >= MINUTE_MS * NS_PER_MS:  # it may be slightly longer
             used_ns = sum(part_ns for _, part_ns in self.minute)
             self.worst_cpu_ms = max(self.worst_cpu_ms, used_ns * MINUTE_MS // lasted_ns)
 
@@ -261,7 +261,7 @@ def _overlap_ns(from_ns: int, to_ns: int, window: Window) -> int:
 
 
 def _memory_limit() -> int:
-    """The memory of the machine, or of the container when it may have less."""
+    """The memory of the machine, or the lower limit of its container."""
     total = int(psutil.virtual_memory().total)
     for path in _CGROUP_LIMITS:
         try:

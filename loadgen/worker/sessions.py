@@ -1,4 +1,5 @@
-"""Sessions that make load: how they are opened, tagged, described with, and cancelled."""
+"""Sessions to the target: opened, tagged, cancelled; statements of the mix, ready to execute; the logical users whose
+statements they execute."""
 
 from __future__ import annotations
 
@@ -29,14 +30,14 @@ LOGIN_PAUSE_MAX_S = 30.0  # between refused logins
 
 
 class StatementRefused(ConfigurationError):
-    """A statement of the mix cannot work: found before the first sample, not in ten thousand failed ones."""
+    """The server cannot compile a statement of the mix. It is found before the load begins."""
 
     exit_code = 1
     remedy = "Correct the scenario, or prepare its tables: `loadgen prepare FILE`."
 
 
 class LoadSessions:
-    """Everything about the target that does not change during a run. Any thread."""
+    """Opens sessions to the target of a run. Any thread."""
 
     def __init__(
         self, scenario: Scenario, *, run_id: str, worker_id: str, environ: Mapping[str, str] = os.environ
@@ -62,14 +63,13 @@ class LoadSessions:
         return connect(self._profile, settings, environ=self._environ)
 
     def tag(self, phase: Phase | None, step_id: int | None) -> str:
-        """QUERY_TAG of the statements of a window: how the server's history is joined to our counts."""
+        """QUERY_TAG of the statements of a window, by which the query history is joined to the counts."""
         name = None if phase is None else phase.value
         return query_tag(run=self._run_id, worker=self._worker_id, phase=name, step=step_id)
 
     def describe(self, statements: tuple[Statement, ...]) -> None:
-        """Have the server compile every statement without executing it; StatementRefused names the first it cannot.
-
-        What may work a moment later is raised as it came.
+        """Let the server compile every statement without executing it. Raises StatementRefused for the first one that
+        it cannot compile. Temporary errors are raised unchanged.
         """
         connection = self.open(self.tag(None, None))
         try:
@@ -80,8 +80,8 @@ class LoadSessions:
             close(connection)
 
     def cancel(self, session_ids: list[int]) -> None:
-        """End what is still running in these sessions, on the server. One that fails does not keep the others from it;
-        afterwards RunFailed tells."""
+        """Cancel the statements of these sessions on the server. If that fails for some sessions, the others are still
+        cancelled, and RunFailed is raised at the end."""
         failed: list[str] = []
         connection: Connection | None = None
         for session_id in session_ids:
@@ -90,7 +90,7 @@ class LoadSessions:
                 connection.cursor().execute("SELECT SYSTEM$CANCEL_ALL_QUERIES(?)", (session_id,))
             except Exception as error:  # the driver leaks exceptions of its libraries
                 failed.append(describe(error))
-                if connection is not None:  # it may be of no use any more
+                if connection is not None:  # it may be broken
                     close(connection)
                     connection = None
         if connection is not None:
@@ -104,8 +104,8 @@ class LoadSessions:
 
 
 def login_pause_s(attempts: int, part: float) -> float:
-    """How long to wait after consecutive refused logins: from 1 s to LOGIN_PAUSE_MAX_S, twice as long each time.
-    `part`, from 0 to 1, is random, so that clients do not come back all at once."""
+    """The pause after consecutive refused logins: from 1 s to LOGIN_PAUSE_MAX_S, doubled each time. `part` is a random
+    number from 0 to 1, so that clients do not all return at once."""
     longest_s = min(LOGIN_PAUSE_MAX_S, 2.0 ** min(attempts, 20))
     return longest_s * (1.0 + part) / 2.0
 
@@ -113,7 +113,7 @@ def login_pause_s(attempts: int, part: float) -> float:
 def _describe(connection: Connection, name: str, sql: str, parameters: int) -> None:
     cursor = connection.cursor()
     try:
-        # Values are needed for the number of binds only; NULL fits every type.
+        # Only the number of binds matters; NULL fits every type.
         cursor.describe(sql, (None,) * parameters)
     except Exception as error:
         if classify(error).retryable:
@@ -123,25 +123,25 @@ def _describe(connection: Connection, name: str, sql: str, parameters: int) -> N
         cursor.close()
 
 
-# --- Statements of the mix, made ready to execute: everything that can be decided once is decided here ---------------
+# --- Statements of the mix, ready to execute: decisions that do not depend on the draw are made once -----------------
 
-FETCH_ROWS = 1_000  # at a time; they are counted and dropped, so a large result needs no memory
+FETCH_ROWS = 1_000  # per fetch; rows are counted and dropped, so a large result needs little memory
 
-StatementExecutor = Callable[[Cursor, Row], int]  # executes, fetches everything, says how many rows there were
+StatementExecutor = Callable[[Cursor, Row], int]  # executes a statement, fetches all rows, returns their number
 
 
 class CheckFailed(Exception):
-    """A statement succeeded with another number of rows than the scenario expects."""
+    """A statement returned another number of rows than the scenario expects."""
 
 
 def compile_statement(statement: Statement) -> StatementExecutor:
-    """A function that executes a statement, or all of a transaction, with drawn parameters."""
+    """A function that executes a statement, or all statements of a transaction, with drawn parameters."""
     run = _transaction(statement.queries) if statement.transaction else _single(statement.queries[0])
     return run if statement.expected_rows is None else _checked(run, statement.expected_rows)
 
 
 def compile_recorded(kind: StatementKind) -> StatementExecutor:
-    """A function that executes a recorded statement: its row is its text, and its bind values."""
+    """A function that executes a recorded statement, whose row is its text and its bind values."""
 
     def run(cursor: Any, row: Row) -> int:
         (sql,), binds = row
@@ -171,7 +171,7 @@ def _transaction(queries: Sequence[Query]) -> StatementExecutor:
 
     def run(cursor: Cursor, row: Row) -> int:
         try:
-            cursor.execute("BEGIN")  # inside, because it may have worked although its answer was lost
+            cursor.execute("BEGIN")  # inside `try`: it may have succeeded although its answer was lost
             rows = 0
             for (sql, count), parameters in zip(steps, row, strict=True):
                 cursor.execute(sql, parameters)
@@ -186,7 +186,7 @@ def _transaction(queries: Sequence[Query]) -> StatementExecutor:
 
 
 def _roll_back(cursor: Cursor, failed: Exception) -> None:
-    """Let go of the row locks. When even that fails the session is not used again: see Client."""
+    """Roll back, to release the row locks. If that fails, the session is not used any more: see Client."""
     try:
         cursor.execute("ROLLBACK")
     except Exception as error:
@@ -194,7 +194,7 @@ def _roll_back(cursor: Cursor, failed: Exception) -> None:
 
 
 class RollbackFailed(Exception):
-    """The transaction may still be open, and hold its locks, in the session. `failed` is why it was to be undone."""
+    """The rollback of a transaction failed, so the session may still hold its locks. `failed`: the original error."""
 
     def __init__(self, failed: Exception) -> None:
         super().__init__(str(failed))
@@ -229,12 +229,13 @@ def _touched(cursor: Any) -> int:
 
 
 def with_tag(cursor: Cursor, tag: str) -> Cursor:
-    """The same cursor for statements, each of which brings this QUERY_TAG."""
+    """The cursor for statements that carry this QUERY_TAG."""
     return cast("Cursor", TaggedCursor(cursor, tag))
 
 
 class TaggedCursor:
-    """What statements use of a cursor; each gets this QUERY_TAG by itself, and the connection keeps its own."""
+    """The part of a cursor that statements use. Each statement carries this QUERY_TAG; the tag of the connection does
+    not change."""
 
     __slots__ = ("_cursor", "_parameters")
 
@@ -258,7 +259,7 @@ class TaggedCursor:
 
 
 def judged(error: Exception) -> tuple[Failure, str]:
-    """What a statement failed with, and in words."""
+    """The classified failure of a statement, and its text."""
     if isinstance(error, CheckFailed):
         return Failure(category=ErrorCategory.CHECK), str(error)
     cause = error.failed if isinstance(error, RollbackFailed) else error
@@ -272,24 +273,24 @@ def judged(error: Exception) -> tuple[Failure, str]:
 # A user belongs to one slot, and so to one connection at a time. The users of the run are distributed in turn over the
 # workers, and the users of a worker over its slots. When the connection of a slot is lost, its user sessions:
 #
-#     strict   they expire; the users have others over the next connection, which remember other values
-#     hint     they go on over the next connection of the slot; while it has none, until their time to live is over
+#     strict   expire; over the next connection the users begin new sessions, which remember other values
+#     hint     continue over the next connection of the slot, unless their time to live ends before
 #
-# The end of the load ends no session: those that live then are `current` in the results.
+# The end of the load ends no user session: the results count live ones as `current`.
 #
-#     Seat     the users of one slot, in place of its drawer. Belongs to the slot's client.
-#     Users    all seats. sweep(): the ramp controller. counts: the main thread.
+#     SlotUsers      the users of one slot, in the place of its StatementStream. Belongs to the slot's client.
+#     LogicalUsers   the users of all slots. The ramp controller calls sweep(); the main thread reads counts.
 
 SWEEP_S = 60.0
 
 
 class LogicalUsers:
-    """Seats are made by the thread that makes slots."""
+    """All logical users of a worker. seat() is called by the thread that makes slots."""
 
     def __init__(
         self, scenario: Scenario, worker: int, workers: int, clients: int, pools: Mapping[str, Pool], clock: Clock
     ) -> None:
-        """`clients`: the most that this worker has; each slot below has a seat."""
+        """`clients`: the maximum number of slots of this worker."""
         self._scenario, self._worker, self._workers = scenario, worker, workers
         self._clients, self._pools, self._clock = clients, pools, clock
         self._users = worker_share(scenario.sessions.count, worker, workers)
@@ -300,7 +301,7 @@ class LogicalUsers:
         self._closed = False
 
     def seat(self, client: int, drawer: StatementStream) -> SlotUsers:
-        """The users of a slot, who draw from its drawer."""
+        """The users of a slot, which draw from its stream of statements."""
         scenario, users = self._scenario, worker_share(self._users, client, self._clients)
         place = ClientPosition(
             worker=self._worker,
@@ -328,7 +329,7 @@ class LogicalUsers:
         return seat
 
     def sweep(self) -> None:
-        """Once a minute, however often it is called."""
+        """Expire user sessions, at most once a minute."""
         now_ns = self._clock.monotonic_ns()
         if now_ns - self._swept_ns >= SWEEP_S * NS_PER_S and not self._closed:
             self._swept_ns = now_ns
@@ -336,11 +337,11 @@ class LogicalUsers:
                 seat.book.sweep(now_ns)
 
     def close(self) -> None:
-        """The load ends: what is over by now expires, and nothing after it ends a session. Safe to call twice."""
+        """End the load: expire sessions whose time is over, and no other session after that. Safe to call twice."""
         now_ns = self._clock.monotonic_ns()
         for seat in tuple(self._seats):
             seat.strict = False
-            if not self._closed:  # up to a minute after the last sweep, many may have expired unused
+            if not self._closed:  # the last sweep may have been a minute ago
                 seat.book.sweep(now_ns)
         self._closed = True
 
@@ -360,7 +361,7 @@ class UserStatement(NamedTuple):
 
 
 class SlotUsers:
-    """Draws as the slot's drawer does, and says whose statement it is."""
+    """Draws statements as the slot's stream does, and assigns each to a user session."""
 
     def __init__(
         self,
@@ -377,7 +378,7 @@ class SlotUsers:
         self._memory, self._drawer, self._blanks, self._clock = memory, drawer, blanks, clock
 
     def ahead(self, k: int) -> list[tuple[int, Row]]:
-        """One: which session it belongs to is not known before its turn."""
+        """One statement only: the user session of a later one is not known yet."""
         return [self.draw(k)]
 
     def draw(self, k: int) -> tuple[int, Row]:
@@ -393,7 +394,7 @@ class SlotUsers:
             self.book.lose()
 
     def execute(self, run: StatementExecutor, cursor: Cursor, drawn: UserStatement) -> int:
-        """Execute a statement in its session; in the user's next one, if that has expired since it was drawn."""
+        """Execute a statement in its user session or, if that has expired since the draw, in the user's next one."""
         book, clock = self.book, self._clock
         while not book.begin(drawn.session, clock.monotonic_ns()):
             drawn = self._drawn(drawn.session.user, drawn.bare, drawn.blanks)
@@ -409,7 +410,7 @@ class SlotUsers:
 
 
 def in_session(run: StatementExecutor) -> StatementExecutor:
-    """A statement that is executed as a user."""
+    """A function that executes a statement in a user session."""
 
     def execute(cursor: Cursor, drawn: Any) -> int:
         seat: SlotUsers = drawn.seat

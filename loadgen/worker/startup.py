@@ -1,4 +1,7 @@
-"""Getting ready: every statement described, every connection open, before the worker says that it waits."""
+"""The start and the end of the load: components are assembled, statements described, connections opened; drained.
+
+A worker becomes WAITING when every statement is described and every connection is open.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ from loadgen.workload.schedule import initial_connections
 
 
 class SpoolUnusable(ConfigurationError):
-    """The folder for the query log cannot be written to."""
+    """The folder for the query log cannot be written."""
 
     exit_code = 1
     remedy = "Set LOADGEN_SPOOL_DIR to a folder that can be written to, or query_log: {mode: none} in the scenario."
@@ -50,7 +53,7 @@ class SpoolUnusable(ConfigurationError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerComponents:
-    """Everything that makes and measures load."""
+    """The objects that generate and measure load."""
 
     scenario: Scenario
     windows: WindowRegistry
@@ -126,7 +129,7 @@ def assemble(
 
 
 def _recorded(load: Load, arguments: WorkerArguments, pools: Mapping[str, Pool]) -> RecordedStream | None:
-    """What this worker sends in mode replay."""
+    """The recorded statements of this worker in mode replay."""
     if load.mode is not LoadMode.REPLAY:
         return None
     pool = pools.get(f"{POOL_NAME}{arguments.worker_group_id}")
@@ -136,7 +139,7 @@ def _recorded(load: Load, arguments: WorkerArguments, pools: Mapping[str, Pool])
 
 
 def compose(shared: WorkerSharedState, parts: WorkerComponents | None, count: int) -> WorkerHeartbeat:
-    """What the heartbeat with this number says. Any thread: it only reads."""
+    """The heartbeat with this number. It only reads, so any thread may call it."""
     return WorkerHeartbeat(
         status=shared.status,
         phase=None if parts is None else parts.ramp_controller.phase,
@@ -181,24 +184,25 @@ def _query_log(
 
 
 def first_target(scenario: Scenario, arguments: WorkerArguments) -> int:
-    """How many connections a worker opens before START."""
+    """The number of connections that a worker opens before START."""
     return worker_share(initial_connections(scenario.load), arguments.worker_group_id, arguments.worker_group_count)
 
 
-LOOK_S = 0.05
-GC_THRESHOLD = (700, 10, 10)  # of Python: a higher one would make pauses of a measurement rarer, but longer
-PAUSE_S = 1.0  # before a server that was away is asked again
+LOOK_S = 0.05  # between checks whether all connections are open
+GC_THRESHOLD = (700, 10, 10)  # the default of Python: a higher one makes pauses rarer, but longer
+PAUSE_S = 1.0  # before the next attempt to reach the server
 
 
 def open_connections(
     parts: WorkerComponents, arguments: WorkerArguments, loop: ControlLoop, shared: WorkerSharedState, clock: Clock
 ) -> bool:
-    """False: the worker is ending. Raises what cannot be helped: a statement, or a login, that is refused."""
+    """Describe the statements and open all connections. Returns False if the worker ends meanwhile. Raises the error of
+    a statement or login that is refused."""
     if not _describe(parts, loop, shared, clock):
         return False
-    parts.ramp_controller.aim(first_target(parts.scenario, arguments))
+    parts.ramp_controller.set_first_target(first_target(parts.scenario, arguments))
     if parts.pool.wanted == 0:
-        shared.say("INFO", "this worker's part of the connections is 0: it waits with nothing to do")
+        shared.say("INFO", "this worker's share of the connections is 0: it generates no load")
     while not parts.pool.settled:
         refused = parts.pool.refused()
         if refused is not None:
@@ -208,15 +212,15 @@ def open_connections(
             return False
     gc.collect()
     gc.set_threshold(*GC_THRESHOLD)
-    gc.freeze()  # what is there now stays; the collector need not look at it in every measured second
+    gc.freeze()  # objects that exist now are kept: the collector does not have to visit them during the measurement
     return True
 
 
 def _describe(parts: WorkerComponents, loop: ControlLoop, shared: WorkerSharedState, clock: Clock) -> bool:
-    """Until it has worked once: a server that is away for a moment is no reason to give a run up."""
+    """Describe the statements, and retry while the server is unreachable. Returns False if the worker ends."""
     while True:
         try:
-            # Recorded statements were executed before, and what stands for them has no values to compile with.
+            # Recorded statements are not described: they were executed before, and are not texts of the scenario.
             statements = () if parts.context.recorded is not None else parts.scenario.workload.statements
             parts.context.sessions.describe(statements)
             return True
@@ -233,7 +237,7 @@ def _describe(parts: WorkerComponents, loop: ControlLoop, shared: WorkerSharedSt
 
 log = logging.getLogger(__name__)
 
-CANCEL_S = 5.0  # how long statements that were cancelled on the server may take to come back
+CANCEL_S = 5.0  # for statements to return after they were cancelled on the server
 FORCED_CANCEL_S = 1.0  # the same after a second signal
 
 
@@ -241,11 +245,12 @@ class DrainWait(Protocol):
     def __call__(
         self, done: Callable[[], bool], limit_s: Callable[[], float], unless: threading.Event | None = None
     ) -> None:
-        """Until it is done, time is over, or `unless` is set; collecting samples meanwhile."""
+        """Wait until `done`, the limit, or `unless` is set. Samples are collected meanwhile."""
 
 
 def drain(parts: WorkerComponents, shared: WorkerSharedState, wait: DrainWait, *, hurry: threading.Event) -> None:
-    """The main thread's. Afterwards no sample is missing after one more collection."""
+    """End the load: let statements finish, cancel the others, count unsent arrivals. For the main thread. After one
+    more collection every sample is recorded."""
     parts.ramp_controller.finish()
     wait(lambda: parts.pool.drained, lambda: shared.drain_s, unless=hurry)
     sessions = parts.pool.cancel()
@@ -257,7 +262,7 @@ def drain(parts: WorkerComponents, shared: WorkerSharedState, wait: DrainWait, *
     abandoned = parts.pool.abandon()
     if abandoned:
         shared.say("WARNING", f"never came back, and counted as cancelled: {counted(abandoned, 'statement')}")
-    parts.ramp_controller.settle_all()
+    parts.ramp_controller.count_all_unsent()
 
 
 def _cancel(parts: WorkerComponents, sessions: list[int]) -> None:

@@ -1,14 +1,14 @@
 """A worker process, from its arguments to its exit code.
 
     main thread   signals, collects samples every second, decides to end; never calls the driver
-    heartbeat     one UPDATE a second                      (heartbeat.py)
-    control       sets everything up, then follows the run (control_loop.py)
-    flush         writes what was measured                 (flush.py, spool.py)
-    ramp          windows, and the number of clients       (ramp_controller.py)
-    probe         how late threads wake up                 (self_monitor.py)
-    client-N      the load                                 (client.py)
+    heartbeat     one UPDATE per second                                  (heartbeat.py)
+    control       sets the worker up, then reads the leader's commands   (control_loop.py)
+    flush         stores windows, snapshots, logs and the result         (flush.py)
+    ramp          opens windows, changes the number of clients           (ramp_controller.py)
+    probe         measures how late threads wake up                      (self_monitor.py)
+    client-N      generates load                                         (client.py)
 
-It ends by os._exit: the interpreter would wait for its threads, and one driver call that hangs would hold it for ever.
+The process ends by os._exit(): the interpreter would wait for its threads, and one hanging driver call would block it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from loadgen.units import NS_PER_S
 from loadgen.worker.arguments import InvalidWorkerArguments, WorkerArguments
 from loadgen.worker.collector import MetricsCollector
 from loadgen.worker.control_loop import ControlLoop, ControlPlaneWatchdog
-from loadgen.worker.flush import ResultFlusher, hold, started_row, worker_spool_folder
+from loadgen.worker.flush import ResultFlusher, lock_spool_folder, started_row, worker_spool_folder
 from loadgen.worker.heartbeat import Heartbeat, identity_of
 from loadgen.worker.self_monitor import SelfMonitor
 from loadgen.worker.startup import WorkerComponents, assemble, compose, drain, open_connections
@@ -45,15 +45,15 @@ from loadgen.worker.worker_state import ExitReason, WorkerSharedState, exit_reas
 
 log = logging.getLogger(__name__)
 
-HARVEST_S = 1.0
-LOOK_S = 0.05
-STORE_S = 600.0  # how long storing results and the query log may take
-LOGOUT_S = 2.0  # how long the threads may take to close their sessions
-HURRY_S = 1.5  # the same after a second signal; what is not stored by then is in the spool
+HARVEST_S = 1.0  # between collections of samples
+LOOK_S = 0.05  # between checks of a condition that is waited for
+STORE_S = 600.0  # for storing results and the query log
+LOGOUT_S = 2.0  # for the threads to close their sessions
+HURRY_S = 1.5  # for storing results after a second signal; the rest is spooled
 
 
 class Worker:
-    """run() is the main thread's; methods that begin with `_` and end in `_thread` are the other threads' work."""
+    """run() belongs to the main thread. Methods that end in `_thread` are executed by other threads."""
 
     def __init__(
         self,
@@ -69,23 +69,23 @@ class Worker:
         self._clock = clock or SystemClock()
         self._test_id = str(uuid.uuid4())
         self._shared = WorkerSharedState(clock=self._clock)
-        self._stopping = threading.Event()  # every thread ends
-        self._storing = threading.Event()  # the flush thread writes what is left, and ends
+        self._stopping = threading.Event()  # all threads must end
+        self._storing = threading.Event()  # the flush thread must store the rest, and end
         self._hurry = threading.Event()  # do not wait for statements under way
-        self._stored = threading.Event()  # it has ended
-        self._all_stored = False  # it has written all of it
-        self._kept = False  # what was not written is in the spool
+        self._stored = threading.Event()  # the flush thread has ended
+        self._all_stored = False  # the flush thread has stored all results
+        self._spooled = False  # unsent results are in the spool
         self._spool = worker_spool_folder(arguments, self._test_id, environ)
-        self._silence = ControlPlaneWatchdog()
+        self._watchdog = ControlPlaneWatchdog()
         self._threads: list[Service] = []
         self._timing = TimingSettings().for_workers(arguments.worker_group_count)  # until the scenario is known
         self._parts: WorkerComponents | None = None
-        self._measuring: MetricsCollector | None = None
+        self._collector: MetricsCollector | None = None
         self._result: ResultRow | None = None
-        self._template_id = ""  # as the run has it: here secrets are filled in
+        self._template_id = ""  # of the run: the id of this scenario differs, because secrets are filled in
         self._self_monitor = SelfMonitor(self._clock)
         self._created_at = self._clock.utc_now().replace(tzinfo=None)
-        self._beats = Heartbeat(
+        self._heartbeat = Heartbeat(
             self._session("heartbeat"),
             identity_of(arguments, environ),
             self._shared,
@@ -97,33 +97,34 @@ class Worker:
     # --- the main thread ---------------------------------------------------------------------------------------------
 
     def run(self) -> int:
-        """Run until there is a reason to end; the exit code."""
+        """Run until there is a reason to end. Returns the exit code."""
         try:
-            self._start("heartbeat", lambda: self._beats.run(self._patience(self._stopping)))
+            self._start("heartbeat", lambda: self._heartbeat.run(self._patience(self._stopping)))
             self._start("control", self._control_thread)
             self._start("probe", lambda: self._self_monitor.probe(self._stopping))
-            self._live()
+            self._collect_until_ended()
             return self._end()
         except Exception as error:  # a bug: the parent must not wait for this process for ever
             log.exception("thread_died thread=main")
             self._died(ThreadDied(f"thread main: {type(error).__name__}: {error}"))
             self._stopping.set()
-            return self._say_goodbye(self._shared.ending)
+            return self._finish(self._shared.ending)
 
     def stop(self, reason: str) -> None:
-        """Asked from outside: drain. Asked again: do not wait for statements under way."""
+        """Request the end: drain. The second request: do not wait for statements under way."""
         if self._shared.ending is not None:
             self._hurry.set()
         event(log, logging.INFO, "worker_stopping", why=reason)
         self._shared.end(ExitReason(code=WorkerExit.CLEAN, drain_s=self._timing.drain_interrupt_s, signal=reason))
 
-    def orphaned(self, reason: str) -> None:
+    def parent_ended(self, reason: str) -> None:
+        """End, within the time of an interrupted drain, because the parent process has ended."""
         was_ending = self._shared.ending is not None
         self._shared.end(ExitReason(code=WorkerExit.FATAL, error=reason, drain_s=self._timing.drain_interrupt_s))
         if was_ending and not self._clock.wait(self._stopping, self._timing.drain_interrupt_s):
-            self._hurry.set()  # the drain began with more time than is left to a worker without a parent
+            self._hurry.set()  # the drain had begun with a longer limit
 
-    def _live(self) -> None:
+    def _collect_until_ended(self) -> None:
         """Collect samples every second until there is a reason to end."""
         due_ns = self._clock.monotonic_ns()
         while not self._shared.ended.is_set():
@@ -131,29 +132,29 @@ class Worker:
             if self._parts is not None:
                 due_ns = self._parts.ramp_controller.aligned_ns(due_ns, round(HARVEST_S * NS_PER_S))
             wait_s = (due_ns - self._clock.monotonic_ns()) / NS_PER_S
-            if wait_s < -5 * HARVEST_S:  # the process was paused: begin counting anew
+            if wait_s < -5 * HARVEST_S:  # the process was paused: do not catch up
                 due_ns, wait_s = self._clock.monotonic_ns(), 0.0
             self._clock.wait(self._shared.ended, wait_s)
-            self._harvest()
-            self._listen()
+            self._collect()
+            self._check_control_plane()
 
-    def _harvest(self) -> None:
+    def _collect(self) -> None:
         resources = self._self_monitor.read()
         shared = self._shared
         shared.cpu_percent, shared.memory_percent = resources.cpu_percent, resources.memory_percent
-        if self._measuring is not None:
-            self._measuring.step(resources)
+        if self._collector is not None:
+            self._collector.step(resources)
 
-    def _listen(self) -> None:
-        """Every second."""
-        self._silence.count(self._shared, HARVEST_S)
-        ending = self._silence.ending(self._shared, self._timing)
+    def _check_control_plane(self) -> None:
+        """Called every second: end if the control plane has been unreachable for too long."""
+        self._watchdog.count(self._shared, HARVEST_S)
+        ending = self._watchdog.ending(self._shared, self._timing)
         if ending is not None:
             self._shared.end(ending)
 
     @property
-    def _is_alone(self) -> bool:
-        return self._silence.is_alone(self._timing)
+    def _is_control_plane_lost(self) -> bool:
+        return self._watchdog.is_unreachable(self._timing)
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
@@ -162,17 +163,17 @@ class Worker:
         assert shared.ending is not None
         shared.advance(WorkerStatus.DRAINING)
         if parts is not None:
-            if shared.ending.replaced and self._measuring is not None:
-                self._measuring.forfeit()
+            if shared.ending.replaced and self._collector is not None:
+                self._collector.stop_storing_windows()
             drain(parts, shared, self._wait, hurry=self._hurry)
-            self._harvest()
-            self._harvest()  # a window becomes final with the collection after the one that saw its last sample
-            self._store(shared.ending)  # something worse may have come up meanwhile
+            self._collect()
+            self._collect()  # a window becomes final in the collection after the one with its last sample
+            self._store(shared.ending)  # read again: an error during the drain outweighs an earlier reason
         self._stopping.set()
-        return self._say_goodbye(shared.ending)
+        return self._finish(shared.ending)
 
-    def _say_goodbye(self, ending: ExitReason | None) -> int:
-        """The last heartbeat, and on stderr what went wrong."""
+    def _finish(self, ending: ExitReason | None) -> int:
+        """Write the error to stderr, send the last heartbeat, and close the sessions. Returns the exit code."""
         assert ending is not None
         shared, me = self._shared, self._arguments
         shared.advance(WorkerStatus.COMPLETED if ending.code is WorkerExit.CLEAN else WorkerStatus.DEAD)
@@ -180,15 +181,15 @@ class Worker:
         if ending.error is not None:
             hint = f"\nhint: {printable(ending.hint)}" if ending.hint else ""
             sys.stderr.write(f"error: {me.worker_id}: {printable(ending.error)}{hint}\n")
-        if self._kept:
+        if self._spooled:
             sys.stderr.write(f"{me.worker_id}: not everything was stored; `loadgen upload {me.run_id}` does it later\n")
         sys.stderr.flush()
-        self._beats.finish()
+        self._heartbeat.finish()
         self._close_sessions()
         return int(ending.code)
 
     def _close_sessions(self) -> None:
-        """Give the threads the time to log out, which they do at their end: sessions live on for hours otherwise."""
+        """Wait until the threads have logged out at their end: otherwise the sessions stay open for hours."""
         until_ns = self._clock.monotonic_ns() + round(LOGOUT_S * NS_PER_S)
         for thread in self._threads:
             thread.join(max(0.0, (until_ns - self._clock.monotonic_ns()) / NS_PER_S))
@@ -196,10 +197,11 @@ class Worker:
     def _wait(
         self, done: Callable[[], bool], limit_s: Callable[[], float], unless: threading.Event | None = None
     ) -> None:
-        """Until it is done, time is over, or `unless` is set; collects samples and watches the control plane."""
-        self._watch_over(done, limit_s, unless, self._harvest)
+        """Wait until `done`, the limit, or `unless` is set. Samples are collected meanwhile, and the control plane is
+        checked."""
+        self._wait_with(done, limit_s, unless, self._collect)
 
-    def _watch_over(
+    def _wait_with(
         self,
         done: Callable[[], bool],
         limit_s: Callable[[], float],
@@ -216,46 +218,50 @@ class Worker:
             if now_ns >= second_ns + HARVEST_S * NS_PER_S:
                 second_ns = now_ns
                 each_second()
-                self._listen()
+                self._check_control_plane()
             self._clock.wait(never, min(LOOK_S, left_s))
 
     def _store(self, ending: ExitReason) -> None:
-        """Have the flush thread write everything that is left, and spool the rest. Heartbeats go on meanwhile."""
-        assert self._measuring is not None
+        """Make the flush thread store the rest of the results, and spool what it cannot store. Heartbeats continue
+        meanwhile."""
+        assert self._collector is not None
         if ending.replaced:
             self._storing.set()
             self._shared.urgent.set()
             return
-        self._measuring.hand_on(everything=True)
-        self._measuring.close_log()
+        self._collector.queue_windows(everything=True)
+        self._collector.close_log()
         clean = ending.code is WorkerExit.CLEAN
         self._shared.say("INFO" if clean else "ERROR", f"ended: {ending.error or ending.signal or 'as told'}")
         status = "COMPLETED" if clean else "FAILED"
-        self._result = self._measuring.result(status, self._created_at, self._template_id)
-        if not self._is_alone:
+        self._result = self._collector.result(status, self._created_at, self._template_id)
+        if not self._is_control_plane_lost:
             self._storing.set()
             self._shared.urgent.set()
-            self._watch_over(
-                lambda: self._stored.is_set() or self._is_alone, lambda: STORE_S, self._hurry, lambda: None
+            self._wait_with(
+                lambda: self._stored.is_set() or self._is_control_plane_lost,
+                lambda: STORE_S,
+                self._hurry,
+                lambda: None,
             )
         if not self._all_stored:
-            self._keep()
-        if self._hurry.is_set() and not self._is_alone:
-            self._watch_over(self._stored.is_set, lambda: HURRY_S, None, lambda: None)
-        if self._all_stored and self._kept:
-            self._kept = False
+            self._spool_results()
+        if self._hurry.is_set() and not self._is_control_plane_lost:
+            self._wait_with(self._stored.is_set, lambda: HURRY_S, None, lambda: None)
+        if self._all_stored and self._spooled:
+            self._spooled = False
             shutil.rmtree(self._spool, ignore_errors=True)
-        elif self._kept:
-            self._measuring.tell_unstored(self._spool)
+        elif self._spooled:
+            self._collector.report_unstored(self._spool)
 
-    def _keep(self) -> None:
-        assert self._measuring is not None
+    def _spool_results(self) -> None:
+        assert self._collector is not None
         assert self._result is not None
         try:
-            self._measuring.keep(self._spool, self._result)
-            self._kept = True
+            self._collector.spool(self._spool, self._result)
+            self._spooled = True
         except OSError as error:
-            if not self._all_stored:  # else the flush thread is just removing the folder, having stored it all
+            if not self._all_stored:  # else the flush thread has stored all, and is removing the folder
                 text = f"unsent results could not be spooled to {self._spool}: {error.strerror}"
                 self._shared.end(ExitReason(code=WorkerExit.FATAL, error=text))
 
@@ -271,7 +277,7 @@ class Worker:
                     self._shared.advance(WorkerStatus.WAITING)
                     loop.watch(self._stopping)
         except LoadgenError as error:
-            if self._parts is None:  # there is no flush thread yet that would write it
+            if self._parts is None:  # there is no flush thread yet that would store the log line
                 self._shared.say("ERROR", f"ended: {error}")
                 once = RetryPolicy(stop=self._stopping, clock=self._clock, attempts=1)
                 self._flush(session, period_s=1.0).step(once, everything=False)
@@ -280,20 +286,21 @@ class Worker:
             session.close()
 
     def _is_registered(self) -> bool:
-        """Wait until the row is ours: two processes with one id must not both generate load. False: the worker ends."""
-        while not self._beats.registered.is_set():
+        """Wait until this process is registered: two processes with one id must not both generate load. Returns False
+        if the worker ends."""
+        while not self._heartbeat.registered.is_set():
             if self._clock.wait(self._shared.ended, LOOK_S):
                 return False
         return True
 
     def _read_scenario(self, session: ControlSession, patience: RetryPolicy) -> Scenario | None:
-        """The run's scenario; None when the run is over before this worker came."""
+        """The run's scenario. None: the run does not exist or has ended."""
         run_id = self._arguments.run_id
         text = patience.call(lambda: run_status.read_config(session, run_id))
         run = patience.call(lambda: run_status.read(session, run_id))
         self._shared.contact()
         if text is None or run is None:
-            hint = "`loadgen runs list` shows the runs there are; LOADGEN_CONTROL_* say where they are looked for."
+            hint = "`loadgen runs list` shows all runs; LOADGEN_CONTROL_* name the control plane."
             self._shared.end(ExitReason(code=WorkerExit.CONFIGURATION, error=f"there is no run {run_id}", hint=hint))
             return None
         if run.status.is_terminal:
@@ -310,10 +317,10 @@ class Worker:
     def _assemble(self, session: ControlSession, scenario: Scenario) -> tuple[WorkerComponents, ControlLoop]:
         me, patience = self._arguments, self._patience(self._stopping)
         self._timing = scenario.timing
-        self._beats.period_s = scenario.timing.heartbeat_s
+        self._heartbeat.period_s = scenario.timing.heartbeat_s
         stored = (
             []
-            if self._beats.is_first
+            if self._heartbeat.is_first
             else patience.call(lambda: list(run_measurements.read_windows(session, me.run_id)))
         )
         parts = assemble(
@@ -328,9 +335,9 @@ class Worker:
             environ=self._environ,
         )
         if parts.query_log is not None:
-            hold(self._spool)
+            lock_spool_folder(self._spool)
         flush = self._flush(self._session("flush"), scenario.timing.flush_s)
-        self._measuring = MetricsCollector(parts, flush, self._shared, me, self._test_id, self._clock)
+        self._collector = MetricsCollector(parts, flush, self._shared, me, self._test_id, self._clock)
         self._parts = parts
         self._start("flush", lambda: self._flush_thread(parts, flush))
         self._start("ramp", lambda: parts.ramp_controller.run(self._stopping))
@@ -366,7 +373,7 @@ class Worker:
                 flush.finish(self._patience(self._stopping), self._result, folder)
                 self._all_stored = True
         except LoadgenError as error:
-            # The main thread keeps what is left: nothing is lost, and heartbeats have reported what was measured.
+            # The main thread spools the rest; heartbeats have reported the windows.
             event(log, logging.WARNING, "results_not_stored", what=str(error))
             self._shared.last_error = str(error)
         finally:
@@ -377,14 +384,14 @@ class Worker:
         me, template_id = self._arguments, self._template_id
         return started_row(me, test_id=self._test_id, template_id=template_id, created_at=self._created_at)
 
-    # --- small things ------------------------------------------------------------------------------------------------
+    # --- helpers -----------------------------------------------------------------------------------------------------
 
     def _session(self, role: str) -> ControlSession:
         return self._open_session(f"{self._arguments.worker_id}/{role}")
 
     def _flush(self, session: ControlSession, period_s: float) -> ResultFlusher:
         who = (self._arguments, self._test_id, self._shared, self._clock)
-        return ResultFlusher(session, *who, period_s=period_s, is_first=self._beats.is_first)
+        return ResultFlusher(session, *who, period_s=period_s, is_first=self._heartbeat.is_first)
 
     def _patience(self, stop: threading.Event) -> RetryPolicy:
         return RetryPolicy(stop=stop, clock=self._clock, note=_note)
@@ -395,7 +402,7 @@ class Worker:
         thread.start()
 
     def _died(self, error: ThreadDied) -> None:
-        """The worker must not go on without that thread."""
+        """End the worker: it cannot continue without that thread."""
         self._shared.end(ExitReason(code=WorkerExit.FATAL, error=str(error), hint=error.remedy))
 
 

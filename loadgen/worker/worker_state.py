@@ -1,4 +1,4 @@
-"""What the threads of a worker know of each other. Every field has one writer, named here; anyone may read."""
+"""The state that the threads of a worker share. Each field has one writing thread, named here; any thread may read."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from loadgen.model.run import WORKER_TRANSITIONS, WorkerExit, WorkerStatus
 from loadgen.snowflake.session import RetryInterrupted
 from loadgen.values import dataclass
 
-ERRORS_LOGGED_PER_KIND = 10  # errors of one kind are logged so often, then only counted
-LOG_LINES_MAX = 5_000  # waiting to be written to TEST_LOGS; beyond that they are counted
+ERRORS_LOGGED_PER_KIND = 10  # further errors of the same kind are only counted
+LOG_LINES_MAX = 5_000  # lines that wait for TEST_LOGS; further lines are only counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExitReason:
-    """Why the worker ends, and with which code. `error` is None when all is well."""
+    """Why the worker ends, and with which exit code. `error` is None for a clean end."""
 
     code: WorkerExit
     error: str | None = None
     hint: str | None = None
-    drain_s: float = 0.0  # how long statements under way may go on
-    replaced: bool = False  # the results of this id are another process's to write
-    signal: str | None = None  # that asked for it, before the run did
+    drain_s: float = 0.0  # time limit for statements under way
+    replaced: bool = False  # another process has this worker id, and stores the results
+    signal: str | None = None  # the signal that ended the worker before the run ended
 
 
 def exit_reason_for(error: LoadgenError) -> ExitReason:
-    """How an error that ends a worker is told."""
+    """The exit reason for an error that ends a worker."""
     away = isinstance(error, RetryInterrupted) or (isinstance(error, ControlFailed) and error.failure.retryable)
     code = WorkerExit.NO_CONTROL_PLANE if away else WorkerExit.CONFIGURATION
     return ExitReason(code=code, error=str(error), hint=error.remedy)
@@ -48,7 +48,7 @@ class WorkerLogLine:
     message: str
     details: dict[str, object] | None
     timestamp: datetime  # naive UTC
-    log_id: str = field(default_factory=lambda: str(uuid.uuid4()))  # the same however often it is written
+    log_id: str = field(default_factory=lambda: str(uuid.uuid4()))  # makes it safe to store the line again
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,37 +61,38 @@ class WorkerSharedState:
     ending: ExitReason | None = None  # any thread; the first reason counts: see end()
     ended: threading.Event = field(default_factory=threading.Event)
     last_error: str | None = None  # any thread
-    lost_lines: int = 0  # of the log, for which there was no room
+    lost_lines: int = 0  # log lines beyond LOG_LINES_MAX
     lines: deque[WorkerLogLine] = field(default_factory=deque)  # any thread; emptied by the flush thread
-    urgent: threading.Event = field(default_factory=threading.Event)  # something waits to be written, or to end
+    urgent: threading.Event = field(default_factory=threading.Event)  # wakes the flush thread
     stored_windows: deque[int] = field(default_factory=deque)  # the flush thread; emptied by the main thread
     _kinds: Counter[tuple[str, str, int | None]] = field(default_factory=Counter)
     _errors: int = 0
-    contacts: int = 0  # how often the control plane has answered
-    polls: int = 0  # the control thread: how often it has read the state of the run
-    missed_polls: int = 0  # the control thread: how often it could not
+    contacts: int = 0  # number of answers of the control plane
+    polls: int = 0  # the control thread: number of successful polls of RUN_STATUS
+    missed_polls: int = 0  # the control thread: number of failed polls
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def end(self, ending: ExitReason) -> None:
-        """Ask for the end of the worker. The first reason counts, but an error outweighs an orderly end."""
+        """Request the end of the worker. The first reason counts, but an error outweighs a clean end."""
         with self._lock:
             if self.ending is None or (self.ending.code is WorkerExit.CLEAN and ending.code is not WorkerExit.CLEAN):
                 self.ending = ending
         self.ended.set()
 
     def amend(self, ending: ExitReason, to: ExitReason) -> None:
-        """The one who asked for this end knows more of it now. Without effect when another reason counts."""
+        """Replace a reason that was given before. Without effect if another reason counts."""
         with self._lock:
             if self.ending == ending:
                 self.ending = to
 
     @property
     def drain_s(self) -> float:
-        """How long statements under way may go on, as far as is known now."""
+        """The time limit for statements under way."""
         return 0.0 if self.ending is None else self.ending.drain_s
 
     def advance(self, status: WorkerStatus) -> bool:
-        """Take the next step of a worker's life, from any thread. False: it is past that, and stays where it is."""
+        """Change the status. Returns False if the transition is not allowed, for example because of a later status.
+        Any thread."""
         with self._lock:
             if status not in WORKER_TRANSITIONS[self.status]:
                 return False
@@ -105,7 +106,7 @@ class WorkerSharedState:
         return self._errors
 
     def failed(self, statement: str, category: ErrorCategory, code: int | None, text: str) -> None:
-        """A statement or a connection failed: counted always, logged the first few times of its kind."""
+        """Count a failed statement or connection. The first failures of each kind are logged."""
         with self._lock:
             self._errors += 1
             kind = (statement, category.value, code)
@@ -120,8 +121,8 @@ class WorkerSharedState:
     # --- the log -----------------------------------------------------------------------------------------------------
 
     def say(self, level: str, message: str, **details: object) -> None:
-        """A line for TEST_LOGS. Warnings are written at once, the rest every few seconds."""
-        if len(self.lines) >= LOG_LINES_MAX:  # nothing was written for long: the first lines say why
+        """Add a line for TEST_LOGS. Warnings are stored at once, other lines every few seconds."""
+        if len(self.lines) >= LOG_LINES_MAX:  # the control plane is unreachable: keep the first lines, which tell why
             self.lost_lines += 1
             return
         moment = self.clock.utc_now().replace(tzinfo=None)
@@ -132,5 +133,5 @@ class WorkerSharedState:
     # --- contact with the control plane ------------------------------------------------------------------------------
 
     def contact(self) -> None:
-        """The control plane has answered. Two threads at once may count one: it matters only that it moves."""
+        """Count an answer of the control plane. Concurrent calls may count once: only a change matters."""
         self.contacts += 1

@@ -12,7 +12,7 @@ from typing import Any
 
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.tables import experiments
-from loadgen.errors import Busy, LoadgenError, RunFailed
+from loadgen.errors import Busy, RunFailed
 from loadgen.prepare.session import target_profile
 from loadgen.rules.price import (
     FUNCTION,
@@ -28,12 +28,11 @@ from loadgen.scenario.frozen import thaw
 from loadgen.scenario.model import Scenario
 from loadgen.snowflake import driver
 from loadgen.snowflake.connect import connect
-from loadgen.snowflake.failure import classify, describe
 from loadgen.snowflake.ident import Identifier
 from loadgen.snowflake.profile import ConnectionProfile
-from loadgen.snowflake.session import NOT_RETRYABLE, RetryPolicy, SnowflakeSession
+from loadgen.snowflake.session import NOT_RETRYABLE, RetryPolicy
 from loadgen.snowflake.settings import control_settings, control_tag
-from orchestrator.query_history import history_profile
+from orchestrator.query_history import AccountHistorySession, history_profile
 from orchestrator.warehouse import TargetWarehouse
 
 STATEMENT_S = 60  # time limit of a query for one warehouse: views of ACCOUNT_USAGE are slow
@@ -116,15 +115,16 @@ def _read(
     return metering_of(rows, hours, arms, now, history.latency)
 
 
-class MeteringSession(SnowflakeSession):
+class MeteringSession(AccountHistorySession):
     """A session that reads WAREHOUSE_METERING_HISTORY."""
+
+    what, failed = "metering", MeteringFailed
 
     def __init__(self, profile: ConnectionProfile, environ: Mapping[str, str]) -> None:
         settings = control_settings(
             profile, major=driver.major(), tag=control_tag("enrich"), statement_limit_s=STATEMENT_S
         )
-        super().__init__(partial(connect, profile, settings, environ=environ))
-        self._name = profile.name
+        super().__init__(profile.name, partial(connect, profile, settings, environ=environ))
         self.latency = timedelta() if profile.is_embedded else LATENCY
 
     def now(self) -> datetime:
@@ -144,17 +144,6 @@ class MeteringSession(SnowflakeSession):
             return [_hour(*row) for row in rows]
         except (ValueError, TypeError, AttributeError) as error:
             raise MeteringFailed("the rows of the metering have an unknown form", NOT_RETRYABLE) from error
-
-    def _fetch(self, sql: str, *binds: Any) -> list[tuple[Any, ...]]:
-        try:
-            return self.rows(sql, binds)
-        except LoadgenError:  # from opening the session: it has a remedy
-            raise
-        except Exception as error:  # the driver leaks exceptions of its libraries
-            failure = classify(error)
-            what = f"metering could not be read with connection {self._name}: {describe(error)}"
-            remedy = "Set target.database, and try again." if failure.has_no_current_database else None
-            raise MeteringFailed(what, failure, remedy=remedy) from error
 
 
 def _hour(warehouse: Any, start: datetime, compute: Any, cloud_services: Any) -> MeteredHour:

@@ -123,7 +123,7 @@ def _client(scenario: Scenario, query_log: QueryLogWriter, late_s: float) -> Cli
         bench.arrivals = ArrivalQueue(0, schedule, now_ns - round(late_s * 1e9))
     client = Client(ClientSlots(scenario, _ARGUMENTS, {}, harvester, query_log).get(0), bench)
     client._connection = cast(Connection, _Connection())
-    client._be_new()
+    client._set_limits()
     return client
 
 

@@ -161,7 +161,7 @@ def test_targets_by_event_by_row_and_for_others(stage: Stage) -> None:
     _emit_late(stage, run, old, SetWorkerTarget(target_connections=1))
     run.emit(SetWorkerTarget(target_connections=3))
     _opened(run, worker, 3)
-    wait_until(lambda: any("of term 1" in line for line in run.logs("WARNING")), "the old term's event is told")
+    wait_until(lambda: any("has epoch 1" in line for line in run.logs("WARNING")), "the old term's event is told")
     run.stop()
 
     assert worker.exit_code() == 0, worker.said

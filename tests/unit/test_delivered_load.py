@@ -109,7 +109,7 @@ def play(load: Load, plan: RunPlan, worker: int, workers: int, fate: Fate) -> li
     stage.zero_ns += round(LEAD_S * NS_PER_S)
     first = next(iter(planned_levels(load, plan, worker, workers)))[1]
     stage.clock.advance(LEAD_S + fate.joins_s if fate.joins_s else 0.0)
-    stage.ramp_controller.aim(first)
+    stage.ramp_controller.set_first_target(first)
     if fate.knows_plan:
         stage.say(start_event(plan, workers, 0).command, at_s=0.0)
     stage.ramp_controller.begin(plan.first_phase, load.duration_s if plan.first_phase is Phase.MEASUREMENT else None)

@@ -54,7 +54,7 @@ class ConnectedClient(Client):
 
     def _connect(self) -> bool:
         self._connection, self._tagged = cast(Connection, Connected()), 0
-        self._be_new()
+        self._set_limits()
         return True
 
 

@@ -23,7 +23,7 @@ from loadgen.worker.flush import (
     ResultFlusher,
     UnsentRows,
     contents,
-    keep,
+    spool_rows,
     started_row,
     upload,
 )
@@ -127,7 +127,7 @@ def test_what_was_kept_is_uploaded_once_whatever_of_it_had_been_stored(stand: St
     stand.board.say("INFO", "kept")
     stand.put(*range(7))
     unsent = stand.flush.unsent()
-    keep(folder, "run", unsent)
+    spool_rows(folder, "run", unsent)
     assert contents(folder) == {"snapshot": 7, "log_line": 1}
     stand.session.rows["snapshots"] = [("2",), ("3",)]  # the answer to these was lost
 
@@ -175,6 +175,6 @@ def test_a_worker_that_ends_does_not_wait_for_its_moment(stand: Stand) -> None:
 
 
 def test_an_empty_spool_says_so(tmp_path: Path) -> None:
-    keep(tmp_path / "worker", "run", UnsentRows())
+    spool_rows(tmp_path / "worker", "run", UnsentRows())
 
     assert contents(tmp_path / "worker") == contents(tmp_path) == {}

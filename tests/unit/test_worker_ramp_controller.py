@@ -190,7 +190,7 @@ def test_the_thread_does_what_is_due_and_ends_when_told():
 
 def test_clients_follow_their_line_to_the_target():
     stage = Stage()
-    stage.ramp_controller.aim(2)
+    stage.ramp_controller.set_first_target(2)
     stage.say(target(6, ramp_s=4), at_s=1)
 
     stage.run_to(10)
@@ -201,7 +201,7 @@ def test_clients_follow_their_line_to_the_target():
 
 def test_a_new_target_in_the_middle_of_a_ramp_goes_on_from_there():
     stage = Stage()
-    stage.ramp_controller.aim(0)
+    stage.ramp_controller.set_first_target(0)
     stage.say(target(10, ramp_s=10), at_s=0)
     stage.say(target(0, ramp_s=5), at_s=5)
 
@@ -216,7 +216,7 @@ def test_a_target_that_is_applied_late_leads_to_the_same_line(late_s, look_s):
     levels = []
     for held_up_s in (0.0, late_s):
         stage = Stage()
-        stage.ramp_controller.aim(4)
+        stage.ramp_controller.set_first_target(4)
         stage.say(target(20, ramp_s=10), at_s=0)
         stage.say(target(0, ramp_s=10), at_s=6)
         stage.clock.advance(held_up_s)
@@ -228,7 +228,7 @@ def test_a_target_that_is_applied_late_leads_to_the_same_line(late_s, look_s):
 
 def test_the_same_target_twice_changes_nothing():
     stage = Stage()
-    stage.ramp_controller.aim(4)
+    stage.ramp_controller.set_first_target(4)
     for _ in range(3):
         stage.say(target(8))
     stage.run_to(5)
@@ -238,7 +238,7 @@ def test_the_same_target_twice_changes_nothing():
 
 def test_finish_during_a_ramp_closes_everything_and_nothing_grows_again():
     stage = Stage()
-    stage.ramp_controller.aim(0)
+    stage.ramp_controller.set_first_target(0)
     stage.ramp_controller.begin(WARMUP, None)
     stage.say(target(100, ramp_s=100))
     stage.say(phase(MEASUREMENT, 60), at_s=50)
@@ -246,7 +246,7 @@ def test_finish_during_a_ramp_closes_everything_and_nothing_grows_again():
 
     stage.ramp_controller.finish()
     stage.ramp_controller.finish()
-    stage.ramp_controller.aim(9)
+    stage.ramp_controller.set_first_target(9)
     stage.run_to(200)
 
     assert stage.pool.wanted == 0
@@ -290,7 +290,7 @@ FIND = Load(mode=LoadMode.FIND_MAX, connections=50, duration_s=None, find_max=Fi
 
 def test_a_step_is_measured_once_its_target_is_reached_and_has_settled():
     stage = Stage(FIND)
-    stage.ramp_controller.aim(5)
+    stage.ramp_controller.set_first_target(5)
     stage.ramp_controller.begin(WARMUP, None)
     stage.pool.settled = False
     stage.say(target(15, step_id=1, ramp_s=2), at_s=10)
@@ -323,7 +323,7 @@ def test_workers_measure_a_step_together_though_their_logins_differ():
 
 def test_settling_does_not_begin_before_the_ramp_has_ended():
     stage = Stage(FIND)
-    stage.ramp_controller.aim(5)
+    stage.ramp_controller.set_first_target(5)
     stage.say(target(15, step_id=1, ramp_s=20), at_s=0)
 
     stage.run_to(30)

@@ -98,8 +98,8 @@ def test_a_window_that_was_cut_short_has_skipped_what_was_due_until_then():
     stage.run_to(3.05)
 
     stage.ramp_controller.finish()
-    stage.ramp_controller.settle_all()
-    stage.ramp_controller.settle_all()
+    stage.ramp_controller.count_all_unsent()
+    stage.ramp_controller.count_all_unsent()
 
     assert counts_of(stage) == {0: (31, 31, 0)}
     assert stage.results()[0].state is WindowState.FINAL
@@ -108,7 +108,7 @@ def test_a_window_that_was_cut_short_has_skipped_what_was_due_until_then():
 @pytest.mark.parametrize("missing", [False, True])
 def test_what_nobody_sent_is_overload_when_no_connection_was_missing(missing):
     stage = Stage(rate(arrival=ArrivalProcess.UNIFORM))
-    stage.ramp_controller.aim(2)
+    stage.ramp_controller.set_first_target(2)
     for slot in range(1 if missing else 2):
         stage.connections.login_succeeded(slot, stage.clock.now_ns, None)
     stage.say(phase(MEASUREMENT, 10), at_s=0)
@@ -126,7 +126,7 @@ def test_what_nobody_sent_is_overload_when_no_connection_was_missing(missing):
 
 def test_what_was_due_while_connections_were_missing_is_no_overload_though_all_are_open_again():
     stage = Stage(rate(arrival=ArrivalProcess.UNIFORM))
-    stage.ramp_controller.aim(2)
+    stage.ramp_controller.set_first_target(2)
     for slot in range(2):
         stage.connections.login_succeeded(slot, stage.clock.now_ns, None)
     stage.say(phase(MEASUREMENT, 10), at_s=0)
@@ -199,7 +199,7 @@ def test_due_times_count_from_the_announced_moment():
 
 def test_a_window_that_opens_late_has_its_connection_time_from_its_opening():
     stage = Stage(rate())
-    stage.ramp_controller.aim(1)
+    stage.ramp_controller.set_first_target(1)
     stage.connections.login_succeeded(0, stage.clock.now_ns, None)
     stage.say(phase(MEASUREMENT, 10), at_s=1)
     stage.ramp_controller.begin(WARMUP, None)
@@ -342,7 +342,7 @@ def test_the_identity_holds_for_any_course_of_windows_and_every_window_ends_fina
     for client in clients:
         while client.flying:
             client.end()
-    stage.ramp_controller.settle_all()
+    stage.ramp_controller.count_all_unsent()
 
     results = stage.results()
     assert {result.state for result in results} <= {WindowState.FINAL}

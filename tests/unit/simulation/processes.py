@@ -254,9 +254,9 @@ class WorkerProcess(Process):
     @property
     def measured(self) -> tuple[float, float] | None:
         """When its measurement was to begin, as it took it; and how exactly it says to know that."""
-        if self._worker is None or self._worker._parts is None or self._worker._measuring is None:
+        if self._worker is None or self._worker._parts is None or self._worker._collector is None:
             return None
-        zero_ns, windows = self._worker._parts.ramp_controller._zero_ns, self._worker._measuring._final
+        zero_ns, windows = self._worker._parts.ramp_controller._zero_ns, self._worker._collector._final
         told_ms = [one.uncertain_ms for one in windows if one.phase is Phase.MEASUREMENT]
         return None if zero_ns is None or not told_ms else (zero_ns / NS_PER_S, max(told_ms) / 1_000)
 
@@ -271,7 +271,7 @@ class WorkerProcess(Process):
     def orphaned(self) -> None:
         if self._worker is not None:
             worker = self._worker
-            self.soon(lambda: worker.orphaned("the parent process is gone"), "parent-watch")
+            self.soon(lambda: worker.parent_ended("the parent process is gone"), "parent-watch")
         else:
             self._exit(4)
 

@@ -124,7 +124,7 @@ _BREAKAGE: dict[Broken | None, list[tuple[Any, str, Any]]] = {
     Broken.LIMITS: [(Portion, "is_short", lambda *_: False)],
     Broken.PLAN: [(run_result, "delivered_connections", _own_plan)],
     Broken.QUEUE: [(WarehousePoller, "queue_seen", lambda _: False)],
-    Broken.LOG: [(MetricsCollector, "tell_unstored", lambda *_: None)],
+    Broken.LOG: [(MetricsCollector, "report_unstored", lambda *_: None)],
     Broken.ARRIVAL: [(ServerTime, "note", _on_arrival)],
     Broken.MOMENTS: [(validity, "UNCERTAIN_MS", 10**9)],
     Broken.WARMUP: [(validity, "WARMUP_MIN_PERCENT", 0)],

@@ -59,9 +59,9 @@ class ControlPlaneLocation:
         return cls(**given)
 
     def to_environment(self) -> dict[str, str]:
-        """The variables for the environment of a worker. The default connection has no name, so it has no variable."""
-        values = {variable: getattr(self, name) for name, variable in _VARIABLES.items()}
-        return {variable: value for variable, value in values.items() if value is not None}
+        """The variables for the environment of a worker. All of them are set, empty for the default connection: a
+        variable of the user's shell must not lead a worker elsewhere."""
+        return {variable: getattr(self, name) or "" for name, variable in _VARIABLES.items()}
 
     @property
     def schema_name(self) -> QualifiedName:

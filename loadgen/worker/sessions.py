@@ -46,21 +46,21 @@ class LoadSessions:
         overrides = {"warehouse": target.warehouse, "database": target.database, "schema": target.schema}
         given = {name: value for name, value in overrides.items() if value is not None}
         connection = environ.get("LOADGEN_CONNECTION") or scenario.connection
-        self._profile = find_profile(connection, environ=environ, overrides=given)
+        self.profile = find_profile(connection, environ=environ, overrides=given)
         self._target = target
         self._environ = environ
         self._run_id, self._worker_id = run_id, worker_id
 
     def open(self, tag: str) -> Connection:
         settings = load_settings(
-            self._profile,
+            self.profile,
             major=driver.major(),
             statement_limit_s=self._target.statement_timeout_s,
             tag=tag,
             use_cached_result=self._target.use_cached_result,
             session={name: value for name, value in self._target.session.items() if value is not None},
         )
-        return connect(self._profile, settings, environ=self._environ)
+        return connect(self.profile, settings, environ=self._environ)
 
     def tag(self, phase: Phase | None, step_id: int | None) -> str:
         """QUERY_TAG of the statements of a window, by which the query history is joined to the counts."""
@@ -99,8 +99,8 @@ class LoadSessions:
             raise RunFailed(f"{len(failed)} of {len(session_ids)} sessions could not be cancelled: {failed[0]}")
 
     def _control(self) -> Connection:
-        settings = control_settings(self._profile, major=driver.major(), tag=self.tag(None, None))
-        return connect(self._profile, settings, environ=self._environ)
+        settings = control_settings(self.profile, major=driver.major(), tag=self.tag(None, None))
+        return connect(self.profile, settings, environ=self._environ)
 
 
 def login_pause_s(attempts: int, part: float) -> float:

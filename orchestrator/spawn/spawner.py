@@ -112,10 +112,12 @@ def worker_orders(run_id: str, worker_ids: tuple[str, ...]) -> tuple[WorkerOrder
 def worker_environment(
     scenario: Scenario, place: ControlPlaneLocation, environ: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """The environment variables that a worker needs on any machine, without secrets: they are shown to the user."""
-    variables = place.to_environment()
-    if scenario.connection is not None:
-        variables["LOADGEN_CONNECTION"] = scenario.connection
+    """The environment variables that a worker needs on any machine, without secrets: they are shown to the user.
+
+    They decide where a worker connects to, whatever the shell that starts it has set: an empty name is the default
+    connection, as it is for the orchestrator.
+    """
+    variables = {**place.to_environment(), "LOADGEN_CONNECTION": scenario.connection or ""}
     if EMBEDDED in (scenario.connection, place.connection):
         variables |= {name: environ[name] for name in (EMBEDDED_ADDRESS, EMBEDDED_PASSWORD_FILE) if name in environ}
     if scenario.load.pin is CorePinning.NONE:

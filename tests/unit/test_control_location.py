@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.errors import ConfigurationError
 from loadgen.scenario.read import parse_scenario
 from loadgen.snowflake.ident import InvalidIdentifier
-from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
+from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS, find_profile
+from loadgen.worker.sessions import LoadSessions
+from orchestrator.spawn.spawner import worker_environment
 
 MINIMAL = "version: 1\nname: x\nworkload: {statements: [{name: a, sql: SELECT 1}]}\n"
 HERE = {EMBEDDED_ADDRESS: "127.0.0.1:1"}
@@ -24,6 +28,29 @@ PLACES = [
 @pytest.mark.parametrize("place", PLACES)
 def test_a_worker_finds_the_place_that_its_spawner_was_told(place):
     assert ControlPlaneLocation.from_environment(place.to_environment()) == place
+
+
+NAMES = st.sampled_from([None, "default", "staging", "prod"])
+CONNECTIONS = {
+    f"SNOWFLAKE_CONNECTIONS_{name}_{key}": f"{name}-{key}".lower()
+    for name in ("DEFAULT", "STAGING", "PROD")
+    for key in ("ACCOUNT", "USER", "PASSWORD")
+}
+
+
+@given(st.tuples(NAMES, NAMES), st.tuples(NAMES, NAMES))
+def test_a_worker_connects_to_what_its_orchestrator_plans_whatever_the_shell_has_set(scenarios, shells):
+    loaded = parse_scenario(MINIMAL, source="x", environ={}).scenario
+    scenario = replace(loaded, connection=scenarios[0], control=replace(loaded.control, connection=scenarios[1]))
+    names = ("LOADGEN_CONNECTION", "LOADGEN_CONTROL_CONNECTION")
+    shell = {name: value for name, value in zip(names, shells, strict=True) if value} | CONNECTIONS
+    place = ControlPlaneLocation.of_scenario(scenario)
+
+    told = shell | worker_environment(scenario, place, shell)
+
+    assert ControlPlaneLocation.from_environment(told) == place
+    target = LoadSessions(scenario, run_id="r", worker_id="w", environ=told).profile
+    assert target == find_profile(scenario.connection, environ=shell)
 
 
 def test_without_variables_it_is_the_default_place():

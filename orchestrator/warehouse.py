@@ -28,7 +28,7 @@ from loadgen.control.tables.run_leases import OWNER_MAX, TAKEOVER_MARGIN_S, Leas
 from loadgen.control.tables.run_measurements import WarehousePoll
 from loadgen.errors import Busy, ConfigurationError, LoadgenError, RunFailed
 from loadgen.log import event, printable
-from loadgen.model.warehouse import Cloud, WarehouseKind, kind_shown, shown_row, snowflake_rates
+from loadgen.model.warehouse import Cloud, WarehouseKind, clusters_shown, kind_shown, shown_row, snowflake_rates
 from loadgen.prepare.session import target_profile
 from loadgen.scenario.model import Scenario
 from loadgen.snowflake import driver
@@ -358,11 +358,12 @@ def _shown(session: SnowflakeSession, warehouse: Identifier) -> tuple[WarehouseS
     row = next((row for row in rows if row.get("name") == warehouse.name), None)
     if row is None:
         return None
+    started, most = clusters_shown(row)
     status = WarehouseStatus(
         running=_number(row.get("running")),
         queued=_number(row.get("queued")),
-        started_clusters=_number(row.get("started_clusters")),
-        max_clusters=_number(row.get("max_cluster_count")),
+        started_clusters=started,
+        max_clusters=most,
         size=None if row.get("size") is None else str(row["size"])[:50],
         kind=kind_shown(row),
     )

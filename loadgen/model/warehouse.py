@@ -141,6 +141,22 @@ def shown_row(raw: str | None) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def clusters_shown(shown: Mapping[str, Any]) -> tuple[int, int]:
+    """The started clusters and the most clusters, by the row of SHOW WAREHOUSES. Accounts without multi-cluster
+    warehouses may not have these columns: there a warehouse has one cluster, unless it is suspended."""
+    started, most = (_whole(shown.get(name)) for name in ("started_clusters", "max_cluster_count"))
+    if started is None:
+        started = 0 if str(shown.get("state") or "").upper() == "SUSPENDED" else 1
+    return started, most or 1
+
+
+def _whole(value: Any) -> int | None:
+    try:
+        return int(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
 def kind_shown(shown: Mapping[str, Any]) -> WarehouseKind:
     """Which rate a warehouse has, by its row of SHOW WAREHOUSES; generation 1 where it does not say."""
     said = {name: str(shown.get(name) or "").upper() for name in ("type", "generation", "resource_constraint")}

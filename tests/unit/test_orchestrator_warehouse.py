@@ -85,3 +85,31 @@ def test_a_queue_is_seen_by_two_looks_in_a_row(
     watch.run()
 
     assert watch.queue_seen() is seen
+
+
+class SingleCluster(Shown):
+    """The warehouse of an account without multi-cluster warehouses: no columns of clusters."""
+
+    description = tuple((name,) for name in ("name", "state", "running", "queued", "size"))
+
+    def __init__(self, state: str) -> None:
+        super().__init__(FULL, FULL)
+        self._state = state
+
+    def fetchall(self) -> list[tuple[object, ...]]:
+        return [("WH", self._state, 8, self.queued.pop(0), "X-Large")]
+
+
+@pytest.mark.parametrize(("state", "clusters"), [("STARTED", 1), ("RESIZING", 1), ("SUSPENDED", 0)])
+def test_a_warehouse_that_shows_no_clusters_has_one_while_it_is_started(
+    state: str, clusters: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = SingleCluster(state)
+    monkeypatch.setattr(warehouse, "connect", shown.connect)
+    store, profile, clock = cast(ControlSession, Closed()), ConnectionProfile(name="x", fields={}), Looks(shown)
+    watch = WarehousePoller(profile, "WH", "run", store, clock=clock, period_s=1800.0, environ={})
+
+    watch.run()
+
+    assert watch.credits == pytest.approx(16 * clusters), "after an hour; the first poll came after half of it"
+    assert watch.queue_seen() is (clusters == 1), "the only cluster is started, and statements wait"

@@ -1,15 +1,15 @@
-"""One clock, so that tests can move time.
+"""The clock. All code reads the time and waits through it, so that tests can move the time.
 
-Kinds of time, never subtracted from one another:
+There are three kinds of time, which are never subtracted from one another:
 
-    monotonic_ns  durations and due times inside this process; goes on while the machine is suspended, so that this is a
-                  pause like any other: of a measurement, and of what is known
+    monotonic_ns  durations and due times inside this process. It continues while the machine is suspended, so a
+                  suspension is a pause like any other
     utc_now       labels for people and rows
-    SYSDATE()     the database's own time, read by SQL alone: leases, heartbeats, anything compared across processes
+    SYSDATE()     the time of the database, read only in SQL: leases, heartbeats, everything that processes compare
 
-One bridge: `ServerTime` says when a moment of the database is by monotonic_ns, and how exactly that is known.
+`ServerTime` converts a time of the database to monotonic_ns, with the possible error.
 
-Nothing sleeps: every wait is a wait on the event that would end it early.
+No code sleeps: every wait is a wait for an event that can end it early.
 """
 
 import threading
@@ -25,45 +25,45 @@ _NS_PER_US = 1_000
 _EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 READINGS_KEPT = 30  # the newest: two clocks drift apart
-RESOLUTION_NS = 1_000_000  # of the server's times
+RESOLUTION_NS = 1_000_000  # of times from the server
 
 
 def _goes_on_while_suspended() -> Callable[[], int]:
-    """CLOCK_BOOTTIME on Linux, CLOCK_MONOTONIC on macOS; where there is neither, what Python has."""
+    """CLOCK_BOOTTIME on Linux, CLOCK_MONOTONIC on macOS; elsewhere the monotonic clock of Python."""
     for name in ("CLOCK_BOOTTIME", "CLOCK_MONOTONIC"):
         clock_id = getattr(time, name, None)
         try:
             if clock_id is not None:
                 time.clock_gettime_ns(clock_id)
                 return partial(time.clock_gettime_ns, clock_id)
-        except OSError:  # known to Python, refused by this kernel
+        except OSError:  # known to Python, but not supported by this kernel
             continue
     return time.monotonic_ns
 
 
-monotonic_ns: Callable[[], int] = _goes_on_while_suspended()  # for clients: what SystemClock has, without a look-up
+monotonic_ns: Callable[[], int] = _goes_on_while_suspended()  # the clock of SystemClock as a function, for clients
 
 
 def monotonic() -> float:
-    """The same in seconds."""
+    """monotonic_ns() in seconds."""
     return monotonic_ns() / _NS_PER_S
 
 
 class Clock(Protocol):
-    """Where all waiting and time reading goes through."""
+    """The interface for reading the time and for waiting."""
 
     def monotonic_ns(self) -> int:
-        """Nanoseconds since some fixed moment; never goes back, and goes on while the machine is suspended."""
+        """Nanoseconds since a fixed moment. Never decreases, and continues while the machine is suspended."""
 
     def utc_now(self) -> datetime:
         """The wall clock, aware, in UTC; may jump."""
 
     def wait(self, event: threading.Event, timeout_s: float) -> bool:
-        """Wait until `event` is set or the time has passed; says whether it is set."""
+        """Wait until `event` is set or the time has passed. Returns whether it is set."""
 
 
 class SystemClock:
-    """The machine's real clocks."""
+    """The clocks of the machine."""
 
     def monotonic_ns(self) -> int:
         return monotonic_ns()
@@ -76,7 +76,7 @@ class SystemClock:
 
 
 class FakeClock:
-    """Time moves only when something waits, or when the test says so. Single-threaded tests only."""
+    """A clock for single-threaded tests. Its time moves only during a wait, or by advance()."""
 
     def __init__(self, *, utc_start: datetime = _EPOCH) -> None:
         self.now_ns = 0
@@ -94,26 +94,26 @@ class FakeClock:
         return event.is_set()
 
     def advance(self, seconds: float) -> None:
-        """Let time pass."""
+        """Move the time forward."""
         self.now_ns += round(seconds * _NS_PER_S)
 
 
 class Moment(NamedTuple):
-    """A moment of the server by this process's clock: it lies within `uncertain_ns` of `at_ns`."""
+    """A time of the server by the clock of this process: within `uncertain_ns` of `at_ns`."""
 
     at_ns: int
     uncertain_ns: int = 0
 
 
 class ServerTime:
-    """How far the server's clock is ahead of this process's. One thread notes, any reads.
+    """How far the clock of the server is ahead of the clock of this process. One thread calls note(), any thread reads.
 
-    An answer that has the server's time says it within its round trip: the server looked at its clock after the request
-    was sent, and before the answer came. What all of the newest answers say together is narrower than the best of them.
+    The server read its clock after the request was sent and before the answer arrived. So each answer gives a range for
+    the difference of the clocks. The intersection of the ranges of the newest answers is narrower than each of them.
     """
 
     def __init__(self) -> None:
-        self._readings: deque[tuple[int, int]] = deque(maxlen=READINGS_KEPT)  # ahead at least, and at most
+        self._readings: deque[tuple[int, int]] = deque(maxlen=READINGS_KEPT)  # the lower and the upper bound
         self._ahead: tuple[int, int] | None = None
 
     def note(self, server_time: datetime, sent_ns: int, answered_ns: int) -> None:
@@ -122,12 +122,12 @@ class ServerTime:
         least_ns, most_ns = self._readings[-1]
         for low_ns, high_ns in reversed(self._readings):
             if max(least_ns, low_ns) > min(most_ns, high_ns):
-                break  # one of the two clocks was set since then
+                break  # one of the clocks was set since then
             least_ns, most_ns = max(least_ns, low_ns), min(most_ns, high_ns)
         self._ahead = (least_ns, most_ns)
 
     def moment(self, server_time: datetime) -> Moment | None:
-        """None: the server's time was not read yet."""
+        """The local time of a time of the server; None: the time of the server has not been read yet."""
         if self._ahead is None:
             return None
         least_ns, most_ns = self._ahead

@@ -1,15 +1,15 @@
-"""Every error that loadgen raises on purpose, and the exit code it ends the program with.
+"""The errors that loadgen raises, and the exit codes of the program.
 
     LoadgenError            1
-    ├── UsageError          2   the command line asks for something impossible
-    ├── ScenarioInvalid     2   the scenario does not describe a runnable benchmark
+    ├── UsageError          2   the command line is invalid
+    ├── ScenarioInvalid     2   the scenario is invalid
     ├── ConfigurationError  2   a connections file, setting or path cannot be used
-    ├── ConnectFailed       3   no connection, or the login was refused
-    ├── PrivilegeMissing    3   logged in, but the role may not do it
-    ├── RunFailed           4   the run started and could not be carried through
+    ├── ConnectFailed       3   no connection, or the login was rejected
+    ├── PrivilegeMissing    3   the role lacks a privilege
+    ├── RunFailed           4   the run started and could not be completed
     ├── EmbeddedServerError 4   the embedded server could not start or stay up
     ├── OutputFailed        4   the result could not be written to stdout
-    └── Busy               75   another process or run holds what we need
+    └── Busy               75   another process or run holds a required resource
 
 Exit codes of the program:
 
@@ -22,15 +22,15 @@ Exit codes of the program:
      10  a threshold failed
      11  a regression is confirmed
      12  an experiment is undecided
-     75  skipped, another holds it
+     75  skipped: another process or run holds a required resource
     129  stopped by SIGHUP
     130  stopped by SIGINT
     131  stopped by SIGQUIT
-    141  the reader of the output has gone
+    141  the reader of the output was closed
     143  stopped by SIGTERM
 
-When several apply, the first of 1, 2, 3, 4, that of a signal, 5, 10, 11 wins. Codes 0, 5, 10, 11 and 12 are verdicts of
-finished runs and experiments, not errors; they have no class here.
+If several apply, the program ends with the first of 1, 2, 3, 4, the code of a signal, 5, 10, 11. Codes 0, 5, 10, 11 and
+12 are verdicts of finished runs and experiments, not errors, and have no class here.
 """
 
 import errno
@@ -39,7 +39,7 @@ _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class LoadgenError(Exception):
-    """Base of every error we raise on purpose: what failed, and what to do about it."""
+    """The base class: a message that says what failed, and a remedy that says what to do."""
 
     exit_code = 1
     remedy = "Run again with --debug, and look at the log."
@@ -50,14 +50,14 @@ class LoadgenError(Exception):
 
 
 class UsageError(LoadgenError):
-    """The command line asks for something impossible."""
+    """The command line is invalid."""
 
     exit_code = 2
     remedy = "Add --help to the command to see what it accepts."
 
 
 class ScenarioInvalid(LoadgenError):
-    """The scenario was read but does not describe a runnable benchmark."""
+    """The scenario is invalid."""
 
     exit_code = 2
     remedy = "Fix the lines named above; `loadgen validate FILE` checks without connecting."
@@ -71,31 +71,31 @@ class ConfigurationError(LoadgenError):
 
 
 class ConnectFailed(LoadgenError):
-    """No connection could be made, or the login was refused."""
+    """No connection could be opened, or the login was rejected."""
 
     exit_code = 3
     remedy = "Check the connection with `loadgen connections test -c NAME`."
 
 
 class PrivilegeMissing(LoadgenError):
-    """The login worked, but the role may not do what is needed."""
+    """The login succeeded, but the role lacks a privilege."""
 
     exit_code = 3
-    remedy = "Ask for the missing grant, or choose another role for the connection."
+    remedy = "Ask an administrator for the missing grant, or choose another role for the connection."
 
 
 class RunFailed(LoadgenError):
-    """The run started and could not be carried through; what was recorded is kept."""
+    """The run started and could not be completed. Recorded results are kept."""
 
     exit_code = 4
-    remedy = "Look at the run's log for the first error."
+    remedy = "Find the first error in the log of the run."
 
 
 class EmbeddedServerError(LoadgenError):
     """The embedded server could not start, or did not stay up."""
 
     exit_code = 4
-    remedy = "Run `loadgen embedded serve` by itself to see what it says."
+    remedy = "Run `loadgen embedded serve` separately to see its messages."
 
 
 class OutputFailed(LoadgenError):
@@ -106,14 +106,14 @@ class OutputFailed(LoadgenError):
 
 
 class Busy(LoadgenError):
-    """Another process or run holds what this one needs."""
+    """Another process or run holds a resource that this one needs."""
 
     exit_code = 75
     remedy = "Wait for the other to finish, then try again."
 
 
 def cannot_write(path: object, error: OSError, remedy: str) -> ConfigurationError:
-    """What to tell of a file or folder that could not be written; a full disk is always named as that."""
+    """The error for a file or folder that could not be written. A full disk has a separate remedy."""
     if error.errno in _DISK_FULL:
         remedy = f"The disk is full: free space there (`df {path}`), then try again."
     return ConfigurationError(f"cannot write {path}: {error.strerror or error}", remedy=remedy)

@@ -1,14 +1,14 @@
-"""Log lines for people and machines, and the one place that keeps secrets and control characters out of them.
+"""Logging for people and machines, without secrets and control characters.
 
-    event()            one named fact with its details; how all of loadgen logs
-    configure()        installs the handlers; each carries the redaction filter
-    logged_to()        one file more, for a while
-    redact()           text without passwords, keys and tokens
-    register_secret()  a literal value that must never be shown, whatever the text around it
-    Secret             a value that prints as ****
-    printable()        foreign text with everything in it visible; all that is shown of it goes through here
+    event()            logs a named event with its facts; all log lines of loadgen use it
+    configure()        installs the handlers, each with the redaction filter
+    logged_to()        adds a log file temporarily
+    redact()           removes passwords, keys and tokens from a text
+    register_secret()  registers a literal value that is masked everywhere
+    Secret             a value that is printed as ****
+    printable()        makes every character of foreign text visible; all output of foreign text uses it
 
-Redaction is the last line of defence: secrets should not be logged in the first place.
+Redaction is the last protection: code must not log secrets in the first place.
 """
 
 import contextlib
@@ -36,21 +36,21 @@ _SECRET_WORDS = ("password", "passwd", "pwd", "token", "private_key", "passphras
 # Only as whole words of a name: MY_PAT, not PATH.
 _SECRET_WHOLE_WORDS = r"(?<![A-Za-z0-9])(?:pat|api[_-]?key|credentials?)(?![A-Za-z0-9])"
 _NOT_SECRET_ENDINGS = ("_file", "_path")
-_SECRET_LENGTH_MIN = 4  # masking every "a" would hide the log, not the secret
+_SECRET_LENGTH_MIN = 4  # masking very short texts would make the log unreadable
 
 
 def event(log: logging.Logger, level: int, name: str, /, **facts: object) -> None:
-    """Log a past-tense fact: one line for people, the same facts as fields for machines."""
+    """Log an event, named in the past tense: one line for people, and its facts as fields for machines."""
     if log.isEnabledFor(level):
         shown = "".join(f" {key}={_mask(key, value)}" for key, value in facts.items())
         log.log(level, "%s%s", name, shown, extra={"event": name, "facts": facts}, stacklevel=2)
 
 
-# --- secrets ---------------------------------------------------------------------------------------------------------
+# --- Secrets ---------------------------------------------------------------------------------------------------------
 
 
 class Secret:
-    """A text that shows as **** wherever it is printed, formatted or logged. Making one registers it."""
+    """A text that is printed, formatted and logged as ****. Its value is registered."""
 
     __slots__ = ("_value",)
 
@@ -59,7 +59,7 @@ class Secret:
         register_secret(value)
 
     def reveal(self) -> str:
-        """The text itself, for the driver only."""
+        """The value, for the driver only."""
         return self._value
 
     def __repr__(self) -> str:
@@ -80,11 +80,12 @@ class Secret:
         return bool(self._value)
 
     def __reduce__(self) -> tuple[type["Secret"], tuple[str]]:
-        return Secret, (self._value,)  # through __init__, so that a child process registers it too
+        return Secret, (self._value,)  # by __init__, so that a child process registers the value as well
 
 
 class _KnownSecrets:
-    """The literal values to mask. The lock guards _forms; pattern is replaced as a whole and read without it."""
+    """The literal values to mask. The lock guards _forms. `pattern` is replaced as a whole and read without the
+    lock."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -107,21 +108,21 @@ _known_secrets = _KnownSecrets()
 
 
 def register_secret(value: str) -> None:
-    """Mask this literal value in everything logged from now on; also URL-quoted or escaped as JSON."""
+    """Mask this value in all later log lines, also if it is URL-quoted or escaped as in JSON."""
     _known_secrets.add(value)
 
 
 def is_secret_name(name: str) -> bool:
-    """Does a key of this name hold a secret? `private_key` does, `private_key_file` does not."""
+    """Whether a key with this name contains a secret: `private_key` does, `private_key_file` does not."""
     lowered = name.lower()
     known = any(word in lowered for word in _SECRET_WORDS) or re.search(_SECRET_WHOLE_WORDS, lowered) is not None
     return known and not lowered.endswith(_NOT_SECRET_ENDINGS)
 
 
-# No pattern may backtrack over long runs: server texts of a megabyte pass through here.
+# No pattern may backtrack over long texts: a message of the server may have a megabyte.
 _QUOTED = r"\"(?:[^\"\\]|\\.|\"\")*\"?|'(?:[^'\\]|\\.|'')*'?|\\{1,8}[\"'][^\"']*[\"']?"
 _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
-    # A block that was cut off has no end line, but is no less secret.
+    # A truncated block has no end line, but is secret as well.
     (re.compile(r"-----BEGIN [A-Z0-9 ]{1,40}-----.*?(?:-----END [A-Z0-9 ]{1,40}-----|\Z)", re.DOTALL), MASK),
     (re.compile(r"\beyJ[\w-]{8,512}\.[\w-]{4,}(?:\.[\w-]*)?"), MASK),
     (re.compile(r"\bver:\d{1,4}-hint:[\w+/=.-]+"), MASK),
@@ -137,7 +138,7 @@ _KEY_VALUE = re.compile(
 
 
 def redact(text: str) -> str:
-    """The text with everything that is, or looks like, a secret replaced by ****."""
+    """The text with **** in place of registered secrets, and of everything that looks like one."""
     known = _known_secrets.pattern
     if known is not None:
         text = known.sub(MASK, text)
@@ -154,7 +155,7 @@ def _mask_pair(match: re.Match[str]) -> str:
 
 
 def _mask(key: str, value: object) -> object:
-    """One fact, safe to show: secrets by name masked, texts redacted, containers gone through."""
+    """A fact without secrets: masked if its name is that of a secret, otherwise redacted, also inside of containers."""
     if value is None:
         return None
     if is_secret_name(key):
@@ -168,10 +169,10 @@ def _mask(key: str, value: object) -> object:
     return redact(str(value))
 
 
-# --- foreign text ----------------------------------------------------------------------------------------------------
+# --- Foreign text ----------------------------------------------------------------------------------------------------
 
-# C0 and C1 controls, marks that turn, hide or break text (bidirectional, zero-width, line separators, tags), halves of
-# characters, what XML 1.0 forbids.
+# C0 and C1 control characters; characters that reverse, hide or break text (bidirectional, zero-width, line separators,
+# tags); surrogates; characters that XML 1.0 forbids.
 _INVISIBLE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\ud800-\udfff\ufffe\uffff\U000e0000-\U000e007f]"
@@ -179,9 +180,9 @@ _INVISIBLE = re.compile(
 
 
 def printable(text: str, limit: int = TEXT_LIMIT, *, multiline: bool = False) -> str:
-    """Text from a table, a server or a file as one line in which everything is visible: ESC shows as ␛, a newline as ␊,
-    a mark that turns the reading direction as \\u202e. Nothing is dropped but what is beyond `limit` characters, and
-    that ends with an ellipsis. With `multiline`, newlines and tabs are kept: for text whose lines are loadgen's."""
+    """Text from a table, a server or a file as one line of visible characters: ESC is shown as ␛, a newline as ␊, a
+    bidirectional control as \\u202e. A text of more than `limit` characters is truncated with an ellipsis. `multiline`
+    keeps newlines and tabs, for text whose line breaks come from loadgen."""
     shown = _INVISIBLE.sub(_picture_in_block if multiline else _picture, text[: limit + 1])
     return shown if len(shown) <= limit else f"{shown[: max(limit - 1, 0)]}…"[:limit]
 
@@ -197,11 +198,11 @@ def _picture_in_block(match: re.Match[str]) -> str:
     return match[0] if match[0] in "\n\t" else _picture(match)
 
 
-# --- handlers --------------------------------------------------------------------------------------------------------
+# --- Handlers --------------------------------------------------------------------------------------------------------
 
 
 class RedactionFilter(logging.Filter):
-    """Rewrites a record without its secrets. In place: every later handler should see it so, too."""
+    """Removes secrets from a record, in place, so that every later handler receives it without them."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         record.msg, record.args = redact(_message(record)), None
@@ -218,7 +219,7 @@ class RedactionFilter(logging.Filter):
 
 
 class HumanFormatter(logging.Formatter):
-    """`2026-11-15T02:00:10Z warning loadgen.worker.flush: flush_failed rows=3`, tracebacks only on demand."""
+    """`2026-11-15T02:00:10Z warning loadgen.worker.flush: flush_failed rows=3`, with tracebacks if requested."""
 
     def __init__(self, *, tracebacks: bool) -> None:
         super().__init__()
@@ -227,13 +228,13 @@ class HumanFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         text = f"{_utc(record):%Y-%m-%dT%H:%M:%SZ} {record.levelname.lower()} {record.name}: {record.getMessage()}"
         shown = printable(text, LINE_LIMIT)
-        if self._tracebacks and record.exc_text:  # indented, so that no foreign text can pass for a line of the log
+        if self._tracebacks and record.exc_text:  # indented, so that foreign text cannot imitate a log line
             shown += "\n" + textwrap.indent(printable(record.exc_text, LINE_LIMIT, multiline=True), "  ")
         return shown
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line, tracebacks included."""
+    """One JSON object per line, including tracebacks."""
 
     def format(self, record: logging.LogRecord) -> str:
         entry: dict[str, Any] = {
@@ -252,9 +253,9 @@ class JsonFormatter(logging.Formatter):
 
 
 class _Handler(logging.StreamHandler[TextIO]):
-    """A handler whose failures cost log lines and nothing else: a full disk must not end a measurement.
+    """A handler whose failures lose only log lines: a full disk must not end a measurement.
 
-    The standard library would print the failed record, arguments and all, past the redaction.
+    The standard library would print the failed record with its arguments, without redaction.
     """
 
     def __init__(self, stream: TextIO, formatter: logging.Formatter, level: int, *, owns_stream: bool = False) -> None:
@@ -270,7 +271,7 @@ class _Handler(logging.StreamHandler[TextIO]):
 
     def close(self) -> None:
         if self._owns_stream:
-            with contextlib.suppress(OSError):  # what could not be written before cannot be written now
+            with contextlib.suppress(OSError):  # the rest of the buffer cannot be written either
                 self.stream.close()
         super().close()
 
@@ -283,15 +284,15 @@ def configure(
     file: Path | None = None,
     tracebacks: bool = False,
 ) -> None:
-    """Send all logging to `stream` (stderr unless told) and, as JSON lines from INFO up, to `file`.
+    """Send all log lines to `stream` (default stderr) and, as JSON lines from INFO up, to `file`.
 
-    Calling it again replaces what an earlier call installed, and leaves other handlers alone.
+    A further call replaces the handlers of the last call. Other handlers stay.
     """
     target = stream if stream is not None else sys.stderr
     handlers: list[_Handler] = []
     if file is not None:
         handlers.append(_Handler(_open_private(file), JsonFormatter(), min(level, logging.INFO), owns_stream=True))
-    if target is not None:  # None when the program was started with stderr closed
+    if target is not None:  # None if the program was started with stderr closed
         formatter = JsonFormatter() if json_lines else HumanFormatter(tracebacks=tracebacks)
         handlers.append(_Handler(target, formatter, level))
 
@@ -302,12 +303,12 @@ def configure(
     for handler in handlers:
         root.addHandler(handler)
     root.setLevel(min((handler.level for handler in handlers), default=level))
-    logging.getLogger("snowflake").setLevel(logging.WARNING)  # the driver logs statements and binds below that
+    logging.getLogger("snowflake").setLevel(logging.WARNING)  # below WARNING the driver logs statements and binds
 
 
 @contextlib.contextmanager
 def logged_to(file: Path) -> Iterator[None]:
-    """Meanwhile everything from INFO up goes to this file as well, as JSON lines. A link in its place is refused."""
+    """Write log lines from INFO up also to this file, as JSON lines. A symbolic link is rejected."""
     stream, root = _open_private(file, os.O_NOFOLLOW), logging.getLogger()
     handler = _Handler(stream, JsonFormatter(), logging.INFO, owns_stream=True)
     level = root.level
@@ -322,7 +323,7 @@ def logged_to(file: Path) -> Iterator[None]:
 
 
 def _open_private(path: Path, flags: int = 0) -> TextIO:
-    """Open for appending; a new file is readable for its owner only."""
+    """Open for appending. Only the owner can read a new file."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | flags, 0o600)
     except OSError as error:
@@ -337,7 +338,7 @@ def _utc(record: logging.LogRecord) -> datetime:
 
 
 def _message(record: logging.LogRecord) -> str:
-    """The message with its arguments filled in; a call that does not fit its format still says what it can."""
+    """The formatted message; the unformatted one if the arguments do not match the format."""
     try:
         return record.getMessage()
     except (TypeError, ValueError, KeyError):

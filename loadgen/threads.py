@@ -1,4 +1,4 @@
-"""Background threads: each has a name and an owner, and none of them dies unnoticed."""
+"""Background threads: each has a name and an owner, which learns when the thread fails."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ log = logging.getLogger(__name__)
 
 
 class ThreadDied(LoadgenError):
-    """A background thread ended by an exception that its code does not handle: a bug."""
+    """A background thread ended by an unhandled exception, which is a bug."""
 
 
 class Service:
-    """One thread. Its owner calls start(), stop() and join(), and learns of its death by check() or `died`.
+    """One thread. Its owner calls start(), stop() and join(), and learns of a failure by check() or `died`.
 
-    A daemon: the process must be able to end while a call of the driver does not return.
+    It is a daemon thread: the process must be able to end although a driver call does not return.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class Service:
         stopping: threading.Event | None = None,
         died: Callable[[ThreadDied], None] | None = None,
     ) -> None:
-        """`work` returns soon after `stopping` is set. `died` is called in the thread."""
+        """`work` must return soon after `stopping` is set. `died` is called in the thread after a failure."""
         self.stopping = stopping or threading.Event()
         self._work, self._died = work, died
         self._death: ThreadDied | None = None
@@ -40,24 +40,24 @@ class Service:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask it to end. Safe to call twice, from any thread."""
+        """Ask the thread to end. Safe to call twice, from any thread."""
         self.stopping.set()
 
     def join(self, limit_s: float) -> bool:
-        """Wait for its end; False when it has not ended by then. One that was never started has ended."""
+        """Wait for the end of the thread. False: it has not ended within the limit. True if it was never started."""
         if self._thread.is_alive():
             self._thread.join(max(0.0, limit_s))
         return not self._thread.is_alive()
 
     def check(self) -> None:
-        """Raises ThreadDied when it died."""
+        """Raise ThreadDied if the thread has failed."""
         if self._death is not None:
             raise self._death
 
     def _run(self) -> None:
         try:
             self._work()
-        except BaseException as error:  # a panic of the driver's Rust core is no Exception
+        except BaseException as error:  # a panic in the Rust core of the driver is not an Exception
             name = self._thread.name
             log.error("thread_died thread=%s", name, exc_info=error)
             self._death = ThreadDied(f"thread {name}: {type(error).__name__}: {printable(str(error))}")

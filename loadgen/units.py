@@ -1,11 +1,11 @@
-"""Durations, counts and rates as people write them, and back; counted things.
+"""Parses and formats durations, counts and rates, and counts with nouns.
 
     duration   500ms  30s  1.5s  5m  1h  2d      units ns us (µs) ms s m h d
     count      250  10k  1.5m  2b                k thousand, m million, b billion; underscores may group digits
     rate       500/s  30/m  10k/h                a count per second, minute or hour
 
-Everything is computed exactly; what a format function emits, its parse function reads back to the same value.
-Bad text raises ValueError with one sentence that says how to write it.
+All values are exact: a parse function returns the value that its format function received. Invalid text raises
+ValueError with one sentence that explains the notation.
 """
 
 import re
@@ -30,7 +30,7 @@ _COUNT_PER_SUFFIX = {"": 1, "k": 1_000, "m": 1_000_000, "b": 1_000_000_000}
 _SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3_600}
 _RATE_MIN, _RATE_MAX = 1e-9, 1e15
 
-# Digits are bounded, so that hostile text cannot make us compute with numbers of a million digits.
+# The number of digits is limited: hostile text must not cause computations with millions of digits.
 _NUMBER = r"(?P<number>[0-9]{1,30}(?:_[0-9]{1,30}){0,9}(?:\.[0-9]{1,30})?)"
 _DURATION = re.compile(rf"{_NUMBER}\s*(?P<unit>[a-zA-Zµμ]{{0,12}})")
 _COUNT = re.compile(rf"{_NUMBER}\s*(?P<suffix>[kKmMbB]?)")
@@ -60,7 +60,7 @@ def parse_duration_ns(text: str) -> int:
 
 
 def format_duration_ns(duration_ns: int) -> str:
-    """1_500_000_000 → '1.5s'. Exact: minutes, hours and days only when they come out whole."""
+    """1_500_000_000 → '1.5s'. Exact: minutes, hours and days only for whole numbers of them."""
     if duration_ns < 0:
         raise ValueError(f"a duration cannot be negative, got {duration_ns} ns")
     if duration_ns == 0:
@@ -98,7 +98,7 @@ def parse_count(text: str) -> int:
 
 
 def counted(number: int, noun: str, *, plural: str | None = None) -> str:
-    """1 → '1 worker', 2_000 → '2,000 workers': the one place that knows about plurals."""
+    """1 → '1 worker', 2_000 → '2,000 workers'."""
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
@@ -112,7 +112,7 @@ def parse_rate_per_second(text: str) -> float:
 
 
 def format_rate_per_second(rate_per_second: float) -> str:
-    """500.0 → '500/s'; a third → '20/m', because that says it exactly."""
+    """500.0 → '500/s'; 1/3 → '20/m', because that is exact."""
     if rate_per_second != 0 and not _RATE_MIN <= rate_per_second < _RATE_MAX:  # NaN fails it too
         raise ValueError(f"a rate must be 0 or lie between {_RATE_MIN:g} and {_RATE_MAX:g} per second")
     for unit, seconds in _SECONDS_PER_UNIT.items():
@@ -127,7 +127,7 @@ def _fraction(match: re.Match[str]) -> Fraction:
 
 
 def _digits(text: str) -> str:
-    """Without the zeros that say nothing: '1.500' → '1.5'."""
+    """Without trailing zeros: '1.500' → '1.5'."""
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 

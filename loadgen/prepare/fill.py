@@ -36,37 +36,37 @@ from loadgen.values import dataclass
 from loadgen.workload.generator import DrawContext, Generator, Value
 from loadgen.workload.generators import make_generator
 
-# --- What is there: which tables of a scenario are missing, foreign, different, incomplete or ready ------------------
+# --- The state of the tables: missing, foreign, different, damaged, incomplete or ready ------------------------------
 
 
 class TableState(StrEnum):
     MISSING = "missing"
-    FOREIGN = "foreign"  # there, without our marker
-    DIFFERENT = "different"  # ours, made from another definition
-    DAMAGED = "damaged"  # ours, with gaps or duplicates among its prepared rows
+    FOREIGN = "foreign"  # exists without the marker of loadgen
+    DIFFERENT = "different"  # created by loadgen from another definition
+    DAMAGED = "damaged"  # created by loadgen; prepared rows have gaps or duplicates
     INCOMPLETE = "incomplete"
     READY = "ready"
 
 
 class TableDamaged(RunFailed):
-    """A table of ours whose prepared rows are not a beginning without gaps and duplicates."""
+    """The prepared rows of a table have gaps or duplicates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableStatus:
-    """How one table stands."""
+    """The state of one table."""
 
     name: QualifiedName
-    definition: TableDefinition | None  # None: type existing
+    definition: TableDefinition | None  # None: a table of type existing
     state: TableState
-    rows_there: int = 0  # of the prepared ones
+    rows_there: int = 0  # prepared rows that exist
     differences: tuple[str, ...] = ()
     damage: TableDamaged | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowCounts:
-    """The answer of count_rows for the prepared rows: number, distinct number, first and last row number."""
+    """The result of count_rows: number of prepared rows, distinct ones, first and last row number."""
 
     rows: int
     different: int
@@ -77,7 +77,7 @@ class RowCounts:
 def tables_of(
     scenario: Scenario, database: Identifier | None, schema: Identifier | None
 ) -> list[tuple[QualifiedName, TableDefinition | None]]:
-    """Every table with its full name; the definition is None where the table must exist already."""
+    """Every table with its full name. The definition is None for a table of type existing."""
     outer = tuple(part for part in (database, schema) if part is not None)
     found: list[tuple[QualifiedName, TableDefinition | None]] = []
     for table in scenario.prepare.tables:
@@ -88,7 +88,7 @@ def tables_of(
 
 
 def survey(session: PrepareSession, scenario: Scenario) -> list[TableStatus]:
-    """Look at every table of the scenario; changes nothing."""
+    """The state of every table of the scenario."""
     if not scenario.prepare.tables:
         return []
     current = session.read(table_definition.WHERE_AM_I)[0]
@@ -97,7 +97,7 @@ def survey(session: PrepareSession, scenario: Scenario) -> list[TableStatus]:
     for name, definition in tables_of(scenario, database, schema):
         if len(name.parts) < 3:
             raise ConfigurationError(
-                f"table {shown(name)} is in no database: neither the scenario nor the connection names one",
+                f"the database of table {shown(name)} is unknown: neither the scenario nor the connection sets one",
                 remedy="Set target.database and target.schema.",
             )
         found.append(_existing(session, name) if definition is None else look(session, definition))
@@ -105,19 +105,19 @@ def survey(session: PrepareSession, scenario: Scenario) -> list[TableStatus]:
 
 
 def _existing(session: PrepareSession, name: QualifiedName) -> TableStatus:
-    """A table of type `existing` must be readable; nothing else is asked of it."""
+    """Check that a table of type `existing` is readable."""
     try:
         session.read(table_definition.read_one_row(name))
     except ScenarioInvalid as error:
         raise ConfigurationError(
             f"table {shown(name)} has type existing, but cannot be read: {error}",
-            remedy="Create it, or let the role read it; prepare never makes or fills a table of type existing.",
+            remedy="Create it, or grant SELECT to the role; prepare never creates or fills a table of type existing.",
         ) from error
     return TableStatus(name=name, definition=None, state=TableState.READY)
 
 
 def look(session: PrepareSession, definition: TableDefinition) -> TableStatus:
-    """How a table that we make stands."""
+    """The state of a table that loadgen creates."""
     database, schema, table = definition.name.parts
     try:
         rows = session.read(table_definition.read_comment(database), (schema.name, table.name))
@@ -146,32 +146,32 @@ def look(session: PrepareSession, definition: TableDefinition) -> TableStatus:
 
 
 def rows_there(session: PrepareSession, definition: TableDefinition) -> int:
-    """How many rows, from row 0 on, are there. Raises TableDamaged."""
+    """The number of prepared rows, from row 0 on. Raises TableDamaged."""
     return beginning(definition, count(session, definition)) if definition.rows else 0
 
 
 def count(session: PrepareSession, definition: TableDefinition) -> RowCounts:
-    """What of the prepared rows is there."""
+    """Count the prepared rows."""
     sql, binds = table_definition.count_rows(definition)
     return _tally(session.read(sql, binds))
 
 
 def beginning(definition: TableDefinition, tally: RowCounts) -> int:
-    """How many of the prepared rows are there, from row 0 on."""
+    """The number of prepared rows, from row 0 on. Raises TableDamaged if they have gaps or duplicates."""
     name = definition.name
     if tally.rows > tally.different:
         raise TableDamaged(
             f"table {shown(name)} has {tally.rows - tally.different:,} of its rows twice, by column "
             f"{definition.identity.column if definition.identity else ''}: two preparations ran at the same time, and "
             "a standard table takes any key",
-            remedy="Let one prepare end before the next begins; --drop makes the table anew.",
+            remedy="Wait for one prepare to end before you start the next; --drop creates the table again.",
         )
     start = definition.identity.start if definition.identity is not None else None
     if start is not None and tally.rows and (tally.first, tally.last) != (start, start + tally.rows - 1):
         raise TableDamaged(
             f"table {shown(name)} has {tally.rows:,} of its {definition.rows:,} prepared rows, with gaps among them: "
             "rows were deleted, or their keys changed",
-            remedy="--drop makes the table anew.",
+            remedy="--drop creates the table again.",
         )
     return min(tally.rows, definition.rows)
 
@@ -183,7 +183,8 @@ def _tally(rows: Sequence[tuple[Any, ...]]) -> RowCounts:
         return RowCounts(rows=int(count), different=int(different), first=numbers[0], last=numbers[1])
     except (ValueError, TypeError) as error:
         raise RunFailed(
-            "the server's answer to a COUNT makes no sense", remedy="The embedded server's engine null has no tables."
+            "the answer of the server to a COUNT is invalid",
+            remedy="The null engine has no tables.",
         ) from error
 
 
@@ -191,7 +192,7 @@ ROWS_FIRST = 1_000
 ROWS_MIN = 100
 ROWS_MAX = 200_000
 TARGET_S = 1.5
-GROWTH_MAX = 4.0  # from one statement to the next: the first ones say little
+GROWTH_MAX = 4.0  # from one statement to the next: the times of the first ones are not representative
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,24 +211,24 @@ class BatchSize:
         return replace(self, rows=self._within(bounded))
 
     def slower(self) -> Self:
-        """After a failure: a smaller statement is likelier to get through."""
+        """The pace after a failure: a smaller statement is more likely to succeed."""
         return replace(self, rows=self._within(self.rows / GROWTH_MAX))
 
     def _within(self, rows: float) -> int:
         return int(min(max(rows, min(ROWS_MIN, self.rows_max)), self.rows_max))
 
 
-# Above this number of bound values the driver uploads a file to a stage instead (CLIENT_STAGE_ARRAY_BINDING_THRESHOLD).
+# With more bound values the driver uploads a file to a stage (CLIENT_STAGE_ARRAY_BINDING_THRESHOLD).
 BOUND_VALUES_MAX = 65_000
-BOUND_BYTES_MAX = 1_000_000  # of one statement, about; Snowflake's own limit for a statement with its binds
-_VALUE_BYTES = 24  # of a number, a moment or an identifier with its separators
+BOUND_BYTES_MAX = 1_000_000  # per statement, approximately: the limit of Snowflake, including binds
+_VALUE_BYTES = 24  # of a number, a time or an identifier with separators
 
 
 class BoundRows:
-    """The rows of one table, any of them at any time."""
+    """Generates any rows of one table."""
 
     def __init__(self, definition: TableDefinition) -> None:
-        # The upper half of the numbers: a workload's statements have the lower one, and share no bits with us.
+        # The upper half of the stream numbers: the statements of a workload use the lower half.
         table = table_number(definition.name.parts[-1].name) | 1 << 31
         source = DrawContext(seed=definition.seed, statement=table)
         self._columns = [
@@ -236,18 +237,18 @@ class BoundRows:
         ]
 
     def take(self, first: int, count: int) -> list[tuple[Value, ...]]:
-        """The rows from `first` on."""
+        """`count` rows from row `first` on."""
         return list(zip(*(_values(column, first, count) for column in self._columns), strict=True))
 
 
 def rows_per_statement_max(definition: TableDefinition) -> int:
-    """How many rows may be bound to one statement."""
+    """The number of rows that can be bound to one statement."""
     row_bytes = sum(_bytes(column.generate) for column in definition.filled)
     return max(1, min(BOUND_VALUES_MAX // len(definition.filled), BOUND_BYTES_MAX // row_bytes))
 
 
 def _values(column: Generator, first: int, count: int) -> list[Value]:
-    """Values may lie in several chunks of the generator."""
+    """Values from several chunks of the generator."""
     size = column.chunk_items
     starts = chain([first], range((first // size + 1) * size, first + count, size))
     found: list[Value] = []
@@ -258,7 +259,7 @@ def _values(column: Generator, first: int, count: int) -> list[Value]:
 
 
 def _plain(parameter: Parameter | None) -> Parameter:
-    """As the driver can bind it: it takes the type of a whole column from one of its values."""
+    """A value that the driver can bind: it takes the type of a column from one of its values."""
     match parameter:
         case None:
             return Literal(value=None)
@@ -281,19 +282,19 @@ def _bytes(parameter: Parameter | None) -> int:
 
 
 class TableFiller:
-    """Fills one table. Owner: the thread that prepares."""
+    """Fills one table. Belongs to the thread that prepares."""
 
     def __init__(self, session: PrepareSession, definition: TableDefinition, there: int, clock: Clock) -> None:
-        self.there = there  # rows that are known to be there
+        self.there = there  # rows that are known to exist
         self._session = session
         self._definition = definition
         self._clock = clock
         self._bound = BoundRows(definition) if definition.values is None else None
         self._pace = BatchSize.up_to(ROWS_MAX if self._bound is None else rows_per_statement_max(definition))
-        self._unsure = False  # the last statement failed; it may have been executed all the same
+        self._unsure = False  # the last statement failed, but may have been executed
 
     def fill(self, stop: threading.Event, progress: Callable[[int], None]) -> None:
-        """Insert until all rows are there or `stop` is set. Tells `progress` how many are, after each statement."""
+        """Insert until all rows exist or `stop` is set. Calls `progress` with their number after each statement."""
         progress(self.there)
         while self.there < self._definition.rows and not stop.is_set():
             try:
@@ -307,28 +308,28 @@ class TableFiller:
             progress(self.there)
 
     def verify(self) -> None:
-        """Count everything once more; RunFailed when it is not what was asked for."""
+        """Count all rows again. Raises RunFailed if the number is not the planned one."""
         tally = count(self._session, self._definition)
         self.there = beginning(self._definition, tally)
         if self._definition.identity is None and tally.rows > self._definition.rows:
             raise TableDamaged(
                 f"table {shown(self._definition.name)} has {tally.rows:,} rows, {self._definition.rows:,} were asked "
                 "for: another program inserted rows while it was filled, and no column distinguishes them",
-                remedy="Let one prepare end before the next begins; --drop makes the table anew.",
+                remedy="Wait for one prepare to end before you start the next; --drop creates the table again.",
             )
         if self.there < self._definition.rows:
             raise RunFailed(
                 f"table {shown(self._definition.name)} has {self.there:,} rows of {self._definition.rows:,}: some were "
                 "deleted while it was filled",
-                remedy="Run the same command again when no other program changes the table.",
+                remedy="Repeat the command when no other program changes the table.",
             )
 
     def _key_taken(self) -> RunFailed:
-        """The error for taken keys while the number of rows stays the same, so no other program fills the table."""
+        """The error for duplicate keys while the number of rows stays the same: no other program fills the table."""
         return RunFailed(
             f"table {shown(self._definition.name)} has {self.there:,} of {self._definition.rows:,} rows, and refuses "
             "the next ones because their keys are there: rows were deleted, or others inserted in their place",
-            remedy="--drop makes the table anew.",
+            remedy="--drop creates the table again.",
         )
 
     def _insert_some(self) -> None:

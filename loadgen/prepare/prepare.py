@@ -1,4 +1,4 @@
-"""All tables of one scenario: made, filled, checked; then its statements. The way in for every caller."""
+"""Prepares a scenario: creates, fills and checks its tables, then executes its statements. The entry point."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The session in which a scenario's tables are prepared, and what is retried in it.
+"""The session for preparing tables, and its retries.
 
-Owner: the thread that prepares. To end a running statement, another thread cancels it on the server, by `session_id`,
-from a second session.
+The session belongs to the thread that prepares. To end a running statement, another thread cancels it on the server, by
+`session_id`, in a second session.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Result = TypeVar("Result")
 
 
 class PrepareSession(SnowflakeSession):
-    """Opened at once, so that a wrong login is reported first. `stop` ends every wait."""
+    """Opened immediately, so that a failed login is reported first. `stop` ends every wait."""
 
     def __init__(self, open_connection: OpenConnection, *, stop: threading.Event, clock: Clock) -> None:
         super().__init__(open_connection)
@@ -58,37 +58,37 @@ class PrepareSession(SnowflakeSession):
         return self.retried(lambda: self.rows(sql, binds), sql)
 
     def batches(self, sql: str) -> Iterator[tuple[Any, ...]]:
-        """The rows of a query one by one, fetched in batches. Raises what the driver raises."""
+        """The rows of a query, fetched in batches. Raises the exceptions of the driver."""
         with self.cursor() as cursor:
             cursor.execute(sql)
             while batch := cursor.fetchmany(BATCH_ROWS):
                 yield from batch
 
     def change(self, sql: str) -> None:
-        """A statement that may be executed twice: CREATE … IF NOT EXISTS, DROP … IF EXISTS."""
+        """Execute an idempotent statement, with retries: CREATE … IF NOT EXISTS, DROP … IF EXISTS."""
         self.retried(lambda: self.execute_once(sql), sql)
 
     def execute_once(self, sql: str) -> None:
-        """Raises what the driver raises."""
+        """Execute a statement without retries. Raises the exceptions of the driver."""
         with self.cursor() as cursor:
             cursor.execute(sql)
 
     def insert_once(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
-        """One array-bound INSERT. Raises what the driver raises."""
+        """One array-bound INSERT, without retries. Raises the exceptions of the driver."""
         with self.cursor() as cursor:
             cursor.executemany(sql, rows)
 
     def retried(
         self, action: Callable[[], Result], what: str, *, also: Callable[[Failure], bool] = lambda _: False
     ) -> Result:
-        """Repeat an action until it succeeds, its failure is final, the attempts are used up or `stop` is set.
+        """Repeat an action until it succeeds, fails permanently, the attempts are used up, or `stop` is set.
 
         Raises LoadgenError.
         """
 
         def may_pass(error: BaseException) -> bool:
             if isinstance(error, LoadgenError):
-                return isinstance(error, ConnectFailed)  # while connecting again
+                return isinstance(error, ConnectFailed)  # during a reconnect
             failure = classify(error)
             return failure.retryable or also(failure)
 
@@ -96,11 +96,12 @@ class PrepareSession(SnowflakeSession):
             return replace(self._retry, retryable=may_pass).call(action)
         except LoadgenError:
             raise
-        except Exception as error:  # of the driver, or of the libraries it leaks exceptions of
+        except Exception as error:  # of the driver, or of its libraries
             raise refused(error, what) from error
 
     def cancel_lost(self) -> None:
-        """Cancel what may still run in sessions whose answer was lost, so that it changes nothing later."""
+        """Cancel statements that may still run in sessions whose answer was lost, before they change something
+        later."""
         while self._lost:
             try:
                 with self.cursor() as cursor:
@@ -108,7 +109,7 @@ class PrepareSession(SnowflakeSession):
             except Exception as error:
                 if isinstance(error, LoadgenError) or classify(error).retryable:
                     raise
-                event(log, logging.INFO, "cancel_refused", error=describe(error))  # a session that is gone runs nothing
+                event(log, logging.INFO, "cancel_refused", error=describe(error))
             del self._lost[0]
 
     def _is_lost(self, failure: Failure) -> bool:
@@ -119,7 +120,7 @@ class PrepareSession(SnowflakeSession):
 
 
 def cancel_running(session: PrepareSession, open_connection: OpenConnection) -> None:
-    """Cancel what runs in another thread's session, from a second session; a failure is only logged."""
+    """Cancel the statement in the session of another thread, by a second session. A failure is only logged."""
     number = session.session_id
     if number is None:
         return
@@ -129,7 +130,7 @@ def cancel_running(session: PrepareSession, open_connection: OpenConnection) -> 
             cancel_session(connection.cursor(), number)
         finally:
             close(connection)
-    except Exception as error:  # the top of a thread; the waiting thread has a separate time limit
+    except Exception as error:  # nothing above catches it; the waiting thread has a separate time limit
         event(log, logging.WARNING, "cancel_failed", error=describe(error))
 
 
@@ -139,18 +140,18 @@ def cancel_session(cursor: Cursor, session_id: int) -> None:
 
 
 def refused(error: BaseException, what: str) -> LoadgenError:
-    """The error to raise instead of the driver's; `what` is the statement, or names it."""
+    """The error to raise instead of the exception of the driver. `what` is the statement or its name."""
     failure = classify(error)
     text = f"{describe(error)}\nin: {_shortened(what)}"
     if failure.is_missing_privilege:
-        remedy = "Ask for the missing grant. A hybrid table needs CREATE HYBRID TABLE on the schema, not CREATE TABLE."
+        remedy = "Ask for the missing grant. Hybrid tables need CREATE HYBRID TABLE on the schema, not CREATE TABLE."
         return PrivilegeMissing(text, remedy=remedy)
     if failure.has_no_warehouse:
-        return ConfigurationError(text, remedy="Name a warehouse that the role may use: target.warehouse.")
+        return ConfigurationError(text, remedy="Set target.warehouse to a warehouse that the role may use.")
     if failure.category is ErrorCategory.CONFIGURATION:
-        remedy = "Correct prepare in the scenario. Objects it needs must exist, and be granted to the role."
+        remedy = "Correct `prepare` in the scenario. Its objects must exist, and be granted to the role."
         return ScenarioInvalid(text, remedy=remedy)
-    return RunFailed(text, remedy="Run the same command again: it goes on where it ended.")
+    return RunFailed(text, remedy="Repeat the same command: it continues where it ended.")
 
 
 def _shortened(text: str) -> str:
@@ -162,7 +163,7 @@ def _log_retry(error: BaseException) -> None:
     event(log, logging.INFO, "statement_retried", error=describe(error))
 
 
-# Chunks take a second or two; what a user writes under prepare.statements may copy a large table.
+# Chunks take a second or two, but a statement under prepare.statements may copy a large table.
 STATEMENT_LIMIT_S = 3_600
 VERSION_MAX = 100  # characters
 
@@ -170,7 +171,7 @@ VERSION_MAX = 100  # characters
 def target_profile(
     scenario: Scenario, name: str | None, *, environ: Mapping[str, str] = os.environ
 ) -> ConnectionProfile:
-    """The connection of that name, or else the scenario's, into its target."""
+    """The profile of this connection, or that of the scenario, with the target of the scenario."""
     target = scenario.target
     overrides = {"warehouse": target.warehouse, "database": target.database, "schema": target.schema}
     return find_profile(name or scenario.connection, environ=environ, overrides=overrides)
@@ -179,7 +180,7 @@ def target_profile(
 def opener(
     profile: ConnectionProfile, scenario: Scenario, *, environ: Mapping[str, str] = os.environ
 ) -> OpenConnection:
-    """Opens sessions for preparing, with a long statement limit; retries are PrepareSession's."""
+    """Opens connections for preparing, with a long statement limit. PrepareSession retries."""
     tag = query_tag(run="prepare", worker=scenario.name)
 
     def open_connection() -> Connection:
@@ -190,7 +191,7 @@ def opener(
 
 
 def server_version(session: PrepareSession) -> str | None:
-    """Snowflake's release at the target. None: it does not say, which is no reason to measure nothing."""
+    """The release of Snowflake at the target. None: it cannot be read, which does not prevent a run."""
     try:
         ((version,),) = session.read("SELECT CURRENT_VERSION()")
     except LoadgenError as error:

@@ -1,4 +1,4 @@
-"""One preparation in a thread, so that the main thread of a command can show it, stop it and give it up.
+"""One preparation in a thread, so that the main thread of a command can display, stop and abandon it.
 
 thread            does                                                            owns
 prepare           everything that talks to the server                             its session
@@ -24,7 +24,7 @@ from loadgen.units import counted
 
 
 class PreparationJob:
-    """One preparation in a thread. `progress` is the newest; `result()` may be asked once `done` is set."""
+    """One preparation in a thread. `progress` is the newest progress. Call `result()` only after `done` is set."""
 
     def __init__(
         self, scenario: Scenario, open_connection: OpenConnection, *, drop: bool, force: bool, clock: Clock
@@ -42,21 +42,21 @@ class PreparationJob:
         self._cancelling: threading.Thread | None = None
 
     def start(self) -> None:
-        # A daemon: when it is given up, the program must not wait for the driver's time limits.
+        # A daemon thread: if it is abandoned, the program must not wait for the time limits of the driver.
         threading.Thread(target=self._run, name="prepare", daemon=True).start()
 
     def cancel(self) -> None:
-        """Ask the server to cancel the statement under way; once."""
+        """Cancel the running statement on the server, once."""
         if self._cancelling is None:
             self._cancelling = threading.Thread(target=self._cancel, name="prepare-cancel", daemon=True)
             self._cancelling.start()
 
     def abandon(self) -> None:
-        """Wait no longer."""
+        """Abandon the preparation."""
         there = self.progress
-        rows = f"at least {there.rows_there:,} of {counted(there.rows, 'row')} of {there.table} are there"
+        rows = f"at least {there.rows_there:,} of {counted(there.rows, 'row')} of {there.table} exist"
         where = f": {rows}" if there.table else ""
-        self._error = PreparationStopped(f"stopped before the statement under way had ended{where}")
+        self._error = PreparationStopped(f"stopped before the running statement ended{where}")
 
     def result(self) -> PreparationResult:
         if self._error is not None:
@@ -79,7 +79,7 @@ class PreparationJob:
                 )
             finally:
                 self._session.close()
-        except BaseException as error:  # handed to the main thread, which raises it
+        except BaseException as error:  # raised again in the main thread
             self._error = self._error or error
         finally:
             self.done.set()

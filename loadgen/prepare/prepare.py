@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 class TableOutcome(StrEnum):
     CREATED = "created"
-    RESUMED = "resumed"  # it was there, with fewer rows
+    RESUMED = "resumed"  # it existed with fewer rows
     READY = "already there"
     EXISTING = "existing"  # of type existing, readable
 
@@ -70,7 +70,7 @@ class PreparationStep(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparationProgress:
-    """Where a preparation is. `table` is empty outside of tables."""
+    """The progress of a preparation. `table` is empty in steps that concern no table."""
 
     step: PreparationStep
     table: str = ""
@@ -97,18 +97,18 @@ class PreparationResult:
 
 
 class PreparationStopped(LoadgenError):
-    """`stop` was set before everything was there."""
+    """`stop` was set before the preparation was complete."""
 
     exit_code = 130
     remedy = "Run the same command to go on."
 
 
 class TableConflict(ConfigurationError):
-    """A table of that name exists, and differs from the scenario."""
+    """A table with this name exists and differs from the scenario."""
 
 
 def check_scenario(session: PrepareSession, scenario: Scenario) -> list[TableStatus]:
-    """How every table stands; changes nothing. A scenario can run when all are READY."""
+    """The state of every table. A scenario can run when all are READY."""
     return survey(session, scenario)
 
 
@@ -122,7 +122,7 @@ def prepare_scenario(
     stop: threading.Event,
     clock: Clock,
 ) -> PreparationResult:
-    """Make everything that is missing; safe to repeat, and to go on with after any end.
+    """Create everything that is missing. Safe to repeat; a repetition continues an interrupted preparation.
 
     With `drop` the scenario's own tables are dropped first; with `force` too, also tables that loadgen has not made.
     Raises PreparationStopped when `stop` is set before the end, and other LoadgenErrors. `progress` is called by the
@@ -139,19 +139,19 @@ def prepare_scenario(
         work.run_statements(scenario.prepare.statements)
     except LoadgenError as error:
         if stop.is_set() and not isinstance(error, PreparationStopped):
-            raise PreparationStopped(f"stopped; the statement under way ended with: {error}") from error
+            raise PreparationStopped(f"stopped; the running statement ended with: {error}") from error
         raise
     seconds = (clock.monotonic_ns() - started_ns) / NS_PER_S
     return PreparationResult(tables=tuple(tables), statements=len(scenario.prepare.statements), seconds=seconds)
 
 
 def _refuse(found: list[TableStatus], *, drop: bool, force: bool) -> None:
-    """Before anything is changed: is a table in the way?"""
+    """Raise TableConflict or TableDamaged before anything is changed."""
     for standing in found:
         if standing.state is TableState.FOREIGN and not (drop and force):
-            more = "" if drop else " --drop --force drops it and makes it anew."
+            more = "" if drop else " --drop --force drops it and creates it again."
             raise TableConflict(
-                f"table {shown(standing.name)} is there, and loadgen has not made it",
+                f"table {shown(standing.name)} exists, and was not created by loadgen",
                 remedy="Rename the table in the scenario, or write type: existing to use it as it is."
                 + (" --force drops it all the same." if drop else more),
             )
@@ -159,13 +159,13 @@ def _refuse(found: list[TableStatus], *, drop: bool, force: bool) -> None:
             raise standing.damage
         if standing.state is TableState.DIFFERENT and not drop:
             raise TableConflict(
-                f"table {shown(standing.name)} was made from another definition: {'; '.join(standing.differences)}",
-                remedy="--drop drops it and makes it anew; or rename the table in the scenario.",
+                f"table {shown(standing.name)} was created from another definition: {'; '.join(standing.differences)}",
+                remedy="--drop drops it and creates it again; or rename the table in the scenario.",
             )
 
 
 def _drop(session: PrepareSession, found: list[TableStatus]) -> set[str]:
-    """Drop what is ours to make; type existing never is."""
+    """Drop the tables that loadgen creates; never tables of type existing."""
     dropped = set()
     for standing in found:
         if standing.definition is not None and standing.state is not TableState.MISSING:
@@ -175,7 +175,7 @@ def _drop(session: PrepareSession, found: list[TableStatus]) -> set[str]:
 
 
 class _Work:
-    """What one preparation does, table by table."""
+    """One preparation, table by table."""
 
     def __init__(
         self,
@@ -213,7 +213,7 @@ class _Work:
         if standing.state not in (TableState.INCOMPLETE, TableState.READY):
             raise TableConflict(
                 f"table {shown(definition.name)} was created by another program at the same time, and differs",
-                remedy="Run the same command again to see what it is.",
+                remedy="Repeat the same command to see the differences.",
             )
         return standing
 
@@ -235,23 +235,25 @@ class _Work:
         filler.verify()
 
     def run_statements(self, texts: tuple[str, ...]) -> None:
-        """prepare.statements, each time: they bring the tables back to a known state."""
+        """Execute prepare.statements, in every preparation: they restore a known state of the tables."""
         for number, sql in enumerate(texts):
             if self._stop.is_set():
-                raise PreparationStopped(f"stopped: all tables are there, prepare.statements[{number}] has not run")
+                raise PreparationStopped(
+                    f"stopped: all tables are complete, prepare.statements[{number}] did not run"
+                )
             self._progress(PreparationProgress(step=PreparationStep.STATEMENTS, rows_there=number, rows=len(texts)))
             what = f"prepare.statements[{number}]: {sql}"
             self._session.retried(partial(self._execute, sql, what), what)
 
     def _execute(self, sql: str, what: str) -> None:
-        """A statement of the user's is not sent again when it may have been executed."""
+        """Execute a statement of the user. It is not sent again if it may have been executed."""
         try:
             self._session.execute_once(sql)
         except Exception as error:
             if classify(error).unknown_outcome:
                 raise RunFailed(
-                    f"{what}: no answer came, so it may have been executed or not: {describe(error)}",
-                    remedy="Run the same command again; statements of prepare must bear to be repeated.",
+                    f"{what}: no answer, so the statement may have been executed: {describe(error)}",
+                    remedy="Repeat the same command; statements of prepare must be idempotent.",
                 ) from error
             raise
 
@@ -261,9 +263,7 @@ class _Work:
 
     def _stopped(self, definition: TableDefinition, there: int, *, at_least: bool = False) -> PreparationStopped:
         number = f"{'at least ' if at_least else ''}{there:,}"
-        return PreparationStopped(
-            f"stopped: {number} of {definition.rows:,} rows of {shown(definition.name)} are there"
-        )
+        return PreparationStopped(f"stopped: {shown(definition.name)} has {number} of {definition.rows:,} rows")
 
 
 def _result(
@@ -288,7 +288,7 @@ def _result(
 
 
 def read_pools(session: PrepareSession, scenario: Scenario, folder: Path) -> dict[str, Pool]:
-    """Every pool by its name. `folder` is the scenario's own, where its files lie."""
+    """All value pools by name. `folder` is the folder of the scenario and its files."""
     return {
         pool.name: _from_query(session, pool) if isinstance(pool, QueryPool) else _from_file(pool, folder)
         for pool in scenario.pools
@@ -296,7 +296,7 @@ def read_pools(session: PrepareSession, scenario: Scenario, folder: Path) -> dic
 
 
 def _from_query(session: PrepareSession, pool: QueryPool) -> Pool:
-    """Rows are fetched while they are taken over, so a query that gives too many is left early."""
+    """Rows are read one by one, so a query with too many rows is abandoned early."""
     return session.retried(
         lambda: pool_from_rows(pool.name, session.batches(pool.query)), f"value pool {pool.name}: {pool.query}"
     )
@@ -310,7 +310,7 @@ def _from_file(pool: FilePool, folder: Path) -> Pool:
     except OSError as error:
         raise ScenarioInvalid(
             f"value pool {pool.name}: {pool.file} cannot be read: {error.strerror}",
-            remedy="It is looked for beside the scenario.",
+            remedy="Put the file into the folder of the scenario.",
         ) from error
 
 
@@ -319,33 +319,33 @@ def _from_file(pool: FilePool, folder: Path) -> Pool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedStatement:
-    """One SQL text, and what there is to say about it."""
+    """One SQL text with a note."""
 
     note: str
     sql: str
 
 
 def dry_run(scenario: Scenario, *, drop: bool) -> list[PlannedStatement]:
-    """What a preparation would send to a server where nothing is there yet, in order; without a connection."""
+    """The statements of a preparation for an empty target, in order. Needs no connection."""
     target = scenario.target
     outer = [None if part is None else Identifier.parse(part) for part in (target.database, target.schema)]
     planned: list[PlannedStatement] = []
     tables = tables_of(scenario, *outer)
     if drop:
         planned += [
-            PlannedStatement(note=f"drop {shown(name)} if loadgen has made it", sql=table_definition.drop_table(name))
+            PlannedStatement(
+                note=f"drop {shown(name)} if loadgen has created it", sql=table_definition.drop_table(name)
+            )
             for name, definition in tables
             if definition is not None
         ]
     for name, definition in tables:
         if definition is None:
-            planned.append(
-                PlannedStatement(note=f"{shown(name)} must be there", sql=table_definition.read_one_row(name))
-            )
+            planned.append(PlannedStatement(note=f"{shown(name)} must exist", sql=table_definition.read_one_row(name)))
             continue
         planned.append(
             PlannedStatement(
-                note=f"make {shown(name)} unless it is there", sql=table_definition.create_table(definition)
+                note=f"create {shown(name)} unless it exists", sql=table_definition.create_table(definition)
             )
         )
         if definition.rows:
@@ -371,19 +371,19 @@ def _planned_insert(definition: TableDefinition) -> PlannedStatement:
 def _planned_count(definition: TableDefinition) -> PlannedStatement:
     sql, binds = table_definition.count_rows(definition)
     values = f" with {' and '.join(map(str, binds))}" if binds else ""
-    return PlannedStatement(note=f"before and after: how many rows are there{values}", sql=sql)
+    return PlannedStatement(note=f"before and after: the number of rows{values}", sql=sql)
 
 
 # --- Mode replay: a capture is read once, before the run, and dealt to the workers as value pools --------------------
 
 
-LINE_CHARACTERS_MAX = 64_000_000  # with the text, and all bind values
-CHECKED_STATEMENTS_MAX = 100_000  # that are sent: to read them takes seconds
+LINE_CHARACTERS_MAX = 64_000_000  # of a statement with all bind values
+CHECKED_STATEMENTS_MAX = 100_000  # reading more statements would take too long for a check
 
 
 def deal_replay(scenario: Scenario, folder: Path, stop: Event | None = None) -> tuple[Scenario, dict[str, Pool]]:
-    """Mode replay: the scenario with the plan of each worker, and what each is to send. The number of workers must be
-    settled."""
+    """Mode replay: the scenario with the plan of each worker, and the statements of each. The number of workers must be
+    known."""
     replay = scenario.load.replay
     if replay is None:
         return scenario, {}
@@ -403,13 +403,13 @@ def deal_replay(scenario: Scenario, folder: Path, stop: Event | None = None) -> 
 
 
 def _fresh_values(replay: Replay) -> UserStatement:
-    """Values of each user in place of the recorded pseudonyms."""
+    """Replaces the recorded pseudonyms by values of each user."""
     _, fresh_values = _text_readers()
     return fresh_values(replay.capture, replay.users).of_user
 
 
 def _text_readers() -> tuple[type[StatementRoles], type[FreshValues]]:
-    """The parser is slow to import, and only replays need it."""
+    """Imported late: the import of the parser is slow, and only replays need it."""
     try:
         from loadgen.capture.statement_text import FreshValues, StatementRoles
     except ModuleNotFoundError as error:
@@ -428,11 +428,11 @@ def _until(stop: Event | None, statements: Iterator[RecordedStatement]) -> Itera
 
 
 def _described_manifest(folder: Path, replay: Replay) -> CaptureManifest:
-    """The description of the capture, which must be that of its statements."""
+    """The manifest of the capture, checked against its statements."""
     try:
         manifest = read_manifest(folder, replay.folder)
     except (OSError, ValueError) as error:
-        raise CaptureUnusable(f"{replay.folder} is no capture: {error}") from error
+        raise CaptureUnusable(f"{replay.folder} is not a capture: {error}") from error
     if manifest.statements_sha256 != replay.capture:
         raise CaptureUnusable(f"{replay.folder} has changed since the scenario was read", remedy="Run it again.")
     path = folder / replay.folder / STATEMENTS_FILE
@@ -447,8 +447,7 @@ def _described_manifest(folder: Path, replay: Replay) -> CaptureManifest:
 
 
 def check_capture(scenario: Scenario, folder: Path, cores: int) -> None:
-    """What a run would refuse; of a large capture, only whether it is the file that its description is of. Raises
-    CaptureUnusable."""
+    """Check a capture as a run does; of a large capture only the checksum. Raises CaptureUnusable."""
     replay = scenario.load.replay
     if replay is None:
         return
@@ -477,7 +476,7 @@ def read_statements(folder: Path) -> Iterator[RecordedStatement]:
 
 
 def _lines(file: TextIO) -> Iterator[str]:
-    """One that does not end would fill the memory."""
+    """The lines of the file. Raises for a line that is too long: it would fill the memory."""
     while line := file.readline(LINE_CHARACTERS_MAX):
         if len(line) >= LINE_CHARACTERS_MAX:
             raise InvalidCapture(f"it has a line of more than {LINE_CHARACTERS_MAX:,} characters")
@@ -485,6 +484,6 @@ def _lines(file: TextIO) -> Iterator[str]:
 
 
 def _wrong_role(one: RecordedStatement, found: StatementRole | LeftOutReason, line: int) -> str:
-    """The label decides whether a statement is sent, so that one that contradicts the text may not stay."""
-    text = f"is a {found}" if isinstance(found, StatementRole) else f"belongs in no capture: {found}"
+    """Check the label of a statement against its text: the label decides whether it is sent."""
+    text = f"is a {found}" if isinstance(found, StatementRole) else f"must not be in a capture: {found}"
     return f'line {line} has the role "{one.role}", and its text {text}'

@@ -2,8 +2,8 @@
 
     loadgen:prepare:1:<digest>:<type>:<rows>:<seed>:<columns>:<indexes>:<values>
 
-The digest is over everything that changes the table or its rows; the parts after it are there to say what differs. The
-seed is - when no value depends on it. A table without such a comment is not ours, and never touched.
+The digest covers everything that changes the table or its rows. The parts after it show which part differs. The seed is
+`-` if no value depends on it. A table without such a comment was not created by loadgen, and is never changed.
 """
 
 from __future__ import annotations

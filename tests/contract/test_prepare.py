@@ -68,7 +68,7 @@ def test_a_foreign_table_is_refused_and_stays(bench):
     scenario = bench.scenario(f"{table(KEY, name='FIRST')}, {table(KEY)}")
 
     for how in ({}, {"drop": True}):
-        with pytest.raises(TableConflict, match="loadgen has not made it") as error:
+        with pytest.raises(TableConflict, match="not created by loadgen") as error:
             bench.prepare(scenario, **how)
         assert "--force" in error.value.remedy
 

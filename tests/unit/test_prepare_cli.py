@@ -49,7 +49,7 @@ def test_a_dry_run_of_drop_shows_what_would_be_dropped(capsys):
     main(["prepare", QUICKSTART, "--dry-run", "--drop"])
 
     assert capsys.readouterr().out.startswith(
-        '-- drop BENCH.PUBLIC.QUICKSTART_ORDERS if loadgen has made it\nDROP TABLE IF EXISTS "BENCH"."PUBLIC"'
+        '-- drop BENCH.PUBLIC.QUICKSTART_ORDERS if loadgen has created it\nDROP TABLE IF EXISTS "BENCH"."PUBLIC"'
     )
 
 

@@ -1,11 +1,10 @@
-"""Capture: query history → pseudonyms → a folder of statements, which a replay sends again.
+"""Capture: query history → pseudonyms → a folder of statements for a replay.
 
-history          rows of Snowflake's query history, read backwards in pages, or of a CSV file
-pseudonyms       values → values of the same type and shape, keyed and consistent inside one capture
-sql_pieces       an SQL text in literals, names, binds and the rest; which of its words are names: all that are no
-                 vocabulary
-statement_text   one SQL text → the same text without comments and real values; the tree of a statement: its role, and
-                 how each literal is treated
-recorder         rows → files, in bounded memory, resumable; counts, templates, and the README of a capture
-derive           a scenario with weights, rates and fitted parameters
+history          rows of QUERY_HISTORY, read from the newest to the oldest in pages, or rows of a CSV file
+pseudonyms       values → values of the same type and shape, by a key, consistent inside one capture
+sql_pieces       splits an SQL text into literals, names, binds and the rest; a word that is no keyword is a name
+statement_text   one SQL text → the same text without comments and real values; the role of a statement, and the
+                 treatment of each literal, from its syntax tree
+recorder         rows → files, in bounded memory and resumable; counts, templates, and the README of a capture
+derive           derives a scenario with weights, rates and fitted parameters
 """

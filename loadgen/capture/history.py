@@ -1,4 +1,4 @@
-"""Snowflake's query history of one warehouse, read backwards: INFORMATION_SCHEMA for seven days, ACCOUNT_USAGE before.
+"""Reads the query history of one warehouse, newest rows first: INFORMATION_SCHEMA for seven days, then ACCOUNT_USAGE.
 
 The table function returns at most 10,000 rows, those that ended last. A full page is complete down to its oldest end,
 so the next page ends there. ACCOUNT_USAGE is an ordinary view, and is read day by day, in the same order.
@@ -34,10 +34,10 @@ from loadgen.snowflake.session import (
 from loadgen.snowflake.settings import control_settings, control_tag
 from loadgen.values import dataclass
 
-PAGE_ROWS = 10_000  # maximum that the table function returns
+PAGE_ROWS = 10_000  # maximum of the table function
 REACH = timedelta(days=7)  # of the table function
-REACH_MARGIN = timedelta(minutes=10)  # a page near its end may have left it when it is read
-OLDEST = timedelta(days=365)  # that ACCOUNT_USAGE keeps
+REACH_MARGIN = timedelta(minutes=10)  # rows near the end of the reach may expire before they are read
+OLDEST = timedelta(days=365)  # retention of ACCOUNT_USAGE
 DAY = timedelta(days=1)
 AGGREGATE_LATE = timedelta(hours=3)  # AGGREGATE_QUERY_HISTORY, at most
 STATEMENT_S = 600
@@ -82,7 +82,7 @@ class HistoryUnreadable(StatementFailed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryRow:
-    """One statement as the history has it. Times are naive UTC."""
+    """One statement in the history. Times are naive UTC."""
 
     text: str
     session_id: int
@@ -96,12 +96,12 @@ class HistoryRow:
     role: str | None = None
     tag: str | None = None
     rows: int | None = None
-    binds: tuple[BindValue, ...] | None = None  # None: the history does not have them
+    binds: tuple[BindValue, ...] | None = None  # None: not in the history
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryPart:
-    """Rows that ended in one part of the span. What ended before `left_until` is still to be read; None: nothing is."""
+    """Rows that ended in one part of the span. Rows that ended before `left_until` are not read yet; None: all are."""
 
     rows: Sequence[HistoryRow]
     left_until: datetime | None
@@ -111,9 +111,9 @@ ReadPage = Callable[[datetime, datetime], Sequence[HistoryRow]]
 
 
 def backwards(read: ReadPage, start: datetime, end: datetime, limit: int) -> Iterator[HistoryPart]:
-    """Pages from the end of a span to its start; `read` returns at most `limit` rows, those that ended last."""
+    """The pages of a span, newest first. `read` returns at most `limit` rows, those that ended last."""
     while True:
-        # Whether a range includes its end is not documented: a millisecond more is read, and filtered here.
+        # It is not documented whether a range includes its end, so a millisecond more is read and filtered here.
         page = read(start, end + timedelta(milliseconds=1))
         inside = [row for row in page if start <= row.end <= end]
         if len(page) < limit:
@@ -128,7 +128,7 @@ def backwards(read: ReadPage, start: datetime, end: datetime, limit: int) -> Ite
 
 
 class WarehouseHistory(SnowflakeSession):
-    """The history of one warehouse, through one session."""
+    """The history of one warehouse, read in one session."""
 
     def __init__(
         self, profile: ConnectionProfile, warehouse: str, patience: RetryPolicy, environ: Mapping[str, str] = os.environ
@@ -136,16 +136,16 @@ class WarehouseHistory(SnowflakeSession):
         super().__init__(self._connect)
         self._profile, self._environ, self._patience = profile, environ, patience
         self._warehouse = warehouse.replace("\\", "\\\\").replace("'", "''")
-        self._database: str | None = None  # qualifies the function's name; None: not looked up yet
+        self._database: str | None = None  # qualifies the table function; None: not looked up yet
 
     def now(self) -> datetime:
-        """Naive UTC, by the server's clock."""
+        """The time of the server, naive UTC."""
         moment = self._patience.call(lambda: self._fetched("SELECT SYSDATE()"))[0][0]
         assert isinstance(moment, datetime)
         return moment
 
     def parts(self, start: datetime, end: datetime) -> Iterator[HistoryPart]:
-        """Everything that ended in a span, newest first."""
+        """All statements that ended in a span, newest first."""
         recent = max(start, self.now() - REACH + REACH_MARGIN)
         if end > recent:
             for part in backwards(self._page, recent, end, PAGE_ROWS):
@@ -158,7 +158,7 @@ class WarehouseHistory(SnowflakeSession):
             end = first
 
     def _qualifier(self) -> str:
-        """Any database will do: its INFORMATION_SCHEMA has the history of the account."""
+        """The name of any database: its INFORMATION_SCHEMA contains the history of the account."""
         if self._profile.text("database"):
             return ""
         databases = self._patience.call(lambda: self._checked(lambda: self.named_rows("SHOW DATABASES")))
@@ -171,16 +171,17 @@ class WarehouseHistory(SnowflakeSession):
         return self._patience.call(lambda: [_row(row) for row in self._fetched(self._sql(_PAGE, start, end))])
 
     def unrecorded(self, start: datetime, end: datetime) -> int:
-        """How many statements the history lacks, in the whole minutes around a span: AGGREGATE_QUERY_HISTORY counts
-        all, also short ones on hybrid tables."""
+        """The number of statements missing in the history, in the whole minutes around a span: AGGREGATE_QUERY_HISTORY
+        counts all, including short ones on hybrid tables."""
         first, last = start.replace(second=0, microsecond=0), end.replace(second=0, microsecond=0)
         sql = self._sql(_COUNTS, first, last if last == end else last + timedelta(minutes=1))
         calls, recorded = self._patience.call(lambda: self._fetched(sql))[0]
         return max(0, int(calls) - int(recorded))
 
     def _day(self, start: datetime, end: datetime, *, last: bool) -> Iterator[HistoryPart]:
-        """A day of ACCOUNT_USAGE in batches, newest first. After a lost connection it is read on where it was lost."""
-        found: list[HistoryRow] = []  # not complete yet: more may have ended at the moment of the oldest
+        """A day of ACCOUNT_USAGE in batches, newest first. After a lost connection reading continues at the last
+        row."""
+        found: list[HistoryRow] = []  # incomplete: more rows may have ended at the same time as the oldest
         batches: Iterator[list[HistoryRow]] | None = None
 
         def next_batch() -> list[HistoryRow]:
@@ -230,10 +231,10 @@ class WarehouseHistory(SnowflakeSession):
 
     @contextmanager
     def _wrapped(self) -> Iterator[None]:
-        """Errors of the driver say what could not be read, and what to do."""
+        """Raise HistoryFailed with a remedy for errors of the driver."""
         try:
             yield
-        except LoadgenError:  # raised while connecting, with a remedy
+        except LoadgenError:  # the login failed: the error has a remedy already
             raise
         except Exception as error:  # the driver leaks exceptions of its libraries
             failure = classify(error)
@@ -277,7 +278,7 @@ def _utc(moment: datetime) -> datetime:
 
 
 def bind_values(stored: Any) -> tuple[BindValue, ...] | None:
-    """BIND_VALUES in order: an object by position, or an array; None: not there, or not by position."""
+    """BIND_VALUES in order, from an object by position or an array; None: missing, or not by position."""
     try:
         found = json.loads(stored) if isinstance(stored, str) else stored
         if isinstance(found, dict):
@@ -297,7 +298,7 @@ def _bind_value(one: Any) -> BindValue:
     return kind, value
 
 
-# --- a CSV file of QUERY_HISTORY -------------------------------------------------------------------------------------
+# --- A CSV file of QUERY_HISTORY -------------------------------------------------------------------------------------
 
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  naive UTC, as the rows are
 _NUMBER, _WHOLE_NUMBER = re.compile(r"-?\d+(?:\.\d*)?(?:[eE][+-]?\d{1,3})?"), re.compile(r"-?\d{1,18}")
@@ -313,7 +314,7 @@ class InvalidHistoryFile(ConfigurationError):
 
 def read_csv(path: Path) -> Iterator[HistoryRow]:
     """Rows of a CSV file with a header, in the order of the file."""
-    before = csv.field_size_limit(FIELD_CHARACTERS_MAX)  # of the whole process: others read CSV files too
+    before = csv.field_size_limit(FIELD_CHARACTERS_MAX)  # the limit is global in this process
     shown = printable(str(path), 200)
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -334,7 +335,7 @@ def read_csv(path: Path) -> Iterator[HistoryRow]:
 
 
 def _lines(file: TextIO, shown: str) -> Iterator[str]:
-    """Its lines; one that does not end would fill the memory."""
+    """The lines of the file. Raises for a line that is too long: it would fill the memory."""
     while line := file.readline(FIELD_CHARACTERS_MAX):
         if len(line) >= FIELD_CHARACTERS_MAX and not line.endswith("\n"):
             raise InvalidHistoryFile(f"{shown} has a line of more than {FIELD_CHARACTERS_MAX:,} characters")
@@ -381,7 +382,7 @@ def _moment(text: str) -> datetime:
     """2026-11-15 02:00:00.123 -0800, or ISO 8601; without an offset it is UTC."""
     found = _MOMENT.fullmatch(text.strip())
     if found is None:
-        raise ValueError(f"{printable(text, 40)!r} is no time such as 2026-11-15 02:00:00.123 +0000")
+        raise ValueError(f"{printable(text, 40)!r} is not a time such as 2026-11-15 02:00:00.123 +0000")
     day, clock, fraction, hours, minutes = found.groups()
     moment = datetime.fromisoformat(
         f"{day}T{clock}.{(fraction or '0')[:6]:0<6}" if clock.count(":") == 2 else f"{day}T{clock}"

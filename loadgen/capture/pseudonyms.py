@@ -1,8 +1,8 @@
 """Consistent, type-preserving pseudonyms for values. Pure.
 
-One key makes one mapping, so that equal values stay equal and different ones stay different. Words, digits and
-hexadecimal texts are permuted inside all words of the same length (a Feistel network with a keyed hash, cut to size by
-walking its cycles). Dates are moved by one secret number of weeks, so ranges and weekdays stay.
+A key determines the mapping: equal values stay equal, and different values stay different. Words, digits and
+hexadecimal texts are mapped by a permutation of all words of the same length (a Feistel network with a keyed hash, and
+cycle walking for the size). Dates are moved by a secret number of weeks, so ranges and weekdays stay.
 """
 
 from __future__ import annotations
@@ -18,36 +18,37 @@ from functools import lru_cache
 from typing import Any
 
 KEY_BYTES = 32
-REMEMBERED_WORDS = 100_000  # of each capture: words repeat
-REMEMBERED_USES = 500  # of the permutation: one for each kind and length of words, 48 KB at most
+REMEMBERED_WORDS = 100_000  # cached words per capture
+REMEMBERED_USES = 500  # cached permutations: one per kind and length of words, at most 48 KB each
 WEEKS_MAX = 52
 _ROUNDS = 6
 _REMEMBERED_BITS = 12
-_REMEMBERED_MIN = 2_000  # with fewer words there are many mappings at once, of users, and no memory for it
+_REMEMBERED_MIN = 2_000  # a smaller cache is one of many, of users, which would need too much memory
 PIECE_CHARACTERS = 64  # longer words and numbers are permuted in pieces
 
 _WORD = re.compile(r"[^\W_]+")
 _DATE = re.compile(r"(\d{4})-(\d{2})-(\d{2})(?=$|[ T]\d{2}:\d{2})(.*)", re.DOTALL)
 _CLOCK = re.compile(r"(\d{1,2}):(\d{2})((?::\d{2})?(?:\.\d{1,9})?)")
-# Of other notations: 31.12.2026 (day first), 12/31/2026 (month first, where that is a date), 2026/12/31, 31-DEC-2026.
+# Other notations: 31.12.2026 (day first), 12/31/2026 (month first, if that is a date), 2026/12/31, 31-DEC-2026.
 _TIME = r"(?P<rest>(?: \d\d:\d\d[\d:.]*)?)"
 _WRITTEN_DATES = (
     re.compile(r"(?P<first>\d{1,2})(?P<mark>[/.])(?P<second>\d{1,2})(?P=mark)(?P<year>\d{4})" + _TIME),
     re.compile(r"(?P<year>\d{4})(?P<mark>[/.])(?P<second>\d{1,2})(?P=mark)(?P<first>\d{1,2})" + _TIME),
     re.compile(r"(?P<first>\d{1,2})(?P<mark>-)(?P<second>[A-Za-z]{3})-(?P<year>\d{4})" + _TIME),
 )
-# Without marks: 20261231, 202612312359, 20261231235959.
+# Without separators: 20261231, 202612312359, 20261231235959.
 _DIGIT_DATE = re.compile(r"((?:19|20)\d\d)(\d\d)(\d\d)((?:(?:[01]\d|2[0-3])[0-5]\d(?:[0-5]\d)?)?)")
 _DIGIT_DATES = range(date(1900, 1, 1).toordinal(), date(2100, 1, 1).toordinal())
-_EPOCH_DIGITS_MIN = 9  # of a moment since 1973; shorter ones are numbers
+_EPOCH_DIGITS_MIN = 9  # of an epoch since 1973; shorter values are numbers
 _MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _HEX = re.compile(r"(?=[0-9a-fA-F]*[a-fA-F])(?=[0-9a-fA-F]*\d)[0-9a-fA-F]{16,}")
 _NUMBER = re.compile(r"([+-]?)(\d*)(?:(\.)(\d*))?(?:([eE])([+-]?\d+))?")
 _REGEX_PART = re.compile(r"\\.|\[[^\]]*\]|\{[^}]*\}|[^\W_]+")
 _KEPT_WORDS = frozenset({"true", "false"})
-_MOMENT_UNITS = ((16, 10**9), (12, 10**3), (0, 1))  # digits of an epoch from which on it counts nano-, milliseconds, s
-# What is never kept, whatever the user may keep. Each part begins where a word does: long texts are searched once.
+_MOMENT_UNITS = ((16, 10**9), (12, 10**3), (0, 1))  # minimum digits of an epoch in nanoseconds, milliseconds, seconds
+# Values that are never kept, even if the user keeps values. Each alternative begins at a word boundary, so that long
+# texts are searched once.
 SECRET = re.compile(
     r"(?<![\w.+-])[\w.+-]+@[\w-]+\.[\w.-]+"  # e-mail
     r"|eyJ[\w-]{8,}\.[\w.-]+"  # JSON web token
@@ -66,10 +67,10 @@ Scalar = str | int | float | bool | None
 
 
 class Pseudonyms:
-    """The mapping of one capture. Without its key it can be neither repeated nor undone."""
+    """The mapping of one capture. Without the key it can be neither repeated nor reversed."""
 
     def __init__(self, key: bytes, *, keep_moments: bool = False, remembered: int = REMEMBERED_WORDS) -> None:
-        """`keep_moments`: dates, moments and times of day stay as they are."""
+        """`keep_moments`: dates, timestamps and times of day are not changed."""
         if len(key) != KEY_BYTES:
             raise ValueError(f"the key must have {KEY_BYTES} bytes")
         self._key, self._keep_moments = key, keep_moments
@@ -80,10 +81,10 @@ class Pseudonyms:
         self._rounds = lru_cache(max(20, REMEMBERED_USES * remembered // REMEMBERED_WORDS))(self._rounds_uncached)
         self._remembered_bits = _REMEMBERED_BITS if remembered >= _REMEMBERED_MIN else 0
 
-    # --- values ------------------------------------------------------------------------------------------------------
+    # --- Values ------------------------------------------------------------------------------------------------------
 
     def text(self, value: str) -> str:
-        """A text of the same shape: punctuation, case and lengths of words stay; dates, UUIDs and JSON stay such."""
+        """A text of the same shape: punctuation, case, lengths of words, dates, UUIDs and JSON are preserved."""
         if value.lower() in _KEPT_WORDS:
             return value
         moved = self._moved(value)
@@ -98,7 +99,7 @@ class Pseudonyms:
         return _ascii_marks(_WORD.sub(lambda match: self._word(match[0]), value))
 
     def pattern(self, value: str) -> str:
-        """A regular expression: words outside of classes, counts and escapes are replaced."""
+        """A regular expression, in which words outside of classes, counts and escapes are replaced."""
         return _ascii_marks(_REGEX_PART.sub(lambda match: self._regex_part(match[0]), value))
 
     def epoch(self, digits: str) -> str:
@@ -111,7 +112,7 @@ class Pseudonyms:
         return re.sub(r"[0-9a-fA-F]+", lambda match: self._permuted(match[0], "0123456789abcdef", "hex"), value)
 
     def name(self, value: str, prefix: str) -> str:
-        """A name that says nothing but that it is the same one: user_1f2e3d4c5b."""
+        """A name without information, the same for equal names: user_1f2e3d4c5b."""
         return f"{prefix}{self._digest('name', value, 5).hex()}"
 
     def bound(self, value: Scalar, type_name: str) -> Scalar:
@@ -133,10 +134,10 @@ class Pseudonyms:
             return self.hexadecimal(value)
         return self.text(value)
 
-    # --- parts of values ---------------------------------------------------------------------------------------------
+    # --- Parts of values ---------------------------------------------------------------------------------------------
 
     def _number_uncached(self, text: str) -> str:
-        """Sign, digits before and after the point, and exponent stay; 0 and 1 are no data and stay too."""
+        """A number with the same sign, numbers of digits, and exponent; 0 and 1 contain no data and stay."""
         match = _NUMBER.fullmatch(text)
         if match is None:
             return self.text(text)
@@ -162,7 +163,7 @@ class Pseudonyms:
             return self._hashed_word(word)
         if word.isdigit():
             return self._around_dates(word, lambda text: self._permuted(text, "0123456789", "word"))
-        # Case is no part of what is permuted: john, John and JOHN stay one name.
+        # Case is not permuted: john, John and JOHN stay one name.
         pattern = "".join("0" if character.isdigit() else "a" for character in word)
         radices = [10 if character == "0" else 26 for character in pattern]
         number, size = 0, 1
@@ -209,10 +210,10 @@ class Pseudonyms:
         moved = self._moved(value)
         return _ascii_marks(_WORD.sub(lambda match: self._word(match[0]), value)) if moved is None else moved
 
-    # --- moments -----------------------------------------------------------------------------------------------------
+    # --- Dates and times ---------------------------------------------------------------------------------------------
 
     def _moved(self, value: str) -> str | None:
-        """A date, moment or time of day; None: it is none."""
+        """A moved date, timestamp or time of day; None: the value is none of these."""
         moved = self._moved_moment(value) if value[:1].isdigit() else None  # every notation begins with a digit
         return value if moved is not None and self._keep_moments else moved
 
@@ -231,7 +232,7 @@ class Pseudonyms:
         return None
 
     def _moved_written(self, value: str) -> str | None:
-        """A date in another notation than ISO's, in the same notation; None: it is none."""
+        """A moved date in another notation than ISO 8601; None: the value is none."""
         found = next((found for form in _WRITTEN_DATES if (found := form.fullmatch(value))), None)
         if found is None:
             return None
@@ -253,7 +254,8 @@ class Pseudonyms:
         return found["mark"].join(parts) + found["rest"]
 
     def _around_dates(self, digits: str, permuted: Callable[[str], str]) -> str:
-        """A date without marks stays one; other digits stay none, so that different values stay different."""
+        """A date without separators becomes another date. Other digits never become a date, so the mapping stays
+        unique."""
         found = _digit_date(digits)
         if found is None:
             made = permuted(digits)
@@ -279,7 +281,7 @@ class Pseudonyms:
         unit = next(unit for least, unit in _MOMENT_UNITS if digits >= least)
         return f"{int(whole) - round(self._shift.total_seconds()) * unit}{point}{fraction}"
 
-    # --- the keyed permutation ---------------------------------------------------------------------------------------
+    # --- The keyed permutation ---------------------------------------------------------------------------------------
 
     def _permute(self, number: int, size: int, use: str) -> int:
         """A permutation of the numbers below `size`."""
@@ -304,8 +306,8 @@ class Pseudonyms:
                 return number
 
     def _rounds_uncached(self, use: str, half: int) -> list[tuple[Any, array[int] | None]]:
-        """The hash of each round as far as it is the same for all values: a copy of it costs a third. Of short values
-        its results are remembered, which costs a tenth."""
+        """The hash of each round, up to the part that depends on the value: copying it costs a third. For short values
+        the results are cached, which costs a tenth."""
         length = (half + 7) // 8
         return [
             (
@@ -326,7 +328,7 @@ class Pseudonyms:
 
 
 def _digit_date(digits: str) -> date | None:
-    """The date that digits without marks are; None: they are none."""
+    """The date in digits without separators; None: they are not a date."""
     found = _DIGIT_DATE.fullmatch(digits) if len(digits) in (8, 12, 14) else None
     try:
         return None if found is None else date(int(found[1]), int(found[2]), int(found[3]))
@@ -339,7 +341,7 @@ def _in_pieces(text: str) -> Iterator[str]:
 
 
 class _NumberText(str):
-    """A number of a JSON text, as it was written."""
+    """A number in a JSON text, in its original notation."""
 
 
 def _written_json(value: Any, text: Callable[[str], str], number: Callable[[str], str]) -> str:
@@ -362,5 +364,5 @@ def _in_case(letters: Any, model: str) -> str:
 
 
 def _ascii_marks(text: str) -> str:
-    """Marks that no keyboard has may say who wrote a text."""
+    """Replace characters that are not ASCII by *: rare characters may identify an author."""
     return text if text.isascii() else "".join(character if character.isascii() else "*" for character in text)

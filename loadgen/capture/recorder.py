@@ -1,9 +1,9 @@
-"""From rows of the history to the files of a capture, in bounded memory, and resumable.
+"""Writes the files of a capture from rows of the history, in bounded memory and resumable.
 
-    DIR/unfinished/state.json      options, key, counts and parts: an interrupted capture is continued from it
-    DIR/unfinished/part-N.jsonl.gz statements, sorted by start; merged at the end, a few files at a time
+    DIR/unfinished/state.json      options, key, counts and parts: an interrupted capture continues with them
+    DIR/unfinished/part-N.jsonl.gz statements, sorted by start; merged at the end, a limited number at a time
 
-The key of the pseudonyms lies in state.json until the capture is complete, and is deleted then.
+state.json contains the key of the pseudonyms, which is deleted when the capture is complete.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def moment_text(milliseconds: float) -> str:
 
 
 def template_name(sql: str, template_id: str) -> str:
-    """For reports and thresholds: select_orders_1a2b3c."""
+    """The name of a template in reports and thresholds: select_orders_1a2b3c."""
     found = _OBJECT.search(sql)
     words = [
         sql.split(None, 1)[0] if sql.split() else "",
@@ -81,7 +81,8 @@ class _TemplateTotals:
 
 
 class CaptureTotals:
-    """Numbers sessions by their first statements, and counts statements, which must come in order of start."""
+    """Numbers sessions in the order of their first statements, and counts statements. They must arrive by start
+    time."""
 
     def __init__(self) -> None:
         self.start_ms: float | None = None  # of the first statement; later times are relative to it
@@ -90,10 +91,10 @@ class CaptureTotals:
         self.sessions: list[tuple[float, float]] = []  # start of the first and end of the last statement of each
         self.roles: Counter[str] = Counter()
         self.templates: dict[str, _TemplateTotals] = {}
-        self._numbers: dict[int, int] = {}  # by the id that the history has
+        self._numbers: dict[int, int] = {}  # by session id of the history
 
     def number_of(self, at_ms: float, ms: float, session_id: int, role: str, template: str) -> int:
-        """Count a statement. The number of its session."""
+        """Count a statement, and return the number of its session."""
         if self.start_ms is None:
             self.start_ms = at_ms
         ends_ms = at_ms + ms
@@ -114,7 +115,7 @@ class CaptureTotals:
         return number
 
     def overlap(self) -> int:
-        """The most sessions at one moment."""
+        """The maximum number of simultaneous sessions."""
         moves = sorted(move for first, last in self.sessions for move in ((first, 1), (last, -1)))
         most = now = 0
         for _, change in moves:
@@ -141,7 +142,7 @@ class CaptureTotals:
 
 
 def unrecorded_text(manifest: CaptureManifest) -> str:
-    """Of the statements that the history lacks."""
+    """The sentence about statements that are missing in the history."""
     note = f" ({manifest.unrecorded_note})" if manifest.unrecorded_note else ""
     if manifest.unrecorded is None:
         return f"short statements on hybrid tables that the history lacks: not counted{note}"
@@ -149,7 +150,7 @@ def unrecorded_text(manifest: CaptureManifest) -> str:
 
 
 def readme_text(manifest: CaptureManifest) -> str:
-    """README.md of a capture."""
+    """The README.md of a capture."""
     left = {LeftOutReason[name.upper()]: count for name, count in manifest.left_out.items() if count}
     total = manifest.statements + sum(left.values())
     values = (
@@ -187,11 +188,11 @@ def readme_text(manifest: CaptureManifest) -> str:
     return "\n".join(lines)
 
 
-PART_ROWS, PART_CHARACTERS = 50_000, 64_000_000  # held in memory before a part is written
+PART_ROWS, PART_CHARACTERS = 50_000, 64_000_000  # kept in memory before a part is written
 MERGED_AT_ONCE = 100  # files
-TEMPLATES_MAX, TEMPLATE_CHARACTERS = 10_000, 2_000  # whose texts are kept; further templates are only counted
-USERS_REMEMBERED = 10_000  # names with their pseudonyms
-ACCOUNT_USAGE_TEXT_MAX = 100_000  # characters; longer texts are cut off there
+TEMPLATES_MAX, TEMPLATE_CHARACTERS = 10_000, 2_000  # stored texts; further templates are only counted
+USERS_REMEMBERED = 10_000  # cached pseudonyms of user names
+ACCOUNT_USAGE_TEXT_MAX = 100_000  # characters; ACCOUNT_USAGE truncates longer texts
 UNFINISHED, TEMPLATES_FILE = "unfinished", "templates.jsonl"
 COMPRESSION, PART_COMPRESSION = 6, 1  # a part is read once, and deleted
 BUFFER_BYTES = 65_536
@@ -200,7 +201,7 @@ STATE_VERSION = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureFilter:
-    """Which statements are wanted; None: all."""
+    """The filter for statements; None: all."""
 
     user: str | None = None
     role: str | None = None
@@ -211,7 +212,7 @@ class CaptureFilter:
     max_ms: float | None = None
 
     def excludes(self, row: HistoryRow) -> LeftOutReason | None:
-        """Why a row is not wanted; None: it is."""
+        """The reason why a row is filtered out; None: it is not."""
         wanted = (
             _is(self.user, row.user)
             and _is(self.role, row.role)
@@ -224,7 +225,7 @@ class CaptureFilter:
         return None if _is(self.database, row.database) else LeftOutReason.OTHER_DATABASE
 
     def document(self, *, hide_names: bool = False) -> dict[str, str]:
-        """As capture.json has it: what was asked for, without a user's name or a tag."""
+        """The filters in capture.json, without the names of users and tags."""
         found = {
             **({"user": "one"} if self.user else {}),
             **({"role": "one" if hide_names else self.role} if self.role else {}),
@@ -256,22 +257,22 @@ class CaptureExists(UsageError):
 
 
 class NothingCaptured(UsageError):
-    """No statement of the history can be captured: a replay would have nothing to send."""
+    """The history contains no statement that can be captured."""
 
 
 class CaptureRecorder:
-    """add() rows, save() when all rows that ended after a moment were added, finish() once."""
+    """Call add() for rows, save() when all rows that ended after a time were added, and finish() once."""
 
     def __init__(self, folder: Path, options: CaptureOptions, arguments: Mapping[str, str]) -> None:
-        """Continues an unfinished capture with the same arguments. Raises ConfigurationError."""
+        """Continue an unfinished capture with the same arguments, or begin one. Raises ConfigurationError."""
         self._folder, self._unfinished = folder, folder / UNFINISHED
         if (folder / MANIFEST_FILE).exists():
-            raise CaptureExists(f"{printable(str(folder), 200)} holds a capture already")
+            raise CaptureExists(f"{printable(str(folder), 200)} contains a capture already")
         if folder.is_dir() and not self._unfinished.exists() and any(folder.iterdir()):
-            raise CaptureExists(f"{printable(str(folder), 200)} is not empty, and holds no unfinished capture")
+            raise CaptureExists(f"{printable(str(folder), 200)} is not empty, and contains no unfinished capture")
         self._state = self._begun(options, arguments)
         self.options = replace(options, start=_moment(self._state["start"]), end=_moment(self._state["end"]))
-        self.left_until = _moment(self._state["left_until"])  # rows that ended later are stored; None: none are
+        self.left_until = _moment(self._state["left_until"])  # rows that ended later are stored; None: no rows are
         self._cleaner = StatementCleaner(
             Pseudonyms(bytes.fromhex(self._state["key"])),
             keep_values=options.keep_values,
@@ -279,7 +280,7 @@ class CaptureRecorder:
         )
         self._left_out: Counter[str] = Counter(self._state["left_out"])
         self._failed: Counter[str] = Counter(self._state.get("failed", {}))  # by the id of the template
-        self._held: list[tuple[float, float, str]] = []  # start, end, and what a part has of the statement
+        self._held: list[tuple[float, float, str]] = []  # start, end, and the line of a statement in a part
         self._held_characters = 0
         self._parts: list[str] = list(self._state["parts"])
         self._user_name = lru_cache(USERS_REMEMBERED)(Pseudonyms(bytes.fromhex(self._state["key"])).name)
@@ -293,10 +294,10 @@ class CaptureRecorder:
             self._unfinished.mkdir(parents=True, exist_ok=True)
             if path.exists():
                 state: dict[str, Any] = json.loads(path.read_text("utf-8"))
-                if state["left_until"] is not None:  # else nothing was saved: it begins again
+                if state["left_until"] is not None:  # otherwise nothing was saved, and the capture begins again
                     self._require_same(state, arguments)
                     for part in self._unfinished.glob("part-*"):
-                        if part.name not in state["parts"]:  # written after the last save(): its rows are read again
+                        if part.name not in state["parts"]:  # written after the last save(), so its rows are read again
                             part.unlink()
                     return state
                 shutil.rmtree(self._unfinished)
@@ -305,7 +306,7 @@ class CaptureRecorder:
             if isinstance(error, OSError):
                 raise _unwritable(self._folder, error) from error
             raise ConfigurationError(
-                f"{printable(str(path), 200)} is damaged", remedy="Delete the folder, and capture again."
+                f"{printable(str(path), 200)} is damaged", remedy="Delete the folder and repeat the capture."
             ) from error
         state = {
             "version": STATE_VERSION,
@@ -323,20 +324,20 @@ class CaptureRecorder:
         return state
 
     def _require_same(self, state: Mapping[str, Any], arguments: Mapping[str, str]) -> None:
-        """Is it an unfinished capture that these options continue?"""
+        """Raise unless the options are those of the unfinished capture."""
         shown = printable(str(self._folder), 200)
         if state.get("version") != STATE_VERSION:
             raise ConfigurationError(
                 f"{shown} holds an unfinished capture of another version of loadgen",
-                remedy="Delete the folder, or name another with --out.",
+                remedy="Delete the folder, or choose another with --out.",
             )
         if state["arguments"] != dict(arguments):
             raise ConfigurationError(
                 f"{shown} holds an unfinished capture with other options",
-                remedy="Use the same options to continue it, or name another folder with --out.",
+                remedy="Use the same options to continue it, or choose another folder with --out.",
             )
 
-    # --- rows --------------------------------------------------------------------------------------------------------
+    # --- Rows --------------------------------------------------------------------------------------------------------
 
     def add(self, rows: Iterable[HistoryRow]) -> None:
         for row in rows:
@@ -353,7 +354,7 @@ class CaptureRecorder:
                 self._write_part()
 
     def save(self, left_until: datetime | None) -> None:
-        """All rows that ended after this moment have been added."""
+        """Save the state: all rows that ended after this time have been added."""
         self._write_part()
         self.left_until = left_until
         self._state |= {
@@ -366,7 +367,8 @@ class CaptureRecorder:
         self._write_state(self._state)
 
     def _recorded(self, row: HistoryRow) -> RecordedStatement | LeftOutReason:
-        """With session id and time as in the history: finish() numbers sessions, and makes times relative."""
+        """A statement with the session id and times of the history: finish() numbers sessions, and makes times
+        relative."""
         filters = self.options.filters
         excluded = filters.excludes(row)
         if excluded is not None:
@@ -411,7 +413,7 @@ class CaptureRecorder:
         )
 
     def _count_failed(self, text: str) -> None:
-        """By template, so that a report can say which errors the original had too."""
+        """Count a failed statement by template, so that a report shows which errors the original had as well."""
         try:
             template = self._cleaner.clean(text).template_id
         except StatementLeftOut:
@@ -425,7 +427,7 @@ class CaptureRecorder:
         lines = path.read_text("utf-8").splitlines() if path.exists() else []
         return dict(json.loads(line) for line in lines if line.endswith("]"))
 
-    # --- files -------------------------------------------------------------------------------------------------------
+    # --- Files -------------------------------------------------------------------------------------------------------
 
     def _write_part(self) -> None:
         if not self._held:
@@ -453,7 +455,7 @@ class CaptureRecorder:
             raise _unwritable(self._folder, error) from error
 
     def finish(self, unrecorded: int | None = None, unrecorded_note: str = "") -> CaptureManifest:
-        """Write the files of the capture, and delete what was needed to make them. Raises NothingCaptured."""
+        """Write the files of the capture, and delete the temporary ones. Raises NothingCaptured."""
         self._write_part()
         if not self.taken:
             raise self._nothing_captured()
@@ -476,9 +478,9 @@ class CaptureRecorder:
         return manifest
 
     def _nothing_captured(self) -> NothingCaptured:
-        """Nothing is left of the capture, so that the command can be given again with another span."""
+        """Delete the capture, so that the command can be repeated with another span."""
         shutil.rmtree(self._unfinished, ignore_errors=True)
-        with contextlib.suppress(OSError):  # the folder was there before, with something else in it
+        with contextlib.suppress(OSError):  # the folder contains other files
             self._folder.rmdir()
         span = ""
         if self.options.start is not None and self.options.end is not None:
@@ -547,7 +549,7 @@ def _entries(file: io.BufferedReader) -> Iterator[PartEntry]:
 
 
 def _final_line(totals: CaptureTotals, at_ms: float, rest: bytes) -> bytes:
-    """With the number of the session, and the time since the first statement."""
+    """A line with the number of the session, and the time since the first statement."""
     session_id, role, template, ms, tail = rest.split(b"\t", 4)
     number = totals.number_of(at_ms, float(ms), int(session_id), role.decode(), template.decode())
     return b'{"session": %d, "at_ms": %r, %b' % (number, round(at_ms - (totals.start_ms or 0.0), 3), tail)

@@ -1,11 +1,11 @@
 """One SQL text of a history → the same text without comments and, by default, without real values.
 
-    pieces    a regular expression finds comments, literals and names; the rest of the text never changes
-    tree      the first text of each shape is parsed: the syntax tree says what each literal is (a value, a LIMIT, a
-              format …). Later texts of the same shape differ in literals only, and are not parsed again
-    proof     the text that is made is parsed too, and must be the same kind of statement with the same role
+    pieces    a regular expression finds comments, literals and names; the rest of the text does not change
+    tree      the first text of each shape is parsed: the syntax tree classifies each literal (a value, a LIMIT, a
+              format …). Later texts of the same shape differ only in literals, and are not parsed again
+    check     the result is parsed as well, and must be the same kind of statement with the same role
 
-A text that cannot be parsed, or whose literals are not where the parser sees them, is left out, never guessed at.
+A text is left out if it cannot be parsed, or if the parser sees its literals in other places.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ from loadgen.capture.sql_pieces import (
 from loadgen.model.capture import LeftOutReason, RecordedStatement, StatementRole
 from loadgen.values import dataclass
 
-logging.getLogger("sqlglot").setLevel(logging.CRITICAL)  # its warnings contain the texts that it cannot parse
+logging.getLogger("sqlglot").setLevel(logging.CRITICAL)  # its warnings contain SQL texts
 
 
-# --- The syntax tree of a statement: its role, and how each literal is treated ---------------------------------------
+# --- The syntax tree of a statement: its role, and the treatment of each literal -------------------------------------
 
 
 class LiteralTreatment(StrEnum):
     KEEP = "keep"
     VALUE = "value"
-    SMALL = "small"  # a number, kept unless it is large
+    SMALL = "small"  # a number, kept if it is small
     PATTERN = "pattern"  # a regular expression
     MOMENT = "moment"  # becomes a date or timestamp: digits may be an epoch
     FORMAT = "format"  # kept if it is a format
-    KEY = "key"  # of an object: kept if it is written like a name
+    KEY = "key"  # of an object; kept if it has the form of a name
     NAME = "name"  # of a table: IDENTIFIER('…')
 
 
@@ -67,10 +67,10 @@ class StatementShape:
     kind: str  # of the syntax tree
     treatments: tuple[LiteralTreatment, ...]  # of the literals, in order
     names: frozenset[int]  # pieces that are identifiers
-    keys: frozenset[int]  # pieces that are keys of paths into objects; case matters there
+    keys: frozenset[int]  # pieces that are keys of paths into objects, which are case-sensitive
     binds: int
     names_bound: bool  # the name of a table is a bind value: IDENTIFIER(?)
-    names_secret: bool  # it names a password, a token or a key: its texts may be one
+    names_secret: bool  # it contains the name of a password, a token or a key, so its texts may be secrets
 
 
 _LITERAL_TOKENS = {TokenType.STRING: "string", TokenType.RAW_STRING: "raw", TokenType.NUMBER: "number"}
@@ -105,8 +105,8 @@ _SECRET_NAME = re.compile(
 _DML = (exp.Insert, exp.Update, exp.Delete, exp.Merge)
 _MOVES = (exp.DateAdd, exp.DateSub, exp.TimestampAdd, exp.TimestampSub, exp.DatetimeAdd, exp.TimeAdd, exp.TsOrDsAdd)
 _TO_MOMENT = re.compile(r"(?:TRY_)?(?:TO_)?(?:DATE|TIMESTAMP(?:_NTZ|_LTZ|_TZ)?)")  # functions the parser does not know
-_SMALL_DIGITS = 3  # numbers up to here are positions, lengths and scales when they stand in a function
-# Parameters that change what statements return. QUERY_TAG and limits are loadgen's in a replay.
+_SMALL_DIGITS = 3  # shorter numbers in functions are positions, lengths and scales
+# Parameters that change the results of statements. In a replay loadgen sets QUERY_TAG and limits.
 _SESSION_PARAMETERS = re.compile(
     r"(?i:TIMEZONE|\w+_FORMAT|\w+_MAPPING|WEEK_\w+|TWO_DIGIT_CENTURY_START|AUTOCOMMIT|ROWS_PER_RESULTSET"
     r"|QUOTED_IDENTIFIERS_IGNORE_CASE|TRANSACTION_\w+|ERROR_ON_\w+|CLIENT_\w+_MODE|JSON_INDENT)"
@@ -182,7 +182,7 @@ def shape_of_text(pieces: Sequence[SqlPiece]) -> StatementShape | LeftOutReason:
 def _literal_spans(
     read: ParsedStatement, pieces: Sequence[SqlPiece], starts: dict[int, int]
 ) -> Iterator[tuple[int, int]]:
-    """Where the parser saw literals. It reads .5 as a point and a number, likewise :1 and $1."""
+    """The positions of the literals in the parser. It reads .5, :1 and $1 as a mark and a number."""
     for token in read.tokens:
         if token.token_type in _LITERAL_TOKENS:
             before = starts.get(token.start - 1)
@@ -197,7 +197,7 @@ def _role_of(tree: Any) -> StatementRole | LeftOutReason:
     by_text = any(node.expressions for node in tree.find_all(exp.DynamicIdentifier))  # IDENTIFIER('f')(1): any function
     if by_text or any(name.startswith("SYSTEM$") for name in functions):
         return LeftOutReason.SYSTEM_FUNCTION
-    # FOR UPDATE locks rows until a COMMIT, which is not sent where writes are skipped.
+    # FOR UPDATE locks rows until a COMMIT, which is not sent if writes are skipped.
     writes = "GETNEXTVAL" in functions or tree.find(exp.Lock) is not None
     writes = writes or any(node.name.upper() == "NEXTVAL" for node in tree.find_all(exp.Column, exp.Var))
     if tree.find(*_DML):
@@ -218,7 +218,7 @@ def _role_of(tree: Any) -> StatementRole | LeftOutReason:
 
 
 def _becomes_moment(node: Any) -> bool:
-    """Is it what a function or a cast makes a date or a timestamp of?"""
+    """Whether a function or a cast converts the literal to a date or a timestamp."""
     parent = node.parent
     if isinstance(parent, exp.Anonymous):
         return node is parent.expressions[0] and _TO_MOMENT.fullmatch(str(parent.this).upper()) is not None
@@ -227,7 +227,7 @@ def _becomes_moment(node: Any) -> bool:
 
 
 def _sets_session(tree: Any) -> bool:
-    """Is it ALTER SESSION with parameters that a replay may set?"""
+    """Whether it is ALTER SESSION with parameters that a replay may set."""
     if str(tree.args.get("kind")).upper() != "SESSION":
         return False
     names = _parameters(tree)
@@ -284,14 +284,14 @@ def stays(treatment: LiteralTreatment, value: str) -> bool:
 
 
 def _identifiers(tree: Any, pieces: Sequence[SqlPiece], starts: dict[int, int]) -> Iterator[int]:
-    """The pieces that the parser sees as names of objects, columns and aliases."""
+    """The pieces that are names of objects, columns and aliases for the parser."""
     for node in tree.find_all(exp.Identifier):
         number = starts.get(node.meta.get("start"))
         if number is not None and pieces[number].kind in ("word", "quoted"):
             yield number
 
 
-SHAPES_MAX = 20_000  # that are remembered
+SHAPES_MAX = 20_000  # cached shapes
 TEXTS_MAX, REMEMBERED_CHARACTERS = 5_000, 4_000
 TEXT_CHARACTERS_MAX = 1_000_000
 TEXTS_READ = 16
@@ -299,7 +299,7 @@ TEXTS_READ = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextPlan:
-    """How all texts of one shape are written: `fixed` stands around the literals."""
+    """The result for all texts of one shape: `fixed` are the parts around the literals."""
 
     shape: StatementShape
     fixed: tuple[str, ...]
@@ -307,7 +307,7 @@ class TextPlan:
     template_id: str
 
     def fits(self, literals: Sequence[SqlPiece]) -> bool:
-        """A literal that is kept as a format must be one."""
+        """Whether literals that are kept as formats are formats."""
         treatments = self.shape.treatments
         return LiteralTreatment.FORMAT not in treatments or all(
             treatment is not LiteralTreatment.FORMAT or stays(treatment, value_of(piece))
@@ -335,19 +335,19 @@ def _names_secret(shape: StatementShape, literals: Sequence[SqlPiece]) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanText:
-    """`template` has a ? for each value; texts with equal templates are one statement of a workload."""
+    """A cleaned text. `template` has a ? for each value; texts with one template are one statement of a workload."""
 
     text: str
     template: str
     template_id: str
     role: StatementRole
-    binds: int  # how many ? the text itself has
+    binds: int  # number of ? in the text
     names_secret: bool
 
 
 class StatementCleaner:
-    """clean() for every text of one capture. `keep_values`: but for those that look like a secret, and texts of
-    statements that name one."""
+    """Cleans every text of one capture. `keep_values` keeps values, except those that look like secrets, and texts in
+    statements that contain the name of a secret."""
 
     def __init__(self, secret: Pseudonyms, *, keep_values: bool = False, hide_names: bool = False) -> None:
         self._pseudonyms, self._keep_values, self._hide_names = secret, keep_values, hide_names
@@ -355,14 +355,14 @@ class StatementCleaner:
         self._clean = lru_cache(TEXTS_MAX)(self._cleaned)
 
     def clean(self, text: str) -> CleanText:
-        """Raises StatementLeftOut."""
+        """Clean a text. Raises StatementLeftOut."""
         found = self._clean(text) if len(text) <= REMEMBERED_CHARACTERS else self._cleaned(text)
         if isinstance(found, LeftOutReason):
             raise StatementLeftOut(found)
         return found
 
     def read(self, text: str) -> tuple[TextPlan, Sequence[SqlPiece]] | None:
-        """What rewritten() needs, the same for all cleaners; None: it cannot be parsed, or has no value."""
+        """The parsed text for rewritten(), the same for all cleaners; None: it cannot be parsed, or has no values."""
         if len(text) > TEXT_CHARACTERS_MAX:
             return None
         key, literals = cut(text)
@@ -370,7 +370,7 @@ class StatementCleaner:
         return None if isinstance(plan, LeftOutReason) else (plan, literals)
 
     def rewritten(self, plan: TextPlan, literals: Sequence[SqlPiece]) -> str:
-        """Only the text of clean(), of a text that was cleaned before."""
+        """The text of clean(), for a text that was cleaned before."""
         named = _names_secret(plan.shape, literals)
         return plan.text(
             [
@@ -380,19 +380,19 @@ class StatementCleaner:
         )
 
     def bound(self, value: Scalar, kind: str, *, names_secret: bool = False) -> Scalar:
-        """A bind value of this Snowflake type. `names_secret`: of its statement."""
+        """The pseudonym of a bind value of this Snowflake type. `names_secret` is that of its statement."""
         if self._keep_values and not (isinstance(value, str) and (names_secret or SECRET.search(value))):
             return value
         return self._pseudonyms.bound(value, kind)
 
     def name(self, name: str | None) -> str | None:
-        """An identifier of the context of a statement, as the history has it: without quotes."""
+        """An identifier of the context of a statement, without quotes, as in the history."""
         if name is None or not self._hide_names or name.upper() in KEPT_NAMES:
             return name
         return self._hidden_name(name)
 
     def values(self, text: str, binds: Sequence[Scalar]) -> list[Scalar]:
-        """What stands for each ? of the template of a text that was cleaned, in order."""
+        """The values for each ? of the template of a cleaned text, in order."""
         key, literals = cut(text)
         plan = self._plan(key, literals, text)
         if isinstance(plan, LeftOutReason):
@@ -439,7 +439,7 @@ class StatementCleaner:
         )
 
     def _learned(self, pieces: Sequence[SqlPiece]) -> TextPlan | LeftOutReason:
-        """Parse the text, decide, write it, and parse what was written."""
+        """Parse the text, classify its literals, write the result, and parse it again."""
         shape = shape_of_text(pieces)
         if isinstance(shape, LeftOutReason):
             return shape
@@ -493,7 +493,7 @@ class StatementCleaner:
         return self._kept_literal(piece, treatment, value) if stays(treatment, value) else "?"
 
     def _kept_literal(self, piece: SqlPiece, treatment: LiteralTreatment, value: str) -> str:
-        """A literal that stays, unless it may be a name, and names are hidden."""
+        """A literal that is kept, unless it may be a name and names are hidden."""
         if not self._hide_names or piece.kind == "number":
             return piece.text
         if treatment is LiteralTreatment.KEY:
@@ -517,13 +517,13 @@ class StatementCleaner:
 
 
 class StatementRoles:
-    """Roles of the texts of a capture, by the rule that a capture is made with: its labels may be wrong."""
+    """The roles of the texts of a capture, by the same rule as during the capture: its labels may be wrong."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, StatementRole | LeftOutReason] = {}  # by the key of cut(): literals do not matter
 
     def of(self, text: str) -> StatementRole | LeftOutReason:
-        """A reason: no capture holds such a text."""
+        """The role of a text; a reason: it must not be in a capture."""
         if len(text) > 2 * TEXT_CHARACTERS_MAX:  # pseudonyms may be longer, because of their quotes
             return LeftOutReason.TRUNCATED
         key, _ = cut(text)
@@ -537,14 +537,14 @@ class StatementRoles:
 
     def _read(self, text: str) -> StatementRole | LeftOutReason:
         pieces = pieces_of(text)
-        if "".join(piece.text for piece in pieces) != text:  # comments and ends of statements are always removed
+        if "".join(piece.text for piece in pieces) != text:  # a capture never contains comments and trailing semicolons
             return LeftOutReason.UNPARSED
         shape = shape_of_text(pieces)
         return shape if isinstance(shape, LeftOutReason) else shape.role
 
 
 class FreshValues:
-    """The statements of a capture for further users, each with values that are only theirs.
+    """The statements of a capture for further users, each with other values.
 
     The key of a user comes from the capture and the user's number, so each run sends the same. Dates, moments and times
     of day stay: they decide how much a statement reads.
@@ -560,7 +560,7 @@ class FreshValues:
         self._read = lru_cache(TEXTS_READ)(self._cleaners[0].read)  # a statement is asked for once by each user
 
     def of_user(self, user: int, one: RecordedStatement) -> RecordedStatement:
-        """User 0 sends what was recorded. A text that cannot be parsed any more stays as it is."""
+        """The statement for a user. User 0 sends the recorded values. A text that cannot be parsed stays unchanged."""
         if user == 0:
             return one
         cleaner = self._cleaners[user]

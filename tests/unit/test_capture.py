@@ -284,7 +284,7 @@ def test_an_unfinished_capture_of_other_options_is_refused(tmp_path):
 def test_a_finished_capture_is_never_overwritten(tmp_path):
     captured(tmp_path, [row()])
 
-    with pytest.raises(UsageError, match="holds a capture already"):
+    with pytest.raises(UsageError, match="contains a capture already"):
         recorder(tmp_path)
 
 
@@ -371,7 +371,7 @@ def test_a_csv_file_is_imported(tmp_path, capsys):
     [
         ([], ["QUERY_TEXT", "START_TIME"], "there is no column SESSION_ID"),
         ([["SELECT 1", "x", "2026-11-15 02:00:00", "5", "", ""]], HEADER, "history.csv:2: SESSION_ID is 'x'"),
-        ([["SELECT 1", "1", "yesterday", "5", "", ""]], HEADER, "history.csv:2: 'yesterday' is no time"),
+        ([["SELECT 1", "1", "yesterday", "5", "", ""]], HEADER, "history.csv:2: 'yesterday' is not a time"),
         ([["SELECT 1", "1", "2026-11-15 02:00:00", "", "", ""]], HEADER, "neither TOTAL_ELAPSED_TIME nor END_TIME"),
     ],
 )

@@ -36,7 +36,7 @@ CREATE HYBRID TABLE IF NOT EXISTS RUN_STATUS (
     INDEX IDX_RUN_STATUS_CREATED (CREATED_AT)
 );
 
--- One row per term of office over a run. The enforced key decides who gets an epoch.
+-- One row per lease of a run. The enforced key decides which process gets an epoch.
 CREATE HYBRID TABLE IF NOT EXISTS RUN_LEASES (
     RUN_ID      VARCHAR(100)  NOT NULL,
     EPOCH       NUMBER(38,0)  NOT NULL,
@@ -58,7 +58,7 @@ CREATE HYBRID TABLE IF NOT EXISTS RUN_CONTROL_EVENTS (
     UNIQUE (EVENT_ID)
 );
 
--- One row per worker, rewritten every second by that worker alone.
+-- One row per worker, updated every second by this worker only.
 CREATE HYBRID TABLE IF NOT EXISTS WORKER_HEARTBEATS (
     RUN_ID              VARCHAR(36)   NOT NULL,
     WORKER_ID           VARCHAR(100)  NOT NULL,
@@ -85,7 +85,7 @@ CREATE HYBRID TABLE IF NOT EXISTS WORKER_HEARTBEATS (
     PRIMARY KEY (RUN_ID, WORKER_ID)
 );
 
--- What a worker measured in one window: final, appended once.
+-- The final result of one window of one worker, appended once.
 CREATE TABLE IF NOT EXISTS WINDOW_RESULTS (
     RUN_ID      VARCHAR(36)   NOT NULL,
     WORKER_ID   VARCHAR(100)  NOT NULL,
@@ -100,7 +100,7 @@ CREATE TABLE IF NOT EXISTS WINDOW_RESULTS (
     PRIMARY KEY (RUN_ID, WORKER_ID, WINDOW_ID)
 );
 
--- The values of a run's pools, in order.
+-- The values of the pools of a run, in order.
 CREATE TABLE IF NOT EXISTS VALUE_POOLS (
     RUN_ID        VARCHAR(36)   NOT NULL,
     POOL          VARCHAR(255)  NOT NULL,
@@ -141,7 +141,7 @@ CREATE TABLE IF NOT EXISTS WORKER_METRICS_SNAPSHOTS (
     PRIMARY KEY (SNAPSHOT_ID)
 );
 
--- Executed statements, as far as the query log keeps them; SF_ columns are filled in by enrichment.
+-- Executed statements in the query log. The enrichment sets the SF_ columns.
 CREATE TABLE IF NOT EXISTS QUERY_EXECUTIONS (
     EXECUTION_ID               VARCHAR(36)   NOT NULL,
     RUN_ID                     VARCHAR(36)   NOT NULL,

@@ -1,8 +1,9 @@
--- Benchmarks that run by themselves: a queue of runs, the hosts that take from it, and schedules that fill it.
+-- Unattended runs: a queue of runs, the runners that execute them, and schedules that fill the queue.
 
--- One row per run that somebody wants. AVAILABLE_AT serves three ends: not before (QUEUED), the pause before a retry
--- (QUEUED), the end of the owner's lease (RUNNING, CANCEL_REQUESTED). Whoever finds it passed may claim the row.
--- STATUS: QUEUED RUNNING COMPLETED FAILED CANCEL_REQUESTED CANCELLED EXHAUSTED. EPOCH counts claims: the fencing token.
+-- One row per queued run. AVAILABLE_AT has three meanings: the earliest start (QUEUED), the end of the pause before a
+-- retry (QUEUED), the end of the lease of the owner (RUNNING, CANCEL_REQUESTED). After this time a runner may claim the
+-- row. STATUS: QUEUED RUNNING COMPLETED FAILED CANCEL_REQUESTED CANCELLED EXHAUSTED. EPOCH counts claims: the fencing
+-- token.
 CREATE HYBRID TABLE IF NOT EXISTS RUN_QUEUE (
     QUEUE_ID         VARCHAR(36)   NOT NULL,
     IDEMPOTENCY_KEY  VARCHAR(200)  NOT NULL,
@@ -30,8 +31,8 @@ CREATE HYBRID TABLE IF NOT EXISTS RUN_QUEUE (
     INDEX IDX_RUN_QUEUE_STATUS (STATUS)
 );
 
--- One row per claim: each attempt is a run of its own.
--- STATUS: RUNNING COMPLETED FAILED CANCELLED SKIPPED INTERRUPTED LOST.
+-- One row per claim: each attempt is a separate run. STATUS: RUNNING COMPLETED FAILED CANCELLED SKIPPED INTERRUPTED
+-- LOST.
 CREATE HYBRID TABLE IF NOT EXISTS RUN_ATTEMPTS (
     QUEUE_ID    VARCHAR(36)   NOT NULL,
     EPOCH       NUMBER(38,0)  NOT NULL,
@@ -46,8 +47,8 @@ CREATE HYBRID TABLE IF NOT EXISTS RUN_ATTEMPTS (
     INDEX IDX_RUN_ATTEMPTS_STATUS (STATUS)
 );
 
--- One row per runner: a process that takes runs from the queue. STATUS: ONLINE DRAINING OFFLINE. TASK_QUEUE is where the
--- queue is that it takes from (database and schema); LABELS and CAPABILITIES are JSON lists of key=value.
+-- One row per runner, a process that executes queued runs. STATUS: ONLINE DRAINING OFFLINE. TASK_QUEUE is the location
+-- of its queue (database and schema). LABELS and CAPABILITIES are JSON lists of key=value.
 CREATE HYBRID TABLE IF NOT EXISTS POOL_WORKERS (
     WORKER_ID        VARCHAR(100)  NOT NULL,
     HOSTNAME         VARCHAR(255)  NOT NULL,
@@ -68,9 +69,8 @@ CREATE HYBRID TABLE IF NOT EXISTS POOL_WORKERS (
     INDEX IDX_POOL_WORKERS_STATUS (STATUS)
 );
 
--- One row per schedule. Fires up to LAST_FIRE_AT are settled: queued, skipped, or missed for good; a new schedule, and
--- one that is enabled again, begins with the moment of that. REASON: why it could not be fired, until it could.
--- OVERLAP: skip queue.
+-- One row per schedule. Fires up to LAST_FIRE_AT are settled: queued, skipped, or missed. A new or re-enabled schedule
+-- begins at that time. REASON: why it cannot fire at present. OVERLAP: skip queue.
 CREATE HYBRID TABLE IF NOT EXISTS SCHEDULES (
     SCHEDULE_ID    VARCHAR(36)   NOT NULL,
     NAME           VARCHAR(100)  NOT NULL,
@@ -94,9 +94,10 @@ CREATE HYBRID TABLE IF NOT EXISTS SCHEDULES (
     UNIQUE (NAME)
 );
 
--- One row per time that a schedule came due. The enforced key makes a fire happen once, whoever ticks.
--- OUTCOME: DUE QUEUED SKIPPED MISSED. DUE is written before the run is queued and becomes QUEUED after it: whoever finds
--- DUE queues the run, which the queue's idempotency key lets happen once. QUEUE_ID is there from QUEUED on.
+-- One row per due time of a schedule. The enforced key makes a fire happen once, with any number of schedulers.
+-- OUTCOME: DUE QUEUED SKIPPED MISSED. DUE is stored before the run is queued, and becomes QUEUED afterwards. A
+-- scheduler that finds DUE queues the run; the idempotency key of the queue prevents a second run. QUEUE_ID is set from
+-- QUEUED on.
 CREATE HYBRID TABLE IF NOT EXISTS SCHEDULE_FIRES (
     SCHEDULE_ID  VARCHAR(36)   NOT NULL,
     FIRE_AT      TIMESTAMP_NTZ NOT NULL,

@@ -1,8 +1,9 @@
--- Who wins is decided by the first INSERT of a key, never by the row count of an UPDATE: Snowflake does not document
--- what an UPDATE does that has waited for a row.
+-- The first INSERT of a key decides, never the row count of an UPDATE: Snowflake does not document what an UPDATE does
+-- after it has waited for a row.
 
--- The end of an attempt, once: by its owner while its lease lasts, or LOST by a process that found the lease expired.
--- QUEUE_STATUS is what becomes of the queued run: QUEUED again from AVAILABLE_AT on, or an end. ATTEMPTS: that count.
+-- The end of an attempt, inserted once: by its owner while its lease is valid, or as LOST by a process that found the
+-- lease expired. QUEUE_STATUS is the next status of the queued run: QUEUED again from AVAILABLE_AT on, or a final one.
+-- ATTEMPTS: those that count.
 CREATE HYBRID TABLE IF NOT EXISTS RUN_ATTEMPT_ENDS (
     QUEUE_ID      VARCHAR(36)   NOT NULL,
     EPOCH         NUMBER(38,0)  NOT NULL,
@@ -17,8 +18,8 @@ CREATE HYBRID TABLE IF NOT EXISTS RUN_ATTEMPT_ENDS (
     PRIMARY KEY (QUEUE_ID, EPOCH)
 );
 
--- What users ask for: the end of a run (KIND RUN), or that a runner takes nothing new (RUNNER). The process that is
--- asked acts on it; no other writes to its row.
+-- Requests of users: to end a run (KIND RUN), or to drain a runner (RUNNER). The addressed process acts on a request;
+-- only it writes to its row.
 CREATE HYBRID TABLE IF NOT EXISTS STOP_REQUESTS (
     KIND          VARCHAR(10)   NOT NULL,
     ID            VARCHAR(100)  NOT NULL,
@@ -27,8 +28,8 @@ CREATE HYBRID TABLE IF NOT EXISTS STOP_REQUESTS (
     PRIMARY KEY (KIND, ID)
 );
 
--- Up to when the fires of a schedule are settled, and why it could not be fired. Written by schedulers only; the row in
--- SCHEDULES is written by users only.
+-- The time up to which the fires of a schedule are settled, and why it cannot fire. Only schedulers write here; only
+-- users write to SCHEDULES.
 CREATE HYBRID TABLE IF NOT EXISTS SCHEDULE_PROGRESS (
     SCHEDULE_ID   VARCHAR(36)   NOT NULL,
     LAST_FIRE_AT  TIMESTAMP_NTZ NOT NULL,
@@ -37,17 +38,18 @@ CREATE HYBRID TABLE IF NOT EXISTS SCHEDULE_PROGRESS (
     PRIMARY KEY (SCHEDULE_ID)
 );
 
--- The lease of an attempt, extended by its owner, and how many attempts count with it.
+-- The lease of an attempt, extended by its owner, and the number of attempts that count.
 ALTER TABLE RUN_ATTEMPTS ADD COLUMN IF NOT EXISTS EXPIRES_AT TIMESTAMP_NTZ;
 ALTER TABLE RUN_ATTEMPTS ADD COLUMN IF NOT EXISTS ATTEMPTS NUMBER(38,0);
 
--- Predicates of polls: a state first, then what orders or narrows it. One of each table: Snowflake builds one at a time.
+-- Indexes for polls: the status first, then the columns that order or filter. One per table: Snowflake builds one at a
+-- time.
 CREATE INDEX IF NOT EXISTS IDX_RUN_ATTEMPTS_OWNER ON RUN_ATTEMPTS (OWNER, QUEUE_ID);
 CREATE INDEX IF NOT EXISTS IDX_RUN_QUEUE_POLL ON RUN_QUEUE (STATUS, AVAILABLE_AT, PRIORITY);
 CREATE INDEX IF NOT EXISTS IDX_POOL_WORKERS_POLL ON POOL_WORKERS (STATUS, LAST_BEAT_AT);
 CREATE INDEX IF NOT EXISTS IDX_SCHEDULE_FIRES_POLL ON SCHEDULE_FIRES (OUTCOME, FIRE_AT);
 
--- Attempts from before: how they ended, and the leases of those that have not.
+-- Earlier attempts: their ends, and the leases of those that have not ended.
 UPDATE RUN_ATTEMPTS SET EXPIRES_AT = Q.AVAILABLE_AT, ATTEMPTS = Q.ATTEMPTS
 FROM RUN_QUEUE Q WHERE Q.QUEUE_ID = RUN_ATTEMPTS.QUEUE_ID AND RUN_ATTEMPTS.EXPIRES_AT IS NULL AND RUN_ATTEMPTS.OWNER > '';
 INSERT INTO RUN_ATTEMPT_ENDS (

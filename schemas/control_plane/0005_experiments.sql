@@ -1,4 +1,5 @@
--- Experiments: what was asked for, written once. CONFIG is JSON; FINGERPRINT tells whether a file still describes it.
+-- Definitions of experiments, inserted once. CONFIG is JSON; FINGERPRINT shows whether a file still describes the
+-- experiment.
 CREATE HYBRID TABLE IF NOT EXISTS EXPERIMENTS (
     EXPERIMENT_ID  VARCHAR(36)   NOT NULL,
     NAME           VARCHAR(255)  NOT NULL,
@@ -9,7 +10,7 @@ CREATE HYBRID TABLE IF NOT EXISTS EXPERIMENTS (
     INDEX IDX_EXPERIMENTS_CREATED (CREATED_AT)
 );
 
--- Blocks that were begun. The key lets one process begin a block; one that it did not complete is never continued.
+-- Blocks that have begun. The key lets one process begin a block. An incomplete block is never continued.
 CREATE HYBRID TABLE IF NOT EXISTS EXPERIMENT_BLOCKS (
     EXPERIMENT_ID  VARCHAR(36)   NOT NULL,
     BLOCK          NUMBER(38,0)  NOT NULL,
@@ -35,7 +36,7 @@ CREATE HYBRID TABLE IF NOT EXISTS EXPERIMENT_MEASUREMENTS (
     PRIMARY KEY (EXPERIMENT_ID, BLOCK, ARM, ATTEMPT)
 );
 
--- How each process that led an experiment left it; the newest epoch counts. RESULT is experiment.json.
+-- The result of an experiment after each process that led it; the newest epoch counts. RESULT is experiment.json.
 CREATE HYBRID TABLE IF NOT EXISTS EXPERIMENT_ENDS (
     EXPERIMENT_ID  VARCHAR(36)   NOT NULL,
     EPOCH          NUMBER(38,0)  NOT NULL,

@@ -1,5 +1,5 @@
--- Settings of warehouses as they were before an experiment changed them, written before the first change. SETTINGS is
--- JSON. WAREHOUSE_KEY is that of the warehouse's lease; CONNECTION is the name by which it was reached.
+-- Settings of warehouses before an experiment, inserted before the first change. SETTINGS is JSON. WAREHOUSE_KEY is the
+-- key of the lease of the warehouse; CONNECTION is the name of the connection.
 CREATE HYBRID TABLE IF NOT EXISTS EXPERIMENT_WAREHOUSES (
     EXPERIMENT_ID  VARCHAR(36)   NOT NULL,
     EPOCH          NUMBER(38,0)  NOT NULL,
@@ -11,7 +11,7 @@ CREATE HYBRID TABLE IF NOT EXISTS EXPERIMENT_WAREHOUSES (
     PRIMARY KEY (EXPERIMENT_ID, EPOCH, WAREHOUSE_KEY)
 );
 
--- Those that were restored, and seen to be.
+-- Settings that were restored, and read back.
 CREATE HYBRID TABLE IF NOT EXISTS EXPERIMENT_WAREHOUSE_RESTORES (
     EXPERIMENT_ID  VARCHAR(36)   NOT NULL,
     EPOCH          NUMBER(38,0)  NOT NULL,

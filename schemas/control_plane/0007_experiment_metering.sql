@@ -1,5 +1,4 @@
--- Credits of an experiment's warehouses as Snowflake metered them, read after its end; of several, the newest counts.
--- METERING is JSON.
+-- Metered credits of the warehouses of an experiment, read after its end. The newest row counts. METERING is JSON.
 CREATE HYBRID TABLE IF NOT EXISTS EXPERIMENT_METERINGS (
     EXPERIMENT_ID  VARCHAR(36)   NOT NULL,
     METERING_ID    VARCHAR(36)   NOT NULL,

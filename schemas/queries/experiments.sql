@@ -1,7 +1,7 @@
--- Experiments. Every row is an INSERT that is never rewritten: the key decides, and each can be sent again.
+-- Experiments. Rows are inserted and never updated: the key decides, and an INSERT can be repeated.
 
 -- name: create
--- 200001: there is one with this id.
+-- 200001: an experiment with this id exists.
 INSERT INTO EXPERIMENTS (EXPERIMENT_ID, NAME, CONFIG, FINGERPRINT, CREATED_AT) SELECT ?, ?, ?, ?, SYSDATE();
 
 -- name: read
@@ -11,7 +11,7 @@ SELECT EXPERIMENT_ID, NAME, CONFIG, FINGERPRINT, CREATED_AT FROM EXPERIMENTS WHE
 SELECT EXPERIMENT_ID, NAME, CONFIG, FINGERPRINT, CREATED_AT FROM EXPERIMENTS ORDER BY CREATED_AT DESC LIMIT {limit};
 
 -- name: listed
--- With how the last process that led each left it.
+-- With the result of the last process of each.
 SELECT E.EXPERIMENT_ID, E.NAME, E.CREATED_AT, X.VERDICT, X.EXIT_CODE, X.ENDED_AT
 FROM EXPERIMENTS E LEFT JOIN EXPERIMENT_ENDS X ON X.EXPERIMENT_ID = E.EXPERIMENT_ID
 QUALIFY ROW_NUMBER() OVER (PARTITION BY E.EXPERIMENT_ID ORDER BY X.EPOCH DESC NULLS LAST) = 1
@@ -22,24 +22,24 @@ ORDER BY E.CREATED_AT DESC LIMIT {limit};
 SELECT RUN_ID AS EXPERIMENT_KEY FROM RUN_LEASES WHERE STARTSWITH(RUN_ID, 'experiment:') AND EXPIRES_AT > SYSDATE();
 
 -- name: begin_block
--- 200001: it was begun before.
+-- 200001: begun before.
 INSERT INTO EXPERIMENT_BLOCKS (EXPERIMENT_ID, BLOCK, EPOCH, CREATED_AT) SELECT ?, ?, ?, SYSDATE();
 
 -- name: block
--- Whose it is, after an answer was lost.
+-- The owner, after a lost answer.
 SELECT EPOCH FROM EXPERIMENT_BLOCKS WHERE EXPERIMENT_ID = ? AND BLOCK = ?;
 
 -- name: blocks
 SELECT BLOCK FROM EXPERIMENT_BLOCKS WHERE EXPERIMENT_ID = ? ORDER BY BLOCK;
 
 -- name: record
--- 200001: it was recorded before.
+-- 200001: recorded before.
 INSERT INTO EXPERIMENT_MEASUREMENTS (
     EXPERIMENT_ID, BLOCK, ARM, ATTEMPT, RUN_ID, OUTCOME, SECONDS, BILLED, REASON, FIGURES, CREATED_AT)
 SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, SYSDATE();
 
 -- name: recorded
--- Whose it is, after an answer was lost.
+-- The owner, after a lost answer.
 SELECT RUN_ID FROM EXPERIMENT_MEASUREMENTS WHERE EXPERIMENT_ID = ? AND BLOCK = ? AND ARM = ? AND ATTEMPT = ?;
 
 -- name: measurements
@@ -47,21 +47,21 @@ SELECT BLOCK, ARM, ATTEMPT, RUN_ID, OUTCOME, SECONDS, BILLED, REASON, FIGURES
 FROM EXPERIMENT_MEASUREMENTS WHERE EXPERIMENT_ID = ? ORDER BY BLOCK, CREATED_AT, ATTEMPT;
 
 -- name: runs
--- Runs of an experiment, recorded or not: its id is a label in their scenarios, and part of no other one.
+-- Runs of an experiment, with or without a stored measurement: its id is a label in their scenarios.
 SELECT R.RUN_ID, R.CREATED_AT, R.SCENARIO_CONFIG FROM EXPERIMENTS E JOIN RUN_STATUS R
     ON R.CREATED_AT >= E.CREATED_AT AND CONTAINS(R.SCENARIO_CONFIG, E.EXPERIMENT_ID)
 WHERE E.EXPERIMENT_ID = ? ORDER BY R.CREATED_AT;
 
 -- name: spans
--- When measurements ended, and how long each took.
+-- End and duration of the measurements.
 SELECT SECONDS, CREATED_AT FROM EXPERIMENT_MEASUREMENTS WHERE EXPERIMENT_ID = ? AND RUN_ID IS NOT NULL;
 
 -- name: meter
--- 200001: it was stored before.
+-- 200001: stored before.
 INSERT INTO EXPERIMENT_METERINGS (EXPERIMENT_ID, METERING_ID, METERING, CREATED_AT) SELECT ?, ?, ?, SYSDATE();
 
 -- name: metered
--- Whether it is there, after an answer was lost.
+-- Whether the row exists, after a lost answer.
 SELECT COUNT(*) FROM EXPERIMENT_METERINGS WHERE EXPERIMENT_ID = ? AND METERING_ID = ?;
 
 -- name: metering
@@ -69,7 +69,7 @@ SELECT COUNT(*) FROM EXPERIMENT_METERINGS WHERE EXPERIMENT_ID = ? AND METERING_I
 SELECT METERING FROM EXPERIMENT_METERINGS WHERE EXPERIMENT_ID = ? ORDER BY CREATED_AT DESC, METERING_ID LIMIT 1;
 
 -- name: finish
--- 200001: this process has said so before.
+-- 200001: stored before by this process.
 INSERT INTO EXPERIMENT_ENDS (EXPERIMENT_ID, EPOCH, VERDICT, EXIT_CODE, RESULT, ENDED_AT) SELECT ?, ?, ?, ?, ?, SYSDATE();
 
 -- name: last_end

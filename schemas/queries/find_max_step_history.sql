@@ -8,7 +8,7 @@ SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, SYSDATE();
 SELECT COUNT(*) FROM FIND_MAX_STEP_HISTORY WHERE RUN_ID = ? AND STEP_NUMBER = ?;
 
 -- name: read
--- One row of each key: see loadgen.control.session.
+-- One row per key: see loadgen.control.session.
 SELECT RUN_ID, STEP_NUMBER, TARGET_CONNECTIONS, WINDOW_START_TIME, WINDOW_END_TIME, SUCCEEDED, FAILED, QPS,
        P50_LATENCY_MS, P95_LATENCY_MS, P99_LATENCY_MS, ERROR_RATE, QUEUE_SEEN, OUTCOME, REASON
 FROM FIND_MAX_STEP_HISTORY WHERE RUN_ID = ?

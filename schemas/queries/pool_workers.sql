@@ -1,8 +1,8 @@
--- Runners and whether they live. A runner that was not heard for STALE_SECONDS, which it says with each beat, is
--- OFFLINE for everyone who asks, written or not. The wish that it takes nothing new is a row of STOP_REQUESTS: a beat and the wish never meet.
+-- Runners. A runner without a heartbeat for STALE_SECONDS, which each heartbeat sets, is OFFLINE for all readers,
+-- whether or not that is stored. A request to drain is a row of STOP_REQUESTS, so it never conflicts with a heartbeat.
 
 -- name: register
--- 200001: this very runner has a row, and comes back to it.
+-- 200001: the runner has a row, and continues with it.
 INSERT INTO POOL_WORKERS (
     WORKER_ID, HOSTNAME, PID, VERSION, TASK_QUEUE, LABELS, CAPABILITIES, CAPACITY, STATUS, TOTAL_COMPLETED,
     TOTAL_FAILED, REGISTERED_AT, LAST_BEAT_AT)
@@ -12,18 +12,19 @@ SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, SYSDATE(), SYSDATE();
 UPDATE POOL_WORKERS SET STATUS = ?, DEREGISTERED_AT = NULL, LAST_BEAT_AT = SYSDATE() WHERE WORKER_ID = ?;
 
 -- name: retire
--- A process id is given to one process at a time: the runner that had it before has ended. Ids of runners begin with
--- their host, process id, and where that is unique: containers of the same name and process id do not meet here.
+-- Only one process has a process id at a time, so an earlier runner with the same id has ended. Ids of runners begin
+-- with host, process id, and the place in which that is unique, so containers with the same name and process id are
+-- distinct.
 UPDATE POOL_WORKERS SET STATUS = 'OFFLINE', DEREGISTERED_AT = SYSDATE()
 WHERE STARTSWITH(WORKER_ID, ?) AND WORKER_ID <> ? AND STATUS IN ('ONLINE', 'DRAINING');
 
 -- name: beat
--- 0 rows: it was taken for dead or pruned, and must register again, or it is to drain: it looks which.
+-- 0 rows: the runner was set OFFLINE or deleted and must register again, or it should drain. It reads which.
 UPDATE POOL_WORKERS SET LAST_BEAT_AT = SYSDATE(), STALE_SECONDS = ?, CURRENT_RUN = ?, TOTAL_COMPLETED = ?, TOTAL_FAILED = ?
 WHERE WORKER_ID = ? AND STATUS = 'ONLINE' AND NOT EXISTS (SELECT 1 FROM STOP_REQUESTS WHERE KIND = 'RUNNER' AND ID = ?);
 
 -- name: beat_draining
--- Of a runner that knows that it is to drain.
+-- For a runner that knows that it should drain.
 UPDATE POOL_WORKERS SET LAST_BEAT_AT = SYSDATE(), STALE_SECONDS = ?, CURRENT_RUN = ?, TOTAL_COMPLETED = ?, TOTAL_FAILED = ?
 WHERE WORKER_ID = ? AND STATUS IN ('ONLINE', 'DRAINING');
 
@@ -32,7 +33,7 @@ SELECT IFF(R.ID IS NOT NULL AND W.STATUS = 'ONLINE', 'DRAINING', W.STATUS) AS SE
 FROM POOL_WORKERS W LEFT JOIN STOP_REQUESTS R ON R.KIND = 'RUNNER' AND R.ID = W.WORKER_ID WHERE W.WORKER_ID = ?;
 
 -- name: drain
--- 0 rows: it is not ONLINE. 200001: it was asked before.
+-- 0 rows: it is not ONLINE. 200001: requested before.
 INSERT INTO STOP_REQUESTS (KIND, ID, REQUESTED_AT)
 SELECT 'RUNNER', WORKER_ID, SYSDATE() FROM POOL_WORKERS WHERE WORKER_ID = ? AND STATUS = 'ONLINE';
 
@@ -41,7 +42,7 @@ UPDATE POOL_WORKERS SET STATUS = 'OFFLINE', CURRENT_RUN = NULL, DEREGISTERED_AT 
 WHERE WORKER_ID = ? AND STATUS IN ('ONLINE', 'DRAINING');
 
 -- name: silent_offline
--- One that is to drain stays so: when it beats again, it must learn of that.
+-- A runner that should drain stays so: its next heartbeat must return the request.
 UPDATE POOL_WORKERS SET STATUS = 'OFFLINE', DEREGISTERED_AT = SYSDATE()
 WHERE STATUS = 'ONLINE' AND LAST_BEAT_AT <= DATEADD(second, - COALESCE(STALE_SECONDS, 30), SYSDATE());
 
@@ -49,7 +50,7 @@ WHERE STATUS = 'ONLINE' AND LAST_BEAT_AT <= DATEADD(second, - COALESCE(STALE_SEC
 DELETE FROM POOL_WORKERS WHERE LAST_BEAT_AT < DATEADD(day, -7, SYSDATE());
 
 -- name: page
--- The next runners after one, by their ids, in a state (all of them: '').
+-- The next runners after an id, with a status ('': any).
 SELECT WORKER_ID, HOSTNAME, PID, VERSION, TASK_QUEUE, LABELS, CAPABILITIES, CAPACITY, SEEN_STATUS, CURRENT_RUN,
        TOTAL_COMPLETED, TOTAL_FAILED, REGISTERED_AT, LAST_BEAT_AT, DEREGISTERED_AT
 FROM (
@@ -90,5 +91,5 @@ WHERE W.STATUS = 'ONLINE' AND W.LAST_BEAT_AT > DATEADD(second, - COALESCE(W.STAL
 ORDER BY W.WORKER_ID LIMIT 10000;
 
 -- name: totals
--- Of every runner that has not been pruned.
+-- Over all stored runners.
 SELECT COALESCE(SUM(TOTAL_COMPLETED), 0), COALESCE(SUM(TOTAL_FAILED), 0) FROM POOL_WORKERS;

@@ -1,6 +1,6 @@
--- Deleting what old runs left, those that ended before a moment. RUN_STATUS and RUN_QUEUE come after what hangs on them:
--- what was interrupted is found again. A queued run has an end once no runner will do it any more; the states say so
--- once more.
+-- Deletes the rows of runs that ended before a time. RUN_STATUS and RUN_QUEUE come last, so that an interrupted
+-- deletion is found again. A queued run has an end when no runner will execute it any more; the condition on STATUS
+-- repeats that.
 
 -- name: old
 SELECT RUN_ID, TEST_NAME, END_TIME FROM RUN_STATUS WHERE END_TIME < ? ORDER BY END_TIME, RUN_ID;
@@ -54,11 +54,11 @@ DELETE FROM RUN_LEASES WHERE EXISTS (
     SELECT 1 FROM RUN_STATUS S WHERE S.RUN_ID = SPLIT_PART(RUN_LEASES.RUN_ID, '/', 1) AND S.END_TIME < ?);
 
 -- name: stop_requests
--- Of runs and of runners: they have ended since.
+-- Requests to runs and runners that have ended since.
 DELETE FROM STOP_REQUESTS WHERE REQUESTED_AT < ?;
 
 -- name: warehouse_leases
--- One row per run on a warehouse. The newest stays: its number is the next one's.
+-- One row per run on a warehouse. The newest row stays: the next epoch follows from it.
 DELETE FROM RUN_LEASES USING (
     SELECT RUN_ID, MAX(EPOCH) AS NEWEST FROM RUN_LEASES WHERE STARTSWITH(RUN_ID, 'warehouse:') GROUP BY RUN_ID
 ) N
@@ -81,9 +81,10 @@ DELETE FROM RUN_ATTEMPT_ENDS WHERE EXISTS (
 DELETE FROM RUN_QUEUE
 WHERE ENDED_AT < ? AND STATUS <> 'QUEUED' AND STATUS <> 'RUNNING' AND STATUS <> 'CANCEL_REQUESTED';
 
--- Experiments, one by one, under the lease of each, so that nobody resumes it meanwhile. The last sign of life of one is
--- its lease. One with a warehouse that is not restored stays: its rows are needed to restore it. A warehouse goes before
--- the row that says it was restored, else an interruption would leave one to be restored.
+-- Experiments, one by one, each with its lease, so that no process resumes it meanwhile. The age of an experiment is
+-- that of its last lease. An experiment with an unrestored warehouse stays, because its rows are needed to restore it.
+-- The row of a warehouse is deleted before its restore record; otherwise an interruption would leave a warehouse to be
+-- restored.
 
 -- name: old_experiments
 SELECT E.EXPERIMENT_ID, E.NAME, MAX(COALESCE(L.EXPIRES_AT, E.CREATED_AT)) AS ENDED_AT
@@ -124,6 +125,6 @@ DELETE FROM EXPERIMENTS WHERE EXPERIMENT_ID = ?;
 DELETE FROM RUN_LEASES WHERE RUN_ID = CONCAT('experiment:', ?);
 
 -- name: experiment_leases
--- Of experiments that are deleted: what an interruption left.
+-- Leases of deleted experiments that an interruption has left.
 DELETE FROM RUN_LEASES WHERE STARTSWITH(RUN_ID, 'experiment:') AND EXPIRES_AT < ? AND NOT EXISTS (
     SELECT 1 FROM EXPERIMENTS E WHERE RUN_LEASES.RUN_ID = CONCAT('experiment:', E.EXPERIMENT_ID));

@@ -15,7 +15,7 @@ SELECT COUNT(*) FROM QUERY_EXECUTIONS WHERE EXECUTION_ID = ? AND RUN_ID = ?;
 SELECT COUNT(DISTINCT EXECUTION_ID) FROM QUERY_EXECUTIONS WHERE RUN_ID = ? AND WORKER_ID = ?;
 
 -- name: read
--- One row of each key: see loadgen.control.session.
+-- One row per key: see loadgen.control.session.
 SELECT EXECUTION_ID, RUN_ID, TEST_ID, WORKER_ID, QUERY_ID, STATEMENT_NAME, QUERY_KIND, PHASE, STEP_ID, START_TIME,
        DUE_LAG_MS, DURATION_MS, ROWS_AFFECTED, SUCCESS, ERROR_CATEGORY, ERROR_CODE, ERROR, ENRICHMENT_STATUS
 FROM QUERY_EXECUTIONS WHERE RUN_ID = ?
@@ -23,8 +23,8 @@ QUALIFY ROW_NUMBER() OVER (PARTITION BY EXECUTION_ID ORDER BY CREATED_AT) = 1
 ORDER BY START_TIME, EXECUTION_ID LIMIT {limit};
 
 -- name: undecided
--- What may still be found, a page in order of its start. After a lost connection the driver still holds the id of the
--- statement before: such a row has no id of its own. The second bind is 1 to look for skipped ones, too.
+-- Statements that may still be found, a page in the order of their start. After a lost connection the driver returns
+-- the id of the previous statement, so such a row does not count. The second bind is 1 to include SKIPPED rows.
 SELECT EXECUTION_ID, QUERY_ID, STATEMENT_NAME, START_TIME, DURATION_MS, ENRICHMENT_STATUS
 FROM QUERY_EXECUTIONS
 WHERE RUN_ID = ? AND QUERY_ID IS NOT NULL AND COALESCE(ERROR_CATEGORY, '') NOT IN ('CONNECTION', 'FATAL')
@@ -33,8 +33,8 @@ WHERE RUN_ID = ? AND QUERY_ID IS NOT NULL AND COALESCE(ERROR_CATEGORY, '') NOT I
 ORDER BY START_TIME, EXECUTION_ID LIMIT {limit};
 
 -- name: enrich
--- A batch of decisions in one statement, as a JSON array of arrays: the table is a standard one, where an UPDATE per row
--- would rewrite it each time. What is ENRICHED stays as it is.
+-- A batch of results in one statement, as a JSON array of arrays: in a standard table, an UPDATE per row would rewrite
+-- it each time. ENRICHED rows do not change.
 UPDATE QUERY_EXECUTIONS SET
     ENRICHMENT_STATUS = D.STATUS, SF_TOTAL_MS = D.TOTAL_MS, SF_COMPILE_MS = D.COMPILE_MS,
     SF_EXECUTION_MS = D.EXECUTION_MS, SF_QUEUED_OVERLOAD_MS = D.QUEUED_OVERLOAD_MS,
@@ -71,7 +71,7 @@ GROUP BY STATEMENT_NAME, IDENTIFIED, ENRICHMENT_STATUS
 ORDER BY STATEMENT_NAME, IDENTIFIED, ENRICHMENT_STATUS;
 
 -- name: ledger
--- Where measured statements that succeeded spent their time, by the server's account, and what the client added.
+-- The server times of successful measured statements, and the time that the client added.
 SELECT COUNT(*), MEDIAN(DURATION_MS - SF_TOTAL_MS),
        AVG(SF_TOTAL_MS), PERCENTILE_DISC(0.5) WITHIN GROUP (ORDER BY SF_TOTAL_MS),
        PERCENTILE_DISC(0.95) WITHIN GROUP (ORDER BY SF_TOTAL_MS),

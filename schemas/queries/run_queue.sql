@@ -1,9 +1,9 @@
--- Runs that somebody wants. What becomes of them is decided by the keys of RUN_ATTEMPTS and RUN_ATTEMPT_ENDS; the columns
--- STATUS, AVAILABLE_AT, OWNER, EPOCH, ATTEMPTS, RUN_ID, EXIT_CODE, REASON and ENDED_AT repeat that, so that one index
--- finds what is to be done. A process that has written a turn or an end settles them, and looks whether they are right.
+-- Queued runs. The keys of RUN_ATTEMPTS and RUN_ATTEMPT_ENDS decide their state. The columns STATUS, AVAILABLE_AT,
+-- OWNER, EPOCH, ATTEMPTS, RUN_ID, EXIT_CODE, REASON and ENDED_AT repeat it, so that one index finds what is to be done.
+-- A process that has inserted a turn or an end settles these columns, and checks them afterwards.
 
 -- name: add
--- 200001: there is one with this idempotency key.
+-- 200001: a run with this idempotency key exists.
 INSERT INTO RUN_QUEUE (
     QUEUE_ID, IDEMPOTENCY_KEY, NAME, SCENARIO, FILES, CONNECTION, TARGET, REQUIRES, PRIORITY, STATUS, AVAILABLE_AT,
     EPOCH, ATTEMPTS, MAX_ATTEMPTS, CREATED_AT, UPDATED_AT)
@@ -13,7 +13,7 @@ SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, 'QUEUED', COALESCE(TO_TIMESTAMP_NTZ(?), SYSDAT
 SELECT QUEUE_ID, SCENARIO, FILES, CONNECTION, REQUIRES, PRIORITY FROM RUN_QUEUE WHERE IDEMPOTENCY_KEY = ?;
 
 -- name: read
--- Of a run under way with its lease and its run.
+-- With the lease and the run id of a running one.
 SELECT Q.QUEUE_ID, Q.IDEMPOTENCY_KEY, Q.NAME, Q.CONNECTION, Q.TARGET, Q.REQUIRES, Q.PRIORITY, Q.STATUS,
        IFF(Q.STATUS IN ('RUNNING', 'CANCEL_REQUESTED'), COALESCE(A.EXPIRES_AT, Q.AVAILABLE_AT), Q.AVAILABLE_AT),
        Q.OWNER, Q.EPOCH, Q.ATTEMPTS, Q.MAX_ATTEMPTS, COALESCE(Q.RUN_ID, A.RUN_ID), Q.EXIT_CODE, Q.REASON, Q.CREATED_AT,
@@ -47,13 +47,13 @@ FROM RUN_QUEUE Q LEFT JOIN RUN_ATTEMPTS A ON A.QUEUE_ID = Q.QUEUE_ID AND A.EPOCH
 WHERE Q.STATUS = ? ORDER BY Q.CREATED_AT DESC, Q.QUEUE_ID DESC LIMIT {limit};
 
 -- name: waiting
--- What could begin now, if there were a runner for it.
+-- Runs that could begin now if a runner were available.
 SELECT QUEUE_ID, NAME, REQUIRES, DATEDIFF(second, AVAILABLE_AT, SYSDATE()) AS WAITED_S FROM RUN_QUEUE
 WHERE STATUS = 'QUEUED' AND AVAILABLE_AT <= SYSDATE() AND ATTEMPTS < MAX_ATTEMPTS
 ORDER BY PRIORITY DESC, CREATED_AT, QUEUE_ID LIMIT 100;
 
 -- name: note
--- Why it waits. 0 rows: that is known, or it does not wait.
+-- The reason why a run waits. 0 rows: the same reason is stored, or the run does not wait.
 UPDATE RUN_QUEUE SET REASON = ?, UPDATED_AT = SYSDATE()
 WHERE QUEUE_ID = ? AND STATUS = 'QUEUED' AND (REASON IS NULL OR REASON <> ?);
 
@@ -64,11 +64,11 @@ SELECT SCENARIO FROM RUN_QUEUE WHERE QUEUE_ID = ?;
 SELECT QUEUE_ID FROM RUN_QUEUE WHERE STARTSWITH(QUEUE_ID, ?) ORDER BY QUEUE_ID LIMIT {limit};
 
 -- name: candidates
--- What may be taken now by a runner with these capabilities, the most urgent first, then the oldest. A run waits while
--- another one measures the same target: two at once would measure each other. It also waits while a run of its target is
--- pushed back because a run outside of the queue has the target (SKIPPED): a runner would try one after the other, and
--- runs on other targets would wait for that. The last two binds are 1 for a runner that shares targets. A row whose
--- REQUIRES makes no sense or is too long is never taken, and does not delay others.
+-- Runs that a runner with these capabilities may claim now, by priority, then by age. A run waits while another run
+-- measures the same target: two at once would affect each other. It also waits while a run of its target is postponed
+-- because a run outside of the queue has the target (SKIPPED): otherwise a runner would try one after the other, and
+-- runs on other targets would wait. The last two binds are 1 for a runner that shares targets. A row whose REQUIRES is
+-- invalid or too long is never claimed, and does not delay others.
 SELECT Q.QUEUE_ID, Q.EPOCH, Q.STATUS, Q.ATTEMPTS, Q.TARGET
 FROM RUN_QUEUE Q LEFT JOIN RUN_ATTEMPTS A ON A.QUEUE_ID = Q.QUEUE_ID AND A.EPOCH = Q.EPOCH
 WHERE Q.STATUS IN ('QUEUED', 'RUNNING') AND Q.ATTEMPTS < Q.MAX_ATTEMPTS
@@ -86,9 +86,9 @@ WHERE Q.STATUS IN ('QUEUED', 'RUNNING') AND Q.ATTEMPTS < Q.MAX_ATTEMPTS
 ORDER BY Q.PRIORITY DESC, Q.CREATED_AT, Q.QUEUE_ID LIMIT {limit};
 
 -- name: open_runs
--- What a pool has to look after now: runs under way, and rows that are to be refused. All runs that have not ended. And in
--- how many milliseconds the next one is due that its capabilities suffice for; not more than 0: it is due. A run that
--- waits for others' capabilities is not its concern: their pool may be away for days.
+-- For a pool: the number of running runs and of rows to reject; the number of all runs that have not ended; and the
+-- milliseconds until the next run for its capabilities is due (0 or less: it is due). Runs that need other capabilities
+-- do not count: their pool may be stopped for days.
 SELECT SUM(IFF(STATUS IN ('RUNNING', 'CANCEL_REQUESTED') OR LENGTH(REQUIRES) > 16000, 1, 0)),
        COUNT(*),
        MIN(IFF(
@@ -98,8 +98,8 @@ SELECT SUM(IFF(STATUS IN ('RUNNING', 'CANCEL_REQUESTED') OR LENGTH(REQUIRES) > 1
 FROM RUN_QUEUE WHERE STATUS IN ('QUEUED', 'RUNNING', 'CANCEL_REQUESTED');
 
 -- name: depth
--- How many runs wait for a runner with these capabilities, and how many of them could begin now: of those with one
--- target only one, and none while the target is measured or pushed back (see candidates), unless targets are shared (1).
+-- The number of runs that wait for a runner with these capabilities, and of those that could begin now: one per target,
+-- and none while the target is measured or postponed (see candidates), unless targets are shared (1).
 SELECT COUNT(*) AS WAITING,
        COUNT(DISTINCT IFF(? = 1, Q.QUEUE_ID, IFF(B.TARGET IS NULL, IFF(Q.TARGET = '', Q.QUEUE_ID, Q.TARGET), NULL)))
            AS STARTABLE
@@ -118,28 +118,28 @@ WHERE Q.STATUS IN ('QUEUED', 'RUNNING') AND Q.ATTEMPTS < Q.MAX_ATTEMPTS
   AND ARRAY_SIZE(ARRAY_EXCEPT(TO_ARRAY(TRY_PARSE_JSON(IFF(LENGTH(Q.REQUIRES) <= 16000, Q.REQUIRES, NULL))), TO_ARRAY(PARSE_JSON(?)))) = 0;
 
 -- name: refuse
--- One that no claim can succeed on: loadgen did not write it.
+-- A row that cannot be claimed: another program wrote it.
 UPDATE RUN_QUEUE SET STATUS = 'FAILED', REASON = ?, ENDED_AT = SYSDATE(), UPDATED_AT = SYSDATE()
 WHERE QUEUE_ID = ? AND EPOCH = ? AND STATUS IN ('QUEUED', 'RUNNING');
 
 -- name: refuse_long
--- What `candidates` never shows: loadgen did not write it.
+-- Rows that `candidates` never returns: another program wrote them.
 UPDATE RUN_QUEUE SET STATUS = 'FAILED', REASON = ?, ENDED_AT = SYSDATE(), UPDATED_AT = SYSDATE()
 WHERE STATUS = 'QUEUED' AND LENGTH(REQUIRES) > 16000;
 
 -- name: owners
--- Who does a run now.
+-- The owners of running runs.
 SELECT DISTINCT OWNER FROM RUN_QUEUE WHERE STATUS IN ('RUNNING', 'CANCEL_REQUESTED') ORDER BY OWNER LIMIT 10000;
 
 -- name: settle
--- What the turns say. It may have waited and be out of date: it is looked at afterwards.
+-- The state of the turns. The UPDATE may have waited and be outdated, so it is checked afterwards.
 UPDATE RUN_QUEUE SET
     STATUS = ?, EPOCH = ?, OWNER = ?, ATTEMPTS = ?, RUN_ID = ?, EXIT_CODE = ?, REASON = ?, AVAILABLE_AT = ?, ENDED_AT = ?,
     UPDATED_AT = SYSDATE()
 WHERE QUEUE_ID = ?;
 
 -- name: unsettled
--- Runs whose lease is over, or whose turns have gone on: the process that wrote them ended before it settled the row.
+-- Runs whose lease has expired, or with newer turns: a process ended before it settled the row.
 SELECT Q.QUEUE_ID, Q.EPOCH
 FROM RUN_QUEUE Q LEFT JOIN RUN_ATTEMPTS A ON A.QUEUE_ID = Q.QUEUE_ID AND A.EPOCH = Q.EPOCH
     LEFT JOIN RUN_ATTEMPT_ENDS E ON E.QUEUE_ID = Q.QUEUE_ID AND E.EPOCH = Q.EPOCH

@@ -6,12 +6,12 @@ INSERT INTO RUN_STATUS (
 SELECT ?, ?, ?, ?, ?, 'PREPARED', 'PREPARING', ?, 0, 0, 0, 0, 0, 0, 1, 0, SYSDATE(), SYSDATE();
 
 -- name: created
--- Whose row it is, after an answer was lost.
+-- Whether the row is ours, after a lost answer.
 SELECT COUNT(*) FROM RUN_STATUS WHERE RUN_ID = ? AND TEMPLATE_ID = ? AND SCENARIO_CONFIG = ? AND LEASE_EPOCH = 0;
 
 -- name: read
--- A run that a user wants to end is CANCELLING from then on, until its leader has written so. With it the server's time,
--- and when an event was inserted: some commands take effect a while after that.
+-- A run with a request to stop is CANCELLING, also before its leader has stored that. With the time of the server, and
+-- the time at which an event was inserted: some commands take effect after that time.
 SELECT S.RUN_ID, S.TEMPLATE_ID, S.TEST_NAME,
        IFF(R.ID IS NOT NULL AND S.STATUS IN ('PREPARED', 'STARTING', 'RUNNING'), 'CANCELLING', S.STATUS) AS SEEN_STATUS,
        S.PHASE, S.START_TIME, S.WARMUP_START_TIME, S.WARMUP_END_TIME, S.END_TIME, S.TOTAL_WORKERS_EXPECTED,
@@ -35,8 +35,8 @@ FROM RUN_STATUS S LEFT JOIN STOP_REQUESTS R ON R.KIND = 'RUN' AND R.ID = S.RUN_I
 ORDER BY S.CREATED_AT DESC, S.RUN_ID DESC LIMIT {limit};
 
 -- name: listed
--- As newest, with the figures of the run's result where there is one; those whose status and name lie in a range, which
--- may be everything, and that were made within some seconds. One row of each run: see loadgen.control.session.
+-- As newest, with the figures of the result if there is one. Filtered by ranges of status and name, which may include
+-- everything, and by age. One row per run: see loadgen.control.session.
 SELECT S.RUN_ID, S.TEMPLATE_ID, S.TEST_NAME,
        IFF(R.ID IS NOT NULL AND S.STATUS IN ('PREPARED', 'STARTING', 'RUNNING'), 'CANCELLING', S.STATUS) AS SEEN_STATUS,
        S.PHASE, S.START_TIME, S.WARMUP_START_TIME, S.WARMUP_END_TIME, S.END_TIME, S.TOTAL_WORKERS_EXPECTED,
@@ -64,7 +64,7 @@ SELECT RUN_ID FROM RUN_STATUS WHERE STARTSWITH(RUN_ID, ?) ORDER BY RUN_ID LIMIT 
 SELECT SCENARIO_CONFIG FROM RUN_STATUS WHERE RUN_ID = ?;
 
 -- name: poll
--- What a worker looks at every second: state, and for how long nobody has been in charge (negative: somebody is).
+-- Read by every worker every second: the state, and the time since the lease expired (negative: it is valid).
 SELECT IFF(R.ID IS NOT NULL AND S.STATUS IN ('PREPARED', 'STARTING', 'RUNNING'), 'CANCELLING', S.STATUS) AS SEEN_STATUS,
        S.PHASE, S.NEXT_SEQUENCE_ID, S.LEASE_EPOCH, S.WORKER_TARGETS, SYSDATE() AS SERVER_TIME,
        (SELECT DATEDIFF(millisecond, MAX(EXPIRES_AT), SYSDATE()) FROM RUN_LEASES WHERE RUN_ID = ?) AS LEASE_OVER_MS
@@ -74,8 +74,9 @@ FROM RUN_STATUS S LEFT JOIN STOP_REQUESTS R ON R.KIND = 'RUN' AND R.ID = S.RUN_I
 SELECT SYSDATE();
 
 -- name: move
--- One step of the run's life, by the holder of a living term; a time is written only once, a finished run stays as it
--- is. A run starts at the zero of its plan, which START has announced. 0 rows: the run is not where it was thought to be, or the term is over.
+-- A change of status and phase, by the holder of a valid lease. Times are written only once, and a finished run does
+-- not change. A run starts at the zero of its plan, which START has announced. 0 rows: the run has another status or
+-- phase, or the lease has expired.
 UPDATE RUN_STATUS SET
     STATUS = ?, PHASE = ?, REASON = COALESCE(?, REASON), VERDICT = COALESCE(?, VERDICT), LEASE_EPOCH = ?,
     START_TIME = COALESCE(START_TIME, IFF(? = 1, COALESCE(TO_TIMESTAMP_NTZ(?), SYSDATE()), NULL)),
@@ -88,7 +89,7 @@ WHERE RUN_ID = ? AND (STATUS = ? OR ? = 'CANCELLING' AND STATUS IN ('PREPARED', 
   AND EXISTS (SELECT 1 FROM RUN_LEASES WHERE RUN_ID = ? AND EPOCH = ? AND OWNER = ? AND EXPIRES_AT > SYSDATE());
 
 -- name: publish
--- What the holder of a living term knows of the run, written whole; a finished run stays as it is.
+-- Totals and targets, by the holder of a valid lease. A finished run does not change.
 UPDATE RUN_STATUS SET
     WORKERS_REGISTERED = ?, WORKERS_ACTIVE = ?, WORKERS_COMPLETED = ?, TOTAL_OPS = ?, ERROR_COUNT = ?,
     CURRENT_QPS = ?, FIND_MAX_STATE = ?, WORKER_TARGETS = ?, NEXT_SEQUENCE_ID = GREATEST(NEXT_SEQUENCE_ID, ?),
@@ -97,18 +98,18 @@ WHERE RUN_ID = ? AND STATUS IN ('PREPARED', 'STARTING', 'RUNNING', 'STOPPING', '
   AND EXISTS (SELECT 1 FROM RUN_LEASES WHERE RUN_ID = ? AND EPOCH = ? AND OWNER = ? AND EXPIRES_AT > SYSDATE());
 
 -- name: cancel
--- A user's wish, in a row of its own: the leader's writes and this one never meet. 0 rows: the run has ended, or is
--- ending. 200001: a user asked before.
+-- The request of a user, in a separate row, so that it never conflicts with a write of the leader. 0 rows: the run has
+-- ended, or is ending. 200001: requested before.
 INSERT INTO STOP_REQUESTS (KIND, ID, REASON, REQUESTED_AT)
 SELECT 'RUN', RUN_ID, ?, SYSDATE() FROM RUN_STATUS
 WHERE RUN_ID = ? AND (STATUS = 'PREPARED' OR STATUS = 'STARTING' OR STATUS = 'RUNNING');
 
 -- name: set_enrichment
--- The one thing that changes after the end.
+-- The only column that changes after the end of a run.
 UPDATE RUN_STATUS SET ENRICHMENT_STATUS = ?, UPDATED_AT = SYSDATE() WHERE RUN_ID = ?;
 
 -- name: unfinished
--- Runs that somebody should be leading: for how long nobody has been, and when their last worker was heard.
+-- Runs that need a leader: the time since the lease expired, and the age of the last heartbeat of their workers.
 SELECT S.RUN_ID, S.STATUS,
        DATEDIFF(millisecond, MAX(L.EXPIRES_AT), SYSDATE()) AS LEASE_OVER_MS,
        DATEDIFF(millisecond, MAX(H.LAST_HEARTBEAT), SYSDATE()) AS BEAT_AGE_MS,

@@ -1,7 +1,8 @@
--- The times at which schedules came due. The enforced key (SCHEDULE_ID, FIRE_AT) decides whose word counts.
+-- The due times (fires) of schedules. The enforced key (SCHEDULE_ID, FIRE_AT) decides between schedulers.
 
 -- name: record
--- 0 rows: the schedule was disabled, removed or settled past this fire meanwhile. 200001: somebody was faster.
+-- 0 rows: the schedule was disabled, removed or settled past this fire in the meantime. 200001: another process was
+-- faster.
 INSERT INTO SCHEDULE_FIRES (SCHEDULE_ID, FIRE_AT, OUTCOME, CREATED_AT)
 SELECT S.SCHEDULE_ID, TO_TIMESTAMP_NTZ(?), ?, SYSDATE()
 FROM SCHEDULES S LEFT JOIN SCHEDULE_PROGRESS P ON P.SCHEDULE_ID = S.SCHEDULE_ID
@@ -13,8 +14,8 @@ WHERE S.SCHEDULE_ID = ? AND S.ENABLED = TRUE
 SELECT OUTCOME FROM SCHEDULE_FIRES WHERE SCHEDULE_ID = ? AND FIRE_AT = TO_TIMESTAMP_NTZ(?);
 
 -- name: due
--- Fires that were recorded and are not known to be queued: somebody is at it, or died over it. Without a name: their
--- schedule was removed. A few of each schedule: one that always fails must not keep others out.
+-- Fires that are recorded and not known to be queued: a scheduler is queuing the run, or has ended before. NAME is
+-- NULL if the schedule was removed. A few per schedule: one that always fails must not block others.
 SELECT F.SCHEDULE_ID, F.FIRE_AT, S.NAME
 FROM SCHEDULE_FIRES F LEFT JOIN SCHEDULES S ON S.SCHEDULE_ID = F.SCHEDULE_ID
 WHERE F.OUTCOME = 'DUE'
@@ -26,7 +27,7 @@ UPDATE SCHEDULE_FIRES SET OUTCOME = 'QUEUED', QUEUE_ID = ? WHERE SCHEDULE_ID = ?
   AND OUTCOME = 'DUE';
 
 -- name: last_run
--- Where the run of the last fire that was to have one stands. NULL: it is not queued yet, or was deleted since.
+-- The state of the run of the last fire with a run. NULL: it is not queued yet, or was deleted since.
 SELECT F.OUTCOME, Q.STATUS
 FROM SCHEDULE_FIRES F LEFT JOIN RUN_QUEUE Q ON Q.QUEUE_ID = F.QUEUE_ID
 WHERE F.SCHEDULE_ID = ? AND (F.OUTCOME = 'DUE' OR F.OUTCOME = 'QUEUED')
@@ -38,7 +39,7 @@ FROM SCHEDULE_FIRES F LEFT JOIN RUN_QUEUE Q ON Q.QUEUE_ID = F.QUEUE_ID
 WHERE F.SCHEDULE_ID = ? ORDER BY F.FIRE_AT DESC LIMIT {limit};
 
 -- name: forget
--- They are settled: nothing brings them back.
+-- They are settled, so they are never recorded again.
 DELETE FROM SCHEDULE_FIRES
 WHERE SCHEDULE_ID = ? AND FIRE_AT < DATEADD(day, ?, SYSDATE()) AND OUTCOME <> 'DUE';
 

@@ -1,15 +1,15 @@
--- Schedules. What is due is computed outside; here is only what was asked for. Users alone write to SCHEDULES, schedulers
--- alone to SCHEDULE_PROGRESS: up to when a schedule is settled is the later time of both.
+-- Schedules. The scheduler computes due times; the tables contain only the definitions. Only users write to SCHEDULES,
+-- only schedulers to SCHEDULE_PROGRESS. A schedule is settled up to the later time of both.
 
 -- name: add
--- 200001: there is a schedule with this name. Nothing that was due before is.
+-- 200001: a schedule with this name exists. Earlier due times do not count.
 INSERT INTO SCHEDULES (
     SCHEDULE_ID, NAME, CRON, TIMEZONE, SCENARIO_NAME, SCENARIO, FILES, CONNECTION, TARGET, REQUIRES, PRIORITY, ENABLED,
     MAX_CATCHUP, OVERLAP, LAST_FIRE_AT, CREATED_AT, UPDATED_AT)
 SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, TRUE, ?, ?, SYSDATE(), SYSDATE(), SYSDATE();
 
 -- name: added
--- Whose row it is, after an answer was lost.
+-- Whether the row is ours, after a lost answer.
 SELECT COUNT(*) FROM SCHEDULES WHERE SCHEDULE_ID = ?;
 
 -- name: by_name
@@ -27,7 +27,7 @@ FROM SCHEDULES S LEFT JOIN SCHEDULE_PROGRESS P ON P.SCHEDULE_ID = S.SCHEDULE_ID
 WHERE S.NAME = ? ORDER BY S.NAME LIMIT 1;
 
 -- name: enabled
--- A batch, in the order of the key, with the server's time.
+-- A batch, in the order of the key, with the time of the server.
 SELECT S.SCHEDULE_ID, S.NAME, S.CRON, S.TIMEZONE, S.SCENARIO_NAME, S.CONNECTION, S.TARGET, S.REQUIRES, S.PRIORITY,
        S.ENABLED, S.MAX_CATCHUP, S.OVERLAP, GREATEST(S.LAST_FIRE_AT, COALESCE(P.LAST_FIRE_AT, S.LAST_FIRE_AT)),
        IFF(P.UPDATED_AT >= S.UPDATED_AT, P.REASON, S.REASON), S.CREATED_AT, S.UPDATED_AT,
@@ -36,12 +36,12 @@ FROM SCHEDULES S LEFT JOIN SCHEDULE_PROGRESS P ON P.SCHEDULE_ID = S.SCHEDULE_ID
 WHERE S.SCHEDULE_ID > ? AND S.ENABLED = TRUE ORDER BY S.SCHEDULE_ID LIMIT {limit};
 
 -- name: wanted
--- What its run is made of.
+-- The content of its run.
 SELECT SCENARIO_NAME, SCENARIO, FILES, CONNECTION, TARGET, REQUIRES, PRIORITY FROM SCHEDULES WHERE SCHEDULE_ID = ?;
 
 -- name: settle
--- Only forward: who comes late has nothing to say. What it could not do before it has done now. After a wait it may go
--- back: then fires are found again that are recorded, and the key of SCHEDULE_FIRES says so.
+-- Only forward, so a late process changes nothing. It also clears the reason of a failure. After a wait for the row the
+-- time may go back: then recorded fires are found again, and the key of SCHEDULE_FIRES rejects them.
 UPDATE SCHEDULE_PROGRESS SET LAST_FIRE_AT = TO_TIMESTAMP_NTZ(?), REASON = NULL, UPDATED_AT = SYSDATE()
 WHERE SCHEDULE_ID = ? AND LAST_FIRE_AT < TO_TIMESTAMP_NTZ(?);
 
@@ -51,7 +51,7 @@ INSERT INTO SCHEDULE_PROGRESS (SCHEDULE_ID, LAST_FIRE_AT, UPDATED_AT)
 SELECT SCHEDULE_ID, GREATEST(LAST_FIRE_AT, TO_TIMESTAMP_NTZ(?)), SYSDATE() FROM SCHEDULES WHERE SCHEDULE_ID = ?;
 
 -- name: complain
--- 0 rows: it says so already, or it was never settled.
+-- 0 rows: the same reason is stored, or the schedule was never settled.
 UPDATE SCHEDULE_PROGRESS SET REASON = ?, UPDATED_AT = SYSDATE()
 WHERE SCHEDULE_ID = ? AND (REASON IS NULL OR REASON <> ?);
 
@@ -61,12 +61,12 @@ INSERT INTO SCHEDULE_PROGRESS (SCHEDULE_ID, LAST_FIRE_AT, REASON, UPDATED_AT)
 SELECT SCHEDULE_ID, LAST_FIRE_AT, ?, SYSDATE() FROM SCHEDULES WHERE SCHEDULE_ID = ?;
 
 -- name: enable
--- From now on. 0 rows: it is enabled already, and what is due stays due.
+-- From now on. 0 rows: the schedule is enabled already, and its due fires stay due.
 UPDATE SCHEDULES SET ENABLED = TRUE, LAST_FIRE_AT = SYSDATE(), REASON = NULL, UPDATED_AT = SYSDATE()
 WHERE SCHEDULE_ID = ? AND NOT ENABLED;
 
 -- name: enable_with_past
--- With what has come due since the last time.
+-- With the fires that became due since it was disabled.
 UPDATE SCHEDULES SET ENABLED = TRUE, REASON = NULL, UPDATED_AT = SYSDATE() WHERE SCHEDULE_ID = ? AND NOT ENABLED;
 
 -- name: disable

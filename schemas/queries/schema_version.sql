@@ -1,5 +1,5 @@
 -- name: create
--- The one table that is not made by a migration: it says which were applied.
+-- The only table that no migration creates: it contains the applied migrations.
 CREATE TABLE IF NOT EXISTS SCHEMA_VERSION (
     VERSION     NUMBER(38,0)  NOT NULL,
     NAME        VARCHAR(255)  NOT NULL,
@@ -10,7 +10,7 @@ CREATE TABLE IF NOT EXISTS SCHEMA_VERSION (
 );
 
 -- name: applied
--- Which migrations are there. Two that set up at once may both have written a row.
+-- The applied migrations. Two setups at the same time may both have inserted a row.
 SELECT VERSION, NAME, DIGEST FROM SCHEMA_VERSION ORDER BY VERSION, APPLIED_AT;
 
 -- name: record

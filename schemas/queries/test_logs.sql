@@ -8,7 +8,7 @@ FROM TABLE(FLATTEN(INPUT => PARSE_JSON(?)));
 SELECT COUNT(*) FROM TEST_LOGS WHERE LOG_ID = ? AND RUN_ID = ?;
 
 -- name: newest
--- One row of each key: see loadgen.control.session.
+-- One row per key: see loadgen.control.session.
 SELECT LOG_ID, RUN_ID, TEST_ID, WORKER_ID, LEVEL, MESSAGE, DETAILS, TIMESTAMP
 FROM TEST_LOGS WHERE RUN_ID = ?
 QUALIFY ROW_NUMBER() OVER (PARTITION BY LOG_ID ORDER BY CREATED_AT) = 1

@@ -6,7 +6,7 @@ INSERT INTO TEST_RESULTS (
 SELECT ?, ?, ?, ?, ?, ?, ?, SYSDATE(), ?, ?, ?, ?, ?, ?, ?, ?, PARSE_JSON(?), PARSE_JSON(?);
 
 -- name: begin
--- The row of a worker from START on: it has no summary yet, and its END_TIME is that of the last change.
+-- The row of a worker from START on. It has no summary yet; END_TIME is the time of the last change.
 INSERT INTO TEST_RESULTS (
     TEST_ID, RUN_ID, WORKER_ID, WORKER_GROUP_ID, TEMPLATE_ID, STATUS, CREATED_AT, END_TIME, TOTAL_OPERATIONS,
     READ_OPERATIONS, WRITE_OPERATIONS, FAILED_OPERATIONS)
@@ -16,27 +16,27 @@ SELECT ?, ?, ?, ?, ?, 'RUNNING', ?, SYSDATE(), 0, 0, 0, 0;
 SELECT COUNT(*) FROM TEST_RESULTS WHERE TEST_ID = ? AND RUN_ID = ?;
 
 -- name: finish
--- The row that was begun. 0 rows: there is none, or it has its result.
+-- Completes the row of `begin`. 0 rows: there is none, or it is complete.
 UPDATE TEST_RESULTS SET STATUS = ?, END_TIME = SYSDATE(), TOTAL_OPERATIONS = ?, READ_OPERATIONS = ?,
        WRITE_OPERATIONS = ?, FAILED_OPERATIONS = ?, P50_LATENCY_MS = ?, P95_LATENCY_MS = ?, P99_LATENCY_MS = ?,
        AVG_LATENCY_MS = ?, SUMMARY = PARSE_JSON(?)
 WHERE TEST_ID = ? AND RUN_ID = ? AND SUMMARY IS NULL;
 
 -- name: abandon
--- Of workers that will not write their result any more; `loadgen upload` may still finish them.
+-- Rows of workers that will not complete them; `loadgen upload` may still complete them.
 UPDATE TEST_RESULTS SET STATUS = 'FAILED', END_TIME = SYSDATE()
 WHERE RUN_ID = ? AND WORKER_ID IS NOT NULL AND SUMMARY IS NULL;
 
 -- name: find
--- A result, and not only its beginning.
+-- A complete result.
 SELECT COUNT(*) FROM TEST_RESULTS WHERE TEST_ID = ? AND RUN_ID = ? AND SUMMARY IS NOT NULL;
 
 -- name: amend
--- The run's own row, when its enrichment has come further. Nothing that was measured changes.
+-- The row of the run, when more statements are enriched. Measured values do not change.
 UPDATE TEST_RESULTS SET SUMMARY = PARSE_JSON(?) WHERE RUN_ID = ? AND TEST_ID = ?;
 
 -- name: read
--- The run's own row has no WORKER_ID. One row of each key, a result before its beginning: see loadgen.control.session.
+-- The row of the run has no WORKER_ID. One row per key, complete ones first: see loadgen.control.session.
 SELECT TEST_ID, RUN_ID, WORKER_ID, WORKER_GROUP_ID, TEMPLATE_ID, STATUS, CREATED_AT, END_TIME, TOTAL_OPERATIONS,
        READ_OPERATIONS, WRITE_OPERATIONS, FAILED_OPERATIONS, P50_LATENCY_MS, P95_LATENCY_MS, P99_LATENCY_MS,
        AVG_LATENCY_MS, FIND_MAX_RESULT, SUMMARY
@@ -45,7 +45,7 @@ QUALIFY ROW_NUMBER() OVER (PARTITION BY TEST_ID ORDER BY IFF(SUMMARY IS NULL, 1,
 ORDER BY WORKER_GROUP_ID NULLS FIRST, TEST_ID;
 
 -- name: of_scenario
--- Newest first: the runs' own rows, with the scenario they were made from.
+-- The rows of runs with their scenarios, the newest first.
 SELECT R.RUN_ID, R.TEMPLATE_ID, R.STATUS, R.CREATED_AT, R.SUMMARY, S.SCENARIO_CONFIG
 FROM TEST_RESULTS R JOIN RUN_STATUS S ON S.RUN_ID = R.TEST_ID
 WHERE S.TEST_NAME = ?

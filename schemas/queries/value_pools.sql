@@ -8,7 +8,7 @@ SELECT COUNT(*) FROM VALUE_POOLS WHERE RUN_ID = ? AND POOL = ? AND CHUNK = ?;
 SELECT DISTINCT POOL FROM VALUE_POOLS WHERE RUN_ID = ? ORDER BY POOL;
 
 -- name: read
--- One row of each key: see loadgen.control.session.
+-- One row per key: see loadgen.control.session.
 SELECT "VALUES" FROM VALUE_POOLS WHERE RUN_ID = ? AND POOL = ?
 QUALIFY ROW_NUMBER() OVER (PARTITION BY CHUNK ORDER BY CREATED_AT) = 1
 ORDER BY CHUNK;

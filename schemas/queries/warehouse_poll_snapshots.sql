@@ -9,21 +9,21 @@ FROM TABLE(FLATTEN(INPUT => PARSE_JSON(?)));
 SELECT COUNT(*) FROM WAREHOUSE_POLL_SNAPSHOTS WHERE SNAPSHOT_ID = ? AND RUN_ID = ?;
 
 -- name: read
--- One row of each key: see loadgen.control.session.
+-- One row per key: see loadgen.control.session.
 SELECT SNAPSHOT_ID, RUN_ID, TIMESTAMP, RUNNING, QUEUED, STARTED_CLUSTERS, SIZE, RAW
 FROM WAREHOUSE_POLL_SNAPSHOTS WHERE RUN_ID = ?
 QUALIFY ROW_NUMBER() OVER (PARTITION BY SNAPSHOT_ID ORDER BY CREATED_AT) = 1
 ORDER BY TIMESTAMP, SNAPSHOT_ID;
 
 -- name: newest
--- Newest first. One row of each key: see loadgen.control.session.
+-- Newest first. One row per key: see loadgen.control.session.
 SELECT SNAPSHOT_ID, RUN_ID, TIMESTAMP, RUNNING, QUEUED, STARTED_CLUSTERS, SIZE, RAW
 FROM WAREHOUSE_POLL_SNAPSHOTS WHERE RUN_ID = ?
 QUALIFY ROW_NUMBER() OVER (PARTITION BY SNAPSHOT_ID ORDER BY CREATED_AT) = 1
 ORDER BY TIMESTAMP DESC, SNAPSHOT_ID LIMIT {limit};
 
 -- name: of_scenario
--- The last look of each of the newest runs.
+-- The last poll of each of the newest runs.
 SELECT P.RUN_ID, P.SIZE, P.RAW
 FROM WAREHOUSE_POLL_SNAPSHOTS P JOIN RUN_STATUS S ON S.RUN_ID = P.RUN_ID
 WHERE S.TEST_NAME = ?

@@ -7,7 +7,7 @@ SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, SYSDATE();
 SELECT COUNT(*) FROM WINDOW_RESULTS WHERE RUN_ID = ? AND WORKER_ID = ? AND WINDOW_ID = ?;
 
 -- name: read
--- One row of each key: see loadgen.control.session.
+-- One row per key: see loadgen.control.session.
 SELECT WORKER_ID, WINDOW_ID, EPOCH, PHASE, STEP_ID, SECONDS, COUNTS, BUCKETS
 FROM WINDOW_RESULTS WHERE RUN_ID = ?
 QUALIFY ROW_NUMBER() OVER (PARTITION BY WORKER_ID, WINDOW_ID ORDER BY CREATED_AT) = 1

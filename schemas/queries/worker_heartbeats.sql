@@ -1,5 +1,5 @@
 -- name: beat
--- Every second. A beat that was held up on its way never overwrites a later one. 0 rows: the row is another process's.
+-- Every second. A delayed heartbeat never overwrites a later one. 0 rows: another process has the row.
 UPDATE WORKER_HEARTBEATS SET
     STATUS = ?, PHASE = ?, LAST_HEARTBEAT = SYSDATE(), HEARTBEAT_COUNT = ?, ACTIVE_CONNECTIONS = ?,
     OPEN_CONNECTIONS = ?, TARGET_CONNECTIONS = ?, LAST_ERROR = ?, ERROR_COUNT = ?, LIVE_METRICS = ?,
@@ -7,7 +7,8 @@ UPDATE WORKER_HEARTBEATS SET
 WHERE RUN_ID = ? AND WORKER_ID = ? AND HOSTNAME = ? AND PID = ? AND HEARTBEAT_COUNT < ?;
 
 -- name: register
--- 200001: a row with this id is there; it may be ours (a lost answer), a dead predecessor's, or a living duplicate's.
+-- 200001: a row with this id exists: of this process (after a lost answer), of a dead predecessor, or of a running
+-- duplicate.
 INSERT INTO WORKER_HEARTBEATS (
     RUN_ID, WORKER_ID, WORKER_GROUP_ID, STATUS, PHASE, LAST_HEARTBEAT, HEARTBEAT_COUNT, ACTIVE_CONNECTIONS,
     OPEN_CONNECTIONS, TARGET_CONNECTIONS, ERROR_COUNT, LAST_SEQUENCE_ID, HOSTNAME, PID, VERSION, LABELS, CREATED_AT,
@@ -15,8 +16,8 @@ INSERT INTO WORKER_HEARTBEATS (
 SELECT ?, ?, ?, 'STARTING', NULL, SYSDATE(), 1, 0, 0, 0, 0, 0, ?, ?, ?, ?, SYSDATE(), SYSDATE();
 
 -- name: replace
--- A new process takes the place of one that has been silent for long enough or said that it was done. It has the lease
--- on that: of two at once one gets it.
+-- A new process takes over the row of a process whose heartbeats have timed out, or that has completed. It holds a
+-- lease for that, so only one process succeeds.
 UPDATE WORKER_HEARTBEATS SET
     STATUS = 'STARTING', PHASE = NULL, LAST_HEARTBEAT = SYSDATE(), HEARTBEAT_COUNT = 1, ACTIVE_CONNECTIONS = 0,
     OPEN_CONNECTIONS = 0, TARGET_CONNECTIONS = 0, LAST_ERROR = NULL, ERROR_COUNT = 0, LIVE_METRICS = NULL,
@@ -27,12 +28,12 @@ WHERE RUN_ID = ? AND WORKER_ID = ? AND WORKER_GROUP_ID = ? AND HEARTBEAT_COUNT =
   AND EXISTS (SELECT 1 FROM RUN_LEASES WHERE RUN_ID = ? AND EPOCH = ? AND OWNER = ? AND EXPIRES_AT > SYSDATE());
 
 -- name: read
--- All beats of a run: liveness and metrics together.
+-- All heartbeats of a run.
 SELECT WORKER_ID, WORKER_GROUP_ID, STATUS, PHASE, DATEDIFF(millisecond, LAST_HEARTBEAT, SYSDATE()) AS AGE_MS,
        HEARTBEAT_COUNT, ACTIVE_CONNECTIONS, OPEN_CONNECTIONS, TARGET_CONNECTIONS, LAST_ERROR, ERROR_COUNT,
        LIVE_METRICS, LAST_SEQUENCE_ID, HOSTNAME, PID, VERSION, LABELS, CPU_PERCENT, MEMORY_PERCENT
 FROM WORKER_HEARTBEATS WHERE RUN_ID = ? ORDER BY WORKER_GROUP_ID, WORKER_ID;
 
 -- name: last_beats
--- When each worker was last heard: for reports, after the run.
+-- The time of the last heartbeat of each worker: for reports, after the run.
 SELECT WORKER_ID, LAST_HEARTBEAT FROM WORKER_HEARTBEATS WHERE RUN_ID = ? ORDER BY WORKER_GROUP_ID, WORKER_ID;

@@ -238,9 +238,7 @@ class _Work:
         """Execute prepare.statements, in every preparation: they restore a known state of the tables."""
         for number, sql in enumerate(texts):
             if self._stop.is_set():
-                raise PreparationStopped(
-                    f"stopped: all tables are complete, prepare.statements[{number}] did not run"
-                )
+                raise PreparationStopped(f"stopped: all tables are complete, prepare.statements[{number}] did not run")
             self._progress(PreparationProgress(step=PreparationStep.STATEMENTS, rows_there=number, rows=len(texts)))
             what = f"prepare.statements[{number}]: {sql}"
             self._session.retried(partial(self._execute, sql, what), what)

@@ -229,18 +229,14 @@ class RunAggregator:
         whole = merge([list(own.values()) for own in self._windows.values()], live=True)
         self.merged = replace(whole, stages=stages)
 
-    def measured_s(self, worker_id: str) -> float:
-        """For how long a worker has measured."""
-        return math.fsum(window.seconds for window in self._windows.get(worker_id, {}).values())
+    def measured_s(self, worker_id: str, subject: str | None = None) -> float:
+        """For how long a worker has measured: in the run, or in the stage that a threshold has as its subject."""
+        windows, stage = self._windows.get(worker_id, {}).values(), self._stages.get(subject or "")
+        return math.fsum(window.seconds for window in windows if stage in (None, window.step_id))
 
     def step(self, step_id: int) -> list[list[WindowResult]]:
         """The windows of one step, by worker."""
         return [[window for window in own.values() if window.step_id == step_id] for own in self._windows.values()]
-
-    @property
-    def folded(self) -> bool:
-        """Whether a heartbeat had no room for the figures of each statement."""
-        return ALL_STATEMENTS in self.merged.tally.statements
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,11 +15,19 @@ from loadgen.metrics.window import MergedWindows
 from loadgen.model.run import RunStatus
 from loadgen.model.threshold import ThresholdMetric
 from loadgen.rules.client_health import ClientHealth
-from loadgen.rules.thresholds import Checked, check_threshold, check_thresholds, compare, has_failed, is_worse
+from loadgen.rules.thresholds import (
+    Checked,
+    check_threshold,
+    check_thresholds,
+    compare,
+    has_failed,
+    is_worse,
+    may_recover,
+)
 from loadgen.scenario.model import Threshold
 from loadgen.scenario.settings import GuardrailAction, GuardrailSettings, TimingSettings
 from orchestrator.aggregation import RunAggregator
-from orchestrator.lifecycle import RunEnding
+from orchestrator.lifecycle import THRESHOLD_MISSED, RunEnding
 from orchestrator.worker_health import WorkerHealth, WorkerView
 
 WAREHOUSE_UNSEEN_MAX_S = 60.0  # without a poll the cost of a growing warehouse is not observed
@@ -50,6 +58,7 @@ class LimitMonitor:
         self._thresholds = tuple(thresholds)
         self._guardrails, self._timing, self._progress = guardrails, timing, progress
         self._worst: dict[int, Checked] = {}  # the worst span of each threshold with a window
+        self._decided: dict[int, Checked] = {}  # thresholds that ended the run: what is measured later does not count
         self._breaches = self._busy = 0
         self.warnings: list[str] = []
 
@@ -73,9 +82,10 @@ class LimitMonitor:
         return self.final(self._progress.merged)
 
     def final(self, merged: MergedWindows) -> tuple[Checked, ...]:
-        """Every threshold: judged by its worst span if it has a window, else by the whole measurement."""
-        whole = check_thresholds(self._thresholds, merged)
-        return tuple(self._worst.get(number) or checked for number, checked in enumerate(whole))
+        """Every threshold: as it ended the run, else by its worst span if it has a window, else by the whole
+        measurement."""
+        known = self._worst | self._decided
+        return tuple(known.get(number, one) for number, one in enumerate(check_thresholds(self._thresholds, merged)))
 
     def complete(self, merged: MergedWindows) -> tuple[Checked, ...]:
         """As final(), after the measurement: spans that were not judged yet are judged first, even if a worker has not
@@ -88,18 +98,21 @@ class LimitMonitor:
 
     def _judge(self, workers: Sequence[WorkerView], measured_s: float) -> RunEnding | None:
         working = [worker.worker_id for worker in workers if worker.health is not WorkerHealth.DEAD]
-        if min(map(self._progress.measured_s, working), default=0.0) < MEASURED_MIN_S:
+        if not self._is_measured(working):
             return None
-        for threshold in self._thresholds:
-            if threshold.abort and threshold.window_s is None and measured_s >= threshold.after_s:
-                subject, merged = threshold.check.statement, self._progress.merged
-                if subject is not None and subject not in merged.stages and self._progress.folded:
-                    continue
-                checked = check_threshold(threshold.check, merged)
-                if has_failed(checked):
-                    return self._aborted(threshold, checked)
+        for number, threshold in enumerate(self._thresholds):
+            check = threshold.check
+            if not threshold.abort or threshold.window_s is not None or measured_s < threshold.after_s:
+                continue
+            checked = check_threshold(check, self._progress.merged)
+            if has_failed(checked) and not may_recover(check, checked) and self._is_measured(working, check.statement):
+                return self._aborted(number, checked)
         waited = [worker.worker_id for worker in workers if not worker.is_over]
         return self._judge_seconds(self._progress.seconds.complete(waited))
+
+    def _is_measured(self, workers: Sequence[str], subject: str | None = None) -> bool:
+        """Whether all of these workers have measured the run, or the stage that is the subject, for long enough."""
+        return min((self._progress.measured_s(one, subject) for one in workers), default=0.0) >= MEASURED_MIN_S
 
     def _judge_seconds(self, until: int) -> RunEnding | None:
         """Judge every span that ends at a second up to `until` and was not judged before."""
@@ -114,7 +127,7 @@ class LimitMonitor:
                 if is_worse(checked, self._worst.get(number), threshold.check.operator):
                     self._worst[number] = checked
                 if threshold.abort and ending is None and has_failed(checked):
-                    ending = self._aborted(threshold, checked)
+                    ending = self._aborted(number, checked)
         return ending
 
     def _judge_drain(self) -> None:
@@ -147,11 +160,13 @@ class LimitMonitor:
             return replace(checked, too_few=f"{checked.too_few}, in each span of {threshold.window_s:g} s")
         return checked
 
-    def _aborted(self, threshold: Threshold, checked: Checked) -> RunEnding:
+    def _aborted(self, number: int, checked: Checked) -> RunEnding:
+        threshold = self._thresholds[number]
+        self._decided.setdefault(number, checked)
         return RunEnding(
             status=RunStatus.COMPLETED,
             reason=f"{threshold.check.text} was not met ({checked.value:.6g}), and aborts the run",
-            stop="threshold",
+            stop=THRESHOLD_MISSED,
             drain_s=self._timing.drain_s,
         )
 

@@ -18,7 +18,7 @@ from typing import TypeVar
 from loadgen.clock import Clock
 from loadgen.control.lease import LeaseTimes
 from loadgen.control.session import ControlFailed, ControlSession
-from loadgen.control.tables import run_measurements, run_status, worker_heartbeats
+from loadgen.control.tables import run_control_events, run_measurements, run_status, worker_heartbeats
 from loadgen.control.tables.run_measurements import StepRecord
 from loadgen.control.tables.run_status import Fenced, Run, RunRollup, StatusChange
 from loadgen.errors import RunFailed
@@ -55,6 +55,7 @@ from orchestrator.lifecycle import (
     decide,
     decide_outage,
 )
+from orchestrator.run_result import planned_until_s
 from orchestrator.spawn.spawner import ProcessEnd, Spawner
 from orchestrator.warehouse import WarehousePoller
 from orchestrator.worker_health import (
@@ -152,6 +153,7 @@ class Leader:
             reason, drain_s = run.reason or stops[-1].reason, stops[-1].drain_timeout_s
             ending = RunEnding(status=status, reason=reason, stop=stops[-1].reason, drain_s=drain_s)
             self._state = replace(self._state, ending=ending, stop_published=True)
+            self.stopped_s = planned_until_s(run_control_events.history(self.session, self._run_id))
         self.progress.remember_stored(run_measurements.read_windows(self.session, self._run_id))
         self._observe_workers(())  # heartbeats carry what was measured and is not stored yet
         self.progress.note(self.workers)

@@ -25,7 +25,9 @@ from loadgen.values import dataclass
 from orchestrator.worker_health import WorkerHealth, WorkerView
 
 PLAN_COMPLETED = "duration"
-COMPLETED_STOP_REASONS = (PLAN_COMPLETED, "find_max", "threshold")  # reasons in STOP of a run that becomes COMPLETED
+THRESHOLD_MISSED = "threshold"
+# reasons in STOP of a run that becomes COMPLETED
+COMPLETED_STOP_REASONS = (PLAN_COMPLETED, "find_max", THRESHOLD_MISSED)
 STORE_TIMEOUT_S = 600.0  # for workers to store their results; after this time workers give up by themselves
 STOP_DELAY_S = 0.5  # between the end of the plan, when workers close their last window, and STOP
 OUTAGE_MAX_S = 180.0  # a longer outage of the control plane ends the run

@@ -32,7 +32,6 @@ from loadgen.control.tables.test_results import ResultRow
 from loadgen.control.tables.worker_heartbeats import HeartbeatRow
 from loadgen.errors import LoadgenError
 from loadgen.log import event
-from loadgen.model.event import Start, Stop
 from loadgen.model.run import RUN_TRANSITIONS, Phase, RunStatus
 from loadgen.report.summary import RunFacts, summarize
 from loadgen.results.stored_summary import read_result
@@ -53,7 +52,6 @@ from orchestrator.leadership import (
     skipped_for_workers,
     why_not_recoverable,
 )
-from orchestrator.lifecycle import PLAN_COMPLETED
 from orchestrator.run_result import (
     MeasuredWindows,
     client_parts,
@@ -63,6 +61,7 @@ from orchestrator.run_result import (
     gather_windows,
     login_counts,
     missing_load_causes,
+    planned_until_s,
     read_stages,
     run_result_row,
     session_counts,
@@ -338,17 +337,6 @@ def _delivered(
         return delivered_steps(gathered.windows, search.deciding_levels, because)
     plan = plan_run(scenario.load)
     return delivered_load(scenario, plan, gathered, until_s=planned_until_s(said), because=because)
-
-
-def planned_until_s(said: Sequence[PastEvent]) -> float | None:
-    """When a run was to end, in seconds of its plan, by the events of its leader. None: after the whole plan."""
-    starts = [one.moment for one in said if isinstance(one.command, Start)]
-    stops = [(one.command, one.moment) for one in said if isinstance(one.command, Stop)]
-    if not starts:
-        return 0.0  # the run never began
-    if not stops or stops[0][0].reason == PLAN_COMPLETED:
-        return None
-    return max(0.0, (stops[0][1] - starts[0]).total_seconds())
 
 
 def workers_at_last_heartbeat(run: Run, beats: Sequence[HeartbeatRow]) -> tuple[WorkerView, ...]:

@@ -23,7 +23,7 @@ from loadgen.metrics.connections import ConnectionFailure, LoginCounts, Reconnec
 from loadgen.metrics.json_fields import JsonFields
 from loadgen.metrics.window import ClientResourceUse, MergedWindows, WindowResult, WindowRow, merge, window_discrepancy
 from loadgen.model.counts import UserSessionCounts
-from loadgen.model.event import SetPhase
+from loadgen.model.event import SetPhase, Start, Stop
 from loadgen.model.run import Phase, worker_share
 from loadgen.model.threshold import Operator, ThresholdMetric
 from loadgen.report.summary import RunFacts, StageResult, WorkerResult
@@ -34,6 +34,7 @@ from loadgen.scenario.model import LoadStage, Scenario, stage_name
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.units import NS_PER_MS, counted
 from loadgen.values import dataclass
+from orchestrator.lifecycle import PLAN_COMPLETED
 from orchestrator.worker_health import WorkerView
 
 # The windows of a step open within this time in all workers; a worker that opens it later has not delivered its part.
@@ -165,6 +166,17 @@ def stage_starts(said: Sequence[PastEvent], start: datetime) -> dict[int, float]
         for one in run_control_events.announced(said)
         if isinstance(one.command, SetPhase) and one.command.step_id is not None
     }
+
+
+def planned_until_s(said: Sequence[PastEvent]) -> float | None:
+    """When a run was to end, in seconds of its plan, by the events of its leader. None: after the whole plan."""
+    starts = [one.moment for one in said if isinstance(one.command, Start)]
+    stops = [(one.command, one.moment) for one in said if isinstance(one.command, Stop)]
+    if not starts:
+        return 0.0  # the run never began
+    if not stops or stops[0][0].reason == PLAN_COMPLETED:
+        return None
+    return max(0.0, (stops[0][1] - starts[0]).total_seconds())
 
 
 def stage_results(

@@ -43,7 +43,7 @@ from orchestrator.aggregation import RunSnapshot
 from orchestrator.enrich import enrich_run
 from orchestrator.leader import Leader
 from orchestrator.leadership import StopRequest, request_stop
-from orchestrator.lifecycle import PLAN_COMPLETED, MoveRun, RunEnding
+from orchestrator.lifecycle import PLAN_COMPLETED, THRESHOLD_MISSED, MoveRun, RunEnding
 from orchestrator.run_environment import (
     ForeignLoad,
     TargetInfo,
@@ -281,9 +281,7 @@ class OrchestratorService:
         because = missing_load_causes(connections, leader.workers, gathered, leader.plan)
         delivered = with_login_cause(_delivered(leader, scenario, ending, gathered, because), connections)
         lost = [worker.why for worker in leader.workers if worker.health is WorkerHealth.DEAD]
-        foreign = ForeignLoad()
-        if not self._circumstances.shared_warehouse:  # else other runs are allowed there, and the result says so
-            foreign = read_foreign_load(leader, run, scenario, gathered, connections, self._environ, self._hurried)
+        foreign = self._foreign_load(leader, run, scenario, gathered, connections)
         seen = [*client.warnings, *foreign.warnings, *login_warnings(delivered), *stall_warnings(merged.stalls)]
         surplus = surplus_warnings(merged, replay=scenario.load.replay is not None)
         seen += [*timing.warnings, *overload_warnings(delivered), *surplus, *dropped_warnings(rows)]
@@ -315,6 +313,7 @@ class OrchestratorService:
             find_max=None if search is None else search.result(gathered.step, valid=not invalid),
             environment=environment_document(leader, scenario, self._circumstances, seen)
             | {"driver_lightened": driver_lightened(rows)},
+            aborted=ending.stop == THRESHOLD_MISSED,
             signal=self._signal,
             sessions=session_counts(rows) if scenario.sessions.count else None,
             delivered=delivered,
@@ -322,6 +321,13 @@ class OrchestratorService:
             logins=connections,
             unstored={worker.worker_id: worker.unstored_rows for worker in leader.workers if worker.unstored_rows},
         )
+
+    def _foreign_load(
+        self, leader: Leader, run: Run, scenario: Scenario, gathered: MeasuredWindows, connections: Mapping[str, Any]
+    ) -> ForeignLoad:
+        if self._circumstances.shared_warehouse:  # other runs are allowed there, and the result says so
+            return ForeignLoad()
+        return read_foreign_load(leader, run, scenario, gathered, connections, self._environ, self._hurried)
 
     def _enriched(self, facts: RunFacts, leader: Leader, scenario: Scenario) -> RunFacts:
         """The facts with the times from the query history. A failure of the enrichment leaves them unchanged."""

@@ -182,6 +182,11 @@ class MergedWindows:
         return fraction if fraction > SURPLUS_IGNORED else 0.0
 
     @property
+    def folded(self) -> bool:
+        """Whether some of the figures are not known per statement."""
+        return ALL_STATEMENTS in self.tally.statements
+
+    @property
     def longest_stall_ms(self) -> float | None:
         if self.stalls is None:
             return None

@@ -132,6 +132,7 @@ class RunFacts:
     logins: Mapping[str, Any] | None = None  # of load connections; None: not reported
     unstored: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # rows in spools, by worker and kind
     replay: Replay | None = None  # None: another mode
+    aborted: bool = False  # a threshold ended the run before its plan was carried out
 
 
 def summarize(facts: RunFacts) -> dict[str, Any]:
@@ -169,6 +170,7 @@ def summarize(facts: RunFacts) -> dict[str, Any]:
             }
             for checked in facts.checked
         ],
+        **({"aborted": True} if facts.aborted else {}),
         "find_max": facts.find_max,
         "worker_results": [_worker(worker) for worker in facts.workers],
         "delivered": None if facts.delivered is None else facts.delivered.document(),

@@ -303,7 +303,9 @@ def _left_out(result: ScenarioResult, summary: Mapping[str, Any] | None) -> str:
         return f"are {result.status}"
     if why_not_comparable("", "", result.status, summary) is None:
         return ""
-    return "are INVALID" if summary is not None and not summary["validity"]["valid"] else "have no number"
+    if summary is None or summary["validity"]["valid"]:
+        return "were ended early by a threshold" if summary is not None and summary.get("aborted") else "have no number"
+    return "are INVALID"
 
 
 def _series_run(result: ScenarioResult, summary: Mapping[str, Any], size: str | None, raw: str | None) -> _SeriesRun:

@@ -169,6 +169,7 @@ _SUMMARY = {
     "stages?": _Nullable([_STAGE]),
     "errors": [_ERROR],
     "thresholds": [_THRESHOLD],
+    "aborted?": _flag,
     "find_max": _Nullable(_FIND_MAX),
     "worker_results": [_WORKER],
     "delivered?": _Nullable({"fraction?": _Nullable(_amount), "overload_arrivals?": _Nullable(_count)}),

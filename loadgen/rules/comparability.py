@@ -68,6 +68,8 @@ def why_not_comparable(letter: str, run_id: str, status: str, summary: Mapping[s
         return f"{letter} ({run_id}) has no result"
     if not summary["validity"]["valid"]:
         return f"{letter} ({run_id}) is INVALID: {'; '.join(summary['validity']['reasons'])}"
+    if summary.get("aborted"):
+        return f"{letter} ({run_id}) was ended early by a threshold with `abort`"
     found = summary.get("find_max")
     if found is not None and found.get("max_concurrency") is None:
         return f"{letter} ({run_id}) found no maximum: {found.get('reason')}"

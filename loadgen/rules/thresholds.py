@@ -34,6 +34,10 @@ _PER_MILLE = {
 }
 
 
+# Metrics that never become smaller while a run measures.
+_GROWS = (ThresholdMetric.QUERIES, ThresholdMetric.ERRORS, ThresholdMetric.MAX, ThresholdMetric.LONGEST_STALL)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
     """A threshold and the measured value. None: there is no value, so the threshold failed."""
@@ -60,6 +64,9 @@ def check_thresholds(thresholds: Sequence[Threshold], merged: MergedWindows) -> 
 
 def check_threshold(check: ThresholdCheck, merged: MergedWindows, *, default: bool = False) -> Checked:
     """Compare. A metric without samples fails: there is no evidence that the threshold held."""
+    if merged.folded and _scope(check, merged)[1] is not None:
+        why = f"undecided: a worker did not report figures per statement, which {check.text} needs"
+        return Checked(check=check.text, value=None, passed=False, undecided=True, unmeasured=why, default=default)
     found = _measure(check, merged)
     if found is None and check.metric is ThresholdMetric.LONGEST_STALL:
         why = f"undecided: no worker told of stalls, which {check.text} is about"
@@ -192,6 +199,18 @@ def _at(found: Quantile | None) -> _Measured | None:
 def has_failed(checked: Checked) -> bool:
     """For certain. Where nothing has ended, slow statements may still be under way."""
     return checked.value is not None and not checked.passed and not checked.undecided
+
+
+def may_recover(check: ThresholdCheck, checked: Checked) -> bool:
+    """Whether more samples can still change a failed threshold. For example, a count that is below its minimum grows.
+    False for rates and percentiles: a threshold with `abort` judges them by what was measured so far."""
+    if checked.value is None:
+        return True
+    if check.metric in _GROWS:
+        return checked.value <= check.limit and check.operator not in (Operator.LT, Operator.LE)
+    if check.metric is ThresholdMetric.MIN:
+        return checked.value >= check.limit and check.operator not in (Operator.GT, Operator.GE)
+    return False
 
 
 def is_worse(checked: Checked, before: Checked | None, operator: Operator) -> bool:

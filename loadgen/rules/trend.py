@@ -427,9 +427,7 @@ def values_of(summary: Mapping[str, Any]) -> tuple[dict[Subject, float], frozens
     searched = summary.get("find_max")
     if searched:
         subject = (None, Measure.MAX_CONCURRENCY)
-        # The scenario's maximum is the same every night; a limit of the client is not.
-        limited = searched.get("limited_at") is not None
-        return {subject: float(searched["max_concurrency"])}, frozenset({subject} if limited else ())
+        return {subject: float(searched["max_concurrency"])}, frozenset({subject} if _is_lower_bound(searched) else ())
     times: dict[str | None, Mapping[str, Any]] = {None: summary["latency_ms"]}
     if len(summary["statements"]) > 1:
         times |= {name: one["latency_ms"] for name, one in summary["statements"].items()}
@@ -444,6 +442,14 @@ def values_of(summary: Mapping[str, Any]) -> tuple[dict[Subject, float], frozens
     known = {subject: float(value) for subject, value in found.items() if value}
     bounds = frozenset(subject for subject in wanted if subject[1].value in times[subject[0]].get("at_least", ()))
     return {**known, (None, Measure.ERROR_RATE): float(summary["totals"]["error_rate"])}, bounds & known.keys()
+
+
+def _is_lower_bound(find_max: Mapping[str, Any]) -> bool:
+    """Whether the client was the limit, or the steps ran out, below the real maximum. The maximum that the scenario
+    allows is the same every night, and counts as the answer."""
+    highest = max((step["target"] for step in find_max.get("steps") or ()), default=0)
+    undecided = highest > find_max["max_concurrency"] or find_max.get("confidence") == "low"
+    return find_max.get("result") == "BOUNDED_MAX" and (find_max.get("limited_at") is not None or undecided)
 
 
 # --- tracks ----------------------------------------------------------------------------------------------------------

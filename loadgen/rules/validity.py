@@ -337,8 +337,9 @@ def invalid_reasons(evidence: Evidence) -> list[str]:
     reasons += list(evidence.disturbances)
     reasons += list(evidence.client.invalid)
     reasons += shortfalls(evidence.delivered)
-    if merged.counts.succeeded < SAMPLES_MIN:
-        reasons.append(f"too few samples: {merged.counts.succeeded} succeeded, at least {SAMPLES_MIN} are needed")
+    samples = merged.counts.succeeded + merged.counts.failed
+    if samples < SAMPLES_MIN:
+        reasons.append(f"too few samples: {samples} statements ended, at least {SAMPLES_MIN} are needed")
     return reasons
 
 
@@ -409,6 +410,8 @@ class RunOutcome(Protocol):
     @property
     def checked(self) -> Sequence[Checked]: ...
     @property
+    def aborted(self) -> bool: ...  # by a threshold
+    @property
     def find_max(self) -> Mapping[str, Any] | None: ...
 
 
@@ -426,6 +429,8 @@ def verdict_of(facts: RunOutcome) -> tuple[RunVerdict, int, str]:
     missed = [_missed(checked) for checked in facts.checked if not checked.passed]
     if missed:
         return RunVerdict.FAILED, 10, f"not met: {', '.join(missed)}"
+    if facts.aborted:  # the leader that judged the threshold was replaced
+        return RunVerdict.FAILED, 10, facts.reason
     if facts.find_max is not None and facts.find_max["max_concurrency"] is None:
         return RunVerdict.FAILED, 10, str(facts.find_max["reason"])
     return RunVerdict.PASSED, 0, "every threshold was met" if facts.checked else "done"

@@ -186,3 +186,27 @@ def test_of_two_runs_that_nobody_leads_one_is_led_on_and_the_other_named(bench: 
     assert bench.state(left["run_id"])[0] == "STARTING"
     led = [run.run_id for run in runs].index(summary["run_id"])
     assert workers[led].ended() == 0
+
+
+@pytest.mark.slow
+def test_a_run_that_a_threshold_aborted_fails_whoever_drains_it(bench: Bench, server: EmbeddedServer) -> None:
+    server.fault(match="'long'", kind="latency", ms=15_000)
+    mix = [{"name": "short", "sql": "SELECT 1", "weight": 20}, {"name": "long", "sql": "SELECT 'long'"}]
+    run = bench.run(
+        load={"connections": 4, "workers": 1, "duration": "60s"},
+        workload={"statements": mix},
+        thresholds=[{"check": "short.p50 < 1ms", "after": "5s", "abort": True}],
+        **BY_HAND,
+    )
+    (worker,) = [bench.worker(line) for line in commands(run)]
+    run.wait_for("ending: short.p50")
+    run.kill()
+    bench.expire(run.run_id)
+
+    recovery = recover(bench, run.run_id)
+
+    assert recovery.ended() == 10, recovery.said
+    (summary,) = recovery.printed["led_on"]
+    assert summary["validity"]["reasons"] == []
+    assert summary["aborted"]
+    assert worker.ended() == 0

@@ -16,7 +16,7 @@ from loadgen.metrics.interval import ThresholdSecond
 from loadgen.metrics.live_metrics import LiveSecond
 from loadgen.metrics.recorder import WindowState
 from loadgen.metrics.tally import StatementTally, Tally
-from loadgen.metrics.window import ALL_STATEMENTS
+from loadgen.metrics.window import ALL_STATEMENTS, merge
 from loadgen.model.counts import ErrorCategory
 from loadgen.model.run import Phase, RunStatus, WorkerStatus
 from loadgen.model.threshold import parse_threshold
@@ -192,12 +192,32 @@ def test_a_threshold_of_one_statement_slides_too():
 
 
 @pytest.mark.parametrize("text", ["slow.p95 < 1s", "slow.error_rate < 1%", "slow.qps > 1"])
-def test_a_statement_that_a_beat_had_no_room_for_aborts_nothing(text):
+@pytest.mark.parametrize("other", [{}, {"slow": tally(FAST)}], ids=["alone", "beside a worker with room"])
+def test_a_statement_that_a_heartbeat_had_no_room_for_is_undecided(text, other):
     watching, progress = limits(threshold(text, abort=True))
-    crew = [view(live=live(window({ALL_STATEMENTS: tally()}, seconds=20.0, state=WindowState.OPEN)))]
+    folded = live(window({ALL_STATEMENTS: tally()}, seconds=20.0, state=WindowState.OPEN))
+    crew = [view(live=folded), view(number=1, live=live(window(other, seconds=20.0, state=WindowState.OPEN)))]
     progress.note(crew)
 
     assert watching.check(crew, 20.0) is None
+    (checked,) = watching.complete(progress.merged)
+    assert (checked.passed, checked.undecided, checked.unmeasured != "") == (False, True, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "ended"),
+    [
+        ("queries > 200", []),
+        ("queries == 200", [5, 6]),  # 250 can never become 200
+        ("queries < 200", [4, 5, 6]),
+        ("max > 5s", []),
+        ("min < 5ms", []),
+        ("min > 50ms", [1, 2, 3, 4, 5, 6]),
+        ("qps > 60", [1, 2, 3, 4, 5, 6]),
+    ],
+)
+def test_a_count_that_still_grows_aborts_nothing(text, ended):
+    assert led([threshold(text, abort=True)], [FAST] * 6)[1] == ended
 
 
 def test_a_lower_bound_that_decides_nothing_aborts_nothing():
@@ -349,3 +369,32 @@ def test_a_threshold_of_a_stage_sees_its_windows_only():
     assert ending is not None
     assert ending.reason.startswith("peak.p95 < 50ms was not met")
     assert [checked.passed for checked in watching.current()] == [True, False, True]
+
+
+def test_a_stage_is_judged_once_every_worker_has_measured_it():
+    thresholds = [threshold("peak.qps > 80", abort=True)]
+    progress = RunAggregator(thresholds, {"peak": 2})
+    watching = LimitMonitor(thresholds, GuardrailSettings(), TimingSettings(), progress)
+    before = window({"s": tally(FAST * 10)}, seconds=10.0, window_id=1, step_id=1)
+
+    def ending(*peak_s: float) -> RunEnding | None:
+        peaks = [window({"s": tally((10.0,) * round(50 * s))}, seconds=s, window_id=2, step_id=2) for s in peak_s]
+        crew = [view(number=number, live=live(before, peak)) for number, peak in enumerate(peaks)]
+        crew += [view(number=number, live=live(before)) for number in range(len(peaks), 2)]
+        progress.note(crew)
+        return watching.check(crew, 10.0 + max(peak_s))
+
+    assert ending(0.9) is None
+    assert ending(5.0) is None  # the other worker's heartbeat hangs
+    assert ending(5.0, 0.9) is None
+    assert ending(5.0, 5.0) is None
+
+
+def test_a_threshold_that_ended_the_run_stays_missed():
+    aborting = threshold("p95 < 50ms", abort=True)
+    watching, ended = led([aborting], [FAST] * 10 + [SLOW] * 2)
+
+    (checked,) = watching.complete(merge([[window({"s": tally(FAST * 1000)}, seconds=20.0)]]))
+
+    assert ended
+    assert not checked.passed

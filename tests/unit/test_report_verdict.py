@@ -62,6 +62,7 @@ def test_reasons(given_evidence: Evidence, said: str) -> None:
     [
         evidence(delivered=short_of(0.99)),
         evidence(merged({"s": tally((1.0,) * 20)})),
+        evidence(merged({"s": tally((1.0,) * 2, failed=18)})),
     ],
 )
 def test_what_is_no_reason(given_evidence: Evidence) -> None:
@@ -326,6 +327,7 @@ def facts(**more: Any) -> RunFacts:
         ({}, RunVerdict.PASSED, 0, "done"),
         ({"checked": (MET,)}, RunVerdict.PASSED, 0, "every threshold was met"),
         ({"checked": (MET, MISSED)}, RunVerdict.FAILED, 10, "not met: p95 < 5ms"),
+        ({"checked": (MET,), "aborted": True, "reason": "why"}, RunVerdict.FAILED, 10, "why"),
         ({"checked": (MISSED,), "invalid": ("why",)}, RunVerdict.INVALID, 5, "why"),
         ({"checked": (MET,), "invalid": ("why", "and")}, RunVerdict.INVALID, 5, "why; and"),
         ({"status": "CANCELLED", "reason": "stopped", "invalid": ("why",)}, RunVerdict.CANCELLED, 130, "stopped"),

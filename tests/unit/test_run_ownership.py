@@ -14,7 +14,8 @@ from loadgen.model.event import Command, Recipient, Start, Stop
 from loadgen.model.run import RunStatus, WorkerStatus
 from loadgen.snowflake.profile_lookup import find_profile
 from orchestrator.leadership import NEVER_LED_S, active_worker, why_not_recoverable
-from orchestrator.recover import planned_until_s, workers_at_last_heartbeat
+from orchestrator.recover import workers_at_last_heartbeat
+from orchestrator.run_result import planned_until_s
 from orchestrator.warehouse import KEY_MAX, TargetWarehouse, busy_text
 from orchestrator.worker_health import WorkerHealth
 from tests.unit.run_builders import RUN, WORKER

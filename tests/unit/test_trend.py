@@ -184,6 +184,8 @@ def test_what_else_changed_that_night_is_said():
         ({"max_concurrency": 16, "result": "TRUE_MAX", "limited_at": None}, False),
         ({"max_concurrency": 500, "result": "BOUNDED_MAX", "limited_at": None}, False),  # the ceiling of the scenario
         ({"max_concurrency": 12, "result": "BOUNDED_MAX", "limited_at": 14}, True),
+        ({"max_concurrency": 8, "result": "BOUNDED_MAX", "steps": [{"target": 8}, {"target": 16}]}, True),
+        ({"max_concurrency": 8, "result": "BOUNDED_MAX", "confidence": "low"}, True),  # the steps ran out
         ({"max_concurrency": 12, "result": "BOUNDED_MAX"}, False),  # of an older run
     ],
 )

@@ -12,6 +12,8 @@ from loadgen.snowflake.failure import classify
 from tests.contract.connection_builders import load_of, profile_of
 from tests.contract.fault_builders import failure_of
 
+pytestmark = pytest.mark.any_driver
+
 
 def test_count_limits_how_often_a_rule_strikes(server, load, statement):
     statement.fault(kind="error", errno=100183, count=2)

@@ -14,8 +14,8 @@ from loadgen.rules.find_max_step import JudgedStep, StepOutcome
 from loadgen.scenario.model import FindMaxSettings
 from tests.unit.find_max_server import Server, connections
 
-SEEDS = 1_200  # for everything at once
-FEWER = 250  # for each thing alone
+SEEDS = [range(500), pytest.param(range(500, 1_200), marks=pytest.mark.slow)]  # for everything at once
+FEWER = 160  # for each thing alone
 
 
 def drawn(rng: random.Random) -> tuple[FindMaxSettings, Server]:
@@ -140,8 +140,9 @@ def test_a_lost_worker_ends_the_search_with_a_lower_bound() -> None:
             assert "a worker was lost" in answer.reason
 
 
-def test_everything_at_once() -> None:
-    for seed in range(SEEDS):
+@pytest.mark.parametrize("seeds", SEEDS, ids=["few", "many"])
+def test_everything_at_once(seeds: range) -> None:
+    for seed in seeds:
         rng = random.Random(seed)
         config, server = drawn(rng)
         server = replace(

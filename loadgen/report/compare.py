@@ -22,20 +22,20 @@ from loadgen.rules.comparison import ChangeVerdict, Comparison, MeasuredRun, Met
 from loadgen.units import NS_PER_MS
 
 SHOWN_MAX = 10  # differences
-VALUE_MAX = 40  # characters of one; a longer one only "changed"
+VALUE_MAX = 40  # characters of a value; a longer value is shown as "changed"
 NAME_MAX = 30
-NAMES_SHOWN = 5  # of metrics, in a remark
+NAMES_SHOWN = 5  # names of metrics in a remark
 
 _HEAD = ("", "A", "B", "change", "95 % interval", "limit", "verdict")
-_GIVE_WAY = (("limit",), ("limit", "95 % interval"))  # columns, when the terminal is too narrow for all of them
+_GIVE_WAY = (("limit",), ("limit", "95 % interval"))  # columns that are left out on a narrow terminal
 _NOTE = (
-    "* counts toward the verdict. Percentiles are interpolated, and up to 1 % off those of `loadgen runs show`.\n"
-    "Two runs show the variation within a run, not from run to run: for that there is `loadgen trend`."
+    "* counts toward the verdict. Percentiles are interpolated, and differ by up to 1 % from `loadgen runs show`.\n"
+    "Two runs show the variation within a run. `loadgen trend` shows the variation from run to run."
 )
 
 
 def comparison_text(comparison: Comparison, width: int | None = None) -> str:
-    """Plain text; its table has at most `width` columns, when that is given and names are short."""
+    """Plain text. With `width`, its table has at most that many columns if names are short."""
     parts = [
         f"{comparison.verdict.value.upper()}  {printable(comparison.reason, 500)}",
         *(_run(letter, run) for letter, run in (("A", comparison.a), ("B", comparison.b))),
@@ -50,7 +50,7 @@ def comparison_text(comparison: Comparison, width: int | None = None) -> str:
 
 
 def differences_text(configuration: Sequence[SettingDifference], indent: str = "  ") -> str:
-    """One line for each, as many as can be read at once."""
+    """One line for each of the first differences."""
     lines = [f"{indent}{said(one)}" for one in configuration[:SHOWN_MAX]]
     if len(configuration) > SHOWN_MAX:
         lines.append(f"{indent}and {len(configuration) - SHOWN_MAX} more; --format json lists all")
@@ -58,7 +58,7 @@ def differences_text(configuration: Sequence[SettingDifference], indent: str = "
 
 
 def said(one: SettingDifference, sides: tuple[str, str] = ("A", "B")) -> str:
-    """load.connections: 8 → 16"""
+    """One difference as text: load.connections: 8 → 16."""
     key, a, b = printable(one.key, 80), value_text(one.a), value_text(one.b)
     if a is not None and b is not None:
         return f"{key}: {a} → {b}"
@@ -68,7 +68,7 @@ def said(one: SettingDifference, sides: tuple[str, str] = ("A", "B")) -> str:
 
 
 def value_text(value: Any, limit: int = VALUE_MAX) -> str | None:
-    """The value of a setting as its file would have it; None: it is too much for a line."""
+    """The value of a setting as in a scenario file; None: it is too long for a line."""
     if value is None:
         return "not set"
     if isinstance(value, Mapping) or (isinstance(value, list) and any(isinstance(one, Mapping) for one in value)):
@@ -78,7 +78,7 @@ def value_text(value: Any, limit: int = VALUE_MAX) -> str | None:
 
 
 def percent(measure: Measure, value: float) -> str:
-    """A change; of shares in percentage points."""
+    """A change in percent; for the error rate in percentage points."""
     return f"{100 * value:+.{3 if measure is Measure.ERROR_RATE else 1}f}"
 
 
@@ -111,7 +111,7 @@ def verdict(change: MetricChange) -> str:
 
 
 def remarks(comparison: Comparison) -> Iterator[str]:
-    """Notes on the numbers, each once."""
+    """Remarks on the numbers, without duplicates."""
     for letter, names in zip("AB", comparison.unmatched, strict=True):
         if names:
             yield f"only in {letter}, not compared: {', '.join(names)}"
@@ -119,14 +119,14 @@ def remarks(comparison: Comparison) -> Iterator[str]:
     if any(change.uncorrected for change in comparison.changes):
         yield (
             "uncorrected: significant alone, not after correction for"
-            f" {comparison.comparisons} comparisons (Bonferroni); it may be chance, and does not decide the verdict"
+            f" {comparison.comparisons} comparisons (Bonferroni); it may be random, and does not decide the verdict"
         )
     if any(change.measure is Measure.ERROR_RATE for change in comparison.changes):
         yield "points: percentage points; from 0.1 % to 0.6 % is +0.5 points"
 
 
 def _doubts(changes: Sequence[MetricChange]) -> Iterator[str]:
-    """Why an interval is not known or has no end, with the metrics that this is so for."""
+    """The reasons for unknown and unbounded intervals, with their metrics."""
     found: dict[str, list[str]] = {}
     for change in changes:
         if change.why and (change.span is None or not _is_bounded(change.span)):
@@ -154,7 +154,7 @@ def _configuration(configuration: Sequence[SettingDifference]) -> Iterator[str]:
     if varied:
         yield f"  compared because of --vary:\n{differences_text(varied, '    ')}"
     if noted:
-        yield f"  differs, and is not expected to matter:\n{differences_text(noted, '    ')}"
+        yield f"  differs, but should not affect the result:\n{differences_text(noted, '    ')}"
 
 
 def _table(changes: Sequence[MetricChange], width: int | None) -> Iterator[str]:
@@ -166,7 +166,7 @@ def _table(changes: Sequence[MetricChange], width: int | None) -> Iterator[str]:
             break
     yield from lines
     if left_out:
-        yield f"  not shown, as the terminal is too narrow: {' and '.join(left_out)}"
+        yield f"  not shown on this narrow terminal: {' and '.join(left_out)}"
 
 
 def _rows(changes: Sequence[MetricChange]) -> list[tuple[str, ...]]:
@@ -221,7 +221,7 @@ def comparison_data(comparison: Comparison) -> dict[str, Any]:
 def refusal_data(
     a: str, b: str, reasons: Sequence[str], hint: str, configuration: Sequence[SettingDifference]
 ) -> dict[str, Any]:
-    """In its place when two runs cannot be compared."""
+    """The JSON document if two runs cannot be compared."""
     return {
         "schema_version": SCHEMA_VERSION,
         "verdict": NOT_COMPARABLE,
@@ -278,14 +278,14 @@ def _change_data(change: MetricChange) -> dict[str, Any]:
 COLOURS = ("s1", "s2")
 LETTERS = ("A", "B")
 
-_POINTS_MAX = 600  # of a line; more cannot be seen
-_LINE_MIN = 2  # points: fewer are no line
+_POINTS_MAX = 600  # points of a line; more are not visible
+_LINE_MIN = 2  # points of a line
 _CURVE = tuple(sorted({*range(10, 990, 20), *range(900, 1_000, 5), 999}))  # thousandths
 _TICKS = {500: "50", 900: "90", 950: "95", 990: "99", 999: "99.9"}
-_REACH = 3.0  # how many limits the picture of changes shows
-_IN_LIMITS = ("≤ -3", "-2", "-1", "0", "+1", "+2", "≥ +3")  # what is further out is drawn at the end
+_REACH = 3.0  # range of the chart of changes, in limits
+_IN_LIMITS = ("≤ -3", "-2", "-1", "0", "+1", "+2", "≥ +3")  # values beyond the range are drawn at its end
 _ROW_HEIGHT = 24
-_SHORT = {Measure.ERROR_RATE: "errors", Measure.MAX_CONCURRENCY: "maximum"}  # beside an axis there is little room
+_SHORT = {Measure.ERROR_RATE: "errors", Measure.MAX_CONCURRENCY: "maximum"}  # short names beside an axis
 
 
 def charts(comparison: Comparison) -> Iterator[Chart]:
@@ -293,7 +293,7 @@ def charts(comparison: Comparison) -> Iterator[Chart]:
     if changes:
         yield _changes(changes)
     if comparison.a.find_max is not None:
-        return  # seconds of different levels say nothing about each other
+        return  # seconds at different levels cannot be compared
     runs = (comparison.a, comparison.b)
     if all(len(run.series) for run in runs):
         yield from _over_time("rate", "Statements per second", runs, _rates, "/s")
@@ -305,7 +305,7 @@ def charts(comparison: Comparison) -> Iterator[Chart]:
 
 
 def _changes(changes: Sequence[MetricChange]) -> Chart:
-    """Each interval in units of its limit, so that all can share one axis; to the right is worse."""
+    """The intervals in units of their limits, on one axis; to the right is worse."""
     lines, dots = [], []
     for row, change in enumerate(reversed(changes), 1):
         assert change.span is not None
@@ -321,7 +321,7 @@ def _changes(changes: Sequence[MetricChange]) -> Chart:
     return Chart(
         chart_id="changes",
         title="Change from A to B, in units of each metric's limit",
-        description="Each metric's change with its 95 % interval. Within ±1 it is tolerated; to the right is worse.",
+        description="The change of each metric with its 95 % interval. ±1 is the limit; to the right is worse.",
         x=Axis(low=-_REACH, high=_REACH, ticks=tuple(zip(range(-3, 4), _IN_LIMITS, strict=True))),
         y=Axis(low=0.0, high=len(changes) + 1, ticks=tuple((row, name) for row, name in enumerate(names, 1))),
         lines=tuple(lines),
@@ -340,7 +340,7 @@ def _over_time(
     points_of: Callable[[MeasuredRun], list[Point]],
     unit: str,
 ) -> Iterator[Chart]:
-    """None when a run has too few samples for a line."""
+    """A chart of both runs; none if a run has too few samples for a line."""
     lines = []
     for run, letter, css in zip(runs, LETTERS, COLOURS, strict=True):
         points = points_of(run)
@@ -352,7 +352,7 @@ def _over_time(
     yield Chart(
         chart_id=chart_id,
         title=title,
-        description="Run A and run B, both from the beginning of their measurement.",
+        description="Run A and run B, each from the beginning of its measurement.",
         x=time_axis(max(float(run.series.seconds.sum()) for run in runs)),
         y=linear_axis(max(max(own) for own in known), unit=unit),
         lines=tuple(lines),
@@ -370,7 +370,7 @@ def _rates(run: MeasuredRun) -> list[Point]:
 
 
 def _quantiles(run: MeasuredRun, per_mille: int) -> list[Point]:
-    """Where a second has too few samples, its neighbours are taken with it, as in the report of a run."""
+    """A percentile over time. Seconds with too few samples are joined, as in the report of a run."""
     buckets, spans_s = run.series.buckets, _spans_s(run)
     counts = [int(count) for count in buckets.sum(axis=1)]
     points: list[Point] = []
@@ -387,7 +387,7 @@ def _percentiles(curves: Sequence[Sequence[tuple[float, float]]]) -> Chart:
     return Chart(
         chart_id="percentiles",
         title="Response time by percentile",
-        description="How long the fastest share of statements took in each run; the tail is stretched.",
+        description="Response time of each percentile in each run; the tail is stretched.",
         x=Axis(low=0.0, high=_tail(999), ticks=tuple((_tail(at), label) for at, label in _TICKS.items())),
         y=log_axis(min(values), max(values), unit=" ms"),
         lines=tuple(
@@ -404,12 +404,12 @@ def _curve(counts: IntArray) -> list[tuple[float, float]]:
 
 
 def _tail(per_mille: int) -> float:
-    """Where a percentile stands: each nine as far from the next."""
+    """The position of a percentile on an axis with equal distances between nines."""
     return -math.log10(1 - per_mille / 1_000)
 
 
 DIFFERENCES_MAX = 200
-CELL_VALUE_MAX = 400  # characters of a setting
+CELL_VALUE_MAX = 400  # characters of a value in the page
 
 _CLASSES = {ChangeVerdict.WORSE: "failed", ChangeVerdict.BETTER: "passed", ChangeVerdict.EQUIVALENT: "passed"}
 _CELLS = {ChangeVerdict.WORSE: "miss", ChangeVerdict.BETTER: "ok", ChangeVerdict.EQUIVALENT: "ok"}
@@ -429,8 +429,8 @@ def comparison_html(comparison: Comparison) -> str:
         _pictures(comparison),
         _configuration_section(comparison.configuration),
         css=_CLASSES.get(found, "invalid"),
-        footer="Two runs show the variation within a run, not from run to run: for that there is"
-        " <code>loadgen trend</code>.",
+        footer="Two runs show the variation within a run. <code>loadgen trend</code> shows the variation from run to"
+        " run.",
     )
 
 
@@ -454,8 +454,8 @@ def _numbers(comparison: Comparison) -> str:
         for name, changes in groups.items()
     ]
     rule = note(
-        f"* counts toward the verdict: {comparison.comparisons} comparisons. Percentiles are interpolated, and up to"
-        " 1 % off those of the runs’ own reports."
+        f"* counts toward the verdict: {comparison.comparisons} comparisons. Percentiles are interpolated, and differ"
+        " by up to 1 % from the reports of the runs."
     )
     said = [note(f"{html(remark, 500)}.") for remark in remarks(comparison)]
     return section("numbers", "What changed", *tables, rule, *said)
@@ -479,7 +479,7 @@ def _change_cells(change: MetricChange) -> Sequence[str]:
 
 
 def _pictures(comparison: Comparison) -> str:
-    return section("pictures", "A and B over each other", *map(_picture, charts(comparison)))
+    return section("pictures", "A and B in each chart", *map(_picture, charts(comparison)))
 
 
 def _picture(chart: Chart) -> str:
@@ -508,4 +508,4 @@ def _value(value: object) -> str:
 
 
 def _role(one: SettingDifference) -> str:
-    return "compared (--vary)" if one.varied else "not expected to matter"
+    return "compared (--vary)" if one.varied else "should not affect the result"

@@ -46,7 +46,7 @@ ANSWER_MAX = 10_000  # characters
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentFacts:
-    """The input of a result."""
+    """The input of a result document."""
 
     experiment_id: str
     name: str
@@ -68,7 +68,7 @@ class ExperimentFacts:
 
     @property
     def is_final(self) -> bool:
-        """Whether this is the planned last look. While the last block runs it is not: that look comes once."""
+        """Whether this is the planned final analysis. It takes place once, after the last block."""
         return self.begun >= self.design.blocks_max and self.verdict != RUNNING
 
 
@@ -124,7 +124,7 @@ def experiment_document(facts: ExperimentFacts) -> dict[str, Any]:
 
 
 def with_metering(document: Mapping[str, Any], metering: ExperimentMetering) -> dict[str, Any]:
-    """The same with what Snowflake metered, for each arm where that can be told."""
+    """The document with metered credits, for each arm where they are known."""
     by_arm = metering.arms or {}
     arms = [{**arm, "metered_credits": by_arm.get(arm["arm"])} for arm in document["arms"]]
     return {**document, "arms": arms, "metering": metering_document(metering)}
@@ -163,7 +163,7 @@ def _arms(facts: ExperimentFacts, blocks: Sequence[BlockValues]) -> list[dict[st
 
 
 def _warehouse(usable: Sequence[MeasurementFigures]) -> dict[str, Any] | None:
-    """As polls saw it in every measurement, with the most clusters; None: they did not, or its size changed."""
+    """The warehouse that polls saw, with the largest number of clusters; None: unknown, or its size changed."""
     seen = [one.warehouse for one in usable]
     if not seen or None in seen or len({(one.size, one.kind) for one in seen if one is not None}) > 1:
         return None
@@ -171,7 +171,7 @@ def _warehouse(usable: Sequence[MeasurementFigures]) -> dict[str, Any] | None:
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    """The geometric mean, because ratios are compared; None: a value is unknown, or there is none."""
+    """The geometric mean, because ratios are compared; None if there are no values, or one is unknown."""
     known = [value for value in values if value]
     return math.exp(math.fsum(map(math.log, known)) / len(known)) if known and len(known) == len(values) else None
 
@@ -215,7 +215,7 @@ def _measurement(one: Measurement) -> dict[str, Any]:
 def answer(document: Mapping[str, Any]) -> str:
     """The answer of the experiment in a few sentences."""
     if not document["blocks"]["complete"]:
-        return "No block is complete: nothing can be said about the arms."
+        return "No block is complete, so the arms cannot be compared."
     frontier = [arm["arm"] for arm in document["arms"] if arm["on_frontier"]]
     outside = [arm["arm"] for arm in document["arms"] if not arm["serving"]]
     said = []
@@ -236,7 +236,7 @@ def answer(document: Mapping[str, Any]) -> str:
 
 
 def _pair_sentence(pair: Sequence[Mapping[str, Any]]) -> str:
-    """One sentence on b compared with a in every metric: one metric alone may say the opposite of another."""
+    """One sentence that compares b with a in all metrics, because metrics may disagree."""
     if len(pair) == 1:
         return comparison_sentence(pair[0])
     return f"{pair[0]['b']} compared with {pair[0]['a']}: {', '.join(map(_decision_words, pair))}."
@@ -264,7 +264,7 @@ def _interval(one: Mapping[str, Any]) -> str:
 
 
 def comparison_sentence(one: Mapping[str, Any]) -> str:
-    """One sentence on b compared with a in one metric."""
+    """One sentence that compares b with a in one metric."""
     metric = ExperimentMetric.parse(one["metric"])
     name, a, b = metric.text, one["a"], one["b"]
     interval = _interval(one)
@@ -275,7 +275,7 @@ def comparison_sentence(one: Mapping[str, Any]) -> str:
             return f"Whether {b} is better than {a} in {name} is not decided: the difference is {interval}."
         case Decision.OUTSIDE:
             return f"{b} and {a} are not compared in {name}: an arm outside the limits has none."
-    if one["change"] is None:  # an arm served nothing inside the limits
+    if one["change"] is None:  # an arm has no measurement inside the limits
         return f"{b} is {one['decision']} than {a} in {name}: the difference is {interval}."
     return f"{b} is {one['decision']} than {a}: {name} is {_change_words(one['change'])} ({interval})."
 
@@ -298,7 +298,7 @@ _PAIR_HEAD = ("metric", "arm", "compared with", "change", "interval", "margin", 
 
 
 def experiment_text(document: Mapping[str, Any]) -> str:
-    """Verdict first, then the answer, then the numbers."""
+    """Verdict, answer, and numbers."""
     blocks, currency = document["blocks"], printable(document["price"]["currency"], 10)
     complete = counted(len(blocks["complete"]), "complete block")
     name, experiment_id = printable(document["name"], 80), printable(document["experiment_id"], 60)
@@ -329,7 +329,7 @@ def _arm_row(arm: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def arm_numbers(arm: Mapping[str, Any], *, unit: str = "") -> tuple[str, ...]:
-    """From the number of blocks to the price of 1,000 statements; `unit` follows each latency."""
+    """The numbers of an arm, from blocks to the price of 1,000 statements. `unit` follows each latency."""
     times = [formatting.ms(arm["latency_ms"][name]) for name in ("p50", "p95", "p99")]
     price, credits = arm["price_per_1000"], arm["credits"]
     return (
@@ -349,36 +349,36 @@ def credits_text(credits: float | None) -> str:
 
 
 def credits_head(head: Sequence[str], document: Mapping[str, Any]) -> tuple[str, ...]:
-    """The head of a table of arms whose last column is credits, with what was metered beside them."""
+    """The head of a table of arms, whose last column is credits, with a column for metered credits if known."""
     return (*head[:-1], "estimated credits", "metered") if document.get("metering") else tuple(head)
 
 
 def metered_cell(arm: Mapping[str, Any]) -> tuple[str, ...]:
-    """Empty: metering was not read."""
+    """The metered credits; empty if metering was not read."""
     if "metered_credits" not in arm:
         return ()
     return (credits_text(arm["metered_credits"]),)
 
 
 def metering_text(document: Mapping[str, Any]) -> str | None:
-    """What Snowflake metered beside what was estimated, in a sentence or two; None: metering was not read."""
+    """Metered and estimated credits in a sentence or two; None: metering was not read."""
     metering = document.get("metering")
     if not metering:
         return None
     estimated = credits_text(document["credits"])
     said = [
         f"Metered: {metering['credits']:.4f} credits of {', '.join(metering['warehouses'])} in"
-        f" {counted(metering['hours'], 'whole hour')}, whatever else used them included; estimated: {estimated}."
+        f" {counted(metering['hours'], 'whole hour')}, including all other use; estimated: {estimated}."
     ]
     if metering["note"]:
         said.append(f"{metering['note'][:1].upper()}{metering['note'][1:]}.")
     if not metering["complete"]:
-        said.append("It may still change: metering is up to 3 hours late.")
+        said.append("The value may still change, because metering is up to 3 hours late.")
     return " ".join(said)
 
 
 def frontier_text(arm: Mapping[str, Any]) -> str:
-    """Where an arm lies in price and latency; empty without a price."""
+    """The position of an arm relative to the frontier of price and latency; empty without a price."""
     if arm["on_frontier"] is None or not arm["measurements"]:
         return ""
     if arm["dominated_by"]:
@@ -426,7 +426,7 @@ PENDING, NOW, UNUSABLE = "·", "…", "✗"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairStatus:
-    """One comparison: its interval, and what would decide it."""
+    """One comparison: its interval and its decision."""
 
     text: str
     decision: Decision
@@ -434,7 +434,7 @@ class PairStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentStatus:
-    """Everything that is shown of an experiment while one of its runs goes on."""
+    """The progress of an experiment while one of its runs is executed."""
 
     headline: str
     spent: str
@@ -506,7 +506,7 @@ def _rows(
 
 
 def pair_text(design: ExperimentDesign, one: ArmComparison) -> str:
-    """A comparison in a line: difference, interval, decision, or the number of blocks that would decide it."""
+    """A comparison in one line: difference, interval, and decision or the expected number of blocks to it."""
     low = one.low if one.low > -1 else None
     high = one.high if math.isfinite(one.high) else None
     name = f"{one.metric.text} {one.b} / {one.a}"
@@ -532,7 +532,7 @@ def _outlook(design: ExperimentDesign, one: ArmComparison) -> str:
 
 
 def spent_text(seconds: float, credits: float, budget: ExperimentBudget) -> str:
-    """Time and credits, each against its budget where there is one."""
+    """Time and credits spent, with their budgets if there are any."""
     time = format_span(round(seconds)) if seconds >= 1 else "0s"
     time_limit = f" of {format_span(budget.time_s)}" if budget.time_s is not None else ""
     credits_limit = f" of {budget.credits:g}" if budget.credits is not None else ""

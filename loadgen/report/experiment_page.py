@@ -1,6 +1,6 @@
-"""An experiment as one HTML file: no script, nothing from the network, and a policy that forbids both. Pure.
+"""An experiment as one HTML file, without scripts and without access to the network. Pure.
 
-It is made from experiment.json alone, so a stored result gives the same page anywhere.
+Its only input is experiment.json, so a stored result gives the same page on any machine.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PAIR_HEAD = ("metric", "arm", "compared with", "decision", "change", "interval"
 
 
 def experiment_html(document: Mapping[str, Any]) -> str:
-    """The whole file."""
+    """The HTML file."""
     blocks = document["blocks"]
     told = (
         f"{counted(len(blocks['complete']), 'complete block')} of {blocks['begun']} begun, at most {blocks['maximum']}"
@@ -52,7 +52,7 @@ def experiment_html(document: Mapping[str, Any]) -> str:
         _measurements(document),
         css=_CLASSES.get(str(document["verdict"]), "invalid"),
         about=about,
-        footer="Each measurement is an ordinary run: <code>loadgen runs show ID</code>.",
+        footer="Each measurement is a run: <code>loadgen runs show ID</code>.",
     )
 
 
@@ -63,7 +63,9 @@ def _arms(document: Mapping[str, Any]) -> str:
     said = []
     if document["limits"]:
         limits = ", ".join(html(limit, 100) for limit in document["limits"])
-        said.append(note(f"Limits: {limits}. A measurement that breaks one costs, and serves nothing."))
+        said.append(
+            note(f"Limits: {limits}. Statements of a measurement outside the limits cost credits, but do not count.")
+        )
     if document["credits"] is not None:
         date = html(document["price"]["rates_date"], 40)
         said.append(note(f"Credits and prices are estimated from polls of the warehouse, with the rates of {date}."))
@@ -93,7 +95,7 @@ def _pairs(document: Mapping[str, Any]) -> str:
     ]
     rule = note(
         f"All intervals hold simultaneously, at every look, with {1 - document['error']:.0%} probability. Equivalent:"
-        " the interval lies inside the margin. Undecided is not the same as equal."
+        " the interval lies inside the margin. Undecided does not mean equal."
     )
     sentences = "".join(f"<li>{html(comparison_sentence(one), 500)}</li>" for one in document["comparisons"])
     listed = f"<details><summary>In words</summary><ul>{sentences}</ul></details>"
@@ -132,7 +134,7 @@ Picture = tuple[Chart, Sequence[str]]  # a chart and the texts of its legend
 
 
 def chart_sections(document: Mapping[str, Any]) -> Iterator[str]:
-    """All of them, in the order of the page."""
+    """All sections with charts, in the order of the page."""
     yield _pictures("differences", "Differences, with their margins", list(_forests(document)))
     yield _pictures("frontier", "Price and latency", list(_frontier(document)))
     yield _pictures("blocks", "Every block", list(_blocks(document)))
@@ -152,7 +154,7 @@ def _picture(chart: Chart, keys: Sequence[str]) -> str:
 
 
 def block_values(document: Mapping[str, Any], metric: str) -> dict[int, dict[str, float]]:
-    """By complete block and arm. A measurement outside the limits has no price."""
+    """Values by complete block and arm. A measurement outside the limits has no price."""
     complete = set(document["blocks"]["complete"])
     found: dict[int, dict[str, float]] = {}
     for one in document["measurements"]:
@@ -163,7 +165,7 @@ def block_values(document: Mapping[str, Any], metric: str) -> dict[int, dict[str
 
 
 def measured_value(measurement: Mapping[str, Any], metric: str) -> float | None:
-    """None: not known, or a price of a measurement outside the limits."""
+    """The value of a measurement; None: unknown, or the price of a measurement outside the limits."""
     figures = measurement["figures"]
     if measurement["outcome"] != "OK" or figures is None or metric not in figures["values"]:
         return None
@@ -175,7 +177,7 @@ def measured_value(measurement: Mapping[str, Any], metric: str) -> float | None:
 
 
 def _forests(document: Mapping[str, Any]) -> Iterator[Picture]:
-    """One for each metric: the interval of every pair, and the margin as a band."""
+    """A chart for each metric: the interval of every pair, and the margin as a band."""
     for number, (metric, margin) in enumerate(document["metrics"].items()):
         found = [one for one in document["comparisons"] if one["metric"] == metric and one["change"] is not None]
         if found:
@@ -220,7 +222,7 @@ def _shortened(name: str, length_max: int) -> str:
 
 
 def _change_axis(low: float, high: float) -> Axis:
-    """From a round number below 0 to one above; a change is never below -100 %."""
+    """An axis from a round number below 0 to one above 0. A change is at least -100 %."""
     low, high = max(low, -1.0), min(high, _REACH_MAX)
     step = linear_axis(100 * (high - low), ticks=6).ticks[1][0] / 100
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
@@ -234,7 +236,7 @@ def _change_axis(low: float, high: float) -> Axis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Span:
-    """The value of an arm with its interval; None: there is none on this side, or no value."""
+    """The value of an arm with its interval; None: no value, or no bound on this side."""
 
     low: float | None
     value: float | None
@@ -284,13 +286,13 @@ def _frontier(document: Mapping[str, Any]) -> Iterator[Picture]:
 
 
 def _end(value: float | None, edge: float) -> float:
-    """Of an interval; without a bound it reaches the edge of the chart."""
+    """The end of an interval; an unbounded one extends to the edge of the chart."""
     return edge if value is None else value
 
 
 def _spans(document: Mapping[str, Any], metric: str) -> dict[str, _Span]:
-    """By arm. The interval is the mean of those of its differences from every arm: these hold simultaneously, so it
-    holds too, for the reference as for the others. Arms that broke their limits bound no price."""
+    """Intervals by arm. The interval of an arm is the mean of the intervals of its differences from all arms: they hold
+    simultaneously, so their mean holds too. Arms with measurements outside the limits give no bounds of prices."""
     values = _estimates(document, metric)
     bounding = [
         arm["arm"]
@@ -311,7 +313,7 @@ def _spans(document: Mapping[str, Any], metric: str) -> dict[str, _Span]:
 
 
 def _difference(document: Mapping[str, Any], metric: str, other: str, arm: str, side: str) -> float | None:
-    """The bound of log(arm / other) on this side; None: it has none."""
+    """The bound of log(arm / other) on this side; None: there is none."""
     for one in document["comparisons"]:
         if one["metric"] == metric and (one["a"], one["b"]) == (other, arm):
             return _log(one[side])
@@ -326,7 +328,7 @@ def _log(change: float | None) -> float | None:
 
 
 def _estimates(document: Mapping[str, Any], metric: str) -> dict[str, float]:
-    """By arm: what is compared, so a geometric mean over complete blocks."""
+    """The estimate of each arm: the geometric mean over complete blocks, as in comparisons."""
     if metric == _PRICE:
         return {arm["arm"]: arm["price_per_1000"] for arm in document["arms"] if arm["price_per_1000"]}
     found: dict[str, list[float]] = {}
@@ -346,7 +348,7 @@ def _arm_label(arm: Mapping[str, Any], latency: str, value: float, currency: str
 
 
 def _blocks(document: Mapping[str, Any]) -> Iterator[Picture]:
-    """One for each metric: every block as a line through its arms."""
+    """A chart for each metric, with each block as a line through its arms."""
     arms = [arm["arm"] for arm in document["arms"]]
     for number, metric in enumerate(document["metrics"]):
         values = block_values(document, metric)
@@ -396,7 +398,7 @@ def _throughputs(document: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 
 
 def _scaling(document: Mapping[str, Any]) -> str:
-    """Throughput over connections, when every arm has a different number of them."""
+    """Throughput over connections, if all arms differ in their number."""
     levels = {arm["arm"]: arm.get("connections") for arm in document["arms"]}
     if not all(isinstance(level, int) for level in levels.values()) or len(set(levels.values())) < len(levels):
         return ""
@@ -423,8 +425,8 @@ def _scaling(document: Mapping[str, Any]) -> str:
 
 
 def _sizes(document: Mapping[str, Any]) -> str:
-    """Throughput over the size of the warehouse, when arms differ in it. Each size has twice the nodes of the one
-    before it, so the axis is logarithmic. No law is fitted: another size is another configuration."""
+    """Throughput over the size of the warehouse, if arms differ in it. Each size has twice the nodes of the previous
+    one, so the axis is logarithmic. No curve is fitted, because sizes are different configurations."""
     found = {arm["arm"]: arm.get("warehouse") or {} for arm in document["arms"]}
     sizes = {arm: SIZES.index(one["size"]) for arm, one in found.items() if one.get("size") in SIZES}
     points = [(arm, qps) for arm, qps in _throughputs(document) if arm in sizes]

@@ -104,7 +104,7 @@ def _add_finding(case: ElementTree.Element, kind: str, category: str, text: str)
 
 
 def _junit_text(suite: ElementTree.Element, seconds: float, started_at: str | None = None) -> str:
-    """The file with this suite: its test cases counted, each in the class of the suite's name."""
+    """The file with this suite. Test cases are counted, and get the name of the suite as class name."""
     cases = suite.findall("testcase")
     for case in cases:
         case.set("classname", str(suite.get("name")))
@@ -132,7 +132,7 @@ COLUMNS = (
 
 
 def intervals_csv(record: RunRecord) -> str:
-    """An empty cell: not known, or not enough samples to say. Each statement adds two columns at the end."""
+    """One row per second. An empty cell is unknown, or has too few samples. Each statement adds two columns."""
     names = record.statement_names()
     written = io.StringIO()
     writer = csv.writer(written, lineterminator="\n")
@@ -189,7 +189,7 @@ MARKS = {"passed": "✅", "failed": "❌", "invalid": "⚠️", "cancelled": "�
 
 
 def report_markdown(record: RunRecord) -> str:
-    """Verdict, thresholds, totals, times: a short report for a pull request."""
+    """A short report for a pull request: verdict, thresholds, totals, times."""
     summary = record.summary
     parts = [_head(summary), *_invalid(summary), *_warnings(summary), *_thresholds(summary)]
     parts += [
@@ -329,7 +329,7 @@ def _replay(summary: Mapping[str, Any]) -> Iterator[str]:
         for one in replay["compared"][:STATEMENTS_MAX]
     ]
     columns = [f"{when} {key}" for when in ("recorded", "replayed") for key in ("count", "avg", "p95")]
-    yield _table(("recorded against replayed, ms", *columns, "slower by"), rows)
+    yield _table(("recorded and replayed, ms", *columns, "slower by"), rows)
     yield from (text for text in (coverage_text(replay), late_text(replay)) if text)
     cells = [
         (markdown(name, NAME_MAX), *map(formatting.count, counts), markdown(example, TEXT_MAX))
@@ -349,7 +349,7 @@ def _find_max(summary: Mapping[str, Any]) -> Iterator[str]:
         yield f"**No number of connections held:** {markdown(str(found['reason']), TEXT_MAX)}"
         return
     yield (
-        f"**{counted(level, 'connection')}** is the most that held ({markdown(str(found['result']))}):"
+        f"**{counted(level, 'connection')}** held, the maximum ({markdown(str(found['result']))}):"
         f" {formatting.rate(found['qps'])} per second, p95 {formatting.found_p95(summary)} ms."
         f" {markdown(str(found['reason']), TEXT_MAX)}"
     )
@@ -400,7 +400,7 @@ def _foot(record: RunRecord) -> str:
 
 
 def _word(text: str) -> str:
-    """A known word or time unchanged; anything else escaped."""
+    """A known word or a time unchanged, other text escaped."""
     return text if _OWN_WORD.fullmatch(text) else markdown(text, NAME_MAX)
 
 

@@ -1,4 +1,4 @@
-"""Numbers for people: one way to write each kind, in every file of a run. None is a dash: not known, and never 0."""
+"""How numbers are written, the same in every file of a run. None, an unknown value, is a dash, and never 0."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ CUT_OFF_NOTE = "Cut off: timed out, gave up a lock, cancelled or never sent; in 
 
 
 def sample_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Columns of a table of times that say what its rows are made of: succeeded; failed and cut off where there are
-    any. Rows are like statements of summary.json; one without counts has dashes."""
+    """The columns of a table of times that count samples: succeeded, and failed and cut off if there are any. Rows have
+    the shape of statements in summary.json; a row without counts gets dashes."""
     columns = {
         "ok": [row.get("succeeded") for row in rows],
         "failed": [row.get("failed") for row in rows],
@@ -46,7 +46,7 @@ def rate(value: float | None) -> str:
 
 
 def ms(value: float | None) -> str:
-    """Milliseconds: at least three digits that say something, whole ones from 1,000 on."""
+    """Milliseconds with at least three significant digits, and no fraction from 1,000 on."""
     if value is None or value == 0:
         return NONE if value is None else "0"
     size = abs(value)
@@ -54,7 +54,7 @@ def ms(value: float | None) -> str:
 
 
 def percent(fraction: float | None) -> str:
-    """A fraction as percent; what is not 0 never shows as 0."""
+    """A fraction as percent. A value above 0 is never written as 0."""
     if fraction is None:
         return NONE
     value = 100.0 * fraction
@@ -62,7 +62,7 @@ def percent(fraction: float | None) -> str:
 
 
 def plain_percent(value: float | None) -> str:
-    """What is in percent already."""
+    """A value that is already in percent."""
     return NONE if value is None else f"{value:.1f} %"
 
 
@@ -79,7 +79,7 @@ def seconds(value: float | None) -> str:
 
 
 def level(stage: Mapping[str, Any]) -> str:
-    """What a stage of summary.json puts on the server: 8 connections, or 100.0/s."""
+    """The load of a stage of summary.json: 8 connections, or 100.0/s."""
     if stage["rate"] is not None:
         return f"{rate(stage['rate'])}/s"
     connections = stage["connections"]
@@ -87,7 +87,7 @@ def level(stage: Mapping[str, Any]) -> str:
 
 
 def span(stage: Mapping[str, Any]) -> str:
-    """When a stage was measured, since the start of the run: 10.0 s to 40.0 s."""
+    """The measured span of a stage, since the start of the run: 10.0 s to 40.0 s."""
     return f"{seconds(stage['starts_s'])} to {seconds(stage['starts_s'] + stage['measured_seconds'])}"
 
 
@@ -98,13 +98,13 @@ def time_of(times: Mapping[str, Any], name: str) -> str:
 
 
 def found_p95(summary: Mapping[str, Any]) -> str:
-    """Of the answer of a search: the times of its summary.json are those of the step that decides."""
+    """The p95 of a search for the maximum: the times in its summary.json are those of the decisive step."""
     at_least = "p95" in summary["latency_ms"].get("at_least", ())
     return bounded(ms(summary["find_max"].get("p95_ms")), at_least=at_least)
 
 
 def bounded(shown: str, *, at_least: bool, at_most: bool = False) -> str:
-    """ "≥" before a value that is a lower bound, "≤" before an upper one: the one sign for it, everywhere."""
+    """The value with "≥" if it is a lower bound, with "≤" if it is an upper bound."""
     return f"≥ {shown}" if at_least else f"≤ {shown}" if at_most else shown
 
 
@@ -125,12 +125,12 @@ def value_of(measure: Measure, value: float | None, *, at_least: bool = False) -
 
 
 def rounded(value: float | None) -> float | None:
-    """For JSON: six decimals; None: not known, or infinite."""
+    """For JSON: six decimals; None if it is unknown or infinite."""
     return None if value is None or not math.isfinite(value) else round(value, 6)
 
 
 def aligned(rows: Sequence[Sequence[str]], left: Collection[int]) -> list[str]:
-    """Rows of a text table: the columns named in `left` to the left, the others to the right."""
+    """The rows of a text table: columns listed in `left` are aligned to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
@@ -142,24 +142,24 @@ def aligned(rows: Sequence[Sequence[str]], left: Collection[int]) -> list[str]:
 
 
 def exact(value: float | None) -> str:
-    """As summary.json has it; 20.0 and 20 are the same number, and a table of VARIANTs may return either."""
+    """The exact value of summary.json. 20.0 and 20 are written the same, because VARIANT columns may return either."""
     if value is None:
         return ""
     return f"{value:d}" if isinstance(value, int) else f"{int(value):d}" if value.is_integer() else repr(value)
 
 
 def check(threshold: Mapping[str, Any]) -> str:
-    """The text of a threshold of summary.json; the default one is marked."""
+    """The text of a threshold of summary.json; a default threshold is marked."""
     return f"{threshold['check']} (default)" if threshold.get("default") else str(threshold["check"])
 
 
 def is_unknown(threshold: Mapping[str, Any]) -> bool:
-    """Could what was measured not decide a threshold of summary.json?"""
+    """Whether the measurements could not decide a threshold of summary.json."""
     return bool(threshold.get("too_few_samples") or threshold.get("not_measured"))
 
 
 def judged(threshold: Mapping[str, Any]) -> str:
-    """What a threshold of summary.json was compared with."""
+    """The value that a threshold of summary.json was compared with."""
     if threshold.get("too_few_samples"):
         return TOO_FEW
     if threshold.get("not_measured"):
@@ -169,7 +169,7 @@ def judged(threshold: Mapping[str, Any]) -> str:
 
 
 def measured(check: str, value: float | None) -> str:
-    """The value of a threshold, in the unit that its limit is written in."""
+    """The value for a threshold, in the unit of its limit."""
     if value is None:
         return "nothing"
     try:
@@ -187,30 +187,32 @@ def measured(check: str, value: float | None) -> str:
             return f"{ms(value)} ms"
 
 
-LINE_MAX = 500  # characters of a text on one line: a name, an error
-NAME_LONG = 16  # characters: a longer name may need several lines, and gets room for them
+LINE_MAX = 500  # characters of a text on one line, such as a name or an error
+NAME_LONG = 16  # characters; a longer name may be broken into lines
 BLOCK_MAX = 20_000  # characters of a text with several lines: SQL, a configuration
 
 _SIMPLE_CODE = re.compile(r"[^`|\\\n\r]+")
 _MARKDOWN_SAFE = re.compile(r"[^A-Za-z0-9 \u00a0-\U0010ffff]")
-_PART_OF_NAME = re.compile(r"([_./:-])(?=\w)")  # none of these is in an escaped character
+_PART_OF_NAME = re.compile(r"([_./:-])(?=\w)")  # none of these occurs in an escaped character
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def html(text: str, limit: int = LINE_MAX) -> str:
-    """For text and for quoted attributes."""
+    """Escaped for text and for quoted attributes."""
     return standard_html.escape(printable(text, limit, multiline=True), quote=True)
 
 
 def html_name(text: str, limit: int = LINE_MAX) -> str:
-    """A name, for text: lines may break after _ . - / and : in it, and nowhere else inside a word."""
+    """A name, escaped for text. Lines may break after _ . - / and : in it, and at spaces."""
     shown = _PART_OF_NAME.sub(r"\1<wbr>", html(text, limit))
     return f'<span class="long">{shown}</span>' if len(text) > NAME_LONG else shown
 
 
 def html_json(data: Any) -> str:
     """JSON for a script element of type application/json: nothing in it can end the element."""
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False)  # ASCII: U+2028 and the like are escaped
+    text = json.dumps(
+        data, separators=(",", ":"), allow_nan=False
+    )  # ASCII, so U+2028 and similar characters are escaped
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
@@ -220,7 +222,7 @@ def xml(text: str, limit: int = LINE_MAX) -> str:
 
 
 def markdown(text: str, limit: int = LINE_MAX) -> str:
-    """As code that no Markdown in the text can end, in tables too; names in it are not mentions."""
+    """As code, which Markdown in the text cannot end, not even in a table; names in it are not mentions."""
     shown = printable(text, limit).strip()
     if not shown:
         return "–"
@@ -230,13 +232,13 @@ def markdown(text: str, limit: int = LINE_MAX) -> str:
 
 
 def csv(text: str, limit: int = LINE_MAX) -> str:
-    """A cell that no spreadsheet evaluates as a formula; the CSV writer quotes it."""
+    """A cell that spreadsheets do not evaluate as a formula; the CSV writer quotes it."""
     shown = printable(text, limit)
     return f"'{shown}" if shown.lstrip().startswith(_FORMULA) else shown
 
 
 def login_words(logins: Mapping[str, Any]) -> str:
-    """client.connections of summary.json in a few words; empty when every connection was opened once and never lost."""
+    """client.connections of summary.json as text; empty if every connection was opened once and never lost."""
     counts = logins.get("reopened") or {}
     reopened = {reason: counts[reason] for reason in ReconnectReason if counts.get(reason)}
     refused = logins.get("refused") or 0
@@ -248,12 +250,12 @@ def login_words(logins: Mapping[str, Any]) -> str:
 
 
 def connection_failures(logins: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The refused logins and lost connections that client.connections of summary.json lists, by time."""
+    """The refused logins and lost connections in client.connections of summary.json, in order of time."""
     return sorted((*(logins.get("last_refused") or ()), *(logins.get("last_lost") or ())), key=lambda one: one["at"])
 
 
 def failure_kind(failure: Mapping[str, Any]) -> str:
-    """What one of them is, and how many of the same second it stands for."""
+    """The kind of a failure, and how many failures of the same second it represents."""
     count, reason = failure.get("count") or 1, failure.get("reason")
     if reason is None:
         return f"{counted(count, 'login')} refused"

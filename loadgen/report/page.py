@@ -1,4 +1,4 @@
-"""Pieces of the HTML report: tables, lists of facts, sections. What is passed in is HTML already."""
+"""Parts of HTML pages: tables, lists of facts, sections, style and script. Arguments are HTML unless noted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from loadgen.report.svg import Chart, svg
 
 
 def number(value: float | None, shown: str) -> str:
-    """A cell; the exact number of summary.json is its machine-readable value."""
+    """A cell with a number. Its machine-readable value is the exact number of summary.json."""
     return f'<td class="n">{data(value, shown)}</td>'
 
 
@@ -21,22 +21,22 @@ def data(value: float | None, shown: str) -> str:
 
 
 def text(content: str, limit: int = 200) -> str:
-    """A cell with foreign text, in as many lines as it needs."""
+    """A cell with foreign text, broken into lines."""
     return f'<td><div class="t">{html(content, limit)}</div></td>'
 
 
 def named(content: str, limit: int = 200) -> str:
-    """A cell with a foreign name: whole, and not broken inside its words."""
+    """A cell with a foreign name, which is not broken inside words."""
     return f"<td>{html_name(content, limit)}</td>"
 
 
 def short(content: str, limit: int = 60) -> str:
-    """A cell with foreign text that is not broken into lines."""
+    """A cell with foreign text, which is not broken into lines."""
     return f'<td class="w">{html(content, limit)}</td>'
 
 
 def whole(content: str, limit: int = 200) -> str:
-    """A cell with foreign text whose words are not broken, unless one is wider than a column may be."""
+    """A cell with foreign text, which is broken inside words only if a word is wider than the column."""
     return f'<td class="b">{html(content, limit)}</td>'
 
 
@@ -49,8 +49,8 @@ def table(
     last_words: int = 0,
     fit: bool = False,
 ) -> str:
-    """Headings of the first `words` and the last columns stand to the left, those of numbers to the right. With `fit`
-    it is only as wide as it must be."""
+    """The first `words` and the last `last_words` columns are aligned to the left, the columns of numbers to the right.
+    With `fit`, the table is as narrow as possible."""
     numbers = range(words, len(head) - last_words)
     headings = "".join(
         f'<th scope="col"{" class=n" if column in numbers else ""}>{title}</th>' for column, title in enumerate(head)
@@ -70,7 +70,7 @@ def facts(pairs: Iterable[tuple[str, str]]) -> str:
 
 
 def html_page(title: str, *body: str, css: str = "") -> str:
-    """A whole file: nothing is loaded from the network, and the policy forbids it."""
+    """A complete HTML file. It loads nothing from the network, and its policy forbids it."""
     attribute = f' class="{css}"' if css else ""
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -82,7 +82,7 @@ def html_page(title: str, *body: str, css: str = "") -> str:
 
 
 def verdict_page(verdict: str, title: str, why: str, *parts: str, css: str, about: str = "", footer: str = "") -> str:
-    """A page without a script: a verdict and its reason, then the parts. What scrolls is found by the style alone."""
+    """A page without a script: the verdict and its reason, then the parts. Scroll hints are made by CSS alone."""
     return html_page(
         f"{verdict}: {title}",
         f'<header><div class="banner"><span class="verdict">{verdict.upper()}</span><h1>{title}</h1></div>',
@@ -108,7 +108,7 @@ def code(content: str, limit: int) -> str:
 
 
 def figure(chart: Chart, keys: Sequence[tuple[str, str, str]], group: str = "", signs: str = "") -> str:
-    """A chart with its legend: (css, name, unit) of each line. The script fills in what is under the cursor."""
+    """A chart with its legend: (css, name, unit) of each line. The script shows the values under the cursor."""
     legend = signs + "".join(
         f'<span class="key">{stroke(css)}<span>{title}</span> <b data-unit="{unit}"></b></span>'
         for css, title, unit in keys
@@ -130,7 +130,7 @@ def plain_figure(chart: Chart, legend: str = "", css: str = "plot") -> str:
 
 
 def stroke(css: str) -> str:
-    """A piece of a line, drawn as the line is: the same class, so the same colour, width and dashes."""
+    """A sample of a line for the legend, with the class of the line: same colour, width and dashes."""
     return f'<svg class="stroke" viewBox="0 0 26 8" aria-hidden="true"><path class="line {css}" d="M0 4H26"/></svg>'
 
 
@@ -337,7 +337,7 @@ def _hash(content: str) -> str:
     return base64.b64encode(hashlib.sha256(content.encode("utf-8")).digest()).decode("ascii")
 
 
-# Nothing is loaded from anywhere, nothing is sent anywhere, and no other script or style is obeyed.
+# The page can load and send nothing, and no other script or style is applied.
 POLICY = (
     f"default-src 'none'; script-src 'sha256-{_hash(SCRIPT)}'; style-src 'sha256-{_hash(STYLE)}';"
     " base-uri 'none'; form-action 'none'"

@@ -1,4 +1,4 @@
-"""Everything a report is made of, as the tables have it. Two readers of the same tables make the same report."""
+"""The input of a report, as it is read from the tables. The same tables give the same report on any machine."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from loadgen.scenario.model import Scenario
 from loadgen.units import NS_PER_MS
 from loadgen.values import dataclass
 
-# --- A run second by second: the seconds of all workers put together, and what charts draw of them. Pure -------------
+# --- A run second by second: the seconds of all workers added up, and the points of charts. Pure ---------------------
 #
-# Workers harvest once a second, each at its own moment, a little early or late. A worker's next second goes into the
-# next row unless it is off by more than a quarter, so that a wobble makes neither a gap nor a doubled second.
+# Workers collect once a second, at different moments and with jitter. The next second of a worker goes into the next
+# row unless it is off by more than a quarter of a second, so jitter causes neither gaps nor doubled seconds.
 #
-# In the second in which a worker's phase changes, only what belongs to the new phase is known, for an unknown part of
-# the second. Such a row has counts and times, but no rate; neither has the last one.
+# For the second in which the phase of a worker changes, only samples of the new phase are known, for an unknown part of
+# the second. Such a row has counts and times, but no rate. The last row has no rate either.
 
 CLOCK_JITTER = 0.25  # of a second
 COOLDOWN = Phase.COOLDOWN.value
 _LOAD_PHASES = (Phase.WARMUP.value, Phase.MEASUREMENT.value)  # in their order
-PHASE_SHIFT_MAX = 3  # seconds by which workers may differ in when a phase begins
-POINTS_MAX = 300  # of a line; longer runs have several seconds in each
-REACH_PARTS = 10  # a percentile with few samples is joined over a tenth of the run at most
-GAP_SPANS = 3  # points that are missing before a line is interrupted: workers stored nothing there
+PHASE_SHIFT_MAX = 3  # seconds by which the beginnings of a phase may differ between workers
+POINTS_MAX = 300  # of a line; in longer runs a point has several seconds
+REACH_PARTS = 10  # points with too few samples for a percentile are joined over at most a tenth of the run
+GAP_SPANS = 3  # missing points that interrupt a line, because workers stored nothing
 
 # Response times by statement, of the points of a chart: (number of the point's span, phase) → statement → times.
 PointTimes = Mapping[tuple[int, str | None], Mapping[str, Histogram]]
@@ -52,9 +52,9 @@ class WorkerSecond:
     phase: str | None
     statements: Mapping[str, Counts] = field(default_factory=dict)  # what ended
     response: Histogram = EMPTY  # of samples that succeeded
-    cut_off: Histogram = EMPTY  # of those that timed out or were cancelled: the time they took at least
+    cut_off: Histogram = EMPTY  # lower bounds of samples that timed out or were cancelled
     lag: Histogram = EMPTY
-    times: Mapping[str, Histogram] = field(default_factory=dict)  # response by statement, as far as it was stored
+    times: Mapping[str, Histogram] = field(default_factory=dict)  # response times by statement, if stored
     logins: LoginCounts | None = None  # of the worker so far; None: not stored
     executing: int = 0
     target: int = 0
@@ -68,13 +68,13 @@ class WorkerSecond:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSecond:
-    """One row of a run, or several that follow one another: sums over workers."""
+    """One row of a run, or several consecutive ones: sums over workers."""
 
     at_s: int  # since the start of the run
     length_s: int = 1
     phase: str | None
     workers: int
-    qps: float | None  # None: the second was measured in part only
+    qps: float | None  # None: only a part of the second was measured
     statements: Mapping[str, Counts]
     response: Histogram
     cut_off: Histogram = EMPTY
@@ -105,7 +105,7 @@ class RunSecond:
 
 
 class StatementTimes:
-    """Response times by statement, summed up point by point: those of every second would need too much memory."""
+    """Response times by statement, added up per point of a chart: one per second would need too much memory."""
 
     def __init__(self, span_s: int) -> None:
         self.span_s = span_s
@@ -122,15 +122,15 @@ class StatementTimes:
 
 
 def span_for(length_s: float) -> int:
-    """How many seconds one point of a chart has in a run of this length."""
+    """The number of seconds in one point of a chart, for a run of this length."""
     return max(ceil(length_s / POINTS_MAX), 1)
 
 
 def merge_seconds(
     start: datetime, seconds: Iterable[WorkerSecond], times: StatementTimes | None = None
 ) -> tuple[RunSecond, ...]:
-    """Rows in order of time, up to the last in which anything happened. `seconds` are in order for each worker; their
-    times by statement go to `times`."""
+    """Rows in order of time, up to the last one with a statement. `seconds` must be in order for each worker. Their
+    times by statement are added to `times`."""
     rows = SecondAggregator(start)
     for second in seconds:
         number = rows.add(second)
@@ -138,14 +138,14 @@ def merge_seconds(
             times.add(number, second)
     merged = [rows.second(number) for number in rows.numbers]
     while merged and not merged[-1].executing and not merged[-1].counts.ended:
-        merged.pop()  # the load was over, and only the processes went on
+        merged.pop()  # the load had ended, and only the processes were running
     if merged:
         merged[-1] = replace(merged[-1], qps=None)
     return tuple(merged)
 
 
 class SecondAggregator:
-    """Puts the seconds of workers into the rows of their run, one by one. Those of a worker come in order."""
+    """Adds the seconds of workers to the rows of their run. The seconds of each worker must come in order."""
 
     def __init__(self, start: datetime) -> None:
         self._start = start
@@ -154,11 +154,11 @@ class SecondAggregator:
         self._logins: dict[str, LoginCounts] = {}
 
     def add(self, second: WorkerSecond) -> int:
-        """The number of its row."""
+        """Add a second, and return the number of its row."""
         last_row, last_phase = self._before.get(second.worker_id, (None, None))
         number = _row_number(self._start, second, last_row)
         if number == last_row and second.phase not in (last_phase, COOLDOWN):
-            number += 1  # a row of two phases would count statements of the warm-up as measured
+            number += 1  # a row with two phases would count statements of the warm-up as measured
         number = self._row_of_phase(number, second.phase)
         self._before[second.worker_id] = number, second.phase
         row = self._rows.setdefault(number, _Row())
@@ -169,8 +169,8 @@ class SecondAggregator:
         return number
 
     def _row_of_phase(self, number: int, phase: str | None) -> int:
-        """The row itself, or, where another worker has it for another phase, its neighbour on the side of this phase:
-        an interval has only what belongs to its phase, and so has a row."""
+        """The number of a row for this phase: the row itself, or a neighbour if another worker has used the row for
+        another phase. A row contains samples of one phase only."""
         for _ in range(PHASE_SHIFT_MAX):
             other = self._rows[number].phase if number in self._rows else None
             if phase not in _LOAD_PHASES or other not in _LOAD_PHASES or other == phase:
@@ -190,13 +190,13 @@ class SecondAggregator:
         return self._rows[number].second(number)
 
     def forget(self, number: int) -> None:
-        """Nothing will be added to this row any more."""
+        """Drop a row to which nothing will be added any more."""
         self._rows.pop(number, None)
 
 
 def thin(seconds: Sequence[RunSecond], span_s: int) -> tuple[RunSecond, ...]:
-    """The points of a chart: the seconds of one span and phase are joined, their samples merged, so that percentiles
-    stay true."""
+    """The points of a chart: the seconds of each span and phase, with their samples merged, so that percentiles stay
+    exact."""
     if span_s == 1:
         return tuple(seconds)
     groups = groupby(seconds, key=lambda second: (second.at_s // span_s, second.phase))
@@ -205,9 +205,9 @@ def thin(seconds: Sequence[RunSecond], span_s: int) -> tuple[RunSecond, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Neighbouring points that have one value together."""
+    """Consecutive points with one common value."""
 
-    first: int  # place of the point
+    first: int  # index of the point
     last: int
     value: float | None  # None: still too few samples
 
@@ -215,9 +215,9 @@ class Stretch:
 def percentile_line(
     points: Sequence[RunSecond], times: Sequence[Histogram], per_mille: int, reach_s: float
 ) -> tuple[Stretch, ...]:
-    """A percentile over time, in milliseconds. `times` has the samples of each point. Where one point has too few of
-    them, as many neighbours of its phase as it needs are taken together, up to `reach_s`. So is the point in which a
-    phase begins: only statements that began and ended within it are known, and those are the short ones."""
+    """A percentile over time, in milliseconds. `times` has the samples of each point. A point with too few samples is
+    joined with neighbours of its phase, up to `reach_s`. The point in which a phase begins is always joined: it knows
+    only statements that began and ended within it, so its samples are too short."""
     found: list[Stretch] = []
     counts, spans_s = [one.count for one in times], [(point.at_s, point.end_s) for point in points]
     for run in _runs(points):
@@ -236,8 +236,8 @@ def stretches(
     *,
     partial: bool = False,
 ) -> list[tuple[int, int]]:
-    """Neighbouring places of a run, first and last, that have enough samples for a percentile together, or reach that
-    far; what is left goes to those before. `partial`: the first place is not enough alone."""
+    """Groups of consecutive indexes (first, last) with enough samples for a percentile, or of length `reach_s`; the
+    remainder is added to the last group. `partial`: the first index must not be a group alone."""
     found: list[tuple[int, int]] = []
     first, samples = run[0], 0
     for place in run:
@@ -252,12 +252,12 @@ def stretches(
 
 
 def is_gap(before: RunSecond, after: RunSecond) -> bool:
-    """Did workers store nothing between two points?"""
+    """Whether workers stored nothing between two points."""
     return after.at_s - before.end_s >= GAP_SPANS * max(before.length_s, after.length_s)
 
 
 def _runs(points: Sequence[RunSecond]) -> list[range]:
-    """Places of points that follow one another in one phase."""
+    """Ranges of indexes of consecutive points in one phase."""
     runs: list[range] = []
     for place, point in enumerate(points):
         before = points[place - 1] if place else None
@@ -290,7 +290,7 @@ def _row_number(start: datetime, second: WorkerSecond, last_row: int | None) -> 
 
 
 class _Row:
-    """One second while it is summed up; no histogram of a worker is kept longer than that."""
+    """One row while workers are added to it. Histograms of single workers are not kept."""
 
     def __init__(self) -> None:
         self._last: dict[str, WorkerSecond] = {}
@@ -306,7 +306,7 @@ class _Row:
         succeeded, length_s = self._tried.get(second.worker_id, (0, 0.0))
         self._tried[second.worker_id] = succeeded + second.counts.succeeded, length_s + second.seconds
         before = self._last.get(second.worker_id)
-        closed = second.phase == COOLDOWN  # in the middle of this row, which stays one of its phase
+        closed = second.phase == COOLDOWN  # within this row, which keeps its phase
         phase = before.phase if before is not None and closed else second.phase
         self._last[second.worker_id] = replace(second, phase=phase, response=EMPTY, cut_off=EMPTY, lag=EMPTY, times={})
         self._partial |= partial
@@ -374,7 +374,7 @@ def _sum(parts: Iterable[Mapping[str, Counts]]) -> dict[str, Counts]:
 
 
 def _commonest(phases: Sequence[str | None]) -> str | None:
-    """What most workers are in that have not closed their windows; the same whatever order they come in."""
+    """The phase of most workers with open windows. The result does not depend on their order."""
     known = sorted(phase for phase in phases if phase is not None)
     open_ones = [phase for phase in known if phase != COOLDOWN] or known
     return max(open_ones, key=open_ones.count) if open_ones else None
@@ -390,22 +390,22 @@ def _ms(times: Histogram, per_mille: int) -> float | None:
 
 
 class EventKind(StrEnum):
-    """What an event on the time axis is; each is drawn differently."""
+    """The kind of an event on the time axis; each kind is drawn differently."""
 
     START = "start"
     STOP = "stop"
     LEVEL = "level"  # a phase, a stage or a number of connections began
     HELD = "held"  # a step of a search was judged
     BROKEN = "broken"
-    LIMITED = "limited"  # it is no evidence about the server: the client was the limit
+    LIMITED = "limited"  # the client was the limit, so it says nothing about the server
     LOST = "lost"  # a worker
     REFUSED = "refused"  # a login
-    RECONNECT = "reconnect"  # a connection was lost, and opened again
+    RECONNECT = "reconnect"  # a lost connection was opened again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEvent:
-    """Something that happened, at a moment of the run."""
+    """An event of the run."""
 
     at_s: float
     label: str  # a few characters, for charts
@@ -415,7 +415,7 @@ class RunEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarehousePollPoint:
-    """The warehouse at a moment of the run."""
+    """The state of the warehouse at one moment of the run."""
 
     at_s: float
     running: int | None
@@ -428,7 +428,7 @@ class WarehousePollPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindMaxStepResult:
-    """A step of a search for the maximum: what was measured in it, and the verdict."""
+    """A step of a search for the maximum: its measurements and its outcome."""
 
     number: int
     target: int
@@ -444,7 +444,7 @@ class FindMaxStepResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerHost:
-    """Where a worker ran."""
+    """The machine of a worker."""
 
     hostname: str
     version: str
@@ -452,7 +452,7 @@ class WorkerHost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerWarning:
-    """A warning or an error of a worker."""
+    """A warning or an error in the log of a worker."""
 
     moment: datetime  # naive UTC
     worker_id: str | None
@@ -467,26 +467,26 @@ class RunRecord:
     summary: Mapping[str, Any]  # summary.json
     template_id: str
     created: datetime
-    started: datetime | None  # None: it never began
+    started: datetime | None  # None: it did not start
     ended: datetime | None
     reason: str | None
     enrichment_status: str | None
     config: str  # of loadgen.scenario.frozen; secrets are ${NAME}
-    scenario: Scenario | None  # None: written by another version, and only `config` can be shown
+    scenario: Scenario | None  # None: written by another version; only `config` can be shown
     seconds: tuple[RunSecond, ...] = ()
     span_s: int = 1  # seconds in each point of a chart
     point_times: PointTimes = field(default_factory=dict)  # response times by statement; empty: not stored
-    merged: MergedWindows | None = None  # the windows the summary was made of; None: they cannot be had
+    merged: MergedWindows | None = None  # the windows of the summary; None: not available
     merged_missing: str | None = None  # why
     events: tuple[RunEvent, ...] = ()  # in the order of time
     polls: tuple[WarehousePollPoint, ...] = ()
     steps: tuple[FindMaxStepResult, ...] = ()
     machines: Mapping[str, WorkerHost] = field(default_factory=dict)  # by worker id
     logs: tuple[WorkerWarning, ...] = ()
-    unreadable: tuple[str, ...] = ()  # rows of the run that are left out, and why
+    unreadable: tuple[str, ...] = ()  # unreadable rows of the run, with reasons
 
     def statement_names(self) -> list[str]:
-        """In the order of the scenario; what it does not know comes after, by name."""
+        """Names of measured statements in the order of the scenario, then other names in alphabetical order."""
         measured = self.summary["statements"]
         known = [] if self.scenario is None else [one.name for one in self.scenario.workload.statements]
         return [name for name in known if name in measured] + sorted(set(measured) - set(known))

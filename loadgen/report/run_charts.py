@@ -1,7 +1,7 @@
-"""Charts of the HTML report: over time, with what its script shows under the cursor, and how response times spread.
+"""Charts of the HTML report: over time, with the values for the cursor; distribution of response times.
 
-A line joins what is known. It is interrupted where workers stored nothing; the second in which a phase changes was
-measured in part only, has no rate, and is passed over.
+A line connects known values. It is interrupted where workers stored nothing. The second in which a phase changes has no
+rate, because only a part of it was measured; the line skips it.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ from loadgen.values import dataclass
 
 MARKS_MAX = 80
 LANES_MAX = 3  # lines of labels of marks
-LOG_FROM = 25.0  # ratio of the highest value to the median; above it a linear axis would show nothing else
+LOG_FROM = 25.0  # from this ratio of the highest value to the median on, the axis is logarithmic
 LIMIT_REACH = 2.0  # a limit up to this multiple of the highest value is on the axis; a higher one is shown by an arrow
-EDGE_S = 1.5  # how far the row in which a phase begins may be from the moment it was announced for
-AFTER_S = 10.0  # events so long after the last second are still shown
+EDGE_S = 1.5  # maximum distance of the row in which a phase begins from the announced moment
+AFTER_S = 10.0  # events up to this time after the last second are shown
 MEASUREMENT = "MEASUREMENT"
 RESPONSE = (
     ThresholdMetric.P50,
@@ -73,7 +73,7 @@ Format = Callable[[float | None], str]
 
 @dataclass(frozen=True, slots=True)
 class HoverData:
-    """What the script shows under the cursor, by chart. Charts with one axis move together."""
+    """The values that the script shows under the cursor, by chart. Charts with a common axis show the same moment."""
 
     axes: dict[str, Any] = field(default_factory=dict)
     charts: dict[str, Any] = field(default_factory=dict)
@@ -98,7 +98,7 @@ class ChartSeries:
     unit: str = ""
     stepped: bool = False
     filled: bool = False
-    label: bool = True  # its name stands at the end of the line; the legend has it in any case
+    label: bool = True  # write the name at the end of the line, in addition to the legend
 
     @property
     def is_known(self) -> bool:
@@ -109,7 +109,7 @@ class ChartSeries:
 
 
 def checks_of(summary: Mapping[str, Any]) -> list[tuple[ThresholdCheck, bool | None]]:
-    """The thresholds of a run and whether each was met (None: undecided), as far as their texts can be read."""
+    """The thresholds of a run whose texts can be parsed, and whether each was met (None: undecided)."""
     found = []
     for one in summary["thresholds"]:
         try:
@@ -129,7 +129,7 @@ def limit_of(check: ThresholdCheck, passed: bool | None, css: str = "") -> Chart
 
 
 class Timeline:
-    """Charts with one axis of time."""
+    """Charts with a common time axis."""
 
     def __init__(self, record: RunRecord, hover: HoverData) -> None:
         self._record, self._hover = record, hover
@@ -169,7 +169,7 @@ class Timeline:
         return self.chart("connections", "Connections", tracks, height=140)
 
     def failures(self) -> str:
-        """Empty when nothing failed, was skipped or cancelled."""
+        """Empty if no statement failed, was skipped or cancelled."""
         kinds = [("failed", "s2"), ("skipped", "s4"), ("cancelled", "s5")]
         counts = {(name, css): [getattr(one.counts, name) for one in self.points] for name, css in kinds}
         failures = self._per_second("failures", "Not succeeded, per second", counts)
@@ -180,7 +180,7 @@ class Timeline:
         return (
             self.chart(
                 "error-rate",
-                "Error rate, percent of what was answered",
+                "Error rate, percent of answered statements",
                 [failed],
                 self._limits(ThresholdMetric.ERROR_RATE),
                 height=140,
@@ -189,7 +189,7 @@ class Timeline:
         )
 
     def logins(self) -> str:
-        """Empty when every connection was opened once and never lost."""
+        """Empty if every connection was opened once and never lost."""
         logins = [one.logins or LoginCounts() for one in self.points]
         counts = {
             ("replaced as planned", "s3"): [sum(one.reopened.values()) - one.lost for one in logins],
@@ -199,7 +199,7 @@ class Timeline:
         return self._per_second("logins", "Connections opened again, and logins refused, per second", counts)
 
     def _per_second(self, name: str, title: str, counts: Mapping[tuple[str, str], Sequence[int]]) -> str:
-        """Rates of what happened at all; empty when nothing did."""
+        """Rates of the counts that are not always 0; empty if there are none."""
         lengths_s = [point.length_s for point in self.points]
         tracks = [
             self.track(kind, css, [of / s for of, s in zip(own, lengths_s, strict=True)], formatting.rate, unit="/s")
@@ -221,7 +221,7 @@ class Timeline:
         return ChartSeries(name=name, css=css, values=values, drawn=drawn, shown=shown, **more)
 
     def percentile(self, name: str, css: str, times: Sequence[Histogram], per_mille: int, **more: Any) -> ChartSeries:
-        """A percentile of the samples of each point; nothing where most of the run has too few of them."""
+        """A percentile of the samples of each point; no values if most of the run has too few samples."""
         stretches = percentile_line(self.points, times, per_mille, self._reach_s)
         values: list[float | None] = [None] * len(self.points)
         for stretch in stretches:
@@ -273,7 +273,7 @@ class Timeline:
         return figure(chart, [(track.css, html(track.name, 200), track.unit) for track in tracks], "time")
 
     def _interrupted(self, values: Iterable[tuple[int, int, float | None]]) -> tuple[Point, ...]:
-        """(first point, last point, value) as a line through what is known, with gaps where nothing was stored."""
+        """A line through the known values of (first point, last point, value), with gaps where nothing was stored."""
         drawn: list[Point] = []
         before: RunSecond | None = None
         for first, last, value in values:
@@ -286,7 +286,7 @@ class Timeline:
         return tuple(drawn)
 
     def _limits(self, *metrics: ThresholdMetric) -> list[ChartLimit]:
-        """Of all statements together."""
+        """Limits of thresholds for all statements together."""
         colours = {ThresholdMetric.P50: "s1", ThresholdMetric.P95: "s2", ThresholdMetric.P99: "s4"}
         return [
             limit_of(check, passed, colours.get(check.metric, ""))
@@ -295,7 +295,7 @@ class Timeline:
         ]
 
     def _planned_rate(self) -> list[float | None]:
-        """What was to be offered in each second of the measurement."""
+        """The planned rate in each second of the measurement."""
         scenario = self._record.scenario
         nothing: list[float | None] = [None] * len(self.points)
         if scenario is None or scenario.load.mode is not LoadMode.RATE:
@@ -328,12 +328,12 @@ def _moment(point: RunSecond) -> str:
 
 
 def _stalls(summary: Mapping[str, Any], points: Sequence[RunSecond], levels: Sequence[float]) -> tuple[ChartBand, ...]:
-    """Spans in which everything in flight was overdue; they are counted from the start of the measurement."""
+    """Spans in which every statement in flight was overdue; their times count from the start of the measurement."""
     known = (summary.get("stalls") or {}).get("spans_s", ())
     began_s = next((_exact(start, levels) for phase, start, _ in spans(points) if phase == MEASUREMENT), None)
     if began_s is None:
         return ()
-    first_s, last_s = points[0].at_s, points[-1].end_s  # one may reach beyond what is drawn
+    first_s, last_s = points[0].at_s, points[-1].end_s  # a stall may extend beyond the chart
     return tuple(
         ChartBand(
             start=max(first_s, began_s + start),
@@ -346,12 +346,12 @@ def _stalls(summary: Mapping[str, Any], points: Sequence[RunSecond], levels: Seq
 
 
 def _exact(edge: float, levels: Sequence[float]) -> float:
-    """Seconds know their phase as a whole; where it was commanded for a moment, that counts."""
+    """The announced moment of a phase near this edge, or else the edge: seconds have one phase each."""
     return min((level for level in levels if abs(level - edge) <= EDGE_S), key=lambda at: abs(at - edge), default=edge)
 
 
 def _bands(points: Sequence[RunSecond], levels: Sequence[float]) -> tuple[ChartBand, ...]:
-    """What was not measured."""
+    """Bands for the phases that are not measured."""
     bands, measured = [], False
     for phase, start, end in spans(points):
         if phase != MEASUREMENT:
@@ -362,13 +362,13 @@ def _bands(points: Sequence[RunSecond], levels: Sequence[float]) -> tuple[ChartB
 
 
 def _phase(phase: str, again: bool) -> str:
-    """A warm-up between two steps is the time in which the next one settles."""
+    """The name of a phase. A warm-up between two steps is called settling."""
     names = {"WARMUP": "settling" if again else "warm-up", MEASUREMENT: "measured"}
     return names.get(phase, phase.lower())
 
 
 def described(tracks: Sequence[ChartSeries]) -> str:
-    """The lines in words, for screen readers."""
+    """A description of the lines for screen readers."""
     said = []
     for track in tracks:
         known = sorted(value for value in track.values if value is not None)
@@ -381,7 +381,7 @@ def described(tracks: Sequence[ChartSeries]) -> str:
 
 
 def value_axis(values: Values, limits: Sequence[ChartLimit] = ()) -> Axis:
-    """For these values, and for limits that are not far above them."""
+    """An axis for these values, and for limits that are not far above them."""
     known = sorted(value for value in values if value is not None)
     highest = known[-1] if known else 1.0
     near = [limit.value for limit in limits if limit.value <= LIMIT_REACH * highest]
@@ -394,14 +394,14 @@ def value_axis(values: Values, limits: Sequence[ChartLimit] = ()) -> Axis:
 # --- How response times spread: two charts side by side, and how many fell into which range --------------------------
 
 BARS_MAX = 56
-CURVES_MAX = 4  # of single statements
+CURVES_MAX = 4  # for single statements
 RANGES_MAX = 12
 RANGED_MAX = 6  # statements with a separate column
 WIDTH = 540
 
 
 def percentile_curve(record: RunRecord) -> str:
-    """How long the fastest 50, 90, 99 … percent took at most: the tail is drawn out."""
+    """The response time of each percentile, with a stretched tail."""
     assert record.merged is not None
     whole, statements = record.merged.tally.whole, record.merged.tally.statements
     curves = [("all" if len(statements) > 1 else "response", _curve(*whole.responses))]
@@ -433,7 +433,7 @@ def percentile_curve(record: RunRecord) -> str:
 
 
 def _curve(succeeded: Histogram, cut_off: Histogram) -> tuple[Point, ...]:
-    """As far as a sample lies above it, and none below it was cut off: what is beyond is not known."""
+    """The known part of the curve: up to the last sample, or to the first one that was cut off."""
     everything, done, points = succeeded + cut_off, 0, []
     for bucket in np.flatnonzero(everything.counts).tolist():
         if cut_off.counts[bucket]:
@@ -452,7 +452,7 @@ def _tail(fraction: float) -> float:
 
 
 def histogram_chart(record: RunRecord) -> str:
-    """How the samples spread."""
+    """The histogram of response times."""
     assert record.merged is not None
     times = record.merged.tally.whole.succeeded.response
     used = np.flatnonzero(times.counts).tolist()
@@ -474,7 +474,7 @@ def histogram_chart(record: RunRecord) -> str:
     )
     chart = Chart(
         chart_id="histogram",
-        title="Spread of response times, percent of the samples",
+        title="Distribution of response times, percent of the samples",
         description=html(
             f"Half of the samples took {formatting.ms(latency['p50'])} ms or less;"
             f" shortest {formatting.ms(latency['min'])} ms, longest {formatting.ms(latency['max'])} ms."
@@ -500,7 +500,7 @@ def _group_ms(group: int, size: int) -> tuple[float, float]:
 
 
 def ranges(record: RunRecord) -> str:
-    """How many samples took how long, of all statements and of the heaviest ones."""
+    """The number of samples in ranges of response times, for all statements and for those with the highest weights."""
     assert record.merged is not None
     whole, statements = record.merged.tally.whole.succeeded.response, record.merged.tally.statements
     if not whole.count:
@@ -526,14 +526,14 @@ def ranges(record: RunRecord) -> str:
             ]
         )
     head = ["range", "samples", "share", "", "up to here", *(html_name(name, 200) for _, name in columns)]
-    said = table("Response times by range, of what succeeded", head, rows)
+    said = table("Response times by range, of statements that succeeded", head, rows)
     return said + note(
-        "Counted from buckets that are 2 % wide: a sample within 1 % of an edge may be counted on its other side."
+        "Counts come from buckets that are 2 % wide: a sample within 1 % of an edge may count on the other side."
     )
 
 
 def range_edges_ms(low_ms: float, high_ms: float) -> list[float]:
-    """Edges on a 1-2-5 scale around these times, of at most RANGES_MAX ranges: far apart in proportion, else alike."""
+    """Edges of at most RANGES_MAX ranges around these times: of equal width within a decade, else on a 1-2-5 scale."""
     low_ms, high_ms = max(low_ms, 0.001), max(high_ms, low_ms, 0.001)
     if high_ms < 10 * low_ms:
         for step in (float(f"{factor}e{power}") for power in range(-4, 15) for factor in (1, 2, 5)):
@@ -550,7 +550,7 @@ def range_edges_ms(low_ms: float, high_ms: float) -> list[float]:
 
 
 def range_counts(times: Histogram, edges_ms: Sequence[float]) -> list[int]:
-    """How many lie between each edge and the next; a bucket counts where its middle is."""
+    """The number of samples between each two edges; a bucket counts at its middle."""
     counts = [0] * (len(edges_ms) - 1)
     for bucket in np.flatnonzero(times.counts).tolist():
         low_ns, high_ns = times.span_ns(bucket)
@@ -565,7 +565,7 @@ def _bound(edge_ms: float) -> str:
 
 
 def _bar(share: float) -> str:
-    """As long as its part of the longest one."""
+    """A bar; `share` is its part of the longest bar."""
     return (
         '<svg class="share" viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true">'
         f'<rect class="bar" width="{100 * share:.1f}" height="8"/></svg>'

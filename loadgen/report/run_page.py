@@ -1,8 +1,8 @@
-"""report.html: a run as one page that needs nothing but itself. Pure.
+"""report.html: a run as one self-contained page. Pure.
 
-It is readable without its script, which only shows what is under the cursor. Its Content-Security-Policy lets nothing
-be loaded or sent, and no other script or style be obeyed. Every point of a chart is true: seconds are joined by merging
-their samples, so the page stays small however long the run was.
+The page is complete without its script, which only shows the values under the cursor. Its Content-Security-Policy
+forbids to load or send anything, and to use other scripts or styles. In charts of long runs, several seconds are one
+point: their samples are merged, so the values stay exact and the page stays small.
 """
 
 from __future__ import annotations
@@ -58,19 +58,19 @@ ROWS_MAX = 200
 ERRORS_MAX = 50
 LOGS_MAX = 40
 UNREADABLE_MAX = 20
-EVENTS_OPEN = 12  # more of them are shown on demand
+EVENTS_OPEN = 12  # longer lists are folded
 CONFIG_MAX = 16_000
-WARNINGS = "warnings"  # of the environment: what was noticed of the whole run
-CREDITS = "credits"  # of the environment: what the warehouse has cost
+WARNINGS = "warnings"  # key of the environment: warnings about the run
+CREDITS = "credits"  # key of the environment: credits of the warehouse
 LEDGER = ("mean", "p50", "p95")
 SENT_ONCE = (
-    "The driver sends each measured statement once: its retries are off. Only when a session token has expired does it"
-    " renew the token and send the rejected statement again."
+    "The driver sends each measured statement once, because its retries are off. If a session token has expired, it"
+    " renews the token and sends the rejected statement again."
 )
 
 
 def tiles(record: RunRecord) -> str:
-    """The numbers people ask for first."""
+    """The main figures."""
     summary = record.summary
     totals, latency, found = summary["totals"], summary["latency_ms"], summary["find_max"]
     shown = []
@@ -89,7 +89,7 @@ def tiles(record: RunRecord) -> str:
 
 def thresholds(summary: Mapping[str, Any]) -> str:
     if not summary["thresholds"]:
-        return note("The scenario has no thresholds: nothing was demanded of this run.")
+        return note("The scenario has no thresholds.")
     rows = (
         (
             _outcome(one),
@@ -98,7 +98,7 @@ def thresholds(summary: Mapping[str, Any]) -> str:
         )
         for one in summary["thresholds"][:ROWS_MAX]
     )
-    return table("What the scenario demands", ("", "threshold", "measured"), rows, words=2)
+    return table("Thresholds of the scenario", ("", "threshold", "measured"), rows, words=2)
 
 
 def _outcome(threshold: Mapping[str, Any]) -> str:
@@ -137,7 +137,7 @@ def what_was_run(record: RunRecord) -> str:
 
 
 def _surroundings(environment: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What the load generator ran on."""
+    """Facts about the machine of the load generator."""
     for key, value in sorted(environment.items()):
         if key not in (WARNINGS, CREDITS):
             yield html(str(key).replace("_", " "), 40), _fact(value)
@@ -168,7 +168,7 @@ def _load(load: Load) -> str:
 
 
 def totals(summary: Mapping[str, Any]) -> str:
-    """scheduled = succeeded + failed + skipped + cancelled + in flight: nothing falls between two counters."""
+    """Counts that add up: scheduled = succeeded + failed + skipped + cancelled + in flight."""
     found = summary["totals"]
     delivered = found["succeeded"] + found["failed"]
     in_flight = found["scheduled"] - delivered - found["skipped"] - found["cancelled"]
@@ -185,7 +185,7 @@ def totals(summary: Mapping[str, Any]) -> str:
     ]
     rows = [[number(value, formatting.count(value)) for _, value in cells]]
     return table("Statements of the measured window", [name for name, _ in cells], rows, words=0) + note(
-        "Delivered: sent, and succeeded or failed. Skipped: due, but too late to be sent. Cancelled: ended by loadgen."
+        "Delivered: sent, and succeeded or failed. Skipped: due, but not sent in time. Cancelled: ended by loadgen."
     )
 
 
@@ -201,14 +201,16 @@ def times(record: RunRecord) -> str:
     ]
     if record.merged is not None:
         rows.insert(1, ["<td>95 % bounds</td>", *(f'<td class="n">{_bounds(record, key)}</td>' for key in columns)])
-    said = table("Milliseconds, of what succeeded or was cut off", ("", *columns.values()), rows)
+    said = table("Milliseconds, of statements that succeeded or were cut off", ("", *columns.values()), rows)
     if summary["lag_ms"]:
-        said += note("Response counts from when a statement was due, service from when it was sent; lag lies between.")
-    return said + note(f"A dash: too few samples to state it. {formatting.CUT_OFF_NOTE}")
+        said += note(
+            "Response time starts when a statement is due, service time when it is sent; lag is the difference."
+        )
+    return said + note(f"A dash: too few samples. {formatting.CUT_OFF_NOTE}")
 
 
 def _bounds(record: RunRecord, name: str) -> str:
-    """Between these the percentile lies in 95 of 100 cases, as far as samples do not depend on one another."""
+    """The 95 % confidence interval of a percentile, if samples are independent."""
     if record.merged is None or name not in PERCENTILES or record.summary["latency_ms"].get(name) is None:
         return ""
     bounds = record.merged.tally.whole.response_bounds(PERCENTILES[name])
@@ -236,7 +238,7 @@ def errors(summary: Mapping[str, Any]) -> str:
 
 
 def events(happened: Sequence[RunEvent]) -> str:
-    """What the marks of the charts stand for."""
+    """The events that are marked in the charts."""
     if not happened:
         return ""
     rows = [
@@ -246,7 +248,7 @@ def events(happened: Sequence[RunEvent]) -> str:
         "Events, in seconds since the start of the run", ("at", "event"), rows, words=0, last_words=1, fit=True
     )
     if len(happened) > ROWS_MAX:
-        listed += note(f"{len(happened) - ROWS_MAX} more came after these.")
+        listed += note(f"{len(happened) - ROWS_MAX} later events are not shown.")
     return listed if len(rows) <= EVENTS_OPEN else details(f"All {len(happened)} events", listed)
 
 
@@ -262,7 +264,7 @@ def workers(record: RunRecord) -> str:
                 "busiest worker",
                 data(client["cpu_percent_of_core"], formatting.plain_percent(client["cpu_percent_of_core"])),
             ),
-            ("woke late, mean", _optional_ms(client.get("wakeup_mean_ms"))),  # not known of older runs
+            ("woke late, mean", _optional_ms(client.get("wakeup_mean_ms"))),  # unknown for older runs
             (
                 "woke late, p99",
                 f"{data(client['wakeup_p99_ms'], formatting.ms(client['wakeup_p99_ms']))} ms:"
@@ -304,7 +306,7 @@ def _delivered(delivered: Mapping[str, Any]) -> str:
 
 
 def _connection_failures(connections: Mapping[str, Any]) -> str:
-    """Each with its error; how many there were is said above, and when, by the charts and intervals.csv."""
+    """Refused logins and lost connections with their errors. Charts and intervals.csv show when they occurred."""
     rows = [
         (
             f'<td class="n">{formatting.NONE if one["second"] is None else formatting.seconds(one["second"])}</td>',
@@ -316,16 +318,16 @@ def _connection_failures(connections: Mapping[str, Any]) -> str:
         for one in connection_failures(connections)
     ]
     head = ("at", "worker", "what", "code", "error")
-    caption = "Refused logins and lost connections, the newest; those of one second and one cause are one row"
+    caption = "The newest refused logins and lost connections; those of one second with one cause are one row"
     return table(caption, head, rows, words=0, last_words=1) if rows else ""
 
 
 def enrichment(record: RunRecord) -> str:
-    """Where the server spent its time, from its query history; when there is nothing, why."""
+    """Server-side times from the query history, or why there are none."""
     found = record.summary["enrichment"]
     if not found:
         status = f" (status {html(record.enrichment_status)})" if record.enrichment_status else ""
-        return note(f"The server's own times are not known: its history has not been read for this run{status}.")
+        return note(f"Server-side times are not known: the query history has not been read for this run{status}.")
     covered, total, coverage = found.get("enriched"), found.get("total"), found.get("coverage_percent")
     said = facts(
         [
@@ -334,34 +336,34 @@ def enrichment(record: RunRecord) -> str:
             ("status", html(str(found.get("status") or ""))),
         ]
     )
-    said += note(f"Not all, because: {html(str(found['reason']), 1_000)}.") if found.get("reason") else ""
+    said += note(f"Incomplete: {html(str(found['reason']), 1_000)}.") if found.get("reason") else ""
     ledger = found.get("ledger_ms") or {}
     rows = (
         (text(name.replace("_", " "), 60), *(number(part.get(key), formatting.ms(part.get(key))) for key in LEDGER))
         for name, part in sorted(ledger.items(), key=lambda item: _order(item[0]))
     )
     samples = formatting.count(found.get("ledger_samples"))
-    caption = f"Where the time went, ms, of {samples} statements"
+    caption = f"Server-side times in ms, of {samples} statements"
     return said + (table(caption, ("part", *LEDGER), rows) if ledger else "")
 
 
 def _order(part: str) -> tuple[int, str]:
-    """As the tables name the parts; JSON of a table keeps no order."""
+    """The sort key of a part, in the order of the tables; VARIANT columns keep no order."""
     return (SERVER_TIME_KINDS.index(part) if part in SERVER_TIME_KINDS else len(SERVER_TIME_KINDS), part)
 
 
 def left_out(unreadable: Sequence[str]) -> list[str]:
-    """Rows that a report leaves out, the first of them by name."""
+    """Texts about the rows that a report leaves out; the first ones are named."""
     told = [f"left out: {row}" for row in unreadable[:UNREADABLE_MAX]]
     return told + ([f"{len(unreadable) - len(told):,} more rows are left out"] if len(unreadable) > len(told) else [])
 
 
 def logs(record: RunRecord) -> str:
-    """Lines that say the same are one row."""
+    """Warnings of the run and of its workers. Equal log lines are one row."""
     warnings = (*(record.summary["environment"].get(WARNINGS) or ()), *left_out(record.unreadable))
     noticed = "".join(note(html(str(warning))) for warning in warnings)
     if not record.logs:
-        return noticed or note("No worker warned of anything.")
+        return noticed or note("No worker logged a warning.")
     groups: dict[tuple[str, str, str], list[datetime]] = {}
     for line in record.logs:
         groups.setdefault((line.worker_id or "orchestrator", line.level, line.message), []).append(line.moment)
@@ -378,18 +380,18 @@ def logs(record: RunRecord) -> str:
         for (who, level, message), moments in newest
     )
     head = ("first", "last", "times", "who", "level", "what")
-    return noticed + table("Warnings and errors of workers, the newest", head, rows, words=2, last_words=3)
+    return noticed + table("The newest warnings and errors of workers", head, rows, words=2, last_words=3)
 
 
 def repeat(record: RunRecord) -> str:
     run_id = str(record.summary["run_id"])
     lines = [*_run_command(record), f"loadgen report {run_id} --format html --out report.html"]
-    said = note("scenario.yaml lies in the folder of the run; the settings are those that this run really had.")
+    said = note("scenario.yaml is in the folder of the run; the options set the values of this run.")
     try:
         config = json.dumps(json.loads(record.config), indent=2, ensure_ascii=False)
     except ValueError:
         config = record.config
-    return said + code("\n".join(lines), 4_000) + details("The scenario as it was run", code(config, CONFIG_MAX))
+    return said + code("\n".join(lines), 4_000) + details("The scenario of this run", code(config, CONFIG_MAX))
 
 
 def _run_command(record: RunRecord) -> Iterator[str]:
@@ -494,12 +496,12 @@ def _sections(record: RunRecord, hover: HoverData) -> Iterator[tuple[str, str, s
     yield "warehouse", "Warehouse", _warehouse(record, hover)
     yield "server", "Server times", enrichment(record)
     yield "log", "Warnings", logs(record)
-    yield "repeat", "Repeat it", repeat(record)
+    yield "repeat", "Repeat this run", repeat(record)
 
 
 def _over_time(timeline: Timeline | None) -> str:
     if timeline is None:
-        return note("No second of this run was recorded.")
+        return note("No seconds of this run are stored.")
     joined = "" if timeline.joined_s == 1 else f" Each point joins up to {timeline.joined_s} seconds."
     return (
         timeline.throughput()
@@ -509,8 +511,8 @@ def _over_time(timeline: Timeline | None) -> str:
         + timeline.logins()
         + events(timeline.events)
         + note(
-            "Seconds in which the phase changed have no rate: only a part of them was measured. Where a point has too"
-            f" few samples for a percentile, its neighbours are taken with it.{joined}"
+            "Seconds in which the phase changed have no rate, because only a part of them was measured. A point with"
+            f" too few samples for a percentile is joined with its neighbours.{joined}"
         )
     )
 
@@ -518,14 +520,15 @@ def _over_time(timeline: Timeline | None) -> str:
 def _spread(record: RunRecord) -> str:
     if record.merged is None:
         return note(
-            f"The curve and the spread cannot be drawn: {html(record.merged_missing or 'no window was stored')}."
+            f"The percentile curve and the histogram cannot be drawn:"
+            f" {html(record.merged_missing or 'no window was stored')}."
         )
     return f'<div class="pair">{percentile_curve(record)}{histogram_chart(record)}</div>{ranges(record)}'
 
 
 def _warehouse(record: RunRecord, hover: HoverData) -> str:
     if not any(poll.at_s >= 0 for poll in record.polls):
-        return note("The warehouse was not looked at: none is named, or the run was too short.")
+        return note("The warehouse was not polled: the scenario names none, or the run was too short.")
     sizes = dict.fromkeys(poll.size for poll in record.polls if poll.size)
     clusters = [poll.started_clusters for poll in record.polls if poll.started_clusters is not None]
     said = [f"size {html(', '.join(sizes), 100)}" if sizes else ""]
@@ -536,7 +539,7 @@ def _warehouse(record: RunRecord, hover: HoverData) -> str:
 
 
 def _warehouse_chart(record: RunRecord, hover: HoverData) -> str:
-    """Statements that ran and that waited, as the warehouse itself counted them."""
+    """Running and queued statements, as the warehouse reported them."""
     polls = [poll for poll in record.polls if poll.at_s >= 0]
     step = max(math.ceil(len(polls) / POINTS_MAX), 1)
     polls = polls[::step]

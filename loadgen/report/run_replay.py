@@ -1,4 +1,4 @@
-"""A replay beside its recording: `replay` of summary.json, and the section of report.html."""
+"""A replay compared with its recording: the part `replay` of summary.json, and the section of report.html."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from loadgen.report.svg import Chart, ChartLine, clock, time_axis
 from loadgen.units import NS_PER_MS, counted
 from loadgen.values import dataclass
 
-LATE_MS = 5.0  # sent more than this after it was due
-ERRORS_MAX = 20  # of statements, in a report
+LATE_MS = 5.0  # a statement sent more than this after its due time is late
+ERRORS_MAX = 20  # statements with errors in a report
 _TIMES = ("avg", "p50", "p95")
 _HEADS = {"rows_avg": "rows"}
 
@@ -28,7 +28,7 @@ _HEADS = {"rows_avg": "rows"}
 def replay_document(
     replay: Replay, names: list[str], merged: MergedWindows, service_ms: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Recorded times on the server beside service times of the replay, the largest differences of averages first."""
+    """Recorded server times compared with service times of the replay; the largest differences of averages first."""
     found = list(zip(names, replay.recorded, strict=False))
     compared = [_compared(name, times, merged, service_ms.get(name, {})) for name, times in found]
     late_ns = round(LATE_MS * NS_PER_MS)
@@ -65,8 +65,8 @@ def _coverage(replay: Replay) -> dict[str, Any] | None:
 
 
 def _new_errors(found: Sequence[tuple[str, RecordedTimes]], merged: MergedWindows) -> list[dict[str, Any]]:
-    """Of each statement its failures, the most first, with the most frequent kind. A capture holds statements that
-    succeeded, so each of these is one that the original did not have."""
+    """The failures of each statement with their most frequent kind, most failures first. A capture contains only
+    statements that succeeded, so each failure is new."""
     recorded = {name: times.failed for name, times in found}
     made = []
     for name, tally in merged.tally.statements.items():
@@ -110,7 +110,7 @@ def _compared(name: str, times: RecordedTimes, merged: MergedWindows, service: M
 
 @dataclass(frozen=True, slots=True)
 class ArrivalSpan:
-    """A part of the measurement, and how many statements per second were due and sent in it."""
+    """The rates of due and of sent statements in a part of the measurement."""
 
     from_s: float
     until_s: float
@@ -119,8 +119,8 @@ class ArrivalSpan:
 
 
 def arrival_spans(replay: Replay, duration_s: float, sent: Sequence[int]) -> list[ArrivalSpan]:
-    """Of about a second at least, so that lines have a shape. Recorded arrivals are on the clock of the replay: their
-    moments ÷ speed, once for each user."""
+    """Spans of about a second or more, so that lines are smooth. Recorded arrivals are in the time of the replay: their
+    times divided by the speed, once per user."""
     until = [0, *map(sum, zip(*replay.planned, strict=True))]
     parts = len(until) - 1
     spans = max(1, min(parts, int(duration_s)))
@@ -140,7 +140,7 @@ def arrival_spans(replay: Replay, duration_s: float, sent: Sequence[int]) -> lis
 
 
 def arrivals_chart(record: RunRecord, hover: HoverData) -> str:
-    """Statements per second as recorded and as sent, in one chart; empty where one of the two is not known."""
+    """Recorded and sent statements per second in one chart; empty if one of them is not known."""
     load = None if record.scenario is None else record.scenario.load
     sent = None if record.merged is None else record.merged.replayed
     if load is None or load.replay is None or not load.replay.planned or not load.duration_s or sent is None:
@@ -160,7 +160,7 @@ def arrivals_chart(record: RunRecord, hover: HoverData) -> str:
     ]
     chart = Chart(
         chart_id="arrivals",
-        title="Statements per second: due by the recording, and sent by the replay",
+        title="Statements per second: due according to the recording, and sent by the replay",
         description=described(tracks),
         x=time_axis(load.duration_s),
         y=value_axis([value for one in tracks for value in one.values]),
@@ -171,12 +171,12 @@ def arrivals_chart(record: RunRecord, hover: HoverData) -> str:
     labels = (f"at {clock(span.from_s)}" for span in spans)
     hover.add(chart, "arrivals", zip(places, labels, strict=True), shown)
     return figure(chart, [(one.css, one.name, one.unit) for one in tracks]) + note(
-        "Recorded statements are drawn at the moments they were due at in the replay, once for each user."
+        "Recorded statements are drawn at their due times in the replay, once for each user."
     )
 
 
 def has_rows(replay: Mapping[str, Any]) -> bool:
-    """Does the capture know rows of any statement?"""
+    """Whether the capture knows the number of rows of any statement."""
     return any(one["recorded"].get("rows_avg") is not None for one in replay["compared"])
 
 
@@ -185,7 +185,7 @@ def rows_text(rows: float | None) -> str:
 
 
 def coverage_text(replay: Mapping[str, Any]) -> str:
-    """How much of the history was sent; empty where an earlier version did not store it."""
+    """The share of the history that was sent; empty if an earlier version did not store it."""
     coverage = replay.get("coverage")
     if not coverage:
         return ""
@@ -208,19 +208,19 @@ def _reason(name: str) -> str:
 
 
 def late_text(replay: Mapping[str, Any]) -> str:
-    """How many statements were late, and which side made them so."""
+    """The number of late statements, and the side that delayed them."""
     late = replay.get("late")
     if not late:
         return ""
     return (
         f"Late: {counted(late['sent_late'], 'statement')} sent more than {late['limit_ms']:g} ms after the due time;"
-        f" the client delayed {late['by_client']:,} by as much, others waited for a connection that was executing."
+        f" the client delayed {late['by_client']:,} of them, the others waited for a busy connection."
         f" Skipped: {late['skipped']:,}."
     )
 
 
 def new_error_cells(replay: Mapping[str, Any]) -> list[tuple[str, int, int, str]]:
-    """Statement, failures in the replay, failures in the recording, and an example."""
+    """Rows of (statement, failures in the replay, failures in the recording, example)."""
     return [
         (
             one["statement"],
@@ -235,8 +235,8 @@ def new_error_cells(replay: Mapping[str, Any]) -> list[tuple[str, int, int, str]
 NEW_ERROR_HEADS = ("new errors", "replayed", "recorded", "most frequent")
 NO_NEW_ERRORS = "No statement failed that had succeeded in the recording."
 NEW_ERRORS_NOTE = (
-    "New errors: the capture holds statements that succeeded, so each failure is one that the original did not have;"
-    " recorded are failures of the same statement in the history, which are not replayed."
+    "New errors: the capture contains only statements that succeeded, so each failure is new. The column recorded"
+    " counts failures of the same statement in the history, which are not replayed."
 )
 
 
@@ -247,12 +247,12 @@ def _new_errors_table(replay: Mapping[str, Any]) -> str:
     ]
     if not rows:
         return note(NO_NEW_ERRORS) if "new_errors" in replay else ""
-    caption = "Errors that the original did not have, by statement"
+    caption = "New errors by statement"
     return table(caption, ("statement", *NEW_ERROR_HEADS[1:]), rows, last_words=1) + note(NEW_ERRORS_NOTE)
 
 
 def replayed(replay: Mapping[str, Any]) -> str:
-    """Statement by statement, the largest differences first."""
+    """A table of all statements, the largest differences first."""
     columns = ("count", *_TIMES, *(["rows_avg"] if has_rows(replay) else []))
     shown = {"count": formatting.count, "rows_avg": rows_text}
     rows = (
@@ -269,12 +269,12 @@ def replayed(replay: Mapping[str, Any]) -> str:
     )
     keys = [_HEADS.get(key, key) for key in columns]
     head = ("statement", "slower by", *(f"{when} {key}" for when in ("recorded", "replayed") for key in keys))
-    said = table("Milliseconds: recorded on the server, and service times of the replay", head, rows)
+    said = table("Recorded server times and service times of the replay, in milliseconds", head, rows)
     if has_rows(replay):
-        said += note("Rows are the mean of each statement: recorded as ROWS_PRODUCED, replayed as the client got them.")
+        said += note("Rows are means per statement: recorded as ROWS_PRODUCED, replayed as counted by the client.")
     if replay.get("users", 1) > 1:
         said += note(f"Each recorded statement was due once for each of {formatting.count(replay['users'])} users.")
     if replay["pseudonyms"]:
-        said += note("Values were pseudonyms: rows, and with them times, may differ from those of the recording.")
+        said += note("Values were pseudonyms, so numbers of rows and times may differ from the recording.")
     said += "".join(note(html(text)) for text in (coverage_text(replay), late_text(replay)) if text)
     return said + _new_errors_table(replay)

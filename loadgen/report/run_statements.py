@@ -1,4 +1,4 @@
-"""Statements in the HTML report: a table of all of them, the heaviest over time, and their SQL."""
+"""Sections of report.html: statements, user sessions, stages, and the search for the maximum."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from loadgen.rules.scaling import fit_scaling, scaling_text
 from loadgen.units import counted, format_duration_s
 
 ROWS_MAX = 200
-CHARTED_MAX = 6  # statements with a separate line
-SQL_MAX = 30_000  # characters, of all statements together
+CHARTED_MAX = 6  # statements with a separate line in charts
+SQL_MAX = 30_000  # characters of all statements together
 WIDTH, HEIGHT = 540, 200
 TIMES = {ThresholdMetric.P50: 500, ThresholdMetric.P95: 950, ThresholdMetric.P99: 990}
 
@@ -55,7 +55,7 @@ def _table(record: RunRecord) -> str:
 
 
 def _over_time(record: RunRecord, timeline: Timeline) -> str:
-    """Nothing for a single statement: the charts of the whole run show it."""
+    """Charts by statement; empty for a single statement, which the charts of the run show."""
     names = record.statement_names()
     if len(names) < 2:
         return ""
@@ -145,18 +145,18 @@ def sessions(record: RunRecord) -> str:
             ]
         )
     return said + note(
-        "Expired: not used for the time to live, or its connection was lost. Current: when the load ended."
+        "Expired: unused for the time to live, or the connection was lost. Current: alive at the end of the load."
     )
 
 
 STEPS_WIDTH = 420
-SIGNS = '<span class="s3">● held</span><span class="s2">✕ did not</span>'
+SIGNS = '<span class="s3">● held</span><span class="s2">✕ did not hold</span>'
 LIMITED = '<span class="s5">○ limited by the client</span>'
-HELD, CLIENT_LIMIT = "STABLE", "CLIENT_LIMIT"  # outcomes; every other one is a failure of the level
+HELD, CLIENT_LIMIT = "STABLE", "CLIENT_LIMIT"  # outcomes; all others mean that the level did not hold
 
 
 def stages(record: RunRecord) -> str:
-    """What was measured in each stage."""
+    """The measurements of each stage."""
     rows = (
         [
             named(stage["name"]),
@@ -173,14 +173,14 @@ def stages(record: RunRecord) -> str:
         for stage in record.summary["stages"][:ROWS_MAX]
     )
     head = ("stage", "load", "measured", "succeeded", "error rate", "per s", *formatting.TIMES.values())
-    return table("Each stage by itself; times in milliseconds", head, rows, words=3)
+    return table("Stages; times in milliseconds", head, rows, words=3)
 
 
 _CELLS = {HELD: "ok", CLIENT_LIMIT: "limited"}
 
 
 def find_max(record: RunRecord) -> str:
-    """The answer of a search, and its steps."""
+    """The result of a search for the maximum, and its steps."""
     found = record.summary["find_max"]
     level = found.get("max_concurrency")
     kinds = {"TRUE_MAX": "the limit itself was found", "BOUNDED_MAX": "a lower bound"}
@@ -214,9 +214,7 @@ def find_max(record: RunRecord) -> str:
         for step in record.steps[:ROWS_MAX]
     )
     head = ("step", "connections", "succeeded", "error rate", "per s", "p50", "p95", "p99", "outcome", "why")
-    ladder = (
-        table("The steps, in order; times in milliseconds", head, rows, words=0, last_words=2) if record.steps else ""
-    )
+    ladder = table("Steps in order; times in milliseconds", head, rows, words=0, last_words=2) if record.steps else ""
     return answer + ladder + _charts(record)
 
 
@@ -280,7 +278,7 @@ def _charts(record: RunRecord) -> str:
 
 
 def _scaling(record: RunRecord) -> tuple[tuple[ChartLine, ...], str]:
-    """The scaling curve of a search, as a line and in words. Steps that the client limited say nothing about it."""
+    """The scaling curve of a search, as a line and as text, without the steps that the client limited."""
     points = [
         (float(step.target), step.qps)
         for step in record.steps

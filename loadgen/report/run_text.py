@@ -1,4 +1,4 @@
-"""The summary of a run for people: verdict first, then the reasons, then the numbers. Pure."""
+"""The summary of a run as text: verdict, reasons, numbers. Pure."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ FAILURES_MAX = 10  # of connections
 STAGE_TIMES = ("p50", "p95", "p99")
 ERRORS_MAX = 10
 NAME_MAX = 30  # characters of a name in a table
-UNLIMITED_WIDTH = 10**9  # columns of what is no terminal
-NAME_MIN = 10  # and columns, at least, however narrow the terminal is
+UNLIMITED_WIDTH = 10**9  # columns where stdout is not a terminal
+NAME_MIN = 10  # minimum columns of a name on a narrow terminal
 REASON_MAX = 500
 
 
-# Columns of a table of times that give way, in this order, when the terminal is too narrow for all of them.
+# Columns of a table of times that are left out, in this order, if the terminal is too narrow.
 _GIVE_WAY = ("p999", "p90", "avg", "max")
 VERDICT_COLOURS = {
     **dict.fromkeys(("passed", "better", "equivalent", "steady", "improved", "decided"), "green"),
@@ -49,8 +49,8 @@ VERDICT_COLOURS = {
 
 @dataclass(frozen=True, slots=True)
 class TextLine:
-    """One line for a terminal: `mark`, the characters that have a colour; `indent`, where the rest of a line that is
-    too long goes on."""
+    """One line for a terminal. `mark` is the coloured part; `indent` is the indentation of further lines if the line is
+    wrapped."""
 
     text: str
     mark: str = ""
@@ -59,14 +59,14 @@ class TextLine:
 
 
 def summary_text(summary: Mapping[str, Any], where: str | None = None) -> str:
-    """Plain text, as wide as it is; tables of at most 100 columns as long as names are short."""
+    """Plain text without wrapping. Tables have at most 100 columns if names are short."""
     return "\n".join(line.text for line in summary_lines(summary, where))
 
 
 def summary_lines(
     summary: Mapping[str, Any], where: str | None = None, *, report: str | None = None, width: int | None = None
 ) -> list[TextLine]:
-    """In parts with a blank line between them. Nothing but a path is wider than `width` columns, when it is given."""
+    """Parts with a blank line between them. With `width`, only paths may be wider."""
     width = width or UNLIMITED_WIDTH
     files = [f"{name}: {path}" for name, path in (("report", report), ("files", where)) if path]
     parts: list[list[TextLine | str]] = [
@@ -89,7 +89,7 @@ def summary_lines(
 
 
 def verdict_lines(text: str, verdict: str, width: int | None) -> list[TextLine]:
-    """A text that begins with its verdict, for a terminal; tables in it are as narrow as they have to be."""
+    """The lines of a text that begins with its verdict, wrapped to `width`."""
     first, *others = text.splitlines()
     lines = [TextLine(first, verdict.upper(), VERDICT_COLOURS.get(verdict))]
     lines += (TextLine(line, indent=len(line) - len(line.lstrip()) + 2) for line in others)
@@ -97,7 +97,7 @@ def verdict_lines(text: str, verdict: str, width: int | None) -> list[TextLine]:
 
 
 def wrapped(line: TextLine, width: int | None) -> Iterator[TextLine]:
-    """The line in pieces of at most `width` columns, when it is given, cut between words; a longer word stays whole."""
+    """The line, wrapped to at most `width` columns. Words are not broken."""
     width = width or UNLIMITED_WIDTH
     pieces, rest = [], printable(line.text, UNLIMITED_WIDTH)
     while columns(rest) > width and (place := _last_gap(rest, width)):
@@ -110,14 +110,14 @@ def wrapped(line: TextLine, width: int | None) -> Iterator[TextLine]:
 
 
 def _last_gap(text: str, width: int) -> int:
-    """Where to cut: the last gap that is within the width, else the first one there is; 0: nowhere."""
+    """The index of the last gap within the width, else of the first gap; 0: there is none."""
     begin = len(text) - len(text.lstrip())
     gaps = [place for place in range(begin + 1, len(text)) if text[place] == " " != text[place - 1]]
     return max((place for place in gaps if columns(text[:place]) <= width), default=gaps[0] if gaps else 0)
 
 
 def _verdict(summary: Mapping[str, Any]) -> Iterator[TextLine]:
-    """Why a run is invalid, one line per reason."""
+    """The verdict with its reason; for an invalid run, one line per reason."""
     verdict = str(summary["verdict"])
     word, colour = verdict.upper(), VERDICT_COLOURS.get(verdict)
     head = f"{word}  {printable(summary['scenario'], 80)}  run {summary['run_id']}"
@@ -147,7 +147,7 @@ def _totals(summary: Mapping[str, Any]) -> Iterator[str]:
     )
     share = f" ({formatting.percent(totals['error_rate'])})" if totals["failed"] else ""
     said = [f"{totals['succeeded']:,} succeeded", f"{totals['failed']:,} failed{share}"]
-    if not summary["lag_ms"]:  # a closed loop: what is sent is what there is
+    if not summary["lag_ms"]:  # a closed loop has no schedule, so nothing else was offered
         said += [f"{totals[name]:,} {name}" for name in ("skipped", "cancelled") if totals[name]]
         yield ", ".join(said)
         return
@@ -164,12 +164,12 @@ def _delivered(summary: Mapping[str, Any]) -> Iterator[str]:
     if delivered.get("fraction") is None:
         return
     overload = delivered.get("overload_arrivals")
-    waited = f"; {overload:,} arrivals found every connection executing" if overload else ""
+    waited = f"; {overload:,} arrivals found all connections busy" if overload else ""
     yield f"delivered load {percent(delivered['fraction'])}{waited}"
 
 
 def _connections(summary: Mapping[str, Any]) -> Iterator[str]:
-    """Logins, where there was more to them than opening every connection once."""
+    """Repeated logins, refused logins and lost connections, if there were any."""
     logins = summary["client"].get("connections") or {}
     said = login_words(logins)
     if said:
@@ -213,7 +213,7 @@ def _latencies(summary: Mapping[str, Any], width: int) -> Iterator[TextLine | st
         lines = _table(head, cells, width)
         if columns(lines[0]) <= width:
             break
-    else:  # names are the last to give way
+    else:  # as the last measure, names are shortened
         room = max(NAME_MIN, max(columns(row[0]) for row in cells) - columns(lines[0]) + width)
         lines = _table(head, [(_cut(name, room), *numbers) for name, *numbers in cells], width)
     yield from lines
@@ -224,10 +224,10 @@ def _latencies(summary: Mapping[str, Any], width: int) -> Iterator[TextLine | st
 
 
 def _replay(replay: Mapping[str, Any] | None, width: int) -> Iterator[TextLine | str]:
-    """Recorded against replayed."""
+    """Recorded times compared with replayed times."""
     if not replay or not replay["compared"]:
         return
-    head = ("recorded against replayed, ms", "recorded", "avg", "p95", "replayed", "avg", "p95", "slower by")
+    head = ("recorded and replayed, ms", "recorded", "avg", "p95", "replayed", "avg", "p95", "slower by")
     cells = [
         (
             printable(one["statement"], NAME_MAX),
@@ -244,7 +244,7 @@ def _replay(replay: Mapping[str, Any] | None, width: int) -> Iterator[TextLine |
     if replay.get("users", 1) > 1:
         yield f"each recorded statement was due once for each of {formatting.count(replay['users'])} users"
     if replay["pseudonyms"]:
-        yield "values were pseudonyms: rows, and with them times, may differ from those of the recording"
+        yield "values were pseudonyms, so numbers of rows and times may differ from the recording"
     yield from (text for text in (coverage_text(replay), late_text(replay)) if text)
     cells = [
         (printable(name, NAME_MAX), *map(formatting.count, counts)) for name, *counts, _ in new_error_cells(replay)
@@ -339,12 +339,12 @@ def _errors(errors: Sequence[Mapping[str, Any]]) -> Iterator[TextLine | str]:
 
 
 def _client(client: Mapping[str, Any]) -> Iterator[TextLine]:
-    """How loaded the client was; empty when no worker reported it."""
+    """The load of the client; empty if no worker reported it."""
     said = []
     if client["cpu_percent_of_core"] is not None:
         said.append(f"busiest worker used {client['cpu_percent_of_core']:.0f} % of its core")
     if client["wakeup_p99_ms"] is not None:
-        mean = client.get("wakeup_mean_ms")  # not known of older runs
+        mean = client.get("wakeup_mean_ms")  # unknown for older runs
         average = "" if mean is None else f", {formatting.ms(mean)} ms on average"
         said.append(f"threads woke {formatting.ms(client['wakeup_p99_ms'])} ms late (p99{average})")
     if client["overhead_ms"] is not None:
@@ -362,8 +362,8 @@ def _client(client: Mapping[str, Any]) -> Iterator[TextLine]:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]], width: int = UNLIMITED_WIDTH) -> list[str]:
-    """The first column to the left, numbers to the right: in columns of eight, so that one run is easily compared with
-    another, or narrower ones when the terminal is."""
+    """A table with names on the left and numbers on the right. Columns are eight wide, so that runs can be compared
+    line by line, or narrower on a narrow terminal."""
     widths = [max(map(columns, column)) for column in zip(head, *rows, strict=True)]
     least = next((size for size in (8, 7, 6) if _needed(widths, size) <= width), 0)
     lines = []
@@ -386,7 +386,7 @@ def _needed(widths: Sequence[int], least: int) -> int:
 
 
 def columns(text: str) -> int:
-    """Columns of a terminal: some characters take two, marks on others none."""
+    """The width of a text on a terminal: some characters take two columns, combining marks none."""
     return sum(
         2 if unicodedata.east_asian_width(one) in "WF" else 0 if unicodedata.category(one) in ("Mn", "Me", "Cf") else 1
         for one in text

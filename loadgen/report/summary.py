@@ -1,4 +1,4 @@
-"""summary.json: what a run found, in one document that scripts rely on. Schema version 1. Pure."""
+"""summary.json: the result of a run, and the contract for scripts. Schema version 1. Pure."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _CLIENT = (
     *("cpu_percent_of_core", "worst_minute_cpu_percent", "wakeup_mean_ms", "wakeup_p99_ms"),
     *("gap_percent", "paused_percent"),
 )
-# The order of keys at every level of the document; others follow by name.
+# The order of keys at every level of the document; other keys follow in alphabetical order.
 _ORDER = (
     *("schema_version", "run_id", "scenario", "worker_id", "status", "verdict", "exit_code", "exit_reason"),
     *("validity", "valid", "reasons", "started_at", "stage", "name", "starts_s", "measured_seconds", "connections"),
@@ -81,7 +81,7 @@ _FRACTIONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerResult:
-    """What one worker contributed."""
+    """The result of one worker."""
 
     worker_id: str
     status: str
@@ -94,7 +94,7 @@ class WorkerResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageResult:
-    """What was measured in one stage of the load, over all workers."""
+    """The measurements of one stage of the load, over all workers."""
 
     number: int  # from 1
     name: str
@@ -106,7 +106,7 @@ class StageResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """Everything a summary is made of."""
+    """The input of a summary."""
 
     run_id: str
     scenario: str
@@ -125,10 +125,10 @@ class RunFacts:
     find_max: Mapping[str, Any] | None = None
     environment: Mapping[str, Any] = field(default_factory=dict)
     enrichment: Mapping[str, Any] = field(default_factory=dict)
-    overhead_ms: float | None = None  # what the client adds to the server's time, in the median
-    signal: int | None = None  # that ended it
+    overhead_ms: float | None = None  # median of the time that the client adds to the time of the server
+    signal: int | None = None  # the signal that ended the run
     sessions: UserSessionCounts | None = None  # of logical users; None: the scenario has none
-    delivered: Delivered | None = None  # None: what was planned is not known
+    delivered: Delivered | None = None  # None: the planned load is not known
     logins: Mapping[str, Any] | None = None  # of load connections; None: not reported
     unstored: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # rows in spools, by worker and kind
     replay: Replay | None = None  # None: another mode
@@ -186,7 +186,7 @@ def summarize(facts: RunFacts) -> dict[str, Any]:
 
 
 def with_unstored(summary: Mapping[str, Any], unstored: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
-    """The document with rows that are not in the tables yet, by process; without any, it has no key `unstored`."""
+    """The document with the rows that are not stored yet, by process; without such rows it has no key `unstored`."""
     told = {key: value for key, value in summary.items() if key != "unstored"}
     warnings = [one for one in summary["environment"].get("warnings") or () if not one.startswith(_UNSTORED)]
     if unstored:
@@ -199,14 +199,14 @@ def with_unstored(summary: Mapping[str, Any], unstored: Mapping[str, Mapping[str
 
 
 def describe_rows(rows: Mapping[str, int]) -> str:
-    """How many rows of which kind, in words."""
+    """The number of rows of each kind, as text."""
     named = ((count, kind.replace("_", " ")) for kind, count in rows.items())
     return ", ".join(f"{count:,} {kind if count == 1 else f'{kind}s'}" for count, kind in named)
 
 
 def in_order(document: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """The document in the one way it is written, statements as in the scenario. Out of a table it comes with its keys
-    sorted otherwise, and with 20 where 20.0 was."""
+    """The document with its keys in the defined order, and statements in the order of the scenario. A VARIANT column
+    returns keys in another order, and 20 for 20.0."""
     measured = document["statements"]
     known = [name for name in names if name in measured]
     statements = {name: _in_order(measured[name]) for name in (*known, *sorted(set(measured) - set(known)))}
@@ -239,7 +239,7 @@ def _totals(facts: RunFacts) -> dict[str, Any]:
 
 
 def _times(whole: StatementTally, *, open_loop: bool) -> dict[str, Any]:
-    """In a closed loop nothing is ever late: service is response, and there is no lag to show."""
+    """Response, service and lag times. In a closed loop, service times equal response times, and there is no lag."""
     response = latency_ms(whole)
     if not open_loop:
         return {"latency_ms": response, "service_ms": response, "lag_ms": {}}
@@ -265,7 +265,7 @@ def _replay(facts: RunFacts, replay: Replay) -> dict[str, Any]:
 
 
 def _errors(merged: MergedWindows) -> list[dict[str, Any]]:
-    """Most frequent first. A statement of None: more kinds of errors than are kept by statement."""
+    """Errors, most frequent first. Statement None: further kinds of errors, which are not kept by statement."""
     found = [
         {
             "statement": key.statement,
@@ -313,8 +313,8 @@ def _client(facts: RunFacts) -> dict[str, Any]:
 
 
 def latency_ms(tally: StatementTally) -> dict[str, Any]:
-    """Response times. None: the samples cannot support it. `at_least` is there when some are only lower bounds, and
-    `cut_off` when there are samples without an end: statements that timed out, were cancelled or never sent."""
+    """Response times; None if there are too few samples. `at_least` lists lower bounds. `cut_off` counts samples
+    without an end: statements that timed out, were cancelled, or were never sent."""
     return _times_ms(*tally.responses)
 
 
@@ -361,7 +361,7 @@ def _rounded(value: float | None) -> float | None:
 
 
 def enrichment_document(result: EnrichmentResult) -> dict[str, Any]:
-    """summary.json's `enrichment`, also what `loadgen enrich --format json` prints."""
+    """The part `enrichment` of summary.json, which `loadgen enrich --format json` prints too."""
     coverage = result.coverage_percent
     return {
         "status": result.status.value,
@@ -375,7 +375,7 @@ def enrichment_document(result: EnrichmentResult) -> dict[str, Any]:
 
 
 def with_enrichment(summary: Mapping[str, Any], result: EnrichmentResult) -> dict[str, Any]:
-    """A summary.json with its enrichment as it is now."""
+    """The summary with the current enrichment."""
     client = {**summary["client"], "overhead_ms": result.overhead_ms}
     return {**summary, "client": client, "enrichment": enrichment_document(result)}
 
@@ -385,7 +385,7 @@ def _ledger(ledger: ServerTimeBreakdown) -> dict[str, Any]:
 
 
 def _part(part: ServerTimeStats, samples: int) -> dict[str, float | None]:
-    """Percentiles that so few samples cannot support are None."""
+    """The statistics of a part; percentiles with too few samples are None."""
     stated = {"p50": part.p50_ms, "p95": part.p95_ms}
     return {
         "mean": round(part.mean_ms, 6),

@@ -1,8 +1,8 @@
-"""Charts as SVG, made here: no script, no library, no network. Colours are CSS classes, so that they follow the page.
+"""Charts as SVG, without script, library or network. Colours are CSS classes of the page.
 
-A chart has a title and a description for those who cannot see it, lines that carry their names, and room for phases,
-marks, limits and dots. Text in it must have been through loadgen.report.formatting; numbers are ours. No two labels
-of a chart lie on each other: widths are estimated, and what has no room is shown when it is pointed at.
+A chart has a title and a description for screen readers, lines with their names, and optional bands, marks, limits and
+dots. Text must have been through loadgen.report.formatting. Labels do not overlap: their widths are estimated, and a
+label without room is a tooltip.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from itertools import groupby
 
 from loadgen.values import dataclass
 
-Point = tuple[float, float | None]  # None: nothing is known there, and the line has a gap
+Point = tuple[float, float | None]  # None: unknown, a gap in the line
 
-LEFT, RIGHT, TOP, BOTTOM = 58, 72, 16, 26  # room for labels, in units of the view box
-MARGIN = 20  # to the right where lines have no names
+LEFT, RIGHT, TOP, BOTTOM = 58, 72, 16, 26  # margins for labels, in units of the view box
+MARGIN = 20  # right margin if lines have no names
 LABEL_GAP = 13  # between two names at the ends of lines
 LANE = 12  # height of a line of labels above the plot
-NOTE_WIDTH = 6.4  # of a character of a small label, at most
-TICK_WIDTH = 7.4  # of one beside an axis, or of a name
+NOTE_WIDTH = 6.4  # maximum width of a character in a small label
+TICK_WIDTH = 7.4  # maximum width of a character in a label of an axis, or in a name
 _NICE = (1, 2, 2.5, 5, 10)
 
 
@@ -33,7 +33,7 @@ class Axis:
     log: bool = False
 
     def part(self, value: float) -> float:
-        """Where on the axis: 0 at its low end, 1 at its high end."""
+        """The position on the axis: 0 at its low end, 1 at its high end."""
         if self.log:
             value, low, high = (math.log(max(number, 1e-9)) for number in (value, self.low, self.high))
         else:
@@ -66,25 +66,25 @@ class ChartDot:
     y: float
     css: str
     label: str = ""
-    cross: bool = False  # a different shape: colour alone is not readable for everyone
+    cross: bool = False  # a different shape, because not everyone can tell the colours apart
     ring: bool = False  # around another dot
-    at_least: bool = False  # a triangle that points up: the value is this or more
+    at_least: bool = False  # an upward triangle: the value is a lower bound
     radius: float = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChartMarker:
-    """A vertical line: something happened there."""
+    """A vertical line: an event."""
 
     at: float
     label: str = ""
-    title: str = ""  # shown when it is pointed at; empty: the label
+    title: str = ""  # the tooltip; empty: the label
     css: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChartLimit:
-    """A horizontal line: a value that must not be passed."""
+    """A horizontal line: the limit of a threshold."""
 
     value: float
     label: str
@@ -107,7 +107,7 @@ class Chart:
     x_title: str = ""
     width: int = 960
     height: int = 190
-    lanes: int = 1  # of labels of marks, above the plot
+    lanes: int = 1  # lines of labels of marks above the plot
     left: int = LEFT  # room for the labels of the y axis
     names_width: int = RIGHT  # room for the names of lines
 
@@ -131,7 +131,7 @@ class Chart:
 
 
 def svg(chart: Chart) -> str:
-    """The element; ids in it begin with the chart's."""
+    """The SVG element; ids in it begin with the id of the chart."""
     name = chart.chart_id
     return "".join(
         [
@@ -155,7 +155,7 @@ def svg(chart: Chart) -> str:
 
 
 def linear_axis(high: float, *, low: float = 0.0, ticks: int = 4, unit: str = "") -> Axis:
-    """From `low` to a round number that is not below `high`."""
+    """A linear axis from `low` to a round number that is at least `high`."""
     span = high - low if high > low else 1.0
     raw = span / ticks
     size = 10.0 ** math.floor(math.log10(raw))
@@ -166,7 +166,7 @@ def linear_axis(high: float, *, low: float = 0.0, ticks: int = 4, unit: str = ""
 
 
 def log_axis(low: float, high: float, *, unit: str = "") -> Axis:
-    """Decades, with 2 and 5, and then others, between them when there are few."""
+    """A logarithmic axis with ticks at decades; with few decades also at 2 and 5, or at more values."""
     low, high = max(low, 1e-6), max(high, low * 1.5, 1e-6)
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     for factors in ((1,), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 6, 8)):
@@ -235,7 +235,7 @@ def _bands(chart: Chart) -> Iterator[str]:
 
 
 def _marks(chart: Chart) -> Iterator[str]:
-    """Each label in the lowest line above the plot where it has room; none where it has none."""
+    """Marks, each with its label in the lowest line above the plot that has room for it, if any."""
     ends = [-math.inf] * chart.lanes
     for mark in chart.marks:
         x = chart.px(mark.at)
@@ -250,7 +250,7 @@ def _marks(chart: Chart) -> Iterator[str]:
 
 
 def lanes_for(marks: Sequence[ChartMarker], x: Axis, width: int, most: int) -> int:
-    """How many lines of labels these marks need above a plot, at most `most`."""
+    """The number of lines of labels that these marks need above a plot, at most `most`."""
     ends = [-math.inf]
     for mark in (mark for mark in marks if mark.label):
         at = LEFT + x.part(mark.at) * (width - RIGHT - LEFT)
@@ -265,7 +265,7 @@ def _label_end(at: float, mark: ChartMarker) -> float:
 
 
 def _limits(chart: Chart) -> Iterator[str]:
-    """A line with its label above it, at the right end of the plot; beyond the axis only the label, with an arrow."""
+    """Lines, with labels at the right end of the plot. For a limit beyond the axis only the label, with an arrow."""
     labels = []
     for limit in chart.limits:
         y = chart.py(limit.value)
@@ -310,7 +310,7 @@ def _path(places: Sequence[tuple[float, float]], *, stepped: bool) -> str:
 
 
 def _names(chart: Chart) -> Iterator[str]:
-    """Each line's name at its end, moved apart where they would meet."""
+    """The name of each line at its end; names that would overlap are moved apart."""
     ends = []
     for line in chart.lines:
         known = [y for _, y in line.points if y is not None]

@@ -33,14 +33,14 @@ NAME_MAX = 30
 
 _BARS = "▁▂▃▄▅▆▇█"
 _HEAD = ("metric", "oldest first", "usual", "newest", "change", "state")
-_LEFT = (0, 1, 5)  # columns of words
-_OF_COMPARED = (2, 4, 5)  # columns that say nothing before there is something usual
+_LEFT = (0, 1, 5)  # columns with text
+_OF_COMPARED = (2, 4, 5)  # columns that are empty without a baseline
 SIDES = ("those", "these")
 BARS_MIN = 5
 
 
 def trend_text(trend: Trend, last: int, width: int | None = None) -> str:
-    """Plain text; the bars are the newest `last` runs, oldest first, or fewer where `width` has no room."""
+    """Plain text. Bars show the newest `last` runs, oldest first, or fewer if `width` has no room."""
     parts = [
         f"{trend.verdict.value.upper()}  {printable(reason_text(trend), 500)}",
         *_runs(trend),
@@ -52,7 +52,7 @@ def trend_text(trend: Trend, last: int, width: int | None = None) -> str:
 
 
 def usual(track: MetricTrend) -> float | None:
-    """What the newest value was measured against; None: too few are known."""
+    """The baseline of the newest value; None: too few values are known."""
     course = track.course
     baseline = course.baselines[-1] if course.baselines else None
     if course.shifts and course.shifts[-1].confirmed == len(course.baselines) - 1:
@@ -69,7 +69,7 @@ def newest_change(track: MetricTrend) -> float | None:
 
 
 def state(trend: Trend, track: MetricTrend) -> str:
-    """A word for the newest night of one metric."""
+    """The state of one metric in the newest run, in one word."""
     for step in trend.steps:
         if step.track is track and step.new:
             return "REGRESSION" if step.worse else "improved"
@@ -81,7 +81,7 @@ def state(trend: Trend, track: MetricTrend) -> str:
 
 
 def series_text(trend: Trend) -> str:
-    """Which runs are compared."""
+    """The runs of the series."""
     nights = trend.nights
     if len(nights) == 1:
         return f"1 comparable run, {nights[0].run_id}, of {nights[0].started:%Y-%m-%d %H:%M} UTC"
@@ -92,7 +92,7 @@ def series_text(trend: Trend) -> str:
 
 
 def key_text(trend: Trend) -> str:
-    """What they have in common."""
+    """The common properties of the runs."""
     key = trend.nights[-1].key
     parts = [
         "same settings",
@@ -162,7 +162,7 @@ def change_text(track: MetricTrend) -> str:
 
 
 def bars(values: Sequence[float]) -> str:
-    """From the lowest to the highest."""
+    """Bars between the lowest and the highest value."""
     low, high = min(values), max(values)
     span = (high - low) or 1.0
     return "".join(_BARS[min(int((value - low) / span * len(_BARS)), len(_BARS) - 1)] for value in values)
@@ -180,7 +180,7 @@ def _changes(trend: Trend) -> Iterator[str]:
         facts = trend.changed_at(start)
         said = [f"{printable(name, 60)} {_fact(a)} → {_fact(b)}" for name, (a, b) in facts.items()]
         more = f" and {len(said) - FACTS_SHOWN} more" if len(said) > FACTS_SHOWN else ""
-        yield f"    with it changed: {', '.join(said[:FACTS_SHOWN]) or 'nothing that is recorded'}{more}"
+        yield f"    also changed: {', '.join(said[:FACTS_SHOWN]) or 'no recorded fact'}{more}"
 
 
 def _step(step: ConfirmedChange) -> str:
@@ -201,7 +201,7 @@ def _fact(value: str | None) -> str:
 
 
 def reason_text(trend: Trend) -> str:
-    """What decided the verdict, in one line."""
+    """The reason of the verdict, in one line."""
     nights = trend.nights
     if not nights:
         return _no_runs(trend)
@@ -209,7 +209,7 @@ def reason_text(trend: Trend) -> str:
         case TrendVerdict.LEARNING:
             return f"{RUNS_MIN} comparable runs are needed to judge the newest; {len(nights)} found"
         case TrendVerdict.STEADY:
-            return _known_change(trend) or "the newest run is as usual"
+            return _known_change(trend) or "the newest run is in the usual range"
         case TrendVerdict.UNDECIDED:
             return _undecided(trend)
         case TrendVerdict.SUSPECTED:
@@ -230,7 +230,7 @@ def _no_runs(trend: Trend) -> str:
 
 
 def _known_change(trend: Trend) -> str:
-    """A change that led to the current, worse level, and was reported before; empty: there is none."""
+    """A regression that was reported before and still lasts; empty if there is none."""
     if not trend.steps or not trend.steps[-1].worse:
         return ""
     last = trend.steps[-1]
@@ -244,7 +244,7 @@ def _undecided(trend: Trend) -> str:
     )
     searched = all(track.measure is Measure.MAX_CONCURRENCY for track in bounds)
     why = "the client was the limit" if searched else "statements timed out or were cancelled"
-    return f"{shown}: {why}, so it may be as usual or worse"
+    return f"{shown}: {why}, so it may be in the usual range or worse"
 
 
 def change_phrase(step: ConfirmedChange) -> str:
@@ -253,7 +253,7 @@ def change_phrase(step: ConfirmedChange) -> str:
 
 
 def count_phrase(left_out: Mapping[str, int]) -> str:
-    """2 are INVALID, 1 is FAILED."""
+    """Counts as text: 2 are INVALID, 1 is FAILED."""
     return ", ".join(
         f"{count} {why if count > 1 else why.replace('are ', 'is ', 1).replace('have ', 'has ', 1)}"
         for why, count in sorted(left_out.items())
@@ -261,7 +261,7 @@ def count_phrase(left_out: Mapping[str, int]) -> str:
 
 
 def amount(measure: Measure, change: float, *, at_least: bool = False) -> str:
-    """A change, with its sign."""
+    """A change with its sign and unit."""
     return f"{'at least ' if at_least else ''}{100 * change:+.1f} {unit(measure)}"
 
 
@@ -269,7 +269,7 @@ _UNITS = {Measure.QPS: "per second", Measure.ERROR_RATE: "share", Measure.MAX_CO
 
 
 def trend_data(trend: Trend, last: int) -> dict[str, Any]:
-    """Metrics list the values of the newest `last` runs; all runs of the series were judged."""
+    """The JSON document. Metrics list the newest `last` runs; all runs of the series were judged."""
     newest = trend.nights[-1] if trend.nights else None
     first = max(len(trend.nights) - last, 0)
     return {
@@ -303,7 +303,7 @@ def _track_data(trend: Trend, track: MetricTrend, first: int) -> dict[str, Any]:
         "metric": track.measure.value,
         "unit": _UNITS.get(track.measure, "ms"),
         "values": values[first:],
-        "at_least": at_least[first:],  # of the values: those that are lower bounds
+        "at_least": at_least[first:],  # which values are lower bounds
         "usual": formatting.rounded(usual(track)),
         "newest": formatting.rounded(track.values[-1]),
         "change": formatting.rounded(newest_change(track)),
@@ -356,18 +356,18 @@ _TITLES = {
     Measure.ERROR_RATE: "Failed share",
     Measure.MAX_CONCURRENCY: "Maximum of connections",
 }
-_NAMES = {Measure.ERROR_RATE: "errors", Measure.MAX_CONCURRENCY: "maximum"}  # there is little room behind a line
+_NAMES = {Measure.ERROR_RATE: "errors", Measure.MAX_CONCURRENCY: "maximum"}  # short names at the end of a line
 _AXIS_UNITS = {Measure.QPS: "/s", Measure.MAX_CONCURRENCY: "", Measure.ERROR_RATE: " %"}
 _LABELS = 8  # dates below a chart
 _ONE_DAY = ("%H:%M", "%H:%M:%S", "%H:%M:%S.%f")
 _MANY_DAYS = ("%m-%d", "%Y-%m-%d", "%m-%d %H:%M", "%Y-%m-%d %H:%M", "%m-%d %H:%M:%S")
 _POINT = 2.6  # radius of a run
 _RING = 8.0  # radius of the ring around the newest
-_MARGIN = 0.015  # of a chart's width behind the newest, for the ring
+_MARGIN = 0.015  # share of the width after the newest run, for its ring
 
 
 def trend_html(trend: Trend, last: int) -> str:
-    """The whole file; charts show the newest `last` runs."""
+    """The HTML file. Charts show the newest `last` runs."""
     return verdict_page(
         trend.verdict.value,
         html(trend.scenario),
@@ -379,7 +379,7 @@ def trend_html(trend: Trend, last: int) -> str:
         _run_table(trend, last),
         css=_CLASSES.get(trend.verdict, "passed"),
         about=_about(trend),
-        footer="Every run is judged as it would have been when it was the newest, against the runs before it.",
+        footer="Each run is judged against the runs before it only.",
     )
 
 
@@ -390,7 +390,7 @@ def _about(trend: Trend) -> str:
 
 
 def _numbers(trend: Trend) -> str:
-    """Of each metric. What it is compared with comes only when there is something."""
+    """A table of all metrics; columns of the comparison only if there is a baseline."""
     if not trend.tracks:
         return ""
     compared = any(usual(track) is not None for track in trend.tracks)
@@ -417,7 +417,7 @@ def _metric(trend: Trend, track: MetricTrend, *, compared: bool) -> list[str]:
 
 
 def _pictures(trend: Trend, last: int) -> str:
-    """A single run is no course."""
+    """Charts of all metrics; none for a single run."""
     if len(trend.nights) < 2:
         return ""
     shown_tracks = trend.tracks[:CHARTS_MAX]
@@ -430,24 +430,24 @@ def _pictures(trend: Trend, last: int) -> str:
 
 
 def _legend(trend: Trend) -> str:
-    """What is in the pictures, and nothing else."""
+    """The legend, with the signs that occur."""
     tracks = trend.tracks
     parts = ["Each dot is a run; the ring is the newest."]
     if any(one is not None for track in tracks for one in track.course.baselines):
-        parts.append("Dashed lines: the usual range; between them nothing is suspected.")
+        parts.append("Dashed lines: the usual range.")
     if any(set(track.course.suspected) - _changed(track).keys() for track in tracks):
-        parts.append("Large dots: suspected, in that run alone.")
+        parts.append("Large dots: suspected in one run only.")
     if trend.steps:
         parts.append("Vertical lines and crosses: confirmed changes, from their first run on.")
     if any(track.at_least for track in tracks):
         parts.append(
-            "Triangles: at least this much; statements timed out or were cancelled, or the client was the limit."
+            "Triangles: lower bounds, because statements timed out or were cancelled, or the client was the limit."
         )
     return " ".join(parts)
 
 
 def chart_of(trend: Trend, track: MetricTrend, chart_id: str, last: int) -> Chart:
-    """Values, the range in which they are as usual, and what was found."""
+    """A chart of the values, their usual range, and changes."""
     first = max(len(trend.nights) - last, 0)
     factor = 100.0 if track.measure is Measure.ERROR_RATE else 1.0
     seen = [place for place, night in enumerate(track.nights) if night >= first]
@@ -485,7 +485,7 @@ def _dates(trend: Trend, first: int) -> Axis:
 
 
 def _labels(moments: Sequence[datetime]) -> list[str]:
-    """As short as possible while all differ."""
+    """The shortest labels that all differ."""
     one_day = len({moment.date() for moment in moments}) == 1
     for form in _ONE_DAY if one_day else _MANY_DAYS:
         labels = [moment.strftime(form) for moment in moments]
@@ -503,7 +503,7 @@ def _marks(trend: Trend, track: MetricTrend, first: int) -> Iterator[ChartMarker
 
 
 def _changed(track: MetricTrend) -> dict[int, str]:
-    """The values that show a confirmed change, and in which direction."""
+    """The indexes of values that show a confirmed change, with its direction."""
     return {
         place: "worse" if track.is_worse(shift.size) else "better"
         for shift in track.course.shifts
@@ -512,7 +512,7 @@ def _changed(track: MetricTrend) -> dict[int, str]:
 
 
 def _dots(trend: Trend, track: MetricTrend, first: int, factor: float) -> Iterator[ChartDot]:
-    """A point for each run, in the shape of what was found; and a ring around the newest."""
+    """A point for each run, with a shape for its state, and a ring around the newest run."""
     changed = _changed(track)
     for place, night in enumerate(track.nights):
         if night < first:
@@ -545,18 +545,18 @@ def _change_table(trend: Trend) -> str:
             short(night.run_id),
             short(step.track.name, 200),
             f'<td class="{"miss" if step.worse else "ok"}">{change}</td>',
-            whole(with_it or "nothing that is recorded", 1_000),
+            whole(with_it or "no recorded fact", 1_000),
         ]
 
     if not trend.steps:
         return ""
     rows = map(row, reversed(trend.steps))
-    head = ("since", "run", "metric", "change", "what else changed with it")
+    head = ("since", "run", "metric", "change", "what else changed")
     return section("changes", "Changes", table("confirmed changes, newest first", head, rows, words=5))
 
 
 def _apart(trend: Trend) -> str:
-    """Runs that are not like these."""
+    """Runs that are not comparable, and runs that were left out."""
     rows = [
         [
             f'<td class="w">{other.newest.started:%Y-%m-%d %H:%M}</td>',

@@ -43,16 +43,16 @@ from loadgen.rules.trend import OtherSeries, SeriesKey, Trend, TrendRun, series_
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.values import dataclass
 
-MODE = "load.mode"  # what a response time is depends on it: runs of different modes are never comparable
-KEYS_NAMED = 3  # in a sentence; more are counted
+MODE = "load.mode"  # it defines what a response time is, so runs of different modes are never comparable
+KEYS_NAMED = 3  # keys named in a sentence; more are only counted
 HINT_KEYS = 5
 
-_LIST = "`loadgen runs list` shows the runs there are."
+_LIST = "`loadgen runs list` shows all runs."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonRefusal:
-    """Why two runs are not comparable, and what can be done."""
+    """Why two runs are not comparable, and a hint."""
 
     a: str
     b: str
@@ -80,11 +80,13 @@ class _Known:
 def read_pair(
     session: ControlSession, patience: RetryPolicy, names: Sequence[str], varied: Sequence[str]
 ) -> ComparablePair | ComparisonRefusal:
-    """Both runs, with everything that a comparison needs; or why there can be none."""
+    """Both runs with their measurements; or why they are not comparable."""
     a, b = (_known(session, patience, name) for name in names)
     if a.run.run_id == b.run.run_id:
         raise UsageError(f"A and B are the same run: {a.run.run_id}", remedy=f"Name two runs. {_LIST}")
-    found = differences(a.setting, b.setting, varied) if a.summary and b.summary else ()  # else little is known
+    found = (
+        differences(a.setting, b.setting, varied) if a.summary and b.summary else ()
+    )  # without a summary, settings are not compared
     reasons = _reasons(a, b, found)
     if reasons:
         return ComparisonRefusal(
@@ -93,8 +95,8 @@ def read_pair(
     strange = unmatched_keys(varied, found)
     if strange:
         raise UsageError(
-            f"--vary {strange[0]}: it does not differ between the two runs",
-            remedy=f"What differs: {', '.join(one.key for one in found[:HINT_KEYS]) or 'nothing'}.",
+            f"--vary {strange[0]} does not differ between the two runs",
+            remedy=f"Differences: {', '.join(one.key for one in found[:HINT_KEYS]) or 'nothing'}.",
         )
     first, second = (_measured(session, patience, known) for known in (a, b))
     return ComparablePair(a=first, b=second, configuration=found)
@@ -134,7 +136,7 @@ def _reasons(a: _Known, b: _Known, found: Sequence[SettingDifference]) -> tuple[
     if not set.intersection(*map(set, statements)):
         reasons.append("they have no statement in common")
     if any(one.key == MODE for one in found):
-        reasons.append("response times of different load modes mean different things")
+        reasons.append("response times of different load modes have different meanings")
     if forbidding:
         keys = ", ".join(one.key for one in forbidding)
         reasons.append(f"they differ in {keys if len(forbidding) <= KEYS_NAMED else f'{len(forbidding)} settings'}")
@@ -143,14 +145,14 @@ def _reasons(a: _Known, b: _Known, found: Sequence[SettingDifference]) -> tuple[
 
 def _hint(a: _Known, b: _Known, found: Sequence[SettingDifference]) -> str:
     if any(why_not_comparable("", "", known.run.status.value, known.summary) for known in (a, b)):
-        return f"Choose runs that were completed and are valid. {_LIST}"
+        return f"Choose runs that are COMPLETED and valid. {_LIST}"
     forbidding = [one.key for one in found if one.forbids]
     statements = [set(known.summary["statements"]) for known in (a, b) if known.summary is not None]
     if any(one.key == MODE for one in found) or not set.intersection(*statements):
         return f"Compare runs of one scenario. {_LIST}"
     keys = forbidding if len(forbidding) <= HINT_KEYS else dict.fromkeys(key.partition(".")[0] for key in forbidding)
     options = " ".join(f"--vary {shlex.quote(key)}" for key in keys)
-    return f"If this difference is what you want to compare, add {options}"
+    return f"To compare runs with this difference, add {options}"
 
 
 def _measured(session: ControlSession, patience: RetryPolicy, known: _Known) -> MeasuredRun:
@@ -167,7 +169,7 @@ def _measured(session: ControlSession, patience: RetryPolicy, known: _Known) -> 
         raise RunFailed(
             f"run {run_id} is not comparable: its windows have {merged.counts.succeeded:,} samples that succeeded and"
             f" {merged.counts.failed:,} that failed, and its result {wanted[0]:,} and {wanted[1]:,}",
-            remedy="`loadgen upload` stores what a worker could not; else rows of WINDOW_RESULTS were changed.",
+            remedy="`loadgen upload` stores spooled results; otherwise rows of WINDOW_RESULTS were changed.",
         )
     return MeasuredRun(
         run_id=run_id,
@@ -180,21 +182,21 @@ def _measured(session: ControlSession, patience: RetryPolicy, known: _Known) -> 
 
 
 # --- seconds of the measurement --------------------------------------------------------------------------------------
-# A row of WORKER_METRICS_SNAPSHOTS holds what ended since the worker's last row, so the first row of the measurement
-# began before it, and the last rows end after it. Only rows that lie inside are used. The rows of several workers are
-# added up by their position; they differ by less than a second, which does not matter for blocks of several seconds.
+# A row of WORKER_METRICS_SNAPSHOTS contains samples since the previous row of the worker. So the first row of the
+# measurement begins before it, and the last rows end after it. Only rows inside the measurement are used. The rows of
+# several workers are added up by index: they differ by less than a second, which blocks of several seconds tolerate.
 
 
 @dataclass(frozen=True, slots=True)
 class _Second:
-    ended_s: float  # since the measurement began; up to one row too early
+    ended_s: float  # since the beginning of the measurement; up to one row too early
     metrics: CustomMetrics
 
 
 def measured_seconds(
     snapshots: Iterable[MetricsSnapshot], windows: Mapping[str, Sequence[WindowResult]]
 ) -> SecondSeries:
-    """All workers together. Empty when one of them has left no rows."""
+    """The seconds of the measurement, added up over all workers. Empty if a worker has no rows."""
     rows: dict[str, list[MetricsSnapshot]] = {worker_id: [] for worker_id in windows}
     for row in snapshots:
         if row.phase == Phase.MEASUREMENT and row.worker_id in rows:
@@ -247,13 +249,13 @@ def _sum_over_workers(
 
 # --- the runs of a scenario over time: those that count, in series, and why the others do not ------------------------
 
-RUNS_MAX = 300  # the newest ones: a change counts as new or known whatever is shown of it
-NAMES_MAX = 1_000  # of scenarios, in a suggestion
+RUNS_MAX = 300  # the newest runs, independent of the number that is shown
+NAMES_MAX = 1_000  # names of scenarios in a hint
 
 _UNREADABLE = "are unreadable"
-_UNTOLD = ("warnings", "credits")  # of the environment: findings, not circumstances
-_IDS = ("queue_id", "attempt")  # of the labels: a pool gives them to its runs, to each others
-# Of SHOW WAREHOUSES: settings, not the current load.
+_UNTOLD = ("warnings", "credits")  # keys of the environment that are findings
+_IDS = ("queue_id", "attempt")  # labels that a pool sets differently for each run
+# Columns of SHOW WAREHOUSES that are settings.
 _WAREHOUSE_SETTINGS = (
     *("type", "size", "min_cluster_count", "max_cluster_count", "scaling_policy", "generation", "auto_suspend"),
     *("enable_query_acceleration", "query_acceleration_max_scale_factor", "resource_monitor", "resource_constraint"),
@@ -267,7 +269,7 @@ class _SeriesRun:
 
 
 def read_trend(session: ControlSession, patience: RetryPolicy, scenario: str, until: str | None = None) -> Trend:
-    """The series of the newest run that counts, judged; of that one, when it is named, and of those before it."""
+    """The judged series of the newest run; with `until`, of that run and the runs before it."""
     results = patience.call(lambda: test_results.of_scenario(session, scenario, RUNS_MAX))
     if not results and not results.unreadable:
         raise _no_such_scenario(session, patience, scenario)
@@ -298,7 +300,7 @@ def read_trend(session: ControlSession, patience: RetryPolicy, scenario: str, un
 
 
 def _left_out(result: ScenarioResult, summary: Mapping[str, Any] | None) -> str:
-    """Why a run is no part of any series; empty: it is."""
+    """Why a run is in no series; empty: it is in one."""
     if result.status != "COMPLETED":
         return f"are {result.status}"
     if why_not_comparable("", "", result.status, summary) is None:
@@ -343,7 +345,7 @@ def _series_run(result: ScenarioResult, summary: Mapping[str, Any], size: str | 
 
 
 def _other(nights: Sequence[TrendRun], newest: Sequence[TrendRun], known: Mapping[str, _SeriesRun]) -> OtherSeries:
-    """What sets another series apart: of what differs, only what makes another key."""
+    """Another series with the differences that separate it from this one."""
     theirs, ours = known[nights[-1].run_id], known[newest[-1].run_id]
     found = differences(theirs.setting, ours.setting)
     apart = tuple(one for one in found if not one.key.startswith(("name", "description", "labels", "environment.")))
@@ -370,8 +372,8 @@ INTERRUPTED = "interrupted"  # the verdict of an experiment without a result tha
 
 
 def read_experiment_result(session: ControlSession, patience: RetryPolicy, name: str) -> dict[str, Any]:
-    """experiment.json of the experiment of that name. While a process leads it, and after a kill: what is known. With
-    what was metered, if that has been read."""
+    """experiment.json of the named experiment. While a process leads it, or after a kill, it is an interim result. It
+    includes metered credits, if they were read."""
     row = experiments.find(session, patience, name)
     result = _result(session, patience, row)
     metering = patience.call(lambda: experiments.metering(session, row.experiment_id))
@@ -384,7 +386,7 @@ def _result(session: ControlSession, patience: RetryPolicy, row: ExperimentRow) 
     begun = patience.call(lambda: experiments.blocks(session, row.experiment_id))
     if end is not None:
         result = json_object("EXPERIMENT_ENDS", row.experiment_id, "RESULT", end.result)
-        if result.get("blocks", {}).get("begun") == max(begun, default=0):  # else it was resumed, and killed
+        if result.get("blocks", {}).get("begun") == max(begun, default=0):  # otherwise it was resumed and killed
             return result
     facts = _facts(session, patience, row, max(begun, default=0), is_led=is_led)
     return experiment_document(facts)
@@ -425,7 +427,7 @@ def _facts(
             exit_code=12,
             reason="a process leads it"
             if is_led
-            else "its process has ended: `loadgen experiment FILE --resume` continues",
+            else "its process has ended: `loadgen experiment FILE --resume` continues it",
         )
     except (KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
         raise RowUnreadable("EXPERIMENTS", row.experiment_id, f"CONFIG: {error}") from None

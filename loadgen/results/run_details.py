@@ -1,4 +1,4 @@
-"""One run as its tables show it now: its state, its leader, its workers and its result, as JSON and as text."""
+"""One run at this moment: its state, its leader, its workers and its result, as JSON and as text."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ REASON_SHOWN = 500  # characters
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunDetails:
-    """Everything at one moment, by the server's clock."""
+    """The state of a run at one moment of the server's clock."""
 
     run: Run
     holder: LeaseHolder | None
     workers: ParsedRows[HeartbeatRow]
     now: datetime  # naive UTC
-    summary: Mapping[str, Any] | None = None  # of a run that has ended, when there is one
+    summary: Mapping[str, Any] | None = None  # of an ended run with a result
     summary_problem: str | None = None  # why there is none
 
     @property
@@ -40,7 +40,7 @@ class RunDetails:
 
 
 def read_run_details(session: ControlSession, patience: RetryPolicy, name: str) -> RunDetails:
-    """The run of that name."""
+    """Read the named run."""
     run = run_status.find_run(session, patience, name)
     summary, problem = _summary(session, patience, run.run_id) if run.status.is_terminal else (None, None)
     return RunDetails(
@@ -56,7 +56,7 @@ def read_run_details(session: ControlSession, patience: RetryPolicy, name: str) 
 def _summary(
     session: ControlSession, patience: RetryPolicy, run_id: str
 ) -> tuple[Mapping[str, Any] | None, str | None]:
-    """As it was written at the end of the run: out of the table it comes in another order. Or why it is not shown."""
+    """The summary of an ended run with its keys in the defined order, or why it cannot be shown."""
     from loadgen.report.summary import in_order
     from loadgen.results.stored_summary import read_summary
 
@@ -86,7 +86,7 @@ def _statements(config: str | None) -> tuple[str, ...]:
 
     try:
         return tuple(statement.name for statement in thaw(config or "", None).workload.statements)
-    except LoadgenError:  # of another version
+    except LoadgenError:  # written by another version
         return ()
 
 
@@ -94,7 +94,7 @@ def _statements(config: str | None) -> tuple[str, ...]:
 
 
 def run_details_as_json(seen: RunDetails) -> dict[str, Any]:
-    """The run, who leads it, its workers."""
+    """The run, its leader, and its workers."""
     return {
         "run": run_as_json(seen.run, seen.figures, seen.now),
         "leader": None if seen.holder is None else _leader(seen.holder),
@@ -103,7 +103,7 @@ def run_details_as_json(seen: RunDetails) -> dict[str, Any]:
 
 
 def run_as_json(run: Run, figures: RunFigures | None, now: datetime) -> dict[str, Any]:
-    """Counts are those of the result, once there is one; before, what the leader has made known last."""
+    """The run. Counts come from the result, or before the end from the last update of the leader."""
     seconds = lasted_s(run, now)
     return {
         "run_id": run.run_id,
@@ -134,7 +134,7 @@ def run_as_json(run: Run, figures: RunFigures | None, now: datetime) -> dict[str
 
 
 def _find_max(written: str | None) -> Any:
-    """Of a row that another program may have written."""
+    """The state of a search, from a row that another program may have written."""
     try:
         return None if written is None else json.loads(written)
     except (ValueError, RecursionError):
@@ -167,7 +167,7 @@ def _worker(row: HeartbeatRow) -> dict[str, Any]:
 
 
 def worker_labels(row: HeartbeatRow) -> list[str]:
-    """LOADGEN_LABELS of the worker; empty when the column holds something else."""
+    """LOADGEN_LABELS of the worker; empty if the column contains something else."""
     try:
         found = json.loads(row.identity.labels or "[]")
     except (ValueError, RecursionError):
@@ -183,7 +183,7 @@ def _moment(moment: datetime | None) -> str | None:
 
 
 def run_details_lines(seen: RunDetails, width: int | None, *, result: bool) -> list[TextLine]:
-    """The state of a run and, if wanted, its result; at most `width` columns wide, when it is given."""
+    """The state of a run and optionally its result, wrapped to `width`."""
     run, figures = seen.run, seen.figures
     operations, errors = (run.total_ops, run.error_count) if figures is None else (figures.operations, figures.errors)
     lines = [
@@ -210,12 +210,12 @@ def _head(run: Run) -> TextLine:
 
 
 def lasted_s(run: Run, now: datetime) -> float | None:
-    """From start to end, or until now; None: it has not begun."""
+    """Seconds from the start to the end, or until now; None: not started."""
     return None if run.start_time is None else max(0.0, ((run.end_time or now) - run.start_time).total_seconds())
 
 
 def lasted(run: Run, now: datetime) -> str:
-    """1:05, or 2:01:05."""
+    """The duration as 1:05 or 2:01:05."""
     seconds = lasted_s(run, now)
     if seconds is None:
         return "-"
@@ -224,7 +224,7 @@ def lasted(run: Run, now: datetime) -> str:
 
 
 def outcome(run: Run) -> str:
-    """The verdict of a run; of one that goes on, what it does."""
+    """The verdict of an ended run, or the status of another."""
     if run.status.is_terminal:
         return run.verdict or run.status.value.lower()
     return "stopping" if run.status is RunStatus.CANCELLING else run.status.value.lower()
@@ -244,17 +244,17 @@ def _times(run: Run, now: datetime) -> str:
 
 
 def _leadership(seen: RunDetails) -> Iterator[str]:
-    """Only of interest while the run has not ended."""
+    """The leader of a run that has not ended."""
     if seen.run.status.is_terminal:
         return
     holder = seen.holder
     if holder is None:
         yield "  no process leads it yet"
     elif holder.remaining_ms > 0:
-        yield f"  led by {printable(holder.owner, 100)} in term {holder.epoch}"
+        yield f"  led by {printable(holder.owner, 100)} in epoch {holder.epoch}"
     else:
         yield (
-            f"  no process has led it for {-holder.remaining_ms / 1000:.0f} s: workers end by themselves,"
+            f"  no process has led it for {-holder.remaining_ms / 1000:.0f} s: its workers will end without one;"
             " then `loadgen runs recover` ends the run"
         )
 
@@ -270,7 +270,7 @@ def _worker_lines(workers: tuple[HeartbeatRow, ...]) -> Iterator[str]:
             yield (
                 f"  {row.identity.worker_id:<{width}}  {beat.status} {beat.phase or '-'},"
                 f" {beat.open_connections} of {counted(beat.target_connections, 'connection')},"
-                f" {beat.active_connections} busy, heard {row.age_ms / 1000:.1f} s ago{cpu}"
+                f" {beat.active_connections} busy, heartbeat {row.age_ms / 1000:.1f} s ago{cpu}"
             )
         if labels := worker_labels(row):
             yield f"  {'':<{width}}  labels {printable(' '.join(labels), REASON_SHOWN)}"

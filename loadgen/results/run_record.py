@@ -1,4 +1,4 @@
-"""A finished run as its tables have it: what every report is made of, on whichever machine."""
+"""Reads a finished run from its tables: the input of every report."""
 
 from __future__ import annotations
 
@@ -52,19 +52,19 @@ from loadgen.scenario.frozen import thaw
 from loadgen.scenario.model import Scenario
 from loadgen.snowflake.session import RetryPolicy
 
-# How a judged step is marked, by its outcome; every other one is a level that did not hold.
+# Marks of judged steps by outcome; all other outcomes mean that the level did not hold.
 _JUDGED = {"STABLE": ("✓", EventKind.HELD), "CLIENT_LIMIT": ("○", EventKind.LIMITED)}
 DEAD = "DEAD"  # status of a worker that was lost
-LOGS_READ = 2_000  # the newest lines; warnings among them are shown
+LOGS_READ = 2_000  # the newest lines, of which warnings are shown
 WARNINGS = ("WARNING", "ERROR", "CRITICAL")
-MARGIN_S = 86_400.0  # before and after a run: clocks of workers may be off
+MARGIN_S = 86_400.0  # tolerance for wrong clocks of workers
 _TIMESTAMP, _CREATED_AT = attrgetter("timestamp"), attrgetter("created_at")
 
 Record = TypeVar("Record")
 
 
 def read_record(session: ControlSession, patience: RetryPolicy, name: str) -> RunRecord:
-    """The run of that name. It must have a result."""
+    """Read the named run. Raises if it has no result."""
     run = run_status.find_run(session, patience, name)
     summary = _summary(session, patience, run)
     run_id, start, left_out = run.run_id, run.start_time, _LeftOut(run)
@@ -132,7 +132,7 @@ _TABLES = {
 
 
 class _LeftOut:
-    """Tells which rows of a run are left out: unreadable ones, and those of a time at which it did not run."""
+    """Collects which rows of a run are left out: unreadable ones, and rows with a time outside the run."""
 
     def __init__(self, run: Run) -> None:
         self._start = run.start_time
@@ -148,7 +148,7 @@ class _LeftOut:
         kept = tuple(row for row in rows if self._is_in_time(moment(row)))
         if len(kept) < len(rows):
             table, count = _TABLES[type(rows[0])], len(rows) - len(kept)
-            self.told.append(f"{count:,} of {len(rows):,} rows of {table} are of a time without the run")
+            self.told.append(f"{count:,} of {len(rows):,} rows of {table} have a time outside the run")
         return kept
 
     def _is_in_time(self, moment: datetime) -> bool:
@@ -163,16 +163,16 @@ def _summary(session: ControlSession, patience: RetryPolicy, run: Run) -> Mappin
     if run.status.is_terminal:
         raise RunFailed(
             f"run {run.run_id} is {run.status} and has no result: {run.reason or 'no reason is stored'}",
-            remedy=f"`loadgen runs logs {run.run_id}` shows what its workers had to say.",
+            remedy=f"`loadgen runs logs {run.run_id}` shows the log of its workers.",
         )
     raise UsageError(
         f"run {run.run_id} has no result yet: it is {run.status}",
-        remedy=f"`loadgen status {run.run_id}` shows it; `loadgen runs recover` ends it if no process leads it.",
+        remedy=f"`loadgen status {run.run_id}` shows its state; `loadgen runs recover` ends it if it has no leader.",
     )
 
 
 def _scenario(config: str) -> Scenario | None:
-    """To show, not to run: variables stay ${NAME}."""
+    """The scenario for display: variables stay ${NAME}."""
     try:
         return thaw(config, None)
     except LoadgenError:
@@ -185,25 +185,27 @@ def _scenario(config: str) -> Scenario | None:
 def measured_windows(
     summary: Mapping[str, Any], stored: Sequence[WindowRow], beats: Sequence[HeartbeatRow]
 ) -> tuple[MergedWindows | None, str | None]:
-    """The windows that the summary was made of, or why they cannot be had. What a worker could not store any more is
-    in its last beat."""
+    """The windows of the summary, or why they are not available. Windows that a worker could not store are in its last
+    heartbeat."""
     try:
         windows = stored_windows(stored, beats)
     except InvalidMetrics as error:
         return None, str(error)
     wanted = (summary["totals"]["succeeded"], summary["totals"]["failed"])
     searched = summary["find_max"]
-    decisive = searched.get("decisive_step") if searched else None  # a search is reported by the numbers of one step
+    decisive = (
+        searched.get("decisive_step") if searched else None
+    )  # the summary of a search has the numbers of one step
     merged = merge(
         [[window for window in own if not searched or window.step_id == decisive] for own in windows.values()]
     )
     if (merged.counts.succeeded, merged.counts.failed) != wanted:
-        return None, f"the windows that are stored have {merged.counts.succeeded} samples, and the result {wanted[0]}"
+        return None, f"the stored windows have {merged.counts.succeeded} samples, but the result has {wanted[0]}"
     return merged, None
 
 
 def stored_windows(stored: Sequence[WindowRow], beats: Sequence[HeartbeatRow]) -> dict[str, list[WindowResult]]:
-    """Measured windows by worker; those of a last beat where they are not stored."""
+    """Measured windows by worker, from the table or else from the last heartbeat."""
     known: dict[str, dict[int, WindowResult]] = {}
     for row in stored:
         known.setdefault(row.worker_id, {})[row.window_id] = row.result()
@@ -221,8 +223,8 @@ def stored_windows(stored: Sequence[WindowRow], beats: Sequence[HeartbeatRow]) -
 
 
 def worker_seconds(snapshots: Sequence[MetricsSnapshot], left_out: list[str]) -> Iterator[WorkerSecond]:
-    """One after another: the buckets of all of them at once would not fit into a small machine. `left_out` gets what
-    cannot be read."""
+    """The seconds of workers, one by one: the buckets of all seconds would need too much memory. Unreadable rows are
+    added to `left_out`."""
     for row in snapshots:
         try:
             metrics = read_custom_metrics(row.custom_metrics or "")
@@ -260,7 +262,7 @@ def events_of(
     start: datetime,
     connections: Mapping[str, Any] | None = None,
 ) -> tuple[RunEvent, ...]:
-    """The events of a run, in the order of time. What was announced for a moment after STOP never happened."""
+    """The events of a run in order of time, without commands that were announced for a time after STOP."""
     commands = list(_commands(said, start))
     stopped_s = min((event.at_s for event in commands if event.kind is EventKind.STOP), default=inf)
     found = [*commands, *(event for event in _levels(said, start) if event.at_s <= stopped_s)]
@@ -279,7 +281,7 @@ def events_of(
 
 
 def _connections(connections: Mapping[str, Any]) -> Iterator[RunEvent]:
-    """Logins that were refused and connections that were lost, as far as the result lists them."""
+    """Refused logins and lost connections that the result lists."""
     refused, lost = (connections.get(name) or () for name in ("last_refused", "last_lost"))
     for label, kind, failures in (("refused", EventKind.REFUSED, refused), ("reconnect", EventKind.RECONNECT, lost)):
         for one in failures:
@@ -299,7 +301,7 @@ def _commands(said: Sequence[PastEvent], start: datetime) -> Iterator[RunEvent]:
 
 
 def _levels(said: Sequence[PastEvent], start: datetime) -> Iterator[RunEvent]:
-    """What was announced for a moment: one event for all workers together."""
+    """Phases, stages and targets: one event per moment for all workers."""
     targets: dict[str | None, int] = {}
     moments: dict[datetime, dict[str, tuple[str, str]]] = {}  # → kind of command → label and text
     for one in run_control_events.announced(said):
@@ -322,7 +324,7 @@ def _levels(said: Sequence[PastEvent], start: datetime) -> Iterator[RunEvent]:
 
 
 def _lost(summary: Mapping[str, Any], heard: Mapping[str, datetime]) -> dict[str, datetime]:
-    """When those workers were last heard that did not come to their end."""
+    """The last heartbeats of lost workers."""
     dead = [worker["worker_id"] for worker in summary["worker_results"] if worker["status"] == DEAD]
     return {worker_id: heard[worker_id] for worker_id in dead if worker_id in heard}
 
@@ -344,7 +346,7 @@ def _poll(poll: run_measurements.WarehousePoll, start: datetime) -> WarehousePol
 
 
 def resumed_s(shown: Mapping[str, Any], start: datetime) -> float | None:
-    """When the warehouse was last resumed, in seconds since the start of the run; None: it does not say."""
+    """When the warehouse was last resumed, in seconds since the start of the run; None: unknown."""
     try:
         moment = datetime.fromisoformat(str(shown.get("resumed_on")))
     except ValueError:
@@ -355,7 +357,7 @@ def resumed_s(shown: Mapping[str, Any], start: datetime) -> float | None:
 def find_max_steps(
     judged: Sequence[run_measurements.StepRecord], summary: Mapping[str, Any]
 ) -> tuple[FindMaxStepResult, ...]:
-    """With all that was measured in them, once the result says it; until then as they were judged."""
+    """The steps of a search, with all measurements from the result if it has them."""
     found = (summary.get("find_max") or {}).get("steps", ())
     told = {one["step"]: one for one in found if one.keys() >= {"succeeded", "error_rate", "latency_ms"}}
     return tuple(_step(step, told.get(int(step.step_number))) for step in judged)

@@ -1,7 +1,6 @@
-"""SUMMARY of TEST_RESULTS, checked before any reader sees it: the account may hold one that another program wrote.
+"""Reads SUMMARY of TEST_RESULTS, and checks its shape, because another program may have written the row.
 
-The shape is what readers rely on. Keys that came after the first release of schema version 1 may be missing, and keys
-that no reader knows are left alone.
+Keys that were added after the first release of schema version 1 may be missing. Unknown keys are ignored.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from loadgen.scenario.frozen import as_written
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.values import dataclass
 
-DEPTH_MAX = 16  # of objects and lists in one another; loadgen writes six
+DEPTH_MAX = 16  # nesting of objects and lists; loadgen writes six levels
 
-# A test of a value; an object by its keys, "?" after those that may be missing, "*" for any key; a list by its items.
+# A test of a value; an object by its keys, with "?" after optional keys and "*" for any key; a list by its items.
 Shape = Callable[[Any], bool] | Mapping[str, Any] | list[Any]
 
 
@@ -190,7 +189,7 @@ def read_summary(session: ControlSession, patience: RetryPolicy, run_id: str) ->
 def read_result(
     session: ControlSession, patience: RetryPolicy, run_id: str
 ) -> tuple[test_results.ResultRow, dict[str, Any]] | None:
-    """The stored result of a run, with its summary; None: it has none that can be read."""
+    """The stored result of a run, with its summary; None: it has no readable result."""
     rows = patience.call(lambda: test_results.read(session, run_id))
     result = next((row for row, _ in rows if row.test_id == run_id), None)
     try:
@@ -208,26 +207,26 @@ def parse_summary(run_id: str, stored: str | None) -> dict[str, Any] | None:
     version = found.get("schema_version")
     if _count(version) and version != SCHEMA_VERSION:
         raise RunFailed(
-            f"the result of run {run_id} has version {version}, and this loadgen reads {SCHEMA_VERSION}",
+            f"the result of run {run_id} has version {version}, but this loadgen reads version {SCHEMA_VERSION}",
             remedy="Make the report with the version of loadgen that made the run.",
         )
-    problem = _problem(found, _SUMMARY, "it") if _is_flat(found, DEPTH_MAX) else "it is too deep"
+    problem = _problem(found, _SUMMARY, "it") if _is_flat(found, DEPTH_MAX) else "it is nested too deeply"
     if problem is None and found["run_id"] != run_id:
-        problem = "it is of another run"
+        problem = "it belongs to another run"
     if problem is not None:
         raise RowUnreadable("TEST_RESULTS", run_id, f"summary: {problem}")
     return found
 
 
 def parse_config(run_id: str, stored: str | None) -> dict[str, Any]:
-    """SCENARIO_CONFIG of a run, checked as far as a comparison reads it."""
+    """SCENARIO_CONFIG of a run; the parts that comparisons read are checked."""
     found = json_object("RUN_STATUS", run_id, "scenario_config", stored)
     try:
         written = as_written(found)
     except (TypeError, ValueError, AttributeError, LookupError, RecursionError):
-        raise RowUnreadable("RUN_STATUS", run_id, "scenario_config is no scenario") from None
+        raise RowUnreadable("RUN_STATUS", run_id, "scenario_config is not a scenario") from None
     if not isinstance(written.get("labels", {}), dict) or not _is_flat(found, DEPTH_MAX):
-        raise RowUnreadable("RUN_STATUS", run_id, "scenario_config is no scenario")
+        raise RowUnreadable("RUN_STATUS", run_id, "scenario_config is not a scenario")
     return found
 
 
@@ -239,14 +238,14 @@ def _problem(value: Any, shape: Any, place: str) -> str | None:
         return _object_problem(value, shape, place)
     if isinstance(shape, list):
         if not isinstance(value, list):
-            return f"{place} is no list"
+            return f"{place} is not a list"
         return next(filter(None, (_problem(one, shape[0], place) for one in value)), None)
     return None if shape(value) else f"{place} is {printable(str(value), 60)}"
 
 
 def _object_problem(value: Any, shape: Mapping[str, Any], place: str) -> str | None:
     if not isinstance(value, dict):
-        return f"{place} is no object"
+        return f"{place} is not an object"
     if "*" in shape:
         return next(filter(None, (_problem(one, shape["*"], place) for one in value.values())), None)
     for name, inner in shape.items():
@@ -260,6 +259,6 @@ def _object_problem(value: Any, shape: Mapping[str, Any], place: str) -> str | N
 
 
 def _is_flat(value: Any, depth: int) -> bool:
-    """Is nothing in it deeper than this?"""
+    """Whether nothing in the value is nested deeper than this."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
     return inner is None or (depth > 0 and all(_is_flat(one, depth - 1) for one in inner))

@@ -1,4 +1,4 @@
-"""Bars, charts, and cells of a fixed width. All of it is rich Text, never markup."""
+"""Bars, charts, and cells of a fixed width, as rich Text without markup."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from loadgen.units import NS_PER_MS
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 ELLIPSIS = "…"
 BORDER = "┊"
-LABEL = 12  # columns of the words on the left
-WORD_MAX = 20  # characters of a word that is left out whole
-WRAPPED_MAX = 4  # lines of one text
+LABEL = 12  # columns of the labels on the left
+WORD_MAX = 20  # longest word that is left out as a whole
+WRAPPED_MAX = 4  # lines of one wrapped text
 
 
 def cell(text: str, width: int, *, right: bool = False) -> str:
-    """Exactly so wide on the screen, whatever characters are in it."""
+    """The text cut or padded to exactly this width on the screen."""
     if width <= 0:
         return ""
     if cell_len(text) > width:
@@ -34,12 +34,12 @@ def cell(text: str, width: int, *, right: bool = False) -> str:
 
 
 def label(text: str) -> Text:
-    """The word at the left edge."""
+    """A label at the left edge."""
     return Text.assemble((cell(f" {text}", LABEL), "dim"))
 
 
 def bar(fraction: float, width: int) -> Text:
-    """How much of something is done."""
+    """A progress bar."""
     done = round(min(max(fraction, 0.0), 1.0) * width)
     return Text.assemble(("█" * done, "green"), ("░" * (width - done), "dim"))
 
@@ -52,8 +52,8 @@ def chart(
     top: float | None = None,
     borders: Collection[int] = (),
 ) -> list[Text]:
-    """A column for each value, from 0 to `top` (default: the largest); None is a gap, or a line in the columns of
-    `borders`. From the top line down."""
+    """The lines of a chart, from the top: a column for each value, from 0 to `top` (default: the largest value). None
+    is a gap, or a vertical line in the columns of `borders`."""
     top = top or max((value for value in values if value is not None), default=0.0)
     levels = [_level(value, top, 8 * height) for value in values]
     lines = []
@@ -69,19 +69,19 @@ def chart(
 
 
 def _level(value: float | None, top: float, most: int) -> int:
-    """At least the smallest mark for anything that was measured: nothing and very little are not the same."""
+    """The height of a value: at least 1 if it is known, so that a small value is not shown as a gap."""
     if value is None:
         return 0
     return max(1, round(value / top * most)) if top > 0.0 else 1
 
 
 def cut_between_words(text: Text, width: int) -> Text:
-    """At most so wide: without the last words, and with an ellipsis for them. A word that is too long is cut itself."""
+    """The text cut to this width, between words, with an ellipsis. A long word is cut inside."""
     cut = text.copy()
     if cut.cell_len <= width:
         return cut
     cut.truncate(max(width - 2, 0))
-    whole = text.plain[len(cut.plain) : len(cut.plain) + 1] == " "  # nothing of a word is missing
+    whole = text.plain[len(cut.plain) : len(cut.plain) + 1] == " "  # the cut is between two words
     last_word = cut.plain.rpartition(" ")[2]
     if not whole and 0 < len(last_word) <= WORD_MAX < len(cut.plain):
         cut.right_crop(len(last_word))
@@ -90,7 +90,7 @@ def cut_between_words(text: Text, width: int) -> Text:
 
 
 def wrapped(text: Text, width: int, *, indent: int, most: int = WRAPPED_MAX) -> list[Text]:
-    """On as many lines as it needs, up to `most`, broken between words; all but the first begin at `indent`."""
+    """The text wrapped between words to at most `most` lines; all but the first are indented."""
     lines: list[Text] = []
     while text.cell_len > width and len(lines) < most - 1:
         fits = text.copy()
@@ -105,13 +105,13 @@ def wrapped(text: Text, width: int, *, indent: int, most: int = WRAPPED_MAX) -> 
 
 
 def whole(texts: Sequence[list[Text]], limit: int) -> list[list[Text]]:
-    """The first texts that fit without losing a line."""
+    """The first texts that fit completely into `limit` lines."""
     lengths = list(accumulate(map(len, texts)))
     return list(texts[: bisect_right(lengths, limit)])
 
 
 def spread(left: Text, right: Text, width: int) -> Text:
-    """One at each end of a line; the left one gives way."""
+    """Two texts at the ends of a line; the left one is cut if necessary."""
     room = width - right.cell_len
     left = left.copy()
     left.truncate(max(room - 1, 0), overflow="ellipsis")
@@ -119,7 +119,7 @@ def spread(left: Text, right: Text, width: int) -> Text:
 
 
 def flow(items: Sequence[Text], width: int, *, indent: int) -> list[Text]:
-    """Items one after the other, on as many lines as they need, each item whole."""
+    """Items in sequence, wrapped to lines without breaking an item."""
     lines: list[Text] = []
     for item in items:
         if lines and lines[-1].cell_len + 2 + item.cell_len <= width:
@@ -129,12 +129,12 @@ def flow(items: Sequence[Text], width: int, *, indent: int) -> list[Text]:
     return lines
 
 
-NAME_MAX = 200  # characters of one foreign text on the screen; drawing cuts it to its column
+NAME_MAX = 200  # characters of a foreign text on the screen; drawing cuts it to its column
 NOTHING = "–"
 
 
 def one_line(text: str, limit: int = NAME_MAX) -> str:
-    """Foreign text on one line, as long as a screen has use for it."""
+    """Foreign text on one line, with visible control characters and limited length."""
     return printable(text, limit)
 
 
@@ -143,7 +143,7 @@ def rate(per_s: float) -> str:
 
 
 def short(number: float) -> str:
-    """At most six characters: 12.5, 840, 1,250, 12.5k, 1.2M."""
+    """A number in at most six characters: 12.5, 840, 1,250, 12.5k, 1.2M."""
     for size, suffix in ((10**9, "G"), (10**6, "M"), (10**4, "k")):
         if number >= size:
             shown = number / (1_000 if suffix == "k" else size)
@@ -159,12 +159,12 @@ def ms(value: float | None) -> str:
 
 
 def time_of(found: Quantile | None) -> str:
-    """In milliseconds."""
+    """A time in milliseconds."""
     return NOTHING if found is None else bounded(ms(found.value_ns / NS_PER_MS), at_least=found.at_least)
 
 
 def count(number: int) -> str:
-    """At most seven characters."""
+    """A count in at most seven characters."""
     for size, suffix in ((10**12, "T"), (10**9, "G"), (10**6, "M")):
         if number >= size:
             return f"{number / size:,.1f}{suffix}"
@@ -172,13 +172,13 @@ def count(number: int) -> str:
 
 
 def percent(fraction: float) -> str:
-    """Small shares must not read as none."""
+    """A fraction as percent. A value above 0 is never written as 0."""
     shown = 100 * fraction
     return f"{shown:.0f} %" if shown >= 10 or shown == 0 else f"{shown:.1f} %" if shown >= 1 else f"{shown:.2g} %"
 
 
 def measured(check: str, value: float) -> str:
-    """What a threshold is compared with, in the unit it is written in."""
+    """The value for a threshold, in the unit of its limit."""
     try:
         metric = parse_threshold(check).metric
     except InvalidThreshold:
@@ -195,13 +195,13 @@ def measured(check: str, value: float) -> str:
 
 
 def clock(seconds: float) -> str:
-    """01:42, or 1:01:42."""
+    """A duration: 01:42, or 1:01:42."""
     whole = max(0, int(seconds))
     hours, minutes = divmod(whole // 60, 60)
     return f"{hours}:{minutes:02d}:{whole % 60:02d}" if hours else f"{minutes:02d}:{whole % 60:02d}"
 
 
 def short_worker(worker_id: str) -> str:
-    """worker-12 → w12; other names as they are."""
+    """worker-12 → w12; other names are unchanged."""
     head, dash, number = worker_id.rpartition("-")
     return f"w{number}" if head == "worker" and dash and number.isdigit() else one_line(worker_id, 20)

@@ -1,9 +1,9 @@
-"""The last minutes of a run, second by second, and what is known of its newest window. Pure.
+"""The last minutes of a run, second by second, and its newest window. Pure.
 
-Seconds are those that workers measured and store: heartbeats carry the newest, the tables have the others. Every view
-puts the same seconds of the workers into the same rows, numbered from the start of the run. So the live view of the run
-and a view that is opened later elsewhere show the same numbers. A row is shown once every working worker has reported
-it; a second without data is a gap, and is not interpolated.
+Workers measure and store seconds: heartbeats contain the newest, the tables contain the others. Every view adds the
+same seconds to the same rows, numbered from the start of the run. So the live view of `loadgen run` and a view that is
+opened later on another machine show the same numbers. A row is shown after all active workers have reported it; a
+second without data is a gap, and is not interpolated.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from loadgen.units import NS_PER_MS
 from loadgen.values import dataclass
 
 KEPT_S = 180
-RECENT_S = 10  # what "now" means for percentiles: one second has too few samples
-OPEN_S = 30  # for this long a row may still change: a worker may report its seconds late
-EDGE_S = 2  # rows at the beginning of a phase that need not be there: workers do not begin at the same moment
+RECENT_S = 10  # span of current percentiles, because one second has too few samples
+OPEN_S = 30  # time during which a row may change, because workers may report late
+EDGE_S = 2  # rows at the beginning of a phase that may be missing, because workers begin at different moments
 
 _QUIET = (WorkerDisplayState.MISSING, WorkerDisplayState.STARTING, WorkerDisplayState.WAITING, WorkerDisplayState.STALE)
 
@@ -39,25 +39,25 @@ Scope = tuple[int, int]  # phase and step, in the order of time
 class StatementSecond:
     name: str
     qps: float
-    p95_ms: float | None  # None: too few samples to say
+    p95_ms: float | None  # None: too few samples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistorySecond:
-    """One second of the run, of all workers. None: not known, or too few samples to say."""
+    """One second of the run, of all workers. None: not known, or too few samples."""
 
     at_s: int  # since the start of the run
     phase: Phase
     qps: float | None
     p50_ms: float | None
-    p95_ms: float | None  # with seconds before it, where it has too few samples
+    p95_ms: float | None  # joined with earlier seconds if it has too few samples
     p99_ms: float | None
     statements: tuple[StatementSecond, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecentFigures:
-    """The last seconds together."""
+    """Figures of the last seconds."""
 
     qps: float | None
     p50: Quantile | None
@@ -68,7 +68,7 @@ class RecentFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeakThroughput:
-    """The largest throughput of the phase, as far as it is kept. `at_least`: not every second of it is known."""
+    """The highest throughput in the kept seconds of the phase. `at_least`: some seconds of the phase are unknown."""
 
     qps: float
     at_least: bool
@@ -76,14 +76,14 @@ class PeakThroughput:
 
 @dataclass(slots=True)
 class LiveHistory:
-    """note() every snapshot, in order."""
+    """Kept seconds and windows of one run. Call note() with every snapshot, in order."""
 
     _rows: SecondAggregator | None = None  # from the start of the run on
-    _told: dict[str, datetime] = field(default_factory=dict)  # by worker: the end of its newest second that is in a row
-    _seconds: dict[int, HistorySecond] = field(default_factory=dict)  # rows that are known of every worker
+    _told: dict[str, datetime] = field(default_factory=dict)  # by worker: the end of the newest second in a row
+    _seconds: dict[int, HistorySecond] = field(default_factory=dict)  # rows that all workers have reported
     _times: dict[int, dict[str, Histogram]] = field(default_factory=dict)  # by row and statement, while it may change
-    _responses: dict[int, tuple[Histogram, Histogram]] = field(default_factory=dict)  # known, and lower bounds
-    _through: int = -1  # the newest row that is known of every worker
+    _responses: dict[int, tuple[Histogram, Histogram]] = field(default_factory=dict)  # response times, and lower bounds
+    _through: int = -1  # the newest row that all workers have reported
     _measures_s: float = 0.0
     _errors: dict[tuple[str, int], Mapping[ErrorKey, ErrorTally]] = field(default_factory=dict)
     _scope: Scope | None = None
@@ -103,7 +103,7 @@ class LiveHistory:
         changed |= {number for number in self._rows.numbers if before < number <= self._through}
         reached = {
             later for number in changed for later in range(number, number + RECENT_S)
-        }  # by a percentile of theirs
+        }  # by a percentile that includes the changed rows
         for number in self._rows.numbers:
             if number in reached and number <= self._through:
                 self._seconds[number] = self._second(self._rows, number)
@@ -111,12 +111,12 @@ class LiveHistory:
 
     @property
     def seconds(self) -> tuple[HistorySecond, ...]:
-        """In order; at most KEPT_S of them."""
+        """The kept seconds in order, at most KEPT_S."""
         return tuple(second for _, second in sorted(self._seconds.items()))
 
     @property
     def newest_windows(self) -> list[list[WindowResult]]:
-        """Of the newest phase or step that anything was heard of, worker by worker; also after they were stored."""
+        """The windows of the newest phase or step, by worker, even after they were stored."""
         workers: dict[str, list[WindowResult]] = {}
         for (worker_id, _), window in self._windows.items():
             workers.setdefault(worker_id, []).append(window)
@@ -124,7 +124,7 @@ class LiveHistory:
 
     @property
     def errors(self) -> Mapping[ErrorKey, ErrorTally]:
-        """Of every window of this phase that was seen."""
+        """The errors in all windows of this phase that were seen."""
         found: Mapping[ErrorKey, ErrorTally] = {}
         for errors in self._errors.values():
             found = merged(found, errors)
@@ -132,8 +132,8 @@ class LiveHistory:
 
     @property
     def recent(self) -> RecentFigures | None:
-        """The last seconds of this phase; once the load is over, of the last one, without a rate. None: nothing was
-        heard yet."""
+        """Figures of the last seconds of this phase; after the load, of the last phase, without a rate. None: no data
+        yet."""
         newest = self._newest
         if newest is None:
             return None
@@ -152,7 +152,7 @@ class LiveHistory:
 
     @property
     def peak(self) -> PeakThroughput | None:
-        """None: there is nothing yet."""
+        """The peak of this phase; None: no data yet."""
         newest = self._newest
         own = [] if newest is None else [one.qps for one in self.seconds if one.phase is newest.phase]
         known = [qps for qps in own if qps is not None]
@@ -164,13 +164,13 @@ class LiveHistory:
 
     @property
     def _newest(self) -> HistorySecond | None:
-        """Of the load: nothing begins while it cools down."""
+        """The phase and step of the load; a cool-down begins no new scope."""
         return next((second for second in reversed(self.seconds) if second.phase is not Phase.COOLDOWN), None)
 
     # --- one snapshot ------------------------------------------------------------------------------------------------
 
     def _put(self, rows: SecondAggregator, look: DisplaySnapshot) -> set[int]:
-        """Put seconds into their rows: stored ones, then newer ones of heartbeats. Returns the changed rows."""
+        """Add seconds to their rows: stored ones, then newer ones from heartbeats. Returns the changed rows."""
         told = [(second.worker_id, second) for second in look.stored]
         for worker in look.workers:
             seconds = worker.live.seconds if worker.live is not None else ()
@@ -208,7 +208,7 @@ class LiveHistory:
         )
 
     def _p95_ms(self, number: int, phase: Phase) -> float | None:
-        """Of a second; where it has too few samples, with as many before it as are needed, of its phase."""
+        """A percentile of a second; with too few samples, of this and earlier seconds of its phase."""
         times = EMPTY
         for at in range(number, number - RECENT_S, -1):
             if at not in self._responses or (at < number and self._seconds[at].phase is not phase):
@@ -230,7 +230,7 @@ class LiveHistory:
         scope = (PHASES.index(window.phase), window.step_id or 0)
         if self._scope is None or scope > self._scope:
             if self._scope is not None and scope[0] > self._scope[0]:
-                self._errors.clear()  # of the warm-up: they are none of the measurement's
+                self._errors.clear()  # errors of the warm-up do not count for the measurement
             self._scope = scope
             self._windows.clear()
         if scope == self._scope:
@@ -240,7 +240,7 @@ class LiveHistory:
 
 
 def _known_of_all(rows: SecondAggregator, look: DisplaySnapshot) -> int:
-    """The newest row that every working worker has reported; when none works any more, the newest row."""
+    """The newest row that all active workers have reported; without active workers, the newest row."""
     working = [worker.worker_id for worker in look.workers if not worker.state.is_over and worker.state not in _QUIET]
     told = [rows.last(worker_id) for worker_id in working]
     if not told:
@@ -263,7 +263,7 @@ def _of_beat(worker_id: str, second: LiveSecond) -> WorkerSecond:
 
 
 def coarsen_second(second: WorkerSecond) -> WorkerSecond:
-    """A stored second, in the form of heartbeats."""
+    """A stored second in the resolution of heartbeats."""
     return WorkerSecond(
         worker_id=second.worker_id,
         ended_at=second.ended_at,
@@ -283,5 +283,5 @@ def _ms(times: Histogram, per_mille: int) -> float | None:
 
 
 def least_seconds(windows: Sequence[Sequence[WindowResult]]) -> float:
-    """How long every worker has measured."""
+    """The shortest measured time of all workers."""
     return min((math.fsum(window.seconds for window in own) for own in windows), default=0.0)

@@ -1,4 +1,4 @@
-"""The parts of the screen: each draws lines of a view, in a given width and with at most a given number of lines."""
+"""The parts of the screen. Each function draws a part in a given width and with a maximum number of lines."""
 
 from __future__ import annotations
 
@@ -49,28 +49,28 @@ from loadgen.tui.screen_state import (
 from loadgen.tui.snapshot import WorkerDisplayState
 from loadgen.units import counted
 
-SPARK_MIN, SPARK_MAX = 15, 60  # columns of a line of small bars, a second each
-SPARK_LABEL = 11  # columns of the number behind it
+SPARK_MIN, SPARK_MAX = 15, 60  # columns of a sparkline, one per second
+SPARK_LABEL = 11  # columns of the number behind a sparkline
 
 _NUMBERS = 9
 _STATEMENT_COLUMNS = (("qps", 8), ("p50", _NUMBERS), ("p95", _NUMBERS), ("p99", _NUMBERS), ("ok", 8), ("failed", 8))
-_CUT_OFF = ("cut off", 8)  # shown when there are any
+_CUT_OFF = ("cut off", 8)  # shown if there are any
 
 
 def header(view: ScreenState, width: int, now_s: float) -> list[Text]:
-    """What runs where, and how far it is. Never pretends that old news are new."""
+    """Scenario, run, target, and progress. Old data are marked as old."""
     name, run_id, place = one_line(view.scenario, 40), one_line(view.run_id or "", 40), f"{one_line(view.place, 60)} "
     if run_id and cell_len(f" loadgen  {name}  {run_id}  {place}") > width:
-        place = ""  # what gives way, gives way whole
+        place = ""  # a part without room is left out as a whole
     if run_id and cell_len(f" loadgen  {name}  {run_id} ") > width:
-        name = ""  # the id has its beginning
+        name = ""  # the run id contains the beginning of the name
     title = Text.assemble((" loadgen ", "bold reverse"), " ", (name, "bold"), "  " if name and run_id else "", run_id)
     return [spread(title, Text(place, style="dim"), width), _phase(view, width, now_s)]
 
 
 def _phase(view: ScreenState, width: int, now_s: float) -> Text:
     old_s = view.old_s(now_s)
-    right = Text("") if old_s is None else Text(f" no news for {old_s:.0f} s ", style="bold black on yellow")
+    right = Text("") if old_s is None else Text(f" no update for {old_s:.0f} s ", style="bold black on yellow")
     title = view.phase.value if view.phase is not None and view.status else ""
     if view.status and view.status != "RUNNING":
         title = one_line(view.status, 20)
@@ -93,7 +93,7 @@ def _fraction(view: ScreenState, now_s: float) -> float | None:
 
 
 def _countdown(view: ScreenState, now_s: float) -> Text:
-    """From the local clock: it never jumps, and after the end it shows the time since then."""
+    """Elapsed and remaining time, from the local clock; after the planned end, the time since then."""
     if view.filling is not None:
         filling = view.filling
         return Text(f"{one_line(filling.table, 40)} {filling.rows_there:,} of {counted(filling.rows, 'row')}")
@@ -129,7 +129,7 @@ def load(view: ScreenState, width: int, limit: int) -> list[Text]:
 
 
 def _client(cpu_percent: float) -> Text:
-    """The health of the load generator decides whether the numbers are valid."""
+    """The CPU load of the client, which decides whether the numbers are valid."""
     if cpu_percent >= CPU_INVALID_PERCENT:
         return Text(f"client CPU {cpu_percent:.0f} % ✗ too busy ", style="bold red")
     if cpu_percent >= CPU_WARN_PERCENT:
@@ -138,7 +138,7 @@ def _client(cpu_percent: float) -> Text:
 
 
 def errors(view: ScreenState, width: int, limit: int) -> list[Text]:
-    """How many of the measurement's statements failed, and the most frequent ways to fail."""
+    """The number of failed statements of the measurement, and the most frequent kinds of errors."""
     text = label("errors")
     if view.window is None:
         return [text.append(NOTHING)]
@@ -159,7 +159,7 @@ def errors(view: ScreenState, width: int, limit: int) -> list[Text]:
 
 
 def error_lines(view: ScreenState, width: int, kinds: int) -> int:
-    """How many lines the errors need with this number of examples."""
+    """The number of lines that the errors need with this number of examples."""
     return 1 + sum(len(_error(group, width)) for group in view.errors[:kinds])
 
 
@@ -177,7 +177,7 @@ def _error_name(group: ErrorLine) -> str:
 
 
 def statements(view: ScreenState, width: int, limit: int) -> list[Text]:
-    """One line per statement, of the window the load is in; with its last seconds where there is room for them."""
+    """One line per statement with the figures of the current window, and sparklines if there is room."""
     window = view.window
     if window is None:
         return [label("statement").append(NOTHING)]
@@ -213,7 +213,7 @@ Spark = tuple[str, int, Callable[[StatementSecond], float | None], Callable[[flo
 
 
 def _sparks(room: int) -> list[Spark]:
-    """What is drawn behind the numbers of a statement: throughput, and p95 when there is room for both."""
+    """The sparklines of a statement: throughput, and p95 if there is room for both."""
     size = min(room // 2 - 3 - SPARK_LABEL, SPARK_MAX)
     both = size >= SPARK_MIN
     size = size if both else min(room - 3 - SPARK_LABEL, SPARK_MAX)
@@ -231,7 +231,7 @@ def _spark(
     value_of: Callable[[StatementSecond], float | None],
     written: Callable[[float], str],
 ) -> Text:
-    """The last seconds of a statement, from nothing to the number behind them."""
+    """A sparkline of the last seconds, from 0 to the number behind it."""
     newest_s = view.history[-1].at_s if view.history else 0
     values: list[float | None] = [None] * size
     for second in view.history:
@@ -258,7 +258,7 @@ def _statement(row: StatementLine, name_width: int, columns: Sequence[tuple[str,
 
 
 def thresholds(view: ScreenState, width: int, limit: int) -> list[Text]:
-    """One entry per threshold: mark, word and number, so that colour is never the only sign."""
+    """One entry per threshold with mark, word and number, so that colour is not the only sign."""
     lines = flow([_lamp(checked) for checked in view.checked], width, indent=LABEL)
     if not lines:
         return []
@@ -315,7 +315,7 @@ def warning_lines(view: ScreenState, width: int) -> int:
 
 
 def log(view: ScreenState, width: int, limit: int) -> list[Text]:
-    """The last entries, each whole; only the newest is cut when it alone does not fit."""
+    """The last entries, each complete. Only the newest is cut if it does not fit alone."""
     texts = [_entry(line, width) for line in reversed(view.log[-limit:])]
     shown = whole(texts, limit) or [text[:limit] for text in texts[:1]]
     return [line for text in reversed(shown) for line in text]
@@ -332,7 +332,7 @@ def _entry(line: LogEntry, width: int) -> list[Text]:
 
 def keys(view: ScreenState, width: int) -> Text:
     if view.quits:
-        return Text(" q leave, the run goes on   e errors   ? help", style="dim")
+        return Text(" q leave, the run continues   e errors   ? help", style="dim")
     what = "the run   e errors" if view.experiment is None else "  e errors   x experiment"
     return Text(f" q stop {what}   ? help   Ctrl-C twice: cancel running statements", style="dim")
 
@@ -365,7 +365,7 @@ def find_max(view: ScreenState, width: int, limit: int) -> list[Text]:
 
 
 def find_max_lines(view: ScreenState, width: int, rungs: int) -> int:
-    """Of a search, with its last steps."""
+    """The state of a search, with its last steps."""
     return 0 if view.ladder is None else 2 + sum(len(_rung(rung, width)) for rung in view.ladder.rungs[-rungs:])
 
 
@@ -379,7 +379,7 @@ def _find_max_head(search: FindMaxStatus, view: ScreenState) -> Text:
     if window is not None and window.name == f"step {search.step}":
         text.append(f", measured {window.seconds:.0f} of {search.step_s:g} s")
         if window.seconds > search.step_s:
-            text.append(", undecided: it goes on", style="yellow")
+            text.append(", undecided: it continues", style="yellow")
     else:
         text.append(", settling")
     return text
@@ -395,7 +395,7 @@ def _find_max_position(search: FindMaxStatus) -> Text:
 
 
 def _rung(rung: FindMaxStepLine, width: int) -> list[Text]:
-    """A reason that does not fit beside the numbers stands below them."""
+    """A step with its reason, which is on a separate line if it does not fit."""
     mark, style = ("✓", "green") if rung.held else ("✗", "bold red")
     if rung.outcome == "CLIENT_LIMIT":
         mark, style = "?", "yellow"
@@ -423,7 +423,7 @@ def experiment_lines(view: ScreenState, width: int) -> int:
 
 
 def experiment(view: ScreenState, width: int, limit: int) -> list[Text]:
-    """Intervals before single blocks. What has no room is on a separate page."""
+    """The experiment: intervals first, then blocks. The complete list is on a separate page."""
     if view.experiment is None:
         return []
     lines = _experiment_text(view.experiment, width)
@@ -445,14 +445,14 @@ def _experiment_text(status: ExperimentStatus, width: int) -> list[Text]:
     head = label("experiment").append(one_line(status.headline), style="bold")
     spent = Text(f"{one_line(status.spent)} ")
     lines = [spread(head, spent, width)]
-    if head.cell_len + spent.cell_len >= width:  # the budget has a line when it does not fit
+    if head.cell_len + spent.cell_len >= width:  # the budget gets a separate line if it does not fit
         lines = [head, Text.assemble(" " * LABEL, spent)]
     pairs = [Text(one_line(one.text), style=_DECISION_STYLES.get(one.decision, "")) for one in status.pairs]
     return [*lines, *flow(pairs, width, indent=LABEL), *_experiment_blocks(status, width)]
 
 
 def _experiment_blocks(status: ExperimentStatus, width: int) -> list[Text]:
-    """One line for each metric and arm, with as many of the newest blocks as have room."""
+    """One line for each metric and arm, with the newest blocks that fit."""
     names = [one_line(name, 80) for name, _ in status.rows]
     name_width = min(NAME_MAX, max((cell_len(name) for name in names), default=0))
     value_width = max([3, *(cell_len(value) for _, values in status.rows for value in values)])
@@ -467,7 +467,7 @@ def _experiment_blocks(status: ExperimentStatus, width: int) -> list[Text]:
 
 # --- workers: a line each while there is room, else a count by state and a mark for each -----------------------------
 
-LATE_HEARTBEAT_S = 3.0  # a heartbeat comes every second; an older one is shown in colour
+LATE_HEARTBEAT_S = 3.0  # heartbeats come every second; an older one is coloured
 
 _WORKER_MARKS = {
     WorkerDisplayState.MISSING: ("·", "dim"),
@@ -497,14 +497,14 @@ def workers(view: ScreenState, width: int, limit: int, now_s: float) -> list[Tex
 
 
 def worker_lines(view: ScreenState, width: int, now_s: float) -> int:
-    """A line each, up to eight workers; above, some lines of marks."""
+    """The number of lines: one per worker up to eight workers, then some lines of marks."""
     if len(view.workers) == 1:
         return 1
     return 1 + (len(view.workers) if len(view.workers) <= 8 else min(6, len(_worker_grid(view.workers, width, now_s))))
 
 
 def _only_worker(worker: WorkerLine, now_s: float) -> Text:
-    """The only worker needs no summary."""
+    """The line of a single worker."""
     mark, style = _WORKER_MARKS[worker.state]
     trouble = style if worker.state in _TROUBLE else ""
     text = Text.assemble(label("workers"), (mark, style), f" {one_line(worker.worker_id, 20)} ")
@@ -517,7 +517,7 @@ def _only_worker(worker: WorkerLine, now_s: float) -> Text:
 
 
 def _worker_summary(cells: Sequence[WorkerLine], width: int, now_s: float) -> Text:
-    """How many are in each state, those in trouble by name."""
+    """The number of workers in each state; lost and stale ones are named."""
     text = label("workers")
     states = Counter(worker.state for worker in cells)
     parts: list[Text] = []
@@ -547,7 +547,10 @@ def _worker_line(worker: WorkerLine, width: int, now_s: float) -> Text:
     mark, style = _WORKER_MARKS[worker.state]
     text = Text.assemble("   ", (mark, style), f" {cell(one_line(worker.worker_id, 40), 11)} ")
     text.append(cell(worker.state.value, 9), style=style if worker.state in _TROUBLE else "")
-    cpu, over = worker.cpu_percent, "dim" if worker.state.is_over else ""  # then it is the last reported value
+    cpu, over = (
+        worker.cpu_percent,
+        "dim" if worker.state.is_over else "",
+    )  # for an ended worker, the last reported value
     busy = cpu is not None and cpu >= CPU_WARN_PERCENT
     text.append(f" {worker.open:>4}/{worker.target:<4} open {worker.busy:>4} busy  CPU ", style=over)
     text.append(f"{f'{cpu:.0f} %' if cpu is not None else NOTHING:>6}", style="yellow" if busy and not over else over)
@@ -555,7 +558,7 @@ def _worker_line(worker: WorkerLine, width: int, now_s: float) -> Text:
 
 
 def _said(text: Text, worker: WorkerLine, now_s: float) -> Text:
-    """The age of its last heartbeat, and the last error of a worker that is not alive."""
+    """Append the age of the last heartbeat, and the last error of a worker in trouble."""
     quiet = worker.heard_s is not None and now_s - worker.heard_s > LATE_HEARTBEAT_S and not worker.state.is_over
     beat = " no heartbeat yet" if worker.heard_s is None else f" beat {_heartbeat_age(worker, now_s)} ago"
     text.append(beat, style="yellow" if quiet else "dim")
@@ -565,7 +568,7 @@ def _said(text: Text, worker: WorkerLine, now_s: float) -> Text:
 
 
 def _worker_grid(cells: Sequence[WorkerLine], width: int, now_s: float) -> list[Text]:
-    """A mark for each worker, trouble with its name first."""
+    """A mark for each worker."""
     if len(cells) <= 40:
         items = [_worker_mark(worker, now_s) for worker in cells]
         return flow(items, width, indent=LABEL)

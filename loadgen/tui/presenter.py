@@ -1,4 +1,4 @@
-"""Makes the screen states of one run from its snapshots. Pure."""
+"""Makes the screen states of a run from its snapshots. Pure."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ from loadgen.tui.snapshot import DisplaySnapshot, WorkerDisplayState, WorkerSnap
 from loadgen.units import NS_PER_MS, counted
 from loadgen.workload.schedule import rate_windows
 
-# --- What changed from one snapshot of a run to the next, in words: the lines of the event log. Pure -----------------
+# --- The event log: what changed from one snapshot to the next -------------------------------------------------------
 
 TEXT_MAX = 300
 _TOLD = (WorkerDisplayState.STALE, WorkerDisplayState.DEAD, WorkerDisplayState.DONE)
 
 
 def new_log_entries(before: DisplaySnapshot | None, now: DisplaySnapshot) -> Iterator[LogEntry]:
-    """Every change is listed once; the first snapshot gives the state of the run."""
+    """Log entries for the changes between two snapshots; for the first snapshot, the state of the run."""
     yield from _run(before, now)
     yield from _workers(before, now)
     yield from _logins(before, now)
@@ -70,7 +70,7 @@ def _run(before: DisplaySnapshot | None, now: DisplaySnapshot) -> Iterator[LogEn
 
 
 def _workers(before: DisplaySnapshot | None, now: DisplaySnapshot) -> Iterator[LogEntry]:
-    """One line for all that changed in the same way, so that a hundred workers do not fill the log."""
+    """One entry for all workers with the same change, so that many workers do not fill the log."""
     old = {worker.worker_id: worker.state for worker in before.workers} if before is not None else {}
     for state in WorkerDisplayState:
         changed = [worker for worker in now.workers if worker.state is state and old.get(worker.worker_id) is not state]
@@ -86,7 +86,7 @@ def _workers(before: DisplaySnapshot | None, now: DisplaySnapshot) -> Iterator[L
 
 
 def _logins(before: DisplaySnapshot | None, now: DisplaySnapshot) -> Iterator[LogEntry]:
-    """Refused logins and lost connections: the first, and whenever there are twice as many, with the newest."""
+    """Entries for refused logins and lost connections: for the first one, and each time their number doubles."""
     for name, failures in (("login", "last_refused"), ("connection", "last_lost")):
         count = _failures(now, name)
         if count.bit_length() <= (0 if before is None else _failures(before, name).bit_length()):
@@ -116,14 +116,14 @@ LOG_KEPT = 200
 _DOING = {
     RunStatus.PREPARED: "waiting for its leader",
     RunStatus.STARTING: "workers connect",
-    RunStatus.STOPPING: "statements under way may end",
-    RunStatus.CANCELLING: "stopping: statements under way may end",
+    RunStatus.STOPPING: "running statements may finish",
+    RunStatus.CANCELLING: "stopping: running statements may finish",
 }
 _PHASES = {Phase.PREPARING: "preparation", Phase.WARMUP: "warm-up", Phase.MEASUREMENT: "measurement"}
 
 
 class ScreenPresenter:
-    """One run. doing() before the first snapshot and after the end, look() in between, in order."""
+    """The states of one run. Call doing() before the first snapshot and after the end, look() for each snapshot."""
 
     def __init__(self, scenario: Scenario, *, quits: bool = False, experiment: ExperimentStatus | None = None) -> None:
         self._scenario, self._quits, self._experiment = scenario, quits, experiment
@@ -138,10 +138,10 @@ class ScreenPresenter:
             Checked(check=threshold.check.text, value=None, passed=False) for threshold in scenario.judged_thresholds
         )
         weighty = sorted(scenario.workload.statements, key=lambda statement: -statement.weight)
-        self._order = {statement.name: place for place, statement in enumerate(weighty)}  # rows must not jump
+        self._order = {statement.name: place for place, statement in enumerate(weighty)}  # a fixed order of rows
 
     def say(self, moment: datetime, text: str, *, bad: bool = False) -> None:
-        """A line for the event log."""
+        """Add a line to the event log."""
         self._log.append(LogEntry(moment=moment, text=one_line(text, 300), bad=bad))
 
     @property
@@ -151,7 +151,7 @@ class ScreenPresenter:
     def doing(
         self, what: str, seen_s: float, *, run_id: str | None = None, filling: TableProgress | None = None
     ) -> ScreenState:
-        """Without a snapshot: before the first, and after the last, whose values stay."""
+        """The state without a new snapshot: before the first one, or after the last one, whose values stay."""
         if self._doing_s[0] != what:
             self._doing_s = (what, seen_s)
         if self._view is not None:
@@ -184,7 +184,7 @@ class ScreenPresenter:
         self._history.note(look)
         if before is None or (before.run.status, before.run.phase) != (look.run.status, look.run.phase):
             self._phase_s = look.seen_s
-        if look.elapsed_s is not None:  # it is known later than it was, never sooner: the least is the best
+        if look.elapsed_s is not None:  # snapshots come with a delay, so the smallest value is the most exact
             zero_s = look.seen_s - look.elapsed_s
             self._zero_s = zero_s if self._zero_s is None else min(zero_s, self._zero_s)
         self._checked = look.checked or self._checked
@@ -232,7 +232,7 @@ class ScreenPresenter:
     # --- parts of a view ---------------------------------------------------------------------------------------------
 
     def _span(self, look: DisplaySnapshot) -> tuple[float | None, float | None]:
-        """When this phase began, and when it ends by the plan."""
+        """The beginning and the planned end of this phase."""
         if self._zero_s is not None and look.run.status is RunStatus.RUNNING:
             measures_s = self._zero_s + look.measures_s
             if look.run.phase is Phase.WARMUP:
@@ -245,7 +245,7 @@ class ScreenPresenter:
         if look.run.status.is_terminal:
             return f"{look.run.status}: {one_line(look.run.reason or '')}"
         if _is_over(look):
-            return "results are being made"
+            return "computing results"
         if look.ending is not None:
             return f"ending: {one_line(look.ending)}"
         if look.run.status is RunStatus.RUNNING and look.elapsed_s is not None and look.elapsed_s < 0:
@@ -291,7 +291,9 @@ class ScreenPresenter:
         working = sum(not worker.state.is_over for worker in look.workers)
         return WindowFigures(
             name=self._window_name(newest.phase, newest.step_id),
-            seconds=least_seconds(windows) if len(windows) >= working else 0.0,  # not before each has begun
+            seconds=least_seconds(windows)
+            if len(windows) >= working
+            else 0.0,  # only if every active worker has a window
             qps=merged.qps,
             succeeded=merged.counts.succeeded,
             failed=merged.counts.failed,
@@ -359,12 +361,12 @@ class ScreenPresenter:
 
 
 def _without_rate(recent: RecentFigures | None) -> RecentFigures | None:
-    """Nothing is sent any more: the last rate is not the present one."""
+    """The figures without a rate, because no statements are sent any more."""
     return None if recent is None else replace(recent, qps=None)
 
 
 def _is_over(look: DisplaySnapshot) -> bool:
-    """Is the load over, with the results to be made?"""
+    """Whether the load has ended."""
     ended = bool(look.workers) and all(worker.state.is_over for worker in look.workers)
     return ended or look.run.phase is Phase.PROCESSING
 
@@ -404,7 +406,7 @@ def _statements(merged: MergedWindows, order: Mapping[str, int]) -> tuple[Statem
 
 
 def _spread(merged: MergedWindows) -> LatencyDistribution | None:
-    """Neighbouring buckets are joined: one by one they have too few samples, and a screen has no room for them."""
+    """The distribution of response times. Neighbouring buckets are joined, because they are too many for a screen."""
     whole = merged.tally.whole
     times = whole.succeeded.response
     used = np.flatnonzero(times.counts)

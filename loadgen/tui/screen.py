@@ -1,4 +1,4 @@
-"""A view as lines of text, for a screen of any size. Pure: the same view, size and moment give the same picture."""
+"""A screen state as lines of text, for any size of the terminal. Pure."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ from loadgen.values import dataclass
 
 FIGURES = 23  # columns of the numbers beside a chart
 AXIS = 8  # columns of the numbers of an axis, and its line
-SCALE_MAX = 6  # columns of one second, at most
+SCALE_MAX = 6  # maximum columns of one second
 BAR_MAX = 8  # columns of a bar of a histogram
-HISTOGRAM_MIN = 5  # lines: a lower chart is not readable
+HISTOGRAM_MIN = 5  # minimum lines of a readable chart
 
 _TICKS_MIN = 3
 _TICKS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600)
@@ -50,7 +50,7 @@ _NICE = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0)
 
 @dataclass(frozen=True, slots=True)
 class ChartSpan:
-    """What part of the run the charts show: from `first_s` on, a second in `scale` columns."""
+    """The part of the run in the charts: from `first_s` on, with `scale` columns per second."""
 
     first_s: int
     seconds: int
@@ -62,7 +62,7 @@ class ChartSpan:
 
 
 def span(view: ScreenState, width: int) -> ChartSpan:
-    """The whole run while it fits, as the plan has it, else its last part."""
+    """The planned run if it fits, else its last part."""
     room = max(1, width - LABEL - FIGURES - AXIS - 1)
     newest_s = view.history[-1].at_s if view.history else 0
     if view.plan_s is not None:
@@ -87,7 +87,7 @@ def throughput(view: ScreenState, width: int, limit: int, now_s: float) -> list[
 
 
 def latency(view: ScreenState, width: int, limit: int, now_s: float) -> list[Text]:
-    """Percentiles of the last seconds; the chart is p95."""
+    """Percentiles of the last seconds, with a chart of p95."""
     recent = view.recent
     times = [None] * 4 if recent is None else [recent.p50, recent.p95, recent.p99, recent.most]
     names = ("p50", "p95", "p99", "max")
@@ -99,7 +99,7 @@ def latency(view: ScreenState, width: int, limit: int, now_s: float) -> list[Tex
 
 
 def time_axis(view: ScreenState, width: int) -> list[Text]:
-    """Below the charts: time since the start of the run."""
+    """The time axis below the charts, from the start of the run."""
     shown = span(view, width)
     step_s = next((step for step in _TICKS_S if step * shown.scale >= 10), _TICKS_S[-1])
     first = -(-shown.first_s // step_s) * step_s
@@ -121,7 +121,7 @@ def _over_time(
     height: int,
     now_s: float,
 ) -> list[Text]:
-    """Numbers on the left, a chart on the right; dim where it is warm-up, and when it is old."""
+    """Numbers on the left, a chart on the right; the warm-up and old data are dim."""
     old = view.old_s(now_s) is not None
     shown = span(view, width)
     known = {second.at_s: second for second in view.history}
@@ -146,7 +146,7 @@ def _over_time(
 
 
 def _is_border(second: HistorySecond | None) -> bool:
-    """Does a phase begin in it? Then only a part of it was measured, and its throughput is not known."""
+    """Whether a phase begins in this second: then its throughput is not known."""
     return second is not None and second.qps is None
 
 
@@ -154,7 +154,7 @@ def _is_border(second: HistorySecond | None) -> bool:
 
 
 def nice_top(value: float) -> float:
-    """The end of an axis: a round number that is not below the value."""
+    """The end of an axis: a round number that is at least the value."""
     if value <= 0.0:
         return 1.0
     size = 10.0 ** math.floor(math.log10(value))
@@ -162,7 +162,7 @@ def nice_top(value: float) -> float:
 
 
 def _scale(top: float, height: int, unit: str) -> list[str]:
-    """The numbers of a vertical axis, line by line: its end, its middle when there is room, and nothing."""
+    """The labels of a vertical axis, line by line: its end, its middle if there is room, and 0."""
     numbers = [""] * height
     numbers[-1] = "0"
     if height >= 5:
@@ -172,7 +172,7 @@ def _scale(top: float, height: int, unit: str) -> list[str]:
 
 
 def _axis_line(marks: Sequence[tuple[int, str]], columns: int) -> str:
-    """A horizontal axis: each mark begins in the column that it names; those that do not fit are left out."""
+    """A horizontal axis with marks at their columns; marks that do not fit are left out."""
     line = ""
     for column, text in marks:
         if column >= len(line) + (1 if line else 0) and column + len(text) <= columns:
@@ -184,7 +184,7 @@ def _axis_line(marks: Sequence[tuple[int, str]], columns: int) -> str:
 
 
 def histogram(view: ScreenState, width: int, limit: int) -> list[Text]:
-    """Response times of the window, on a logarithmic axis; below it, where the percentiles are."""
+    """The histogram of response times on a logarithmic axis, with the percentiles below it."""
     window = view.window
     if window is None or window.spread is None or limit < HISTOGRAM_MIN:
         return []
@@ -211,7 +211,7 @@ def histogram(view: ScreenState, width: int, limit: int) -> list[Text]:
 
 
 def _ticks_ms(low: float, high: float) -> list[float]:
-    """Round numbers: few of them, unless a narrow axis would have hardly any."""
+    """Round numbers for the axis; more of them on a narrow range."""
     for digits in ((1, 2, 5), _NICE[:-1]):
         ticks = [digit * 10.0**power for power in range(-3, 7) for digit in digits]
         shown = [tick for tick in ticks if low <= tick <= high]
@@ -221,7 +221,7 @@ def _ticks_ms(low: float, high: float) -> list[float]:
 
 
 def _fitting(spread: LatencyDistribution, room: int) -> tuple[list[float], list[int]]:
-    """As many bars as there is room for: neighbours are added up."""
+    """Edges and counts, with neighbours added up so that they fit."""
     each = -(-len(spread.counts) // max(1, room))
     counts = [sum(spread.counts[place : place + each]) for place in range(0, len(spread.counts), each)]
     edges = [max(edge, 1e-6) for edge in [*spread.edges_ms[:-1:each], spread.edges_ms[-1]]]
@@ -242,25 +242,25 @@ _HELP = """
              the highest second of this phase (of the last three minutes)
  latency     of the last ten seconds; in an open loop from the scheduled time
  charts      one column or more per second, dim in the warm-up; ┊ a phase begins
- statement   of the window named beside it: warm-up, a stage, a step; small bars
-             are its last seconds, from 0 to the number behind them
+ statement   of the named window: warm-up, stage or step; small bars show the
+             last seconds, from 0 to the number behind them
  workers     ● running  ○ starting  ◌ waiting  ◒ draining  ✓ done
              ◐ stale  ✗ dead  · no heartbeat yet
- client CPU  of the busiest worker, of one core: ! from 60 %; ✗ from 85 % on
-             the client is the limit, and the run will be INVALID
- thresholds  ✓ met so far  ✗ MISSED so far  ○ nothing to judge yet
- –           too few samples to say
- ≥           at least: statements were cut off, or seconds are missing
- no news     for how long nothing was heard: all numbers are that old, and the
-             countdown is the plan's
- log         the last lines; times are UTC
+ client CPU  of the busiest worker, in percent of one core: ! from 60 %; ✗ from
+             85 %: the client is the limit, and the run becomes INVALID
+ thresholds  ✓ met so far  ✗ MISSED so far  ○ no data yet
+ –           too few samples
+ ≥           lower bound: statements were cut off, or seconds are missing
+ no update   time since the last data: all numbers are that old, and the
+             countdown follows the plan
+ log         the last events; times are UTC
 
 
- e  errors, and back     ?  this page, and back     Ctrl-L  draw again
+ e  errors, and back     ?  this page, and back     Ctrl-L  redraw
 """
 _OF_EXPERIMENT = " x  the experiment, and back   b / a: b compared with a   ✗ not usable"
 _STOP = " q  stop gracefully, as Ctrl-C does; Ctrl-C again cancels running statements"
-_LEAVE = " q  leave this view: the run goes on (`loadgen stop RUN` stops it)"
+_LEAVE = " q  leave this view: the run continues (`loadgen stop RUN` stops it)"
 
 
 def explanation(view: ScreenState, width: int, room: int) -> list[Text]:
@@ -270,7 +270,7 @@ def explanation(view: ScreenState, width: int, room: int) -> list[Text]:
 
 
 def errors(view: ScreenState, width: int, room: int) -> list[Text]:
-    """Most frequent first, each with one example, then the last errors of workers."""
+    """The page of errors: the most frequent first, each with an example, then the last errors of workers."""
     lines = [Text("")]
     if not view.errors:
         lines.append(Text(" no statement has failed"))
@@ -282,10 +282,10 @@ def errors(view: ScreenState, width: int, room: int) -> list[Text]:
         lines += _wrapped(one_line(group.example, 400), width)
     earlier = view.failed - total
     if earlier > 0 and view.errors:
-        lines.append(Text(f" {earlier:,} more happened before this view was opened", style="dim"))
+        lines.append(Text(f" {earlier:,} more occurred before this view was opened", style="dim"))
     for worker in view.workers:
         if worker.said:
-            lines.append(Text(f" {one_line(worker.worker_id, 40)} said last", style="bold"))
+            lines.append(Text(f" {one_line(worker.worker_id, 40)} last error", style="bold"))
             lines += _wrapped(one_line(worker.said, 400), width)
     if len(lines) > room:
         lines = [*lines[: room - 1], Text(f" … {len(lines) - room + 1} more lines", style="dim")]
@@ -296,9 +296,9 @@ def _wrapped(text: str, width: int) -> list[Text]:
     return [Text(f"     {line}") for line in textwrap.wrap(text, max(10, width - 6))]
 
 
-WIDTH_MIN, HEIGHT_MIN = 60, 12  # below this there are two lines, and no more
-WIDE, TALL = 100, 50  # from here on there is room for a histogram
-SMALL = 20  # lines; below this charts have one line
+WIDTH_MIN, HEIGHT_MIN = 60, 12  # on a smaller screen only two lines are shown
+WIDE, TALL = 100, 50  # minimum size for a histogram
+SMALL = 20  # lines; on a lower screen charts have one line
 
 
 class ScreenPage(Enum):
@@ -310,7 +310,7 @@ class ScreenPage(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ScreenImage:
-    """Lines, each cut at the edge: nothing ever wraps, so nothing can push the rest away."""
+    """Lines, each cut at the edge of the screen, because a wrapped line would move all others."""
 
     lines: tuple[Text, ...]
     width: int
@@ -320,14 +320,15 @@ class ScreenImage:
             if number:
                 yield Segment.line()
             cut = cut_between_words(line, self.width)
-            cut.stylize_before(cut.style)  # render() leaves it out where a text has no other style
+            cut.stylize_before(cut.style)  # render() ignores it where a text has no other style
             for segment in cut.render(console):
-                yield Segment(printable(segment.text), segment.style)  # whatever a part of the screen has missed
+                yield Segment(printable(segment.text), segment.style)  # in case a part of the screen did not escape it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScreenSection:
-    """A part of `least` lines, better `good`, at most `most`. `apart`: after a blank line, when there is room."""
+    """A part of the screen with at least `least` lines, preferably `good`, at most `most`. `apart`: after a blank line,
+    if there is room."""
 
     draw: Callable[[int], list[Text]]
     least: int = 1
@@ -337,7 +338,7 @@ class ScreenSection:
 
 
 def render(view: ScreenState, width: int, height: int, now_s: float, page: ScreenPage = ScreenPage.RUN) -> ScreenImage:
-    """The picture of a view: exactly `height` lines, none wider than `width`."""
+    """The screen: exactly `height` lines of at most `width` columns."""
     if width < WIDTH_MIN or height < HEIGHT_MIN:
         return _small(view, width, height, now_s)
     head = panels.header(view, width, now_s)
@@ -362,7 +363,7 @@ def _small(view: ScreenState, width: int, height: int, now_s: float) -> ScreenIm
 
 
 def _sections(view: ScreenState, width: int, height: int, now_s: float) -> list[ScreenSection]:
-    """From the top down. Before there is a run, what is checked and what happened."""
+    """The parts of the screen from the top. Before the run exists: thresholds and events."""
     events = _log_section(view, width)
     lamps = len(panels.thresholds(view, width, 10))
     limits = ScreenSection(
@@ -456,8 +457,8 @@ def _body(sections: Sequence[ScreenSection], room: int) -> list[Text]:
 
 
 def distribute_lines(sections: Sequence[ScreenSection], room: int) -> list[int]:
-    """How many lines each section gets: first its minimum, in order; then blank lines between them; then its good
-    size, smallest deficit first; then all grow by turns to their maximum."""
+    """The number of lines of each section: first the minimum of each, in order; then blank lines; then the preferred
+    sizes, smallest deficit first; then all grow in turns to their maximum."""
     given = []
     for section in sections:
         given.append(min(section.least, max(room, 0)))

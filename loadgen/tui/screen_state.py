@@ -1,6 +1,6 @@
-"""Everything that the screen shows, frozen. Foreign text is unchanged here: drawing makes it safe.
+"""The content of the screen, as frozen values. Foreign text is unchanged here: drawing makes it safe.
 
-Moments (`…_s`) are of this process's monotonic clock, so a countdown needs no new observation.
+Moments (`…_s`) are of the monotonic clock of this process, so a countdown needs no new snapshot.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ STALE_AFTER_S = 3.0  # snapshots come every second; an older one is marked as ol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableProgress:
-    """A table that is being prepared."""
+    """The progress of a table that is being filled."""
 
     table: str
     rows_there: int
@@ -39,7 +39,8 @@ class LoadStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatementLine:
-    """None: too few samples. `cut_off`: timed out, cancelled or never sent; percentiles have them as lower bounds."""
+    """Figures of a statement. None: too few samples. `cut_off` counts statements that timed out, were cancelled or
+    never sent; percentiles include them as lower bounds."""
 
     name: str
     qps: float
@@ -57,15 +58,15 @@ class LatencyDistribution:
 
     edges_ms: tuple[float, ...]
     counts: tuple[int, ...]
-    percentiles: tuple[tuple[str, Quantile], ...]  # those that are known
+    percentiles: tuple[tuple[str, Quantile], ...]  # the known ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowFigures:
-    """The window the load is in: its numbers from its beginning until now."""
+    """Figures of the current window, from its beginning until now."""
 
     name: str  # "warm-up", "step 3"
-    seconds: float = 0.0  # that every worker has measured
+    seconds: float = 0.0  # measured by every worker
     qps: float = 0.0
     succeeded: int = 0
     failed: int = 0
@@ -82,13 +83,13 @@ class WorkerLine:
     target: int
     busy: int
     cpu_percent: float | None  # of one core
-    heard_s: float | None  # when it was last heard; None: never
-    said: str = ""  # what went wrong with it
+    heard_s: float | None  # time of the last heartbeat; None: none yet
+    said: str = ""  # its last error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarehouseLine:
-    """As last seen. `queued` is the history of that number, oldest first."""
+    """The last poll of the warehouse. `queued` are the numbers of queued statements, oldest first."""
 
     name: str
     size: str | None
@@ -119,7 +120,7 @@ class FindMaxStatus:
     stage: str  # climb, confirm, refine
     best: int | None
     failed: int | None
-    step_s: float  # how long a step measures, when nothing is in doubt
+    step_s: float  # measured time of a step that is decided at once
     next_if_held: int | None
     rungs: tuple[FindMaxStepLine, ...] = ()
 
@@ -141,12 +142,12 @@ class LogEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScreenState:
-    """`doing` describes the present activity; everything that is not known yet has its default."""
+    """`doing` describes the current activity. Values that are not known yet have their defaults."""
 
     scenario: str
     place: str  # connection and warehouse
     doing: str
-    seen_s: float  # when all of this was learnt
+    seen_s: float  # time of the snapshot
     run_id: str | None = None
     status: str = ""
     phase: Phase | None = None
@@ -158,7 +159,7 @@ class ScreenState:
     recent: RecentFigures | None = None
     peak: PeakThroughput | None = None
     history: tuple[HistorySecond, ...] = ()
-    plan_s: float | None = None  # how long the load lasts by the plan, warm-up included; None: until it knows enough
+    plan_s: float | None = None  # planned duration of the load, with warm-up; None: unknown (a search for the maximum)
     tried: int = 0  # statements of the measurement so far
     failed: int = 0
     workers: tuple[WorkerLine, ...] = ()
@@ -168,17 +169,17 @@ class ScreenState:
     errors: tuple[ErrorLine, ...] = ()  # most frequent first
     warnings: tuple[str, ...] = ()
     log: tuple[LogEntry, ...] = ()  # oldest first
-    experiment: ExperimentStatus | None = None  # that the run belongs to
+    experiment: ExperimentStatus | None = None  # the experiment that the run belongs to
     quits: bool = False  # `q` leaves the view, and does not stop the run
-    waits: bool = False  # nothing new is to be expected until the end
+    waits: bool = False  # no new data are expected until the end
 
     @property
     def client_cpu_percent(self) -> float | None:
-        """Of the busiest working worker, in percent of one core; None: not reported."""
+        """CPU of the busiest active worker, in percent of one core; None: not reported."""
         said = (worker.cpu_percent for worker in self.workers if not worker.state.is_over)
         return max((percent for percent in said if percent is not None), default=None)
 
     def old_s(self, now_s: float) -> float | None:
-        """For how long nothing was heard, when that is worth a word."""
+        """The age of the data in seconds, if they are old; else None."""
         age_s = now_s - self.seen_s
         return age_s if age_s > STALE_AFTER_S and not self.waits else None

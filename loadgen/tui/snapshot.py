@@ -1,4 +1,4 @@
-"""One observation of a run as plain values: of its leader, or from the tables."""
+"""One observation of a run as plain values, from its leader or from the tables."""
 
 from __future__ import annotations
 
@@ -38,23 +38,23 @@ class WorkerSnapshot:
     row: HeartbeatRow | None
     live: LiveMetrics | None
     silent_s: float  # at the time of the snapshot
-    why: str = ""  # what became of it, in one sentence
+    why: str = ""  # why it is dead, in one sentence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DisplaySnapshot:
-    """`seen_s` is of this process's monotonic clock; `moment` is the same in UTC, for people."""
+    """`seen_s` is a time of the monotonic clock of this process; `moment` is the same time in UTC."""
 
     seen_s: float
     moment: datetime
     run: Run
     workers: tuple[WorkerSnapshot, ...] = ()
     elapsed_s: float | None = None  # since the plan began
-    measures_s: float = 0.0  # of the plan: when the measurement begins
-    ends_s: float | None = None  # and ends; None: when it knows enough
+    measures_s: float = 0.0  # planned beginning of the measurement
+    ends_s: float | None = None  # planned end; None: unknown (a search for the maximum)
     ending: str | None = None  # why it is ending
     checked: tuple[Checked, ...] = ()
     warnings: tuple[str, ...] = ()
-    steps: tuple[StepRecord, ...] = ()  # of a search for the maximum, judged
+    steps: tuple[StepRecord, ...] = ()  # judged steps of a search for the maximum
     polls: tuple[WarehousePoll, ...] = ()  # the newest polls of the warehouse, oldest first
-    stored: tuple[WorkerSecond, ...] = ()  # of the last minutes before the first snapshot, in order
+    stored: tuple[WorkerSecond, ...] = ()  # seconds before the first snapshot, in order

@@ -1,7 +1,7 @@
-"""The terminal behind the live view: alternate screen, keys without waiting, size; all put back at the end.
+"""The terminal of the live view: alternate screen, keys without waiting, size. Everything is restored at the end.
 
-It is opened anew, for this process alone, so that it may be told never to wait: neither a stopped terminal (Ctrl-S) nor
-a slow line holds the program. What could not be written yet is kept, and until it is, nothing new is drawn.
+The terminal is opened again, in non-blocking mode, for this process only: neither a stopped terminal (Ctrl-S) nor a
+slow line can block the program. Unwritten output is kept, and nothing new is drawn until it is written.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from loadgen.units import NS_PER_S
 
 _ENTER = b"\x1b[?1049h\x1b[?25l\x1b[2J"  # alternate screen, no cursor, empty
 _LEAVE = b"\x1b[0m\x1b[?25h\x1b[?1049l"
-_LAST_WORDS_MS = 1_000  # how long leaving may wait for a terminal that does not read
-_FRAME_MS = 20  # how long a frame that does not fit into the terminal's buffer may wait for a reader
+_LAST_WORDS_MS = 1_000  # maximum wait for a terminal that does not read, when the view is closed
+_FRAME_MS = 20  # maximum wait if a frame does not fit into the buffer of the terminal
 _FALLBACK = (80, 24)
 
-Settings = list[int | list[bytes | int]]  # as termios has them
+Settings = list[int | list[bytes | int]]  # in the form of termios
 
 
 def is_usable(stream: TextIO | None, environ: Mapping[str, str]) -> bool:
-    """Can the screen be drawn? Not in CI, not on a terminal without cursor control, not in the background."""
+    """Whether the screen can be drawn: not in CI, without cursor control, or in the background."""
     if stream is None or not stream.isatty() or environ.get("CI"):
         return False
     if environ.get("TERM", "") in ("", "dumb") or "utf" not in (stream.encoding or "").lower():
@@ -50,23 +50,23 @@ def is_usable(stream: TextIO | None, environ: Mapping[str, str]) -> bool:
 def _in_foreground(fd: int) -> bool:
     try:
         return os.tcgetpgrp(fd) == os.getpgrp()
-    except OSError:  # not our controlling terminal: using it cannot stop this process
+    except OSError:  # not the controlling terminal: using it cannot stop this process
         return True
 
 
 class Terminal:
-    """One thread. enter() and leave() may be called in any order and number."""
+    """Used by one thread. enter() and leave() may be called repeatedly and in any order."""
 
     def __init__(self, fd: int) -> None:
-        """`fd` is any descriptor of the terminal; OSError when it cannot be opened."""
+        """`fd` is a descriptor of the terminal. Raises OSError if it cannot be opened."""
         self._fd = os.open(os.ttyname(fd), os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
-        self._before: Settings | None = None  # its settings, while we are in
+        self._before: Settings | None = None  # the settings to restore; None: not entered
         self._unwritten = b""
         self._stopped = self._continued = False
 
     @property
     def size(self) -> tuple[int, int]:
-        """Columns and lines, read each time: so a resize needs no signal."""
+        """Columns and lines. They are read each time, so a resize needs no signal."""
         try:
             columns, lines = os.get_terminal_size(self._fd)
         except OSError:
@@ -81,14 +81,14 @@ class Terminal:
         self._write(_ENTER)
 
     def leave(self) -> None:
-        """Everything as it was, whatever state it is in."""
+        """Restore the terminal."""
         if self._before is None:
             return
         self._finish(_LAST_WORDS_MS)
         self._unwritten = _LEAVE
         self._finish(_LAST_WORDS_MS)
-        with contextlib.suppress(termios.error, OSError):  # the terminal is gone: nothing is left to put back
-            termios.tcsetattr(self._fd, termios.TCSANOW, self._before)  # not DRAIN: it waits for who does not read
+        with contextlib.suppress(termios.error, OSError):  # the terminal is gone
+            termios.tcsetattr(self._fd, termios.TCSANOW, self._before)  # not DRAIN, which waits for the reader
         self._before = None
 
     def close(self) -> None:
@@ -98,11 +98,11 @@ class Terminal:
             self._fd = -1
 
     def flush(self) -> None:
-        """Write what is left of the last frame, as far as the terminal takes it now."""
+        """Write the rest of the last frame, as far as the terminal accepts it now."""
         self._finish(0)
 
     def draw(self, lines: str) -> bool:
-        """Show a whole frame. False: it was left out, because the last one is not written yet or we are not in."""
+        """Draw a frame. False: it was skipped, because the last one is not written yet, or the view is not entered."""
         if self._before is None:
             return False
         self.flush()
@@ -114,7 +114,7 @@ class Terminal:
         return True
 
     def keys(self) -> str:
-        """What was typed since the last call. An arrow or function key begins with an escape, and is none of ours."""
+        """The keys typed since the last call, without sequences of arrow and function keys."""
         typed = b""
         if self._before is None:
             return ""
@@ -127,7 +127,7 @@ class Terminal:
 
     @contextmanager
     def noting_stops(self) -> Iterator[None]:
-        """Handlers only take note; obey_stops() acts, where no frame is half written."""
+        """Handlers only record the signals; obey_stops() handles them between frames."""
 
         def stopped(number: int, frame: FrameType | None) -> None:
             self._stopped = True
@@ -146,15 +146,15 @@ class Terminal:
                 signal.signal(number, handler)
 
     def obey_stops(self) -> None:
-        """Stop as asked, with the terminal as it was; take it back when we go on."""
+        """Stop the process with a restored terminal; enter it again when the process continues."""
         if self._stopped:
             self._stopped = False
             self.leave()
             noted = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
             signal.raise_signal(signal.SIGTSTP)
             signal.signal(signal.SIGTSTP, noted)
-            self._continued = True  # also where no shell could continue this process, and the system did not stop it
-        if self._continued:  # a shell has had the terminal; it may still have it, and we go on in the background
+            self._continued = True  # also if the system did not stop the process, because no shell could continue it
+        if self._continued:  # the shell may still use the terminal, if the process continues in the background
             self._continued = False
             if _in_foreground(self._fd):
                 self.enter()
@@ -162,7 +162,7 @@ class Terminal:
     # --- writing -----------------------------------------------------------------------------------------------------
 
     def _set_keys(self) -> None:
-        """Each key at once and unseen; Ctrl-C and Ctrl-Z stay signals."""
+        """Deliver keys immediately and without echo; Ctrl-C and Ctrl-Z stay signals."""
         settings = termios.tcgetattr(self._fd)
         settings[3] &= ~(termios.ICANON | termios.ECHO)
         settings[6][termios.VMIN], settings[6][termios.VTIME] = 1, 0
@@ -175,7 +175,7 @@ class Terminal:
                 self._unwritten = self._unwritten[os.write(self._fd, self._unwritten) :]
 
     def _finish(self, wait_ms: int) -> None:
-        """Write what is left, as long as the terminal takes some of it within `wait_ms`."""
+        """Write the rest, while the terminal accepts some of it within `wait_ms`."""
         poll = select.poll()
         poll.register(self._fd, select.POLLOUT)
         with contextlib.suppress(OSError):
@@ -215,7 +215,7 @@ class CapturedStderr(io.TextIOBase):
 
 @contextmanager
 def capture_stderr(stream: TextIO, told: Callable[[str], None]) -> Iterator[None]:
-    """Nothing reaches `stream` past the screen; what was caught is printed to it in the end."""
+    """Capture output to `stream` while the screen is shown; print it at the end."""
     caught = CapturedStderr(told)
     handlers = [
         handler
@@ -237,10 +237,10 @@ def capture_stderr(stream: TextIO, told: Callable[[str], None]) -> Iterator[None
         stream.flush()
 
 
-# --- The live view: when to draw, what keys do. The main thread calls it often; it does little each time -------------
+# --- The live view: when to draw, what keys do. The main thread calls it several times per second --------------------
 #
-# A frame costs some milliseconds of a processor that may be making load as well. So one is drawn when something was
-# learnt, when a key was pressed, and once a second for the clocks; never more than four in a second.
+# A frame costs some milliseconds of a processor that may also run workers. So a frame is drawn for new data, for a key,
+# and once a second for the clocks, at most four times per second.
 
 FRAME_MIN_S = 0.25
 FRAME_MAX_S = 1.0
@@ -262,7 +262,7 @@ class LiveScreen:
         self._terminal = Terminal(stream.fileno())
         self._undo = ExitStack()
         try:
-            self._undo.enter_context(capture_stderr(stream, told))  # the last to end: it prints
+            self._undo.enter_context(capture_stderr(stream, told))  # ends last, because it prints
             self._undo.callback(self._terminal.close)
             self._undo.enter_context(self._terminal.noting_stops())
             self._terminal.enter()
@@ -271,7 +271,7 @@ class LiveScreen:
             raise
 
     def show(self, view: ScreenState) -> str:
-        """Draw if it is time to. Returns the keys that the screen does not handle."""
+        """Draw, if a new frame is due. Returns the keys that the screen does not handle."""
         self._terminal.obey_stops()
         self._terminal.flush()
         others = self._obey(self._terminal.keys())
@@ -284,7 +284,7 @@ class LiveScreen:
         return others
 
     def close(self) -> None:
-        """The terminal as it was. Safe to call twice."""
+        """Restore the terminal. May be called twice."""
         self._undo.close()
 
     def _obey(self, typed: str) -> str:

@@ -90,7 +90,7 @@ def check_other_warehouse(store: Store, first: str, big: str) -> None:
     assert (code, out) == (2, "")
     assert errors == (
         "error: not comparable: they differ in target.warehouse\n  target.warehouse: WH → BIG_WH\n"
-        "hint: If this difference is what you want to compare, add --vary target.warehouse\n"
+        "hint: To compare runs with this difference, add --vary target.warehouse\n"
     )
     code, out, _ = store.compare(first, big, "--vary", "target.warehouse")
     assert code == 0
@@ -106,7 +106,7 @@ def check_other_scenario(store: Store, first: str) -> None:
     message, *lines, hint = errors.splitlines()
     assert message == (
         "error: not comparable: A is a run of orders, B of rates; they have no statement in common;"
-        " response times of different load modes mean different things; they differ in 8 settings"
+        " response times of different load modes have different meanings; they differ in 8 settings"
     )
     assert lines == [
         "  load.mode: concurrency → rate",
@@ -118,7 +118,7 @@ def check_other_scenario(store: Store, first: str) -> None:
         "  workload.statements.pay: only in A",
         "  workload.statements.read: only in B",
     ]
-    assert hint == "hint: Compare runs of one scenario. `loadgen runs list` shows the runs there are."
+    assert hint == "hint: Compare runs of one scenario. `loadgen runs list` shows all runs."
     code, data = store.json(first, foreign)
     assert {one["key"] for one in data["configuration"] if one["matters"]} == {
         line.split()[0].strip(":") for line in lines
@@ -139,7 +139,7 @@ def check_wrong_usage(store: Store, first: str, again: str, unwritable: Path) ->
     for words, said in (
         ((first, "nosuchrun"), "there is no run nosuchrun"),
         ((first, first), f"A and B are the same run: {first}"),
-        ((first, again, "--vary", "target"), "--vary target: it does not differ between the two runs"),
+        ((first, again, "--vary", "target"), "--vary target does not differ between the two runs"),
         ((first, again, "--limit", "ghost.p95=1%"), "--limit: both runs have no statement ghost"),
         ((first, again, "--html", str(unwritable)), f"cannot write {unwritable}: No such file"),
     ):

@@ -160,7 +160,7 @@ def test_the_terminal_is_given_back_when_a_user_ends_a_run_and_whoever_watches(i
     )
     watcher = Seat(plane, tmp_path, *watch)
     try:
-        watcher.wait_for("q leave, the run goes on")
+        watcher.wait_for("q leave, the run continues")
         watcher.wait_for("statement, measurement")
         # The seconds before it was opened come from the tables, so the peak is known, and not only "at least".
         wait_until(lambda: re.search(r"peak \d", watcher.seen), "the peak of the run is known")

@@ -70,7 +70,7 @@ def test_a_narrow_terminal_keeps_the_columns_that_matter():
     assert max(len(line.text) for line in lines) <= 80
     (head,) = [line.text for line in lines if line.text.split()[:2] == ["A", "B"]]
     assert head.split() == ["A", "B", "change", "verdict"]
-    assert "  not shown, as the terminal is too narrow: limit and 95 % interval" in [line.text for line in lines]
+    assert "  not shown on this narrow terminal: limit and 95 % interval" in [line.text for line in lines]
     assert (lines[0].mark, lines[0].colour) == ("EQUIVALENT", "green")
 
 

@@ -117,7 +117,7 @@ def test_metered_credits_stand_beside_the_estimate():
     assert [arm["metered_credits"] for arm in shown["arms"]] == [1.5, 2.0]
     assert (shown["credits"], shown["metering"]["credits"]) == (estimated, 3.5)
     assert "metering" not in document
-    sentence = "Metered: 3.5000 credits of A_WH, B_WH in 2 whole hours, whatever else used them included; estimated: "
+    sentence = "Metered: 3.5000 credits of A_WH, B_WH in 2 whole hours, including all other use; estimated: "
     sentence += f"{estimated:.4f}."
     text, page, marked = experiment_text(shown), experiment_html(shown), experiment_markdown(shown)
     assert sentence in text
@@ -138,6 +138,6 @@ def test_a_sum_says_why_and_that_it_may_change():
 
     assert said is not None
     assert "Arms share a warehouse, so metered credits cannot be divided among them." in said
-    assert said.endswith("It may still change: metering is up to 3 hours late.")
+    assert said.endswith("The value may still change, because metering is up to 3 hours late.")
     assert [arm["metered_credits"] for arm in document["arms"]] == [None, None]
     assert metering_text(experiment_document(facts(eight_blocks()))) is None

@@ -273,7 +273,7 @@ def test_the_answer_has_every_metric_also_when_another_is_not_decided(price, sai
 def test_without_a_block_nothing_is_said_about_arms():
     document = experiment_document(facts([], verdict="cancelled", exit_code=130))
 
-    assert document["answer"] == "No block is complete: nothing can be said about the arms."
+    assert document["answer"] == "No block is complete, so the arms cannot be compared."
     assert {(one["change"], one["low"], one["high"]) for one in document["comparisons"]} == {(None, None, None)}
     assert "CANCELLED" in experiment_text(document)
     json.dumps(document, allow_nan=False)

@@ -143,7 +143,7 @@ def test_a_report_is_made_of_the_windows_of_the_decisive_step() -> None:
     assert found is not None
     assert found.counts.succeeded == 1_000
     assert other is None
-    assert "have 1000 samples, and the result 999" in (why or "")
+    assert "have 1000 samples, but the result has 999" in (why or "")
 
 
 def test_a_search_that_the_user_ends_says_so() -> None:

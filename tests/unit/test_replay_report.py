@@ -220,7 +220,7 @@ def test_errors_that_the_original_did_not_have_are_told_by_statement():
     assert any(line.split() == ["look", "7", "4"] for line in summary_text(found.summary).splitlines())
     assert "| 7 | 4 |" in report_markdown(found)
     page = report_html(found)
-    assert "Errors that the original did not have, by statement" in page
+    assert "New errors by statement" in page
     assert "SNOWFLAKE_ERROR 100051 a|b &lt;i&gt;" in page
     assert "No statement failed that had succeeded in the recording." in report_html(replay_record(None))
 
@@ -235,7 +235,7 @@ def test_late_statements_are_counted_with_the_share_of_the_client():
 
     late = found.summary["replay"]["late"]
     assert late == {"limit_ms": 5.0, "sent_late": 6, "by_client": 1, "skipped": 2}
-    said = "Late: 6 statements sent more than 5 ms after the due time; the client delayed 1 by as much"
+    said = "Late: 6 statements sent more than 5 ms after the due time; the client delayed 1 of them"
     for report in (summary_text(found.summary), report_markdown(found), report_html(found)):
         assert said in report
         assert "Skipped: 2." in report

@@ -104,10 +104,10 @@ def test_a_percentile_lies_between_its_bounds() -> None:
 def test_what_is_missing_is_said_and_not_drawn() -> None:
     run = record(seconds=(), merged=None, merged_missing="a worker died", polls=(), scenario=None, started=None)
     words = page(run).words
-    assert "No second of this run was recorded." in words
+    assert "No seconds of this run are stored." in words
     assert "cannot be drawn: a worker died" in words
-    assert "The warehouse was not looked at" in words
-    assert "its history has not been read" in words
+    assert "The warehouse was not polled" in words
+    assert "the query history has not been read" in words
     assert not page(run).charts
 
 
@@ -176,7 +176,7 @@ def test_stages_have_a_table_when_there_are_any() -> None:
     words = page(full()).words
     assert "stage 1 8 connections 10.0 s to 30.0 s 2,000 0 % 100.0" in words
     assert "stage 2 100.0/s 30.0 s to 34.0 s 2,000 0.10 % 500.0" in words
-    assert "Each stage by itself" not in page(record()).words
+    assert "Stages; times in milliseconds" not in page(record()).words
 
 
 def test_an_error_names_its_statement() -> None:

@@ -67,6 +67,6 @@ def test_it_fits_into_a_comment() -> None:
 
 def test_a_search_for_the_maximum_gives_its_answer() -> None:
     found = {"max_concurrency": 19, "result": "TRUE_MAX", "reason": "20 did not hold", "qps": 769.274, "p95_ms": 27.6}
-    assert "**19 connections** is the most that held" in report_markdown(record(facts={"find_max": found}))
+    assert "**19 connections** held, the maximum" in report_markdown(record(facts={"find_max": found}))
     nothing = {**found, "max_concurrency": None}
     assert "**No number of connections held:**" in report_markdown(record(facts={"find_max": nothing}))

@@ -116,7 +116,7 @@ def test_arrivals_that_found_every_connection_busy_are_told() -> None:
 
     said = text(delivered=Delivered(portions=portions, open_loop=True)).splitlines()
 
-    assert "delivered load 75.0 %; 250 arrivals found every connection executing" in said
+    assert "delivered load 75.0 %; 250 arrivals found all connections busy" in said
 
 
 def test_what_was_noticed_of_the_whole_run_is_told_after_the_verdict() -> None:

@@ -120,9 +120,9 @@ def test_a_running_run_as_text():
     assert as_text(LOOK) == (
         "20261116-0600-orders-7f3a9c  RUNNING MEASUREMENT\n"
         "  scenario orders, started 2026-11-16 06:00:00 UTC, running for 1:05\n"
-        "  led by build-7:4711:abc in term 1\n"
+        "  led by build-7:4711:abc in epoch 1\n"
         "  12,345 statements, 6 errors, 789.5/s now\n"
-        "  worker-0  RUNNING MEASUREMENT, 4 of 8 connections, 3 busy, heard 0.4 s ago, CPU 42 %\n"
+        "  worker-0  RUNNING MEASUREMENT, 4 of 8 connections, 3 busy, heartbeat 0.4 s ago, CPU 42 %\n"
         "            it␛[2J hurt"
     )
 

@@ -61,7 +61,8 @@ def test_a_newest_p95_that_is_at_least_something_is_never_steady():
     for undecided, value in ((below, "30.00"), (within, "44.50")):
         assert (undecided.verdict, undecided.exit_code) == (TrendVerdict.UNDECIDED, 0)
         assert reason_text(undecided) == (
-            f"p95 is at least {value} ms: statements timed out or were cancelled, so it may be as usual or worse"
+            f"p95 is at least {value} ms: statements timed out or were cancelled,"
+            " so it may be in the usual range or worse"
         )
 
 
@@ -75,7 +76,7 @@ def test_lower_bounds_are_shown_as_such_everywhere():
     assert (p95["at_least"], p95["state"]) == ([False, False, True], "undecided")
     page = trend_html(found, 30)
     assert page.count("≥ 30.00 ms") >= 2
-    assert "Triangles: at least this much" in page
+    assert "Triangles: lower bounds" in page
 
 
 def test_an_improvement_is_told_and_is_no_failure():
@@ -175,7 +176,7 @@ def test_what_else_changed_that_night_is_said():
     found = trend_of("orders", runs, {})
 
     assert found.changed_at(30) == {"environment.driver": ("5.1.0", "5.2.0")}
-    assert "with it changed: environment.driver 5.1.0 → 5.2.0" in trend_text(found, 30)
+    assert "also changed: environment.driver 5.1.0 → 5.2.0" in trend_text(found, 30)
 
 
 @pytest.mark.parametrize(

@@ -119,12 +119,12 @@ def test_markup_is_literal(page):
 
 
 def test_old_news_are_said_to_be_old():
-    assert "no news" not in drawn(MEASUREMENT, 80, 24)
-    assert "no news for 60 s" in drawn(MEASUREMENT, 80, 24, now_s=NOW_S + 59.5)
+    assert "no update" not in drawn(MEASUREMENT, 80, 24)
+    assert "no update for 60 s" in drawn(MEASUREMENT, 80, 24, now_s=NOW_S + 59.5)
 
 
 def test_nothing_is_called_old_while_results_are_made():
-    assert "no news" not in drawn(replace(MEASUREMENT, waits=True), 80, 24, now_s=NOW_S + 60)
+    assert "no update" not in drawn(replace(MEASUREMENT, waits=True), 80, 24, now_s=NOW_S + 60)
 
 
 def test_the_countdown_goes_on_without_news_and_says_when_time_is_over():

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlSession, ParsedRows
-from loadgen.control.tables import query_executions, run_status
+from loadgen.control.tables import query_executions, run_status, test_results
 from loadgen.control.tables.query_executions import EnrichmentUpdate, PendingExecution, ServerTimes
 from loadgen.errors import Busy, LoadgenError, RunFailed
 from loadgen.log import event
@@ -386,9 +386,9 @@ def _result(
     unreadable: Mapping[str, str],
 ) -> EnrichmentResult:
     tally = patience.call(lambda: query_executions.tally(session, run_id))
-    counts = counts_of(tally)
+    counts, dropped = counts_of(tally), _dropped(session, patience, run_id)
     reasons = (
-        *reasons_of(tally, transactions=aim.transactions, hybrid=aim.hybrid),
+        *reasons_of(tally, transactions=aim.transactions, hybrid=aim.hybrid, dropped=dropped),
         *(
             [f"{len(unreadable):,} rows are unreadable, such as: {next(iter(unreadable.values()))}"]
             if unreadable
@@ -400,6 +400,7 @@ def _result(
         run_id=run_id,
         status=status_of(counts) if error is None else RunEnrichment.FAILED,
         counts=counts,
+        dropped=dropped,
         reasons=reasons if error is None else (str(error), *reasons),
         ledger=patience.call(lambda: query_executions.ledger(session, run_id)),
         error=error,
@@ -413,8 +414,16 @@ def _left_alone(session: ControlSession, patience: RetryPolicy, run_id: str) -> 
         run_id=run_id,
         status=RunEnrichment.SKIPPED,
         counts=counts_of(tally),
+        dropped=_dropped(session, patience, run_id),
         reasons=("enrichment.enabled is false in the scenario",),
     )
+
+
+def _dropped(session: ControlSession, patience: RetryPolicy, run_id: str) -> int:
+    """The number of statements that are missing in the query logs of the workers."""
+    rows = patience.call(lambda: test_results.read(session, run_id))
+    dropped = [test_results.dropped_rows(row) for row, _ in rows]
+    return sum(counts.get(kind, 0) for counts in dropped for kind in ("query_log_rows", "query_log_unwritten"))
 
 
 def _publish(session: ControlSession, patience: RetryPolicy, run_id: str, status: RunEnrichment) -> None:

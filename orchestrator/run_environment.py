@@ -13,7 +13,6 @@ how current its numbers are, so there both are warnings.
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import os
@@ -29,7 +28,7 @@ from loadgen import __version__
 from loadgen.control.tables import run_measurements
 from loadgen.control.tables.run_measurements import StepRecord, WarehousePoll
 from loadgen.control.tables.run_status import Run
-from loadgen.control.tables.test_results import ResultRow
+from loadgen.control.tables.test_results import ResultRow, dropped_rows
 from loadgen.errors import LoadgenError
 from loadgen.log import event, printable
 from loadgen.scenario.model import EMBEDDED, LoadMode, Scenario
@@ -253,18 +252,17 @@ def environment_document(leader: Leader, scenario: Scenario, known: TargetInfo, 
 
 _DROPPED = {
     "query_log_rows": "rows of its query log (query_log.max_rows)",
+    "query_log_unwritten": "rows of its query log, which could not be written (such as on a full disk)",
+    "snapshots": "seconds of its snapshots, while the control plane did not accept them",
     "log_lines": "lines of its log, while the control plane did not accept them",
 }
 
 
 def dropped_warnings(rows: Sequence[ResultRow]) -> list[str]:
     """Rows that workers neither stored nor spooled: a sentence for each worker and kind."""
-    found = []
-    for row in rows:
-        try:
-            dropped: Any = json.loads(row.summary or "{}").get("dropped") if row.worker_id is not None else None
-            counts = {kind: int(dropped[kind]) for kind in _DROPPED if kind in dropped} if dropped else {}
-        except (ValueError, TypeError, AttributeError, RecursionError):  # of another version
-            continue
-        found += [f"{row.worker_id} dropped {count:,} {_DROPPED[kind]}" for kind, count in counts.items() if count > 0]
-    return found
+    return [
+        f"{row.worker_id} dropped {count:,} {_DROPPED[kind]}"
+        for row in rows
+        for kind, count in dropped_rows(row).items()
+        if kind in _DROPPED
+    ]

@@ -368,6 +368,7 @@ def enrichment_document(result: EnrichmentResult) -> dict[str, Any]:
         "coverage_percent": None if coverage is None else round(coverage, 3),
         "total": result.total,
         **{status.value.lower(): result.counts.get(status, 0) for status in RowEnrichment},
+        **({"dropped": result.dropped} if result.dropped else {}),
         "reason": "; ".join(result.reasons) or None,
         "ledger_ms": {} if result.ledger is None else _ledger(result.ledger),
         "ledger_samples": 0 if result.ledger is None else result.ledger.samples,

@@ -133,7 +133,7 @@ _FIND_MAX = {
 _ENRICHMENT = {
     **dict.fromkeys(("status?", "reason?"), _Nullable(_text)),
     **{f"{status.lower()}?": _count for status in RowEnrichment},
-    **dict.fromkeys(("total?", "ledger_samples?"), _count),
+    **dict.fromkeys(("total?", "dropped?", "ledger_samples?"), _count),
     "coverage_percent?": _Nullable(_amount),
     "ledger_ms?": _Nullable({"*": {f"{name}?": _Nullable(_number) for name in ("mean", "p50", "p95")}}),
 }

@@ -53,13 +53,14 @@ class EnrichmentResult:
     run_id: str
     status: RunEnrichment
     counts: Mapping[RowEnrichment, int]
+    dropped: int = 0  # statements that are missing in the query log: beyond max_rows, or it could not be written
     reasons: tuple[str, ...] = ()  # why not every statement is enriched
     ledger: ServerTimeBreakdown | None = None
     error: LoadgenError | None = None  # why the history could not be read
 
     @property
     def total(self) -> int:
-        return sum(self.counts.values())
+        return sum(self.counts.values()) + self.dropped
 
     @property
     def coverage_percent(self) -> float | None:
@@ -87,10 +88,11 @@ def status_of(counts: Mapping[RowEnrichment, int]) -> RunEnrichment:
 
 
 def reasons_of(
-    tally: Sequence[EnrichmentCount], *, transactions: frozenset[str], hybrid: frozenset[str]
+    tally: Sequence[EnrichmentCount], *, transactions: frozenset[str], hybrid: frozenset[str], dropped: int = 0
 ) -> tuple[str, ...]:
     """Why not every logged statement is enriched, most definite first."""
-    return tuple(f"{count:,} {why}" for count, why in _reasons(tally, transactions, hybrid) if count) or (
+    missing = (dropped, "are missing in the query log: more than query_log.max_rows, or it could not be written")
+    return tuple(f"{count:,} {why}" for count, why in (missing, *_reasons(tally, transactions, hybrid)) if count) or (
         () if tally else ("the query log kept no statement",)
     )
 

@@ -500,10 +500,6 @@ class ClientPool:
         for client in self._all():
             client.leave()
 
-    def stop_logging(self) -> None:
-        """Stop collecting entries for the query log, which cannot be written."""
-        self._slots.stop_logging()
-
     @property
     def drained(self) -> bool:
         return all(client.ended.is_set() for client in self._all())

@@ -202,12 +202,6 @@ class ClientSlots:
         if self._users is not None:
             self._users.close()
 
-    def stop_logging(self) -> None:
-        """Stop the query log. Any thread. A client may append one more entry after it."""
-        self._query_log = None
-        for slot in tuple(self._made.values()):
-            slot.log = None
-
     def spare(self) -> ClientSlot:
         """A slot without a client, for unsent arrivals: it draws as the first slot, and has a separate recorder."""
         drawer = self._recorded or self._drawer(0)

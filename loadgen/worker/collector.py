@@ -151,9 +151,9 @@ class MetricsCollector:
         return Phase.COOLDOWN if before and self._closed and not interval.tally.whole.ended.ended else interval.phase
 
     def _keep_log(self) -> None:
-        """Write the query log. A full disk ends the query log, never the measurement."""
+        """Write the query log. A full disk ends the query log, never the measurement; missing rows are counted."""
         parts = self._parts
-        if parts.query_log is None or self._log_failed:
+        if parts.query_log is None:
             return
         try:
             parts.query_log.keep(parts.windows.held())
@@ -172,7 +172,6 @@ class MetricsCollector:
     def _end_log(self, error: OSError) -> None:
         if not self._log_failed:
             self._log_failed = True
-            self._parts.pool.stop_logging()
             self._shared.say("WARNING", f"the query log ends here, it cannot be written: {error.strerror}")
 
     def queue_windows(self, *, everything: bool = False) -> None:
@@ -237,6 +236,8 @@ class MetricsCollector:
         query_log = self._parts.query_log
         counts = {
             "query_log_rows": 0 if query_log is None else query_log.dropped,
+            "query_log_unwritten": 0 if query_log is None else query_log.unwritten,
+            "snapshots": self._flush.dropped_snapshots,
             "log_lines": self._shared.lost_lines,
         }
         return {kind: count for kind, count in counts.items() if count}

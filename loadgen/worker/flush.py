@@ -250,6 +250,7 @@ class ResultFlusher:
         self._period_s = max(period_s, arguments.worker_group_count / 4)
         self._spread_s = arguments.worker_group_count / WRITERS_PER_S
         self._snapshots: deque[MetricsSnapshot] = deque()
+        self.dropped_snapshots = 0  # beyond SNAPSHOTS_MAX: neither stored nor spooled
         self._rotating = threading.Lock()  # guards _snapshots: the oldest are dropped for new ones during a statement
         self._windows: deque[tuple[WindowRow, bool]] = deque()
         self._started: ResultRow | None = None  # not stored yet
@@ -270,6 +271,7 @@ class ResultFlusher:
             self._snapshots.append(snapshot)
             if len(self._snapshots) > SNAPSHOTS_MAX:
                 self._snapshots.popleft()
+                self.dropped_snapshots += 1
 
     def unsent(self) -> UnsentRows:
         """The rows that are not stored yet, without the worker's result. Any thread."""
@@ -371,9 +373,11 @@ class ResultFlusher:
         if rows:
             self._shared.contact()
         with self._rotating:
-            for row in rows:  # some may have been dropped meanwhile
+            for row in rows:
                 if self._snapshots and self._snapshots[0] is row:
                     self._snapshots.popleft()
+                else:  # dropped meanwhile, and stored nevertheless
+                    self.dropped_snapshots -= 1
 
     def _next_ns(self) -> int:
         return self._clock.monotonic_ns() + round(random.uniform(0.9, 1.1) * self._period_s * NS_PER_S)

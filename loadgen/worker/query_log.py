@@ -9,6 +9,7 @@ file is kept.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -121,8 +122,10 @@ class QueryLogWriter:
         self._windows: dict[int, Window] = {}  # all windows so far: a client may append an entry late
         self._named: set[int] = set()
         self._errors: dict[str, int] = {}
-        self.kept = 0
+        self.kept = 0  # records in the file
         self.dropped = 0  # beyond max_rows
+        self._chosen = 0  # entries within max_rows
+        self._failure: OSError | None = None  # why the file has ended
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.folder = folder
         self._records = _create(folder / RECORDS)  # created first: a reader that finds the facts expects the records
@@ -144,30 +147,61 @@ class QueryLogWriter:
         self._slots.append(slot)
         return slot
 
+    @property
+    def unwritten(self) -> int:
+        """Number of entries that should be in the file, but are not."""
+        return self._chosen - self.kept
+
     def keep(self, windows: Sequence[Window]) -> None:
-        """Write the entries that clients have appended since the last call. `windows`: those that are not forgotten."""
+        """Write the entries that clients have appended since the last call. `windows`: those that are not forgotten.
+
+        Raises OSError when the file cannot be written: it ends there, and later entries are only counted.
+        """
+        try:
+            self._keep(windows)
+        except OSError as error:
+            self._end(error)
+            raise
+
+    def _keep(self, windows: Sequence[Window]) -> None:
         self._windows.update((window.window_id, window) for window in windows)
         data = bytearray()
         for slot in tuple(self._slots):
             for _ in range(len(slot.entries)):
                 entry = slot.entries.popleft()
-                if self.kept >= self._policy.max_rows:
+                if self._chosen >= self._policy.max_rows:
                     self.dropped += 1
                     continue
-                self._name_window(entry[2])
-                data += self._packed(entry)
-                self.kept += 1
+                self._chosen += 1
+                if self._failure is None:
+                    self._name_window(entry[2])
+                    data += self._packed(entry)
         if data:
             self._facts.flush()
             self._records.write(data)
             self._records.flush()
+            self.kept += len(data) // RECORD_BYTES
 
     def close(self) -> None:
         """Close both files. Raises OSError if the disk is full; the files are closed nevertheless."""
-        with self._facts, self._records:
-            for file in (self._facts, self._records):
-                file.flush()
-                os.fsync(file.fileno())
+        if self._failure is not None:
+            raise self._failure
+        try:
+            with self._facts, self._records:
+                for file in (self._facts, self._records):
+                    file.flush()
+                    os.fsync(file.fileno())
+        except OSError as error:
+            self._end(error)
+            raise
+
+    def _end(self, error: OSError) -> None:
+        """Write nothing more, and count what the file contains: a part of the last entries may be in it."""
+        self._failure = error
+        for file in (self._facts, self._records):
+            with contextlib.suppress(OSError):
+                file.close()
+        self.kept = (self.folder / RECORDS).stat().st_size // RECORD_BYTES
 
     def _packed(self, entry: QueryLogEntry) -> bytes:
         query_id, statement, window, due_ns, sent_ns, done_ns, rows, outcome = entry

@@ -312,6 +312,16 @@ def test_the_document_has_counts_that_add_up_coverage_reason_and_ledger():
     json.dumps(document, allow_nan=False)
 
 
+def test_statements_that_are_missing_in_the_query_log_are_not_covered():
+    tally = counted(("s", Row.ENRICHED, 100))
+    reasons = reasons_of(tally, transactions=frozenset(), hybrid=frozenset(), dropped=194)
+    cut = EnrichmentResult(run_id="r", status=Run.ENRICHED, counts=counts_of(tally), dropped=194, reasons=reasons)
+    document = enrichment_document(cut)
+    known = [document[name] for name in ("total", "enriched", "dropped", "coverage_percent")]
+    assert known == [294, 100, 194, pytest.approx(100 * 100 / 294, abs=0.001)]
+    assert document["reason"].startswith("194 are missing in the query log")
+
+
 def test_percentiles_that_the_samples_cannot_support_are_not_stated():
     few = EnrichmentResult(run_id="r", status=Run.ENRICHED, counts={Row.ENRICHED: 19}, ledger=ledger(19))
     one = EnrichmentResult(run_id="r", status=Run.ENRICHED, counts={Row.ENRICHED: 1}, ledger=ledger(1))

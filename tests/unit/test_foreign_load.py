@@ -131,10 +131,11 @@ def test_the_steps_of_a_search_are_covered_together():
 
 
 def test_rows_that_workers_dropped_are_reported_by_worker_and_kind():
-    told = json.dumps({"dropped": {"query_log_rows": 1_234, "log_lines": 0, "unknown": 5}})
+    other = json.dumps({"dropped": {"log_lines": 7, "query_log_unwritten": 194}})
+    told = json.dumps({"dropped": {"query_log_rows": 1_234, "log_lines": 0, "unknown": 5, "snapshots": 2}})
     rows = [
         result_row("r", worker_id="worker-0", summary=told),
-        result_row("r", worker_id="worker-1", summary=json.dumps({"dropped": {"log_lines": 7}})),
+        result_row("r", worker_id="worker-1", summary=other),
         result_row("r", worker_id="worker-2", summary=json.dumps({"dropped": "many"})),
         result_row("r", worker_id="worker-3", summary=None),
         result_row("r", worker_id=None, summary=told),
@@ -142,7 +143,9 @@ def test_rows_that_workers_dropped_are_reported_by_worker_and_kind():
 
     assert dropped_warnings(rows) == [
         "worker-0 dropped 1,234 rows of its query log (query_log.max_rows)",
+        "worker-0 dropped 2 seconds of its snapshots, while the control plane did not accept them",
         "worker-1 dropped 7 lines of its log, while the control plane did not accept them",
+        "worker-1 dropped 194 rows of its query log, which could not be written (such as on a full disk)",
     ]
 
 

@@ -88,6 +88,7 @@ def test_seconds_that_come_while_a_full_queue_is_written_are_not_lost(stand: Sta
     stand.step()
 
     assert stand.stored == [str(number) for number in range(SNAPSHOTS_MAX + 3)]
+    assert stand.flush.dropped_snapshots == 0
 
 
 def test_of_a_control_plane_that_stays_away_only_the_oldest_seconds_are_given_up(stand: Stand) -> None:
@@ -98,6 +99,7 @@ def test_of_a_control_plane_that_stays_away_only_the_oldest_seconds_are_given_up
     assert [row.snapshot_id for row in stand.flush.unsent().snapshots] == [
         str(number) for number in range(5, SNAPSHOTS_MAX + 5)
     ]
+    assert stand.flush.dropped_snapshots == 5
 
 
 def test_a_line_that_is_being_written_is_still_there_for_who_keeps_it(stand: Stand) -> None:

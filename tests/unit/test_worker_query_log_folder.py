@@ -71,6 +71,25 @@ def test_a_disk_that_takes_no_more_is_told_by_keep_and_by_close_and_both_files_a
     assert QueryLogReader(tmp_path / "q").header == HEADER
 
 
+def test_statements_that_a_full_disk_cut_off_are_counted(tmp_path):
+    log = QueryLogWriter(tmp_path / "q", HEADER, Policy(mode=QueryLogMode.ALL, max_rows=8))
+    slot = log.slot(0)
+    slot.entries.extend([entry()] * 3)
+    log.keep(WINDOWS)
+    with open("/dev/full", "wb") as full:
+        os.dup2(full.fileno(), log._records.fileno())
+
+    slot.entries.extend([entry()] * 2)
+    with pytest.raises(OSError, match="No space left"):
+        log.keep(WINDOWS)
+    slot.entries.extend([entry()] * 4)
+    log.keep(WINDOWS)
+
+    assert (log.kept, log.unwritten, log.dropped) == (3, 5, 1)
+    assert len(list(QueryLogReader(tmp_path / "q").records())) == 3
+    assert not slot.entries, "a log that has ended needs no memory"
+
+
 # --- which statements are kept ---------------------------------------------------------------------------------------
 
 

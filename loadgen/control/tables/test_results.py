@@ -5,6 +5,7 @@ Each row has one writer. Later only the summary of a run changes, when more of i
 
 from __future__ import annotations
 
+import json
 from dataclasses import astuple
 from datetime import datetime
 from typing import Any
@@ -60,6 +61,17 @@ class ScenarioResult:
     created_at: datetime  # naive UTC
     summary: str | None  # JSON
     scenario_config: str  # of loadgen.scenario.frozen
+
+
+def dropped_rows(row: ResultRow) -> dict[str, int]:
+    """Number of rows that a worker neither stored nor spooled, by kind. Empty: none, or the row is of another
+    version."""
+    try:
+        dropped: Any = json.loads(row.summary or "{}").get("dropped") if row.worker_id is not None else None
+        counts = {str(kind): int(count) for kind, count in dropped.items()} if dropped else {}
+    except (ValueError, TypeError, AttributeError, RecursionError, OverflowError):
+        return {}
+    return {kind: count for kind, count in counts.items() if count > 0}
 
 
 def begin(session: ControlSession, patience: RetryPolicy, result: ResultRow, *, fresh: bool = False) -> None:

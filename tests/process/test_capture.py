@@ -162,4 +162,4 @@ def test_filters_and_bad_spans_are_told(capture, connect, warehouse):
     assert capture("--kind", "write", out="writes")["roles"] == {"write": 1, "context": 1}
     assert "is not before --to" in capture("--to", "2h", out="never", code=2)["error"]
     assert "WH has no statement that ended from" in capture("--warehouse", "NO_WH", out="never", code=2)["error"]
-    assert "error: --to is 'soon'" in capture("--to", "soon", out="never", code=2)["error"]
+    assert "error: --to 'soon' is not a time" in capture("--to", "soon", out="never", code=2)["error"]

@@ -44,9 +44,18 @@ class Record:
     sent_s: dict[Window, tuple[float, float]] = field(default_factory=dict)  # the first statement, and the last
 
     @property
-    def answered(self) -> int:
+    def tried(self) -> int:
         """Statements of the measurement."""
-        return sum(count for (phase, _), count in self.succeeded.items() if phase == Phase.MEASUREMENT.value)
+        return _measured(self.sent)
+
+    @property
+    def answered(self) -> int:
+        """Statements of the measurement that succeeded."""
+        return _measured(self.succeeded)
+
+
+def _measured(counts: Counter[Window]) -> int:
+    return sum(count for (phase, _), count in counts.items() if phase == Phase.MEASUREMENT.value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -240,9 +240,11 @@ _POLLED_AT = 2  # the place of TIMESTAMP in a row of WAREHOUSE_POLL_SNAPSHOTS
 def other_reasons(world: World, zero_s: float | None) -> tuple[list[str], list[str]]:
     """What, besides the load, forbids VALID; and what leaves it open."""
     forbids, leaves_open = [], []
-    counts = [record.succeeded for record in world.target.records.values()]
-    if sum(count for one in counts for (phase, _), count in one.items() if phase == Phase.MEASUREMENT) < SAMPLES_MIN:
+    records = world.target.records.values()
+    if sum(record.tried for record in records) < SAMPLES_MIN:
         forbids.append("too few samples")
+    elif sum(record.answered for record in records) < SAMPLES_MIN:
+        leaves_open.append("few statements were answered")
     for worker in world.workers:
         if worker.code != 0:
             leaves_open.append(f"{worker.name} ended with {worker.code}")

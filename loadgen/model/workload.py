@@ -113,7 +113,7 @@ class Hotspot:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latest:
     """As YCSB defines it: zipfian over the keys, the newest first. With `follows` (the name of a statement with a
-    sequence) the keys that this client has drawn from it come before the last of `keys`."""
+    sequence) the keys that it has inserted in this lane come before the last of `keys`."""
 
     keys: KeyRange | None
     theta: float = 0.99

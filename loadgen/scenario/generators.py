@@ -231,7 +231,9 @@ class HotspotGenerator(Section):
 class LatestSettings(KeyRangeSettings):
     theta: Theta = key(_THETA_HELP, default=_LATEST.theta)
     follows: Annotated[str, Label()] | None = key(
-        "A statement with a sequence; the keys that the same client has drawn from it are the newest.", default=None
+        "A statement with a sequence; the newest keys are those that it has successfully inserted (mode rate: in the"
+        " same worker; otherwise: in the same client).",
+        default=None,
     )
 
 

@@ -114,7 +114,7 @@ class Client:
         context, slot, flight = self._context, self.slot, self.flight
         windows, runs, append = context.windows, context.runs, slot.recorder.append
         think_s = context.scenario.workload.think_time_s
-        last_k, expires_ns = slot.k + self._most, self._expires_ns
+        last_k, expires_ns, follows = slot.k + self._most, self._expires_ns, slot.follows
         cursor, window, begun = self._cursor(), NO_WINDOW, [0]
         ahead, first, end = [], 0, 0
         while not self._told_to_leave:
@@ -134,6 +134,8 @@ class Client:
                 begun[0] -= 1
                 continue
             slot.k = k + 1
+            if follows is not None:
+                row = follows.current(number, row)
             sent_ns = monotonic_ns()
             flight.append((number, window, sent_ns, sent_ns))
             try:
@@ -144,6 +146,8 @@ class Client:
                     return
                 done_ns = monotonic_ns()
             else:
+                if follows is not None:
+                    follows.succeeded(number, row)
                 try:
                     flight.pop()
                 except IndexError:  # the worker has recorded it as cancelled, because it took too long
@@ -163,6 +167,7 @@ class Client:
     def _open_loop(self) -> None:
         context, slot = self._context, self.slot
         begin, draw, max_lag_s = slot.recorder.begin, slot.drawer.draw, context.scenario.load.max_lag_s
+        follows = slot.follows
         cursor, left, tagged, free_ns = self._cursor(), self._most, NO_WINDOW, monotonic_ns()
         while not self._told_to_leave and not self._lost:
             arrivals = context.arrivals
@@ -190,6 +195,8 @@ class Client:
                 raise
             due_ns = arrivals.due_ns(index)
             self._wait_until(due_ns / NS_PER_S)
+            if follows is not None:
+                row = follows.current(number, row)
             sent_ns = monotonic_ns()
             late_ns, complete_ns = sent_ns - due_ns, context.connections.complete_since_ns
             # If no connection has been missing since the arrival was due, all were executing until this one was free.
@@ -217,6 +224,8 @@ class Client:
             done_ns = monotonic_ns()
         except Exception as error:
             return self._after_failure(cursor, self.slot.k - 1, number, error)
+        if (follows := self.slot.follows) is not None:
+            follows.succeeded(number, row)
         return self._record(cursor, done_ns, rows, SUCCEEDED)
 
     def _record(self, cursor: Cursor, done_ns: int, rows: int | None, outcome: Outcome | FailedOutcome) -> bool:

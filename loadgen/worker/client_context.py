@@ -97,6 +97,11 @@ class ClientSlot:
     log: ClientQueryLog | None
     k: int = 0  # draws so far; in an open loop, statements
 
+    @property
+    def follows(self) -> StatementStream | SlotUsers | None:
+        """The drawer, if its statements read the keys that others insert."""
+        return self.drawer if isinstance(self.drawer, (StatementStream, SlotUsers)) and self.drawer.follows else None
+
     def tagged(self, tag: str) -> None:
         """Note the current QUERY_TAG of the connection."""
         if isinstance(self.drawer, SlotUsers):

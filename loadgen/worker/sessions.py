@@ -389,6 +389,20 @@ class SlotUsers:
         drawn: Any = self._drawn(self._memory.user(k), row, blanks)  # for in_session(); others only carry it there
         return number, drawn
 
+    @property
+    def follows(self) -> bool:
+        return self._drawer.follows
+
+    def current(self, number: int, row: Any) -> Any:
+        """As StatementStream.current()."""
+        if not isinstance(row, UserStatement):
+            return self._drawer.current(number, row)
+        bare = self._drawer.current(number, row.bare)
+        return row._replace(row=row.blanks.filled(bare, row.session.values), bare=bare)
+
+    def succeeded(self, number: int, row: Any) -> None:
+        self._drawer.succeeded(number, row.row if isinstance(row, UserStatement) else row)
+
     def disconnected(self) -> None:
         if self.strict:
             self.book.lose()

@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import repeat
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +28,17 @@ from numpy.typing import NDArray
 from loadgen.errors import RunFailed, ScenarioInvalid
 from loadgen.model.workload import CYCLE_MAX, ClientPosition, Latest, Previous, Query, Statement, Workload
 from loadgen.model.workload import Sequence as SequenceParameter
-from loadgen.workload.generator import CHUNK_VALUES, Chunked, DrawContext, FollowedSequence, Generator, Value
-from loadgen.workload.generators import SequenceKeys, make_generator
+from loadgen.values import dataclass
+from loadgen.workload.generator import (
+    CHUNK_VALUES,
+    Chunked,
+    DrawContext,
+    FollowedSequence,
+    Generator,
+    InsertedKeys,
+    Value,
+)
+from loadgen.workload.generators import LatestKeys, SequenceKeys, make_generator
 from loadgen.workload.pools import Pool
 
 _GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0  # of all fractions, its multiples keep farthest apart
@@ -144,8 +154,36 @@ AHEAD = 64  # draws that a client of a closed loop holds
 Row = tuple[tuple[Value, ...], ...]  # the parameters of each query of a statement
 
 
+@dataclass(frozen=True, slots=True)
+class FollowedKeys:
+    """A `latest` parameter with `follows`: where its key is in the row, and which keys it may read."""
+
+    places: tuple[tuple[int, int], ...]  # (query, parameter)
+    last: int  # of the range: these keys exist before the run
+    inserted: InsertedKeys
+
+    def replaced(self, row: Row) -> Row:
+        """The row with the newest key that exists. The key in it was drawn before its INSERT was sent, which may still
+        execute, may have failed, or may have been skipped."""
+        query, parameter = self.places[0]
+        key = row[query][parameter]
+        if not isinstance(key, int) or key <= self.last:
+            return row
+        found = self.inserted.newest(key)
+        if found == key:
+            return row
+        values = [list(one) for one in row]
+        for query, parameter in self.places:
+            values[query][parameter] = self.last if found is None else max(found, self.last)
+        return tuple(map(tuple, values))
+
+
 class StatementStream:
-    """What a client, or a schedule, sends in which order."""
+    """What a client, or a schedule, sends in which order.
+
+    With `latest.follows` (`follows` is true) the sender calls current() just before it sends a statement, and
+    succeeded() after it.
+    """
 
     def __init__(
         self, workload: Workload, place: ClientPosition, pools: Mapping[str, Pool], *, open_loop: bool = False
@@ -158,9 +196,10 @@ class StatementStream:
             walk = mix_sequence(weights, source.lane.number)
         except ValueError as error:
             raise ScenarioInvalid(f"workload: {error}") from error
-        self._at = walk.at
+        self._at, self._names = walk.at, [statement.name for statement in workload.statements]
+        self._inserted: dict[str, InsertedKeys] = {}  # by the name of the followed statement
         self._rows = [
-            _StatementRows(statement, workload, replace(source, statement=number), walk)
+            _StatementRows(statement, workload, replace(source, statement=number), walk, self._inserted)
             for number, statement in enumerate(workload.statements)
         ]
 
@@ -171,6 +210,24 @@ class StatementStream:
             drawn += [self.draw(n) for n in range(k + 1, k + AHEAD)]
         return drawn
 
+    @property
+    def follows(self) -> bool:
+        return bool(self._inserted)
+
+    def current(self, number: int, row: Row) -> Row:
+        """A drawn row with keys that exist now."""
+        for followed in self._rows[number].followed:
+            row = followed.replaced(row)
+        return row
+
+    def succeeded(self, number: int, row: Row) -> None:
+        """A statement was executed: what it inserted can be read."""
+        inserted = self._inserted.get(self._names[number])
+        place = self._rows[number].sequence
+        if inserted is not None and place is not None:
+            query, parameter = place
+            inserted.add(cast("int", row[query][parameter]))
+
     def draw(self, k: int) -> tuple[int, Row]:
         """Draw k, from 0: the number of its statement, and the parameters of each of that statement's queries."""
         statement, n = self._at(k)
@@ -180,7 +237,15 @@ class StatementStream:
 class _StatementRows(Chunked[Row]):
     """All parameters of one statement, row by row. `previous` is a column used twice."""
 
-    def __init__(self, statement: Statement, workload: Workload, source: DrawContext, walk: MixSequence) -> None:
+    def __init__(
+        self,
+        statement: Statement,
+        workload: Workload,
+        source: DrawContext,
+        walk: MixSequence,
+        inserted: dict[str, InsertedKeys],
+    ) -> None:
+        """`inserted` receives the keys of each statement that this one follows."""
         super().__init__()
         self._columns: list[Generator] = []
         self._queries: list[list[int]] = []  # the columns of each query
@@ -194,13 +259,24 @@ class _StatementRows(Chunked[Row]):
                         continue
                     own = replace(source, position=position)
                     if isinstance(parameter, Latest) and parameter.follows is not None:
-                        own = replace(own, followed=_followed(parameter.follows, workload, own, walk))
+                        followed = _followed(parameter.follows, workload, own, walk)
+                        inserted.setdefault(parameter.follows, InsertedKeys(followed.first, followed.step))
+                        own = replace(own, followed=followed)
                     self._columns.append(make_generator(parameter, own))
                     parameters.append(len(self._columns) - 1)
                 except ValueError as error:
                     raise ScenarioInvalid(f"statement {statement.name}, parameter {position}: {error}") from error
             self._queries.append(parameters[len(parameters) - len(query.parameters) :])
         self.chunk_items = min([CHUNK_VALUES, *(column.chunk_items for column in self._columns)])
+        self.sequence = _sequence_place(statement.queries)
+        self.followed = tuple(
+            FollowedKeys(places=self._places(column), last=keys.last, inserted=inserted[keys.follows])
+            for column, keys in enumerate(self._columns)
+            if isinstance(keys, LatestKeys) and keys.follows is not None
+        )
+
+    def _places(self, column: int) -> tuple[tuple[int, int], ...]:
+        return tuple((q, p) for q, query in enumerate(self._queries) for p, at in enumerate(query) if at == column)
 
     def make(self, chunk: int) -> Sequence[Row]:
         count = self.chunk_items
@@ -225,6 +301,12 @@ def _followed(follows: str, workload: Workload, source: DrawContext, walk: MixSe
             drawn_before = walk.counter(number, source.statement)
             return FollowedSequence(first=sequence.first, step=sequence.step, drawn_before=drawn_before)
     raise ValueError(f"`latest` follows {follows!r}, which is no statement of the mix")
+
+
+def _sequence_place(queries: Sequence[Query]) -> tuple[int, int] | None:
+    """Query and parameter of the first sequence of a statement."""
+    places = ((q, p) for q, query in enumerate(queries) for p in range(len(query.parameters)))
+    return next(((q, p) for q, p in places if isinstance(queries[q].parameters[p], SequenceParameter)), None)
 
 
 def _sequence_of(queries: Sequence[Query], name: str) -> SequenceParameter:

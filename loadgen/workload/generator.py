@@ -111,6 +111,26 @@ class FollowedSequence:
     drawn_before: Callable[[IntArray], IntArray]  # how many of its numbers, before the n-th draws of the follower
 
 
+class InsertedKeys:
+    """Which numbers of a sequence have been inserted: their statement has succeeded. One byte for each. Any thread."""
+
+    def __init__(self, first: int, step: int) -> None:
+        self._first, self._step = first, step
+        self._inserted = bytearray()
+
+    def add(self, key: int) -> None:
+        at = (key - self._first) // self._step
+        missing = at + 1 - len(self._inserted)
+        if missing > 0:  # two threads may both extend it, which only makes it longer
+            self._inserted.extend(bytes(missing + CHUNK_VALUES))
+        self._inserted[at] = 1
+
+    def newest(self, key: int) -> int | None:
+        """The newest inserted number that is not newer than `key`; None: there is none."""
+        at = self._inserted.rfind(1, 0, (key - self._first) // self._step + 1)
+        return None if at < 0 else self._first + at * self._step
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawContext:
     """All that the values of one parameter depend on."""

@@ -194,10 +194,11 @@ class LatestKeys(Generator):
         self._source = source
         self._keys = keys_of(parameter.keys, sharded=parameter.sharded, source=source)
         self._zipfian = zipfian(parameter.theta)
+        self.last, self.follows = self._keys.high - 1, parameter.follows
 
     def make(self, chunk: int) -> Values[Value]:
         units = self._source.bits(chunk).units(CHUNK_VALUES)
-        last, followed = self._keys.high - 1, self._source.followed
+        last, followed = self.last, self._source.followed
         if followed is None:
             return plain(last - self._zipfian.ranks(units, self._keys.size))
         drawn = followed.drawn_before(_OFFSETS + chunk * CHUNK_VALUES)

@@ -140,11 +140,48 @@ def test_a_statement_that_was_ended_early_counts_with_the_time_it_took_at_least(
     assert (read.succeeded.response.count, read.failed) == (880, 120), "failed all the same"
 
 
+CLOSED = "load: {connections: 1, workers: 1, warmup: 0s, duration: 60s}"
+LATEST = """
+version: 1
+name: latest
+connection: embedded
+target: {database: BENCH, schema: PUBLIC}
+workload:
+  statements:
+    - {name: insert, kind: write, sql: INSERT INTO T VALUES (?), params: [{sequence: {start: 101}}]}
+    - {name: read, sql: SELECT ?, params: [{latest: {min: 1, max: 100, follows: insert}}]}
+"""
+
+
+@pytest.mark.parametrize("load", [CLOSED, "load: {mode: rate, rate: 100/s, max_connections: 1, workers: 1}"])
+def test_reads_of_the_latest_keys_do_not_send_keys_whose_insert_failed(load):
+    client = client_of(parse_scenario(LATEST + load, source="s", environ={}).scenario, [])
+    there, hits = set(range(1, 101)), list[bool]()
+
+    def insert(_: object, row: Any) -> int:
+        if len(hits) % 2:
+            raise ProgrammingError("no", errno=100072, sqlstate="22000")
+        there.add(row[0][0])
+        return 1
+
+    def read(_: object, row: Any) -> int:
+        hits.append(row[0][0] in there)
+        if len(hits) == 300:
+            client.leave()
+        return 1
+
+    client._context.runs = (insert, read)
+    client.run()
+
+    assert len(hits) == 300
+    assert all(hits)
+    assert len(there) > 200, "keys were inserted meanwhile"
+
+
 # --- an open loop: what is late because of the client ----------------------------------------------------------------
 
 LATE_NS = 20 * NS_PER_S
 RATE = "load: {mode: rate, rate: 4/s, max_connections: 1, workers: 1, warmup: 0s, duration: 60s, arrival: uniform"
-CLOSED = "load: {connections: 1, workers: 1, warmup: 0s, duration: 60s}"
 READ = """
 version: 1
 name: late

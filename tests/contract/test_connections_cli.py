@@ -68,7 +68,7 @@ def test_a_server_that_is_gone_ends_the_command_with_3(shell, closed_port):
     assert done.returncode == 3
     assert done.stdout == ""
     assert done.stderr.startswith(f"error: no embedded server answers at 127.0.0.1:{closed_port}")
-    assert done.stderr.splitlines()[-1].startswith(f"hint: Start it there, or unset {EMBEDDED_ADDRESS}")
+    assert done.stderr.splitlines()[-1].startswith(f"hint: Start the server, or unset {EMBEDDED_ADDRESS}")
     assert "Traceback" not in done.stderr
 
 

@@ -113,7 +113,7 @@ def test_text_shows_marks_remedies_origins_and_no_secret(database):
     assert "✓ log-in" in result.stdout
     assert any(line.startswith("✗ place") and database in line for line in lines)
     assert "→ `loadgen setup` creates them, or prints what an administrator must do." in lines
-    assert any(line.startswith("· tables") and "since 'place' failed" in line for line in lines)
+    assert any(line.startswith("· tables") and "because check 'place' failed" in line for line in lines)
     assert any(line.split()[:2] == ["password", "****"] and line.endswith("connections.toml [real]") for line in lines)
     assert lines[-1] == "1 problem, 2 warnings"  # the administrator's role, and query acceleration
     assert PASSWORD not in result.output

@@ -216,7 +216,7 @@ def test_another_run_with_a_used_key_is_refused(ask, scenario):
     assert again[:2] == (0, f"already queued with this key: {queue_id}\n")
     assert code == 2
     assert f"{queue_id} has the same --idempotency-key, but differs in its scenario" in err
-    assert "hint: Write another key" in err
+    assert "hint: Choose another key" in err
 
 
 MANY_LABELS = ",".join(f"zone{number}={'x' * 190}" for number in range(90))
@@ -225,7 +225,7 @@ MANY_LABELS = ",".join(f"zone{number}={'x' * 190}" for number in range(90))
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["queue", "add", "FILE", "--requires=zone"], "--requires is 'zone'"),
+        (["queue", "add", "FILE", "--requires=zone"], "--requires 'zone' is not"),
         (["queue", "add", "FILE", f"--requires={MANY_LABELS}"], "--requires has more than 16,000 characters"),
         (["queue", "add", "FILE", "--not-before=tomorrow"], "--not-before 'tomorrow' is not a time"),
         (["queue", "add", "FILE", f"--idempotency-key={'k' * 201}"], "has 201 characters"),
@@ -244,7 +244,7 @@ MANY_LABELS = ",".join(f"zone{number}={'x' * 190}" for number in range(90))
         (["workers", "drain", "nobody"], "there is no runner 'nobody'"),
         (["pool", "run", "--min=3", "--max=2"], "a pool of 3 to 2 runners cannot be"),
         (["pool", "run", "--output-dir=/dev/null/runs"], "cannot write /dev/null/runs"),
-        (["pool", "run", "--idle=soon"], "--idle is 'soon'"),
+        (["pool", "run", "--idle=soon"], "--idle 'soon' is not a duration"),
         (["pool", "run", "--lease=10ms"], "--lease or --poll is too short"),
     ],
     ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else None,

@@ -54,7 +54,7 @@ def test_every_fault_of_the_target_is_one_failed_sample(stage: Stage, server: Em
         (4, {"kind": "reset"}),
         (4, {"kind": "truncate"}),
         (4, {"kind": "drop_reply"}),
-        (4, {"kind": "error", "errno": 625, "sqlstate": "57014"}),
+        (4, {"kind": "error", "errno": 100051, "sqlstate": "22012"}),
         (3, {"kind": "big_error"}),
         (1, {"kind": "hang"}),
     ):

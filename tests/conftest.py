@@ -54,7 +54,12 @@ MAKES_RUNS = re.compile(
 )
 NICENESS = 5  # a third of the weight: beside a busy machine they go on
 ONE_BROWSER = "tests/browser/"  # its start costs as much as ten pages
-LONG_FILES = {"tests/process/test_examples.py"}  # whose tests share nothing but a server
+# Files whose tests share nothing but a server. They begin first, in several processes: begun last, they would keep one
+# core busy while the other one idles.
+LONG_FILES = {
+    "tests/process/test_examples.py",
+    *(f"tests/unit/test_simulation{part}.py" for part in ("", "_find_max", "_flat", "_rate", "_stages")),
+}
 GC_THRESHOLD = 20_000  # ten thousand tests are collected once and stay
 _numbers = itertools.count(1)
 
@@ -91,9 +96,11 @@ class Groups(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types fo
         return f"{file} {zlib.crc32(nodeid.encode()) % 4}" if file in LONG_FILES else file
 
     def _assign_work_unit(self, node: Any) -> None:
-        """The first file for this process. One that measures takes the others' files when it has none left."""
+        """The next file for this process, long ones first. One that measures takes the others' files when it has none
+        left."""
         measures = _is_measuring(node.gateway.id)
-        found = next((scope for scope in self.workqueue if _makes_runs(scope.split()[0]) is measures), None)
+        own = [scope for scope in self.workqueue if _makes_runs(scope.split()[0]) is measures]
+        found = next((scope for scope in own if scope.split()[0] in LONG_FILES), own[0] if own else None)
         if found is None and not measures:
             node.shutdown()
             return

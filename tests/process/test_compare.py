@@ -128,7 +128,7 @@ def check_other_scenario(store: Store, first: str) -> None:
 def check_wide_differences(store: Store, first: str) -> None:
     wide = store.run("20261116-0700-orders-hhhh", scenario=WIDE_SCENARIO % "WH")
     said, _, options = store.compare(first, wide)[2].splitlines()[-1].partition(", add ")
-    assert said == "hint: If this difference is what you want to compare"
+    assert said == "hint: To compare runs with this difference"
     assert options == "--vary load --vary workload --vary target --vary seed"
     code, out, _ = store.compare(first, wide, *options.split())
     assert code == 0

@@ -110,7 +110,7 @@ def test_a_model_goes_with_the_last_of_its_processes(tmp_path: Path) -> None:
 def test_what_is_no_file_of_models_is_refused(tmp_path: Path, content: Any) -> None:
     path = write(tmp_path, content)
 
-    with pytest.raises(EmbeddedServerError, match="holds no warehouse models") as caught:
+    with pytest.raises(EmbeddedServerError, match="contains no warehouse models") as caught:
         restored(tmp_path)
 
     assert str(path) in caught.value.remedy

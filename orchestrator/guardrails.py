@@ -149,23 +149,22 @@ class LimitMonitor:
         """The threshold, judged over the span that ends at `until` (default: the newest second). None: the span was not
         measured in full, or no statement ended in it. A statement counts in the span in which it ends."""
         assert threshold.window_s is not None
-        check = threshold.check
-        span = self._progress.seconds.span(threshold.window_s, check.statement, until=until)
+        check, length_s = threshold.check, float(math.ceil(threshold.window_s))  # spans have whole seconds
+        span = self._progress.seconds.span(length_s, check.statement, until=until)
         if span is None:
             return None
-        checked = check_threshold(check, span)
+        checked = replace(check_threshold(check, span), window_s=length_s)
         if checked.value is None and not checked.undecided:  # nothing ended
-            return Checked(check=check.text, value=0.0, passed=compare(check, 0.0)) if check.metric in _RATES else None
+            return replace(checked, value=0.0, passed=compare(check, 0.0)) if check.metric in _RATES else None
         if checked.too_few:
-            return replace(checked, too_few=f"{checked.too_few}, in each span of {threshold.window_s:g} s")
+            return replace(checked, too_few=f"{checked.too_few}, in each span of {length_s:g} s")
         return checked
 
     def _aborted(self, number: int, checked: Checked) -> RunEnding:
-        threshold = self._thresholds[number]
         self._decided.setdefault(number, checked)
         return RunEnding(
             status=RunStatus.COMPLETED,
-            reason=f"{threshold.check.text} was not met ({checked.value:.6g}), and aborts the run",
+            reason=f"{checked.words} was not met ({checked.value:.6g}), and aborts the run",
             stop=THRESHOLD_MISSED,
             drain_s=self._timing.drain_s,
         )

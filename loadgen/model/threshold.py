@@ -61,6 +61,11 @@ class ThresholdCheck:
     limit: float
 
 
+def threshold_words(text: str, window_s: float | None) -> str:
+    """The text of a threshold as displays show it: with the length of the span in which it must hold, if it has one."""
+    return text if window_s is None else f"{text} in every {window_s:g} s"
+
+
 class InvalidThreshold(ValueError):
     """A text that is no threshold; it never repeats the text."""
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from loadgen.log import printable
 from loadgen.model.counts import Counts
+from loadgen.model.threshold import threshold_words
 from loadgen.report import formatting
 from loadgen.report.experiment import (
     ANSWER_MAX,
@@ -76,9 +77,10 @@ def _validity_case(summary: Mapping[str, Any]) -> ElementTree.Element:
 
 
 def _threshold_case(threshold: Mapping[str, Any]) -> ElementTree.Element:
-    case = ElementTree.Element("testcase", name=formatting.xml(threshold["check"]), time="0")
+    name = threshold_words(formatting.xml(threshold["check"]), threshold.get("window_seconds"))
+    case = ElementTree.Element("testcase", name=name, time="0")
     if not threshold["passed"]:
-        _add_finding(case, "failure", "threshold", f"measured {formatting.judged(threshold)}")
+        _add_finding(case, "failure", "threshold", formatting.finding(threshold))
     return case
 
 
@@ -230,7 +232,7 @@ def _thresholds(summary: Mapping[str, Any]) -> Iterator[str]:
     rows = [
         (
             "✅ met" if one["passed"] else "❔ undecided" if formatting.is_unknown(one) else "❌ missed",
-            markdown(formatting.check(one), NAME_MAX),
+            markdown(formatting.check(one, NAME_MAX)),
             formatting.judged(one),
         )
         for one in summary["thresholds"][:STATEMENTS_MAX]

@@ -11,7 +11,7 @@ from typing import Any
 
 from loadgen.log import printable
 from loadgen.metrics.connections import ReconnectReason
-from loadgen.model.threshold import InvalidThreshold, ThresholdMetric, parse_threshold
+from loadgen.model.threshold import InvalidThreshold, ThresholdMetric, parse_threshold, threshold_words
 from loadgen.rules.comparability import Measure
 from loadgen.units import counted
 
@@ -148,9 +148,11 @@ def exact(value: float | None) -> str:
     return f"{value:d}" if isinstance(value, int) else f"{int(value):d}" if value.is_integer() else repr(value)
 
 
-def check(threshold: Mapping[str, Any]) -> str:
-    """The text of a threshold of summary.json; a default threshold is marked."""
-    return f"{threshold['check']} (default)" if threshold.get("default") else str(threshold["check"])
+def check(threshold: Mapping[str, Any], limit: int) -> str:
+    """A threshold of summary.json on one line, with its window; a default threshold is marked. `limit`: characters of
+    the check itself, so that a long name does not hide the window."""
+    words = threshold_words(printable(threshold["check"], limit), threshold.get("window_seconds"))
+    return f"{words} (default)" if threshold.get("default") else words
 
 
 def is_unknown(threshold: Mapping[str, Any]) -> bool:
@@ -159,13 +161,25 @@ def is_unknown(threshold: Mapping[str, Any]) -> bool:
 
 
 def judged(threshold: Mapping[str, Any]) -> str:
-    """The value that a threshold of summary.json was compared with."""
+    """The value that a threshold of summary.json was compared with; with a window, it is that of the worst span."""
     if threshold.get("too_few_samples"):
         return TOO_FEW
     if threshold.get("not_measured"):
         return "not measured"
     shown = measured(threshold["check"], threshold["value"])
-    return bounded(shown, at_least=bool(threshold.get("at_least")), at_most=bool(threshold.get("at_most")))
+    shown = bounded(shown, at_least=bool(threshold.get("at_least")), at_most=bool(threshold.get("at_most")))
+    return worst(shown, threshold.get("window_seconds"))
+
+
+def worst(shown: str, window_s: float | None) -> str:
+    """The value of a threshold, marked as that of the worst span if the threshold has a window."""
+    return shown if window_s is None else f"worst {shown}"
+
+
+def finding(threshold: Mapping[str, Any]) -> str:
+    """As judged(), in a sentence: measured 20.0 ms, worst 20.0 ms, too few samples."""
+    is_said = is_unknown(threshold) or threshold.get("window_seconds") is not None
+    return judged(threshold) if is_said else f"measured {judged(threshold)}"
 
 
 def measured(check: str, value: float | None) -> str:

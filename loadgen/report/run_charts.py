@@ -16,7 +16,7 @@ import numpy as np
 
 from loadgen.metrics.connections import LoginCounts
 from loadgen.metrics.histogram import HIGHEST_NS, LOWEST_NS, Histogram, group_of
-from loadgen.model.threshold import InvalidThreshold, ThresholdCheck, ThresholdMetric, parse_threshold
+from loadgen.model.threshold import InvalidThreshold, ThresholdCheck, ThresholdMetric, parse_threshold, threshold_words
 from loadgen.report import formatting
 from loadgen.report.formatting import html, html_name
 from loadgen.report.page import figure, note, number, table
@@ -108,20 +108,33 @@ class ChartSeries:
 # --- limits ----------------------------------------------------------------------------------------------------------
 
 
-def checks_of(summary: Mapping[str, Any]) -> list[tuple[ThresholdCheck, bool | None]]:
-    """The thresholds of a run whose texts can be parsed, and whether each was met (None: undecided)."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedCheck:
+    """A threshold of a run, as its charts show it."""
+
+    check: ThresholdCheck
+    passed: bool | None  # None: undecided
+    window_s: float | None
+
+
+def checks_of(summary: Mapping[str, Any]) -> list[JudgedCheck]:
+    """The thresholds of a run whose texts can be parsed."""
     found = []
     for one in summary["thresholds"]:
         try:
-            found.append((parse_threshold(one["check"]), None if formatting.is_unknown(one) else bool(one["passed"])))
+            check = parse_threshold(one["check"])
         except InvalidThreshold:
             continue
+        passed = None if formatting.is_unknown(one) else bool(one["passed"])
+        found.append(JudgedCheck(check=check, passed=passed, window_s=one.get("window_seconds")))
     return found
 
 
-def limit_of(check: ThresholdCheck, passed: bool | None, css: str = "") -> ChartLimit:
+def limit_of(judged: JudgedCheck, css: str = "") -> ChartLimit:
+    check, passed = judged.check, judged.passed
     value = 100 * check.limit if check.metric is ThresholdMetric.ERROR_RATE else check.limit
-    label = f"{'?' if passed is None else '✓' if passed else '✗'} {html(check.text, 80)}"
+    words = threshold_words(html(check.text, 80), judged.window_s)
+    label = f"{'?' if passed is None else '✓' if passed else '✗'} {words}"
     return ChartLimit(value=value, label=label, css=f"{css} missed" if passed is False else css)
 
 
@@ -289,9 +302,9 @@ class Timeline:
         """Limits of thresholds for all statements together."""
         colours = {ThresholdMetric.P50: "s1", ThresholdMetric.P95: "s2", ThresholdMetric.P99: "s4"}
         return [
-            limit_of(check, passed, colours.get(check.metric, ""))
-            for check, passed in checks_of(self._record.summary)
-            if check.statement is None and check.metric in metrics
+            limit_of(judged, colours.get(judged.check.metric, ""))
+            for judged in checks_of(self._record.summary)
+            if judged.check.statement is None and judged.check.metric in metrics
         ]
 
     def _planned_rate(self) -> list[float | None]:

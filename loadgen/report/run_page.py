@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import Any
 
 from loadgen.metrics.histogram import PERCENTILES
+from loadgen.model.threshold import threshold_words
 from loadgen.report import formatting
 from loadgen.report.formatting import connection_failures, html, html_json, login_words
 from loadgen.report.page import (
@@ -93,12 +94,16 @@ def thresholds(summary: Mapping[str, Any]) -> str:
     rows = (
         (
             _outcome(one),
-            f"<td><code>{html(one['check'])}</code>{' (default)' if one.get('default') else ''}</td>",
+            f"<td><code>{_words(one)}</code>{' (default)' if one.get('default') else ''}</td>",
             number(one["value"], formatting.judged(one)),
         )
         for one in summary["thresholds"][:ROWS_MAX]
     )
     return table("Thresholds of the scenario", ("", "threshold", "measured"), rows, words=2)
+
+
+def _words(threshold: Mapping[str, Any]) -> str:
+    return threshold_words(html(threshold["check"]), threshold.get("window_seconds"))
 
 
 def _outcome(threshold: Mapping[str, Any]) -> str:

@@ -108,9 +108,9 @@ def _percentile(record: RunRecord, timeline: Timeline, colours: dict[str, str], 
 
 def _limits(record: RunRecord, colours: dict[str, str], metric: ThresholdMetric) -> list[ChartLimit]:
     return [
-        limit_of(check, passed, colours[check.statement])
-        for check, passed in checks_of(record.summary)
-        if check.metric is metric and check.statement in colours
+        limit_of(judged, colours[judged.check.statement])
+        for judged in checks_of(record.summary)
+        if judged.check.metric is metric and judged.check.statement in colours
     ]
 
 

@@ -134,8 +134,7 @@ def _thresholds(thresholds: Sequence[Mapping[str, Any]]) -> Iterator[TextLine]:
         mark, colour = ("ok", "green") if threshold["passed"] else ("MISS", "red")
         if formatting.is_unknown(threshold):
             mark, colour = "?", "yellow"
-        measured = "" if formatting.is_unknown(threshold) else "measured "
-        said = f"{printable(formatting.check(threshold), 80)}: {measured}{formatting.judged(threshold)}"
+        said = f"{formatting.check(threshold, 80)}: {formatting.finding(threshold)}"
         yield TextLine(f"  {mark:<4} {said}", mark, colour, indent=7)
 
 

@@ -71,7 +71,7 @@ _ORDER = (
 _PLACES = {key: place for place, key in enumerate(_ORDER)}
 _FRACTIONS = {
     *("measured_seconds", "seconds", "value", "qps", "error_rate", "p95_ms", *PERCENTILES, "avg", "min", "max"),
-    *("rate", "starts_s"),
+    *("rate", "starts_s", "window_seconds"),
     *(*_CLIENT, "others_cores", "stolen_cores", "overhead_ms"),
     *("planned_connection_seconds", "delivered_connection_seconds", "logging_in_connection_seconds", "fraction"),
     *("second", "longest_ms", "total_ms", "speed", "slower_ms", "client_lag_avg_ms", "rows_avg"),
@@ -167,6 +167,7 @@ def summarize(facts: RunFacts) -> dict[str, Any]:
                 **({"too_few_samples": True} if checked.too_few else {}),
                 **({"not_measured": True} if checked.unmeasured else {}),
                 **({"default": True} if checked.default else {}),
+                **({} if checked.window_s is None else {"window_seconds": checked.window_s}),
             }
             for checked in facts.checked
         ],

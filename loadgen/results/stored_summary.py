@@ -142,6 +142,7 @@ _THRESHOLD = {
     "value": _Nullable(_number),
     "passed": _Nullable(_flag),
     **dict.fromkeys(("at_least?", "at_most?", "too_few_samples?", "not_measured?", "default?"), _flag),
+    "window_seconds?": _amount,
 }
 _WORKER = {
     **_ENDED,

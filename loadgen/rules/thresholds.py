@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from loadgen.metrics.histogram import EMPTY, PERCENTILES, Histogram, Quantile, maximum, mean, quantile, samples_needed
 from loadgen.metrics.tally import StatementTally
 from loadgen.metrics.window import MergedWindows
-from loadgen.model.threshold import Operator, ThresholdCheck, ThresholdMetric
+from loadgen.model.threshold import Operator, ThresholdCheck, ThresholdMetric, threshold_words
 from loadgen.scenario.model import DEFAULT_THRESHOLD as DEFAULT
 from loadgen.scenario.model import Threshold
 from loadgen.units import NS_PER_MS
@@ -51,6 +51,11 @@ class Checked:
     too_few: str = ""  # the reason, when there are too few samples to decide it
     unmeasured: str = ""  # the reason, when no worker told what decides it
     default: bool = False  # the scenario has none on errors
+    window_s: float | None = None  # the value is of the worst span of this length; None: of the whole measurement
+
+    @property
+    def words(self) -> str:
+        return threshold_words(self.check, self.window_s)
 
     @property
     def unknown(self) -> str:

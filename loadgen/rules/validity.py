@@ -382,7 +382,7 @@ def undecided(
             return []
         unit = "/s" if check.metric is ThresholdMetric.QPS else " ms"
         reasons.append(
-            f"undecided: {check.text} was missed with {result.value:,.1f}{unit}, of which the client may account for"
+            f"undecided: {result.words} was missed with {result.value:,.1f}{unit}, of which the client may account for"
             f" {share:,.1f}{unit}; {client.advice}"
         )
     return reasons
@@ -440,7 +440,7 @@ def _missed(checked: Checked) -> str:
     known = "not measured" if checked.unmeasured else "only a lower bound is known"
     why = "too few samples" if checked.too_few else known
     marks = [*(["default"] if checked.default else []), *([why] if checked.undecided else [])]
-    return f"{checked.check} ({', '.join(marks)})" if marks else checked.check
+    return f"{checked.words} ({', '.join(marks)})" if marks else checked.words
 
 
 # --- Did the windows of a run lie where its plan has them? -----------------------------------------------------------

@@ -10,8 +10,9 @@ from rich.text import Text
 
 from loadgen.metrics.window import ALL_STATEMENTS
 from loadgen.model.experiment import Decision
+from loadgen.model.threshold import threshold_words
 from loadgen.report.experiment import ExperimentStatus
-from loadgen.report.formatting import TOO_FEW, bounded
+from loadgen.report.formatting import TOO_FEW, bounded, worst
 from loadgen.rules.client_health import CPU_INVALID_PERCENT, CPU_WARN_PERCENT
 from loadgen.rules.thresholds import Checked
 from loadgen.tui.draw import (
@@ -267,14 +268,16 @@ def thresholds(view: ScreenState, width: int, limit: int) -> list[Text]:
 
 
 def _lamp(checked: Checked) -> Text:
-    check = one_line(checked.check, 60)
+    window_s = checked.window_s
+    check = threshold_words(one_line(checked.check, 60), window_s)
     if checked.value is None:
         return Text(f"○ {check} {TOO_FEW if checked.too_few else 'not yet'}", style="dim")
-    value = bounded(measured(checked.check, checked.value), at_least=checked.at_least, at_most=checked.at_most)
+    shown = bounded(measured(checked.check, checked.value), at_least=checked.at_least, at_most=checked.at_most)
+    value, mark = worst(shown, window_s), "" if window_s is None else ":"
     if checked.undecided:
-        return Text(f"○ {check} {value}, undecided", style="dim")
+        return Text(f"○ {check}{mark} {value}, undecided", style="dim")
     if checked.passed:
-        return Text.assemble(("✓ ", "green"), check, (f" {value}", "dim"))
+        return Text.assemble(("✓ ", "green"), check, (f"{mark} {value}", "dim"))
     return Text.assemble(("✗ ", "bold red"), (check, "red"), (f" MISSED: {value}", "bold red"))
 
 

@@ -44,6 +44,7 @@ def whole(*, searched: bool) -> dict[str, Any]:
     del found["statements"]["orders_of_customer"], found["stages"][1:], found["worker_results"][1:]
     found["latency_ms"] = times | {"at_least": ["p99"], "cut_off": 3}
     found["thresholds"][0] |= dict.fromkeys(("at_least", "at_most", "too_few_samples", "not_measured", "default"), True)
+    found["thresholds"][0]["window_seconds"] = 10.0
     portion = {"planned_arrivals": 9, "sent_arrivals": 8, "overload_arrivals": 1, "fraction": 0.9}
     found["delivered"] = {**portion, "by_worker": {"worker-0": portion}, "by_window": [{"step_id": None, **portion}]}
     found["stalls"] = {"count": 1, "longest_ms": 1_000.0, "total_ms": 1_000.0, "spans_s": [[3.0, 4.0]]}

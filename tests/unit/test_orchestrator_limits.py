@@ -176,7 +176,7 @@ def test_a_span_longer_than_the_measurement_is_judged_by_the_whole_at_the_end():
     watching, ended = led([threshold("p50 < 50ms", window_s=60.0, abort=True)], [SLOW] * 4)
 
     assert not ended
-    assert [checked.passed for checked in watching.current()] == [False]
+    assert [(checked.passed, checked.window_s) for checked in watching.current()] == [(False, None)]
 
 
 def test_a_threshold_of_one_statement_slides_too():

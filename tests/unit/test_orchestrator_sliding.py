@@ -109,9 +109,24 @@ def test_what_happened_while_the_control_plane_was_away_is_judged_by_the_snapsho
 
     ending = fleet.tick()
     assert ending is not None
-    assert ending.reason.startswith("p50 < 50ms was not met (89.9")
+    assert ending.reason.startswith("p50 < 50ms in every 5 s was not met (89.9")
     (checked,) = fleet.limits.final(fleet.progress.merged)
     assert not checked.passed
+
+
+@pytest.mark.parametrize("abort", [False, True])
+@pytest.mark.parametrize("ms", [FAST, SLOW, (), (10.0, 90.0)], ids=["met", "missed", "nothing ended", "too few"])
+@pytest.mark.parametrize("check", ["p99 < 50ms", "qps > 80"])
+def test_whether_the_value_is_of_a_span_or_of_the_whole_is_told(check, ms, abort):
+    fleet = Fleet(threshold(check, window_s=2.5, abort=abort), threshold("p50 < 50ms"))
+    told_s = []
+    for _ in range(4):
+        fleet.measure(ms)
+        fleet.tick()
+        told_s.append([one.window_s for one in fleet.limits.current()])
+
+    span_s = None if not ms and check != "qps > 80" else 3.0  # spans have whole seconds
+    assert told_s == [[None, None], [None, None], [span_s, None], [span_s, None]]
 
 
 def test_what_was_never_stored_stops_no_judging():

@@ -85,6 +85,13 @@ def test_the_verdict_and_its_reasons_come_first() -> None:
         assert 0 <= words.index(verdict) < words.index(reason) < words.index("What was run") < words.index("Totals")
 
 
+def test_a_threshold_with_a_window_names_it_and_the_worst_span() -> None:
+    run = record(facts={"checked": (Checked(check="p99 < 100ms", value=230.2, passed=False, window_s=10.0),)})
+
+    assert "✗ missed p99 < 100ms in every 10 s worst 230.2 ms" in page(run).words
+    assert "✗ p99 &lt; 100ms in every 10 s" in report_html(run)  # in the chart
+
+
 def test_percentiles_that_are_not_supported_are_dashes() -> None:
     run = record()
     run.summary["latency_ms"]["p99"] = None

@@ -52,6 +52,20 @@ def test_a_missed_threshold_says_what_was_measured() -> None:
     assert failure.get("message") == "measured 29.50 ms"
 
 
+def test_a_threshold_with_a_window_is_named_with_it() -> None:
+    sliding = Checked(check="p99 < 100ms", value=230.2, passed=False, window_s=10.0)
+    found = suite(checked=(sliding,))
+
+    assert "p99 < 100ms in every 10 s" in [case.get("name") for case in found.iter("testcase")]
+    assert [failure.get("message") for failure in found.iter("failure")] == ["worst 230.2 ms"]
+
+
+def test_an_undecided_threshold_does_not_say_that_something_was_measured() -> None:
+    few = Checked(check="p99 < 10ms", value=None, passed=False, undecided=True, too_few="why")
+
+    assert [failure.get("message") for failure in suite(checked=(few,)).iter("failure")] == ["too few samples"]
+
+
 def test_a_threshold_without_a_value_fails_and_says_so() -> None:
     (failure,) = suite(checked=(Checked(check="p99 < 1s", value=None, passed=False),)).iter("failure")
     assert failure.get("message") == "measured nothing"

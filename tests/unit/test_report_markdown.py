@@ -28,6 +28,13 @@ def test_warnings_are_listed_where_there_are_any() -> None:
     assert "Warnings" not in report_markdown(record(facts={"environment": {"warnings": []}}))
 
 
+def test_a_threshold_with_a_window_names_it_and_the_worst_span() -> None:
+    sliding = Checked(check="p99 < 100ms", value=230.2, passed=False, window_s=10.0)
+    lines = report_markdown(record(facts={"checked": (sliding,)})).splitlines()
+
+    assert "| ❌ missed | `p99 < 100ms in every 10 s` | worst 230.2 ms |" in lines
+
+
 def test_a_missed_threshold_and_an_invalid_run_cannot_be_overlooked() -> None:
     missed = report_markdown(record(facts={"checked": (Checked(check="p99 < 1ms", value=29.0, passed=False),)}))
     assert missed.startswith("## ❌ `orders-mix`: FAILED\n")

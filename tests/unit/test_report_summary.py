@@ -233,6 +233,7 @@ def test_what_a_table_gives_back_is_written_as_before(names: tuple[str, ...]) ->
             statements=tuple(map(statement, names)),
             merged=merged({name: tally((20.0,) * 100) for name in names}),
             find_max=FOUND,
+            checked=(Checked(check="p95 < 50ms", value=20.0, passed=True, window_s=10.0),),
             environment={"loadgen": "0.1.0", "cores": 2, "warnings": ["one"], "driver": {"name": "c", "age": 1.5}},
             enrichment={"status": "done", "found": 3},
         )
@@ -247,6 +248,16 @@ def test_what_a_table_gives_back_is_written_as_before(names: tuple[str, ...]) ->
 def as_a_variant_has_it(number: str) -> float | int:
     value = float(number)
     return int(value) if value.is_integer() else value
+
+
+def test_a_threshold_has_the_length_of_its_window_if_it_has_one() -> None:
+    whole = Checked(check="p95 < 50ms", value=19.5, passed=True)
+    sliding = Checked(check="p99 < 100ms", value=230.2, passed=False, window_s=10.0)
+
+    assert summarize(facts(checked=(whole, sliding)))["thresholds"] == [
+        {"check": "p95 < 50ms", "value": 19.5, "passed": True},
+        {"check": "p99 < 100ms", "value": 230.2, "passed": False, "window_seconds": 10.0},
+    ]
 
 
 def test_totals_add_up_and_kinds_are_told_apart() -> None:

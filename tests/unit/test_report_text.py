@@ -143,6 +143,24 @@ def test_a_threshold_with_too_few_samples_is_neither_met_nor_missed() -> None:
     assert "ok   p999 < 1s: measured ≤ 40.00 ms" in lines
 
 
+def test_a_threshold_with_a_window_names_it_and_the_worst_span() -> None:
+    long_name = "x" * 200
+    lines = text(
+        checked=(
+            Checked(check="p99 < 100ms", value=230.2, passed=False, window_s=10.0),
+            Checked(check="qps > 500", value=600.0, passed=True, window_s=3_600.0),
+            Checked(check="p50 < 1s", value=None, passed=False, undecided=True, too_few="few", window_s=2.0),
+            Checked(check=f"{long_name}.p50 < 1s", value=1.0, passed=True, window_s=5.0),
+        )
+    )
+
+    assert "not met: p99 < 100ms in every 10 s, p50 < 1s in every 2 s (too few samples)" in lines
+    assert "MISS p99 < 100ms in every 10 s: worst 230.2 ms" in lines
+    assert "ok   qps > 500 in every 3600 s: worst 600.0/s" in lines
+    assert "?    p50 < 1s in every 2 s: too few samples" in lines
+    assert f"ok   {'x' * 79}… in every 5 s: worst 1.00 ms" in lines
+
+
 def test_thresholds_are_in_the_unit_of_their_limit() -> None:
     checked = (
         Checked(check="error_rate < 1%", value=0.0213, passed=False),

@@ -13,6 +13,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from loadgen.model.run import Phase
+from loadgen.rules.thresholds import Checked
 from loadgen.tui.screen import ScreenPage, ScreenSection, distribute_lines, render
 from loadgen.tui.screen_state import ScreenState, TableProgress
 from loadgen.tui.snapshot import WorkerDisplayState
@@ -149,6 +150,15 @@ def test_a_missed_threshold_says_so_in_words():
     assert "✓ p95 < 250ms 77.4 ms" in text
     assert "✗ error_rate < 0.01% MISSED: 0.021 %" in text
     assert "○ p95 < 250ms not yet" in drawn(WARMUP, 80, 24)
+
+
+def test_a_threshold_with_a_window_names_it_and_the_worst_span():
+    met = Checked(check="p99 < 300ms", value=230.2, passed=True, window_s=10.0)
+    missed = replace(met, check="p99 < 100ms", passed=False)
+    text = drawn(replace(MEASUREMENT, checked=(met, missed)), 120, 40)
+
+    assert "✓ p99 < 300ms in every 10 s: worst 230 ms" in text
+    assert "✗ p99 < 100ms in every 10 s MISSED: worst 230 ms" in text
 
 
 def test_a_busy_client_is_named_as_such():

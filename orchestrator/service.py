@@ -35,7 +35,7 @@ from loadgen.rules.validity import (
     undecided,
 )
 from loadgen.scenario.frozen import freeze, template_id, thaw
-from loadgen.scenario.model import Scenario
+from loadgen.scenario.model import EMBEDDED, Scenario
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.values import dataclass
 from loadgen.workload.pools import Pool
@@ -273,7 +273,7 @@ class OrchestratorService:
             merged = gathered.step(search.decisive_step)
             deciding = {step.number for step in search.deciding_steps}
             gaps += () if search.obstacle is None else (search.obstacle,)
-        client = judge_client(client_parts(gathered, deciding))
+        client = judge_client(client_parts(gathered, deciding), shares_machine=scenario.connection == EMBEDDED)
         timing = judge_timing(gathered.windows, gathered.warmups, warmup_s=leader.plan.measures_s, steps=deciding)
         leader.stored_seconds.fill_all(leader.workers, patience)
         checked = leader.limits.complete(merged)

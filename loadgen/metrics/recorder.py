@@ -39,6 +39,7 @@ class Outcome(IntEnum):
     CONFIGURATION = 7
     FATAL = 8
     INTERRUPTED = 9  # a SNOWFLAKE_ERROR that ended it early (lock timeout, cancelled by others): a lower bound
+    DISCONNECTED = 10  # a CONNECTION failure while the server was silent: a lower bound
 
     __hash__ = int.__hash__  # faster than the hash of Enum, a Python function: tallies are dictionaries by outcome
 
@@ -49,10 +50,16 @@ class Outcome(IntEnum):
     @property
     def category(self) -> str:
         """As in QUERY_EXECUTIONS.ERROR_CATEGORY."""
-        return ErrorCategory.SNOWFLAKE_ERROR.value if self is Outcome.INTERRUPTED else self.name
+        return _CATEGORIES.get(self, self.name)
 
 
-CUT_OFF = (Outcome.CANCELLED, Outcome.QUERY_TIMEOUT, Outcome.INTERRUPTED)  # their times are lower bounds
+_CATEGORIES = {
+    Outcome.INTERRUPTED: ErrorCategory.SNOWFLAKE_ERROR.value,
+    Outcome.DISCONNECTED: ErrorCategory.CONNECTION.value,
+}
+# Their times are lower bounds.
+CUT_OFF = (Outcome.CANCELLED, Outcome.QUERY_TIMEOUT, Outcome.INTERRUPTED, Outcome.DISCONNECTED)
+SILENCE_S = 1.0  # a server that has not answered for so long is no longer a fast one that failed
 
 _BY_CATEGORY = {category: Outcome[category.name] for category in ErrorCategory}
 
@@ -79,15 +86,19 @@ class FailedOutcome:
         cut_off: bool = False,
     ) -> FailedOutcome:
         """The outcome after `waited_s`. Without an answer within its time limit a statement has timed out, on the
-        client or on the server. A connection that fails sooner says nothing about the time of a success."""
+        client or on the server. A connection that is lost after SILENCE_S has cut off a slow statement; one that fails
+        sooner says nothing about the time of a success."""
         answered = category not in (ErrorCategory.CONNECTION, ErrorCategory.FATAL)
         if category is ErrorCategory.CONNECTION and waited_s >= limit_s:
             category = ErrorCategory.QUERY_TIMEOUT
+        cut_off = cut_off or (category is ErrorCategory.CONNECTION and waited_s >= SILENCE_S)
         return cls(category, code, text, answered, cut_off)
 
     def __index__(self) -> int:
         if self.cut_off and self.category is ErrorCategory.SNOWFLAKE_ERROR:
             return Outcome.INTERRUPTED.value
+        if self.cut_off and self.category is ErrorCategory.CONNECTION:
+            return Outcome.DISCONNECTED.value
         return _BY_CATEGORY[self.category].value
 
 

@@ -200,8 +200,8 @@ class ClientVerdict:
     warnings: tuple[str, ...]
 
 
-def judge_client(parts: Sequence[ClientPart]) -> ClientVerdict:
-    """Judge every worker in every stage separately."""
+def judge_client(parts: Sequence[ClientPart], *, shares_machine: bool = False) -> ClientVerdict:
+    """Judge every worker in every stage separately. `shares_machine`: the server runs on the machine of the workers."""
     invalid, warnings = [], []
     for part in parts:
         limit = part.health.saturation(part.service_mean_ms)
@@ -213,7 +213,11 @@ def judge_client(parts: Sequence[ClientPart]) -> ClientVerdict:
         elif warning is not None:
             warnings.append(f"{part.where} {warning}: {part.health.advice}")
     health = replace(worst(part.health for part in parts), saturated=bool(invalid))
-    return ClientVerdict(health=health, invalid=_few(invalid), warnings=_few(warnings))
+    told = list(_few(warnings))
+    if shares_machine and health.taken_cores:
+        why = f"the server shares a machine that had no free core ({health.taken_cores})"
+        told.append(f"{why}: it may have answered late; end other processes")
+    return ClientVerdict(health=health, invalid=_few(invalid), warnings=tuple(told))
 
 
 def _few(texts: Sequence[str]) -> tuple[str, ...]:

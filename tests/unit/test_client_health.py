@@ -64,6 +64,18 @@ def test_each_limit(judged: ClientPart, expected: str) -> None:
     assert grade(judged) == expected
 
 
+@pytest.mark.parametrize(
+    ("others_cores", "shares_machine", "warned"), [(2.0, True, True), (2.0, False, False), (0.5, True, False)]
+)
+def test_a_server_without_a_free_core_is_a_warning(others_cores: float, shares_machine: bool, warned: bool) -> None:
+    busy = part(cpu_percent_of_core=10.0, others_cores=others_cores, cores=2)
+
+    verdict = judge_client([busy], shares_machine=shares_machine)
+
+    assert verdict.invalid == ()
+    assert any("the server shares a machine" in text for text in verdict.warnings) is warned
+
+
 def test_one_busy_stage_is_enough() -> None:
     calm = part(where="worker-0 in stage 1", cpu_percent_of_core=10.0)
     busy = part(where="worker-0 in stage 2", cpu_percent_of_core=90.0)

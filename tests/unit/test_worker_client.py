@@ -115,6 +115,18 @@ def test_a_statement_without_an_answer_within_its_limit_has_timed_out(category, 
     assert failed.answered == (category != "CONNECTION"), "else the query id would be that of the statement before"
 
 
+@pytest.mark.parametrize(("waited_s", "cut_off"), [(0.9, False), (1.0, True), (3.0, True)])
+def test_a_connection_that_is_lost_while_the_server_is_silent_cuts_a_statement_off(waited_s, cut_off):
+    lost = FailedOutcome.after(waited_s, ErrorCategory.CONNECTION, 4, "connection closed", limit_s=30.0)
+    samples: list[Any] = [(0, 0, 0, 0, 10 * NS_PER_MS, Outcome.SUCCEEDED)] * 80
+    samples += [(0, 0, 0, 0, round(waited_s * NS_PER_S), lost)] * 20
+
+    read = SampleBatch.of(samples, open_loop=False).tallies(["read"], {})[0].statements["read"]
+
+    assert (lost.category, read.ended.failed) == (ErrorCategory.CONNECTION, 20)
+    assert read.cut_off.response.count == (20 if cut_off else 0)
+
+
 @pytest.mark.parametrize(
     ("code", "text", "cut_off"),
     [

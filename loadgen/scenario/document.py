@@ -69,14 +69,22 @@ class ScenarioProblems(ScenarioInvalid):
         self.source = source
         self.problems = tuple(problems)
         first = self.problems[0]
-        if len(self.problems) == 1 and first.mark is None and not first.path:  # the file as a whole cannot be used
+        if len(self.problems) == 1 and first.mark is None and not first.path:  # a whole file or option cannot be used
             hint = first.hint
-            super().__init__(f"{source} {first.what}", remedy=hint and f"{hint[0].upper()}{hint[1:]}.")
+            text = _of_option(first) if first.source.startswith("--set ") else f"{source} {first.what}"
+            super().__init__(text, remedy=hint and f"{hint[0].upper()}{hint[1:]}.")
             return
         shown = [f"  {problem}" for problem in self.problems[:SHOWN_MAX]]
         if left_out := len(self.problems) - len(shown):
             shown.append(f"  … and {left_out} more")
         super().__init__("\n".join([f"{source} has {counted(len(self.problems), 'problem')}:", *shown]))
+
+
+def _of_option(problem: Problem) -> str:
+    """`--set 'load' is not path=value`: the value in quotes, so that the sentence after it can be told from it."""
+    name, _, value = problem.source.partition(" ")
+    separator = " " if problem.what.startswith("is ") else ": "
+    return f"{name} '{value}'{separator}{problem.what}"
 
 
 def dotted(path: KeyPath) -> str:

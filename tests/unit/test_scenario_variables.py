@@ -199,3 +199,30 @@ def test_a_set_that_does_not_fit_is_a_problem(override, message):
     assert len(found) == 1
     assert message in found[0]
     assert "hunter2" not in found[0]
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("load.connections", "--set 'load.connections' is not path=value"),
+        ("=4", "--set '=4' is not path=value"),
+        ("load.connections:4", "--set 'load.connections:4' is not path=value"),
+        ("statements.5", "--set 'statements.5' is not path=value"),
+        ("workload.statements.5=x", "--set 'workload.statements.5=x': workload.statements has no element '5'"),
+        ("seed=[p95", "--set 'seed=[p95': the value cannot be read as YAML"),
+    ],
+)
+def test_the_error_names_the_set_that_does_not_fit(override, message):
+    with pytest.raises(ScenarioProblems) as found:
+        read(MINIMAL, overrides=[override])
+
+    assert str(found.value) == message
+    assert found.value.remedy
+
+
+def test_the_error_of_a_set_does_not_show_a_secret():
+    with pytest.raises(ScenarioProblems) as found:
+        read(MINIMAL, overrides=["name.password=hunter2"])
+
+    assert "hunter2" not in str(found.value)
+    assert "--set 'name.password=****': name is one value" in str(found.value)

@@ -275,4 +275,4 @@ def _worker_lines(workers: tuple[HeartbeatRow, ...]) -> Iterator[str]:
         if labels := worker_labels(row):
             yield f"  {'':<{width}}  labels {printable(' '.join(labels), REASON_SHOWN)}"
         if beat.last_error:
-            yield f"  {'':<{width}}  {printable(beat.last_error, REASON_SHOWN)}"
+            yield f"  {'':<{width}}  last error: {printable(beat.last_error, REASON_SHOWN)}"

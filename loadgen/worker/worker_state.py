@@ -115,7 +115,8 @@ class WorkerSharedState:
         self.last_error = printable(text)
         if seen <= ERRORS_LOGGED_PER_KIND:
             last = ", from now on only counted" if seen == ERRORS_LOGGED_PER_KIND else ""
-            message = f"{statement or 'connection'}: {category.value} {code or ''}: {printable(text)}{last}"
+            kind_text = category.value if code is None else f"{category.value} {code}"
+            message = f"{statement or 'connection'}: {kind_text}: {printable(text)}{last}"
             self.say("ERROR", message, statement=statement, category=category.value, code=code)
 
     # --- the log -----------------------------------------------------------------------------------------------------

@@ -123,7 +123,7 @@ def test_a_running_run_as_text():
         "  led by build-7:4711:abc in epoch 1\n"
         "  12,345 statements, 6 errors, 789.5/s now\n"
         "  worker-0  RUNNING MEASUREMENT, 4 of 8 connections, 3 busy, heartbeat 0.4 s ago, CPU 42 %\n"
-        "            it␛[2J hurt"
+        "            last error: it␛[2J hurt"
     )
 
 

@@ -176,6 +176,21 @@ def test_a_worker_that_ends_does_not_wait_for_its_moment(stand: Stand) -> None:
     assert [row.message for row in stand.flush.unsent().logs] == ["one"]
 
 
+@pytest.mark.parametrize(
+    ("category", "code", "message"),
+    [
+        (ErrorCategory.CHECK, None, "look: CHECK: 0 rows, and the scenario expects 1"),
+        (ErrorCategory.SNOWFLAKE_ERROR, 2003, "look: SNOWFLAKE_ERROR 2003: 0 rows, and the scenario expects 1"),
+    ],
+)
+def test_a_failed_statement_is_logged_with_its_category_and_the_code_if_it_has_one(
+    stand: Stand, category: ErrorCategory, code: int | None, message: str
+) -> None:
+    stand.board.failed("look", category, code, "0 rows, and the scenario expects 1")
+
+    assert [line.message for line in stand.board.lines] == [message]
+
+
 def test_an_empty_spool_says_so(tmp_path: Path) -> None:
     spool_rows(tmp_path / "worker", "run", UnsentRows())
 

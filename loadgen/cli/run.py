@@ -246,7 +246,7 @@ def _watch(job: RunJob, display: RunDisplay, received: list[int]) -> None:
             passed_on += 1
             if passed_on >= 3:
                 display.close()
-                display.say("ended at once: statements may still be running on the server")
+                display.say(_ended_at_once(job.now.run_id))
                 os._exit(128 + received[0])
             hurried_ns = job.clock.monotonic_ns()
             display.say(
@@ -255,6 +255,12 @@ def _watch(job: RunJob, display: RunDisplay, received: list[int]) -> None:
                 else "cancelling running statements"
             )
             job.interrupt(received[0])
+
+
+def _ended_at_once(run_id: str | None) -> str:
+    """The last line of a program that the user ended at once; `run_id`: None if there is no run yet."""
+    text = "ended at once: statements may still be running on the server"
+    return text if run_id is None else f"{text}; `loadgen runs show {run_id}` shows the state of the run"
 
 
 def _permissions(allow: Mapping[str, Any]) -> HostPermissions:

@@ -453,10 +453,18 @@ def _unknown(chosen: str, files: ConfigFiles, environ: Mapping[str, str], *, unn
         via = "" if chosen != files.default_name else f" (the default, from {files.default_origin})"
         guess = nearest_name(chosen, names)
         what = f"there is no connection {printable(chosen, 80)!r}{via}"
-        remedy = (
-            f"Did you mean {printable(guess, 80)!r}?"
-            if guess
-            else f"Add [{printable(chosen, 80)}] to connections.toml."
-        )
+        remedy = f"Did you mean {printable(guess, 80)!r}?" if guess else _where_to_add(printable(chosen, 80), files)
     known = ", ".join(printable(name, 80) for name in names)
     return ConfigurationError(f"{what}; known in {files.folder}: {known}", remedy=remedy)
+
+
+def _where_to_add(name: str, files: ConfigFiles) -> str:
+    """The file for a new connection. A new connections.toml would hide the connections of config.toml."""
+    path, config = files.folder / "connections.toml", files.folder / "config.toml"
+    if any(section.origin.startswith(f"{config} ") for section in files.sections.values()):
+        return f"Add [connections.{name}] to {config}."
+    if any(section.origin.startswith("$") for section in files.sections.values()):
+        return f"Add [{name}] to the variable SNOWFLAKE_CONNECTIONS, which replaces the files."
+    if path.exists():
+        return f"Add [{name}] to {path}."
+    return f"Create {path} with a section [{name}], readable only by you (chmod 600)."

@@ -59,6 +59,31 @@ def test_an_unknown_name_is_answered_with_the_known_ones_and_the_nearest(home):
     assert caught.value.remedy == "Did you mean 'prod'?"
 
 
+def test_the_hint_for_an_unknown_name_names_the_file_to_create(home):
+    with pytest.raises(ConfigurationError) as caught:
+        home.find("prod")
+
+    path = home.folder / "connections.toml"
+    assert caught.value.remedy == f"Create {path} with a section [prod], readable only by you (chmod 600)."
+
+
+def test_the_hint_for_an_unknown_name_names_the_file_that_is_read(home):
+    config = home.write("config.toml", section("connections.staging"))
+    with pytest.raises(ConfigurationError) as in_config:
+        home.find("other")
+
+    file = home.write("connections.toml", section("staging"))
+    with pytest.raises(ConfigurationError) as in_connections:
+        home.find("other")
+
+    with pytest.raises(ConfigurationError) as in_variable:
+        home.find("other", SNOWFLAKE_CONNECTIONS=section("inline"))
+
+    assert in_config.value.remedy == f"Add [connections.other] to {config}."
+    assert in_connections.value.remedy == f"Add [other] to {file}."
+    assert "SNOWFLAKE_CONNECTIONS" in in_variable.value.remedy
+
+
 def test_a_default_that_does_not_exist_says_where_it_was_set(home):
     config = home.write("config.toml", 'default_connection_name = "gone"\n')
 

@@ -49,7 +49,7 @@ from loadgen.report.records import (
 from loadgen.report.summary import in_order
 from loadgen.results.stored_summary import read_summary
 from loadgen.scenario.frozen import thaw
-from loadgen.scenario.model import Scenario
+from loadgen.scenario.model import Scenario, stage_name
 from loadgen.snowflake.session import RetryPolicy
 
 # Marks of judged steps by outcome; all other outcomes mean that the level did not hold.
@@ -98,7 +98,9 @@ def read_record(session: ControlSession, patience: RetryPolicy, name: str) -> Ru
         point_times=times.points,
         merged=merged,
         merged_missing=missing,
-        events=() if start is None else events_of(said, steps, _lost(summary, heard), start, connections),
+        events=()
+        if start is None
+        else events_of(said, steps, _lost(summary, heard), start, connections, stages=stage_names(summary, scenario)),
         polls=() if start is None else tuple(_poll(poll, start) for poll in polls),
         steps=find_max_steps(steps, summary),
         machines={
@@ -261,11 +263,16 @@ def events_of(
     lost: Mapping[str, datetime],
     start: datetime,
     connections: Mapping[str, Any] | None = None,
+    *,
+    stages: Mapping[int, str] | None = None,
 ) -> tuple[RunEvent, ...]:
-    """The events of a run in order of time, without commands that were announced for a time after STOP."""
+    """The events of a run in order of time, without commands that were announced for a time after STOP.
+
+    `stages`: the names of the stages by number, as far as they are known.
+    """
     commands = list(_commands(said, start))
     stopped_s = min((event.at_s for event in commands if event.kind is EventKind.STOP), default=inf)
-    found = [*commands, *(event for event in _levels(said, start) if event.at_s <= stopped_s)]
+    found = [*commands, *(event for event in _levels(said, start, stages or {}) if event.at_s <= stopped_s)]
     for step in steps:
         if step.window_end_time is not None:
             label, kind = _JUDGED.get(step.outcome, ("✗", EventKind.BROKEN))
@@ -300,7 +307,15 @@ def _commands(said: Sequence[PastEvent], start: datetime) -> Iterator[RunEvent]:
             yield RunEvent(at_s=at_s, label="STOP", text=f"STOP: {event.command.reason}", kind=EventKind.STOP)
 
 
-def _levels(said: Sequence[PastEvent], start: datetime) -> Iterator[RunEvent]:
+def stage_names(summary: Mapping[str, Any], scenario: Scenario | None) -> dict[int, str]:
+    """Of the result, which has the values of variables; of the scenario for stages that were not measured."""
+    planned = () if scenario is None else scenario.load.stages
+    names = {number: stage.name for number, stage in enumerate(planned, 1) if stage.name is not None}
+    measured = summary.get("stages") or ()
+    return names | {one["stage"]: one["name"] for one in measured if isinstance(one.get("stage"), int)}
+
+
+def _levels(said: Sequence[PastEvent], start: datetime, stages: Mapping[int, str]) -> Iterator[RunEvent]:
     """Phases, stages and targets: one event per moment for all workers."""
     targets: dict[str | None, int] = {}
     moments: dict[datetime, dict[str, tuple[str, str]]] = {}  # → kind of command → label and text
@@ -309,7 +324,8 @@ def _levels(said: Sequence[PastEvent], start: datetime) -> Iterator[RunEvent]:
         if isinstance(command, SetPhase) and command.phase is Phase.WARMUP:
             continue  # it begins with START
         if isinstance(command, SetPhase):
-            label = command.phase.value.lower() if command.step_id is None else f"stage {command.step_id}"
+            number = command.step_id
+            label = command.phase.value.lower() if number is None else stages.get(number) or stage_name(number)
             moments.setdefault(one.at, {})["phase"] = label, f"{label} begins"
             continue
         if isinstance(command, SetRunTarget):

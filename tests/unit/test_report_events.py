@@ -23,11 +23,12 @@ from loadgen.model.event import (
 )
 from loadgen.model.run import Phase
 from loadgen.report.records import EventKind, RunEvent
-from loadgen.results.run_record import events_of
+from loadgen.results.run_record import events_of, stage_names
 from loadgen.scenario.model import LoadStage
 from orchestrator.run_result import MeasuredWindows, stage_results, stage_starts
 from tests.unit.orchestrator_builders import tally, window
 from tests.unit.report_builders import START
+from tests.unit.scenario_builders import MINIMAL, read
 
 
 def said(at_s: float, command: Command, address: Recipient = ALL_WORKERS) -> PastEvent:
@@ -113,6 +114,22 @@ def test_a_level_of_a_search_is_an_event_at_its_moment() -> None:
 
 def test_a_run_without_stages_has_a_measurement() -> None:
     assert labels(events_of([stage(3.0, None)], (), {}, START)) == [(3.0, "measurement", EventKind.LEVEL)]
+
+
+def test_a_stage_with_a_name_begins_under_its_name() -> None:
+    events = events_of([stage(4.0, 1), stage(12.0, 2)], (), {}, START, stages={2: "peak"})
+    assert [(event.label, event.text) for event in events] == [
+        ("stage 1", "stage 1 begins"),
+        ("peak", "peak begins"),
+    ]
+
+
+def test_names_of_stages_are_those_of_the_result_and_for_the_rest_those_of_the_scenario() -> None:
+    level = "duration: 5s, connections: 1"
+    scenario = read(f"{MINIMAL}load: {{stages: [{{{level}, name: low}}, {{{level}}}, {{{level}, name: late}}]}}\n")
+
+    assert stage_names({"stages": [{"stage": 1, "name": "peak"}]}, scenario) == {1: "peak", 3: "late"}
+    assert stage_names({}, None) == {}
 
 
 def test_what_was_announced_for_a_moment_after_stop_never_happened() -> None:

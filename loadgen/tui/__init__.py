@@ -1,12 +1,13 @@
 """The live view of a run in a terminal. Its input is frozen values; only `terminal` does input and output.
 
-snapshot        one observation of a run, from the leader or from the tables
-history         the last minutes of a run, from the seconds that workers report and store
-presenter       snapshots → ScreenState; log entries for the changes between two snapshots
-screen_state    ScreenState: the content of the screen
-screen          ScreenState → lines of text, for any size; throughput and latency over time
-panels          the parts of the page: totals, thresholds, statements, workers, warnings, the log; the search for the
-                maximum, the experiment that a run belongs to
-draw            cells, bars and numbers that panels share
-terminal        the terminal without blocking: alternate screen, keys, size, captured stderr; when to draw
+snapshot         one observation of a run, from the leader or from the tables
+history          the last minutes of a run, from the seconds that workers report and store
+presenter        snapshots → ScreenState; log entries for the changes between two snapshots
+screen_state     ScreenState: the content of the screen
+screen           ScreenState → lines of text, for any size; throughput and latency over time
+panels           the parts of the page: totals, statements, workers, warnings, the log; the search for the maximum, the
+                 experiment that a run belongs to
+threshold_panel  the thresholds, missed ones first
+draw             cells, bars and numbers that panels share
+terminal         the terminal without blocking: alternate screen, keys, size, captured stderr; when to draw
 """

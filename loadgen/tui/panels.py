@@ -10,11 +10,8 @@ from rich.text import Text
 
 from loadgen.metrics.window import ALL_STATEMENTS
 from loadgen.model.experiment import Decision
-from loadgen.model.threshold import threshold_words
 from loadgen.report.experiment import ExperimentStatus
-from loadgen.report.formatting import TOO_FEW, bounded, worst
 from loadgen.rules.client_health import CPU_INVALID_PERCENT, CPU_WARN_PERCENT
-from loadgen.rules.thresholds import Checked
 from loadgen.tui.draw import (
     LABEL,
     NOTHING,
@@ -25,7 +22,6 @@ from loadgen.tui.draw import (
     count,
     flow,
     label,
-    measured,
     ms,
     one_line,
     percent,
@@ -256,29 +252,6 @@ def _statement(row: StatementLine, name_width: int, columns: Sequence[tuple[str,
     for value, (title, size) in zip(values, columns, strict=False):
         line.append(cell(value, size, right=True), style="red" if title == "failed" and row.failed else "")
     return line
-
-
-def thresholds(view: ScreenState, width: int, limit: int) -> list[Text]:
-    """One entry per threshold with mark, word and number, so that colour is not the only sign."""
-    lines = flow([_lamp(checked) for checked in view.checked], width, indent=LABEL)
-    if not lines:
-        return []
-    lines[0] = Text.assemble(label("thresholds"), lines[0][LABEL:])
-    return lines[:limit]
-
-
-def _lamp(checked: Checked) -> Text:
-    window_s = checked.window_s
-    check = threshold_words(one_line(checked.check, 60), window_s)
-    if checked.value is None:
-        return Text(f"○ {check} {TOO_FEW if checked.too_few else 'not yet'}", style="dim")
-    shown = bounded(measured(checked.check, checked.value), at_least=checked.at_least, at_most=checked.at_most)
-    value, mark = worst(shown, window_s), "" if window_s is None else ":"
-    if checked.undecided:
-        return Text(f"○ {check}{mark} {value}, undecided", style="dim")
-    if checked.passed:
-        return Text.assemble(("✓ ", "green"), check, (f"{mark} {value}", "dim"))
-    return Text.assemble(("✗ ", "bold red"), (check, "red"), (f" MISSED: {value}", "bold red"))
 
 
 def warehouse(view: ScreenState, width: int, limit: int) -> list[Text]:

@@ -32,6 +32,7 @@ from loadgen.tui.draw import (
 )
 from loadgen.tui.history import HistorySecond
 from loadgen.tui.screen_state import LatencyDistribution, ScreenState
+from loadgen.tui.threshold_panel import thresholds
 from loadgen.units import NS_PER_MS
 from loadgen.values import dataclass
 
@@ -365,9 +366,9 @@ def _small(view: ScreenState, width: int, height: int, now_s: float) -> ScreenIm
 def _sections(view: ScreenState, width: int, height: int, now_s: float) -> list[ScreenSection]:
     """The parts of the screen from the top. Before the run exists: thresholds and events."""
     events = _log_section(view, width)
-    lamps = len(panels.thresholds(view, width, 10))
+    lamps = len(thresholds(view, width, 10))
     limits = ScreenSection(
-        draw=lambda limit: panels.thresholds(view, width, limit), least=min(lamps, 1), good=lamps, most=lamps
+        draw=lambda limit: thresholds(view, width, limit), least=min(lamps, 1), good=lamps, most=lamps
     )
     if not view.status:
         return [_experiment(view, width), replace(limits, apart=True), events]

@@ -17,6 +17,7 @@ from loadgen.rules.thresholds import Checked
 from loadgen.tui.screen import ScreenPage, ScreenSection, distribute_lines, render
 from loadgen.tui.screen_state import ScreenState, TableProgress
 from loadgen.tui.snapshot import WorkerDisplayState
+from loadgen.tui.threshold_panel import thresholds
 from tests.unit.tui_builders import FIND_MAX, MEASUREMENT, NOW_S, SIZES, STALE, VIEWS, WARMUP, cells, drawn, rung
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -159,6 +160,48 @@ def test_a_threshold_with_a_window_names_it_and_the_worst_span():
 
     assert "✓ p99 < 300ms in every 10 s: worst 230 ms" in text
     assert "✗ p99 < 100ms in every 10 s MISSED: worst 230 ms" in text
+
+
+def checks(*missed: bool) -> tuple[Checked, ...]:
+    return tuple(
+        Checked(check=f"{name} < 250ms", value=400.0 if is_missed else 77.4, passed=not is_missed)
+        for name, is_missed in zip(("p50", "p90", "p95", "p99", "p999"), missed, strict=False)
+    )
+
+
+def threshold_lines(*missed: bool, width: int = 80, limit: int) -> list[str]:
+    view = replace(MEASUREMENT, checked=checks(*missed))
+    return [line.plain for line in thresholds(view, width, limit)]
+
+
+def test_missed_thresholds_come_first():
+    (line,) = threshold_lines(False, False, True, width=120, limit=1)
+
+    assert line == " thresholds ✗ p95 < 250ms MISSED: 400 ms  ✓ p50 < 250ms 77.4 ms  ✓ p90 < 250ms 77.4 ms"
+
+
+def test_thresholds_without_room_are_counted_and_missed_ones_named_among_them():
+    (line,) = threshold_lines(False, True, False, True, True, limit=1)
+    assert line == " thresholds ✗ p90 < 250ms MISSED: 400 ms  +4 more, 2 MISSED"
+
+    (line,) = threshold_lines(False, True, False, False, False, limit=1)
+    assert line == " thresholds ✗ p90 < 250ms MISSED: 400 ms  ✓ p50 < 250ms 77.4 ms  +3 more"
+
+    lines = threshold_lines(False, True, False, True, True, limit=2)
+    assert lines[0] == " thresholds ✗ p90 < 250ms MISSED: 400 ms  ✗ p99 < 250ms MISSED: 400 ms"
+    assert lines[1] == "            ✗ p999 < 250ms MISSED: 400 ms  ✓ p50 < 250ms 77.4 ms  +1 more"
+
+    assert "more" not in "".join(threshold_lines(True, True, True, True, True, limit=3))
+
+
+def test_the_count_of_thresholds_without_room_outweighs_the_end_of_a_long_one():
+    long = Checked(check="p95 of a_statement_with_a_long_name < 250ms and so on", value=400.0, passed=False)
+
+    (line,) = thresholds(replace(MEASUREMENT, checked=(long, *checks(True))), 80, 1)
+
+    assert line.plain.startswith(" thresholds ✗ p95 of a_statement")
+    assert line.plain.endswith("…  +1 more, 1 MISSED")
+    assert line.cell_len <= 80
 
 
 def test_a_busy_client_is_named_as_such():

@@ -1,0 +1,63 @@
+"""The thresholds on the screen: missed ones first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.text import Text
+
+from loadgen.model.threshold import threshold_words
+from loadgen.report.formatting import TOO_FEW, bounded, worst
+from loadgen.rules.thresholds import Checked
+from loadgen.tui.draw import LABEL, cut_between_words, flow, label, measured, one_line
+from loadgen.tui.screen_state import ScreenState
+
+
+def thresholds(view: ScreenState, width: int, limit: int) -> list[Text]:
+    """One entry per threshold with mark, word and number, so that colour is not the only sign; missed ones first, and
+    a count of those without room."""
+    checked = sorted(view.checked, key=lambda one: not _is_missed(one))
+    lamps = [_lamp(one) for one in checked]
+    lines = flow(lamps, width, indent=LABEL)
+    if limit < 1 or not lines:
+        return []
+    if len(lines) > limit:
+        lines = _some_lamps(checked, lamps, width, limit)
+    return [Text.assemble(label("thresholds"), lines[0][LABEL:]), *lines[1:]]
+
+
+def _some_lamps(checked: Sequence[Checked], lamps: Sequence[Text], width: int, limit: int) -> list[Text]:
+    """As many entries as fit together with the count of the others, at least one."""
+    rest = _rest(checked[1:])
+    lines = [Text.assemble(cut_between_words(lamps[0], width - LABEL - 2 - rest.cell_len), "  ", rest)]
+    lines = flow(lines, width, indent=LABEL)
+    for shown in range(1, len(lamps)):
+        wanted = flow([*lamps[:shown], _rest(checked[shown:])], width, indent=LABEL)
+        if len(wanted) > limit:
+            break
+        lines = wanted
+    return lines
+
+
+def _rest(hidden: Sequence[Checked]) -> Text:
+    text = Text(f"+{len(hidden)} more", style="dim")
+    missed = sum(map(_is_missed, hidden))
+    return text.append(f", {missed} MISSED", style="bold red") if missed else text
+
+
+def _is_missed(checked: Checked) -> bool:
+    return checked.value is not None and not checked.undecided and not checked.passed
+
+
+def _lamp(checked: Checked) -> Text:
+    window_s = checked.window_s
+    check = threshold_words(one_line(checked.check, 60), window_s)
+    if checked.value is None:
+        return Text(f"○ {check} {TOO_FEW if checked.too_few else 'not yet'}", style="dim")
+    shown = bounded(measured(checked.check, checked.value), at_least=checked.at_least, at_most=checked.at_most)
+    value, mark = worst(shown, window_s), "" if window_s is None else ":"
+    if checked.undecided:
+        return Text(f"○ {check}{mark} {value}, undecided", style="dim")
+    if _is_missed(checked):
+        return Text.assemble(("✗ ", "bold red"), (check, "red"), (f" MISSED: {value}", "bold red"))
+    return Text.assemble(("✓ ", "green"), check, (f"{mark} {value}", "dim"))

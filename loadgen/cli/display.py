@@ -216,6 +216,12 @@ class RunDisplay:
         self._asked = self._asked or asks
         return asks
 
+    def interrupted(self) -> None:
+        """Show from now on that the user has asked, once more, for the end of the run."""
+        self._viewer.interrupt(self._clock.monotonic_ns() / NS_PER_S)
+        if self._view is not None:
+            self._view = self._viewer.interrupted(self._view)
+
     def say(self, text: str) -> None:
         if self._display.is_screen:
             self._log(text)

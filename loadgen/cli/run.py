@@ -249,6 +249,7 @@ def _watch(job: RunJob, display: RunDisplay, received: list[int]) -> None:
                 display.say(_ended_at_once(job.now.run_id))
                 os._exit(128 + received[0])
             hurried_ns = job.clock.monotonic_ns()
+            display.interrupted()
             display.say(
                 "stopping: running statements may finish; press Ctrl-C again to cancel them"
                 if passed_on == 1

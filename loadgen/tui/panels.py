@@ -10,6 +10,7 @@ from rich.text import Text
 
 from loadgen.metrics.window import ALL_STATEMENTS
 from loadgen.model.experiment import Decision
+from loadgen.model.run import RunStatus
 from loadgen.report.experiment import ExperimentStatus
 from loadgen.rules.client_health import CPU_INVALID_PERCENT, CPU_WARN_PERCENT
 from loadgen.tui.draw import (
@@ -71,6 +72,8 @@ def _phase(view: ScreenState, width: int, now_s: float) -> Text:
     title = view.phase.value if view.phase is not None and view.status else ""
     if view.status and view.status != "RUNNING":
         title = one_line(view.status, 20)
+    if view.stopping:
+        title = RunStatus.STOPPING.value
     left = Text.assemble(" ", (f"{title} " if title else "", "bold"))
     span = _countdown(view, now_s)
     doing = Text(f" {one_line(view.doing)}" if view.doing else "")
@@ -306,9 +309,20 @@ def _entry(line: LogEntry, width: int) -> list[Text]:
     return wrapped(Text.assemble(moment, (one_line(line.text, 300), style)), width, indent=10)
 
 
+# What Ctrl-C does while a run stops, by the number of requests before it.
+_NEXT_INTERRUPT = (
+    "Ctrl-C twice: cancel running statements",
+    "Ctrl-C again: cancel running statements",
+    "Ctrl-C again: end this program at once",
+)
+
+
 def keys(view: ScreenState, width: int) -> Text:
     if view.quits:
-        return Text(" q leave, the run continues   e errors   ? help", style="dim")
+        return Text(f" q leave{'' if view.stopping else ', the run continues'}   e errors   ? help", style="dim")
+    if view.stopping:
+        pages = "e errors   ? help" if view.experiment is None else "e errors   x experiment   ? help"
+        return Text(f" {_NEXT_INTERRUPT[min(view.interrupts, 2)]}   {pages}", style="dim")
     what = "the run   e errors" if view.experiment is None else "  e errors   x experiment"
     return Text(f" q stop {what}   ? help   Ctrl-C twice: cancel running statements", style="dim")
 

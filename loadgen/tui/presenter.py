@@ -113,11 +113,12 @@ def _line(look: DisplaySnapshot, text: str, *, bad: bool = False) -> LogEntry:
 
 LOG_KEPT = 200
 
+_FINISHING = "running statements may finish"
 _DOING = {
     RunStatus.PREPARED: "waiting for its leader",
     RunStatus.STARTING: "workers connect",
-    RunStatus.STOPPING: "running statements may finish",
-    RunStatus.CANCELLING: "stopping: running statements may finish",
+    RunStatus.STOPPING: _FINISHING,
+    RunStatus.CANCELLING: _FINISHING,
 }
 _PHASES = {Phase.PREPARING: "preparation", Phase.WARMUP: "warm-up", Phase.MEASUREMENT: "measurement"}
 
@@ -132,6 +133,7 @@ class ScreenPresenter:
         self._view: ScreenState | None = None  # of the last snapshot
         self._zero_s: float | None = None  # when the plan began
         self._phase_s = 0.0  # when this status and phase were first seen
+        self._interrupts, self._interrupted_s = 0, 0.0  # requests of the user to end the run, and when the first came
         self._log: deque[LogEntry] = deque(maxlen=LOG_KEPT)
         self._doing_s: tuple[str, float] = ("", 0.0)
         self._checked = tuple(
@@ -148,6 +150,20 @@ class ScreenPresenter:
     def log(self) -> tuple[LogEntry, ...]:
         return tuple(self._log)
 
+    def interrupt(self, at_s: float) -> None:
+        """Note a request of the user to end the run."""
+        self._interrupts += 1
+        if self._interrupts == 1:
+            self._interrupted_s = at_s
+
+    def interrupted(self, view: ScreenState) -> ScreenState:
+        """The state with the requests of the user, which the run itself shows only some seconds later."""
+        if not self._interrupts:
+            return view
+        if view.status == RunStatus.RUNNING and not view.stopping:
+            view = replace(view, since_s=self._interrupted_s, until_s=None, doing=_FINISHING)
+        return replace(view, stopping=True, interrupts=self._interrupts)
+
     def doing(
         self, what: str, seen_s: float, *, run_id: str | None = None, filling: TableProgress | None = None
     ) -> ScreenState:
@@ -163,6 +179,8 @@ class ScreenPresenter:
                 until_s=None,
                 recent=_without_rate(self._view.recent),
                 log=self.log,
+                stopping=self._view.stopping or self._interrupts > 0,
+                interrupts=self._interrupts,
             )
         return ScreenState(
             scenario=self._scenario.name,
@@ -176,13 +194,15 @@ class ScreenPresenter:
             checked=self._checked,
             experiment=self._experiment,
             quits=self._quits,
+            stopping=self._interrupts > 0,
+            interrupts=self._interrupts,
         )
 
     def look(self, look: DisplaySnapshot) -> ScreenState:
         before, self._last = self._last, look
         self._log.extend(new_log_entries(before, look))
         self._history.note(look)
-        if before is None or (before.run.status, before.run.phase) != (look.run.status, look.run.phase):
+        if before is None or _stage(before) != _stage(look):
             self._phase_s = look.seen_s
         if look.elapsed_s is not None:  # snapshots come with a delay, so the smallest value is the most exact
             zero_s = look.seen_s - look.elapsed_s
@@ -191,7 +211,7 @@ class ScreenPresenter:
         since_s, until_s = self._span(look)
         lives = [worker.live for worker in look.workers if worker.live is not None]
         recent = self._history.recent
-        self._view = ScreenState(
+        view = ScreenState(
             scenario=self._scenario.name,
             place=self._place,
             doing=self._doing(look),
@@ -219,7 +239,9 @@ class ScreenPresenter:
             experiment=self._experiment,
             quits=self._quits,
             waits=not self._quits and _is_over(look),
+            stopping=_is_stopping(look),
         )
+        self._view = self.interrupted(view)
         return self._view
 
     # --- what is known of the scenario -------------------------------------------------------------------------------
@@ -233,7 +255,7 @@ class ScreenPresenter:
 
     def _span(self, look: DisplaySnapshot) -> tuple[float | None, float | None]:
         """The beginning and the planned end of this phase."""
-        if self._zero_s is not None and look.run.status is RunStatus.RUNNING:
+        if self._zero_s is not None and look.run.status is RunStatus.RUNNING and look.ending is None:
             measures_s = self._zero_s + look.measures_s
             if look.run.phase is Phase.WARMUP:
                 return self._zero_s, measures_s
@@ -369,6 +391,16 @@ def _is_over(look: DisplaySnapshot) -> bool:
     """Whether the load has ended."""
     ended = bool(look.workers) and all(worker.state.is_over for worker in look.workers)
     return ended or look.run.phase is Phase.PROCESSING
+
+
+def _is_stopping(look: DisplaySnapshot) -> bool:
+    """Whether the run has a reason to end, which its leader knows before the status of the run says so."""
+    status = look.run.status
+    return not status.is_terminal and (look.ending is not None or status in (RunStatus.STOPPING, RunStatus.CANCELLING))
+
+
+def _stage(look: DisplaySnapshot) -> tuple[RunStatus, Phase, bool]:
+    return look.run.status, look.run.phase, _is_stopping(look)
 
 
 def _cell(worker: WorkerSnapshot, seen_s: float) -> WorkerLine:

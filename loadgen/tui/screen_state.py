@@ -171,6 +171,8 @@ class ScreenState:
     log: tuple[LogEntry, ...] = ()  # oldest first
     experiment: ExperimentStatus | None = None  # the experiment that the run belongs to
     quits: bool = False  # `q` leaves the view, and does not stop the run
+    stopping: bool = False  # the run has a reason to end, or the user has asked for the end
+    interrupts: int = 0  # how often the user has asked for the end
     waits: bool = False  # no new data are expected until the end
 
     @property

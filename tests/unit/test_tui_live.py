@@ -22,9 +22,10 @@ from loadgen.cli.display import LiveDisplay, RunDisplay
 from loadgen.clock import FakeClock
 from loadgen.scenario.settings import SpawnerKind, SpawnerSettings
 from loadgen.tui.terminal import LiveScreen, is_usable
+from orchestrator.aggregation import RunSnapshot
 from orchestrator.job import JobStatus
 from tests.processes import wait_until
-from tests.unit.tui_builders import MEASUREMENT, scenario
+from tests.unit.tui_builders import MEASUREMENT, run_row, scenario
 
 ENTER, LEAVE, CURSOR, NO_CURSOR = "\x1b[?1049h", "\x1b[?1049l", "\x1b[?25h", "\x1b[?25l"
 GOOD = {"TERM": "xterm-256color"}
@@ -224,6 +225,40 @@ def test_q_asks_for_the_end_of_a_run_once_and_the_log_says_what_follows(tty, clo
     assert "stopping: statements under way may end" in shown.partition(LEAVE)[0]
     assert shown.endswith(LEAVE)
     assert tty.read() == ""  # the result that follows says it
+
+
+def test_from_the_first_ctrl_c_on_the_header_says_stopping_and_the_footer_what_the_next_one_does(
+    tty, clock, monkeypatch
+):
+    monkeypatch.setattr(sys, "stderr", tty.stream)
+    monkeypatch.setattr("os.environ", GOOD)
+    display = RunDisplay(scenario(), clock, quiet=False)
+    now = JobStatus(
+        doing="",
+        tick=RunSnapshot(run=run_row(), workers=(), elapsed_s=35.0, ends_s=60.0, measures_s=0.0),
+    )
+
+    def frame() -> str:
+        clock.advance(1.0)
+        display.show(now)
+        return str(tty.read())
+
+    running = frame()
+    display.interrupted()
+    once = frame()
+    display.interrupted()
+    twice = frame()
+    display.close()
+
+    assert "MEASUREMENT" in running
+    assert "00:25 left" in running
+    assert "q stop the run" in running
+    for shown in (once, twice):
+        assert "STOPPING" in shown
+        assert "left" not in shown
+        assert "q stop" not in shown
+    assert "Ctrl-C again: cancel running statements" in once
+    assert "Ctrl-C again: end this program at once" in twice
 
 
 def test_commands_for_a_person_to_copy_are_not_hidden_behind_a_screen(tty, clock, monkeypatch):

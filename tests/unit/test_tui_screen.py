@@ -135,6 +135,18 @@ def test_the_countdown_goes_on_without_news_and_says_when_time_is_over():
     assert "05:00 of 05:00, over by 9 s" in drawn(MEASUREMENT, 120, 24, now_s=NOW_S + 207)
 
 
+def test_a_run_that_stops_says_so_in_its_own_view_and_in_watch():
+    stopped = replace(MEASUREMENT, status="CANCELLING", stopping=True, until_s=None)
+
+    led, watched = drawn(stopped, 80, 24), drawn(replace(stopped, quits=True), 80, 24)
+
+    for text in (led, watched):
+        assert text.split("\n")[1].startswith(" STOPPING 01:42")
+        assert "the run continues" not in text
+    assert led.endswith(" Ctrl-C twice: cancel running statements   e errors   ? help")
+    assert watched.endswith(" q leave   e errors   ? help")
+
+
 def test_what_was_not_measured_is_a_dash_and_never_a_zero():
     view = replace(WARMUP, recent=None, window=None, history=())
 

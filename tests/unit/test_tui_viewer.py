@@ -70,6 +70,55 @@ def test_a_run_that_drains_has_no_rate_though_its_last_times_stay(status):
         assert (view.recent.qps, view.recent.p95) == (None, measured.recent.p95)
 
 
+@pytest.mark.parametrize(
+    ("status", "ending", "stops"),
+    [
+        (RunStatus.RUNNING, None, False),
+        (RunStatus.RUNNING, "error_rate is above 1 %", True),
+        (RunStatus.CANCELLING, None, True),
+        (RunStatus.STOPPING, "the plan is done", True),
+        (RunStatus.CANCELLED, "stopped", False),
+    ],
+)
+def test_a_run_with_a_reason_to_end_is_stopping_and_has_no_time_left(status, ending, stops):
+    viewer = ScreenPresenter(scenario())
+
+    viewer.look(look(19.0, elapsed_s=19.0, ends_s=70.0))
+    view = viewer.look(look(20.0, run=run_row(status), elapsed_s=20.0, ends_s=70.0, ending=ending))
+
+    assert view.stopping == stops
+    assert (view.until_s is None) == (status is not RunStatus.RUNNING or stops)
+    assert not stops or view.since_s == 20.0
+
+
+def test_a_request_to_end_is_shown_before_the_run_says_so():
+    viewer = ScreenPresenter(scenario())
+    before = viewer.look(look(20.0, elapsed_s=20.0, ends_s=70.0))
+    viewer.interrupt(20.5)
+
+    at_once = viewer.interrupted(before)
+    next_look = viewer.look(look(21.0, elapsed_s=21.0, ends_s=70.0))
+    viewer.interrupt(22.0)
+    again = viewer.interrupted(next_look)
+    ended = viewer.doing("writing the report", 30.0)
+
+    assert before.until_s == 70.0
+    for view in (at_once, next_look, again):
+        assert (view.stopping, view.since_s, view.until_s) == (True, 20.5, None)
+        assert view.doing == "running statements may finish"
+    assert [view.interrupts for view in (before, at_once, next_look, again, ended)] == [0, 1, 1, 2, 2]
+    assert (ended.doing, ended.since_s) == ("writing the report", 30.0)
+
+
+def test_a_request_to_end_before_the_run_exists_is_shown():
+    viewer = ScreenPresenter(scenario())
+    viewer.interrupt(1.0)
+
+    view = viewer.doing("preparing tables", 2.0)
+
+    assert (view.stopping, view.interrupts, view.doing) == (True, 1, "preparing tables")
+
+
 def test_the_planned_rate_follows_warm_up_stages_and_ramps():
     load = scenario(
         mode=LoadMode.RATE,

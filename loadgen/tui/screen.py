@@ -30,7 +30,7 @@ from loadgen.tui.draw import (
     short,
     time_of,
 )
-from loadgen.tui.history import HistorySecond
+from loadgen.tui.history import RECENT_S, HistorySecond
 from loadgen.tui.screen_state import LatencyDistribution, ScreenState
 from loadgen.tui.threshold_panel import thresholds
 from loadgen.units import NS_PER_MS
@@ -93,20 +93,24 @@ def latency(view: ScreenState, width: int, limit: int, now_s: float) -> list[Tex
     times = [None] * 4 if recent is None else [recent.p50, recent.p95, recent.p99, recent.most]
     names = ("p50", "p95", "p99", "max")
     p50, p95, p99, most = (f"{name} {time_of(time)}" for name, time in zip(names, times, strict=True))
+    title, caption = "latency ms", f"last {RECENT_S} s"
     figures = [f"{p50} {p95}", f"{p99} {most}"] if limit <= 3 else [p50, p95, p99, most]
+    if limit == 1:  # without a line for the caption
+        title, figures = caption, [f"{p50} {p95} ms"]
     return _over_time(
-        "latency ms", "chart: p95", "magenta", " ms", figures, lambda second: second.p95_ms, view, width, limit, now_s
+        title, caption, "magenta", " ms", figures, lambda second: second.p95_ms, view, width, limit, now_s
     )
 
 
 def time_axis(view: ScreenState, width: int) -> list[Text]:
-    """The time axis below the charts, from the start of the run."""
+    """The time axis below the charts, from the start of the run; on its left, what the chart of latency shows."""
     shown = span(view, width)
     step_s = next((step for step in _TICKS_S if step * shown.scale >= 10), _TICKS_S[-1])
     first = -(-shown.first_s // step_s) * step_s
     ticks = range(first, shown.first_s + shown.seconds, step_s)
     marks = [((tick - shown.first_s) * shown.scale, clock(tick)) for tick in ticks]
-    line = f"{'elapsed':>{LABEL + FIGURES + AXIS - 2}}{_axis_line(marks, shown.columns)[AXIS - 2 :]}"
+    line = " latency chart: p95".ljust(LABEL + FIGURES + AXIS - 2 - len("elapsed"))
+    line += f"elapsed{_axis_line(marks, shown.columns)[AXIS - 2 :]}"
     return [Text(line, style="dim")]
 
 

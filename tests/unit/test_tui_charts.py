@@ -119,6 +119,16 @@ def test_statements_that_were_cut_off_have_a_column_and_their_bounds_a_sign():
     assert "cut off" not in drawn(MEASUREMENT, 80, 24)
 
 
+@pytest.mark.parametrize(
+    ("height", "caption"), [(18, " last 10 s  p50 41.2"), (24, " last 10 s  p99 121"), (40, " last 10 s  p95")]
+)
+def test_the_span_of_the_percentiles_is_on_the_screen_at_any_height(height, caption):
+    text = drawn(MEASUREMENT, 80, height)
+
+    assert caption in text
+    assert " latency chart: p95 " in text
+
+
 def test_a_wide_screen_shows_the_last_seconds_of_each_statement():
     assert "last" not in "".join(lines_of(MEASUREMENT, 80, 24, "statement", 2))
     assert re.search(r"failed +qps, last \d+ s$", lines_of(MEASUREMENT, 120, 40, "statement", 1)[0])

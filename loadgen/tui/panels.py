@@ -48,7 +48,7 @@ from loadgen.tui.snapshot import WorkerDisplayState
 from loadgen.units import counted
 
 SPARK_MIN, SPARK_MAX = 15, 60  # columns of a sparkline, one per second
-SPARK_LABEL = 11  # columns of the number behind a sparkline
+SPARK_LABEL = 14  # columns of the number behind a sparkline
 
 _NUMBERS = 9
 _STATEMENT_COLUMNS = (("qps", 8), ("p50", _NUMBERS), ("p95", _NUMBERS), ("p99", _NUMBERS), ("ok", 8), ("failed", 8))
@@ -241,7 +241,7 @@ def _spark(
             values[place] = value_of(own)
     most = max((value for value in values if value is not None), default=None)
     bars = chart(values, 1, style=lambda _: "cyan")[0]
-    return Text.assemble(bars, (cell("" if most is None else f" ≤ {written(most)}", SPARK_LABEL), "dim"))
+    return Text.assemble(bars, (cell("" if most is None else f" max {written(most)}", SPARK_LABEL), "dim"))
 
 
 def _statement_name(row: StatementLine) -> str:

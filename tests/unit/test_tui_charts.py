@@ -133,8 +133,8 @@ def test_a_wide_screen_shows_the_last_seconds_of_each_statement():
     assert "last" not in "".join(lines_of(MEASUREMENT, 80, 24, "statement", 2))
     assert re.search(r"failed +qps, last \d+ s$", lines_of(MEASUREMENT, 120, 40, "statement", 1)[0])
     head, first = lines_of(MEASUREMENT, 200, 60, "statement", 2)
-    assert re.search(r"failed +qps, last 48 s +p95, last 48 s$", head)
-    assert re.search(r"[▇█]{48} ≤ 704/s +[▆▇█]{48} ≤ 76.0 ms$", first)
+    assert re.search(r"failed +qps, last 45 s +p95, last 45 s$", head)
+    assert re.search(r"[▇█]{45} max 704/s +[▆▇█]{45} max 76.0 ms$", first)
 
 
 def test_a_large_screen_shows_how_response_times_are_spread():

@@ -199,7 +199,7 @@ def test_a_program_that_is_ended_at_once_names_its_run(monkeypatch, run_id, line
         done=threading.Event(),
         interrupt=lambda _: None,
     )
-    display: Any = SimpleNamespace(show=lambda _: False, say=said.append, close=lambda: None)
+    display: Any = SimpleNamespace(show=lambda _: False, say=said.append, interrupted=lambda: None, close=lambda: None)
     monkeypatch.setattr(os, "_exit", sys.exit)
 
     with pytest.raises(SystemExit) as ended:

@@ -365,7 +365,7 @@ def _spans_s(run: MeasuredRun) -> list[tuple[float, float]]:
 
 
 def _rates(run: MeasuredRun) -> list[Point]:
-    rates = (run.series.buckets.sum(axis=1) / run.series.seconds).tolist()
+    rates = ((run.series.buckets.sum(axis=1) + run.series.earlier) / run.series.seconds).tolist()
     return [((start_s + end_s) / 2, rate) for (start_s, end_s), rate in zip(_spans_s(run), rates, strict=True)]
 
 

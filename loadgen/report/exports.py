@@ -129,12 +129,15 @@ COLUMNS = (
     *("second", "time", "phase", "workers", "qps", "succeeded", "failed", "skipped", "cancelled"),
     *("p50_ms", "p90_ms", "p95_ms", "p99_ms", "mean_ms", "min_ms", "max_ms", "lag_p99_ms"),
     *("executing", "target_connections", "cpu_percent_of_core", "memory_percent"),
-    *("logins", "reopened", "lost", "logins_refused"),
+    *("logins", "reopened", "lost", "logins_refused", "earlier_succeeded"),
 )
 
 
 def intervals_csv(record: RunRecord) -> str:
-    """One row per second. An empty cell is unknown, or has too few samples. Each statement adds two columns."""
+    """One row per second. An empty cell is unknown, or has too few samples. Each statement adds two columns.
+
+    Counts are of the phase of the row, and add up to those of the result. qps and times are of all statements that
+    ended in the second; `earlier_succeeded` is the number of those that had begun in the phase before."""
     names = record.statement_names()
     written = io.StringIO()
     writer = csv.writer(written, lineterminator="\n")
@@ -166,6 +169,7 @@ def _cells(record: RunRecord, second: RunSecond) -> Iterator[object]:
     logins = second.logins
     known = () if logins is None else (logins.opened, sum(logins.reopened.values()), logins.lost, logins.refused)
     yield from known or ("",) * 4
+    yield second.earlier.counts.succeeded
 
 
 def _statements(second: RunSecond, names: list[str]) -> Iterator[int]:

@@ -7,13 +7,14 @@ from dataclasses import field, replace
 from datetime import datetime
 from enum import StrEnum
 from functools import reduce
-from itertools import groupby
+from itertools import chain, groupby
 from math import ceil, floor, fsum
 from operator import add
 from typing import Any
 
 from loadgen.metrics.connections import LoginCounts
 from loadgen.metrics.histogram import EMPTY, Histogram, is_supported, quantile
+from loadgen.metrics.interval import EarlierSamples
 from loadgen.metrics.window import MergedWindows
 from loadgen.model.counts import Counts
 from loadgen.model.run import Phase
@@ -27,8 +28,10 @@ from loadgen.values import dataclass
 # Workers collect once a second, at different moments and with jitter. The next second of a worker goes into the next
 # row unless it is off by more than a quarter of a second, so jitter causes neither gaps nor doubled seconds.
 #
-# For the second in which the phase of a worker changes, only samples of the new phase are known, for an unknown part of
-# the second. Such a row has counts and times, but no rate. The last row has no rate either.
+# A row has the counts of one phase. Its rate and its response times are of all statements that ended in it: in the
+# second in which the phase changes, and while statements of the phase before are still in flight, those are more than
+# the phase has. Where they are not known (the first row of a run, workers of an older version, heartbeats of large
+# runs), the row has no rate. The last row has no rate either.
 
 CLOCK_JITTER = 0.25  # of a second
 COOLDOWN = Phase.COOLDOWN.value
@@ -37,6 +40,8 @@ PHASE_SHIFT_MAX = 3  # seconds by which the beginnings of a phase may differ bet
 POINTS_MAX = 300  # of a line; in longer runs a point has several seconds
 REACH_PARTS = 10  # points with too few samples for a percentile are joined over at most a tenth of the run
 GAP_SPANS = 3  # missing points that interrupt a line, because workers stored nothing
+
+NOTHING_EARLIER = EarlierSamples()
 
 # Response times by statement, of the points of a chart: (number of the point's span, phase) → statement → times.
 PointTimes = Mapping[tuple[int, str | None], Mapping[str, Histogram]]
@@ -55,6 +60,7 @@ class WorkerSecond:
     cut_off: Histogram = EMPTY  # lower bounds of samples that timed out or were cancelled
     lag: Histogram = EMPTY
     times: Mapping[str, Histogram] = field(default_factory=dict)  # response times by statement, if stored
+    earlier: EarlierSamples | None = None  # None: the phase did not change, or it is not known
     logins: LoginCounts | None = None  # of the worker so far; None: not stored
     executing: int = 0
     target: int = 0
@@ -74,11 +80,12 @@ class RunSecond:
     length_s: int = 1
     phase: str | None
     workers: int
-    qps: float | None  # None: only a part of the second was measured
-    statements: Mapping[str, Counts]
+    qps: float | None  # of all statements that ended; None: only a part of the second is known
+    statements: Mapping[str, Counts]  # of the phase
     response: Histogram
     cut_off: Histogram = EMPTY
     lag: Histogram
+    earlier: EarlierSamples = NOTHING_EARLIER
     executing: int
     target: int
     cpu_percent: float | None = None  # of the busiest worker
@@ -94,8 +101,17 @@ class RunSecond:
         return self.at_s + self.length_s
 
     @property
+    def every_statement(self) -> Mapping[str, Counts]:
+        """All that ended, of any phase."""
+        return _sum((self.statements, self.earlier.statements))
+
+    @property
+    def every_count(self) -> Counts:
+        return self.counts + self.earlier.counts
+
+    @property
     def every_response(self) -> Histogram:
-        return self.response + self.cut_off
+        return self.response + self.cut_off + self.earlier.response
 
     def response_ms(self, per_mille: int) -> float | None:
         return _ms(self.every_response, per_mille)
@@ -113,7 +129,7 @@ class StatementTimes:
 
     def add(self, at_s: int, second: WorkerSecond) -> None:
         own = self._points.setdefault((at_s // self.span_s, second.phase), {})
-        for name, times in second.times.items():
+        for name, times in chain(second.times.items(), (second.earlier or NOTHING_EARLIER).times.items()):
             own[name] = own.get(name, EMPTY) + times
 
     @property
@@ -162,7 +178,7 @@ class SecondAggregator:
         number = self._row_of_phase(number, second.phase)
         self._before[second.worker_id] = number, second.phase
         row = self._rows.setdefault(number, _Row())
-        row.add(second, partial=last_row is None or last_phase != second.phase)
+        row.add(second, partial=last_row is None or (last_phase != second.phase and second.earlier is None))
         if second.logins is not None:
             row.add_logins(second.logins.since(self._logins.get(second.worker_id, LoginCounts())))
             self._logins[second.worker_id] = second.logins
@@ -216,8 +232,8 @@ def percentile_line(
     points: Sequence[RunSecond], times: Sequence[Histogram], per_mille: int, reach_s: float
 ) -> tuple[Stretch, ...]:
     """A percentile over time, in milliseconds. `times` has the samples of each point. A point with too few samples is
-    joined with neighbours of its phase, up to `reach_s`. The point in which a phase begins is always joined: it knows
-    only statements that began and ended within it, so its samples are too short."""
+    joined with neighbours of its phase, up to `reach_s`. A point without a rate is always joined: it knows only
+    statements that began and ended within its phase, so its samples are too short."""
     found: list[Stretch] = []
     counts, spans_s = [one.count for one in times], [(point.at_s, point.end_s) for point in points]
     for run in _runs(points):
@@ -298,17 +314,23 @@ class _Row:
         self._partial = False
         self._statements: dict[str, Counts] = {}
         self._response, self._cut_off, self._lag = EMPTY, EMPTY, EMPTY
+        self._earlier = NOTHING_EARLIER
         self._cpu: list[float | None] = []
         self._memory: list[float | None] = []
         self._logins: LoginCounts | None = None
 
     def add(self, second: WorkerSecond, *, partial: bool) -> None:
         succeeded, length_s = self._tried.get(second.worker_id, (0, 0.0))
-        self._tried[second.worker_id] = succeeded + second.counts.succeeded, length_s + second.seconds
+        earlier = second.earlier or NOTHING_EARLIER
+        succeeded += second.counts.succeeded + earlier.counts.succeeded
+        self._tried[second.worker_id] = succeeded, length_s + second.seconds
+        self._earlier += earlier
         before = self._last.get(second.worker_id)
         closed = second.phase == COOLDOWN  # within this row, which keeps its phase
         phase = before.phase if before is not None and closed else second.phase
-        self._last[second.worker_id] = replace(second, phase=phase, response=EMPTY, cut_off=EMPTY, lag=EMPTY, times={})
+        self._last[second.worker_id] = replace(
+            second, phase=phase, response=EMPTY, cut_off=EMPTY, lag=EMPTY, times={}, earlier=None
+        )
         self._partial |= partial
         for name, counts in second.statements.items():
             self._statements[name] = self._statements.get(name, Counts()) + counts
@@ -336,6 +358,7 @@ class _Row:
             response=self._response,
             cut_off=self._cut_off,
             lag=self._lag,
+            earlier=self._earlier,
             executing=sum(one.executing for one in last),
             target=sum(one.target for one in last),
             cpu_percent=_highest(self._cpu),
@@ -357,6 +380,7 @@ def _joined(group: Sequence[RunSecond]) -> RunSecond:
         response=reduce(add, (second.response for second in group), EMPTY),
         cut_off=reduce(add, (second.cut_off for second in group), EMPTY),
         lag=reduce(add, (second.lag for second in group), EMPTY),
+        earlier=reduce(add, (second.earlier for second in group), NOTHING_EARLIER),
         executing=max(second.executing for second in group),
         target=last.target,
         cpu_percent=_highest(second.cpu_percent for second in group),

@@ -184,11 +184,12 @@ class Timeline:
     def failures(self) -> str:
         """Empty if no statement failed, was skipped or cancelled."""
         kinds = [("failed", "s2"), ("skipped", "s4"), ("cancelled", "s5")]
-        counts = {(name, css): [getattr(one.counts, name) for one in self.points] for name, css in kinds}
+        ended = [one.every_count for one in self.points]
+        counts = {(name, css): [getattr(one, name) for one in ended] for name, css in kinds}
         failures = self._per_second("failures", "Not succeeded, per second", counts)
         if not failures:
             return ""
-        rates = [None if one.counts.error_rate is None else 100 * one.counts.error_rate for one in self.points]
+        rates = [None if one.error_rate is None else 100 * one.error_rate for one in ended]
         failed = self.track("failed", "s2", rates, formatting.plain_percent)
         return (
             self.chart(

@@ -243,6 +243,7 @@ def worker_seconds(snapshots: Sequence[MetricsSnapshot], left_out: list[str]) ->
             cut_off=metrics.cut_off,
             lag=metrics.lag,
             times=metrics.times,
+            earlier=metrics.earlier,
             logins=metrics.logins,
             executing=int(row.active_connections),
             target=int(row.target_connections),

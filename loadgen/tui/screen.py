@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 
@@ -138,7 +138,7 @@ def _over_time(
         second = seconds[place]
         return "dim" if old or (second is not None and second.phase is Phase.WARMUP) else colour
 
-    borders = [place for place in range(0, shown.columns, shown.scale) if _is_border(seconds[place])]
+    borders = [place for place in range(0, shown.columns, shown.scale) if _is_border(seconds[place], known)]
     drawn = chart(values, height, style=style, top=top, borders=borders)
     scale = _scale(top, height, unit)
     lines = []
@@ -150,9 +150,12 @@ def _over_time(
     return lines
 
 
-def _is_border(second: HistorySecond | None) -> bool:
-    """Whether a phase begins in this second: then its throughput is not known."""
-    return second is not None and second.qps is None
+def _is_border(second: HistorySecond | None, known: Mapping[int, HistorySecond]) -> bool:
+    """Whether the load or a phase begins in this second."""
+    if second is None:
+        return False
+    before = known.get(second.at_s - 1)
+    return second.qps is None if before is None else before.phase is not second.phase
 
 
 # --- axes ------------------------------------------------------------------------------------------------------------

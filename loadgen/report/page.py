@@ -242,7 +242,6 @@ svg .note.held{fill:var(--ok)}
 svg .note.limited{fill:var(--warn)}
 line.limit{stroke:currentColor;stroke-width:1.3;stroke-dasharray:9 4}
 svg text.limit{font-size:10.5px;font-weight:600;fill:currentColor}
-.plate{fill:var(--bg);opacity:.86}
 .cursor{stroke:var(--ink);opacity:.55;pointer-events:none}
 .note{color:var(--soft);font-size:13.5px;margin:6px 0}
 details{margin:8px 0}

@@ -170,15 +170,18 @@ class SecondAggregator:
         self._logins: dict[str, LoginCounts] = {}
 
     def add(self, second: WorkerSecond) -> int:
-        """Add a second, and return the number of its row."""
+        """Add a second, and return the number of the row with its counts. Its rate is in the row of its time, or a
+        row whose worker is counted in a neighbour would show a dip."""
         last_row, last_phase = self._before.get(second.worker_id, (None, None))
-        number = _row_number(self._start, second, last_row)
+        of_time = number = _row_number(self._start, second, last_row)
         if number == last_row and second.phase not in (last_phase, COOLDOWN):
             number += 1  # a row with two phases would count statements of the warm-up as measured
         number = self._row_of_phase(number, second.phase)
-        self._before[second.worker_id] = number, second.phase
+        self._before[second.worker_id] = of_time, second.phase
+        partial = last_row is None or (last_phase != second.phase and second.earlier is None)
+        self._rows.setdefault(of_time, _Row()).add_rate(second, partial=partial)
         row = self._rows.setdefault(number, _Row())
-        row.add(second, partial=last_row is None or (last_phase != second.phase and second.earlier is None))
+        row.add(second)
         if second.logins is not None:
             row.add_logins(second.logins.since(self._logins.get(second.worker_id, LoginCounts())))
             self._logins[second.worker_id] = second.logins
@@ -188,7 +191,7 @@ class SecondAggregator:
         """The number of a row for this phase: the row itself, or a neighbour if another worker has used the row for
         another phase. A row contains samples of one phase only."""
         for _ in range(PHASE_SHIFT_MAX):
-            other = self._rows[number].phase if number in self._rows else None
+            other = self._rows[number].counted_phase if number in self._rows else None
             if phase not in _LOAD_PHASES or other not in _LOAD_PHASES or other == phase:
                 break
             number += 1 if _LOAD_PHASES.index(other) < _LOAD_PHASES.index(phase) else -1
@@ -199,7 +202,7 @@ class SecondAggregator:
         return sorted(self._rows)
 
     def last(self, worker_id: str) -> int | None:
-        """The newest row of a worker."""
+        """The newest row with a rate of a worker."""
         return self._before[worker_id][0] if worker_id in self._before else None
 
     def second(self, number: int) -> RunSecond:
@@ -309,7 +312,8 @@ class _Row:
     """One row while workers are added to it. Histograms of single workers are not kept."""
 
     def __init__(self) -> None:
-        self._last: dict[str, WorkerSecond] = {}
+        self._last: dict[str, WorkerSecond] = {}  # the last second of each worker at the time of this row
+        self._phases: dict[str, str | None] = {}  # of the workers that are counted
         self._tried: dict[str, tuple[int, float]] = {}  # by worker: (succeeded, seconds)
         self._partial = False
         self._statements: dict[str, Counts] = {}
@@ -319,19 +323,20 @@ class _Row:
         self._memory: list[float | None] = []
         self._logins: LoginCounts | None = None
 
-    def add(self, second: WorkerSecond, *, partial: bool) -> None:
+    def add_rate(self, second: WorkerSecond, *, partial: bool) -> None:
+        """What belongs to the time of this row."""
         succeeded, length_s = self._tried.get(second.worker_id, (0, 0.0))
-        earlier = second.earlier or NOTHING_EARLIER
-        succeeded += second.counts.succeeded + earlier.counts.succeeded
+        succeeded += second.counts.succeeded + (second.earlier or NOTHING_EARLIER).counts.succeeded
         self._tried[second.worker_id] = succeeded, length_s + second.seconds
-        self._earlier += earlier
-        before = self._last.get(second.worker_id)
-        closed = second.phase == COOLDOWN  # within this row, which keeps its phase
-        phase = before.phase if before is not None and closed else second.phase
-        self._last[second.worker_id] = replace(
-            second, phase=phase, response=EMPTY, cut_off=EMPTY, lag=EMPTY, times={}, earlier=None
-        )
+        self._last[second.worker_id] = replace(second, response=EMPTY, cut_off=EMPTY, lag=EMPTY, times={}, earlier=None)
         self._partial |= partial
+
+    def add(self, second: WorkerSecond) -> None:
+        """What is counted in this row."""
+        closed = second.phase == COOLDOWN  # within this row, which keeps its phase
+        if not closed or second.worker_id not in self._phases:
+            self._phases[second.worker_id] = second.phase
+        self._earlier += second.earlier or NOTHING_EARLIER
         for name, counts in second.statements.items():
             self._statements[name] = self._statements.get(name, Counts()) + counts
         self._response, self._lag = self._response + second.response, self._lag + second.lag
@@ -343,8 +348,12 @@ class _Row:
         self._logins = logins if self._logins is None else self._logins + logins
 
     @property
+    def counted_phase(self) -> str | None:
+        return _commonest([*self._phases.values()])
+
+    @property
     def phase(self) -> str | None:
-        return _commonest([one.phase for one in self._last.values()])
+        return self.counted_phase or _commonest([one.phase for one in self._last.values()])
 
     def second(self, number: int) -> RunSecond:
         last = self._last.values()
@@ -352,8 +361,8 @@ class _Row:
         return RunSecond(
             at_s=number,
             phase=self.phase,
-            workers=len(self._last),
-            qps=None if self._partial else fsum(rates),
+            workers=len(self._last.keys() | self._phases.keys()),
+            qps=None if self._partial or not rates else fsum(rates),
             statements=self._statements,
             response=self._response,
             cut_off=self._cut_off,
@@ -435,6 +444,8 @@ class RunEvent:
     label: str  # a few characters, for charts
     text: str  # one sentence
     kind: EventKind = EventKind.LEVEL
+    connections: int | None = None  # of all workers from then on; None: not changed
+    ramp_s: float = 0.0  # until they are reached
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

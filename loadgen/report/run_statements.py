@@ -78,7 +78,7 @@ def _throughput(record: RunRecord, timeline: Timeline, colours: dict[str, str]) 
         for point in timeline.points:
             own, all_of_it = point.every_statement.get(statement), point.every_count.succeeded
             share = own.succeeded / all_of_it if own is not None and all_of_it else 0.0
-            found.append(None if point.qps is None else point.qps * share)
+            found.append(None if point.qps is None or (point.qps and not all_of_it) else point.qps * share)
         return found
 
     tracks = [

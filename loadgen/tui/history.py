@@ -183,7 +183,7 @@ class LiveHistory:
                 continue
             self._told[worker_id] = second.ended_at
             number = rows.add(second)
-            changed.add(number)
+            changed |= {number, rows.last(worker_id) or 0}
             times = self._times.setdefault(number, {})
             for name, histogram in chain(second.times.items(), (second.earlier or NOTHING_EARLIER).times.items()):
                 times[name] = times.get(name, EMPTY) + histogram

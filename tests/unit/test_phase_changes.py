@@ -131,6 +131,25 @@ def test_the_rate_of_a_run_does_not_dip_where_the_phase_changes() -> None:
     assert (joined.qps, joined.every_count.succeeded) == (pytest.approx(100.0), 300)
 
 
+def test_the_rate_does_not_dip_where_workers_change_their_phase_in_different_seconds() -> None:
+    """The second of a worker whose phase differs is counted in a neighbour of its row, and is part of its rate."""
+    own = [
+        worker_second(
+            at + 1.0 + offset,
+            worker_id=f"worker-{number}",
+            phase="WARMUP" if at < change else "MEASUREMENT",
+            earlier=EarlierSamples() if at == change else None,
+        )
+        for number, (offset, change) in enumerate([(0.1, 5), (0.2, 6), (0.3, 5), (0.4, 7)])
+        for at in range(12)
+    ]
+    for order in (own, sorted(own, key=lambda second: second.ended_at)):
+        merged = merge_seconds(START, order)
+        assert [row.qps for row in merged[1:-1]] == [pytest.approx(400.0)] * 10
+        assert {row.target for row in merged} == {16}
+        assert sum(row.counts.succeeded for row in merged if row.phase == "WARMUP") == 100 * (5 + 6 + 5 + 7)
+
+
 def test_times_by_statement_are_of_all_that_ended() -> None:
     kept = StatementTimes(span_s=1)
     merge_seconds(START, stream(), kept)

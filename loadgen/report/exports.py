@@ -214,7 +214,8 @@ def report_markdown(record: RunRecord) -> str:
 
 def _head(summary: Mapping[str, Any]) -> str:
     verdict = str(summary["verdict"])
-    head = f"## {MARKS.get(verdict, '')} {markdown(summary['scenario'], NAME_MAX)}: {_word(verdict.upper())}"
+    word = formatting.verdict_word(verdict).upper()
+    head = f"## {MARKS.get(verdict, '')} {markdown(summary['scenario'], NAME_MAX)}: {_word(word)}"
     return head if verdict == "invalid" else f"{head}\n\n{markdown(summary['exit_reason'], TEXT_MAX)}"
 
 
@@ -248,7 +249,7 @@ def _thresholds(summary: Mapping[str, Any]) -> Iterator[str]:
 def _totals(summary: Mapping[str, Any]) -> Iterator[str]:
     totals = summary["totals"]
     yield _table(
-        ("per second", "offered", "succeeded", "failed", "skipped", "cancelled", "error rate"),
+        ("qps", "offered", "succeeded", "failed", "skipped", "cancelled", "error rate"),
         [
             (
                 f"**{formatting.rate(totals['qps'])}**",
@@ -280,7 +281,7 @@ def _times(record: RunRecord) -> Iterator[str]:
     rows += [(markdown(name, NAME_MAX), summary["statements"][name]) for name in names[:STATEMENTS_MAX]]
     samples = formatting.sample_columns([part for _, part in rows])
     yield _table(
-        ("ms", *samples, "per s", *formatting.TIMES.values()),
+        ("ms", *samples, "qps", *formatting.TIMES.values()),
         [
             (
                 name,
@@ -312,7 +313,7 @@ def _stages(summary: Mapping[str, Any]) -> Iterator[str]:
         for stage in stages[:STAGES_MAX]
     ]
     if rows:
-        head = ("stage", "load", "measured", "count", "per s", "error rate", *formatting.TIMES.values())
+        head = ("stage", "load", "measured", "count", "qps", "error rate", *formatting.TIMES.values())
         yield _table(head, rows, left=3)
     if len(stages) > STAGES_MAX:
         yield f"{len(stages) - STAGES_MAX} more stages are in report.html."
@@ -356,7 +357,7 @@ def _find_max(summary: Mapping[str, Any]) -> Iterator[str]:
         return
     yield (
         f"**{counted(level, 'connection')}** held, the maximum ({markdown(str(found['result']))}):"
-        f" {formatting.rate(found['qps'])} per second, p95 {formatting.found_p95(summary)} ms."
+        f" {formatting.rate(found['qps'])} qps, p95 {formatting.found_p95(summary)} ms."
         f" {markdown(str(found['reason']), TEXT_MAX)}"
     )
 
@@ -453,7 +454,7 @@ def _plain(text: str) -> str:
 def _experiment_arms(document: Mapping[str, Any]) -> str:
     credits = ("estimated credits", "metered") if document.get("metering") else ()
     price_head = f"price of 1,000 ({markdown(document['price']['currency'], 10)})"
-    head = ("arm", "statements/s", "p95 ms", "errors", "inside the limits", *credits, price_head, "frontier")
+    head = ("arm", "qps", "p95 ms", "error rate", "inside the limits", *credits, price_head, "frontier")
     rows = []
     for arm in document["arms"]:
         price = arm["price_per_1000"]

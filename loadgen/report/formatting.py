@@ -18,7 +18,21 @@ from loadgen.units import counted
 NONE = "–"
 TOO_FEW = "too few samples"
 PERCENTILES = {"p50": "p50", "p90": "p90", "p95": "p95", "p99": "p99", "p999": "p99.9"}
-TIMES = {**PERCENTILES, "max": "max", "avg": "mean"}  # columns of every table of times: key of summary.json, heading
+TIMES = {**PERCENTILES, "max": "max", "avg": "avg"}  # columns of every table of times: key of summary.json, heading
+
+
+# The words for verdicts where they differ from summary.json: FAILED is the status of a run that did not end as planned.
+_VERDICT_WORDS = {"failed": "missed"}
+
+
+def verdict_word(verdict: str) -> str:
+    """The verdict of a run as people read it: passed, missed, invalid, cancelled, error."""
+    return _VERDICT_WORDS.get(verdict, verdict)
+
+
+def metric_words(name: str) -> str:
+    """The name of a metric of thresholds, in a heading: error rate, max concurrency."""
+    return name.replace("_", " ")
 
 
 CUT_OFF = "cut off"

@@ -59,7 +59,7 @@ def table(
     width = " fit" if fit else ""
     return (
         f'<div class="scroll{width}" tabindex="0" role="region" aria-label="{caption}">'
-        f"<table><caption>{caption}</caption>"
+        f"<table><caption><span>{caption}</span></caption>"
         f"<thead><tr>{headings}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
@@ -157,6 +157,7 @@ h1{font-size:25px;line-height:1.25;margin:0;overflow-wrap:anywhere}
 .why{margin:8px auto 0;font-size:16px;overflow-wrap:anywhere}
 ul.why{padding-left:42px}
 .sub{color:var(--soft);margin:4px auto 0;overflow-wrap:anywhere}
+.sub>span{display:inline-block;max-width:100%}
 nav{display:flex;flex-wrap:wrap;gap:2px 15px;margin-top:12px;font-size:14px}
 nav a{color:var(--s1);text-decoration:none;white-space:nowrap}
 nav a:hover,nav a:focus{text-decoration:underline}
@@ -186,6 +187,7 @@ animation-timeline:scroll(nearest inline)}
 table{border-collapse:collapse;width:100%;font-size:14px}
 .fit table{width:auto}
 caption{text-align:left;color:var(--soft);font-size:13px;padding-bottom:4px}
+caption>span{position:sticky;left:0;display:inline-block;max-width:min(100%,100vw - 24px)}
 th,td{padding:5px 10px;border-bottom:1px solid var(--line);text-align:left;vertical-align:top}
 td{min-width:3.2em}
 th{vertical-align:bottom}

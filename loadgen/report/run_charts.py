@@ -1,7 +1,7 @@
 """Charts of the HTML report: over time, with the values for the cursor; distribution of response times.
 
-A line connects known values. It is interrupted where workers stored nothing. The second in which a phase changes has no
-rate, because only a part of it was measured; the line skips it.
+A line connects known values. It is interrupted where workers stored nothing. The first and the last second have no
+rate, because only a part of them is known; the line skips them.
 """
 
 from __future__ import annotations
@@ -160,12 +160,16 @@ class Timeline:
         return max(point.length_s for point in self.points)
 
     def throughput(self) -> str:
-        tracks = [self.track("done", "s1", [one.qps for one in self.points], formatting.rate, unit="/s", filled=True)]
+        tracks = [self.track("qps", "s1", [one.qps for one in self.points], formatting.rate, unit="/s", filled=True)]
         offered = planned_rates(self._record.scenario)
         if offered:
             tracks.append(self._planned("offered", "s4", offered, formatting.rate, unit="/s"))
         return self.chart(
-            "qps", "Throughput, succeeded per second", tracks, self._limits(ThresholdMetric.QPS), labelled=True
+            "qps",
+            "qps: statements that succeeded, per second",
+            tracks,
+            self._limits(ThresholdMetric.QPS),
+            labelled=True,
         )
 
     def latency(self) -> str:
@@ -203,7 +207,7 @@ class Timeline:
         if not failures:
             return ""
         rates = [None if one.error_rate is None else 100 * one.error_rate for one in ended]
-        failed = self.track("failed", "s2", rates, formatting.plain_percent)
+        failed = self.track("error rate", "s2", rates, formatting.plain_percent)
         return (
             self.chart(
                 "error-rate",

@@ -114,6 +114,7 @@ class Chart:
     lanes: int = 1  # lines of labels of marks above the plot
     left: int = LEFT  # room for the labels of the y axis
     names_width: int = RIGHT  # room for the names of lines
+    both_sides: bool = False  # labels of the y axis on the right, too: for a chart of which only the end may be visible
 
     @property
     def top(self) -> int:
@@ -121,7 +122,8 @@ class Chart:
 
     @property
     def right(self) -> int:
-        return self.width - (self.names_width if any(line.name for line in self.lines) else MARGIN)
+        has_labels = self.both_sides or any(line.name for line in self.lines)
+        return self.width - (self.names_width if has_labels else MARGIN)
 
     @property
     def bottom(self) -> int:
@@ -215,6 +217,8 @@ def _grid(chart: Chart) -> Iterator[str]:
         y = _n(chart.py(value))
         yield f'<line class="grid" x1="{chart.left}" x2="{chart.right}" y1="{y}" y2="{y}"/>'
         yield f'<text class="tick" x="{chart.left - 6}" y="{y}" dy=".32em" text-anchor="end">{label}</text>'
+        if chart.both_sides:
+            yield f'<text class="tick" x="{chart.right + 6}" y="{y}" dy=".32em">{label}</text>'
     for value, label in chart.x.ticks:
         x = _n(chart.px(value))
         has_room = chart.px(value) + TICK_WIDTH * len(unescape(label)) / 2 < chart.width

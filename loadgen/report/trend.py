@@ -349,14 +349,6 @@ _CLASSES = {
     TrendVerdict.UNDECIDED: "invalid",
     TrendVerdict.LEARNING: "cancelled",
 }
-_TITLES = {
-    Measure.P95: "Response time, p95",
-    Measure.P50: "Response time, p50",
-    Measure.QPS: "Statements per second",
-    Measure.ERROR_RATE: "Failed share",
-    Measure.MAX_CONCURRENCY: "Maximum of connections",
-}
-_NAMES = {Measure.ERROR_RATE: "errors", Measure.MAX_CONCURRENCY: "maximum"}  # short names at the end of a line
 _AXIS_UNITS = {Measure.QPS: "/s", Measure.MAX_CONCURRENCY: "", Measure.ERROR_RATE: " %"}
 _LABELS = 8  # dates below a chart
 _ONE_DAY = ("%H:%M", "%H:%M:%S", "%H:%M:%S.%f")
@@ -459,17 +451,17 @@ def chart_of(trend: Trend, track: MetricTrend, chart_id: str, last: int) -> Char
         for side in (0, 1)
     ]
     heights = [y for line in (values, *bounds) for _, y in line if y is not None]
-    title = _TITLES.get(track.measure, track.measure.value)
     return Chart(
         chart_id=chart_id,
-        title=title if track.statement is None else f"{html(track.statement, 80)}: {title}",
+        title=html(track.name, 200),
         description="One value per run, oldest first, with the usual range.",
         x=_dates(trend, first),
         y=linear_axis(max(heights, default=1.0) * 1.05 or 1.0, unit=_AXIS_UNITS.get(track.measure, " ms")),
         lines=(
             *(ChartLine(name="", css="s5", points=bound) for bound in bounds),
-            ChartLine(name=_NAMES.get(track.measure, track.measure.value), css="s1", points=values),
+            ChartLine(name="", css="s1", points=values),
         ),
+        both_sides=True,
         marks=tuple(_marks(trend, track, first)),
         dots=tuple(_dots(trend, track, first, factor)),
     )

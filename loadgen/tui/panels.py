@@ -364,12 +364,11 @@ def _find_max_head(search: FindMaxStatus, view: ScreenState) -> Text:
     if search.target is None:
         return text.append("over" if search.stage == "done" else f"step {search.step} is about to begin", style="bold")
     text.append(f"step {search.step}: {counted(search.target, 'connection')}", style="bold")
-    text.append(f", {_FIND_MAX_STAGES.get(search.stage, one_line(search.stage, 20))}")
     window = view.window
     if window is not None and window.name == f"step {search.step}":
         text.append(f", measured {window.seconds:.0f} of {search.step_s:g} s")
         if window.seconds > search.step_s:
-            text.append(", undecided: it continues", style="yellow")
+            text.append(", undecided", style="yellow")  # it continues
     else:
         text.append(", settling")
     return text
@@ -378,7 +377,8 @@ def _find_max_head(search: FindMaxStatus, view: ScreenState) -> Text:
 def _find_max_position(search: FindMaxStatus) -> Text:
     best = NOTHING if search.best is None else str(search.best)
     failed = NOTHING if search.failed is None else str(search.failed)
-    text = Text(" " * LABEL + f"best {best}, failed {failed}")
+    stage = "" if search.target is None else f"{_FIND_MAX_STAGES.get(search.stage, one_line(search.stage, 20))}: "
+    text = Text(" " * LABEL + f"{stage}best {best}, failed {failed}")
     if search.next_if_held is not None:
         text.append(f"; next {search.next_if_held} if it holds")
     return text

@@ -136,6 +136,7 @@ class ScreenPresenter:
         self._interrupts, self._interrupted_s = 0, 0.0  # requests of the user to end the run, and when the first came
         self._log: deque[LogEntry] = deque(maxlen=LOG_KEPT)
         self._doing_s: tuple[str, float] = ("", 0.0)
+        self._window_seen: str | None = None  # the name of the window of the last snapshot
         self._checked = tuple(
             Checked(check=threshold.check.text, value=None, passed=False) for threshold in scenario.judged_thresholds
         )
@@ -210,7 +211,8 @@ class ScreenPresenter:
         self._checked = look.checked or self._checked
         since_s, until_s = self._span(look)
         lives = [worker.live for worker in look.workers if worker.live is not None]
-        recent = self._history.recent
+        recent, window = self._history.recent, self._window(look)
+        self._note_stage(look, window)
         view = ScreenState(
             scenario=self._scenario.name,
             place=self._place,
@@ -222,7 +224,7 @@ class ScreenPresenter:
             since_s=since_s,
             until_s=until_s,
             offered=self._offered(look),
-            window=self._window(look),
+            window=window,
             recent=recent if look.run.status is RunStatus.RUNNING else _without_rate(recent),
             peak=self._history.peak,
             history=self._history.seconds,
@@ -324,11 +326,21 @@ class ScreenPresenter:
             spread=_spread(merged),
         )
 
+    def _note_stage(self, look: DisplaySnapshot, window: WindowFigures | None) -> None:
+        """Add a line to the event log when a stage begins."""
+        before, self._window_seen = self._window_seen, None if window is None else window.name
+        is_stage = window is not None and window.name.startswith("stage ")
+        if is_stage and before is not None and before != self._window_seen:
+            self.say(look.moment, f"{self._window_seen} begins")
+
     def _window_name(self, phase: Phase, step_id: int | None) -> str:
         if step_id is None or phase is not Phase.MEASUREMENT:
             return _PHASES.get(phase, phase.value.lower())
-        stages = len(self._scenario.load.stages)
-        return f"stage {step_id} of {stages}" if stages else f"step {step_id}"
+        stages = self._scenario.load.stages
+        if not stages:
+            return f"step {step_id}"
+        name = stages[step_id - 1].name if step_id <= len(stages) else None
+        return f"stage {step_id} of {len(stages)}{'' if name is None else f', {name}'}"
 
     @property
     def _errors(self) -> tuple[ErrorLine, ...]:

@@ -70,9 +70,11 @@ def test_an_interval_has_the_samples_of_the_phase_before_beside_its_own() -> Non
     first, change, after, last = changing()
     assert first.earlier is None  # the load begins; there is no phase before
     assert (change.phase, change.tally.ended.succeeded) == (Phase.MEASUREMENT, 0)
-    assert change.earlier is not None and change.earlier.ended.succeeded == 5
+    assert change.earlier is not None
+    assert change.earlier.ended.succeeded == 5
     assert (after.tally.ended.succeeded, after.measured.queries) == (4, 4)
-    assert after.earlier is not None and after.earlier.ended.succeeded == 1
+    assert after.earlier is not None
+    assert after.earlier.ended.succeeded == 1
     assert last.earlier is None
 
 
@@ -82,7 +84,8 @@ def test_a_change_without_a_statement_is_known_to_have_none() -> None:
     load.collector.harvest(S)
     load.open(Phase.MEASUREMENT, at_ns=1_500 * MS)
     earlier = load.collector.harvest(2 * S).earlier
-    assert earlier is not None and not earlier.ended.ended
+    assert earlier is not None
+    assert not earlier.ended.ended
 
 
 def test_rows_and_heartbeats_carry_them() -> None:

@@ -26,11 +26,11 @@ def lines_of(view: ScreenState, width: int, height: int, first: str, count: int)
 def test_charts_have_numbers_with_units_and_the_time_below(name, width, height):
     text = drawn(VIEWS[name], width, height)
 
-    assert re.search(r"QPS +\d+/s.* \d+/s┤", text)
+    assert re.search(r"qps +\d+/s.* \d+/s┤", text)
     assert re.search(r"p50 \d+.\d.* 80 ms┤", text)
     assert len(re.findall(r" 0┤", text)) >= 2
     assert re.search(r"elapsed └.*\d\d:\d0─", text)
-    figures = re.findall(r"(?:mean|peak) \d+\S*", text)
+    figures = re.findall(r"(?:avg|peak) \d+\S*", text)
     assert len(figures) == 2
     assert all(figure.endswith("/s") for figure in figures)
 
@@ -73,7 +73,7 @@ def test_a_mark_of_the_time_axis_begins_in_the_column_of_its_second():
     """Only second 20 was measured: its bar stands above the beginning of the mark."""
     alone = replace(MEASUREMENT, plan_s=30.0, history=tuple(one for one in MEASUREMENT.history if one.at_s == 20))
     for width in (80, 200):
-        lines = lines_of(alone, width, 40, "QPS", 16)
+        lines = lines_of(alone, width, 40, "qps", 16)
         bar = next(line for line in lines if "0┤" in line and "█" in line)
         axis = next(line for line in lines if "elapsed" in line)
 
@@ -94,7 +94,7 @@ def test_a_short_run_fills_the_chart_and_a_long_one_shows_its_last_part():
 def test_a_phase_that_begins_is_a_line_and_not_a_drop():
     history = tuple(replace(one, qps=None) if one.at_s in (0, 10) else one for one in MEASUREMENT.history)
 
-    chart = lines_of(replace(MEASUREMENT, history=history), 200, 40, "QPS", 3)
+    chart = lines_of(replace(MEASUREMENT, history=history), 200, 40, "qps", 3)
 
     assert [line.count("┊") for line in chart] == [2, 2, 2]
 
@@ -126,7 +126,7 @@ def test_the_span_of_the_percentiles_is_on_the_screen_at_any_height(height, capt
     text = drawn(MEASUREMENT, 80, height)
 
     assert caption in text
-    assert " latency chart: p95 " in text
+    assert " response chart: p95 " in text
 
 
 def test_a_wide_screen_shows_the_last_seconds_of_each_statement():

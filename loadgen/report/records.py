@@ -235,13 +235,17 @@ def percentile_line(
     points: Sequence[RunSecond], times: Sequence[Histogram], per_mille: int, reach_s: float
 ) -> tuple[Stretch, ...]:
     """A percentile over time, in milliseconds. `times` has the samples of each point. A point with too few samples is
-    joined with neighbours of its phase, up to `reach_s`. A point without a rate is always joined: it knows only
-    statements that began and ended within its phase, so its samples are too short."""
+    joined with neighbours of its phase, up to `reach_s`. A first or last point without a rate is always joined: the
+    first knows only statements that began and ended within its phase, and the last only those that were still in
+    flight, so its samples are too short or too long."""
     found: list[Stretch] = []
     counts, spans_s = [one.count for one in times], [(point.at_s, point.end_s) for point in points]
     for run in _runs(points):
         partial = points[run[0]].qps is None
-        for first, last in stretches(run, counts, spans_s, per_mille, reach_s, partial=partial):
+        groups = stretches(run, counts, spans_s, per_mille, reach_s, partial=partial)
+        if points[run[-1]].qps is None and len(groups) > 1 and groups[-1][0] == run[-1]:
+            groups[-2:] = [(groups[-2][0], run[-1])]
+        for first, last in groups:
             found.append(Stretch(first, last, _ms(reduce(add, times[first : last + 1], EMPTY), per_mille)))
     return tuple(found)
 

@@ -11,7 +11,7 @@ from typing import Any
 from loadgen.log import printable
 from loadgen.report import formatting
 from loadgen.report.compare import said, unit
-from loadgen.report.formatting import html
+from loadgen.report.formatting import html, html_whole_ids
 from loadgen.report.page import note, number, plain_figure, section, short, table, verdict_page, whole
 from loadgen.report.run_text import UNLIMITED_WIDTH
 from loadgen.report.svg import Axis, Chart, ChartDot, ChartLine, ChartMarker, linear_axis
@@ -378,7 +378,7 @@ def trend_html(trend: Trend, last: int) -> str:
 def _about(trend: Trend) -> str:
     if not trend.nights:
         return ""
-    return f'<p class="sub">{html(series_text(trend))}. In common: {html(key_text(trend))}.</p>'
+    return f'<p class="sub">{html_whole_ids(series_text(trend))}. In common: {html(key_text(trend))}.</p>'
 
 
 def _numbers(trend: Trend) -> str:

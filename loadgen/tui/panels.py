@@ -151,7 +151,7 @@ def errors(view: ScreenState, width: int, limit: int) -> list[Text]:
     examples = [_error(group, width) for group in view.errors]
     shown = whole(examples, limit - 1)
     if view.errors and not shown:
-        text.append(f"  {_error_name(view.errors[0])}", style="red")
+        text.append(f"  {error_name(view.errors[0])}", style="red")
     hidden = len(examples) - max(len(shown), 1)
     if hidden > 0:
         text.append(f"; {counted(hidden, 'more kind')}: press e", style="dim")
@@ -164,7 +164,7 @@ def error_lines(view: ScreenState, width: int, kinds: int) -> int:
 
 
 def _error(group: ErrorLine, width: int) -> list[Text]:
-    example = Text.assemble(" " * LABEL, (f"{_error_name(group)} ", "red"), one_line(group.example))
+    example = Text.assemble(" " * LABEL, (f"{error_name(group)} ", "red"), one_line(group.example))
     return wrapped(example, width, indent=LABEL + 2)
 
 
@@ -172,8 +172,10 @@ def _of_window(window: WindowFigures) -> tuple[int, int]:
     return window.failed, window.failed + window.succeeded
 
 
-def _error_name(group: ErrorLine) -> str:
-    return f"{group.count:,} × {one_line(group.category, 30)}{'' if group.code is None else f' {group.code}'}"
+def error_name(group: ErrorLine) -> str:
+    statement = "" if group.statement is None else f"{one_line(group.statement, 60)}: "
+    code = "" if group.code is None else f" {group.code}"
+    return f"{group.count:,} × {statement}{one_line(group.category, 30)}{code}"
 
 
 def statements(view: ScreenState, width: int, limit: int) -> list[Text]:
@@ -186,6 +188,11 @@ def statements(view: ScreenState, width: int, limit: int) -> list[Text]:
     numbers = sum(size for _, size in columns)
     title = f"statement, {one_line(window.name, 40)}"
     widest = max(cell_len(text) for text in (title, *(_statement_name(row) for row in rows)))
+    if widest + 1 > width - numbers - 2:  # a name would be cut, so the columns become as narrow as their content
+        columns = _narrow(rows, columns)
+        numbers = sum(size for _, size in columns)
+    if cell_len(title) + 1 > width - numbers - 2:
+        title = one_line(window.name, 40)
     name_width = max(10, min(widest + 1, width - numbers - 2, 60))
     told = any(second.statements and second.statements[0].name != ALL_STATEMENTS for second in view.history)
     sparks = _sparks(width - numbers - name_width - 2) if told else []
@@ -250,11 +257,20 @@ def _statement_name(row: StatementLine) -> str:
 
 def _statement(row: StatementLine, name_width: int, columns: Sequence[tuple[str, int]]) -> Text:
     line = Text(" " + cell(_statement_name(row), name_width))
-    counts = [count(number) for number in (row.succeeded, row.failed, row.cut_off)]
-    values = [rate(row.qps), *map(time_of, (row.p50, row.p95, row.p99)), *counts]
-    for value, (title, size) in zip(values, columns, strict=False):
+    for value, (title, size) in zip(_statement_values(row), columns, strict=False):
         line.append(cell(value, size, right=True), style="red" if title == "failed" and row.failed else "")
     return line
+
+
+def _statement_values(row: StatementLine) -> list[str]:
+    counts = [count(number) for number in (row.succeeded, row.failed, row.cut_off)]
+    return [rate(row.qps), *map(time_of, (row.p50, row.p95, row.p99)), *counts]
+
+
+def _narrow(rows: Sequence[StatementLine], columns: Sequence[tuple[str, int]]) -> tuple[tuple[str, int], ...]:
+    values = [_statement_values(row) for row in rows]
+    widest = (max(map(len, (title, *(own[at] for own in values)))) for at, (title, _) in enumerate(columns))
+    return tuple((title, min(size, needed + 2)) for (title, size), needed in zip(columns, widest, strict=True))
 
 
 def warehouse(view: ScreenState, width: int, limit: int) -> list[Text]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from loadgen.metrics.connections import LoginCounts
 from loadgen.metrics.histogram import HIGHEST_NS, LOWEST_NS, PERCENTILES
-from loadgen.metrics.tally import by_kind
+from loadgen.metrics.tally import ErrorKey, by_kind
 from loadgen.metrics.window import MergedWindows, merge
 from loadgen.model.run import Phase, RunStatus
 from loadgen.report.experiment import ExperimentStatus
@@ -329,8 +329,8 @@ class ScreenPresenter:
     def _note_stage(self, look: DisplaySnapshot, window: WindowFigures | None) -> None:
         """Add a line to the event log when a stage begins."""
         before, self._window_seen = self._window_seen, None if window is None else window.name
-        is_stage = window is not None and window.name.startswith("stage ")
-        if is_stage and before is not None and before != self._window_seen:
+        is_stage = bool(self._scenario.load.stages) and look.run.phase is Phase.MEASUREMENT
+        if is_stage and before is not None and self._window_seen not in (None, before):
             self.say(look.moment, f"{self._window_seen} begins")
 
     def _window_name(self, phase: Phase, step_id: int | None) -> str:
@@ -340,12 +340,22 @@ class ScreenPresenter:
         if not stages:
             return f"step {step_id}"
         name = stages[step_id - 1].name if step_id <= len(stages) else None
-        return f"stage {step_id} of {len(stages)}{'' if name is None else f', {name}'}"
+        place = f"stage {step_id} of {len(stages)}"
+        return place if name is None else f"{name}, {place}"
 
     @property
     def _errors(self) -> tuple[ErrorLine, ...]:
+        statements: dict[ErrorKey, set[str | None]] = {}
+        for key in self._history.errors:
+            statements.setdefault(key._replace(statement=None), set()).add(key.statement)
         groups = (
-            ErrorLine(category=key.category.value, code=key.code, count=errors.count, example=errors.example)
+            ErrorLine(
+                category=key.category.value,
+                code=key.code,
+                count=errors.count,
+                example=errors.example,
+                statement=next(iter(statements[key])) if len(statements[key]) == 1 else None,
+            )
             for key, errors in by_kind(self._history.errors).items()
         )
         return tuple(sorted(groups, key=lambda group: (-group.count, group.category, group.code or 0)))

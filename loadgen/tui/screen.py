@@ -288,8 +288,7 @@ def errors(view: ScreenState, width: int, room: int) -> list[Text]:
         lines.append(Text(" no statement has failed"))
     total = sum(group.count for group in view.errors)
     for group in view.errors:
-        code = "" if group.code is None else f" {group.code}"
-        head = Text.assemble((f" {group.count:,} × {one_line(group.category, 30)}{code}", "bold red"))
+        head = Text.assemble((f" {panels.error_name(group)}", "bold red"))
         lines += [head.append(f"  {percent(group.count / total)} of errors", style="dim")]
         lines += _wrapped(one_line(group.example, 400), width)
     earlier = view.failed - total

@@ -12,7 +12,7 @@ from loadgen.tui.draw import cut_between_words, wrapped
 from loadgen.tui.history import PeakThroughput
 from loadgen.tui.screen import ScreenPage, nice_top
 from loadgen.tui.screen_state import LatencyDistribution, LogEntry, ScreenState
-from tests.unit.tui_builders import MEASUREMENT, SIZES, VIEWS, drawn, quantile_of
+from tests.unit.tui_builders import FIND_MAX, MEASUREMENT, SIZES, VIEWS, drawn, quantile_of
 
 
 def lines_of(view: ScreenState, width: int, height: int, first: str, count: int) -> list[str]:
@@ -155,6 +155,48 @@ def test_the_axis_of_a_narrow_histogram_has_numbers():
     text = drawn(replace(MEASUREMENT, window=replace(MEASUREMENT.window, spread=narrow)), 200, 60)
 
     assert "250 ms" in text
+
+
+def test_percentiles_of_a_narrow_histogram_are_all_named():
+    assert MEASUREMENT.window is not None
+    near = tuple((name, quantile_of(ms)) for name, ms in (("p50", 202.0), ("p95", 204.0), ("p99", 208.0)))
+    narrow = LatencyDistribution(edges_ms=(200.0, 205.0, 210.0), counts=(5, 9), percentiles=near)
+
+    text = drawn(replace(MEASUREMENT, window=replace(MEASUREMENT.window, spread=narrow)), 200, 60)
+
+    assert "p50 202, p95 204, p99 208 ms" in text
+
+
+def test_names_are_whole_at_80_columns():
+    """The columns of numbers give way, and the name of the stage stands alone."""
+    window = MEASUREMENT.window
+    assert window is not None
+    name = "look_up_an_item_by_its_number"
+    rows = (replace(window.statements[0], name=name), *window.statements[1:])
+    for stage, title in (("calm, stage 2 of 3", "statement, calm"), ("forenoon peak, stage 2 of 3", "forenoon peak")):
+        view = replace(MEASUREMENT, window=replace(window, name=stage, statements=rows))
+
+        head, row = lines_of(view, 80, 24, title, 2)
+
+        assert f"{stage} " in head
+        assert row.startswith(f" {name} ")
+        assert len(row.split()) == 7
+
+
+def test_a_step_that_is_extended_says_so_at_80_columns():
+    search, window = FIND_MAX.ladder, FIND_MAX.window
+    assert search is not None
+    assert window is not None
+    view = replace(
+        FIND_MAX,
+        ladder=replace(search, step=12, target=1_000, stage="verify", step_s=100.0),
+        window=replace(window, name="step 12", seconds=118.0),
+    )
+
+    lines = lines_of(view, 80, 24, "find max", 2)
+
+    assert lines[0].endswith("step 12: 1,000 connections, measured 118 of 100 s, undecided")
+    assert lines[1].strip().startswith("confirming that it fails: best ")
 
 
 def test_an_axis_ends_at_a_round_number():

@@ -12,7 +12,7 @@ import numpy as np
 from loadgen.log import printable
 from loadgen.metrics.histogram import IntArray, is_supported
 from loadgen.report import formatting
-from loadgen.report.formatting import html
+from loadgen.report.formatting import html, html_whole_ids
 from loadgen.report.page import note, plain_figure, section, short, stroke, table, verdict_page, whole
 from loadgen.report.records import REACH_PARTS, stretches
 from loadgen.report.svg import (
@@ -431,16 +431,17 @@ _PAGE_HEAD = ("metric", "verdict", "A", "B", "change", "95 % interval", "limit")
 def comparison_html(comparison: Comparison) -> str:
     """The whole file."""
     found = comparison.verdict
-    a, b = (html(run.run_id) for run in (comparison.a, comparison.b))
+    title = f"{comparison.a.run_id} → {comparison.b.run_id}"
     return verdict_page(
         found.value,
-        f"{a} → {b}",
+        html(title),
         comparison.reason,
         _runs(comparison),
         _numbers(comparison),
         _pictures(comparison),
         _configuration_section(comparison.configuration),
         css=_CLASSES.get(found, "invalid"),
+        heading=html_whole_ids(title),
         footer="Two runs show the variation within a run. <code>loadgen trend</code> shows the variation from run to"
         " run.",
     )

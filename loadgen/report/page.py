@@ -81,11 +81,14 @@ def html_page(title: str, *body: str, css: str = "") -> str:
     )
 
 
-def verdict_page(verdict: str, title: str, why: str, *parts: str, css: str, about: str = "", footer: str = "") -> str:
-    """A page without a script: the verdict and its reason, then the parts. Scroll hints are made by CSS alone."""
+def verdict_page(
+    verdict: str, title: str, why: str, *parts: str, css: str, heading: str = "", about: str = "", footer: str = ""
+) -> str:
+    """A page without a script: the verdict and its reason, then the parts. Scroll hints are made by CSS alone. The
+    heading is the title unless it has markup."""
     return html_page(
         f"{verdict}: {title}",
-        f'<header><div class="banner"><span class="verdict">{verdict.upper()}</span><h1>{title}</h1></div>',
+        f'<header><div class="banner"><span class="verdict">{verdict.upper()}</span><h1>{heading or title}</h1></div>',
         f'<p class="why">{html(why)}</p>{about}</header><main>{"".join(parts)}</main><footer><p>{footer}</p></footer>',
         css=f"{css} plain",
     )
@@ -154,6 +157,7 @@ header{border-bottom:1px solid var(--line);padding:22px 0 18px}
 .invalid .verdict{color:var(--warn);background:var(--warnbg)}
 .cancelled .verdict{color:var(--still);background:var(--stillbg)}
 h1{font-size:25px;line-height:1.25;margin:0;overflow-wrap:anywhere}
+h1>span{display:inline-block;max-width:100%}
 .why{margin:8px auto 0;font-size:16px;overflow-wrap:anywhere}
 ul.why{padding-left:42px}
 .sub{color:var(--soft);margin:4px auto 0;overflow-wrap:anywhere}
@@ -252,7 +256,7 @@ pre{background:var(--card);border:1px solid var(--line);border-radius:8px;paddin
 font-size:12.5px;line-height:1.45;margin:6px 0;white-space:pre-wrap;overflow-wrap:anywhere;max-height:460px}
 code{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace}
 footer{color:var(--soft);font-size:13px;margin-top:40px;border-top:1px solid var(--line);padding:14px 0 30px}
-@media (max-width:600px){main,header>*,footer>*{padding-inline:12px}
+@media (max-width:600px){h1{font-size:19px}main,header>*,footer>*{padding-inline:12px}
 .facts div{grid-template-columns:112px minmax(0,1fr)}
 .pair,.three{grid-template-columns:minmax(0,1fr)}td>.t{min-width:12em}
 .plot svg{min-width:860px}.pair .plot svg{min-width:500px}.three .plot svg{min-width:300px}

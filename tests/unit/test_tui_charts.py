@@ -173,7 +173,8 @@ def test_names_are_whole_at_80_columns():
     assert window is not None
     name = "look_up_an_item_by_its_number"
     rows = (replace(window.statements[0], name=name), *window.statements[1:])
-    for stage, title in (("calm, stage 2 of 3", "statement, calm"), ("forenoon peak, stage 2 of 3", "forenoon peak")):
+    long = "the second peak, stage 2 of 3"
+    for stage, title in (("calm, stage 2 of 3", "statement, calm"), (long, "the second peak")):
         view = replace(MEASUREMENT, window=replace(window, name=stage, statements=rows))
 
         head, row = lines_of(view, 80, 24, title, 2)

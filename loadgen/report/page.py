@@ -256,7 +256,7 @@ pre{background:var(--card);border:1px solid var(--line);border-radius:8px;paddin
 font-size:12.5px;line-height:1.45;margin:6px 0;white-space:pre-wrap;overflow-wrap:anywhere;max-height:460px}
 code{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace}
 footer{color:var(--soft);font-size:13px;margin-top:40px;border-top:1px solid var(--line);padding:14px 0 30px}
-@media (max-width:600px){h1{font-size:19px}main,header>*,footer>*{padding-inline:12px}
+@media (max-width:600px){h1{font-size:17px}main,header>*,footer>*{padding-inline:12px}
 .facts div{grid-template-columns:112px minmax(0,1fr)}
 .pair,.three{grid-template-columns:minmax(0,1fr)}td>.t{min-width:12em}
 .plot svg{min-width:860px}.pair .plot svg{min-width:500px}.three .plot svg{min-width:300px}

@@ -224,8 +224,8 @@ def _grid(chart: Chart) -> Iterator[str]:
         has_room = chart.px(value) + TICK_WIDTH * len(unescape(label)) / 2 < chart.width
         anchor = "middle" if has_room else "end"
         yield f'<line class="axis" x1="{x}" x2="{x}" y1="{chart.bottom}" y2="{chart.bottom + 4}"/>'
-        y = chart.bottom + (21 if chart.dots else 17)  # a dot may lie on the axis
-        yield f'<text class="tick" x="{x}" y="{y}" text-anchor="{anchor}">{label}</text>'
+        below = chart.bottom + (21 if chart.dots else 17)  # a dot may lie on the axis
+        yield f'<text class="tick" x="{x}" y="{below}" text-anchor="{anchor}">{label}</text>'
     yield f'<line class="axis" x1="{chart.left}" x2="{chart.right}" y1="{chart.bottom}" y2="{chart.bottom}"/>'
     if chart.x_title:
         middle = (chart.left + chart.right) // 2

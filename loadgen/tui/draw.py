@@ -33,6 +33,15 @@ def cell(text: str, width: int, *, right: bool = False) -> str:
     return " " * room + text if right else text + " " * room
 
 
+Columns = tuple[tuple[str, int], ...]  # heading, width
+
+
+def narrowed(columns: Columns, rows: Sequence[Sequence[str]]) -> Columns:
+    """The columns, as narrow as the rows allow."""
+    widest = (max(map(cell_len, (title, *(row[at] for row in rows)))) for at, (title, _) in enumerate(columns))
+    return tuple((title, min(size, needed + 2)) for (title, size), needed in zip(columns, widest, strict=True))
+
+
 def label(text: str) -> Text:
     """A label at the left edge."""
     return Text.assemble((cell(f" {text}", LABEL), "dim"))

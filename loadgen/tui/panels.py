@@ -16,6 +16,7 @@ from loadgen.rules.client_health import CPU_INVALID_PERCENT, CPU_WARN_PERCENT
 from loadgen.tui.draw import (
     LABEL,
     NOTHING,
+    Columns,
     bar,
     cell,
     chart,
@@ -24,6 +25,7 @@ from loadgen.tui.draw import (
     flow,
     label,
     ms,
+    narrowed,
     one_line,
     percent,
     rate,
@@ -184,12 +186,14 @@ def statements(view: ScreenState, width: int, limit: int) -> list[Text]:
     if window is None:
         return [label("statement").append(NOTHING)]
     rows = list(window.statements)
-    columns = (*_STATEMENT_COLUMNS, _CUT_OFF) if any(row.cut_off for row in rows) else _STATEMENT_COLUMNS
+    columns: Columns = _STATEMENT_COLUMNS
+    if any(row.cut_off for row in rows):
+        columns = (*columns, _CUT_OFF)
     numbers = sum(size for _, size in columns)
     title = f"statement, {one_line(window.name, 40)}"
     widest = max(cell_len(text) for text in (title, *(_statement_name(row) for row in rows)))
     if widest + 1 > width - numbers - 2:  # a name would be cut, so the columns become as narrow as their content
-        columns = _narrow(rows, columns)
+        columns = narrowed(columns, [_statement_values(row) for row in rows])
         numbers = sum(size for _, size in columns)
     if cell_len(title) + 1 > width - numbers - 2:
         title = one_line(window.name, 40)
@@ -255,7 +259,7 @@ def _statement_name(row: StatementLine) -> str:
     return "all statements" if row.name == ALL_STATEMENTS else one_line(row.name)
 
 
-def _statement(row: StatementLine, name_width: int, columns: Sequence[tuple[str, int]]) -> Text:
+def _statement(row: StatementLine, name_width: int, columns: Columns) -> Text:
     line = Text(" " + cell(_statement_name(row), name_width))
     for value, (title, size) in zip(_statement_values(row), columns, strict=False):
         line.append(cell(value, size, right=True), style="red" if title == "failed" and row.failed else "")
@@ -265,12 +269,6 @@ def _statement(row: StatementLine, name_width: int, columns: Sequence[tuple[str,
 def _statement_values(row: StatementLine) -> list[str]:
     counts = [count(number) for number in (row.succeeded, row.failed, row.cut_off)]
     return [rate(row.qps), *map(time_of, (row.p50, row.p95, row.p99)), *counts]
-
-
-def _narrow(rows: Sequence[StatementLine], columns: Sequence[tuple[str, int]]) -> tuple[tuple[str, int], ...]:
-    values = [_statement_values(row) for row in rows]
-    widest = (max(map(len, (title, *(own[at] for own in values)))) for at, (title, _) in enumerate(columns))
-    return tuple((title, min(size, needed + 2)) for (title, size), needed in zip(columns, widest, strict=True))
 
 
 def warehouse(view: ScreenState, width: int, limit: int) -> list[Text]:

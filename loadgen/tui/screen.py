@@ -131,7 +131,7 @@ def _over_time(
     shown = span(view, width)
     known = {second.at_s: second for second in view.history}
     seconds = [known.get(shown.first_s + place // shown.scale) for place in range(shown.columns)]
-    values = [None if second is None else value_of(second) for second in seconds]
+    values = [value_of(second) if second is not None and _is_under_load(second, known) else None for second in seconds]
     top = nice_top(max((value for value in values if value is not None), default=0.0))
 
     def style(place: int) -> str:
@@ -148,6 +148,12 @@ def _over_time(
         line.append(cell(figure, FIGURES), style="dim" if old else "bold" if number == 0 else "")
         lines.append(Text.assemble(line, (scale[number], "dim"), drawn[number]))
     return lines
+
+
+def _is_under_load(second: HistorySecond, known: Mapping[int, HistorySecond]) -> bool:
+    """Whether there was load in the whole second: not in the cool-down, and not in the second in which it begins."""
+    following = known.get(second.at_s + 1, second)
+    return Phase.COOLDOWN not in (second.phase, following.phase)
 
 
 def _is_border(second: HistorySecond | None, known: Mapping[int, HistorySecond]) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from rich.text import Text
 
+from loadgen.model.run import Phase
 from loadgen.tui.draw import cut_between_words, wrapped
 from loadgen.tui.history import PeakThroughput
 from loadgen.tui.screen import ScreenPage, nice_top
@@ -97,6 +98,19 @@ def test_a_phase_that_begins_is_a_line_and_not_a_drop():
     chart = lines_of(replace(MEASUREMENT, history=history), 200, 40, "qps", 3)
 
     assert [line.count("┊") for line in chart] == [2, 2, 2]
+
+
+def test_the_end_of_the_load_is_neither_a_drop_nor_a_bar():
+    """In its last second only a part of the load was there, and in the cool-down none."""
+    *load, last, first_cool, second_cool = MEASUREMENT.history
+    cooling = (replace(one, phase=Phase.COOLDOWN, qps=0.0) for one in (first_cool, second_cool))
+    whole, ended = (
+        lines_of(replace(MEASUREMENT, history=history), 200, 40, "qps", 9)
+        for history in (tuple(load), (*load, replace(last, qps=3.0), *cooling))
+    )
+
+    assert [line.count("█") for line in ended] == [line.count("█") for line in whole]
+    assert all(line.rstrip(" ┊") == other.rstrip() for line, other in zip(ended, whole, strict=True))
 
 
 def test_a_peak_that_may_have_been_higher_says_so():

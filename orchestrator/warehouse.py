@@ -77,7 +77,7 @@ log = logging.getLogger(__name__)
 
 UNSTORED_MAX = 1_000  # polls that wait to be stored
 SHOWN = 60  # polls kept for the display
-STORE_S = 30.0  # between two INSERTs into the standard table
+STORE_S = 10.0  # between two INSERTs into the standard table; `watch` shows the stored polls
 STORE_ATTEMPTS = 3
 JOIN_S = 15.0  # longer than a poll may take
 _RAISE_COST = "Raise guardrails.max_credits, or prepare the tables with `loadgen prepare` first."

@@ -68,6 +68,7 @@ NOTICED = {
     Broken.ARRIVAL: {Rule.MOMENTS},
     Broken.MOMENTS: {Rule.MOMENTS},
     Broken.WARMUP: {Rule.SHORT},
+    Broken.WARMTH: {Rule.SHORT},
     Broken.STANDSTILL: {Rule.MOMENTS, Rule.SHORT},
 }
 OF_LEADERS = {
@@ -76,6 +77,7 @@ OF_LEADERS = {
 KINDS = {
     **dict.fromkeys((Broken.BUSY, Broken.QUEUE), Kind.FIND_MAX),
     Broken.OVERLOAD: Kind.RATE,
+    Broken.WARMTH: Kind.FLAT,
 }
 # Seeds that have shown it: the search begins with them. A change of the simulation may need other ones: a search takes
 # up to a minute.
@@ -100,6 +102,7 @@ SHOWN_BY = {
     Broken.LOG: 45,
     Broken.MOMENTS: 67,
     Broken.WARMUP: 629,
+    Broken.WARMTH: 297,
     Broken.STANDSTILL: 7,
 }
 

@@ -59,6 +59,11 @@ class Checked:
         return threshold_words(self.check, self.window_s)
 
     @property
+    def is_empty(self) -> bool:
+        """It failed because there are no samples of its metric: nothing succeeded, or nothing was executed."""
+        return self.value is None and not self.undecided
+
+    @property
     def unknown(self) -> str:
         """Why the measured value cannot decide the threshold."""
         return self.too_few or self.unmeasured

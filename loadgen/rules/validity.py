@@ -14,6 +14,7 @@ from functools import reduce
 from operator import add
 from typing import Any, Protocol
 
+from loadgen.log import printable
 from loadgen.metrics.connections import ConnectionTime
 from loadgen.metrics.window import MergedWindows, WindowResult
 from loadgen.model.counts import Counts
@@ -315,6 +316,7 @@ def percent(fraction: float | None) -> str:
 
 
 SAMPLES_MIN = 20
+ERROR_TEXT_MAX = 200  # characters of an error in the reason of a verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -410,6 +412,8 @@ class RunOutcome(Protocol):
     @property
     def checked(self) -> Sequence[Checked]: ...
     @property
+    def merged(self) -> MergedWindows: ...
+    @property
     def aborted(self) -> bool: ...  # by a threshold
     @property
     def find_max(self) -> Mapping[str, Any] | None: ...
@@ -426,9 +430,9 @@ def verdict_of(facts: RunOutcome) -> tuple[RunVerdict, int, str]:
         return RunVerdict.CANCELLED, 128 + facts.signal, f"stopped by {name} after the measurement ({facts.reason})"
     if facts.invalid:
         return RunVerdict.INVALID, 5, "; ".join(facts.invalid)
-    missed = [_missed(checked) for checked in facts.checked if not checked.passed]
+    missed = sorted((one for one in facts.checked if not one.passed), key=lambda one: one.is_empty)
     if missed:
-        return RunVerdict.FAILED, 10, f"not met: {', '.join(missed)}"
+        return RunVerdict.FAILED, 10, f"{_only_errors(facts.merged)}not met: {', '.join(map(_missed, missed))}"
     if facts.aborted:  # the leader that judged the threshold was replaced
         return RunVerdict.FAILED, 10, facts.reason
     if facts.find_max is not None and facts.find_max["max_concurrency"] is None:
@@ -436,10 +440,21 @@ def verdict_of(facts: RunOutcome) -> tuple[RunVerdict, int, str]:
     return RunVerdict.PASSED, 0, "every threshold was met" if facts.checked else "done"
 
 
+def _only_errors(merged: MergedWindows) -> str:
+    """The most frequent error, if no statement succeeded: the cause of every threshold that was not met."""
+    errors = merged.tally.errors
+    if merged.counts.succeeded or not errors:
+        return ""
+    key, group = max(errors.items(), key=lambda one: one[1].count)
+    code, statement = "" if key.code is None else f" {key.code}", "" if key.statement is None else f"{key.statement}: "
+    what = f"{group.count:,} × {statement}{key.category}{code}: {printable(group.example, ERROR_TEXT_MAX)}"
+    return f"every statement failed ({what}); "
+
+
 def _missed(checked: Checked) -> str:
     known = "not measured" if checked.unmeasured else "only a lower bound is known"
-    why = "too few samples" if checked.too_few else known
-    marks = [*(["default"] if checked.default else []), *([why] if checked.undecided else [])]
+    why = "no samples" if checked.is_empty else "too few samples" if checked.too_few else known
+    marks = [*(["default"] if checked.default else []), *([why] if checked.undecided or checked.is_empty else [])]
     return f"{checked.words} ({', '.join(marks)})" if marks else checked.words
 
 

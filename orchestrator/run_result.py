@@ -61,6 +61,11 @@ class MeasuredWindows:
     def merged(self) -> MergedWindows:
         return merge(self.windows.values())
 
+    @property
+    def measured_s(self) -> dict[str, float]:
+        """The measured time of each worker."""
+        return {worker_id: math.fsum(one.seconds for one in own) for worker_id, own in self.windows.items()}
+
     def judged(self, scenario: Scenario) -> MergedWindows:
         """The merged windows, with the stages that thresholds refer to."""
         stages = {name: self.step(number) for name, number in scenario.judged_stages.items()}

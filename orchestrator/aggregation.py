@@ -105,9 +105,11 @@ class RunSeconds:
         ]
         return min(gaps, default=None)
 
-    def complete(self, waited: Collection[str]) -> int:
-        """The newest second that all of these workers have reported."""
-        return min((_whole(self._covered_s.get(worker_id, 0.0)) for worker_id in waited), default=self.reported)
+    def complete(self, waited: Collection[str], ended: Collection[str] = ()) -> int:
+        """The newest second that all of these workers have reported. Those that have `ended` report no more seconds,
+        but the snapshots may fill their gaps."""
+        behind = [worker_id for worker_id in ended if self.missing_since_s([worker_id]) is not None]
+        return min((_whole(self._covered_s.get(one, 0.0)) for one in (*waited, *behind)), default=self.reported)
 
     @property
     def reported(self) -> int:

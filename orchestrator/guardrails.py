@@ -112,7 +112,8 @@ class LimitMonitor:
             if has_failed(checked) and not may_recover(check, checked) and self._is_measured(working, check.statement):
                 return self._aborted(number, checked)
         waited = [worker.worker_id for worker in workers if not worker.is_over]
-        return self._judge_seconds(self._progress.seconds.complete(waited))
+        ended = [worker.worker_id for worker in workers if worker.is_over and worker.health is not WorkerHealth.DEAD]
+        return self._judge_seconds(self._progress.seconds.complete(waited, ended))
 
     def _is_measured(self, workers: Sequence[str], subject: str | None = None) -> bool:
         """Whether all of these workers have measured the run, or the stage that is the subject, for long enough."""

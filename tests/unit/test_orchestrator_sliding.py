@@ -36,15 +36,16 @@ class Fleet:
             number = round(sum(one.seconds for one in own) + length_s)
             own.append(told(number, {"s": tally(tuple(ms))}, length_s))
 
-    def tick(self, silent: Sequence[str] = (), lost: Sequence[str] = ()) -> RunEnding | None:
+    def tick(self, silent: Sequence[str] = (), lost: Sequence[str] = (), *, ended: bool = False) -> RunEnding | None:
         """One look: beats carry the last ten seconds, those of silent workers none."""
         for name in set(self.names) - set(silent):
             known = self.seconds[name]
             ms = [10.0] * 50
             whole = window({"s": tally(tuple(ms) * len(known))}, seconds=float(len(known)), state=WindowState.OPEN)
             self.heard[name] = replace(live(whole), seconds=tuple(known[-10:]))
+        alive = WorkerHealth.DONE if ended else WorkerHealth.ALIVE
         crew = [
-            view(WorkerHealth.DEAD if name in lost else WorkerHealth.ALIVE, number=number, live=self.heard[name])
+            view(WorkerHealth.DEAD if name in lost else alive, number=number, live=self.heard[name])
             for number, name in enumerate(self.names)
         ]
         self.progress.note(crew)
@@ -163,6 +164,19 @@ def test_a_second_that_took_longer_is_divided_by_its_length():
 
     (checked,) = fleet.limits.final(fleet.progress.merged)
     assert checked.value == pytest.approx(100.0)
+
+
+def test_what_a_leader_missed_of_workers_that_have_ended_is_judged_by_the_snapshots() -> None:
+    """Their last heartbeats carry the last ten seconds only."""
+    fleet = Fleet(threshold("max < 50ms", window_s=2.0))
+    for number in range(1, 31):
+        fleet.measure(SLOW if number == 15 else FAST)
+        fleet.tick(silent=fleet.names if 10 < number < 30 else (), ended=number == 30)
+
+    fleet.store()
+
+    (checked,) = fleet.limits.complete(merged(seconds=30.0), dict.fromkeys(fleet.names, 30.0))
+    assert (checked.passed, checked.undecided) == (False, False)
 
 
 @pytest.mark.parametrize(("lost", "text"), [(range(8, 13), "p95 < 50ms"), (range(20, 21), "max < 1s"), ((), "")])

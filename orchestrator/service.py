@@ -402,7 +402,7 @@ def _delivered(
     leader: Leader, scenario: Scenario, ending: RunEnding, gathered: MeasuredWindows, because: str
 ) -> Delivered:
     if leader.find_max is not None:
-        return delivered_steps(gathered.windows, leader.find_max.deciding_levels, because)
+        return delivered_steps(gathered.windows, leader.find_max.deciding_levels, because, closed=True)
     until_s = None if ending.stop == PLAN_COMPLETED else _aborted_s(leader, ending, gathered)
     return delivered_load(scenario, leader.plan, gathered, until_s=until_s, because=because)
 

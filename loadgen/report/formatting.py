@@ -180,6 +180,8 @@ def judged(threshold: Mapping[str, Any]) -> str:
         return TOO_FEW
     if threshold.get("not_measured"):
         return "not measured"
+    if threshold["value"] is None:
+        return "no samples"
     shown = measured(threshold["check"], threshold["value"])
     shown = bounded(shown, at_least=bool(threshold.get("at_least")), at_most=bool(threshold.get("at_most")))
     return worst(shown, threshold.get("window_seconds"))
@@ -191,8 +193,8 @@ def worst(shown: str, window_s: float | None) -> str:
 
 
 def finding(threshold: Mapping[str, Any]) -> str:
-    """As judged(), in a sentence: measured 20.0 ms, worst 20.0 ms, too few samples."""
-    is_said = is_unknown(threshold) or threshold.get("window_seconds") is not None
+    """As judged(), in a sentence: measured 20.0 ms, worst 20.0 ms, too few samples, no samples."""
+    is_said = threshold["value"] is None or is_unknown(threshold) or threshold.get("window_seconds") is not None
     return judged(threshold) if is_said else f"measured {judged(threshold)}"
 
 

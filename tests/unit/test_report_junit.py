@@ -68,7 +68,7 @@ def test_an_undecided_threshold_does_not_say_that_something_was_measured() -> No
 
 def test_a_threshold_without_a_value_fails_and_says_so() -> None:
     (failure,) = suite(checked=(Checked(check="p99 < 1s", value=None, passed=False),)).iter("failure")
-    assert failure.get("message") == "measured nothing"
+    assert failure.get("message") == "no samples"
 
 
 def test_it_is_valid_xml_whatever_the_texts_are() -> None:

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.control.session import load_queries
+from loadgen.control.session import load_queries, parse_row
+from loadgen.metrics.window import WindowRow
 from loadgen.model.event import EventType
-from loadgen.model.run import RunStatus
+from loadgen.model.run import Phase, RunStatus
 from tests.unit.simulation.histories import history_of, quiet
 from tests.unit.simulation.rules import Broken, Rule, Violation
 from tests.unit.simulation.scenarios import Kind
@@ -29,6 +30,7 @@ SEEDS, BLOCK = 150, 50
 CALM, CALM_SEARCHES = 15, 4  # worlds without faults
 CROWDS = 2  # of eight workers
 CALM_LATENCY_S = 0.3  # what a control statement takes in them
+CLOSED_WITHIN_MS = 50
 SEARCHED = 200  # seeds at most, for one that shows what is broken
 
 # What must have happened in a block of contested worlds for it to show anything.
@@ -68,6 +70,7 @@ NOTICED = {
     Broken.ARRIVAL: {Rule.MOMENTS},
     Broken.MOMENTS: {Rule.MOMENTS},
     Broken.WARMUP: {Rule.SHORT},
+    Broken.WARMTH: {Rule.SHORT},
     Broken.STANDSTILL: {Rule.MOMENTS, Rule.SHORT},
 }
 OF_LEADERS = {
@@ -76,6 +79,7 @@ OF_LEADERS = {
 KINDS = {
     **dict.fromkeys((Broken.BUSY, Broken.QUEUE), Kind.FIND_MAX),
     Broken.OVERLOAD: Kind.RATE,
+    Broken.WARMTH: Kind.FLAT,
 }
 # Seeds that have shown it: the search begins with them. A change of the simulation may need other ones: a search takes
 # up to a minute.
@@ -100,6 +104,7 @@ SHOWN_BY = {
     Broken.LOG: 45,
     Broken.MOMENTS: 67,
     Broken.WARMUP: 629,
+    Broken.WARMTH: 297,
     Broken.STANDSTILL: 7,
 }
 
@@ -143,12 +148,31 @@ def test_eight_workers_on_a_slow_control_plane_keep_their_stages_together(tmp_pa
         assert [row.kind for row in world.tables.events] == [EventType.START, EventType.STOP], "one event has the plan"
 
 
+def test_all_workers_close_the_windows_of_a_search_together(tmp_path: Path) -> None:
+    """Else the slowest to read STOP would measure the last step alone, and its qps would be too low."""
+    world = World(0, str(tmp_path), kind=Kind.FIND_MAX, calm_latency_s=CALM_LATENCY_S, workers=2)
+    world.run()
+    rows = world.tables._window_results_read("")
+    stored = [parse_row("WINDOW_RESULTS", WindowRow, row, key="") for row in rows]
+
+    ends: dict[int | None, dict[str, int]] = {}
+    for row in stored:
+        window = row.result()
+        if window.phase is Phase.MEASUREMENT and window.stalls is not None:
+            ends.setdefault(window.step_id, {})[row.worker_id] = window.stalls.until_ms
+
+    assert len(ends) > 2
+    assert all(len(of_step) == 2 for of_step in ends.values())
+    assert max(max(of_step.values()) - min(of_step.values()) for of_step in ends.values()) <= CLOSED_WITHIN_MS
+
+
 # What a tick of the leader costs at most, by what it does; statements are named as in schemas/queries.
 STATEMENTS_MAX = {
     "nothing": 2,  # heartbeats, and either the run or its figures
     "START": 4,  # the run, heartbeats, the event, its publication
     "MOVE": 4,  # the run, heartbeats, the move, figures
     "STEP": 5,  # as START, and the row of the step before
+    "SET_PHASE": 5,  # the end of a search: likewise
     "STOP": 6,  # as STEP, and the move
 }
 
@@ -170,7 +194,9 @@ def done_in(tick: list[str], said: Iterator[str]) -> str:
     return "MOVE" if "run_status.move" in tick else "nothing"
 
 
-@pytest.mark.parametrize(("kind", "said"), [(Kind.FLAT, {"START", "STOP"}), (Kind.FIND_MAX, {"START", "STEP", "STOP"})])
+@pytest.mark.parametrize(
+    ("kind", "said"), [(Kind.FLAT, {"START", "STOP"}), (Kind.FIND_MAX, {"START", "STEP", "SET_PHASE", "STOP"})]
+)
 def test_a_tick_makes_two_statements_and_few_more_when_it_says_something(
     kind: Kind, said: set[str], tmp_path: Path
 ) -> None:

@@ -67,6 +67,7 @@ class Broken(StrEnum):
     ARRIVAL = "the server's time is taken for that of the moment at which its answer comes"
     MOMENTS = "windows may be anywhere around the moments of the plan"
     WARMUP = "a warm-up may be of any length"
+    WARMTH = "pauses and missing connections shorten no warm-up"
     STANDSTILL = "the clock of a worker stands still while its machine is suspended"
 
 
@@ -128,6 +129,7 @@ _BREAKAGE: dict[Broken | None, list[tuple[Any, str, Any]]] = {
     Broken.ARRIVAL: [(ServerTime, "note", _on_arrival)],
     Broken.MOMENTS: [(validity, "UNCERTAIN_MS", 10**9)],
     Broken.WARMUP: [(validity, "WARMUP_MIN_PERCENT", 0)],
+    Broken.WARMTH: [(validity, "_warmed_up_s", lambda window: window.seconds)],
     Broken.STRICT: [(Portion, "is_short", lambda *_: True)],
 }
 

@@ -104,7 +104,7 @@ SHOWN_BY = {
     Broken.LOG: 45,
     Broken.MOMENTS: 67,
     Broken.WARMUP: 629,
-    Broken.WARMTH: 297,
+    Broken.WARMTH: 563,
     Broken.STANDSTILL: 7,
 }
 

@@ -51,7 +51,8 @@ class Client:
         self.slot = slot
         self.flight: deque[InFlightStatement] = deque(maxlen=1)
         self._leaving = threading.Event()  # ends waits
-        self._told_to_leave = False  # the same as a plain attribute, which the hot loop reads at no cost
+        self._told_to_leave = False  # the same as a plain attribute
+        self._halted = waits  # it rests or leaves: a plain attribute, which the hot loop reads at no cost
         self._turn = threading.Event()  # set: it may work
         if not waits:
             self._turn.set()
@@ -73,13 +74,21 @@ class Client:
 
     def leave(self) -> None:
         """Finish the statement under way, then end. Any thread."""
-        self._told_to_leave = True
+        self._told_to_leave = self._halted = True
         self._leaving.set()
         self._turn.set()
 
     def work(self) -> None:
-        """Begin to work. Any thread."""
-        self._turn.set()
+        """Begin or continue to work. For the thread of the ramp controller, as rest()."""
+        if not self._told_to_leave:
+            self._halted = False
+            self._turn.set()
+
+    def rest(self) -> None:
+        """Finish the statement under way, then wait for work() with an open connection."""
+        if not self._told_to_leave:
+            self._halted = True
+            self._turn.clear()
 
     def run(self) -> None:
         """Connect, execute statements, reconnect, until leave()."""
@@ -89,7 +98,7 @@ class Client:
                 self._turn.wait()
                 if recorded is not None:
                     self._restore(self._cursor(), recorded.context_so_far(self.slot.number))
-                self._open_loop() if self._context.open_loop else self._closed_loop()
+                self._open_loop() if self._context.open_loop else self._work_by_turns()
                 self._reopened = self._why_over()
                 self._disconnect()
         except LoadgenError as error:  # no value is left to draw, for the next client of this slot as well
@@ -110,14 +119,20 @@ class Client:
     # access costs ten times as much as in a tight loop. The closed loop runs as fast as the driver, so its path after a
     # success is a single function; failures are handled elsewhere.
 
-    def _closed_loop(self) -> None:
+    def _work_by_turns(self) -> None:
+        """A closed loop whose level may fall and rise again: meanwhile the connection stays open."""
+        while self._closed_loop() and not self._told_to_leave:
+            self._turn.wait()
+
+    def _closed_loop(self) -> bool:
+        """Execute statements until rest() or leave(). Returns False if the connection must not be used any more."""
         context, slot, flight = self._context, self.slot, self.flight
         windows, runs, append = context.windows, context.runs, slot.recorder.append
         think_s = context.scenario.workload.think_time_s
-        last_k, expires_ns, follows = slot.k + self._most, self._expires_ns, slot.follows
+        last_k, expires_ns, follows = self._first_k + self._most, self._expires_ns, slot.follows
         cursor, window, begun = self._cursor(), NO_WINDOW, [0]
         ahead, first, end = [], 0, 0
-        while not self._told_to_leave:
+        while not self._halted:
             if (opened := windows.current) != window:
                 if opened is None:
                     self._idle()
@@ -143,7 +158,7 @@ class Client:
                 done_ns = monotonic_ns()
             except Exception as error:
                 if not self._after_failure(cursor, k, number, error):
-                    return
+                    return False
                 done_ns = monotonic_ns()
             else:
                 if follows is not None:
@@ -151,7 +166,7 @@ class Client:
                 try:
                     flight.pop()
                 except IndexError:  # the worker has recorded it as cancelled, because it took too long
-                    return
+                    return False
                 append((number, window, sent_ns, sent_ns, done_ns, SUCCEEDED))
                 kept = slot.log  # the main thread may set it to None
                 if kept is not None:
@@ -160,9 +175,10 @@ class Client:
                     elif kept.wants(SUCCEEDED):
                         kept.entries.append((cursor.sfqid, number, window, sent_ns, sent_ns, done_ns, rows, SUCCEEDED))
             if k + 1 >= last_k or done_ns >= expires_ns:
-                return
+                return False
             if think_s:
                 self._wait_until(monotonic() + think_s)
+        return True
 
     def _open_loop(self) -> None:
         context, slot = self._context, self.slot
@@ -438,8 +454,8 @@ class ClientPool:
         self.ahead = 0  # number of connected clients: those that work, and those that will be wanted soon
 
     def resize(self, wanted: int, ahead: int = 0) -> None:
-        """Set the number of working clients, up to the limit; and connect up to `ahead` of them, which
-        work when they are wanted. Without effect once the pool drains."""
+        """Set the number of working clients, up to the limit; and connect up to `ahead` of them, which rest until they
+        are wanted. Without effect once the pool drains."""
         with self._lock:
             if self._draining:
                 return
@@ -450,6 +466,8 @@ class ClientPool:
                     client.leave()
                 elif number < self.wanted:
                     client.work()
+                else:
+                    client.rest()
         if wanted > most and wanted != self._warned:
             self._warned = wanted
             self._warn(

@@ -20,6 +20,7 @@ from tests.unit.simulation.histories import history_of, quiet
 from tests.unit.simulation.rules import Broken, Rule, Violation
 from tests.unit.simulation.scenarios import Kind
 from tests.unit.simulation.tables import Tables
+from tests.unit.simulation.truth import plan_zero_s, surplus
 from tests.unit.simulation.world import TICK_ENDS, History, World
 
 __all__ = ["quiet"]
@@ -136,6 +137,16 @@ def test_a_run_in_which_nothing_fails_is_valid(kind: Kind, tmp_path: Path) -> No
     for seed in range(CALM_SEARCHES if kind is Kind.FIND_MAX else CALM):
         history = World(seed, str(tmp_path), kind=kind, calm_latency_s=CALM_LATENCY_S).run()
         assert history.valid or history.forbids, f"seed {seed}: {history.summary['validity']}"
+
+
+def test_no_more_connections_send_than_a_stage_has(tmp_path: Path) -> None:
+    """Also where the next stage has more, and its connections are kept open."""
+    for seed in range(CALM):
+        world = World(seed, str(tmp_path), kind=Kind.STAGES, calm_latency_s=CALM_LATENCY_S)
+        world.run()
+        zero_s = plan_zero_s(world.tables.events)
+        assert zero_s is not None
+        assert surplus(world, zero_s) == [], f"seed {seed}"
 
 
 def test_eight_workers_on_a_slow_control_plane_keep_their_stages_together(tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ LOGIN_BAND = 0.03  # around the limit of logging in: windows shift by the way of
 IDLE_BAND_S = 0.5  # between two statements of a busy connection, and the way of an answer
 HARVEST_S = 1.0  # a worker notes a pause when it collects samples next, which may be in the next window
 SILENCE_MARGIN_S = 4.0  # leaders look once a second, and beats come every two
+SURPLUS_S = 0.5  # around its level a client may begin a statement: how exactly workers know the time of the plan
 TOLD_S = 0.002  # how exactly times are told
 
 Part = tuple[str, int | None]  # worker, stage
@@ -191,6 +192,21 @@ def _stairs(scenario: Scenario, plan: RunPlan, window: PlannedWindow, number: in
     steps = ((_ns(one.at_s), worker_share(one.connections, number, workers), one.ramp_s) for one in targets)
     lines = follow(Ramp(origin=level, target=level), steps)
     return _staircase(lines, window.starts_s, window.starts_s + window.duration_s)
+
+
+def surplus(world: World, zero_s: float) -> list[tuple[str, int, float]]:
+    """Statements of slots that the plan did not want around the time when they began: worker, slot, and time of the
+    plan."""
+    plan, found = plan_run(world.scenario.load), []
+    for number in range(world.scenario.load.workers or 1):
+        worker_id = f"worker-{number}"
+        stairs = [stair for window in plan.windows for stair in _stairs(world.scenario, plan, window, number)]
+        for slot, record in enumerate(slots(world.target, worker_id)):
+            for begun_s in (begin_s - zero_s for begin_s, _ in record.executions):
+                near = [n for at_s, long_s, n in stairs if at_s - SURPLUS_S <= begun_s <= at_s + long_s + SURPLUS_S]
+                if near and slot >= max(near):
+                    found.append((worker_id, slot, begun_s))
+    return found
 
 
 def _there_s(stairs: Sequence[Stair], spans: Sequence[Spans], zero_s: float) -> float:

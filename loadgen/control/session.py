@@ -376,20 +376,20 @@ BYTES_MAX = 900_000
 
 
 def append_row(
-    session: ControlSession, patience: RetryPolicy, table: Table, row: Row, *key: Any, fresh: bool = False
+    session: ControlSession, retries: RetryPolicy, table: Table, row: Row, *key: Any, fresh: bool = False
 ) -> None:
     """Append a row unless it exists: an earlier process may have written it and ended before the answer.
 
     `fresh`: there was no earlier process, so the first attempt needs no look-up.
     """
     look = _looker(session, table, key)
-    if fresh or patience.call(look) is None:
-        patience.settle(lambda: session.execute(table["append"], *row) == 1, look)
+    if fresh or retries.call(look) is None:
+        retries.settle(lambda: session.execute(table["append"], *row) == 1, look)
 
 
-def append_rows(session: ControlSession, patience: RetryPolicy, table: Table, rows: Sequence[Row], *key: Any) -> None:
+def append_rows(session: ControlSession, retries: RetryPolicy, table: Table, rows: Sequence[Row], *key: Any) -> None:
     """Append new rows in one statement; `key` is the key of the first row."""
-    patience.settle(lambda: session.append(table["append"], rows) == len(rows), _looker(session, table, key))
+    retries.settle(lambda: session.append(table["append"], rows) == len(rows), _looker(session, table, key))
 
 
 def in_batches(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:

@@ -123,7 +123,7 @@ def new_queue_id(name: str) -> str:
     return f"{slug or 'run'}-{secrets.token_hex(8)}"
 
 
-def add(session: ControlSession, patience: RetryPolicy, wanted: QueueRequest) -> EnqueueResult:
+def add(session: ControlSession, retries: RetryPolicy, wanted: QueueRequest) -> EnqueueResult:
     """Add a run to the queue, once for each idempotency key."""
     queue_id = new_queue_id(wanted.name)
     key = wanted.idempotency_key or queue_id
@@ -154,7 +154,7 @@ def add(session: ControlSession, patience: RetryPolicy, wanted: QueueRequest) ->
         )
         return EnqueueResult(queue_id=found, is_new=found == queue_id, differs=differs)
 
-    return patience.settle(write, look)
+    return retries.settle(write, look)
 
 
 def read(session: ControlSession, queue_id: str) -> QueuedRun | None:
@@ -174,12 +174,12 @@ def waiting(session: ControlSession) -> ParsedRows[WaitingRun]:
     return read_rows(session.fetch(_Q["waiting"]), lambda row: parse_row("RUN_QUEUE", WaitingRun, row))
 
 
-def note(session: ControlSession, patience: RetryPolicy, queue_id: str, reason: str) -> bool:
+def note(session: ControlSession, retries: RetryPolicy, queue_id: str, reason: str) -> bool:
     """Store why a run waits. False: the same reason is stored already, or the run does not wait any more."""
     why = clip_text(reason, REASON_MAX)
-    noted = patience.call(lambda: session.execute(_Q["note"], why, queue_id, why)) == 1
+    noted = retries.call(lambda: session.execute(_Q["note"], why, queue_id, why)) == 1
     if noted:
-        run_attempts.settle(session, patience, queue_id)  # the run may have been claimed in the meantime
+        run_attempts.settle(session, retries, queue_id)  # the run may have been claimed in the meantime
     return noted
 
 
@@ -188,9 +188,9 @@ def read_scenario_text(session: ControlSession, queue_id: str) -> str | None:
     return str(rows[0][0]) if rows else None
 
 
-def find(session: ControlSession, patience: RetryPolicy, name: str) -> str:
+def find(session: ControlSession, retries: RetryPolicy, name: str) -> str:
     """The id that equals `name`, or the only id that begins with it."""
-    found = patience.call(lambda: [str(row[0]) for row in session.fetch(_Q["beginning_with"].limited(3), name)])
+    found = retries.call(lambda: [str(row[0]) for row in session.fetch(_Q["beginning_with"].limited(3), name)])
     if found and (found[0] == name or len(found) == 1):
         return found[0]
     shown = printable(name, 80)
@@ -201,16 +201,16 @@ def find(session: ControlSession, patience: RetryPolicy, name: str) -> str:
     raise UsageError(f"there is no queued run {shown!r}", remedy=_SHOW_IDS)
 
 
-def cancel(session: ControlSession, patience: RetryPolicy, queue_id: str, reason: str) -> QueuedRun:
+def cancel(session: ControlSession, retries: RetryPolicy, queue_id: str, reason: str) -> QueuedRun:
     """Request the end of a queued run. Returns the row afterwards."""
-    run_attempts.wish(session, patience, queue_id, Wish.CANCELLED, reason, of=_CANCELLABLE)
-    return _there(session, patience, queue_id)
+    run_attempts.wish(session, retries, queue_id, Wish.CANCELLED, reason, of=_CANCELLABLE)
+    return _there(session, retries, queue_id)
 
 
-def retry(session: ControlSession, patience: RetryPolicy, queue_id: str, reason: str) -> QueuedRun:
+def retry(session: ControlSession, retries: RetryPolicy, queue_id: str, reason: str) -> QueuedRun:
     """Queue a run again that ended without a result, with the full number of attempts. Returns the row afterwards."""
-    run_attempts.wish(session, patience, queue_id, Wish.RETRIED, reason, of=_RETRYABLE)
-    return _there(session, patience, queue_id)
+    run_attempts.wish(session, retries, queue_id, Wish.RETRIED, reason, of=_RETRYABLE)
+    return _there(session, retries, queue_id)
 
 
 def read_judging(session: ControlSession, queue_id: str) -> BaselineCheck:
@@ -262,8 +262,8 @@ def labels_json(words: tuple[str, ...]) -> str:
     return json.dumps(sorted({clean_text(word) for word in words}), separators=(",", ":"))
 
 
-def _there(session: ControlSession, patience: RetryPolicy, queue_id: str) -> QueuedRun:
-    row = patience.call(lambda: read(session, queue_id))
+def _there(session: ControlSession, retries: RetryPolicy, queue_id: str) -> QueuedRun:
+    row = retries.call(lambda: read(session, queue_id))
     if row is None:
         raise UsageError(f"there is no queued run {queue_id}", remedy=_SHOW_IDS)
     return row

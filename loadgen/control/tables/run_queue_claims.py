@@ -91,7 +91,7 @@ class OpenRuns:
 
 def claim(
     session: ControlSession,
-    patience: RetryPolicy,
+    retries: RetryPolicy,
     owner: str,
     offers: tuple[str, ...],
     ttl_s: float,
@@ -104,38 +104,38 @@ def claim(
     With `share` also a run whose target another run measures at present.
     """
     candidates = _Q["candidates"].limited(CANDIDATES)
-    rows = patience.call(lambda: session.fetch(candidates, labels_json(offers), int(share), int(share)))
+    rows = retries.call(lambda: session.fetch(candidates, labels_json(offers), int(share), int(share)))
     for queue_id, epoch, status, attempts, target in rows:
         try:
-            if status == QueueStatus.RUNNING and not _is_lost(session, patience, queue_id, int(epoch)):
+            if status == QueueStatus.RUNNING and not _is_lost(session, retries, queue_id, int(epoch)):
                 continue
             turn = QueueClaim(queue_id=queue_id, epoch=int(epoch) + 1, owner=owner)
-            won = _take(session, patience, turn, int(attempts) + 1, "" if share else target, ttl_s)
+            won = _take(session, retries, turn, int(attempts) + 1, "" if share else target, ttl_s)
         except ControlFailed as error:
             if error.failure.retryable:
                 raise
             # For example, an epoch out of range: this run would block all others forever.
             why = clip_text(f"it cannot be claimed: {error}", REASON_MAX)
-            patience.call(partial(session.execute, _Q["refuse"], why, queue_id, int(epoch)))
+            retries.call(partial(session.execute, _Q["refuse"], why, queue_id, int(epoch)))
             continue
         if won is not None:
-            run_attempts.settle(session, patience, queue_id)
+            run_attempts.settle(session, retries, queue_id)
         if won:
             return turn
     return None
 
 
-def _is_lost(session: ControlSession, patience: RetryPolicy, queue_id: str, epoch: int) -> bool:
+def _is_lost(session: ControlSession, retries: RetryPolicy, queue_id: str, epoch: int) -> bool:
     """End an attempt whose lease has expired. False: its owner has extended or ended it, or it was the last one."""
-    run_attempts.mark_lost(session, patience, queue_id, epoch)
-    facts = patience.call(lambda: run_attempts.read_facts(session, queue_id))
+    run_attempts.mark_lost(session, retries, queue_id, epoch)
+    facts = retries.call(lambda: run_attempts.read_facts(session, queue_id))
     if facts is None or facts.last_turn != epoch:
         return False
     return facts.state.status == QueueStatus.QUEUED or not facts.turns  # without turns: written by another program
 
 
 def _take(
-    session: ControlSession, patience: RetryPolicy, turn: QueueClaim, attempts: int, target: str, ttl_s: float
+    session: ControlSession, retries: RetryPolicy, turn: QueueClaim, attempts: int, target: str, ttl_s: float
 ) -> bool | None:
     """Insert the turn. False: another process has inserted it. None: it is free, but the run cannot be claimed."""
     key = (turn.queue_id, turn.epoch)
@@ -149,7 +149,7 @@ def _take(
         binds = (*key, attempts, round(ttl_s * 1000), turn.owner, turn.owner, turn.owner, target)
         return True if session.execute(_TURNS["claim"], *binds) == 1 else None
 
-    return _unless_taken(lambda: patience.settle(write, look))
+    return _unless_taken(lambda: retries.settle(write, look))
 
 
 def _unless_taken(insert: Callable[[], bool | None]) -> bool | None:
@@ -180,11 +180,11 @@ def extend(session: ControlSession, claim: QueueClaim, ttl_s: float, *, run_id: 
     return session.execute(_TURNS["extend"], round(ttl_s * 1000), run_id, *key, claim.owner, *key) == 1
 
 
-def expire(session: ControlSession, patience: RetryPolicy, owner: str, why: str) -> int:
+def expire(session: ControlSession, retries: RetryPolicy, owner: str, why: str) -> int:
     """Release the runs of an owner that has ended, with the reason `why`. Returns their number."""
-    rows = patience.call(lambda: session.fetch(_TURNS["open_of"], owner))
+    rows = retries.call(lambda: session.fetch(_TURNS["open_of"], owner))
     for queue_id, epoch in rows:
-        run_attempts.mark_lost(session, patience, queue_id, int(epoch), gone=why)
+        run_attempts.mark_lost(session, retries, queue_id, int(epoch), gone=why)
     return len(rows)
 
 
@@ -202,23 +202,23 @@ def look(session: ControlSession, claim: QueueClaim) -> QueueStatus | None:
     return QueueStatus.CANCEL_REQUESTED if rows[0][0] else QueueStatus.RUNNING
 
 
-def set_run(session: ControlSession, patience: RetryPolicy, claim: QueueClaim, run_id: str) -> None:
+def set_run(session: ControlSession, retries: RetryPolicy, claim: QueueClaim, run_id: str) -> None:
     """Store the id of the run of this attempt."""
     key = (claim.queue_id, claim.epoch)
-    patience.call(lambda: session.execute(_TURNS["set_run"], run_id, *key, claim.owner, *key))
+    retries.call(lambda: session.execute(_TURNS["set_run"], run_id, *key, claim.owner, *key))
 
 
 def finish(
-    session: ControlSession, patience: RetryPolicy, claim: QueueClaim, status: QueueStatus, result: AttemptResult
+    session: ControlSession, retries: RetryPolicy, claim: QueueClaim, status: QueueStatus, result: AttemptResult
 ) -> bool:
     """End a queued run. False: the lease has expired, and nothing was written."""
     assert status.is_terminal
-    return _end(session, patience, claim, result, (_ENDED[status], status), off=0, pause_s=0.0)
+    return _end(session, retries, claim, result, (_ENDED[status], status), off=0, pause_s=0.0)
 
 
 def give_back(
     session: ControlSession,
-    patience: RetryPolicy,
+    retries: RetryPolicy,
     claim: QueueClaim,
     result: AttemptResult,
     *,
@@ -227,12 +227,12 @@ def give_back(
     status: AttemptStatus = AttemptStatus.FAILED,
 ) -> bool:
     """Return a run for another attempt after a pause. False: the lease has expired, and nothing was written."""
-    return _end(session, patience, claim, result, (status, None), off=0 if counts else 1, pause_s=pause_s)
+    return _end(session, retries, claim, result, (status, None), off=0 if counts else 1, pause_s=pause_s)
 
 
 def _end(
     session: ControlSession,
-    patience: RetryPolicy,
+    retries: RetryPolicy,
     claim: QueueClaim,
     result: AttemptResult,
     became: tuple[AttemptStatus, QueueStatus | None],
@@ -252,8 +252,8 @@ def _end(
     def write() -> bool:
         return session.execute(_TURNS["end"], *binds) == 1
 
-    ended = _unless_taken(lambda: patience.settle(write, look)) or False
-    run_attempts.settle(session, patience, claim.queue_id)
+    ended = _unless_taken(lambda: retries.settle(write, look)) or False
+    run_attempts.settle(session, retries, claim.queue_id)
     return ended
 
 
@@ -271,15 +271,15 @@ def depth(session: ControlSession, offers: tuple[str, ...], *, share: bool = Fal
     return QueueDepth(waiting=int(waiting), startable=int(startable))
 
 
-def end_abandoned(session: ControlSession, patience: RetryPolicy) -> int:
+def end_abandoned(session: ControlSession, retries: RetryPolicy) -> int:
     """End the attempts whose lease has expired, and settle their runs. Returns their number."""
-    rows = patience.call(lambda: session.fetch(_Q["unsettled"]))
+    rows = retries.call(lambda: session.fetch(_Q["unsettled"]))
     for queue_id, epoch in rows:
-        run_attempts.mark_lost(session, patience, queue_id, int(epoch))
+        run_attempts.mark_lost(session, retries, queue_id, int(epoch))
     return len(rows)
 
 
-def refuse_unclaimable(session: ControlSession, patience: RetryPolicy) -> int:
+def refuse_unclaimable(session: ControlSession, retries: RetryPolicy) -> int:
     """End the queued runs that cannot be claimed because REQUIRES is too long. Returns their number."""
     why = f"it cannot be claimed: REQUIRES has more than {REQUIRES_MAX:,} characters"
-    return patience.call(lambda: session.execute(_Q["refuse_long"], why))
+    return retries.call(lambda: session.execute(_Q["refuse_long"], why))

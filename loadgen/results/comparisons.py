@@ -264,7 +264,7 @@ _WAREHOUSE_SETTINGS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SeriesRun:
-    night: TrendRun
+    run: TrendRun
     setting: RunConditions
 
 
@@ -291,11 +291,11 @@ def read_trend(session: ControlSession, retries: RetryPolicy, scenario: str, unt
             last_left_out = str(error)
         if result.run_id == until:
             break
-    series = series_of([one.night for one in known.values()])
+    series = series_of([one.run for one in known.values()])
     if not series:
         return trend_of(scenario, [], left_out, last_left_out=last_left_out)
     *_, newest = series.values()
-    others = [_other(nights, newest, known) for nights in series.values() if nights is not newest]
+    others = [_other(runs, newest, known) for runs in series.values() if runs is not newest]
     return trend_of(scenario, newest, left_out, others, last_left_out)
 
 
@@ -326,7 +326,7 @@ def _series_run(result: ScenarioResult, summary: Mapping[str, Any], size: str | 
         "connections": summary["connections"],
     }
     values, at_least = values_of(summary)
-    night = TrendRun(
+    run = TrendRun(
         run_id=result.run_id,
         started=result.created_at,
         key=SeriesKey(
@@ -341,16 +341,16 @@ def _series_run(result: ScenarioResult, summary: Mapping[str, Any], size: str | 
         at_least=at_least,
         facts={name: str(value) for name, value in facts.items() if value is not None},
     )
-    return _SeriesRun(night=night, setting=setting)
+    return _SeriesRun(run=run, setting=setting)
 
 
-def _other(nights: Sequence[TrendRun], newest: Sequence[TrendRun], known: Mapping[str, _SeriesRun]) -> OtherSeries:
+def _other(runs: Sequence[TrendRun], newest: Sequence[TrendRun], known: Mapping[str, _SeriesRun]) -> OtherSeries:
     """Another series with the differences that separate it from this one."""
-    theirs, ours = known[nights[-1].run_id], known[newest[-1].run_id]
+    theirs, ours = known[runs[-1].run_id], known[newest[-1].run_id]
     found = differences(theirs.setting, ours.setting)
     apart = tuple(one for one in found if not one.key.startswith(("name", "description", "labels", "environment.")))
     apart += tuple(one for one in found if one.key.removeprefix("environment.") in FORBIDDING_KEYS)
-    return OtherSeries(key=nights[-1].key, runs=len(nights), newest=nights[-1], differences=apart)
+    return OtherSeries(key=runs[-1].key, runs=len(runs), newest=runs[-1], differences=apart)
 
 
 def _no_such_scenario(session: ControlSession, retries: RetryPolicy, scenario: str) -> UsageError:

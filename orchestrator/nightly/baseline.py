@@ -90,8 +90,8 @@ def _beside_trend(
     from loadgen.results.comparisons import read_trend
 
     trend = read_trend(session, retries, summary["scenario"], until=summary["run_id"])
-    found = {"kind": TREND, "runs": len(trend.nights)}
-    if not trend.nights or trend.nights[-1].run_id != summary["run_id"]:
+    found = {"kind": TREND, "runs": len(trend.runs)}
+    if not trend.runs or trend.runs[-1].run_id != summary["run_id"]:
         return {**found, "verdict": "not judged", "reason": "this run has no number", "exit_code": 0}
     return {**found, "verdict": trend.verdict.value, "reason": reason_text(trend), "exit_code": trend.exit_code}
 

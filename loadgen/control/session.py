@@ -34,7 +34,7 @@ from loadgen.values import dataclass
 
 LIMIT_MAX = 10_000_000
 _LIMIT = "{limit}"  # in the text of a statement: see NamedQuery.limited
-_NAME = re.compile(r"^-- name: ([a-z_]+)$", re.MULTILINE)
+_BLOCK = re.compile(r"^-- (name|part): ([a-z_]+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,21 +60,25 @@ class NamedQuery:
 
 @cache
 def load_queries(table: str) -> Mapping[str, NamedQuery]:
-    """The statements in the file of a table, by name."""
-    text = (files("schemas") / "queries" / f"{table}.sql").read_text("utf-8")
-    names, blocks = _NAME.findall(text), _NAME.split(text)[2::2]
-    return {name: _query(f"{table}.{name}", block) for name, block in zip(names, blocks, strict=True)}
+    """The statements in the file of a table, by name. A `part` is text that statements and later parts contain."""
+    _, *pieces = _BLOCK.split((files("schemas") / "queries" / f"{table}.sql").read_text("utf-8"))
+    queries: dict[str, NamedQuery] = {}
+    parts: dict[str, str] = {}
+    for kind, name, block in zip(pieces[::3], pieces[1::3], pieces[2::3], strict=True):
+        sql = without_comments(block).strip().removesuffix(";").strip()
+        for part, text in parts.items():
+            sql = sql.replace(f"{{{part}}}", text)
+        if kind == "part":
+            parts[name] = sql
+        else:
+            queries[name] = NamedQuery(name=f"{table}.{name}", sql=sql, binds=sql.count("?"))
+    return queries
 
 
 def query_files() -> tuple[str, ...]:
     """The tables that have a file of statements."""
     found = (path.name for path in (files("schemas") / "queries").iterdir())
     return tuple(sorted(name.removesuffix(".sql") for name in found if name.endswith(".sql")))
-
-
-def _query(name: str, block: str) -> NamedQuery:
-    sql = without_comments(block).strip().removesuffix(";").strip()
-    return NamedQuery(name=name, sql=sql, binds=sql.count("?"))
 
 
 def without_comments(text: str) -> str:

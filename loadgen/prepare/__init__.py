@@ -6,7 +6,7 @@ table_definition   the wanted columns of a table, and the marker in its comment 
 session            the connection to the target, opened again when it is lost; retries
 fill               the missing rows of one table, in chunks; which tables are missing, foreign, different, incomplete
                    or ready
-prepare            all steps for one scenario: `prepare_scenario`, `check_scenario`, `dry_run`; value pools; mode
+prepare            all steps for one scenario: `prepare_scenario`, `dry_run`; value pools; mode
                    replay: a capture, read and dealt to the workers
 job                a preparation in a thread
 

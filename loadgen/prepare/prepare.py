@@ -107,11 +107,6 @@ class TableConflict(ConfigurationError):
     """A table with this name exists and differs from the scenario."""
 
 
-def check_scenario(session: PrepareSession, scenario: Scenario) -> list[TableStatus]:
-    """The state of every table. A scenario can run when all are READY."""
-    return survey(session, scenario)
-
-
 def prepare_scenario(
     session: PrepareSession,
     scenario: Scenario,

@@ -423,12 +423,12 @@ def offline(worker_id: str, output: str, **place: str | None) -> None:
 
     For hosts that are lost. A runner that is alive loses its run, and registers again with its next heartbeat.
     """
-    from loadgen.control.tables import pool_workers, run_queue_claims
+    from loadgen.control.tables import pool_workers, run_queue
 
     def say(session: ControlSession, retries: RetryPolicy) -> PoolWorker:
         found = pool_workers.find(session, retries, worker_id).identity.worker_id
         pool_workers.offline(session, retries, found)
-        run_queue_claims.expire(session, retries, found, f"its runner was marked as offline by {user_and_host()}")
+        run_queue.expire(session, retries, found, f"its runner was marked as offline by {user_and_host()}")
         return pool_workers.find(session, retries, found)
 
     _print_worker(with_control_session(say, name="workers", **place), output)

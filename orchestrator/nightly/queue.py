@@ -23,10 +23,9 @@ from urllib.parse import urlsplit
 from loadgen.clock import Clock
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlSession, RowUnreadable
-from loadgen.control.tables import pool_workers, prune, run_queue, run_queue_claims
+from loadgen.control.tables import pool_workers, prune, run_queue
 from loadgen.control.tables.prune import PruneCandidates
-from loadgen.control.tables.run_queue import TEXTS_BYTES_MAX, QueueRequest, texts_bytes
-from loadgen.control.tables.run_queue_claims import QueueDepth
+from loadgen.control.tables.run_queue import TEXTS_BYTES_MAX, QueueDepth, QueueRequest, texts_bytes
 from loadgen.errors import ConfigurationError, LoadgenError, ScenarioInvalid, UsageError
 from loadgen.log import event, printable
 from loadgen.model.nightly import UNCLAIMED_AFTER_S, unmet_requirements
@@ -281,7 +280,7 @@ class QueueMaintenance(Service):
             pool_workers.prune(session, retries)
             pool_workers.silent_offline(session, retries)
             self._prune_ns = self._clock.monotonic_ns() + round(PRUNE_S * NS_PER_S)
-        found = run_queue_claims.open_runs(session, self._offers)
+        found = run_queue.open_runs(session, self._offers)
         self.open_runs = found.total
         self._due_ns = None
         if found.due_in_s is not None:
@@ -291,11 +290,11 @@ class QueueMaintenance(Service):
             self._set_depth(QueueDepth())
             return
         self._idle_looks = 0
-        self._set_depth(run_queue_claims.depth(session, self._offers, share=self._share))
+        self._set_depth(run_queue.depth(session, self._offers, share=self._share))
         self._expire_ended()
         pool_workers.silent_offline(session, retries)
-        ended = run_queue_claims.end_abandoned(session, retries)
-        ended += run_queue_claims.refuse_unclaimable(session, retries)
+        ended = run_queue.end_abandoned(session, retries)
+        ended += run_queue.refuse_unclaimable(session, retries)
         if ended:
             event(log, logging.INFO, "queue_tidied", runs=ended)
 
@@ -310,11 +309,11 @@ class QueueMaintenance(Service):
 
     def _expire_ended(self) -> None:
         """Expire the leases of runners whose process has ended on this machine."""
-        for owner in filter(pool_workers.is_gone, run_queue_claims.owners(self._session)):
+        for owner in filter(pool_workers.is_gone, run_queue.owners(self._session)):
             self._expire(owner, RUNNER_ENDED)
 
     def _expire(self, owner: str, why: str) -> None:
-        run_queue_claims.expire(self._session, self._retries, owner, why)
+        run_queue.expire(self._session, self._retries, owner, why)
         pool_workers.offline(self._session, self._retries, owner)
         event(log, logging.INFO, "claims_expired", runner=owner, why=why)
 

@@ -25,9 +25,9 @@ from loadgen.clock import Clock, SystemClock
 from loadgen.control.lease import LeaseTimes, LeaseTrust
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlSession, RowUnreadable
-from loadgen.control.tables import pool_workers, run_queue_claims
+from loadgen.control.tables import pool_workers, run_queue
 from loadgen.control.tables.pool_workers import PoolWorkerIdentity, RegistryReply, new_worker_id
-from loadgen.control.tables.run_queue_claims import AttemptResult, QueueClaim
+from loadgen.control.tables.run_queue import AttemptResult, QueueClaim
 from loadgen.errors import LoadgenError
 from loadgen.log import event, printable
 from loadgen.model.nightly import AttemptStatus, QueueStatus, was_signalled
@@ -162,7 +162,7 @@ class RunnerHeartbeat(Service):
             event(log, logging.WARNING, "runner_was_forgotten", runner=self._me.worker_id)
             answer = self._register()
         if held is not None:  # claimed before the statement: if no row was extended, another runner has the run
-            if run_queue_claims.extend(self._session, held.claim, self._lease_s, run_id=held.run_id):
+            if run_queue.extend(self._session, held.claim, self._lease_s, run_id=held.run_id):
                 held.trust.renewed(begun_ns)
             else:
                 held.trust.lose()
@@ -349,10 +349,10 @@ class Runner:
         retries = self._retries(self._beats.draining)
         try:
             if self._in_doubt:
-                run_queue_claims.expire(self._session, retries, self._me.worker_id, GIVEN_UP)
+                run_queue.expire(self._session, retries, self._me.worker_id, GIVEN_UP)
                 self._in_doubt = False
             offers, ttl_s = self._me.capabilities, self._settings.lease_s
-            claim = run_queue_claims.claim(
+            claim = run_queue.claim(
                 self._session, retries, self._me.worker_id, offers, ttl_s, share=self._settings.share
             )
         except LoadgenError as error:
@@ -376,14 +376,14 @@ class Runner:
     def _give_back_unknown(self) -> None:
         """Give back a run that this runner may have claimed without knowing, so that its lease need not expire."""
         try:
-            run_queue_claims.expire(self._session, self._retries(threading.Event()), self._me.worker_id, GIVEN_UP)
+            run_queue.expire(self._session, self._retries(threading.Event()), self._me.worker_id, GIVEN_UP)
         except LoadgenError as error:
             event(log, logging.INFO, "give_back_failed", runner=self._me.worker_id, why=str(error))
 
     def _attempt(self, claim: QueueClaim) -> None:
         retries = self._retries(threading.Event())
         try:
-            wanted = retries.call(lambda: run_queue_claims.wanted(self._session, claim))
+            wanted = retries.call(lambda: run_queue.claimed_run(self._session, claim))
         except RowUnreadable as error:
             self._record(claim, 1, AttemptResult(exit_code=_HOPELESS, reason=str(error)), AttemptInterruption())
             return
@@ -458,7 +458,7 @@ class Runner:
 
     def _read_status(self, claim: QueueClaim, seen: AttemptInterruption) -> AttemptInterruption:
         try:
-            status = run_queue_claims.look(self._session, claim)
+            status = run_queue.claim_status(self._session, claim)
         except LoadgenError as error:  # the run continues while the lease is trusted
             event(log, logging.WARNING, "look_failed", queued=claim.queue_id, why=str(error))
             return seen
@@ -468,9 +468,7 @@ class Runner:
 
     def _store_run_id(self, claim: QueueClaim, run_id: str) -> bool:
         try:
-            run_queue_claims.set_run(
-                self._session, RetryPolicy(stop=self.done, attempts=1, clock=self._clock), claim, run_id
-            )
+            run_queue.set_run(self._session, RetryPolicy(stop=self.done, attempts=1, clock=self._clock), claim, run_id)
         except LoadgenError:
             return False
         return True
@@ -507,9 +505,9 @@ class Runner:
         elif outcome.attempt is AttemptStatus.INTERRUPTED:
             result = replace(result, reason=self._leaving_reason)  # the run itself reports that a user has stopped it
         if outcome.final is not None:
-            accepted = run_queue_claims.finish(self._session, retries, claim, outcome.final, result)
+            accepted = run_queue.finish(self._session, retries, claim, outcome.final, result)
         else:
-            accepted = run_queue_claims.give_back(
+            accepted = run_queue.give_back(
                 self._session,
                 retries,
                 claim,

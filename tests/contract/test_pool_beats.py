@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from loadgen.clock import SystemClock
-from loadgen.control.tables import pool_workers, run_queue, run_queue_claims
+from loadgen.control.tables import pool_workers, run_queue
 from loadgen.control.tables.pool_workers import PoolWorkerIdentity
-from loadgen.control.tables.run_queue_claims import QueueClaim
+from loadgen.control.tables.run_queue import QueueClaim
 from loadgen.model.nightly import PoolWorkerStatus
 from orchestrator.nightly.runner import AttemptCounts, HeldClaim, RunnerHeartbeat
 from tests.contract.queue_builders import let_pass
@@ -36,7 +36,7 @@ def seen(plane: ControlPlane) -> pool_workers.PoolWorker:
 def claimed(plane: ControlPlane, beats: RunnerHeartbeat) -> tuple[QueueClaim, HeldClaim]:
     run_queue.add(plane.session, retries(), run_queue.QueueRequest(name="n", scenario="s", files={}))
     begun_ns = SystemClock().monotonic_ns()
-    claim = run_queue_claims.claim(plane.session, retries(), ME.worker_id, (), LEASE_S)
+    claim = run_queue.claim(plane.session, retries(), ME.worker_id, (), LEASE_S)
     assert claim is not None
     held = HeldClaim(claim=claim, trust=beats.new_trust(begun_ns))
     beats.hold(held)

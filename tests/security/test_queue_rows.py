@@ -19,8 +19,7 @@ from loadgen.cli.main import main
 from loadgen.control.session import RowUnreadable, parse_row
 from loadgen.control.tables import run_queue, run_status, schedules
 from loadgen.control.tables.pool_workers import PoolWorkerIdentity
-from loadgen.control.tables.run_queue import QueuedRun, QueueRequest
-from loadgen.control.tables.run_queue_claims import QueueDepth
+from loadgen.control.tables.run_queue import QueueDepth, QueuedRun, QueueRequest
 from loadgen.control.tables.schedules import NewSchedule
 from loadgen.model.nightly import Overlap, QueueStatus
 from orchestrator.nightly.queue import HostPermissions, PollPace, QueueMaintenance

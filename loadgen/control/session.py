@@ -30,7 +30,8 @@ from loadgen.values import dataclass
 
 # --- The SQL of the control plane: one file per table in schemas/queries, a named block per statement ----------------
 #
-# -- name: renew -- Why it is written like this. UPDATE …;
+# -- name: renew       a statement, with comments and a semicolon
+# -- part: columns     text that statements and later parts contain as {columns}
 
 LIMIT_MAX = 10_000_000
 _LIMIT = "{limit}"  # in the text of a statement: see NamedQuery.limited

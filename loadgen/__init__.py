@@ -1,3 +1,3 @@
-"""loadgen puts a measured, controlled load on Snowflake and says truthfully what happened."""
+"""A load generator and benchmark for Snowflake: controlled load, checked results."""
 
 __version__ = "0.1.0"

@@ -5,7 +5,7 @@ import sys
 
 
 def run() -> int:
-    """Until the program can say that it was stopped, Ctrl-C ends it silently: imports would show a traceback."""
+    """Run the program. During the imports, Ctrl-C ends it silently, without a traceback."""
     if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:  # not ignored, as in the background
         _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
     from loadgen.cli.main import main

@@ -1,7 +1,4 @@
-"""Names of Snowflake objects in a scenario: the texts that are exactly one name.
-
-The rule of `loadgen.snowflake.ident`, which turns the same texts into quoted SQL; a test holds the two together.
-"""
+"""Which texts are names of Snowflake objects. `loadgen.snowflake.ident` turns them into quoted SQL."""
 
 from __future__ import annotations
 
@@ -13,10 +10,13 @@ PARTS_MAX = 3  # database.schema.object
 
 HOW = 'write a letter or _ and then letters, digits, _ or $; or put the name in double quotes, and a " in it twice'
 
-_PART = r'(?:[A-Za-z_][A-Za-z0-9_$]*|"(?:[^"]|"")+")'
+UNQUOTED = re.compile(r"[A-Za-z_][A-Za-z0-9_$]*")
+QUOTED = re.compile(r'"(?:[^"]|"")+"')
+
+_PART = f"(?:{UNQUOTED.pattern}|{QUOTED.pattern})"
 _NAME = re.compile(_PART)
 _QUALIFIED = re.compile(rf"{_PART}(?:\.{_PART}){{0,{PARTS_MAX - 1}}}")
-_FORBIDDEN_KINDS = {"Cc", "Cs", "Zl", "Zp"}  # controls, halves of characters, line and paragraph separators
+_FORBIDDEN_KINDS = {"Cc", "Cs", "Zl", "Zp"}  # control characters, surrogates, line and paragraph separators
 
 
 def is_name(text: str) -> bool:
@@ -31,7 +31,7 @@ def is_qualified_name(text: str) -> bool:
 
 
 def canonical(text: str) -> str:
-    """The name as the catalogue holds it: `orders` and `"ORDERS"` are the same."""
+    """The name as in the catalogue: `orders` and `"ORDERS"` are the same."""
     parts = _NAME.findall(text)
     return ".".join(part if part.startswith('"') else f'"{part.upper()}"' for part in parts)
 
@@ -41,6 +41,11 @@ def is_plain_text(text: str) -> bool:
     return not any(unicodedata.category(character) in _FORBIDDEN_KINDS for character in text)
 
 
+def unquoted(part: str) -> str:
+    """The text of a name, without the quotes around it."""
+    return part[1:-1].replace('""', '"') if part.startswith('"') else part
+
+
 def _is_allowed(part: str) -> bool:
-    name = part[1:-1].replace('""', '"') if part.startswith('"') else part
+    name = unquoted(part)
     return len(name) <= LENGTH_MAX and is_plain_text(name)

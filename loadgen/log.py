@@ -280,7 +280,6 @@ def configure(
     *,
     level: int = logging.WARNING,
     stream: TextIO | None = None,
-    json_lines: bool = False,
     file: Path | None = None,
     tracebacks: bool = False,
 ) -> None:
@@ -293,8 +292,7 @@ def configure(
     if file is not None:
         handlers.append(_Handler(_open_private(file), JsonFormatter(), min(level, logging.INFO), owns_stream=True))
     if target is not None:  # None if the program was started with stderr closed
-        formatter = JsonFormatter() if json_lines else HumanFormatter(tracebacks=tracebacks)
-        handlers.append(_Handler(target, formatter, level))
+        handlers.append(_Handler(target, HumanFormatter(tracebacks=tracebacks), level))
 
     root = logging.getLogger()
     for old in [handler for handler in root.handlers if isinstance(handler, _Handler)]:

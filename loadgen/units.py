@@ -97,9 +97,9 @@ def parse_count(text: str) -> int:
     return int(count)
 
 
-def counted(number: int, noun: str, *, plural: str | None = None) -> str:
+def counted(number: int, noun: str) -> str:
     """1 → '1 worker', 2_000 → '2,000 workers'."""
-    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+    return f"{number:,} {noun if number == 1 else f'{noun}s'}"
 
 
 def parse_rate_per_second(text: str) -> float:

@@ -198,12 +198,12 @@ class SnapshotBackfill:
             within_s = round(max(0.0, measured_s - since_s) + CLOCK_SKEW_MAX_S)
             self._seconds.add_stored(run_measurements.newest_snapshots(self._session, self._run_id, within_s))
 
-    def fill_all(self, workers: Sequence[WorkerView], patience: RetryPolicy) -> None:
+    def fill_all(self, workers: Sequence[WorkerView], retries: RetryPolicy) -> None:
         """After the run: read all snapshots. The last heartbeat has only the last seconds of the drain."""
         seconds = self._seconds
         seconds.note(workers)
         if seconds.subjects:
-            seconds.add_stored(patience.call(lambda: run_measurements.read_snapshots(self._session, self._run_id)))
+            seconds.add_stored(retries.call(lambda: run_measurements.read_snapshots(self._session, self._run_id)))
 
 
 def _whole(seconds: float) -> int:

@@ -205,7 +205,7 @@ class EnrichmentOptions:
 
 def enrich_run(
     session: ControlSession,
-    patience: RetryPolicy,
+    retries: RetryPolicy,
     run_id: str,
     scenario: Scenario,
     *,
@@ -214,33 +214,33 @@ def enrich_run(
 ) -> EnrichmentResult:
     """Enrich the logged statements of a run. Raises LoadgenError only if the control plane fails.
 
-    If the history cannot be read, the result is FAILED, with `error`. Setting `patience.stop` ends waits and searches.
+    If the history cannot be read, the result is FAILED, with `error`. Setting `retries.stop` ends waits and searches.
     With `enrichment.enabled: false` nothing is searched, and no row changes.
     """
     options = options or EnrichmentOptions()
     enabled = options.enabled or scenario.enrichment
     if enabled is EnrichmentMode.OFF:
-        return _left_alone(session, patience, run_id)
+        return _left_alone(session, retries, run_id)
     aim = enrichment_scope(scenario, enabled)
-    query_executions.skip(session, patience, run_id, sorted(aim.skipped))
+    query_executions.skip(session, retries, run_id, sorted(aim.skipped))
     error: LoadgenError | None = None
     unreadable: dict[str, str] = {}
     try:
         open_history = partial(_open, scenario, session.place, run_id, environ)
-        _Enricher(session, patience, run_id, aim, options, open_history, unreadable).run()
+        _Enricher(session, retries, run_id, aim, options, open_history, unreadable).run()
     except HistoryFailed as failed:
         error = failed
         event(log, logging.WARNING, "enrichment_failed", run_id=run_id, what=str(failed))
     except RetryInterrupted:
         event(log, logging.INFO, "enrichment_interrupted", run_id=run_id)
-    result = _result(session, patience, run_id, aim, error, unreadable)
-    _publish(session, patience, run_id, result.status)
+    result = _result(session, retries, run_id, aim, error, unreadable)
+    _publish(session, retries, run_id, result.status)
     return result
 
 
 def enrich_again(
     session: ControlSession,
-    patience: RetryPolicy,
+    retries: RetryPolicy,
     name: str,
     *,
     hybrid: bool,
@@ -249,13 +249,13 @@ def enrich_again(
 ) -> tuple[EnrichmentResult, RunRecord | None]:
     """Enrich an ended run, and update its stored summary. Returns the result, and the record for its reports; None: the
     summary was not updated. `on_progress` is called with the number of statements that the history may not show yet."""
-    run = run_status.find_run(session, patience, name)
+    run = run_status.find_run(session, retries, name)
     if not run.status.is_terminal:
         raise Busy(
             f"run {run.run_id} is still {run.status}: its statements are logged when it ends",
             remedy="Wait for its end; it is enriched then. `loadgen status` shows what it does.",
         )
-    config = patience.call(lambda: run_status.read_config(session, run.run_id))
+    config = retries.call(lambda: run_status.read_config(session, run.run_id))
     if config is None:
         raise RunFailed(f"run {run.run_id} does not exist any more", remedy="`loadgen runs list` shows all runs.")
     scenario = thaw(config, os.environ)
@@ -263,10 +263,10 @@ def enrich_again(
     options = EnrichmentOptions(limit_s=None, wait=wait, enabled=asked)
     if wait:
         options = replace(options, on_progress=on_progress)
-    result = enrich_run(session, patience, run.run_id, scenario, options=options)
+    result = enrich_run(session, retries, run.run_id, scenario, options=options)
     if result.error is not None:
         return result, None
-    amended = update_stored_summary(session, patience, run.run_id, lambda summary: with_enrichment(summary, result))
+    amended = update_stored_summary(session, retries, run.run_id, lambda summary: with_enrichment(summary, result))
     return result, amended
 
 
@@ -283,7 +283,7 @@ class _Enricher:
     def __init__(
         self,
         session: ControlSession,
-        patience: RetryPolicy,
+        retries: RetryPolicy,
         run_id: str,
         aim: EnrichmentScope,
         options: EnrichmentOptions,
@@ -291,9 +291,9 @@ class _Enricher:
         unreadable: dict[str, str],
     ) -> None:
         """`unreadable` receives the rows that are left out, with the reason."""
-        self._session, self._patience, self._run_id = session, patience, run_id
+        self._session, self._retries, self._run_id = session, retries, run_id
         self._aim, self._options, self._open_history = aim, options, open_history
-        self._clock = patience.clock
+        self._clock = retries.clock
         self._began_ns = self._clock.monotonic_ns()
         self._history: QueryHistory | None = None
         self._unreadable = unreadable
@@ -302,7 +302,7 @@ class _Enricher:
     def run(self) -> None:
         try:
             while self._search() and self._is_worth_waiting and not self._is_over(PAUSE_S):
-                if self._clock.wait(self._patience.stop, PAUSE_S):
+                if self._clock.wait(self._retries.stop, PAUSE_S):
                     return
         finally:
             if self._history is not None:
@@ -328,7 +328,7 @@ class _Enricher:
             )
             self._found += len(found)
             decisions = decide_enrichment(page, found, now, history.latency_s, complete=complete)
-            query_executions.enrich(self._session, self._patience, self._run_id, decisions)
+            query_executions.enrich(self._session, self._retries, self._run_id, decisions)
             coming += count_not_due(page, found, now, history.latency_s)
             if self._is_over():
                 break
@@ -347,13 +347,13 @@ class _Enricher:
         """The history; opened when there is something to look for."""
         if self._history is None:
             self._history = self._open_history()
-            _publish_pending(self._session, self._patience, self._run_id)
+            _publish_pending(self._session, self._retries, self._run_id)
         return self._history
 
     def _pages(self) -> Iterator[tuple[PendingExecution, ...]]:
         after: tuple[datetime, str] | None = _BEGINNING
         while after is not None:
-            rows, after = self._patience.call(partial(self._page, after))
+            rows, after = self._retries.call(partial(self._page, after))
             self._unreadable |= {str(error.key): str(error) for error in rows.unreadable}
             wanted = tuple(row for row in rows if row.statement_name not in self._aim.skipped)
             if wanted:
@@ -368,25 +368,25 @@ class _Enricher:
         return self._retried(partial(history.read, span))
 
     def _retried(self, query: Callable[[], Answer]) -> Answer:
-        return replace(self._patience, attempts=ATTEMPTS).call(query)
+        return replace(self._retries, attempts=ATTEMPTS).call(query)
 
     def _is_over(self, ahead_s: float = 0.0) -> bool:
         """Whether the enrichment was interrupted, or its time limit will have passed in `ahead_s` seconds."""
         used_s = (self._clock.monotonic_ns() - self._began_ns) / NS_PER_S
         limit_s = self._options.limit_s
-        return self._patience.stop.is_set() or (limit_s is not None and used_s + ahead_s >= limit_s)
+        return self._retries.stop.is_set() or (limit_s is not None and used_s + ahead_s >= limit_s)
 
 
 def _result(
     session: ControlSession,
-    patience: RetryPolicy,
+    retries: RetryPolicy,
     run_id: str,
     aim: EnrichmentScope,
     error: LoadgenError | None,
     unreadable: Mapping[str, str],
 ) -> EnrichmentResult:
-    tally = patience.call(lambda: query_executions.tally(session, run_id))
-    counts, dropped = counts_of(tally), _dropped(session, patience, run_id)
+    tally = retries.call(lambda: query_executions.tally(session, run_id))
+    counts, dropped = counts_of(tally), _dropped(session, retries, run_id)
     reasons = (
         *reasons_of(tally, transactions=aim.transactions, hybrid=aim.hybrid, dropped=dropped),
         *(
@@ -402,39 +402,39 @@ def _result(
         counts=counts,
         dropped=dropped,
         reasons=reasons if error is None else (str(error), *reasons),
-        ledger=patience.call(lambda: query_executions.ledger(session, run_id)),
+        ledger=retries.call(lambda: query_executions.ledger(session, run_id)),
         error=error,
     )
 
 
-def _left_alone(session: ControlSession, patience: RetryPolicy, run_id: str) -> EnrichmentResult:
-    tally = patience.call(lambda: query_executions.tally(session, run_id))
-    _publish(session, patience, run_id, RunEnrichment.SKIPPED)
+def _left_alone(session: ControlSession, retries: RetryPolicy, run_id: str) -> EnrichmentResult:
+    tally = retries.call(lambda: query_executions.tally(session, run_id))
+    _publish(session, retries, run_id, RunEnrichment.SKIPPED)
     return EnrichmentResult(
         run_id=run_id,
         status=RunEnrichment.SKIPPED,
         counts=counts_of(tally),
-        dropped=_dropped(session, patience, run_id),
+        dropped=_dropped(session, retries, run_id),
         reasons=("enrichment.enabled is false in the scenario",),
     )
 
 
-def _dropped(session: ControlSession, patience: RetryPolicy, run_id: str) -> int:
+def _dropped(session: ControlSession, retries: RetryPolicy, run_id: str) -> int:
     """The number of statements that are missing in the query logs of the workers."""
-    rows = patience.call(lambda: test_results.read(session, run_id))
+    rows = retries.call(lambda: test_results.read(session, run_id))
     dropped = [test_results.dropped_rows(row) for row, _ in rows]
     return sum(counts.get(kind, 0) for counts in dropped for kind in ("query_log_rows", "query_log_unwritten"))
 
 
-def _publish(session: ControlSession, patience: RetryPolicy, run_id: str, status: RunEnrichment) -> None:
+def _publish(session: ControlSession, retries: RetryPolicy, run_id: str, status: RunEnrichment) -> None:
     """Set the enrichment status of the run, if it differs."""
-    run = patience.call(lambda: run_status.read(session, run_id))
+    run = retries.call(lambda: run_status.read(session, run_id))
     if run is not None and run.enrichment_status != status.value:
-        run_status.set_enrichment(session, patience, run_id, status.value)
+        run_status.set_enrichment(session, retries, run_id, status.value)
 
 
-def _publish_pending(session: ControlSession, patience: RetryPolicy, run_id: str) -> None:
+def _publish_pending(session: ControlSession, retries: RetryPolicy, run_id: str) -> None:
     """Show readers that the enrichment has begun. The status of an earlier enrichment is kept until this one ends."""
-    run = patience.call(lambda: run_status.read(session, run_id))
+    run = retries.call(lambda: run_status.read(session, run_id))
     if run is not None and run.enrichment_status is None:
-        run_status.set_enrichment(session, patience, run_id, RunEnrichment.PENDING.value)
+        run_status.set_enrichment(session, retries, run_id, RunEnrichment.PENDING.value)

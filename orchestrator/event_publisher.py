@@ -103,12 +103,12 @@ class EventPublisher:
     def __init__(
         self,
         session: ControlSession,
-        patience: RetryPolicy,
+        retries: RetryPolicy,
         leadership: Leadership,
         timing: TimingSettings,
         clock: Clock,
     ) -> None:
-        self._session, self._patience, self._leadership = session, patience, leadership
+        self._session, self._retries, self._leadership = session, retries, leadership
         self._timing, self._clock = timing, clock
         self._targets: dict[str, ConnectionTarget] = {}
         self._start: NewEvent | None = None  # START as it was published, or as publishing it was attempted
@@ -223,7 +223,7 @@ class EventPublisher:
     def publish(self, new: NewEvent) -> None:
         """Append an event. After a failure the same event can be published again: it is stored once."""
         term, command = self._leadership.term, new.command
-        number = run_control_events.emit(self._session, self._patience, term, new, self.next_sequence_id)
+        number = run_control_events.emit(self._session, self._retries, term, new, self.next_sequence_id)
         self.next_sequence_id = number + 1
         if isinstance(command, (Start, SetRunTarget)):
             self._undated = (number, command)

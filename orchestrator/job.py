@@ -164,12 +164,12 @@ class RunJob:
     def _steps(self) -> FinishedRun:
         scenario, place = self.scenario, ControlPlaneLocation.of_scenario(self.scenario)
         make_runs_folder(self.runs_folder)
-        patience = RetryPolicy(stop=self.stop, clock=self.clock)
+        retries = RetryPolicy(stop=self.stop, clock=self.clock)
         require_container_settings(scenario, place)
-        ensure_tables(place, patience)
+        ensure_tables(place, retries)
         if scenario.guardrails.max_credits is not None:
             require_visible_cost(scenario)
-        left_soon = self._end_orphans(place, patience)
+        left_soon = self._end_orphans(place, retries)
         with self._on_warehouse(place) as disturbances:
             finished = self._prepare_and_run(place, disturbances)
         if left_soon and finished.unstored is None:  # runs whose leader had died too recently at the start
@@ -244,18 +244,18 @@ class RunJob:
         session = ControlSession(place, role="report")
         try:
             # A separate event: the stop event of the run may be set, which would prevent retries.
-            patience = RetryPolicy(stop=threading.Event(), clock=self.clock, attempts=3)
-            self.record = read_record(session, patience, run_id)
+            retries = RetryPolicy(stop=threading.Event(), clock=self.clock, attempts=3)
+            self.record = read_record(session, retries, run_id)
         except Exception as error:  # a bug, too
             self.roles.show(f"warning: no report was made: {error}; `loadgen report {run_id}` makes it later")
         finally:
             session.close()
 
-    def _end_orphans(self, place: ControlPlaneLocation, patience: RetryPolicy) -> bool:
+    def _end_orphans(self, place: ControlPlaneLocation, retries: RetryPolicy) -> bool:
         """End runs whose orchestrator was lost. Returns True if some run can be ended later."""
         session = ControlSession(place, role="recover")
         try:
-            return recover_orphans(session, patience, by=self.roles.user)
+            return recover_orphans(session, retries, by=self.roles.user)
         finally:
             session.close()
 
@@ -270,13 +270,13 @@ class RunJob:
         timing = self.scenario.timing
         times = LeaseTimes(ttl_s=timing.lease_ttl_s, renew_s=timing.lease_renew_s, margin_s=timing.lease_margin_s)
         warehouse = TargetWarehouse.of_profile(target_profile(self.scenario, None))
-        patience = RetryPolicy(stop=self.stop, clock=self.clock)
+        retries = RetryPolicy(stop=self.stop, clock=self.clock)
         queue = WarehouseWait(
             wait=self.wait,
             share=self.share,
             stop=self.stop,
             on_wait=self._waits,
-            leaderless=lambda session: leaderless_run_on(session, patience, partial(_uses, warehouse), self.taken_over),
+            leaderless=lambda session: leaderless_run_on(session, retries, partial(_uses, warehouse), self.taken_over),
         )
         lease = exclusive_warehouse(warehouse, self.scenario.name, place, times, queue, clock=self.clock)
         model = self._warehouse_model()

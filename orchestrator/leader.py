@@ -97,15 +97,15 @@ class Leader:
         times = LeaseTimes(ttl_s=timing.lease_ttl_s, renew_s=timing.lease_renew_s, margin_s=timing.lease_margin_s)
         self._woken = threading.Event()
         # The event is never set: a user who does not want to wait for the control plane any longer ends the process.
-        self.patience = RetryPolicy(
+        self.retries = RetryPolicy(
             stop=threading.Event(),
             clock=clock,
             first_pause_s=0.5,
             note=lambda error: on_wait(f"waiting for the control plane: {error}"),
         )
         self.session = session
-        self.leadership = Leadership(run_id, times, session, self.patience, lease_session=lease_session, clock=clock)
-        self._publisher = EventPublisher(self.session, self.patience, self.leadership, timing, clock)
+        self.leadership = Leadership(run_id, times, session, self.retries, lease_session=lease_session, clock=clock)
+        self._publisher = EventPublisher(self.session, self.retries, self.leadership, timing, clock)
         self._liveness = LivenessTracker(longest_gap_s=2 * timing.tick_s)
         self._assess = partial(assess_workers, self.worker_ids, reader=LiveMetricsReader())
         self.replacements = ReplacementTracker()
@@ -166,7 +166,7 @@ class Leader:
     def resume_polls(self) -> None:
         """Give the stored polls of the target warehouse to the poller: they show what it has cost so far."""
         assert self.warehouse_poller is not None
-        polls = self.patience.call(lambda: run_measurements.read_polls(self.session, self._run_id))
+        polls = self.retries.call(lambda: run_measurements.read_polls(self.session, self._run_id))
         self.limits.warnings += self.warehouse_poller.restore(polls)
         if not polls:
             self.limits.warnings.append("credits are counted since the run was taken over: no earlier poll was stored")
@@ -201,7 +201,7 @@ class Leader:
             verdict=verdict,
             zero=self._publisher.zero,
         )
-        moved = run_status.move(self.session, self.patience, self.leadership.term, change)
+        moved = run_status.move(self.session, self.retries, self.leadership.term, change)
         event(log, logging.INFO, "run_moved", to=step.to, phase=step.to_phase, why=step.reason, ok=moved)
         return moved
 
@@ -215,7 +215,7 @@ class Leader:
                 self._reclaim(error)
 
     def read_run(self) -> Run:
-        return self.patience.call(self._read)
+        return self.retries.call(self._read)
 
     def _read(self) -> Run:
         run = run_status.read(self.session, self._run_id, self._publisher.undated_event)
@@ -352,7 +352,7 @@ class Leader:
     def _record(self, step: MeasuredStep) -> None:
         judged = step.judged
         record = step_record(self._run_id, judged, step.measured, self._publisher.server_now)
-        run_measurements.append_step(self.session, self.patience, record, fresh=self.leadership.is_first)
+        run_measurements.append_step(self.session, self.retries, record, fresh=self.leadership.is_first)
         self._steps.append(record)
         event(log, logging.INFO, "step_judged", step=judged.number, outcome=judged.outcome, why=judged.reason)
 

@@ -39,14 +39,14 @@ class Leadership:
         run_id: str,
         times: LeaseTimes,
         session: ControlSession,
-        patience: RetryPolicy,
+        retries: RetryPolicy,
         *,
         lease_session: Callable[[], ControlSession],
         clock: Clock,
     ) -> None:
         """`lease_session` opens the session that renews a lease, one for each lease."""
         self._run_id, self._times = run_id, times
-        self._session, self._patience = session, patience
+        self._session, self._retries = session, retries
         self._lease_session, self._clock = lease_session, clock
         self._keeper: LeaseKeeper | None = None
 
@@ -87,7 +87,7 @@ class Leadership:
             if self._claim(owner):
                 event(log, logging.WARNING, "lease_reclaimed", epoch=self.term.epoch)
                 return
-            holder = self._patience.call(lambda: run_leases.read(self._session, self._run_id))
+            holder = self._retries.call(lambda: run_leases.read(self._session, self._run_id))
             if holder is not None and holder.remaining_ms > 0 and holder.epoch > lost.epoch:
                 break
             self._clock.wait(woken, RECLAIM_PERIOD_S)
@@ -96,7 +96,7 @@ class Leadership:
 
     def _claim(self, owner: str) -> bool:
         claimed_ns = self._clock.monotonic_ns()
-        term = run_leases.claim(self._session, self._patience, self._run_id, owner, self._times.ttl_s)
+        term = run_leases.claim(self._session, self._retries, self._run_id, owner, self._times.ttl_s)
         if term is None:
             return False
         self._keeper = LeaseKeeper(self._lease_session(), term, self._times, claimed_ns=claimed_ns, clock=self._clock)
@@ -139,13 +139,13 @@ def why_not_recoverable(run: UnfinishedRun, holder: LeaseHolder | None = None) -
     return None
 
 
-def expire_dead_holder(session: ControlSession, patience: RetryPolicy, run_id: str) -> tuple[LeaseHolder | None, bool]:
+def expire_dead_holder(session: ControlSession, retries: RetryPolicy, run_id: str) -> tuple[LeaseHolder | None, bool]:
     """The holder of the lease, and whether its process has ended on this machine. If so, the lease is expired now."""
-    holder = patience.call(lambda: run_leases.read(session, run_id))
+    holder = retries.call(lambda: run_leases.read(session, run_id))
     if holder is None or not run_leases.is_owner_dead(holder.owner):
         return holder, False
     if holder.remaining_ms > 0:
-        patience.call(lambda: run_leases.expire(session, run_id, holder))
+        retries.call(lambda: run_leases.expire(session, run_id, holder))
         event(log, logging.INFO, "lease_expired", run=run_id, owner=holder.owner, why="its process has ended")
     return replace(holder, remaining_ms=min(0, holder.remaining_ms)), True
 
@@ -192,11 +192,11 @@ class StopRequest:
 
 
 def request_stop(
-    session: ControlSession, patience: RetryPolicy, run_id: str, by: str, why: str | None = None
+    session: ControlSession, retries: RetryPolicy, run_id: str, by: str, why: str | None = None
 ) -> StopRequest:
     """Request the end of a run. If the process of its leader has ended on this machine, its lease is expired now."""
-    moment = patience.call(lambda: run_status.server_time(session))
+    moment = retries.call(lambda: run_status.server_time(session))
     reason = f"stopped by {by} at {moment:%Y-%m-%d %H:%M:%S} UTC{f': {printable(why, 500)}' if why else ''}"
-    run = run_status.cancel(session, patience, run_id, reason)
-    holder, _ = expire_dead_holder(session, patience, run_id)
+    run = run_status.cancel(session, retries, run_id, reason)
+    holder, _ = expire_dead_holder(session, retries, run_id)
     return StopRequest(run=run, by_us=run.reason == reason, holder=holder)

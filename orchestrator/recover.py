@@ -92,7 +92,7 @@ WaitForRuns = Callable[[Sequence[SkippedRun]], bool]
 
 def recover_runs(
     session: ControlSession,
-    patience: RetryPolicy,
+    retries: RetryPolicy,
     *,
     by: str,
     only: str | None = None,
@@ -100,23 +100,23 @@ def recover_runs(
 ) -> tuple[list[RecoveredRun], list[SkippedRun]]:
     """End every orphan, or only the run `only`. `by` names the user in the reason. `wait` is called with the runs that
     can be ended soon, and returns whether to try again."""
-    done, left = _recover_all(session, patience, by, only)
+    done, left = _recover_all(session, retries, by, only)
     while (soon := [one for one in left if one.free_in_s is not None]) and wait(soon):
-        more, left = _recover_all(session, patience, by, only)
+        more, left = _recover_all(session, retries, by, only)
         done += more
         left = [one for one in left if all(one.run_id != ended.run_id for ended in done)]
     return done, left
 
 
 def _recover_all(
-    session: ControlSession, patience: RetryPolicy, by: str, only: str | None
+    session: ControlSession, retries: RetryPolicy, by: str, only: str | None
 ) -> tuple[list[RecoveredRun], list[SkippedRun]]:
     done: list[RecoveredRun] = []
     left: list[SkippedRun] = []
-    unfinished = _unfinished(session, patience)
+    unfinished = _unfinished(session, retries)
     for found in unfinished:
         if only is None or found.run_id == only:
-            result = _recover(session, patience, found, by)
+            result = _recover(session, retries, found, by)
             if isinstance(result, RecoveredRun):
                 done.append(result)
             else:
@@ -126,11 +126,11 @@ def _recover_all(
     return done, left
 
 
-def recover_orphans(session: ControlSession, patience: RetryPolicy, *, by: str) -> bool:
+def recover_orphans(session: ControlSession, retries: RetryPolicy, *, by: str) -> bool:
     """End the orphans of other orchestrators at the start of a new one. A failure is logged only. Returns True if some
     run can be ended later."""
     try:
-        done, left = recover_runs(session, patience, by=by)
+        done, left = recover_runs(session, retries, by=by)
     except LoadgenError as error:
         event(log, logging.WARNING, "recovery_failed", why=str(error))
         return False
@@ -140,12 +140,12 @@ def recover_orphans(session: ControlSession, patience: RetryPolicy, *, by: str) 
 
 
 def leaderless_run_on(
-    session: ControlSession, patience: RetryPolicy, is_meant: Callable[[Scenario], bool], besides: str | None = None
+    session: ControlSession, retries: RetryPolicy, is_meant: Callable[[Scenario], bool], besides: str | None = None
 ) -> str | None:
     """A sentence about workers that still generate load for one of these scenarios although their run has no leader.
     The run `besides` is ignored. None: there are no such workers."""
     try:
-        unfinished = _unfinished(session, patience)
+        unfinished = _unfinished(session, retries)
     except ControlFailed as error:
         if not error.failure.is_timeout:
             raise
@@ -154,50 +154,48 @@ def leaderless_run_on(
     for found in unfinished:
         if found.run_id == besides or found.lease_over_ms is None:
             continue
-        _, ended = expire_dead_holder(session, patience, found.run_id)
-        scenario = _scenario(session, patience, found.run_id) if ended or found.lease_over_ms > 0 else None
+        _, ended = expire_dead_holder(session, retries, found.run_id)
+        scenario = _scenario(session, retries, found.run_id) if ended or found.lease_over_ms > 0 else None
         if scenario is None or not is_meant(scenario):
             continue
-        beats = patience.call(partial(worker_heartbeats.read, session, found.run_id))
+        beats = retries.call(partial(worker_heartbeats.read, session, found.run_id))
         if active := active_worker_of(beats, scenario, leader_ended=ended):
             return f"run {found.run_id} is not led any more, and its workers still work there: {active}"
     return None
 
 
-def _unfinished(session: ControlSession, patience: RetryPolicy) -> ParsedRows[UnfinishedRun]:
+def _unfinished(session: ControlSession, retries: RetryPolicy) -> ParsedRows[UnfinishedRun]:
     """Every run that has not ended. A query that takes too long is not repeated: a new run would wait for minutes."""
-    return replace(patience, retryable=is_retryable_soon).call(lambda: run_status.unfinished(session))
+    return replace(retries, retryable=is_retryable_soon).call(lambda: run_status.unfinished(session))
 
 
 # --- one run ---------------------------------------------------------------------------------------------------------
 
 
-def _recover(
-    session: ControlSession, patience: RetryPolicy, found: UnfinishedRun, by: str
-) -> RecoveredRun | SkippedRun:
-    holder, leader_ended = expire_dead_holder(session, patience, found.run_id)
+def _recover(session: ControlSession, retries: RetryPolicy, found: UnfinishedRun, by: str) -> RecoveredRun | SkippedRun:
+    holder, leader_ended = expire_dead_holder(session, retries, found.run_id)
     if leader_ended and holder is not None:
         found = replace(found, lease_over_ms=-holder.remaining_ms)
     if led := why_not_recoverable(found, holder):
         return led
-    scenario = _scenario(session, patience, found.run_id)
-    beats = patience.call(lambda: worker_heartbeats.read(session, found.run_id))
+    scenario = _scenario(session, retries, found.run_id)
+    beats = retries.call(lambda: worker_heartbeats.read(session, found.run_id))
     if active := active_worker_of(beats, scenario, leader_ended=leader_ended):
         return skipped_for_workers(found.run_id, active, scenario, leader_ended=leader_ended)
-    term = run_leases.claim(session, patience, found.run_id, run_leases.new_owner(), LEASE_TTL_S)
+    term = run_leases.claim(session, retries, found.run_id, run_leases.new_owner(), LEASE_TTL_S)
     if term is None:
         return SkippedRun(run_id=found.run_id, why="another process leads it now")
     try:
-        ended = _end(session, patience, term, found, scenario, by, leader_ended=leader_ended)
+        ended = _end(session, retries, term, found, scenario, by, leader_ended=leader_ended)
         if isinstance(ended, RecoveredRun) and scenario is not None and runs_containers(scenario):
-            remove_job(scenario, session.place, found.run_id, patience.clock)
+            remove_job(scenario, session.place, found.run_id, retries.clock)
         return ended
     finally:
         _release(session, term)
 
 
-def _scenario(session: ControlSession, patience: RetryPolicy, run_id: str) -> Scenario | None:
-    text = patience.call(lambda: run_status.read_config(session, run_id))
+def _scenario(session: ControlSession, retries: RetryPolicy, run_id: str) -> Scenario | None:
+    text = retries.call(lambda: run_status.read_config(session, run_id))
     try:
         return None if text is None else thaw(text, None)
     except LoadgenError as error:  # of another version: the run ends without a result
@@ -207,7 +205,7 @@ def _scenario(session: ControlSession, patience: RetryPolicy, run_id: str) -> Sc
 
 def _end(
     session: ControlSession,
-    patience: RetryPolicy,
+    retries: RetryPolicy,
     term: Lease,
     found: UnfinishedRun,
     scenario: Scenario | None,
@@ -216,21 +214,21 @@ def _end(
     leader_ended: bool,
 ) -> RecoveredRun | SkippedRun:
     """While this process holds the lease: check the workers again, store the result, and set the final status."""
-    beats = patience.call(lambda: worker_heartbeats.read(session, term.key))
+    beats = retries.call(lambda: worker_heartbeats.read(session, term.key))
     if active := active_worker_of(beats, scenario, leader_ended=leader_ended):
         return skipped_for_workers(term.key, active, scenario, leader_ended=leader_ended)
     for _ in range(ATTEMPTS):
-        run = patience.call(lambda: run_status.read(session, term.key))
+        run = retries.call(lambda: run_status.read(session, term.key))
         if run is None or run.status.is_terminal:
             return SkippedRun(run_id=term.key, why="it has ended", has_ended=True)
         reason = _reason(run, found, by)
-        stored = read_result(session, patience, term.key)
+        stored = read_result(session, retries, term.key)
         if stored is None and scenario is not None:
-            stored = _make_result(session, patience, run, scenario, beats, reason)
-            test_results.append(session, patience, stored[0])
-            test_results.abandon(session, patience, term.key)
+            stored = _make_result(session, retries, run, scenario, beats, reason)
+            test_results.append(session, retries, stored[0])
+            test_results.abandon(session, retries, term.key)
         step = _last_step(run, None if stored is None else stored[1], reason)
-        if run_status.move(session, patience, term, step):
+        if run_status.move(session, retries, term, step):
             return RecoveredRun(run_id=run.run_id, status=step.to, reason=step.reason or "")
     return SkippedRun(run_id=term.key, why="its status has changed during the recovery")
 
@@ -271,20 +269,20 @@ def _release(session: ControlSession, term: Lease) -> None:
 
 def _make_result(
     session: ControlSession,
-    patience: RetryPolicy,
+    retries: RetryPolicy,
     run: Run,
     scenario: Scenario,
     beats: Sequence[HeartbeatRow],
     reason: str,
 ) -> tuple[ResultRow, dict[str, Any]]:
-    stored = patience.call(lambda: run_measurements.read_windows(session, run.run_id))
-    rows = [row for row, _ in patience.call(lambda: test_results.read(session, run.run_id))]
+    stored = retries.call(lambda: run_measurements.read_windows(session, run.run_id))
+    rows = [row for row, _ in retries.call(lambda: test_results.read(session, run.run_id))]
     workers = workers_at_last_heartbeat(run, beats)
     gathered = gather_windows(workers, stored)
     merged, deciding, gaps = gathered.judged(scenario), None, gathered.gaps
     search = find_max_controller(scenario)
     if search is not None:
-        steps = patience.call(lambda: run_measurements.read_steps(session, run.run_id))
+        steps = retries.call(lambda: run_measurements.read_steps(session, run.run_id))
         search.restore(steps, gathered.step_windows)
         gaps += () if search.obstacle is None else (search.obstacle,)
         search.stop("its orchestrator was lost")
@@ -295,7 +293,7 @@ def _make_result(
     gaps += judge_timing(gathered.windows, gathered.warmups, warmup_s=warmup_s, steps=deciding).invalid
     lost = tuple(worker.why for worker in workers if worker.health is not WorkerHealth.DONE)
     connections = connections_document(login_counts(workers, rows), run.start_time)
-    said = patience.call(lambda: run_control_events.history(session, run.run_id))
+    said = retries.call(lambda: run_control_events.history(session, run.run_id))
     delivered = _delivered(
         scenario, search, gathered, said, missing_load_causes(connections, workers, gathered, plan_run(scenario.load))
     )
@@ -314,7 +312,7 @@ def _make_result(
         client=client.health,
         workers=worker_results(workers, gathered),
         open_loop=scenario.load.is_open_loop,
-        stages=read_stages(session, patience, run, scenario, gathered),
+        stages=read_stages(session, retries, run, scenario, gathered),
         find_max=None if search is None else search.result(gathered.step, valid=False),
         sessions=session_counts(rows) if scenario.sessions.count else None,
         delivered=delivered,
@@ -350,16 +348,16 @@ class RecoveryWait:
     """Waits for runs that can be ended soon: until the last statements of their leaders, or their workers, have
     ended."""
 
-    def __init__(self, patience: RetryPolicy, say: Callable[[str], None]) -> None:
-        self._patience, self._say, self._reported = patience, say, set[str]()
-        self._until_ns = patience.clock.monotonic_ns() + round(WAIT_S * NS_PER_S)
+    def __init__(self, retries: RetryPolicy, say: Callable[[str], None]) -> None:
+        self._retries, self._say, self._reported = retries, say, set[str]()
+        self._until_ns = retries.clock.monotonic_ns() + round(WAIT_S * NS_PER_S)
 
     def look_again(self, soon: Sequence[SkippedRun]) -> bool:
         for one in soon:
             if one.run_id not in self._reported:
                 self._say(f"waiting for run {one.run_id}: {one.why}")
         self._reported |= {one.run_id for one in soon}
-        if self._patience.clock.monotonic_ns() >= self._until_ns:
+        if self._retries.clock.monotonic_ns() >= self._until_ns:
             return False
         pause_s = min(one.free_in_s or 0.0 for one in soon) + MARGIN_S
-        return not self._patience.clock.wait(self._patience.stop, pause_s)
+        return not self._retries.clock.wait(self._retries.stop, pause_s)

@@ -93,7 +93,7 @@ def read_foreign_load(
         return ForeignLoad()
     again = sum(logins["reopened"].values())  # the statement of a lost connection may still execute
     if scenario.load.mode is LoadMode.FIND_MAX:
-        steps = leader.patience.call(lambda: run_measurements.read_steps(leader.session, run.run_id))
+        steps = leader.retries.call(lambda: run_measurements.read_steps(leader.session, run.run_id))
         own = own_load_of_steps(steps, again)
     else:
         begin = run.start_time + timedelta(seconds=leader.plan.measures_s)

@@ -91,8 +91,7 @@ def remove_if_empty(folder: Path) -> None:
         folder.rmdir()
 
 
-LENGTH_MAX = 36
-_SLUG_MAX = 15
+_SLUG_MAX = 15  # so that an id has at most 36 characters
 
 
 def new_run_id(scenario: str, utc_now: datetime) -> str:

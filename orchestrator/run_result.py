@@ -155,13 +155,13 @@ def client_effect(windows: Sequence[WindowResult]) -> ClientResourceUse | None:
 
 
 def read_stages(
-    session: ControlSession, patience: RetryPolicy, run: Run, scenario: Scenario, gathered: MeasuredWindows
+    session: ControlSession, retries: RetryPolicy, run: Run, scenario: Scenario, gathered: MeasuredWindows
 ) -> tuple[StageResult, ...]:
     """The measurement of each stage of the scenario. The events tell when a stage began."""
     stages = scenario.load.stages
     if not stages or run.start_time is None:
         return ()
-    said = patience.call(lambda: run_control_events.history(session, run.run_id))
+    said = retries.call(lambda: run_control_events.history(session, run.run_id))
     return stage_results(stages, gathered, stage_starts(said, run.start_time))
 
 

@@ -107,7 +107,7 @@ class OrchestratorService:
         environ: Mapping[str, str] = os.environ,
         clock: Clock | None = None,
         open_session: OpenSession | None = None,
-        patience: RetryPolicy | None = None,
+        retries: RetryPolicy | None = None,
         waits: Callable[[str], None] = lambda _: None,  # called with the reason of a wait
         meter: CreditMeter | None = None,  # of the warehouse, since the preparation
     ) -> None:
@@ -117,7 +117,7 @@ class OrchestratorService:
         self._make_spawner, self._environ, self._waits, self._meter = make_spawner, environ, waits, meter
         self._clock = clock or SystemClock()
         self._stop = threading.Event()
-        self._patience = patience or RetryPolicy(stop=self._stop, clock=self._clock)
+        self._retries = retries or RetryPolicy(stop=self._stop, clock=self._clock)
         self._leader: Leader | None = None
         self._interrupts = 0
         self._signal: int | None = None  # the first of them
@@ -137,9 +137,9 @@ class OrchestratorService:
             workers=scenario.load.workers,
         )
         with self._session() as session:
-            run_status.create(session, self._patience, run)
+            run_status.create(session, self._retries, run)
             for pool in (pools or {}).values():
-                value_pools.store(session, self._patience, run.run_id, pool)
+                value_pools.store(session, self._retries, run.run_id, pool)
         return run.run_id
 
     def start_run(self, run_id: str, on_snapshot: Callable[[RunSnapshot], None] = lambda _: None) -> FinishedRun:
@@ -206,11 +206,11 @@ class OrchestratorService:
     def stop_run(self, run_id: str, *, by: str, why: str | None = None) -> StopRequest:
         """Request the end of a run, whichever process leads it."""
         with self._session() as session:
-            return request_stop(session, self._patience, run_id, by, why)
+            return request_stop(session, self._retries, run_id, by, why)
 
     def get_run_status(self, run_id: str) -> Run | None:
         with self._session() as session:
-            return self._patience.call(lambda: run_status.read(session, run_id))
+            return self._retries.call(lambda: run_status.read(session, run_id))
 
     def interrupt(self, number: int = signal.SIGINT) -> int:
         """Request the end of the run that this service leads or will lead, because of signal `number`. Returns the
@@ -229,7 +229,7 @@ class OrchestratorService:
         """Make the results of a run whose workers have ended, store them, and end the run."""
         leader.while_leading(lambda: _process(leader, ending))
         run = leader.read_run()
-        stored = read_result(leader.session, leader.patience, run.run_id)
+        stored = read_result(leader.session, leader.retries, run.run_id)
         reason = ending.reason
         if stored is None or RunStatus(stored[0].status) not in RUN_TRANSITIONS[run.status]:
             facts = self._enriched(self._facts(leader, scenario, ending, run), leader, scenario)
@@ -255,17 +255,17 @@ class OrchestratorService:
     def _store(self, leader: Leader, run_id: str, result: ResultRow) -> ControlFailed | None:
         """Append the result of the run. Returns the error if it could not be stored."""
         try:
-            test_results.append(leader.session, leader.patience, result, fresh=leader.leadership.is_first)
+            test_results.append(leader.session, leader.retries, result, fresh=leader.leadership.is_first)
             if any(worker.health is WorkerHealth.DEAD for worker in leader.workers):
-                test_results.abandon(leader.session, leader.patience, run_id)
+                test_results.abandon(leader.session, leader.retries, run_id)
             return None
         except ControlFailed as error:
             return error
 
     def _facts(self, leader: Leader, scenario: Scenario, ending: RunEnding, run: Run) -> RunFacts:
-        session, patience = leader.session, leader.patience
-        stored = patience.call(lambda: run_measurements.read_windows(session, run.run_id))
-        rows = [row for row, _ in patience.call(lambda: test_results.read(session, run.run_id))]
+        session, retries = leader.session, leader.retries
+        stored = retries.call(lambda: run_measurements.read_windows(session, run.run_id))
+        rows = [row for row, _ in retries.call(lambda: test_results.read(session, run.run_id))]
         gathered = gather_windows(leader.workers, stored)
         search, merged, gaps, deciding = leader.find_max, gathered.judged(scenario), gathered.gaps, None
         if search is not None:  # only the deciding steps count
@@ -275,7 +275,7 @@ class OrchestratorService:
             gaps += () if search.obstacle is None else (search.obstacle,)
         client = judge_client(client_parts(gathered, deciding), shares_machine=scenario.connection == EMBEDDED)
         timing = judge_timing(gathered.windows, gathered.warmups, warmup_s=leader.plan.measures_s, steps=deciding)
-        leader.stored_seconds.fill_all(leader.workers, patience)
+        leader.stored_seconds.fill_all(leader.workers, retries)
         checked = leader.limits.complete(merged, gathered.measured_s)
         connections = connections_document(login_counts(leader.workers, rows), run.start_time)
         because = missing_load_causes(connections, leader.workers, gathered, leader.plan)
@@ -309,7 +309,7 @@ class OrchestratorService:
             client=client.health,
             workers=worker_results(leader.workers, gathered),
             open_loop=open_loop,
-            stages=read_stages(session, patience, run, scenario, gathered),
+            stages=read_stages(session, retries, run, scenario, gathered),
             find_max=None if search is None else search.result(gathered.step, valid=not invalid),
             environment=environment_document(leader, scenario, self._circumstances, seen)
             | {"driver_lightened": driver_lightened(rows)},
@@ -331,10 +331,10 @@ class OrchestratorService:
 
     def _enriched(self, facts: RunFacts, leader: Leader, scenario: Scenario) -> RunFacts:
         """The facts with the times from the query history. A failure of the enrichment leaves them unchanged."""
-        patience = RetryPolicy(stop=self._hurried, clock=self._clock)
+        retries = RetryPolicy(stop=self._hurried, clock=self._clock)
         session = self._open_session("enrich")
         try:
-            found = enrich_run(session, patience, facts.run_id, scenario, environ=self._environ)
+            found = enrich_run(session, retries, facts.run_id, scenario, environ=self._environ)
         except LoadgenError as error:
             event(log, logging.WARNING, "enrichment_failed", run=facts.run_id, why=str(error))
             return facts
@@ -370,7 +370,7 @@ class OrchestratorService:
 
     def _scenario(self, run_id: str) -> Scenario:
         with self._session() as session:
-            text = self._patience.call(lambda: run_status.read_config(session, run_id))
+            text = self._retries.call(lambda: run_status.read_config(session, run_id))
         if text is None:
             raise RunFailed(f"there is no run {run_id}")
         return thaw(text, self._environ)

@@ -202,8 +202,8 @@ class WarehousePoller(Service):
         if not polls:
             return
         try:
-            patience = RetryPolicy(stop=threading.Event(), clock=self._clock, attempts=attempts)
-            run_measurements.append_polls(self._store, patience, polls)
+            retries = RetryPolicy(stop=threading.Event(), clock=self._clock, attempts=attempts)
+            run_measurements.append_polls(self._store, retries, polls)
             self._unstored.clear()
         except LoadgenError as error:
             event(log, logging.WARNING, "warehouse_polls_not_stored", polls=len(polls), why=str(error))
@@ -469,9 +469,9 @@ def exclusive_warehouse(
 def _is_newest(term: Lease, place: ControlPlaneLocation, environ: Mapping[str, str], clock: Clock) -> bool:
     """Whether no other process has claimed the warehouse since. False also if that cannot be read."""
     session = ControlSession(place, role="warehouse-lease", environ=environ)
-    patience = RetryPolicy(stop=threading.Event(), attempts=FINAL_CHECK_ATTEMPTS, clock=clock)
+    retries = RetryPolicy(stop=threading.Event(), attempts=FINAL_CHECK_ATTEMPTS, clock=clock)
     try:
-        holder = patience.call(lambda: run_leases.read(session, term.key))
+        holder = retries.call(lambda: run_leases.read(session, term.key))
     except LoadgenError:
         return False
     finally:
@@ -487,19 +487,19 @@ def _claim(
     queue: WarehouseWait,
     clock: Clock,
 ) -> tuple[int, Lease]:
-    patience = RetryPolicy(stop=queue.stop, clock=clock)
+    retries = RetryPolicy(stop=queue.stop, clock=clock)
     while True:
         claimed_ns = clock.monotonic_ns()
         if queue.share:
-            return claimed_ns, run_leases.claim_shared(session, patience, warehouse.key, owner, times.ttl_s)
-        _release_dead_holders(session, patience, warehouse.key)
-        holder = patience.call(lambda: run_leases.unexpired(session, warehouse.key))
+            return claimed_ns, run_leases.claim_shared(session, retries, warehouse.key, owner, times.ttl_s)
+        _release_dead_holders(session, retries, warehouse.key)
+        holder = retries.call(lambda: run_leases.unexpired(session, warehouse.key))
         active = queue.leaderless(session) if holder is None else None
         if holder is None and active is None:
-            term = run_leases.claim(session, patience, warehouse.key, owner, times.ttl_s)
+            term = run_leases.claim(session, retries, warehouse.key, owner, times.ttl_s)
             if term is not None:
                 return claimed_ns, term
-            holder = patience.call(lambda: run_leases.read(session, warehouse.key))
+            holder = retries.call(lambda: run_leases.read(session, warehouse.key))
         reason = active or busy_text(warehouse, holder)
         if not queue.wait:
             raise Busy(reason, remedy="Add --wait to wait for it; `loadgen runs list` shows the runs.")
@@ -508,13 +508,13 @@ def _claim(
             raise WaitStopped(f"stopped while waiting: {reason}")
 
 
-def _release_dead_holders(session: ControlSession, patience: RetryPolicy, key: str) -> None:
+def _release_dead_holders(session: ControlSession, retries: RetryPolicy, key: str) -> None:
     """Release leases whose holder's process has ended on this machine without releasing them."""
     for look in (run_leases.unexpired, run_leases.read):
-        while (holder := patience.call(partial(look, session, key))) is not None:
+        while (holder := retries.call(partial(look, session, key))) is not None:
             if holder.may_be_succeeded or not run_leases.is_owner_dead(holder.owner):
                 break
-            patience.call(partial(run_leases.release_of_dead, session, key, holder))
+            retries.call(partial(run_leases.release_of_dead, session, key, holder))
 
 
 def busy_text(warehouse: TargetWarehouse, holder: LeaseHolder | None) -> str:

@@ -107,9 +107,9 @@ class WatchJob:
             self.warn(f"{error}; trying again")
 
     def _watch(self, session: ControlSession) -> None:
-        patience = RetryPolicy(stop=self.stop, attempts=ATTEMPTS, clock=self.clock, note=self._note)
-        run = run_status.find_run(session, patience, self.name)
-        config = patience.call(lambda: run_status.read_config(session, run.run_id))
+        retries = RetryPolicy(stop=self.stop, attempts=ATTEMPTS, clock=self.clock, note=self._note)
+        run = run_status.find_run(session, retries, self.name)
+        config = retries.call(lambda: run_status.read_config(session, run.run_id))
         self.scenario = thaw(config or "", None)
         reader = _SnapshotReader(session, self.scenario, run.run_id, self.clock, self.history)
         answered_s = reader.now_s
@@ -121,13 +121,13 @@ class WatchJob:
                 if not error.failure.retryable or reader.now_s - answered_s > OUTAGE_MAX_S:
                     raise
             if self.sight is not None and self.sight.tick.run.status.is_terminal:
-                self.summary = self._summary(session, patience, run.run_id)
+                self.summary = self._summary(session, retries, run.run_id)
                 return
             self.clock.wait(self.stop, WATCH_PERIOD_S)
 
-    def _summary(self, session: ControlSession, patience: RetryPolicy, run_id: str) -> Mapping[str, Any] | None:
+    def _summary(self, session: ControlSession, retries: RetryPolicy, run_id: str) -> Mapping[str, Any] | None:
         try:
-            return read_summary(session, patience, run_id)
+            return read_summary(session, retries, run_id)
         except (RowUnreadable, RunFailed) as error:
             self.warn(str(error))
             return None

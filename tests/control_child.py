@@ -25,26 +25,26 @@ from loadgen.snowflake.session import RetryPolicy
 POLL_S = 0.1
 
 
-def emit_events(session: ControlSession, patience: RetryPolicy, term: Lease, count: int) -> list[tuple[int, str, int]]:
+def emit_events(session: ControlSession, retries: RetryPolicy, term: Lease, count: int) -> list[tuple[int, str, int]]:
     """(number, event id, target) of each event, as told when it was emitted."""
     emitted = []
     for target in range(count):
         new = NewEvent(command=SetWorkerTarget(target_connections=target, reason=str(os.getpid())))
-        emitted.append((emit(session, patience, term, new), new.event_id, target))
+        emitted.append((emit(session, retries, term, new), new.event_id, target))
     return emitted
 
 
 def read_events(
-    session: ControlSession, patience: RetryPolicy, run_id: str, count: int
+    session: ControlSession, retries: RetryPolicy, run_id: str, count: int
 ) -> list[tuple[int, str, int, str]]:
     """(number, event id, target, who sent it) of each event, in the order of arrival; one more look at the end."""
     seen: list[tuple[int, str, int, str]] = []
-    while len(seen) < count and not patience.clock.wait(patience.stop, POLL_S):
+    while len(seen) < count and not retries.clock.wait(retries.stop, POLL_S):
         last = seen[-1][0] if seen else 0
-        for event in patience.call(lambda last=last: list(catch_up(session, run_id, last))):  # type: ignore[misc]
+        for event in retries.call(lambda last=last: list(catch_up(session, run_id, last))):  # type: ignore[misc]
             assert isinstance(event.command, SetWorkerTarget), event
             seen.append((event.sequence_id, event.event_id, event.command.target_connections, event.command.reason))
-    more = patience.call(lambda: poll(session, run_id, seen[-1][0] if seen else 0))
+    more = retries.call(lambda: poll(session, run_id, seen[-1][0] if seen else 0))
     return [*seen, *((event.sequence_id, event.event_id, -1, "too many") for event in more)]
 
 
@@ -56,18 +56,18 @@ def wait_for_parent(stop: threading.Event) -> None:
 def main() -> None:
     role, run_id, *words = sys.argv[1:]
     stop = threading.Event()
-    patience = RetryPolicy(stop=stop, attempts=15, first_pause_s=0.01)
+    retries = RetryPolicy(stop=stop, attempts=15, first_pause_s=0.01)
     session = ControlSession(ControlPlaneLocation.from_environment(), role=role)
-    patience.call(lambda: run_leases.read(session, run_id))
+    retries.call(lambda: run_leases.read(session, run_id))
     print("ready", flush=True)
     sys.stdin.readline()
     threading.Thread(target=wait_for_parent, args=(stop,), name="parent", daemon=True).start()
     if role == "emit":
         epoch, owner, count = words
         term = Lease(key=run_id, epoch=int(epoch), owner=owner)
-        print(json.dumps(emit_events(session, patience, term, int(count))), flush=True)
+        print(json.dumps(emit_events(session, retries, term, int(count))), flush=True)
     else:
-        print(json.dumps(read_events(session, patience, run_id, int(words[0]))), flush=True)
+        print(json.dumps(read_events(session, retries, run_id, int(words[0]))), flush=True)
     session.close()
     os._exit(0)  # the thread that waits for the parent would hold it
 

@@ -25,8 +25,8 @@ from tests.embedded_server import EmbeddedServer
 _numbers = itertools.count(1)
 
 
-def patience(*, attempts: int = 5, clock: Clock | None = None, **more: Any) -> RetryPolicy:
-    """Patience that takes no time."""
+def retries(*, attempts: int = 5, clock: Clock | None = None, **more: Any) -> RetryPolicy:
+    """A retry policy without pauses."""
     return RetryPolicy(stop=threading.Event(), attempts=attempts, clock=clock or FakeClock(), **more)
 
 
@@ -48,7 +48,7 @@ class ControlPlane:
         self.environ = {EMBEDDED_ADDRESS: server.address}
         self._sessions: list[ControlSession] = []
         self.session = self.open("test")  # of the thread that made this
-        installer.apply_migrations(self.session, patience(), installer.read_schema_state(self.session, patience()))
+        installer.apply_migrations(self.session, retries(), installer.read_schema_state(self.session, retries()))
         self._as_migrated = self._structure()
 
     def open(self, role: str) -> ControlSession:
@@ -86,12 +86,12 @@ class ControlPlane:
         """A run that is PREPARED."""
         run_id = str(uuid.uuid4())
         fields: dict[str, Any] = {"template_id": "t", "test_name": "n", "scenario_config": "{}", "workers": 2}
-        run_status.create(self.session, patience(), run_status.NewRun(run_id=run_id, **(fields | more)))
+        run_status.create(self.session, retries(), run_status.NewRun(run_id=run_id, **(fields | more)))
         return run_id
 
     def claim(self, run_id: str, *, ttl_s: float = 300.0) -> Lease:
         """A term that must be free to take."""
-        term = claim(self.session, patience(), run_id, new_owner(), ttl_s)
+        term = claim(self.session, retries(), run_id, new_owner(), ttl_s)
         assert term is not None
         return term
 

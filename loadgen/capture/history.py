@@ -131,16 +131,16 @@ class WarehouseHistory(SnowflakeSession):
     """The history of one warehouse, read in one session."""
 
     def __init__(
-        self, profile: ConnectionProfile, warehouse: str, patience: RetryPolicy, environ: Mapping[str, str] = os.environ
+        self, profile: ConnectionProfile, warehouse: str, retries: RetryPolicy, environ: Mapping[str, str] = os.environ
     ) -> None:
         super().__init__(self._connect)
-        self._profile, self._environ, self._patience = profile, environ, patience
+        self._profile, self._environ, self._retries = profile, environ, retries
         self._warehouse = warehouse.replace("\\", "\\\\").replace("'", "''")
         self._database: str | None = None  # qualifies the table function; None: not looked up yet
 
     def now(self) -> datetime:
         """The time of the server, naive UTC."""
-        moment = self._patience.call(lambda: self._fetched("SELECT SYSDATE()"))[0][0]
+        moment = self._retries.call(lambda: self._fetched("SELECT SYSDATE()"))[0][0]
         assert isinstance(moment, datetime)
         return moment
 
@@ -161,21 +161,21 @@ class WarehouseHistory(SnowflakeSession):
         """The name of any database: its INFORMATION_SCHEMA contains the history of the account."""
         if self._profile.text("database"):
             return ""
-        databases = self._patience.call(lambda: self._checked(lambda: self.named_rows("SHOW DATABASES")))
+        databases = self._retries.call(lambda: self._checked(lambda: self.named_rows("SHOW DATABASES")))
         if not databases:
             what = f"the role of connection {self._profile.name} may use no database"
             raise HistoryUnreadable(what, NOT_RETRYABLE, remedy="Grant USAGE on any database, and set it.")
         return '"' + str(databases[0]["name"]).replace('"', '""') + '".'
 
     def _page(self, start: datetime, end: datetime) -> list[HistoryRow]:
-        return self._patience.call(lambda: [_row(row) for row in self._fetched(self._sql(_PAGE, start, end))])
+        return self._retries.call(lambda: [_row(row) for row in self._fetched(self._sql(_PAGE, start, end))])
 
     def unrecorded(self, start: datetime, end: datetime) -> int:
         """The number of statements missing in the history, in the whole minutes around a span: AGGREGATE_QUERY_HISTORY
         counts all, including short ones on hybrid tables."""
         first, last = start.replace(second=0, microsecond=0), end.replace(second=0, microsecond=0)
         sql = self._sql(_COUNTS, first, last if last == end else last + timedelta(minutes=1))
-        calls, recorded = self._patience.call(lambda: self._fetched(sql))[0]
+        calls, recorded = self._retries.call(lambda: self._fetched(sql))[0]
         return max(0, int(calls) - int(recorded))
 
     def _day(self, start: datetime, end: datetime, *, last: bool) -> Iterator[HistoryPart]:
@@ -194,7 +194,7 @@ class WarehouseHistory(SnowflakeSession):
                 batches = None
                 raise
 
-        while batch := self._patience.call(next_batch):
+        while batch := self._retries.call(next_batch):
             found += batch
             oldest = found[-1].end
             complete = [row for row in found if row.end > oldest]

@@ -61,7 +61,7 @@ def enrich(
     from orchestrator.enrich import enrich_again
 
     result, record = with_control_session(
-        lambda session, patience: enrich_again(session, patience, run, hybrid=hybrid, wait=wait, on_progress=_tell),
+        lambda session, retries: enrich_again(session, retries, run, hybrid=hybrid, wait=wait, on_progress=_tell),
         name="enrich",
         **place,
     )
@@ -189,8 +189,8 @@ def _named(place: ControlPlaneLocation, name: str) -> str:
     def look() -> str:
         session = ControlSession(place, role="upload")
         try:
-            patience = RetryPolicy(stop=threading.Event(), attempts=ATTEMPTS, note=_note)
-            return run_status.find_run(session, patience, name).run_id
+            retries = RetryPolicy(stop=threading.Event(), attempts=ATTEMPTS, note=_note)
+            return run_status.find_run(session, retries, name).run_id
         finally:
             session.close()
 
@@ -236,7 +236,7 @@ def _upload(
     from loadgen.worker.flush import lock_spool_folder
     from loadgen.worker.flush import upload as store
 
-    patience = RetryPolicy(stop=threading.Event(), attempts=ATTEMPTS, note=_note)
+    retries = RetryPolicy(stop=threading.Event(), attempts=ATTEMPTS, note=_note)
     session = ControlSession(place, role="upload")
     try:
         for folder in folders:
@@ -244,11 +244,11 @@ def _upload(
             if lock is None:
                 busy.append(folder.name)
                 continue
-            uploaded.append(UploadedFolder(folder=folder.name, rows=store(session, patience, folder)))
+            uploaded.append(UploadedFolder(folder=folder.name, rows=store(session, retries, folder)))
             os.close(lock)
         if busy:
             return None
-        return update_stored_summary(session, patience, run_id, lambda summary: with_unstored(summary, {}))
+        return update_stored_summary(session, retries, run_id, lambda summary: with_unstored(summary, {}))
     finally:
         session.close()
 

@@ -269,10 +269,10 @@ def experiments() -> None:
 def list_experiments(limit: int, output: str, **place: str | None) -> None:
     """List the latest experiments, newest first. Times are UTC."""
 
-    def look(session: ControlSession, patience: RetryPolicy) -> tuple[ParsedRows[ListedExperiment], frozenset[str]]:
+    def look(session: ControlSession, retries: RetryPolicy) -> tuple[ParsedRows[ListedExperiment], frozenset[str]]:
         from loadgen.control.tables import experiments as table
 
-        return patience.call(lambda: table.listed(session, limit)), patience.call(lambda: table.led(session))
+        return retries.call(lambda: table.listed(session, limit)), retries.call(lambda: table.led(session))
 
     found, led = with_control_session(look, name="experiments", **place)
     rows = [_row(one, is_led=one.experiment_id in led) for one in found]
@@ -310,10 +310,10 @@ def show(experiment: str, html_file: Path | None, output: str, **place: str | No
     EXPERIMENT is an id, a unique prefix of one, or `latest`.
     """
 
-    def look(session: ControlSession, patience: RetryPolicy) -> dict[str, Any]:
+    def look(session: ControlSession, retries: RetryPolicy) -> dict[str, Any]:
         from loadgen.results.comparisons import read_experiment_result
 
-        return read_experiment_result(session, patience, experiment)
+        return read_experiment_result(session, retries, experiment)
 
     result = with_control_session(look, name="experiments", **place)
     if html_file is not None:
@@ -339,11 +339,11 @@ def enrich(experiment: str, output_dir: Path, output: str, **place: str | None) 
     `experiments show`.
     """
 
-    def act(session: ControlSession, patience: RetryPolicy) -> dict[str, Any]:
+    def act(session: ControlSession, retries: RetryPolicy) -> dict[str, Any]:
         from loadgen.results.comparisons import read_experiment_result
         from orchestrator.experiment.metering import meter_experiment
 
-        return read_experiment_result(session, patience, meter_experiment(session, patience, experiment))
+        return read_experiment_result(session, retries, meter_experiment(session, retries, experiment))
 
     result = with_control_session(act, name="enrich", **place)
     folder = output_dir / str(result["experiment_id"])

@@ -294,14 +294,14 @@ def with_control_session(
         from loadgen.control.setup.installer import ensure_tables
         from loadgen.snowflake.profile import EMBEDDED
 
-        session, patience = ControlSession(aim.place, role=name), interactive_retries(stop)
+        session, retries = ControlSession(aim.place, role=name), interactive_retries(stop)
         try:
-            return action(session, patience)
+            return action(session, retries)
         except ControlFailed as error:
             if not error.failure.is_missing_object or aim.place.connection != EMBEDDED:
                 raise
-            ensure_tables(aim.place, patience)  # a new server has no tables yet
-            return action(session, patience)
+            ensure_tables(aim.place, retries)  # a new server has no tables yet
+            return action(session, retries)
         finally:
             session.close()
 

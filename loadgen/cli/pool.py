@@ -236,7 +236,7 @@ def stats(output: str, **place: str | None) -> None:
         echo(f"  {printable(worker_id, 100)}  {worker['status']}  {printable(worker['current_run'] or 'idle')}")
 
 
-def _stats(session: ControlSession, patience: RetryPolicy) -> dict[str, Any]:
+def _stats(session: ControlSession, retries: RetryPolicy) -> dict[str, Any]:
     from loadgen.control.tables import pool_workers
 
     living: list[PoolWorker] = []
@@ -244,13 +244,13 @@ def _stats(session: ControlSession, patience: RetryPolicy) -> dict[str, Any]:
     for status in (PoolWorkerStatus.ONLINE, PoolWorkerStatus.DRAINING):
         token: str | None = None
         while True:
-            page = pool_workers.page(session, patience, pool_workers.PAGE_MAX, token=token, status=status)
+            page = pool_workers.page(session, retries, pool_workers.PAGE_MAX, token=token, status=status)
             living += page.workers
             unreadable += unreadable_as_json(page.workers)
             token = page.next_token
             if token is None:
                 break
-    completed, failed = pool_workers.totals(session, patience)
+    completed, failed = pool_workers.totals(session, retries)
     processing = sum(worker.current_run is not None for worker in living)
     return {
         "total_workers": len(living),
@@ -289,8 +289,8 @@ def run_pool(place: ControlPlaneLocation, settings: PoolSettings) -> int:
     clock, stop = SystemClock(), threading.Event()
     from loadgen.control.setup.installer import ensure_tables
 
-    patience = RetryPolicy(stop=stop, attempts=FIRST_CONTACT, clock=clock)
-    run_in_thread(lambda: ensure_tables(place, patience), name="pool")
+    retries = RetryPolicy(stop=stop, attempts=FIRST_CONTACT, clock=clock)
+    run_in_thread(lambda: ensure_tables(place, retries), name="pool")
 
     def tell(line: str) -> None:
         with suppress(OSError):  # stderr may be closed; the pool continues
@@ -368,8 +368,8 @@ def list_workers(
 
     only, words = None if status is None else parse_status(status, PoolWorkerStatus), parse_labels(labels, "--label")
     page = with_control_session(
-        lambda session, patience: pool_workers.page(
-            session, patience, page_size, token=page_token, status=only, labels=words
+        lambda session, retries: pool_workers.page(
+            session, retries, page_size, token=page_token, status=only, labels=words
         ),
         name="workers",
         **place,
@@ -390,7 +390,7 @@ def show_worker(worker_id: str, output: str, **place: str | None) -> None:
     from loadgen.control.tables import pool_workers
 
     worker = with_control_session(
-        lambda session, patience: pool_workers.find(session, patience, worker_id), name="workers", **place
+        lambda session, retries: pool_workers.find(session, retries, worker_id), name="workers", **place
     )
     echo(json.dumps(_worker_as_json(worker), indent=2) if output == "json" else _worker_as_text(worker))
 
@@ -406,10 +406,10 @@ def drain(worker_id: str, output: str, **place: str | None) -> None:
     """
     from loadgen.control.tables import pool_workers
 
-    def ask(session: ControlSession, patience: RetryPolicy) -> PoolWorker:
-        found = pool_workers.find(session, patience, worker_id)
-        pool_workers.drain(session, patience, found.identity.worker_id)
-        return pool_workers.find(session, patience, found.identity.worker_id)
+    def ask(session: ControlSession, retries: RetryPolicy) -> PoolWorker:
+        found = pool_workers.find(session, retries, worker_id)
+        pool_workers.drain(session, retries, found.identity.worker_id)
+        return pool_workers.find(session, retries, found.identity.worker_id)
 
     _print_worker(with_control_session(ask, name="workers", **place), output)
 
@@ -423,13 +423,13 @@ def offline(worker_id: str, output: str, **place: str | None) -> None:
 
     For hosts that are lost. A runner that is alive loses its run, and registers again with its next heartbeat.
     """
-    from loadgen.control.tables import pool_workers, run_queue_claims
+    from loadgen.control.tables import pool_workers, run_queue
 
-    def say(session: ControlSession, patience: RetryPolicy) -> PoolWorker:
-        found = pool_workers.find(session, patience, worker_id).identity.worker_id
-        pool_workers.offline(session, patience, found)
-        run_queue_claims.expire(session, patience, found, f"its runner was marked as offline by {user_and_host()}")
-        return pool_workers.find(session, patience, found)
+    def say(session: ControlSession, retries: RetryPolicy) -> PoolWorker:
+        found = pool_workers.find(session, retries, worker_id).identity.worker_id
+        pool_workers.offline(session, retries, found)
+        run_queue.expire(session, retries, found, f"its runner was marked as offline by {user_and_host()}")
+        return pool_workers.find(session, retries, found)
 
     _print_worker(with_control_session(say, name="workers", **place), output)
 

@@ -1,5 +1,5 @@
 """`loadgen prepare`: create and fill the tables of a scenario. The main thread displays, waits and handles signals; the
-threads of loadgen.prepare.job call the driver."""
+threads of loadgen.prepare.prepare call the driver."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from loadgen.log import printable
 from loadgen.units import counted
 
 if TYPE_CHECKING:
-    from loadgen.prepare.job import PreparationJob
-    from loadgen.prepare.prepare import PreparationProgress, PreparationResult, PreparedTable
+    from loadgen.prepare.prepare import PreparationJob, PreparationProgress, PreparationResult, PreparedTable
     from loadgen.scenario.model import Scenario
 
 TICK_S = 0.1
@@ -99,8 +98,7 @@ def _prepare(
     scenario: Scenario, connection: str | None, *, drop: bool, force: bool, quiet: bool, clock: Clock
 ) -> PreparationResult:
     from loadgen.cli.display import preparation_display
-    from loadgen.prepare.job import PreparationJob
-    from loadgen.prepare.prepare import PreparationStopped
+    from loadgen.prepare.prepare import PreparationJob, PreparationStopped
     from loadgen.prepare.session import opener, target_profile
 
     profile = target_profile(scenario, connection)

@@ -131,9 +131,9 @@ def list_queued(limit: int, status: str | None, output: str, **place: str | None
 
     only = None if status is None else parse_status(status, QueueStatus)
 
-    def look(session: ControlSession, patience: RetryPolicy) -> tuple[ParsedRows[QueuedRun], tuple[UnclaimedRun, ...]]:
-        found = patience.call(lambda: run_queue.newest(session, limit, status=only))
-        return found, find_unclaimed_runs(session, patience)
+    def look(session: ControlSession, retries: RetryPolicy) -> tuple[ParsedRows[QueuedRun], tuple[UnclaimedRun, ...]]:
+        found = retries.call(lambda: run_queue.newest(session, limit, status=only))
+        return found, find_unclaimed_runs(session, retries)
 
     found, stuck = with_control_session(look, name="queue", **place)
     if output == "json":
@@ -156,13 +156,13 @@ def show(queue_id: str, output: str, **place: str | None) -> None:
     """Show a queued run and all its attempts. ID may be shortened."""
     from loadgen.control.tables import run_attempts, run_queue
 
-    def look(session: ControlSession, patience: RetryPolicy) -> tuple[QueuedRun, BaselineCheck, ParsedRows[AttemptRow]]:
-        found = run_queue.find(session, patience, queue_id)
-        row = patience.call(lambda: run_queue.read(session, found))
+    def look(session: ControlSession, retries: RetryPolicy) -> tuple[QueuedRun, BaselineCheck, ParsedRows[AttemptRow]]:
+        found = run_queue.find(session, retries, queue_id)
+        row = retries.call(lambda: run_queue.read(session, found))
         if row is None:
             raise UsageError(f"the queued run {found} does not exist any more")
-        judging = patience.call(lambda: run_queue.read_judging(session, found))
-        return row, judging, patience.call(lambda: run_attempts.read(session, found))
+        judging = retries.call(lambda: run_queue.read_judging(session, found))
+        return row, judging, retries.call(lambda: run_attempts.read(session, found))
 
     shown = with_control_session(look, name="queue", **place)
     warn_unreadable(shown[2])
@@ -182,8 +182,8 @@ def cancel(queue_id: str, output: str, **place: str | None) -> None:
 
     reason = f"cancelled by {user_and_host()}"
 
-    def ask(session: ControlSession, patience: RetryPolicy) -> QueuedRun:
-        return run_queue.cancel(session, patience, run_queue.find(session, patience, queue_id), reason)
+    def ask(session: ControlSession, retries: RetryPolicy) -> QueuedRun:
+        return run_queue.cancel(session, retries, run_queue.find(session, retries, queue_id), reason)
 
     _print_asked(with_control_session(ask, name="queue", **place), reason, output)
 
@@ -198,8 +198,8 @@ def retry(queue_id: str, output: str, **place: str | None) -> None:
 
     reason = f"tried again by {user_and_host()}"
 
-    def ask(session: ControlSession, patience: RetryPolicy) -> QueuedRun:
-        return run_queue.retry(session, patience, run_queue.find(session, patience, queue_id), reason)
+    def ask(session: ControlSession, retries: RetryPolicy) -> QueuedRun:
+        return run_queue.retry(session, retries, run_queue.find(session, retries, queue_id), reason)
 
     row = with_control_session(ask, name="queue", **place)
     if row.reason != reason:
@@ -214,9 +214,9 @@ def _added(place: ControlPlaneLocation, wanted: QueueRequest) -> EnqueueResult:
     from loadgen.control.setup.installer import ensure_tables
     from loadgen.control.tables import run_queue
 
-    def put(session: ControlSession, patience: RetryPolicy) -> EnqueueResult:
-        ensure_tables(session.place, patience)
-        return run_queue.add(session, patience, wanted)
+    def put(session: ControlSession, retries: RetryPolicy) -> EnqueueResult:
+        ensure_tables(session.place, retries)
+        return run_queue.add(session, retries, wanted)
 
     return control_access(place, "queue")(put)
 

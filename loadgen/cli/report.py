@@ -64,7 +64,7 @@ def report(
     from loadgen.results.run_record import read_record
 
     record = with_control_session(
-        lambda session, patience: read_record(session, patience, run),
+        lambda session, retries: read_record(session, retries, run),
         name="report",
         **place,
     )
@@ -158,7 +158,7 @@ def compare(
 
     wanted = parse_limits(limits)
     pair = with_control_session(
-        lambda session, patience: read_pair(session, patience, (a, b), varied),
+        lambda session, retries: read_pair(session, retries, (a, b), varied),
         name="compare",
         **place,
     )
@@ -229,7 +229,7 @@ def trend(
     from loadgen.results.comparisons import read_trend
 
     found = with_control_session(
-        lambda session, patience: read_trend(session, patience, scenario),
+        lambda session, retries: read_trend(session, retries, scenario),
         name="trend",
         **place,
     )

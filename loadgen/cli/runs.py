@@ -80,17 +80,17 @@ def recover(run: str | None, output_dir: Path, end_only: bool, output: str, **pl
     from orchestrator.experiment.warehouse_settings import RestoredWarehouse, restore_left_settings
     from orchestrator.recover import RecoveryWait, recover_runs
 
-    def act(session: ControlSession, patience: RetryPolicy) -> tuple[list[RecoveredRun], list[SkippedRun]]:
+    def act(session: ControlSession, retries: RetryPolicy) -> tuple[list[RecoveredRun], list[SkippedRun]]:
         return recover_runs(
             session,
-            patience,
+            retries,
             by=user_and_host(),
-            only=_id(session, patience, run),
-            wait=RecoveryWait(patience, _say).look_again,
+            only=_id(session, retries, run),
+            wait=RecoveryWait(retries, _say).look_again,
         )
 
-    def restore(session: ControlSession, patience: RetryPolicy) -> tuple[RestoredWarehouse, ...]:
-        return restore_left_settings(session, patience, clock=SystemClock())
+    def restore(session: ControlSession, retries: RetryPolicy) -> tuple[RestoredWarehouse, ...]:
+        return restore_left_settings(session, retries, clock=SystemClock())
 
     done, left = with_control_session(act, name="recover", **place)
     settings: tuple[RestoredWarehouse, ...] = ()
@@ -145,10 +145,10 @@ def _lead_on(
         ]
 
 
-def _id(session: ControlSession, patience: RetryPolicy, name: str | None) -> str | None:
+def _id(session: ControlSession, retries: RetryPolicy, name: str | None) -> str | None:
     from loadgen.control.tables import run_status
 
-    return None if name is None else run_status.find_run(session, patience, name).run_id
+    return None if name is None else run_status.find_run(session, retries, name).run_id
 
 
 def _print(
@@ -254,8 +254,8 @@ def prune(age: str, output_dir: Path, dry_run: bool, output: str, **place: str |
 
     age_s = duration_s(age, "--older-than")
 
-    def work(session: ControlSession, patience: RetryPolicy) -> PruneResult:
-        return prune_old_runs(session, patience, age_s, output_dir, clock=SystemClock(), dry_run=dry_run)
+    def work(session: ControlSession, retries: RetryPolicy) -> PruneResult:
+        return prune_old_runs(session, retries, age_s, output_dir, clock=SystemClock(), dry_run=dry_run)
 
     pruned = with_control_session(work, name="prune", **place)
     for folder in pruned.stuck:
@@ -341,13 +341,13 @@ def list_runs(
     wanted_status = None if status is None else parse_status(status, RunStatus)
     within_s = None if within is None else duration_s(within, "--within")
 
-    def look(session: ControlSession, patience: RetryPolicy) -> tuple[ParsedRows[Listed], datetime]:
+    def look(session: ControlSession, retries: RetryPolicy) -> tuple[ParsedRows[Listed], datetime]:
         from loadgen.control.tables import run_status
 
-        found = patience.call(
+        found = retries.call(
             lambda: run_status.listed(session, limit, status=wanted_status, scenario=scenario, within_s=within_s)
         )
-        return found, patience.call(lambda: run_status.server_time(session))
+        return found, retries.call(lambda: run_status.server_time(session))
 
     found, now = with_control_session(look, name="runs", **place)
     if output == "json":
@@ -389,11 +389,11 @@ def logs(run: str, limit: int, output: str, **place: str | None) -> None:
     Workers store warnings at once, and other lines after some seconds. RUN as in `loadgen runs show`.
     """
 
-    def look(session: ControlSession, patience: RetryPolicy) -> tuple[str, ParsedRows[LogRow]]:
+    def look(session: ControlSession, retries: RetryPolicy) -> tuple[str, ParsedRows[LogRow]]:
         from loadgen.control.tables import run_status, test_logs
 
-        run_id = run_status.find_run(session, patience, run).run_id
-        return run_id, patience.call(lambda: test_logs.newest(session, run_id, limit))
+        run_id = run_status.find_run(session, retries, run).run_id
+        return run_id, retries.call(lambda: test_logs.newest(session, run_id, limit))
 
     run_id, lines = with_control_session(look, name="runs", **place)
     if output == "json":
@@ -422,7 +422,7 @@ def _show(run: str, place: dict[str, str | None], output: str, *, result: bool) 
     from loadgen.results.run_details import read_run_details, run_details_as_json, run_details_lines
 
     seen = with_control_session(
-        lambda session, patience: read_run_details(session, patience, run), name="runs" if result else "status", **place
+        lambda session, retries: read_run_details(session, retries, run), name="runs" if result else "status", **place
     )
     warn_unreadable(seen.workers)
     if seen.summary_problem:

@@ -199,12 +199,12 @@ def show(name: str, output: str, **place: str | None) -> None:
     from loadgen.model.nightly import BaselineCheck
 
     def look(
-        session: ControlSession, patience: RetryPolicy
+        session: ControlSession, retries: RetryPolicy
     ) -> tuple[ScheduleRow, BaselineCheck, ParsedRows[FireRow], datetime]:
-        row = schedules.find(session, patience, name)
-        wanted = patience.call(lambda: schedules.wanted(session, row.schedule_id))
-        fires = patience.call(lambda: schedules.newest_fires(session, row.schedule_id, SHOWN_FIRES))
-        return row, BaselineCheck() if wanted is None else wanted.judging, fires, _now(session, patience)
+        row = schedules.find(session, retries, name)
+        wanted = retries.call(lambda: schedules.wanted(session, row.schedule_id))
+        fires = retries.call(lambda: schedules.newest_fires(session, row.schedule_id, SHOWN_FIRES))
+        return row, BaselineCheck() if wanted is None else wanted.judging, fires, _now(session, retries)
 
     shown = with_control_session(look, name="schedule", **place)
     warn_unreadable(shown[2])
@@ -235,10 +235,10 @@ def enable(name: str, catch_up: bool, output: str, **place: str | None) -> None:
     """Enable a schedule. Fires that were due while it was disabled are skipped, unless --catch-up is given."""
     from loadgen.control.tables import schedules
 
-    def change(session: ControlSession, patience: RetryPolicy) -> tuple[bool, ScheduleRow, datetime]:
-        row = schedules.find(session, patience, name)
-        schedules.enable(session, patience, row.schedule_id, catch_up=catch_up)
-        return row.enabled, schedules.find(session, patience, name), _now(session, patience)
+    def change(session: ControlSession, retries: RetryPolicy) -> tuple[bool, ScheduleRow, datetime]:
+        row = schedules.find(session, retries, name)
+        schedules.enable(session, retries, row.schedule_id, catch_up=catch_up)
+        return row.enabled, schedules.find(session, retries, name), _now(session, retries)
 
     was_enabled, row, now = with_control_session(change, name="schedule", **place)
     _let_next_tick_look(resolve_target(None, **place).place)
@@ -253,10 +253,10 @@ def disable(name: str, output: str, **place: str | None) -> None:
     """Disable a schedule. Runs that it has queued stay in the queue; `loadgen queue cancel` cancels them."""
     from loadgen.control.tables import schedules
 
-    def change(session: ControlSession, patience: RetryPolicy) -> tuple[ScheduleRow, datetime]:
-        row = schedules.find(session, patience, name)
-        schedules.disable(session, patience, row.schedule_id)
-        return schedules.find(session, patience, name), _now(session, patience)
+    def change(session: ControlSession, retries: RetryPolicy) -> tuple[ScheduleRow, datetime]:
+        row = schedules.find(session, retries, name)
+        schedules.disable(session, retries, row.schedule_id)
+        return schedules.find(session, retries, name), _now(session, retries)
 
     row, now = with_control_session(change, name="schedule", **place)
     _print_changed(row, "is disabled", now, output)
@@ -270,10 +270,10 @@ def remove(name: str, output: str, **place: str | None) -> None:
     """Delete a schedule and its history. Its runs and queued runs are kept."""
     from loadgen.control.tables import schedules
 
-    def change(session: ControlSession, patience: RetryPolicy) -> None:
-        row = schedules.find(session, patience, name)
-        schedules.remove(session, patience, row.schedule_id)
-        schedules.remove_fires(session, patience, row.schedule_id)
+    def change(session: ControlSession, retries: RetryPolicy) -> None:
+        row = schedules.find(session, retries, name)
+        schedules.remove(session, retries, row.schedule_id)
+        schedules.remove_fires(session, retries, row.schedule_id)
 
     with_control_session(change, name="schedule", **place)
     echo(json.dumps({"removed": name}, indent=2) if output == "json" else f"schedule {printable(name)} is removed")
@@ -305,13 +305,13 @@ def tick(quiet: bool, idle_poll: str, output: str, **given: Any) -> None:
             echo(not_looked_as_text(until))
         return
 
-    def look(session: ControlSession, patience: RetryPolicy) -> tuple[SchedulerPass, tuple[UnclaimedRun, ...]]:
+    def look(session: ControlSession, retries: RetryPolicy) -> tuple[SchedulerPass, tuple[UnclaimedRun, ...]]:
         from orchestrator.nightly.queue import notify_unclaimed_runs
         from orchestrator.nightly.scheduler import fire_due_schedules as tick_once
 
-        done = tick_once(session, patience)
+        done = tick_once(session, retries)
         allowed = HostPermissions.of_options(given, session.place.connection or default_connection())
-        return done, notify_unclaimed_runs(session, patience, allowed, warn)
+        return done, notify_unclaimed_runs(session, retries, allowed, warn)
 
     done, stuck = with_control_session(look, name="schedule", **location_arguments(given))
     if memory is not None:
@@ -412,22 +412,22 @@ def _added(place: ControlPlaneLocation, new: NewSchedule) -> ScheduleRow:
     from loadgen.control.setup.installer import ensure_tables
     from loadgen.control.tables import schedules
 
-    def put(session: ControlSession, patience: RetryPolicy) -> ScheduleRow:
-        ensure_tables(session.place, patience)
-        schedules.add(session, patience, new)
-        return schedules.find(session, patience, new.name)
+    def put(session: ControlSession, retries: RetryPolicy) -> ScheduleRow:
+        ensure_tables(session.place, retries)
+        schedules.add(session, retries, new)
+        return schedules.find(session, retries, new.name)
 
     added = control_access(place, "schedule")(put)
     _let_next_tick_look(place)
     return added
 
 
-def _now(session: ControlSession, patience: RetryPolicy) -> datetime:
+def _now(session: ControlSession, retries: RetryPolicy) -> datetime:
     """The time of the server, which decides when schedules are due."""
     from loadgen.control.tables import run_status
     from loadgen.control.tables.schedules import as_utc
 
-    return as_utc(patience.call(lambda: run_status.server_time(session)))
+    return as_utc(retries.call(lambda: run_status.server_time(session)))
 
 
 def _read(name: str | None, place: dict[str, str | None]) -> tuple[ParsedRows[ScheduleRow], datetime]:
@@ -435,12 +435,12 @@ def _read(name: str | None, place: dict[str, str | None]) -> tuple[ParsedRows[Sc
     from loadgen.control.session import ParsedRows
     from loadgen.control.tables import schedules
 
-    def read(session: ControlSession, patience: RetryPolicy) -> tuple[ParsedRows[ScheduleRow], datetime]:
+    def read(session: ControlSession, retries: RetryPolicy) -> tuple[ParsedRows[ScheduleRow], datetime]:
         if name is None:
-            rows = patience.call(lambda: schedules.by_name(session))
+            rows = retries.call(lambda: schedules.by_name(session))
         else:
-            rows = ParsedRows([schedules.find(session, patience, name)])
-        return rows, _now(session, patience)
+            rows = ParsedRows([schedules.find(session, retries, name)])
+        return rows, _now(session, retries)
 
     return with_control_session(read, name="schedule", **place)
 

@@ -77,8 +77,8 @@ def _run(
 ) -> tuple[SetupState, list[str]]:
     from loadgen.control.setup.installer import apply_setup, inspect_setup
 
-    patience = interactive_retries(stop)
-    found = inspect_setup(place, patience)
+    retries = interactive_retries(stop)
+    found = inspect_setup(place, retries)
     steps: list[str] = []
 
     def told(step: str) -> None:
@@ -87,7 +87,7 @@ def _run(
             echo(printable(step))
 
     if not dry_run and not found.is_current:
-        apply_setup(found, patience, told)
+        apply_setup(found, retries, told)
     return found, steps
 
 

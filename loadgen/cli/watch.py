@@ -176,19 +176,19 @@ def stop(
     before. Exit code 2 if there is no such run, 3 if the control plane cannot be reached.
     """
     asked = with_control_session(
-        lambda session, patience: _ask(session, patience, run, reason),
+        lambda session, retries: _ask(session, retries, run, reason),
         name="stop",
         **place,
     )
     echo(json.dumps(_as_json(asked), indent=2) if output == "json" else _as_text(asked))
 
 
-def _ask(session: ControlSession, patience: RetryPolicy, name: str, why: str | None) -> StopRequest:
+def _ask(session: ControlSession, retries: RetryPolicy, name: str, why: str | None) -> StopRequest:
     from loadgen.control.tables import run_status
     from orchestrator.service import OrchestratorService
 
-    run_id = run_status.find_run(session, patience, name).run_id
-    service = OrchestratorService(session.place, open_session=lambda _: session, patience=patience)
+    run_id = run_status.find_run(session, retries, name).run_id
+    service = OrchestratorService(session.place, open_session=lambda _: session, retries=retries)
     return service.stop_run(run_id, by=user_and_host(), why=why)
 
 

@@ -30,11 +30,12 @@ from loadgen.values import dataclass
 
 # --- The SQL of the control plane: one file per table in schemas/queries, a named block per statement ----------------
 #
-# -- name: renew -- Why it is written like this. UPDATE …;
+# -- name: renew       a statement, with comments and a semicolon
+# -- part: columns     text that statements and later parts contain as {columns}
 
 LIMIT_MAX = 10_000_000
 _LIMIT = "{limit}"  # in the text of a statement: see NamedQuery.limited
-_NAME = re.compile(r"^-- name: ([a-z_]+)$", re.MULTILINE)
+_BLOCK = re.compile(r"^-- (name|part): ([a-z_]+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,21 +61,25 @@ class NamedQuery:
 
 @cache
 def load_queries(table: str) -> Mapping[str, NamedQuery]:
-    """The statements in the file of a table, by name."""
-    text = (files("schemas") / "queries" / f"{table}.sql").read_text("utf-8")
-    names, blocks = _NAME.findall(text), _NAME.split(text)[2::2]
-    return {name: _query(f"{table}.{name}", block) for name, block in zip(names, blocks, strict=True)}
+    """The statements in the file of a table, by name. A `part` is text that statements and later parts contain."""
+    _, *pieces = _BLOCK.split((files("schemas") / "queries" / f"{table}.sql").read_text("utf-8"))
+    queries: dict[str, NamedQuery] = {}
+    parts: dict[str, str] = {}
+    for kind, name, block in zip(pieces[::3], pieces[1::3], pieces[2::3], strict=True):
+        sql = without_comments(block).strip().removesuffix(";").strip()
+        for part, text in parts.items():
+            sql = sql.replace(f"{{{part}}}", text)
+        if kind == "part":
+            parts[name] = sql
+        else:
+            queries[name] = NamedQuery(name=f"{table}.{name}", sql=sql, binds=sql.count("?"))
+    return queries
 
 
 def query_files() -> tuple[str, ...]:
     """The tables that have a file of statements."""
     found = (path.name for path in (files("schemas") / "queries").iterdir())
     return tuple(sorted(name.removesuffix(".sql") for name in found if name.endswith(".sql")))
-
-
-def _query(name: str, block: str) -> NamedQuery:
-    sql = without_comments(block).strip().removesuffix(";").strip()
-    return NamedQuery(name=name, sql=sql, binds=sql.count("?"))
 
 
 def without_comments(text: str) -> str:
@@ -376,20 +381,20 @@ BYTES_MAX = 900_000
 
 
 def append_row(
-    session: ControlSession, patience: RetryPolicy, table: Table, row: Row, *key: Any, fresh: bool = False
+    session: ControlSession, retries: RetryPolicy, table: Table, row: Row, *key: Any, fresh: bool = False
 ) -> None:
     """Append a row unless it exists: an earlier process may have written it and ended before the answer.
 
     `fresh`: there was no earlier process, so the first attempt needs no look-up.
     """
     look = _looker(session, table, key)
-    if fresh or patience.call(look) is None:
-        patience.settle(lambda: session.execute(table["append"], *row) == 1, look)
+    if fresh or retries.call(look) is None:
+        retries.settle(lambda: session.execute(table["append"], *row) == 1, look)
 
 
-def append_rows(session: ControlSession, patience: RetryPolicy, table: Table, rows: Sequence[Row], *key: Any) -> None:
+def append_rows(session: ControlSession, retries: RetryPolicy, table: Table, rows: Sequence[Row], *key: Any) -> None:
     """Append new rows in one statement; `key` is the key of the first row."""
-    patience.settle(lambda: session.append(table["append"], rows) == len(rows), _looker(session, table, key))
+    retries.settle(lambda: session.append(table["append"], rows) == len(rows), _looker(session, table, key))
 
 
 def in_batches(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:

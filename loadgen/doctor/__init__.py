@@ -5,6 +5,6 @@ checks         the list of all checks, and their execution: in order, each with 
 check_context  what a check receives (connection, control plane, scenario, sessions, facts of earlier checks) and
                returns (findings)
 offline        checks without a connection: cores, memory, open files, versions, connection parameters
-server         checks with a connection: login, round trip, clock offset, hybrid tables; tables of the control plane,
+online         checks with a connection: login, round trip, clock offset, hybrid tables; tables of the control plane,
                privileges; the target warehouse, and the worst-case cost of a run
 """

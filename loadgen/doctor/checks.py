@@ -1,4 +1,4 @@
-"""All checks in order, and their execution. The modules `offline` and `server` judge what is read here."""
+"""All checks in order, and their execution. The modules `offline` and `online` judge what is read here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Generic, Protocol, TypeVar
 from loadgen.clock import Clock
 from loadgen.control.session import load_queries
 from loadgen.control.setup.installer import Prerequisites, check_prerequisites, read_schema_state
-from loadgen.doctor import offline, server
+from loadgen.doctor import offline, online
 from loadgen.doctor.check_context import (
     DoctorSessions,
     DoctorTarget,
@@ -253,17 +253,17 @@ def _connection(subject: DoctorTarget, clock: Clock) -> Iterator[DoctorCheck]:
 
     def log_in(sessions: DoctorSessions) -> Sequence[Finding]:
         sessions.facts.target = probe(subject.target_profile(), clock=clock)
-        return [server.log_in(sessions.facts.target)]
+        return [online.log_in(sessions.facts.target)]
 
     def log_in_to_control(sessions: DoctorSessions) -> Sequence[Finding]:
         sessions.facts.control = probe(subject.control_profile(), clock=clock)
-        return [server.log_in(sessions.facts.control)]
+        return [online.log_in(sessions.facts.control)]
 
     yield DoctorCheck(section=section, name="log-in", look=log_in, needs=("connection",))
     yield DoctorCheck(
         section=section,
         name="round trip",
-        look=lambda sessions: [server.round_trip(_known(sessions.facts.target))],
+        look=lambda sessions: [online.round_trip(_known(sessions.facts.target))],
         needs=("log-in",),
     )
     if subject.is_apart:
@@ -277,29 +277,29 @@ def _control_plane(subject: DoctorTarget, clock: Clock) -> Iterator[DoctorCheck]
     def prerequisites(sessions: DoctorSessions) -> Sequence[Finding]:
         found = check_prerequisites(sessions.control(Prerequisites()), once())
         sessions.facts.prerequisites = found
-        return [server.prerequisites(found, subject.place, is_embedded=subject.control_profile().is_embedded)]
+        return [online.prerequisites(found, subject.place, is_embedded=subject.control_profile().is_embedded)]
 
     def tables(sessions: DoctorSessions) -> Sequence[Finding]:
         state = read_schema_state(sessions.control(sessions.facts.prerequisites), once())
-        sessions.facts.hybrid_here = server.hybrid_count(state)
-        return [server.tables(state, is_embedded=subject.control_profile().is_embedded)]
+        sessions.facts.hybrid_here = online.hybrid_count(state)
+        return [online.tables(state, is_embedded=subject.control_profile().is_embedded)]
 
     def hybrid(sessions: DoctorSessions) -> Sequence[Finding]:
         facts = sessions.facts
         region = _known(facts.control if subject.is_apart else facts.target).region
         is_embedded = subject.control_profile().is_embedded
-        return [server.hybrid_tables(region, is_embedded=is_embedded, hybrid_here=facts.hybrid_here)]
+        return [online.hybrid_tables(region, is_embedded=is_embedded, hybrid_here=facts.hybrid_here)]
 
     def offset(sessions: DoctorSessions) -> Sequence[Finding]:
         session = sessions.control(sessions.facts.prerequisites)
         readings = []
-        for _ in range(server.TRIES):
+        for _ in range(online.TRIES):
             before, began_ns = clock.utc_now(), clock.monotonic_ns()
             ((server_time,),) = session.fetch(_SERVER_TIME)
             if not isinstance(server_time, datetime):
                 return [failed("SYSDATE() returned no timestamp", "Check that the host is a Snowflake server.")]
-            readings.append(server.read_clock(clock, server_time, before, began_ns))
-        return [server.clock_offset(server.offset(readings))]
+            readings.append(online.read_clock(clock, server_time, before, began_ns))
+        return [online.clock_offset(online.offset(readings))]
 
     yield DoctorCheck(section=section, name="place", look=prerequisites, needs=(log_in,))
     yield DoctorCheck(section=section, name="tables", look=tables, needs=("place",))
@@ -311,13 +311,13 @@ def _rights(subject: DoctorTarget) -> Iterator[DoctorCheck]:
     section = "rights"
 
     def role(sessions: DoctorSessions) -> Sequence[Finding]:
-        return [server.role(_known(sessions.facts.target), subject.target_profile())]
+        return [online.role(_known(sessions.facts.target), subject.target_profile())]
 
     def may_read(sessions: DoctorSessions) -> Sequence[Finding]:
-        return server.may_read(sessions.control(sessions.facts.prerequisites))
+        return online.may_read(sessions.control(sessions.facts.prerequisites))
 
     def may_write(sessions: DoctorSessions) -> Sequence[Finding]:
-        return server.may_write(sessions.control(sessions.facts.prerequisites))
+        return online.may_write(sessions.control(sessions.facts.prerequisites))
 
     yield DoctorCheck(section=section, name="role", look=role, needs=("log-in",))
     yield DoctorCheck(section=section, name="read control tables", look=_if_there(may_read), needs=("tables",))
@@ -353,13 +353,13 @@ def _target(subject: DoctorTarget) -> Iterator[DoctorCheck]:
             return [failed("no warehouse is set", "Set target.warehouse, or warehouse for the connection.")]
         row = next((row for row in sessions.rows(f"SHOW WAREHOUSES{name.like}") if row.get("name") == name.name), None)
         if row is None:
-            return [server.absent(name, who.role or "PUBLIC")]
+            return [online.absent(name, who.role or "PUBLIC")]
         told = sessions.rows(f"SHOW PARAMETERS LIKE 'MAX_CONCURRENCY_LEVEL' IN WAREHOUSE {name.sql}")
         level = str(told[0].get("value", "")) if told else ""
         found = WarehouseDescription.from_row(row, int(level) if level.isdigit() else None)
         sessions.facts.warehouse = found
         connections = subject.scenario.load.connections if subject.scenario is not None else None
-        return server.judge(found, is_embedded=subject.target_profile().is_embedded, connections=connections)
+        return online.judge(found, is_embedded=subject.target_profile().is_embedded, connections=connections)
 
     yield DoctorCheck(section="target", name="warehouse", look=look_at_warehouse, needs=("log-in",))
     scenario = subject.scenario
@@ -375,7 +375,7 @@ def _target(subject: DoctorTarget) -> Iterator[DoctorCheck]:
 def _hybrid_target(subject: DoctorTarget) -> Callable[[DoctorSessions], Sequence[Finding]]:
     def look(sessions: DoctorSessions) -> Sequence[Finding]:
         region, is_embedded = _known(sessions.facts.target).region, subject.target_profile().is_embedded
-        found = server.hybrid_tables(region, is_embedded=is_embedded, hybrid_here=0)
+        found = online.hybrid_tables(region, is_embedded=is_embedded, hybrid_here=0)
         if found.remedy is not None:
             return [failed(found.message, "Use standard tables in the scenario: prepare.tables, type: standard.")]
         return [found]
@@ -413,6 +413,6 @@ def _cost(subject: DoctorTarget) -> Iterator[DoctorCheck]:
 
     def look(sessions: DoctorSessions) -> Sequence[Finding]:
         planned = plan(loaded, cores=offline.cores()).cost
-        return [server.cost(planned, sessions.facts.warehouse, loaded.scenario.guardrails.max_credits)]
+        return [online.cost(planned, sessions.facts.warehouse, loaded.scenario.guardrails.max_credits)]
 
     yield DoctorCheck(section="cost", name="worst case", look=look)

@@ -37,8 +37,8 @@ MARKER, LOCK, RECORD = "loadgen-embedded", "lock", "server.json"
 PASSWORD_FILE = "password"
 LAYOUT = "1\n"
 PATH_BYTES_MAX = 900  # PostgreSQL allows 1,024 bytes for a path, including files below this directory
-PROBE_PATIENCE_S = 0.5  # readers hold the lock for microseconds, which does not make them owners
-COPY_PATIENCE_S = 60.0  # wait for another process that makes the same copy
+PROBE_TIMEOUT_S = 0.5  # readers hold the lock for microseconds, which does not make them owners
+COPY_TIMEOUT_S = 60.0  # wait for another process that makes the same copy
 _LOCK_STEP_S = 0.02
 _CHOOSE_ANOTHER = f"Choose another directory with --data-dir or {DATA_DIR_VARIABLE}."
 
@@ -78,7 +78,7 @@ class DataDir:
             _prepare(path, account)
             lock_fd = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
             try:
-                if not take_lock(lock_fd, patience_s=PROBE_PATIENCE_S):
+                if not take_lock(lock_fd, timeout_s=PROBE_TIMEOUT_S):
                     raise _busy(path, os.pread(lock_fd, 32, 0))
                 os.ftruncate(lock_fd, 0)
                 os.pwrite(lock_fd, str(os.getpid()).encode(), 0)
@@ -222,14 +222,14 @@ def may_access(path: Path, account: SystemUser, wanted: int) -> bool:
     return info.st_mode >> shift & wanted == wanted
 
 
-def take_lock(fd: int, kind: int = fcntl.LOCK_EX, *, patience_s: float = 0.0) -> bool:
-    """Take a flock; False if another process has held it for `patience_s`."""
-    for _ in range(round(patience_s / _LOCK_STEP_S) + 1):
+def take_lock(fd: int, kind: int = fcntl.LOCK_EX, *, timeout_s: float = 0.0) -> bool:
+    """Take a flock; False if another process has held it for `timeout_s`."""
+    for _ in range(round(timeout_s / _LOCK_STEP_S) + 1):
         try:
             fcntl.flock(fd, kind | fcntl.LOCK_NB)
             return True
         except BlockingIOError:
-            if patience_s:
+            if timeout_s:
                 threading.Event().wait(_LOCK_STEP_S)
     return False
 
@@ -297,7 +297,7 @@ def reachable_copy(base: Path, parts: Iterable[Path], account: SystemUser, copy_
         raise PermissionError(errno.EACCES, f"user `{account.name}` cannot reach PostgreSQL's programs", str(closed))
     lock_fd = os.open(copy.parent / "copy.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
-        if not take_lock(lock_fd, patience_s=COPY_PATIENCE_S):
+        if not take_lock(lock_fd, timeout_s=COPY_TIMEOUT_S):
             raise TimeoutError(errno.ETIMEDOUT, "another process did not finish it in time", str(copy))
         if not copy.is_dir():
             draft = copy.with_name(f".{copy.name}.draft")

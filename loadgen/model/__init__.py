@@ -1,4 +1,4 @@
-"""Frozen values and the rules between them: no I/O, nothing of the driver.
+"""Frozen values and the rules between them: without I/O and without the driver.
 
 run         states and phases of a run, and the transitions between them; states of a worker process; how a total is
             divided among workers

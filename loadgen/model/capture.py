@@ -1,4 +1,4 @@
-"""A capture: statements that a warehouse executed, in the order of their start, and what is known of all of them.
+"""A capture: statements that a warehouse executed, in the order of their start, and facts about all of them.
 
 DIR/statements.jsonl.gz   a header, then one RecordedStatement per line
 DIR/capture.json          CaptureManifest
@@ -31,7 +31,7 @@ class InvalidCapture(ValueError):
 class StatementRole(StrEnum):
     READ = "read"
     WRITE = "write"
-    CONTEXT = "context"  # USE, SET, ALTER SESSION: what later statements of the session depend on
+    CONTEXT = "context"  # USE, SET, ALTER SESSION: later statements of the session depend on it
     TRANSACTION = "transaction"  # BEGIN, COMMIT, ROLLBACK
 
 
@@ -69,11 +69,11 @@ class RecordedStatement:
     user: str | None = None  # always a pseudonym
 
     def line(self) -> str:
-        """One line of the file; what is not known is left out."""
+        """One line of the file, without unknown values."""
         return f'{{"session": {self.session}, "at_ms": {self.at_ms!r}, {self.rest_of_line()}'
 
     def rest_of_line(self) -> str:
-        """All but session and time, which are not final before all statements are known."""
+        """All except session and time, which are final only when all statements are known."""
         data: dict[str, Any] = {"role": self.role, "template": self.template, "sql": self.sql}
         if self.binds:
             data["binds"] = self.binds
@@ -99,7 +99,7 @@ class RecordedStatement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapturedTemplate:
-    """A statement as it repeats: `sql` has a ? where values stood."""
+    """Statements that differ in their values only: `sql` has a ? for each value."""
 
     id: str
     name: str
@@ -107,7 +107,7 @@ class CapturedTemplate:
     count: int
     total_ms: float
     sql: str
-    failed: int = 0  # that are in the history, and not in the capture
+    failed: int = 0  # statements of the history, which the capture does not contain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,14 +124,14 @@ class CaptureManifest:
     names_hidden: bool
     statements: int
     sessions: int
-    session_overlap: int  # the most sessions between their first and last statement at one moment
+    session_overlap: int  # maximum number of sessions at one time, each from its first to its last statement
     roles: Mapping[str, int]
     left_out: Mapping[str, int]
     templates: tuple[CapturedTemplate, ...]  # the most frequent
     templates_total: int
     statements_sha256: str
-    unrecorded: int | None = None  # that the history lacks, most of them short ones on hybrid tables; None: not counted
-    unrecorded_note: str = ""  # why they were not counted, or what the count lacks
+    unrecorded: int | None = None  # missing in the history, mostly short ones on hybrid tables; None: not counted
+    unrecorded_note: str = ""  # why they were not counted, or why the number may be too low
 
     def text(self) -> str:
         return json.dumps({"format": CAPTURE_FORMAT, "version": CAPTURE_VERSION, **asdict(self)}, indent=2) + "\n"
@@ -194,7 +194,7 @@ def _types(kind: type) -> dict[str, Any]:
 
 
 def _checked(kind: type, data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The same, when each value has the type of its field."""
+    """The object, if each value has the type of its field."""
     types = _types(kind)
     for name, value in data.items():
         if not _FITS[types[name]](value):
@@ -227,7 +227,7 @@ class SessionReplay(StrEnum):
     """Which connection sends a recorded statement."""
 
     KEEP = "keep"  # that of its session, in order
-    SPREAD = "spread"  # the next that is free
+    SPREAD = "spread"  # the next free one
 
 
 class WriteReplay(StrEnum):
@@ -237,24 +237,24 @@ class WriteReplay(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedTimes:
-    """What the history says of the statements with one name: their times on the server, and their rows."""
+    """Recorded figures of the statements with one name: their times on the server, and their rows."""
 
     count: int
     avg_ms: float
     p50_ms: float
     p95_ms: float
     rows: int = 0  # of the statements whose number of rows is known
-    rows_known: int = 0  # how many these are
-    failed: int = 0  # in the history; a capture does not hold them
+    rows_known: int = 0  # the number of these statements
+    failed: int = 0  # statements of the history, which the capture does not contain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureCoverage:
-    """The part of the history that a capture holds."""
+    """The part of the history that a capture contains."""
 
     statements: int
     left_out: Mapping[str, int]  # by the name of the reason, without zeros
-    unrecorded: int | None = None  # that the history lacks; None: not counted
+    unrecorded: int | None = None  # statements missing in the history; None: not counted
 
     @property
     def total(self) -> int:
@@ -263,31 +263,32 @@ class CaptureCoverage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """What is sent in mode replay. Set before a run is created: `planned`, of each worker, how many statements are due
-    until each of equal parts of the measurement; `recorded`, of each statement, how long it took."""
+    """The load of mode replay. Two fields are set before a run is created: `planned`, by worker, the number of
+    statements that are due until the end of each of equal parts of the measurement; `recorded`, the duration of each
+    statement."""
 
     capture: str  # the SHA-256 of its statements
     speed: float
     sessions: SessionReplay
     writes: WriteReplay
     pseudonyms: bool  # values are not the real ones
-    users: int = 1  # that send each recorded session
+    users: int = 1  # each sends every recorded session
     folder: str = ""  # relative to the scenario's folder; not stored
     planned: tuple[tuple[int, ...], ...] = ()
     recorded: tuple[RecordedTimes, ...] = ()
-    coverage: CaptureCoverage | None = None  # None: of a run that an earlier version started
+    coverage: CaptureCoverage | None = None  # None: an earlier version started the run
 
 
-# --- what a replay sends and measures --------------------------------------------------------------------------------
+# --- Statements of a replay -------------------------------------------------------------------------------------------
 
-TEMPLATES_MAX = 40  # that are measured separately; the others are measured together
+TEMPLATES_MAX = 40  # measured separately; the others are measured together
 OTHERS = {
     StatementRole.READ: "other_reads",
     StatementRole.WRITE: "other_writes",
     StatementRole.TRANSACTION: "transaction_control",
 }
 LASTING_MIN_S = 0.1
-_OTHER_SQL = "several"  # shown where one statement would be
+_OTHER_SQL = "several"  # shown instead of the text of one statement
 
 
 def replayed_roles(writes: WriteReplay) -> tuple[StatementRole, ...]:
@@ -301,7 +302,7 @@ def replay_s(capture: CaptureManifest, speed: float) -> float:
 
 
 def replay_statements(capture: CaptureManifest, writes: WriteReplay) -> tuple[Statement, ...]:
-    """The statements that results are made for: frequent templates, and the rest of each role together."""
+    """The statements that have separate results: frequent templates, and all others of each role together."""
     roles = replayed_roles(writes)
     own = [one for one in _named(capture).values() if one.role in roles and one.role in _KINDS][:TEMPLATES_MAX]
     statements = [
@@ -316,7 +317,7 @@ def replay_statements(capture: CaptureManifest, writes: WriteReplay) -> tuple[St
 
 
 def _named(capture: CaptureManifest) -> dict[str, CapturedTemplate]:
-    """By name, the most frequent first; a second one with the same name is measured with the others."""
+    """By name, the most frequent first. A second template with the same name is measured with the others."""
     found: dict[str, CapturedTemplate] = {}
     for one in capture.templates:
         found.setdefault(one.name, one)

@@ -9,10 +9,10 @@ from loadgen.values import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """scheduled = skipped + succeeded + failed + cancelled + in flight, always; `discrepancy` says where not."""
+    """scheduled = skipped + succeeded + failed + cancelled + in flight; `count_discrepancy` finds a difference."""
 
     scheduled: int = 0
-    skipped: int = 0  # due, and never sent
+    skipped: int = 0  # due, but never sent
     succeeded: int = 0
     failed: int = 0
     cancelled: int = 0  # ended by loadgen; its full time is unknown
@@ -35,7 +35,7 @@ class Counts:
 
     @property
     def error_rate(self) -> float | None:
-        """failed ÷ (succeeded + failed); None when nothing has ended in either way."""
+        """failed ÷ (succeeded + failed); None if there are none of both."""
         tried = self.succeeded + self.failed
         return self.failed / tried if tried else None
 
@@ -56,17 +56,17 @@ def count_discrepancy(counts: Counts) -> str | None:
 class ErrorCategory(StrEnum):
     """The kind of a failure. The names are stored in QUERY_EXECUTIONS.ERROR_CATEGORY and in summary.json."""
 
-    CONNECTION = "CONNECTION"  # no usable answer: network, HTTP, session gone
+    CONNECTION = "CONNECTION"  # no usable answer: network, HTTP, lost session
     QUERY_TIMEOUT = "QUERY_TIMEOUT"  # no success within the statement's time limit: the server or the client ended it
-    SNOWFLAKE_ERROR = "SNOWFLAKE_ERROR"  # the server refused or failed to execute the statement
+    SNOWFLAKE_ERROR = "SNOWFLAKE_ERROR"  # the server rejected the statement, or failed to execute it
     CHECK = "CHECK"  # it succeeded, but the result is not what the scenario expects
-    CONFIGURATION = "CONFIGURATION"  # it can never work like this: bad SQL, missing object, privilege or credential
+    CONFIGURATION = "CONFIGURATION"  # it can never succeed: invalid SQL, missing object, privilege or credential
     FATAL = "FATAL"  # an internal error, or the process cannot continue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserSessionCounts:
-    """A session that ended before the load counts as expired, whatever ended it."""
+    """Numbers of user sessions. A session that ended before the load counts as expired, for any reason."""
 
     created: int = 0
     expired: int = 0

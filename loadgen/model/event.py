@@ -18,7 +18,7 @@ from loadgen.model.run import Phase, worker_share
 from loadgen.values import dataclass
 
 WHY_MAX = 300  # characters
-AHEAD_MAX_MS = 10**11  # three years: what lies further ahead is no moment of a run
+AHEAD_MAX_MS = 10**11  # three years: a later time is invalid
 
 
 class EventType(StrEnum):
@@ -61,8 +61,8 @@ class Stop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetPhase:
-    """Begin a window in this phase. With a duration, workers close it themselves, on time. COOLDOWN closes the window
-    that is open."""
+    """Begin a window in this phase. If it has a duration, workers close it without a further event. COOLDOWN closes the
+    open window."""
 
     phase: Phase
     step_id: int | None = None
@@ -104,7 +104,7 @@ class SetRunTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedCommand:
-    """A part of a plan: what takes effect this long after the plan's zero."""
+    """A part of a plan, with the time at which it takes effect, relative to the zero of the plan."""
 
     at_ms: int
     command: SetPhase | SetRunTarget
@@ -112,7 +112,7 @@ class PlannedCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """Begin. With a plan: its zero, when the first window opens in all workers, is the moment of this event."""
+    """Begin. With a plan, it takes effect at the zero of the plan, when all workers open the first window."""
 
     expected_workers: int
     lead_ms: int | None = None
@@ -121,7 +121,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnknownCommand:
-    """A type that this version does not know, or data that it cannot read: logged and ignored."""
+    """An event with an unknown type or unreadable data: it is logged and ignored."""
 
     event_type: str
     why: str
@@ -147,7 +147,7 @@ def encode_command(command: KnownCommand, address: Recipient = ALL_WORKERS) -> t
 
 
 def decode_command(event_type: str, event_data: str) -> tuple[Command, Recipient]:
-    """What was written. Never raises for what it finds: one odd event must not stop a worker from seeing the next."""
+    """The command of a stored event. Never raises, because an invalid event must not prevent the next ones."""
     try:
         data = json.loads(event_data)
         if not isinstance(data, dict):

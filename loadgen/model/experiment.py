@@ -1,4 +1,4 @@
-"""What an experiment compares: arms by metrics. Every metric is a positive number, so that two arms have a ratio."""
+"""Metrics, decisions and endings of experiments. Every metric is a positive number, so that two arms have a ratio."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Decision(StrEnum):
     WORSE = "worse"
     EQUIVALENT = "equivalent"  # the difference is inside the margin
     UNDECIDED = "undecided"
-    OUTSIDE = "outside"  # of prices: an arm that is outside the limits has none
+    OUTSIDE = "outside"  # the arm is outside the limits, so it has no price
 
 
 class ExperimentEnding(StrEnum):
@@ -90,4 +90,4 @@ class ExperimentEnding(StrEnum):
     BLOCKS = "blocks"  # all are done
     TIME = "time"  # the next block would exceed the budget
     CREDITS = "credits"
-    LOST_BLOCKS = "lost_blocks"  # two in a row could not be completed
+    LOST_BLOCKS = "lost_blocks"  # two consecutive blocks could not be completed

@@ -1,4 +1,4 @@
-"""The life of a queued run: its states, what the end of an attempt means for it, and how long to wait for the next."""
+"""Queued runs and schedules: states of a run, the meaning of exit codes, pauses before retries; cron expressions."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from loadgen.values import dataclass
 ATTEMPTS_MAX = 5
 FIRST_PAUSE_S = 1.0
 PAUSE_MAX_S = 60.0
-BUSY_PAUSE_S = 15.0  # another run has the warehouse
+BUSY_PAUSE_S = 15.0  # while another run uses the warehouse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaselineCheck:
-    """Options of `loadgen run` by which a queued run is judged in addition to its thresholds."""
+    """Options of `loadgen run` that judge a queued run in addition to its thresholds."""
 
     baseline: str | None = None  # a run's id, or `trend`
     confirm: bool = False
@@ -39,9 +39,9 @@ class BaselineCheck:
 class QueueStatus(StrEnum):
     QUEUED = "QUEUED"
     RUNNING = "RUNNING"
-    CANCEL_REQUESTED = "CANCEL_REQUESTED"  # its owner has not obeyed yet
-    COMPLETED = "COMPLETED"  # it ran; the exit code says what came out
-    FAILED = "FAILED"  # it never will: trying again cannot help
+    CANCEL_REQUESTED = "CANCEL_REQUESTED"  # its owner has not ended it yet
+    COMPLETED = "COMPLETED"  # it has a result; the exit code is the verdict
+    FAILED = "FAILED"  # a retry would fail again
     CANCELLED = "CANCELLED"
     EXHAUSTED = "EXHAUSTED"  # every attempt failed
 
@@ -55,13 +55,13 @@ class AttemptStatus(StrEnum):
     COMPLETED = "COMPLETED"
     FAILED = "FAILED"
     CANCELLED = "CANCELLED"
-    SKIPPED = "SKIPPED"  # another run had the warehouse: it does not count
-    INTERRUPTED = "INTERRUPTED"  # its runner was told to go: it does not count
-    LOST = "LOST"  # its runner let the lease expire: whatever it did afterwards was not accepted
+    SKIPPED = "SKIPPED"  # another run used the warehouse: the attempt does not count
+    INTERRUPTED = "INTERRUPTED"  # its runner was stopped: the attempt does not count
+    LOST = "LOST"  # its lease expired: later results were not accepted
 
 
 class ExitCodeMeaning(StrEnum):
-    """What the exit code of `loadgen run` means for the run that is wanted."""
+    """The meaning of an exit code of `loadgen run` for the queued run."""
 
     COMPLETED = "COMPLETED"
     HOPELESS = "HOPELESS"
@@ -72,12 +72,12 @@ class ExitCodeMeaning(StrEnum):
 
 _JUDGED = {
     0: ExitCodeMeaning.COMPLETED,  # passed
-    5: ExitCodeMeaning.COMPLETED,  # INVALID is a result; running it again is the user's decision
+    5: ExitCodeMeaning.COMPLETED,  # INVALID is a result; the user decides about a repetition
     10: ExitCodeMeaning.COMPLETED,  # a threshold failed
     11: ExitCodeMeaning.COMPLETED,  # a regression is confirmed
-    2: ExitCodeMeaning.HOPELESS,  # the scenario or a setting is wrong: it stays wrong
+    2: ExitCodeMeaning.HOPELESS,  # the scenario or a setting is wrong: a retry would fail again
     75: ExitCodeMeaning.BUSY,
-    130: ExitCodeMeaning.STOPPED,  # stopped by a user, who does not want it again
+    130: ExitCodeMeaning.STOPPED,  # a user stopped it: no retry
     143: ExitCodeMeaning.STOPPED,
 }
 
@@ -86,7 +86,7 @@ _SIGNALLED = (-15, -2, -1, 129, 130, 131, 143)  # negative: the process itself
 
 
 def was_signalled(exit_code: int) -> bool:
-    """Did a termination signal end the run, or the process that watches it?"""
+    """Whether a termination signal ended the run, or the process that monitors it."""
     return exit_code in _SIGNALLED
 
 
@@ -96,7 +96,7 @@ def exit_code_meaning(exit_code: int) -> ExitCodeMeaning:
 
 
 def unmet_requirements(requires: Collection[str], offers: Sequence[Collection[str]]) -> str | None:
-    """Why no runner takes a run: `offers` are what each runner that is online offers. None: one can."""
+    """Why no runner can execute a run; None: one can. `offers`: the capabilities of each runner that is online."""
     if not offers:
         return "no runner is online"
     if any(set(requires) <= set(offered) for offered in offers):
@@ -106,23 +106,23 @@ def unmet_requirements(requires: Collection[str], offers: Sequence[Collection[st
 
 
 def retry_pause_s(attempts: int, chance: float) -> float:
-    """How long to wait after this number of attempts: doubling, and spread over its upper half by `chance` (0 to 1)."""
+    """The pause after this number of attempts. It doubles, and `chance` (0 to 1) spreads it over its upper half."""
     longest_s = min(PAUSE_MAX_S, FIRST_PAUSE_S * 2.0 ** min(max(attempts - 1, 0), 30))
     return longest_s * (0.5 + 0.5 * chance)
 
 
 class PoolWorkerStatus(StrEnum):
     ONLINE = "ONLINE"
-    DRAINING = "DRAINING"  # ends what it does, takes nothing new
+    DRAINING = "DRAINING"  # completes its run, and claims no other
     OFFLINE = "OFFLINE"
 
 
 EXPRESSION_MAX = 200  # characters
 TIMEZONE_MAX = 100
 _SECOND = timedelta(seconds=1)
-_DAY = timedelta(days=1)  # no clock is moved by more
+_DAY = timedelta(days=1)  # clocks are set forward or back by less
 _MACHINE_DEPENDENT = {"localtime", "Factory"}
-_ANY = datetime(2026, 1, 1)  # noqa: DTZ001  a wall time
+_ANY = datetime(2026, 1, 1)  # noqa: DTZ001  a wall-clock time
 
 
 class ScheduleInvalid(LoadgenError):
@@ -134,7 +134,7 @@ class ScheduleInvalid(LoadgenError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CronExpression:
-    """An expression in a time zone. Moments are aware, in UTC, of whole seconds."""
+    """A cron expression in a time zone. Times are aware, in UTC, in whole seconds."""
 
     expression: str
     timezone: str
@@ -142,20 +142,20 @@ class CronExpression:
     _real_time: bool = field(repr=False, compare=False)  # a wildcard job
 
     def after(self, moment: datetime) -> Iterator[datetime]:
-        """Every fire later than `moment`, in order. Without end, where the expression has none."""
+        """All fires after `moment`, in order. The iterator may be infinite."""
         wall = self._wall(moment)
-        back = self._wall(moment + _DAY) - _DAY - wall  # negative: the clock is set back soon, and shows times again
+        back = self._wall(moment + _DAY) - _DAY - wall  # negative: the clock will be set back, so times repeat
         return (fire for fire in self._walk(wall + min(back, timedelta()) - _SECOND) if fire > moment)
 
     def before(self, moment: datetime) -> Iterator[datetime]:
-        """Every fire up to and including `moment`, the newest first. Its end is half a century ago, or never."""
+        """All fires up to and including `moment`, the newest first. The iterator reaches back fifty years or more."""
         wall = self._wall(moment)
-        ahead = self._wall(moment - _DAY) + _DAY - wall  # positive: the clock was set back, and had shown later times
+        ahead = self._wall(moment - _DAY) + _DAY - wall  # positive: the clock was set back, after later times
         start = wall + max(ahead, timedelta()) + _SECOND
         return (fire for fire in self._walk(start, backward=True) if fire <= moment)
 
     def fires(self, after: datetime, until: datetime) -> Iterator[datetime]:
-        """Every fire in (after, until], in order."""
+        """All fires in (after, until], in order."""
         for fire in self.after(after):
             if fire > until:
                 return
@@ -165,21 +165,21 @@ class CronExpression:
         return moment.astimezone(self._zone).replace(tzinfo=None, fold=0, microsecond=0)
 
     def _walk(self, start: datetime, *, backward: bool = False) -> Iterator[datetime]:
-        """Fires whose wall time is past `start`, in order. Repeated wall times are held back until it is their turn."""
+        """Fires with a wall-clock time after `start`, in order of their moments, also if wall-clock times repeat."""
         held: deque[datetime] = deque()
         last = None
         for wall in CronSim(self.expression, start, reverse=backward):
             moments = self._moments(wall)[:: -1 if backward else 1]
             while held and moments and (held[0] > moments[0]) is backward:
                 yield held.popleft()
-            if moments and moments[0] != last:  # several of a skipped hour are one, right after it
+            if moments and moments[0] != last:  # several fires in a skipped hour become one, at its end
                 last = moments[0]
                 yield last
             held.extend(moments[1:])
         yield from held
 
     def _moments(self, wall: datetime) -> tuple[datetime, ...]:
-        """The moments at which local clocks show this time: usually one."""
+        """The moments with this local time: usually one."""
         first, second = (wall.replace(tzinfo=self._zone, fold=fold).astimezone(UTC) for fold in (0, 1))
         if first == second:
             return (first,)
@@ -188,7 +188,7 @@ class CronExpression:
         return () if self._real_time else (self._moved(second, first),)
 
     def _moved(self, low: datetime, high: datetime) -> datetime:
-        """The second, in (low, high], at which the clock was moved forward."""
+        """The second, in (low, high], at which the clock was set forward."""
         new = high.astimezone(self._zone).utcoffset()
         while high - low > _SECOND:
             middle = low + timedelta(seconds=(high - low) // _SECOND // 2)
@@ -201,7 +201,7 @@ class CronExpression:
 
 @lru_cache(maxsize=1_000)
 def parse_cron(expression: str, timezone: str = "UTC") -> CronExpression:
-    """What an expression says; ScheduleInvalid when it says nothing, or never comes due."""
+    """Parse an expression. Raises ScheduleInvalid if it is invalid, or never due."""
     fields = expression.split()
     if len(expression) > EXPRESSION_MAX or len(fields) not in (5, 6):
         given = f"{len(fields)} fields" if len(expression) <= EXPRESSION_MAX else f"{len(expression)} characters"
@@ -241,20 +241,20 @@ def _zone(name: str) -> ZoneInfo:
     )
 
 
-GRACE = timedelta(seconds=120)  # two ticks of a crontab: one that comes before its minute by the server's clock is late
+GRACE = timedelta(seconds=120)  # two ticks of a crontab, because a tick may be early by the clock of the server
 MAX_CATCHUP = 500
-MISSED_RECORDED_MAX = 100  # of one schedule at once; those before are only settled
+MISSED_RECORDED_MAX = 100  # per schedule and tick; earlier fires are settled without a record
 FIRES_PER_TICK_MAX = 1_000
 BATCH = 100  # schedules
 TICK_S = 5.0
-UNCLAIMED_AFTER_S = 120  # a queued run that no runner has taken; a pool without a runner starts one sooner
+UNCLAIMED_AFTER_S = 120  # without a runner for a queued run; a pool without runners starts one sooner
 
-# One schedule's fires fit into one tick, even when it fires every second.
+# The fires of one schedule fit into one tick, even if it fires every second.
 assert GRACE.total_seconds() + MAX_CATCHUP + MISSED_RECORDED_MAX < FIRES_PER_TICK_MAX
 
 
 class Overlap(StrEnum):
-    """What to do when the run of the last fire has not ended."""
+    """What happens to a fire while the run of the last fire has not ended."""
 
     SKIP = "skip"
     QUEUE = "queue"
@@ -265,13 +265,13 @@ class FireOutcome(StrEnum):
 
     DUE = "DUE"  # to be queued, by any scheduler
     QUEUED = "QUEUED"
-    SKIPPED = "SKIPPED"  # the run before had not ended
-    MISSED = "MISSED"  # no scheduler ran in time, and it is too late
+    SKIPPED = "SKIPPED"  # the previous run had not ended
+    MISSED = "MISSED"  # no scheduler ran in time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """Of a schedule, what decides when it fires. `settled`: up to then everything is decided."""
+    """The properties of a schedule that determine its fires. Fires up to `settled` are decided."""
 
     cron: CronExpression
     max_catchup: int
@@ -286,7 +286,7 @@ class ScheduleFire:
 
 
 def due_fires(schedule: Schedule, now: datetime, *, busy: bool) -> tuple[ScheduleFire, ...]:
-    """What came due in (settled, now], the newest first. `busy`: the run of the last fire has not ended."""
+    """The fires in (settled, now], the newest first. `busy`: the run of the last fire has not ended."""
     fires: list[ScheduleFire] = []
     for at, wanted in _chosen(schedule, now):
         if not wanted:
@@ -300,7 +300,7 @@ def due_fires(schedule: Schedule, now: datetime, *, busy: bool) -> tuple[Schedul
 
 
 def _chosen(schedule: Schedule, now: datetime) -> Iterator[tuple[datetime, bool]]:
-    """Each fire, the newest first, and whether it is to be fired at all."""
+    """Each fire, the newest first, and whether it is to be queued."""
     catchup, missed = schedule.max_catchup, 0
     for at in schedule.cron.before(now):
         if at <= schedule.settled or missed == MISSED_RECORDED_MAX:

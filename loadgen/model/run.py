@@ -1,4 +1,4 @@
-"""The life of a run: its states, its phases, and the steps between them.
+"""States and phases of a run, and the transitions between them.
 
     PREPARED ──▶ STARTING ──▶ RUNNING ──▶ STOPPING ──▶ COMPLETED
         │            │           │            │
@@ -22,12 +22,12 @@ CONTROL_WAREHOUSE = "LOADGEN_CONTROL_WH"  # of the control plane, unless another
 
 
 class RunStatus(StrEnum):
-    PREPARED = "PREPARED"  # the row is there, with its scenario
+    PREPARED = "PREPARED"  # the row exists, with its scenario
     STARTING = "STARTING"  # workers connect
     RUNNING = "RUNNING"
-    STOPPING = "STOPPING"  # workers drain; then results are made
+    STOPPING = "STOPPING"  # workers drain; then the results are computed
     COMPLETED = "COMPLETED"
-    CANCELLING = "CANCELLING"  # a user wants it to end
+    CANCELLING = "CANCELLING"  # a user has requested the end
     CANCELLED = "CANCELLED"
     FAILED = "FAILED"
 
@@ -45,7 +45,7 @@ class Phase(StrEnum):
 
     @property
     def is_measured(self) -> bool:
-        """Has the measurement begun?"""
+        """Whether the measurement has begun."""
         return PHASES.index(self) >= PHASES.index(Phase.MEASUREMENT)
 
 
@@ -64,11 +64,11 @@ PHASES = tuple(Phase)
 
 
 class InvalidTransition(LoadgenError):
-    """A run cannot go from one state to the other: an error of the caller."""
+    """A transition that does not exist: an error of the caller."""
 
 
 def check_transition(status: RunStatus, phase: Phase, to: RunStatus, to_phase: Phase) -> None:
-    """Check one step of a run's life: its status moves along STEPS or stays, its phase goes forward or stays."""
+    """Check a transition: the status stays or moves along STEPS, the phase stays or moves forward."""
     if status.is_terminal or (to is not status and to not in RUN_TRANSITIONS[status]):
         raise InvalidTransition(f"a run that is {status} cannot become {to}")
     if PHASES.index(to_phase) < PHASES.index(phase):
@@ -76,31 +76,31 @@ def check_transition(status: RunStatus, phase: Phase, to: RunStatus, to_phase: P
 
 
 class RowEnrichment(StrEnum):
-    """One logged statement. The names are stored in QUERY_EXECUTIONS.ENRICHMENT_STATUS."""
+    """Of one logged statement. The names are stored in QUERY_EXECUTIONS.ENRICHMENT_STATUS."""
 
-    PENDING = "PENDING"  # not looked for yet, or too fresh to be missed
-    ENRICHED = "ENRICHED"  # has the server's times; never changes again
-    NOT_FOUND = "NOT_FOUND"  # the history had time enough, and does not show it
-    SKIPPED = "SKIPPED"  # not looked for, because the history cannot tell
-    FAILED = "FAILED"  # the history shows it without times
+    PENDING = "PENDING"  # not looked up yet, or too recent for the history
+    ENRICHED = "ENRICHED"  # has the times of the server; final
+    NOT_FOUND = "NOT_FOUND"  # the history does not contain it, and is no longer late
+    SKIPPED = "SKIPPED"  # not looked up, because the history does not contain such statements
+    FAILED = "FAILED"  # the history contains it without times
 
 
 class RunEnrichment(StrEnum):
-    """A run. The names are stored in RUN_STATUS.ENRICHMENT_STATUS and in summary.json."""
+    """Of a run. The names are stored in RUN_STATUS.ENRICHMENT_STATUS and in summary.json."""
 
     PENDING = "PENDING"  # some statements may still appear in the history
-    ENRICHED = "ENRICHED"  # everything that was looked for was found
-    PARTIAL = "PARTIAL"  # nothing is open any more, and some were not found
-    SKIPPED = "SKIPPED"  # nothing was looked for
+    ENRICHED = "ENRICHED"  # all statements that were looked up were found
+    PARTIAL = "PARTIAL"  # final, and some statements were not found
+    SKIPPED = "SKIPPED"  # no statement was looked up
     FAILED = "FAILED"  # the history could not be read
 
 
-# --- The life of a worker process: its states, the steps between them, and how it ends -------------------------------
+# --- Worker processes: states, the transitions between them, exit codes -----------------------------------------------
 
 
 class WorkerStatus(StrEnum):
     STARTING = "STARTING"  # connecting
-    WAITING = "WAITING"  # every connection is open; START may come
+    WAITING = "WAITING"  # for START; every connection is open
     RUNNING = "RUNNING"
     DRAINING = "DRAINING"  # no new statements
     COMPLETED = "COMPLETED"
@@ -126,14 +126,14 @@ class WorkerExit(IntEnum):
     """The exit code of a worker."""
 
     CLEAN = 0
-    CONFIGURATION = 1  # arguments, scenario, SQL that cannot work, a living duplicate
-    NO_CONTROL_PLANE = 2  # nothing of the control plane has answered for too long
+    CONFIGURATION = 1  # invalid arguments, scenario or SQL; another worker with this id is alive
+    NO_CONTROL_PLANE = 2  # the control plane was unreachable for too long
     NO_START = 3  # no START in time
     FATAL = 4  # a bug, or the run has no leader any more
 
 
 def worker_share(total: int, index: int, count: int) -> int:
-    """Part `index` of `total`. Parts add up exactly and differ by at most one; the remainder goes to the low ids."""
+    """Part `index` of `total`. The parts add up exactly and differ by at most one; low indexes get the remainder."""
     if count < 1 or not 0 <= index < count:
         raise ValueError(f"there is no part {index} of {count}")
     if total < 0:

@@ -62,12 +62,12 @@ class ThresholdCheck:
 
 
 def threshold_words(text: str, window_s: float | None) -> str:
-    """The text of a threshold as displays show it: with the length of the span in which it must hold, if it has one."""
+    """The text of a threshold for displays, with the span in which it must hold, if it has one."""
     return text if window_s is None else f"{text} in every {window_s:g} s"
 
 
 class InvalidThreshold(ValueError):
-    """A text that is no threshold; it never repeats the text."""
+    """A text that is no threshold. The message does not repeat the text."""
 
     def __init__(self, what: str, hint: str | None = None) -> None:
         super().__init__(what)
@@ -76,7 +76,7 @@ class InvalidThreshold(ValueError):
 
 
 def parse_threshold(text: str) -> ThresholdCheck:
-    """Read a threshold; the last operator counts, so that a statement's name may hold a <."""
+    """Parse a threshold. The last operator counts, so the name of a statement may contain a <."""
     if len(text) > LENGTH_MAX:
         raise InvalidThreshold(f"has more than {LENGTH_MAX} characters")
     operators = list(re.finditer(r"<=|>=|==|<|>", text))

@@ -1,4 +1,4 @@
-"""Settings of a warehouse that an experiment may change: their SQL, and how SHOW WAREHOUSES shows them. Pure."""
+"""Settings of a warehouse that an experiment may change: their SQL, their values in SHOW WAREHOUSES. Credits. Pure."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 from loadgen.values import dataclass
 
-# --- What a warehouse costs: credits per hour of one cluster, by size and kind, in a dated table ---------------------
+# --- Credits per hour of one cluster, by size and kind of warehouse, in a dated table ---------------------------------
 
 SIZES = ("X-Small", "Small", "Medium", "Large", "X-Large", *(f"{number}X-Large" for number in range(2, 7)))
-IDLE_POLL_S = 600.0  # between looks of a pool that has no work
-LOOK_AWAKE_S = 60.0  # of the warehouse for one look: AUTO_SUSPEND of `loadgen setup`, and the least that is billed
+IDLE_POLL_S = 600.0  # between polls of an idle pool
+LOOK_AWAKE_S = 60.0  # running time of the warehouse per poll: AUTO_SUSPEND of `loadgen setup`, and the minimum billed
 DAY_S = 86_400.0
 _SHORT = {"XS": "X-Small", "S": "Small", "M": "Medium", "L": "Large", "XL": "X-Large", "XXLARGE": "2X-Large"}
 _NAMES = {size.upper().replace("-", ""): size for size in SIZES} | _SHORT | {"XXXLARGE": "3X-Large"}
@@ -21,7 +21,7 @@ _NAMES |= {f"X{number}LARGE": f"{number}X-Large" for number in range(2, 7)}
 
 
 class WarehouseKind(StrEnum):
-    """What the rate of a size depends on; keys of a rate table."""
+    """The kinds of warehouses with different rates; keys of a rate table."""
 
     GEN1 = "gen1"
     GEN2 = "gen2"
@@ -38,11 +38,11 @@ class Cloud(StrEnum):
 class CreditRates:
     """Credits per hour and cluster."""
 
-    date: str  # of what it was taken from
+    date: str  # of the source
     per_hour: Mapping[WarehouseKind, Mapping[str, float]]  # by size
 
     def of(self, size: str | None, kind: WarehouseKind) -> float | None:
-        """None for a size or kind that the table does not have."""
+        """None for a size or kind that is not in the table."""
         return self.per_hour.get(kind, {}).get(size_name(size or "") or "")
 
 
@@ -70,17 +70,17 @@ def snowflake_rates(cloud: Cloud) -> CreditRates:
 
 
 def credits_per_hour(size: str) -> float | None:
-    """Of a standard warehouse, generation 1. None for a size that is not known."""
+    """Of a standard warehouse, generation 1. None for an unknown size."""
     return float(2 ** SIZES.index(size)) if size in SIZES else None
 
 
 def look_credits_per_day(every_s: float) -> float:
-    """Of an X-Small that a look at its tables starts this often."""
+    """Of an X-Small that a poll of the tables starts at this interval."""
     return DAY_S / max(every_s, LOOK_AWAKE_S) * LOOK_AWAKE_S / 3600
 
 
 WarehouseValue = str | int | bool
-CONCURRENCY = "MAX_CONCURRENCY_LEVEL"  # a parameter: SHOW PARAMETERS tells it, SHOW WAREHOUSES does not
+CONCURRENCY = "MAX_CONCURRENCY_LEVEL"  # a parameter: in SHOW PARAMETERS, not in SHOW WAREHOUSES
 STARTED, SUSPENDED = "STARTED", "SUSPENDED"
 
 
@@ -92,7 +92,7 @@ def _size(value: Any) -> str:
 
 
 def _one_of(*allowed: str) -> Callable[[Any], str]:
-    """Values become part of a statement, and rows of tables are input: no other text is read."""
+    """A closed list of words: values become part of a statement, and may come from rows of tables."""
 
     def read(value: Any) -> str:
         text = str(value).upper()
@@ -113,7 +113,7 @@ class WarehouseProperty:
 
     sql: str  # its name in ALTER WAREHOUSE
     column: str  # of SHOW WAREHOUSES, or the key of SHOW PARAMETERS
-    read: Callable[[Any], WarehouseValue]  # one spelling for what SHOW says and for what a file says
+    read: Callable[[Any], WarehouseValue]  # parses a value of SHOW or of a file
 
 
 # The keys of `warehouse` in an experiment file. Cluster counts are set together, in one statement.
@@ -133,7 +133,7 @@ PROPERTIES: Mapping[str, WarehouseProperty] = {
 
 
 def shown_row(raw: str | None) -> Mapping[str, Any]:
-    """A stored row of SHOW WAREHOUSES; empty: none, or not one that loadgen wrote."""
+    """A stored row of SHOW WAREHOUSES; empty if there is none, or loadgen did not write it."""
     try:
         found = json.loads(raw or "{}")
     except (ValueError, RecursionError):
@@ -158,7 +158,7 @@ def _whole(value: Any) -> int | None:
 
 
 def kind_shown(shown: Mapping[str, Any]) -> WarehouseKind:
-    """Which rate a warehouse has, by its row of SHOW WAREHOUSES; generation 1 where it does not say."""
+    """The kind of a warehouse, by its row of SHOW WAREHOUSES; generation 1 if the row has none."""
     said = {name: str(shown.get(name) or "").upper() for name in ("type", "generation", "resource_constraint")}
     if said["type"] == "SNOWPARK-OPTIMIZED":
         return WarehouseKind.SNOWPARK_OPTIMIZED
@@ -172,7 +172,7 @@ def alter_sql(warehouse_sql: str, settings: Mapping[str, WarehouseValue]) -> str
 
 
 def create_sql(warehouse_sql: str, settings: Mapping[str, WarehouseValue], experiment_id: str) -> str:
-    """A warehouse that costs nothing before it is used, with a comment that names its experiment.
+    """CREATE for a warehouse that starts suspended, with a comment that names its experiment.
 
     Without the setting, new warehouses of generation 2 or of several clusters have query acceleration, whose credits
     no poll shows.
@@ -183,12 +183,12 @@ def create_sql(warehouse_sql: str, settings: Mapping[str, WarehouseValue], exper
 
 
 def made_by(experiment_id: str) -> str:
-    """The comment of a warehouse that an experiment has made; no other one is dropped."""
+    """The comment of a warehouse that an experiment created. Only such warehouses are dropped."""
     return f"made by loadgen experiment {experiment_id}"
 
 
 def undo_sql(warehouse_sql: str, settings: Mapping[str, WarehouseValue]) -> str:
-    """What a warehouse was set to before; without any setting it was not there."""
+    """The statement that restores a warehouse. Without settings, it did not exist before, and is dropped."""
     return alter_sql(warehouse_sql, settings) if settings else f"DROP WAREHOUSE IF EXISTS {warehouse_sql}"
 
 
@@ -209,7 +209,7 @@ def _literal(one: WarehouseProperty, value: WarehouseValue) -> str:
 def settings_from(
     shown: Mapping[str, Any], parameters: Mapping[str, Any], keys: frozenset[str]
 ) -> dict[str, WarehouseValue]:
-    """What a warehouse is set to, by its row of SHOW WAREHOUSES and its parameters. ValueError: it does not say."""
+    """The settings of a warehouse, by its row of SHOW WAREHOUSES and its parameters. ValueError: one is missing."""
     found = {}
     for key in sorted(keys):
         one = PROPERTIES[key]
@@ -223,7 +223,7 @@ def settings_from(
 def unsettled(
     shown: Mapping[str, Any], parameters: Mapping[str, Any], wanted: Mapping[str, WarehouseValue]
 ) -> str | None:
-    """The settings that differ from their target; None: none does. A suspended warehouse resumes with its settings."""
+    """The settings that differ from their target; None: none. A suspended warehouse resumes with its settings."""
     try:
         found = settings_from(shown, parameters, frozenset(wanted))
     except ValueError as error:

@@ -14,9 +14,9 @@ from enum import StrEnum
 from loadgen.identifiers import canonical
 from loadgen.values import dataclass
 
-CYCLE_MAX = 1_000_000  # statements of a mix until it repeats
-ARRIVALS_MAX = 1_000_000_000  # of one open loop: a day at 10,000 a second
-NORMAL_KEPT_MIN = 0.01  # of a normal's draws; with less between the bounds, drawing again would take too long
+CYCLE_MAX = 1_000_000  # statements after which a mix repeats
+ARRIVALS_MAX = 1_000_000_000  # of one open loop: a day at 10,000 per second
+NORMAL_KEPT_MIN = 0.01  # of the draws must lie between the bounds, because others are repeated
 
 Scalar = str | int | float | bool | None
 
@@ -71,22 +71,22 @@ class UniformFloat:
 class Normal:
     mean: float
     stddev: float
-    low: float | None = None  # values outside are drawn again
+    low: float | None = None  # values out of bounds are drawn again
     high: float | None = None
-    whole: bool = False  # rounded to whole numbers, before they are held against the bounds
+    whole: bool = False  # rounded to whole numbers before the comparison with the bounds
 
     @property
     def kept_fraction(self) -> float:
-        """How many of the draws lie from `low` up to `high`."""
+        """The share of draws between `low` and `high`."""
         up_to_low = 0.0 if self.low is None else self._fraction_below(self.low)
         up_to_high = 1.0 if self.high is None else self._fraction_below(self.high)
         return up_to_high - up_to_low
 
     def _fraction_below(self, bound: float) -> float:
-        if self.mean + self.stddev == self.mean:  # always the mean
+        if self.mean + self.stddev == self.mean:  # every draw is the mean
             return float((round(self.mean) if self.whole else self.mean) < bound)
         if self.whole:
-            bound = math.ceil(bound) - 0.5  # from there on draws are rounded to the bound or above it
+            bound = math.ceil(bound) - 0.5  # from here on, draws are rounded to the bound or more
         return (1.0 + math.erf((bound - self.mean) / (self.stddev * math.sqrt(2.0)))) / 2.0
 
 
@@ -102,7 +102,7 @@ class Zipfian:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hotspot:
-    """A fraction of the keys (the first ones) gets a share of the draws."""
+    """A fraction of the keys, the first ones, receives a share of the draws."""
 
     keys: KeyRange | None
     hot_fraction: float = 0.2
@@ -143,7 +143,7 @@ class Uuid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timestamp:
-    """Naive UTC moments from `low` up to `high`."""
+    """Naive UTC times from `low` up to `high`."""
 
     low: datetime
     high: datetime
@@ -152,7 +152,7 @@ class Timestamp:
 class PoolOrder(StrEnum):
     """How values are taken from a pool."""
 
-    SEQUENTIAL = "sequential"  # each client walks its own stride
+    SEQUENTIAL = "sequential"  # each client has a separate stride
     UNIFORM = "uniform"
     ZIPFIAN = "zipfian"
 
@@ -173,7 +173,7 @@ class Previous:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remembered:
-    """A value that a user session draws once, from `of`, and keeps; the same one wherever its name stands."""
+    """A value that a user session draws once, from `of`. All parameters with this name get the same value."""
 
     name: str
     of: Parameter
@@ -233,11 +233,11 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientPosition:
-    """Which worker of how many, and which client in it: everything that is drawn depends on it.
+    """The position of a client: all draws depend on it.
 
-    Both counts are ceilings of the whole run, not what is open at the moment, so that strides never change. A worker
-    whose part of the lanes is 0 has no clients, and so no Place in a closed loop; see loadgen.workload.generator. In an
-    open loop `worker` and `workers` say everything.
+    Both counts are the maxima of the whole run, so strides never change when clients start or end. A worker without
+    lanes has no clients, and so no position in a closed loop; see loadgen.workload.generator. In an open loop only
+    `worker` and `workers` matter.
     """
 
     worker: int
@@ -247,7 +247,7 @@ class ClientPosition:
     lanes: int = 1  # all clients of the run
 
 
-# What can be known about an SQL text without a database: its first words, its binds, how many statements it holds.
+# Facts about an SQL text without a database: first words, binds, number of statements.
 #
 # Strings ('it''s', 'it\'s', $$…$$), quoted names and comments (--, //, /* */) are skipped as Snowflake skips them.
 
@@ -273,12 +273,12 @@ _UNCLOSED = {"'": "a text in single quotes", '"': "a name in double quotes", "$$
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SqlShape:
-    """An SQL text from outside."""
+    """Facts about an SQL text."""
 
     words: tuple[str, ...]  # the first two words, upper-cased
     binds: int
     statements: int
-    unclosed: str | None = None  # what is opened and never closed
+    unclosed: str | None = None  # a quote or comment that is never closed
 
     @property
     def verb(self) -> str:
@@ -290,7 +290,7 @@ class SqlShape:
 
 
 def shape_of(sql: str) -> SqlShape:
-    """Look at an SQL text."""
+    """Scan an SQL text."""
     words: list[str] = []
     binds, statements, in_statement = 0, 0, False
     only_brackets = True  # so far: (SELECT …) UNION … begins with SELECT
@@ -318,7 +318,7 @@ def shape_of(sql: str) -> SqlShape:
 
 
 def databases_of(sql: str) -> tuple[str, ...]:
-    """The first parts of names of three parts, as the catalogue holds them. A column may be among them."""
+    """The first parts of names with three parts, as in the catalogue. Some may be columns."""
     tokens = [match for match in _TOKEN.finditer(sql) if match.lastgroup != "space"]
     parts = ["." if one[0] == "." else canonical(one[0]) if _is_name(one) else "" for one in tokens]
     found = [
@@ -326,7 +326,7 @@ def databases_of(sql: str) -> tuple[str, ...]:
         for at in range(len(parts) - 4)
         if parts[at + 1] == parts[at + 3] == "."
         and all(part not in ("", ".") for part in parts[at : at + 5 : 2])
-        and (at == 0 or tokens[at - 1][0] not in (".", ":"))  # else it goes on, or is a path in a VARIANT
+        and (at == 0 or tokens[at - 1][0] not in (".", ":"))  # else it is longer, or a path in a VARIANT
     ]
     return tuple(dict.fromkeys(found))
 
@@ -336,7 +336,7 @@ def _is_name(token: re.Match[str]) -> bool:
 
 
 def workload_refusal(sql: SqlShape) -> tuple[str, str] | None:
-    """Why a text cannot be a statement of a workload, and what to do instead; None when it can."""
+    """Why a text cannot be a statement of a workload, with a remedy; None: it can."""
     wrong = malformed_reason(sql) or _changes_session(sql)
     if wrong is not None:
         return wrong
@@ -349,7 +349,7 @@ def workload_refusal(sql: SqlShape) -> tuple[str, str] | None:
 
 
 def preparation_refusal(sql: SqlShape) -> tuple[str, str] | None:
-    """The same for prepare.statements, where tables may be made and changed."""
+    """The same for prepare.statements, which may create and change tables."""
     wrong = malformed_reason(sql) or _changes_session(sql)
     if wrong is not None:
         return wrong

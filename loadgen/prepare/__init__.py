@@ -6,9 +6,8 @@ table_definition   the wanted columns of a table, and the marker in its comment 
 session            the connection to the target, opened again when it is lost; retries
 fill               the missing rows of one table, in chunks; which tables are missing, foreign, different, incomplete
                    or ready
-prepare            all steps for one scenario: `prepare_scenario`, `check_scenario`, `dry_run`; value pools; mode
-                   replay: a capture, read and dealt to the workers
-job                a preparation in a thread
+prepare            all steps for one scenario, also in a thread: `prepare_scenario`, `dry_run`, `PreparationJob`; value
+                   pools; mode replay: a capture, read and dealt to the workers
 
 How rows are counted. A table is filled from row 0 on, one statement per chunk, so the existing rows are always a prefix
 without gaps. Where a column is a sequence, only rows with a number in the prepared range count; rows that a run has

@@ -39,13 +39,14 @@ from loadgen.prepare.fill import (
     survey,
     tables_of,
 )
-from loadgen.prepare.session import PrepareSession
+from loadgen.prepare.session import PrepareSession, cancel_running
 from loadgen.prepare.table_definition import TableDefinition, shown
 from loadgen.scenario.file import read_manifest, require_inside
 from loadgen.scenario.model import FilePool, QueryPool, Scenario, TableType, with_workers
 from loadgen.snowflake.failure import classify, describe
 from loadgen.snowflake.ident import Identifier
-from loadgen.units import NS_PER_S
+from loadgen.snowflake.session import OpenConnection
+from loadgen.units import NS_PER_S, counted
 from loadgen.values import dataclass
 from loadgen.workload.pools import Pool, pool_from_rows, read_csv_column
 from loadgen.workload.replay import CaptureUnusable, UserStatement, as_recorded, replay_pools
@@ -105,11 +106,6 @@ class PreparationStopped(LoadgenError):
 
 class TableConflict(ConfigurationError):
     """A table with this name exists and differs from the scenario."""
-
-
-def check_scenario(session: PrepareSession, scenario: Scenario) -> list[TableStatus]:
-    """The state of every table. A scenario can run when all are READY."""
-    return survey(session, scenario)
 
 
 def prepare_scenario(
@@ -485,3 +481,79 @@ def _wrong_role(one: RecordedStatement, found: StatementRole | LeftOutReason, li
     """Check the label of a statement against its text: the label decides whether it is sent."""
     text = f"is a {found}" if isinstance(found, StatementRole) else f"must not be in a capture: {found}"
     return f'line {line} has the role "{one.role}", and its text {text}'
+
+
+# --- A preparation in a thread, so that the main thread of a command can display, stop and abandon it -----------------
+#
+# thread            does                                                            owns
+# prepare           everything that talks to the server                             its session
+# prepare-cancel    only after a stop that takes too long: cancels the statement    a separate session
+
+
+class PreparationJob:
+    """One preparation in a thread. `progress` is the newest progress. Call `result()` only after `done` is set."""
+
+    def __init__(
+        self, scenario: Scenario, open_connection: OpenConnection, *, drop: bool, force: bool, clock: Clock
+    ) -> None:
+        self.stop = threading.Event()
+        self.done = threading.Event()
+        self.progress = PreparationProgress(step=PreparationStep.LOOKING)
+        self._scenario = scenario
+        self._open = open_connection
+        self._drop, self._force = drop, force
+        self._clock = clock
+        self._session: PrepareSession | None = None
+        self._prepared: PreparationResult | None = None
+        self._error: BaseException | None = None
+        self._cancelling: threading.Thread | None = None
+
+    def start(self) -> None:
+        # A daemon thread: if it is abandoned, the program must not wait for the time limits of the driver.
+        threading.Thread(target=self._run, name="prepare", daemon=True).start()
+
+    def cancel(self) -> None:
+        """Cancel the running statement on the server, once."""
+        if self._cancelling is None:
+            self._cancelling = threading.Thread(target=self._cancel, name="prepare-cancel", daemon=True)
+            self._cancelling.start()
+
+    def abandon(self) -> None:
+        """Abandon the preparation."""
+        seen = self.progress
+        rows = f"at least {seen.rows_there:,} of {counted(seen.rows, 'row')} of {seen.table} exist"
+        where = f": {rows}" if seen.table else ""
+        self._error = PreparationStopped(f"stopped before the running statement ended{where}")
+
+    def result(self) -> PreparationResult:
+        if self._error is not None:
+            raise self._error
+        assert self._prepared is not None, "asked before the end"
+        return self._prepared
+
+    def _run(self) -> None:
+        try:
+            self._session = PrepareSession(self._open, stop=self.stop, clock=self._clock)
+            try:
+                self._prepared = prepare_scenario(
+                    self._session,
+                    self._scenario,
+                    drop=self._drop,
+                    force=self._force,
+                    progress=self._tell,
+                    stop=self.stop,
+                    clock=self._clock,
+                )
+            finally:
+                self._session.close()
+        except BaseException as error:  # raised again in the main thread
+            self._error = self._error or error
+        finally:
+            self.done.set()
+
+    def _tell(self, progress: PreparationProgress) -> None:
+        self.progress = progress
+
+    def _cancel(self) -> None:
+        if self._session is not None:
+            cancel_running(self._session, self._open)

@@ -18,6 +18,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Self
 
+from loadgen.identifiers import LENGTH_MAX
 from loadgen.model.workload import (
     Choice,
     KeyRange,
@@ -33,7 +34,7 @@ from loadgen.model.workload import (
     Uuid,
 )
 from loadgen.scenario.model import ColumnSpec, Scenario, TableSpec, TableType
-from loadgen.snowflake.ident import LENGTH_MAX, Identifier, QualifiedName
+from loadgen.snowflake.ident import Identifier, QualifiedName
 from loadgen.values import dataclass
 
 # --- The generator of a column as an SQL expression over N, the row number from 0 -------------------------------------

@@ -75,25 +75,25 @@ def state(trend: Trend, track: MetricTrend) -> str:
             return "REGRESSION" if step.worse else "improved"
     if any(one is track for one, _ in trend.suspicions):
         return "suspected"
-    if is_undecided(len(trend.nights), track):
+    if is_undecided(len(trend.runs), track):
         return "undecided"
     return "learning" if usual(track) is None else "steady"
 
 
 def series_text(trend: Trend) -> str:
     """The runs of the series."""
-    nights = trend.nights
-    if len(nights) == 1:
-        return f"1 comparable run, {nights[0].run_id}, of {nights[0].started:%Y-%m-%d %H:%M} UTC"
+    runs = trend.runs
+    if len(runs) == 1:
+        return f"1 comparable run, {runs[0].run_id}, of {runs[0].started:%Y-%m-%d %H:%M} UTC"
     return (
-        f"{len(nights)} comparable runs, {nights[0].started:%Y-%m-%d %H:%M} to {nights[-1].started:%Y-%m-%d %H:%M} UTC;"
-        f" the newest is {nights[-1].run_id}"
+        f"{len(runs)} comparable runs, {runs[0].started:%Y-%m-%d %H:%M} to {runs[-1].started:%Y-%m-%d %H:%M} UTC;"
+        f" the newest is {runs[-1].run_id}"
     )
 
 
 def key_text(trend: Trend) -> str:
     """The common properties of the runs."""
-    key = trend.nights[-1].key
+    key = trend.runs[-1].key
     parts = [
         "same settings",
         f"driver {key.driver_major}.x{'' if key.driver_lightened else ', not lightened'}",
@@ -105,7 +105,7 @@ def key_text(trend: Trend) -> str:
 
 
 def _runs(trend: Trend) -> Iterator[str]:
-    if trend.nights:
+    if trend.runs:
         yield f"  {printable(trend.scenario, 60)}: {series_text(trend)}"
         yield f"  in common: {key_text(trend)}"
     for other in trend.others[-OTHERS_SHOWN:]:
@@ -125,14 +125,14 @@ def _runs(trend: Trend) -> Iterator[str]:
 def _table(trend: Trend, last: int, width: int | None) -> list[str]:
     lines = list(_lines(trend, last)) if trend.tracks else []
     over = max(map(len, lines), default=0) - (width or UNLIMITED_WIDTH)
-    shown = min(last, len(trend.nights))
+    shown = min(last, len(trend.runs))
     return lines if over <= 0 or shown <= BARS_MIN else list(_lines(trend, max(BARS_MIN, shown - over)))
 
 
 def _lines(trend: Trend, last: int) -> Iterator[str]:
     rows = [_HEAD, *(_row(trend, track, last) for track in trend.tracks)]
     hidden = set() if any(usual(track) is not None for track in trend.tracks) else set(_OF_COMPARED)
-    if len(trend.nights) == 1:
+    if len(trend.runs) == 1:
         hidden.add(1)
     columns = [column for column in range(len(_HEAD)) if column not in hidden]
     left = [place for place, column in enumerate(columns) if column in _LEFT]
@@ -174,8 +174,8 @@ def _changes(trend: Trend) -> Iterator[str]:
         yield "changes:"
     for start in sorted({step.start for step in trend.steps}):
         together = [step for step in trend.steps if step.start == start]
-        night = trend.nights[start]
-        yield f"  {night.started:%Y-%m-%d %H:%M}  {night.run_id}"
+        run = trend.runs[start]
+        yield f"  {run.started:%Y-%m-%d %H:%M}  {run.run_id}"
         yield from (f"    {_step(step)}" for step in together)
         facts = trend.changed_at(start)
         said = [f"{printable(name, 60)} {_fact(a)} → {_fact(b)}" for name, (a, b) in facts.items()]
@@ -202,12 +202,12 @@ def _fact(value: str | None) -> str:
 
 def reason_text(trend: Trend) -> str:
     """The reason of the verdict, in one line."""
-    nights = trend.nights
-    if not nights:
+    runs = trend.runs
+    if not runs:
         return _no_runs(trend)
     match trend.verdict:
         case TrendVerdict.LEARNING:
-            return f"{RUNS_MIN} comparable runs are needed to judge the newest; {len(nights)} found"
+            return f"{RUNS_MIN} comparable runs are needed to judge the newest; {len(runs)} found"
         case TrendVerdict.STEADY:
             return _known_change(trend) or "the newest run is in the usual range"
         case TrendVerdict.UNDECIDED:
@@ -220,7 +220,7 @@ def reason_text(trend: Trend) -> str:
             return f"{shown}, in one run; another run will confirm or refute it"
     worse = trend.verdict is TrendVerdict.REGRESSION
     decisive = [step for step in trend.steps if step.new and step.worse is worse]
-    since = nights[min(step.start for step in decisive)].run_id
+    since = runs[min(step.start for step in decisive)].run_id
     return f"{', '.join(map(change_phrase, decisive))} since {since}"
 
 
@@ -234,11 +234,11 @@ def _known_change(trend: Trend) -> str:
     if not trend.steps or not trend.steps[-1].worse:
         return ""
     last = trend.steps[-1]
-    return f"no new change; {change_phrase(last)} since {trend.nights[last.start].run_id} is known"
+    return f"no new change; {change_phrase(last)} since {trend.runs[last.start].run_id} is known"
 
 
 def _undecided(trend: Trend) -> str:
-    bounds = [track for track in trend.tracks if is_undecided(len(trend.nights), track)]
+    bounds = [track for track in trend.tracks if is_undecided(len(trend.runs), track)]
     shown = ", ".join(
         f"{track.name} is at least {formatting.value_of(track.measure, track.values[-1])}" for track in bounds
     )
@@ -270,8 +270,8 @@ _UNITS = {Measure.QPS: "per second", Measure.ERROR_RATE: "share", Measure.MAX_CO
 
 def trend_data(trend: Trend, last: int) -> dict[str, Any]:
     """The JSON document. Metrics list the newest `last` runs; all runs of the series were judged."""
-    newest = trend.nights[-1] if trend.nights else None
-    first = max(len(trend.nights) - last, 0)
+    newest = trend.runs[-1] if trend.runs else None
+    first = max(len(trend.runs) - last, 0)
     return {
         "scenario": trend.scenario,
         "verdict": trend.verdict.value,
@@ -279,14 +279,14 @@ def trend_data(trend: Trend, last: int) -> dict[str, Any]:
         "reason": reason_text(trend),
         "newest": None if newest is None else newest.run_id,
         "series": None if newest is None else asdict(newest.key),
-        "runs_in_series": len(trend.nights),
+        "runs_in_series": len(trend.runs),
         "runs_needed": RUNS_MIN,
         "left_out": dict(trend.left_out),
         "last_left_out": trend.last_left_out,
         "other_series": [_other_data(other) for other in trend.others],
         "runs": [
-            {"run_id": night.run_id, "created_at": f"{night.started.isoformat(timespec='seconds')}Z"}
-            for night in trend.nights[first:]
+            {"run_id": run.run_id, "created_at": f"{run.started.isoformat(timespec='seconds')}Z"}
+            for run in trend.runs[first:]
         ],
         "metrics": [_track_data(trend, track, first) for track in trend.tracks],
         "changes": [_step_data(trend, step) for step in trend.steps],
@@ -294,10 +294,10 @@ def trend_data(trend: Trend, last: int) -> dict[str, Any]:
 
 
 def _track_data(trend: Trend, track: MetricTrend, first: int) -> dict[str, Any]:
-    values: list[float | None] = [None] * len(trend.nights)
-    at_least = [False] * len(trend.nights)
-    for place, (night, value) in enumerate(zip(track.nights, track.values, strict=True)):
-        values[night], at_least[night] = round(value, 6), place in track.at_least
+    values: list[float | None] = [None] * len(trend.runs)
+    at_least = [False] * len(trend.runs)
+    for place, (index, value) in enumerate(zip(track.runs, track.values, strict=True)):
+        values[index], at_least[index] = round(value, 6), place in track.at_least
     return {
         "statement": track.statement,
         "metric": track.measure.value,
@@ -317,8 +317,8 @@ def _step_data(trend: Trend, step: ConfirmedChange) -> dict[str, Any]:
     return {
         "statement": track.statement,
         "metric": track.measure.value,
-        "since": trend.nights[step.start].run_id,
-        "confirmed_by": trend.nights[step.confirmed].run_id,
+        "since": trend.runs[step.start].run_id,
+        "confirmed_by": trend.runs[step.confirmed].run_id,
         "before": formatting.rounded(track.value(step.shift.before.centre)),
         "after": formatting.rounded(track.value(step.shift.after)),
         "change": formatting.rounded(step.change),
@@ -378,7 +378,7 @@ def trend_html(trend: Trend, last: int) -> str:
 
 
 def _about(trend: Trend) -> str:
-    if not trend.nights:
+    if not trend.runs:
         return ""
     return f'<p class="sub">{html_whole_ids(series_text(trend))}. In common: {html(key_text(trend))}.</p>'
 
@@ -412,7 +412,7 @@ def _metric(trend: Trend, track: MetricTrend, *, compared: bool) -> list[str]:
 
 def _pictures(trend: Trend, last: int) -> str:
     """Charts of all metrics; none for a single run."""
-    if len(trend.nights) < 2:
+    if len(trend.runs) < 2:
         return ""
     shown_tracks = trend.tracks[:CHARTS_MAX]
     more = [note(f"{len(trend.tracks) - CHARTS_MAX} more are not shown.")] if len(trend.tracks) > CHARTS_MAX else []
@@ -442,11 +442,11 @@ def _legend(trend: Trend) -> str:
 
 def chart_of(trend: Trend, track: MetricTrend, chart_id: str, last: int) -> Chart:
     """A chart of the values, their usual range, and changes."""
-    first = max(len(trend.nights) - last, 0)
+    first = max(len(trend.runs) - last, 0)
     factor = 100.0 if track.measure is Measure.ERROR_RATE else 1.0
-    seen = [place for place, night in enumerate(track.nights) if night >= first]
-    values = tuple((float(track.nights[place]), factor * track.values[place]) for place in seen)
-    ranges = [(float(track.nights[place]), track.course.range_at(place)) for place in seen]
+    seen = [place for place, index in enumerate(track.runs) if index >= first]
+    values = tuple((float(track.runs[place]), factor * track.values[place]) for place in seen)
+    ranges = [(float(track.runs[place]), track.course.range_at(place)) for place in seen]
     least = 0.0 if track.measure is Measure.ERROR_RATE else -math.inf
     bounds = [
         tuple((x, None if found is None else factor * track.value(max(found[side], least))) for x, found in ranges)
@@ -475,11 +475,11 @@ def chart_of(trend: Trend, track: MetricTrend, chart_id: str, last: int) -> Char
 
 
 def _dates(trend: Trend, first: int) -> Axis:
-    numbers = range(first, len(trend.nights))
+    numbers = range(first, len(trend.runs))
     every = -(-len(numbers) // _LABELS) or 1
-    labels = _labels([trend.nights[night].started for night in numbers[::every]])
-    ticks = tuple((float(night), label) for night, label in zip(numbers[::every], labels, strict=True))
-    last = float(max(len(trend.nights) - 1, first + 1))
+    labels = _labels([trend.runs[index].started for index in numbers[::every]])
+    ticks = tuple((float(index), label) for index, label in zip(numbers[::every], labels, strict=True))
+    last = float(max(len(trend.runs) - 1, first + 1))
     return Axis(low=float(first), high=last + _MARGIN * (last - first), ticks=ticks)
 
 
@@ -494,10 +494,10 @@ def _labels(moments: Sequence[datetime]) -> list[str]:
 
 
 def _marks(trend: Trend, track: MetricTrend, first: int) -> Iterator[ChartMarker]:
-    starts = [track.nights[shift.start] for shift in track.course.shifts if track.nights[shift.start] >= first]
-    one_day = trend.nights[first].started.date() == trend.nights[-1].started.date()
+    starts = [track.runs[shift.start] for shift in track.course.shifts if track.runs[shift.start] >= first]
+    one_day = trend.runs[first].started.date() == trend.runs[-1].started.date()
     for start in starts:
-        moment = trend.nights[start].started.strftime(_ONE_DAY[0] if one_day else _MANY_DAYS[0])
+        moment = trend.runs[start].started.strftime(_ONE_DAY[0] if one_day else _MANY_DAYS[0])
         yield ChartMarker(at=float(start), label=f"since {moment}")
 
 
@@ -513,15 +513,15 @@ def _changed(track: MetricTrend) -> dict[int, str]:
 def _dots(trend: Trend, track: MetricTrend, first: int, factor: float) -> Iterator[ChartDot]:
     """A point for each run, with a shape for its state, and a ring around the newest run."""
     changed = _changed(track)
-    for place, night in enumerate(track.nights):
-        if night < first:
+    for place, index in enumerate(track.runs):
+        if index < first:
             continue
         bound, suspected = place in track.at_least, place in track.course.suspected
         word = changed.get(place, "suspected" if suspected else "")
         value = formatting.value_of(track.measure, track.values[place], at_least=bound)
-        run = trend.nights[night]
+        run = trend.runs[index]
         dot = ChartDot(
-            x=float(night),
+            x=float(index),
             y=factor * track.values[place],
             css={"": "s1", "better": "s3"}.get(word, "s2"),
             label=f"{word + ': ' if word else ''}{html(run.run_id)}, {run.started:%Y-%m-%d %H:%M} UTC, {value}",
@@ -530,18 +530,18 @@ def _dots(trend: Trend, track: MetricTrend, first: int, factor: float) -> Iterat
             radius=5.0 if suspected or bound else _POINT,
         )
         yield dot
-        if night == len(trend.nights) - 1:
+        if index == len(trend.runs) - 1:
             yield replace(dot, cross=False, at_least=False, ring=True, radius=_RING, label=f"newest: {dot.label}")
 
 
 def _change_table(trend: Trend) -> str:
     def row(step: ConfirmedChange) -> list[str]:
-        night, facts = trend.nights[step.start], trend.changed_at(step.start)
+        run, facts = trend.runs[step.start], trend.changed_at(step.start)
         with_it = "; ".join(f"{name}: {a or 'not known'} → {b or 'not known'}" for name, (a, b) in facts.items())
         change = amount(step.track.measure, step.change, at_least=step.shift.at_least)
         return [
-            f'<td class="w">{night.started:%Y-%m-%d %H:%M}</td>',
-            short(night.run_id),
+            f'<td class="w">{run.started:%Y-%m-%d %H:%M}</td>',
+            short(run.run_id),
             short(step.track.name, 200),
             f'<td class="{"miss" if step.worse else "ok"}">{change}</td>',
             whole(with_it or "no recorded fact", 1_000),
@@ -576,22 +576,22 @@ def _apart(trend: Trend) -> str:
 
 
 def _run_table(trend: Trend, last: int) -> str:
-    if not trend.nights:
+    if not trend.runs:
         return ""
-    first = max(len(trend.nights) - min(last, ROWS_MAX), 0)
+    first = max(len(trend.runs) - min(last, ROWS_MAX), 0)
     measures = [track.measure for track in trend.tracks if track.statement is None]
     rows = [
         [
-            f'<td class="w">{night.started:%Y-%m-%d %H:%M}</td>',
-            short(night.run_id),
-            *(_value(night, (None, measure)) for measure in measures),
+            f'<td class="w">{run.started:%Y-%m-%d %H:%M}</td>',
+            short(run.run_id),
+            *(_value(run, (None, measure)) for measure in measures),
         ]
-        for night in reversed(trend.nights[first:])
+        for run in reversed(trend.runs[first:])
     ]
     head = ("started (UTC)", "run", *(measure.value for measure in measures))
     return section("runs", "Runs", table("runs of this series, newest first", head, rows, words=2))
 
 
-def _value(night: TrendRun, subject: Subject) -> str:
-    value = night.values.get(subject)
-    return number(value, formatting.value_of(subject[1], value, at_least=subject in night.at_least))
+def _value(run: TrendRun, subject: Subject) -> str:
+    value = run.values.get(subject)
+    return number(value, formatting.value_of(subject[1], value, at_least=subject in run.at_least))

@@ -78,10 +78,10 @@ class _Known:
 
 
 def read_pair(
-    session: ControlSession, patience: RetryPolicy, names: Sequence[str], varied: Sequence[str]
+    session: ControlSession, retries: RetryPolicy, names: Sequence[str], varied: Sequence[str]
 ) -> ComparablePair | ComparisonRefusal:
     """Both runs with their measurements; or why they are not comparable."""
-    a, b = (_known(session, patience, name) for name in names)
+    a, b = (_known(session, retries, name) for name in names)
     if a.run.run_id == b.run.run_id:
         raise UsageError(f"A and B are the same run: {a.run.run_id}", remedy=f"Name two runs. {_LIST}")
     found = (
@@ -98,15 +98,15 @@ def read_pair(
             f"--vary {strange[0]} does not differ between the two runs",
             remedy=f"Differences: {', '.join(one.key for one in found[:HINT_KEYS]) or 'nothing'}.",
         )
-    first, second = (_measured(session, patience, known) for known in (a, b))
+    first, second = (_measured(session, retries, known) for known in (a, b))
     return ComparablePair(a=first, b=second, configuration=found)
 
 
-def _known(session: ControlSession, patience: RetryPolicy, name: str) -> _Known:
-    run = run_status.find_run(session, patience, name)
-    config = patience.call(lambda: run_status.read_config(session, run.run_id))
-    summary = read_summary(session, patience, run.run_id)
-    polls = patience.call(lambda: run_measurements.read_polls(session, run.run_id))
+def _known(session: ControlSession, retries: RetryPolicy, name: str) -> _Known:
+    run = run_status.find_run(session, retries, name)
+    config = retries.call(lambda: run_status.read_config(session, run.run_id))
+    summary = read_summary(session, retries, run.run_id)
+    polls = retries.call(lambda: run_measurements.read_polls(session, run.run_id))
     return _Known(
         run=run,
         summary=summary,
@@ -155,11 +155,11 @@ def _hint(a: _Known, b: _Known, found: Sequence[SettingDifference]) -> str:
     return f"To compare runs with this difference, add {options}"
 
 
-def _measured(session: ControlSession, patience: RetryPolicy, known: _Known) -> MeasuredRun:
+def _measured(session: ControlSession, retries: RetryPolicy, known: _Known) -> MeasuredRun:
     run_id, summary = known.run.run_id, known.summary or {}
-    stored = patience.call(lambda: run_measurements.read_windows(session, run_id))
-    beats = patience.call(lambda: worker_heartbeats.read(session, run_id))
-    seconds = patience.call(lambda: run_measurements.read_snapshots(session, run_id))
+    stored = retries.call(lambda: run_measurements.read_windows(session, run_id))
+    beats = retries.call(lambda: worker_heartbeats.read(session, run_id))
+    seconds = retries.call(lambda: run_measurements.read_snapshots(session, run_id))
     for error in (*stored.unreadable, *seconds.unreadable):
         raise error
     windows = {worker_id: own for worker_id, own in stored_windows(stored, beats).items() if own}
@@ -272,16 +272,16 @@ _WAREHOUSE_SETTINGS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SeriesRun:
-    night: TrendRun
+    run: TrendRun
     setting: RunConditions
 
 
-def read_trend(session: ControlSession, patience: RetryPolicy, scenario: str, until: str | None = None) -> Trend:
+def read_trend(session: ControlSession, retries: RetryPolicy, scenario: str, until: str | None = None) -> Trend:
     """The judged series of the newest run; with `until`, of that run and the runs before it."""
-    results = patience.call(lambda: test_results.of_scenario(session, scenario, RUNS_MAX))
+    results = retries.call(lambda: test_results.of_scenario(session, scenario, RUNS_MAX))
     if not results and not results.unreadable:
-        raise _no_such_scenario(session, patience, scenario)
-    looks = patience.call(lambda: run_measurements.last_polls_of_scenario(session, scenario, RUNS_MAX))
+        raise _no_such_scenario(session, retries, scenario)
+    looks = retries.call(lambda: run_measurements.last_polls_of_scenario(session, scenario, RUNS_MAX))
     left_out: Counter[str] = Counter({_UNREADABLE: len(results.unreadable)} if results.unreadable else {})
     last_left_out: str | None = str(results.unreadable[0]) if results.unreadable else None
     known: dict[str, _SeriesRun] = {}
@@ -299,11 +299,11 @@ def read_trend(session: ControlSession, patience: RetryPolicy, scenario: str, un
             last_left_out = str(error)
         if result.run_id == until:
             break
-    series = series_of([one.night for one in known.values()])
+    series = series_of([one.run for one in known.values()])
     if not series:
         return trend_of(scenario, [], left_out, last_left_out=last_left_out)
     *_, newest = series.values()
-    others = [_other(nights, newest, known) for nights in series.values() if nights is not newest]
+    others = [_other(runs, newest, known) for runs in series.values() if runs is not newest]
     return trend_of(scenario, newest, left_out, others, last_left_out)
 
 
@@ -334,7 +334,7 @@ def _series_run(result: ScenarioResult, summary: Mapping[str, Any], size: str | 
         "connections": summary["connections"],
     }
     values, at_least = values_of(summary)
-    night = TrendRun(
+    run = TrendRun(
         run_id=result.run_id,
         started=result.created_at,
         key=SeriesKey(
@@ -349,20 +349,20 @@ def _series_run(result: ScenarioResult, summary: Mapping[str, Any], size: str | 
         at_least=at_least,
         facts={name: str(value) for name, value in facts.items() if value is not None},
     )
-    return _SeriesRun(night=night, setting=setting)
+    return _SeriesRun(run=run, setting=setting)
 
 
-def _other(nights: Sequence[TrendRun], newest: Sequence[TrendRun], known: Mapping[str, _SeriesRun]) -> OtherSeries:
+def _other(runs: Sequence[TrendRun], newest: Sequence[TrendRun], known: Mapping[str, _SeriesRun]) -> OtherSeries:
     """Another series with the differences that separate it from this one."""
-    theirs, ours = known[nights[-1].run_id], known[newest[-1].run_id]
+    theirs, ours = known[runs[-1].run_id], known[newest[-1].run_id]
     found = differences(theirs.setting, ours.setting)
     apart = tuple(one for one in found if not one.key.startswith(("name", "description", "labels", "environment.")))
     apart += tuple(one for one in found if one.key.removeprefix("environment.") in FORBIDDING_KEYS)
-    return OtherSeries(key=nights[-1].key, runs=len(nights), newest=nights[-1], differences=apart)
+    return OtherSeries(key=runs[-1].key, runs=len(runs), newest=runs[-1], differences=apart)
 
 
-def _no_such_scenario(session: ControlSession, patience: RetryPolicy, scenario: str) -> UsageError:
-    names = patience.call(lambda: run_status.scenarios(session, NAMES_MAX))
+def _no_such_scenario(session: ControlSession, retries: RetryPolicy, scenario: str) -> UsageError:
+    names = retries.call(lambda: run_status.scenarios(session, NAMES_MAX))
     near = difflib.get_close_matches(scenario, [name for name in names if name != scenario], n=1)
     meant = f"Did you mean {printable(near[0], 60)}? " if near else ""
     there = (
@@ -379,31 +379,31 @@ def _no_such_scenario(session: ControlSession, patience: RetryPolicy, scenario: 
 INTERRUPTED = "interrupted"  # the verdict of an experiment without a result that no process leads
 
 
-def read_experiment_result(session: ControlSession, patience: RetryPolicy, name: str) -> dict[str, Any]:
+def read_experiment_result(session: ControlSession, retries: RetryPolicy, name: str) -> dict[str, Any]:
     """experiment.json of the named experiment. While a process leads it, or after a kill, it is an interim result. It
     includes metered credits, if they were read."""
-    row = experiments.find(session, patience, name)
-    result = _result(session, patience, row)
-    metering = patience.call(lambda: experiments.metering(session, row.experiment_id))
+    row = experiments.find(session, retries, name)
+    result = _result(session, retries, row)
+    metering = retries.call(lambda: experiments.metering(session, row.experiment_id))
     return result if metering is None else with_metering(result, metering)
 
 
-def _result(session: ControlSession, patience: RetryPolicy, row: ExperimentRow) -> dict[str, Any]:
-    is_led = row.experiment_id in patience.call(lambda: experiments.led(session))
-    end = None if is_led else patience.call(lambda: experiments.last_end(session, row.experiment_id))
-    begun = patience.call(lambda: experiments.blocks(session, row.experiment_id))
+def _result(session: ControlSession, retries: RetryPolicy, row: ExperimentRow) -> dict[str, Any]:
+    is_led = row.experiment_id in retries.call(lambda: experiments.led(session))
+    end = None if is_led else retries.call(lambda: experiments.last_end(session, row.experiment_id))
+    begun = retries.call(lambda: experiments.blocks(session, row.experiment_id))
     if end is not None:
         result = json_object("EXPERIMENT_ENDS", row.experiment_id, "RESULT", end.result)
         if result.get("blocks", {}).get("begun") == max(begun, default=0):  # otherwise it was resumed and killed
             return result
-    facts = _facts(session, patience, row, max(begun, default=0), is_led=is_led)
+    facts = _facts(session, retries, row, max(begun, default=0), is_led=is_led)
     return experiment_document(facts)
 
 
 def _facts(
-    session: ControlSession, patience: RetryPolicy, row: ExperimentRow, begun: int, *, is_led: bool
+    session: ControlSession, retries: RetryPolicy, row: ExperimentRow, begun: int, *, is_led: bool
 ) -> ExperimentFacts:
-    measured = patience.call(lambda: experiments.measurements(session, row.experiment_id))
+    measured = retries.call(lambda: experiments.measurements(session, row.experiment_id))
     config = json_object("EXPERIMENTS", row.experiment_id, "CONFIG", row.config)
     try:
         design = ExperimentDesign(

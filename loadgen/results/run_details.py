@@ -40,34 +40,32 @@ class RunDetails:
         return None if self.summary is None else run_figures(self.summary)
 
 
-def read_run_details(session: ControlSession, patience: RetryPolicy, name: str) -> RunDetails:
+def read_run_details(session: ControlSession, retries: RetryPolicy, name: str) -> RunDetails:
     """Read the named run."""
-    run = run_status.find_run(session, patience, name)
-    summary, problem = _summary(session, patience, run.run_id) if run.status.is_terminal else (None, None)
+    run = run_status.find_run(session, retries, name)
+    summary, problem = _summary(session, retries, run.run_id) if run.status.is_terminal else (None, None)
     return RunDetails(
         run=run,
-        holder=patience.call(lambda: run_leases.read(session, run.run_id)),
-        workers=patience.call(lambda: worker_heartbeats.read(session, run.run_id)),
-        now=patience.call(lambda: run_status.server_time(session)),
+        holder=retries.call(lambda: run_leases.read(session, run.run_id)),
+        workers=retries.call(lambda: worker_heartbeats.read(session, run.run_id)),
+        now=retries.call(lambda: run_status.server_time(session)),
         summary=summary,
         summary_problem=problem,
     )
 
 
-def _summary(
-    session: ControlSession, patience: RetryPolicy, run_id: str
-) -> tuple[Mapping[str, Any] | None, str | None]:
+def _summary(session: ControlSession, retries: RetryPolicy, run_id: str) -> tuple[Mapping[str, Any] | None, str | None]:
     """The summary of an ended run with its keys in the defined order, or why it cannot be shown."""
     from loadgen.report.summary import in_order
     from loadgen.results.stored_summary import read_summary
 
     try:
-        found = read_summary(session, patience, run_id)
+        found = read_summary(session, retries, run_id)
     except (RowUnreadable, RunFailed) as error:
         return None, str(error)
     if found is None:
         return None, None
-    config = patience.call(lambda: run_status.read_config(session, run_id))
+    config = retries.call(lambda: run_status.read_config(session, run_id))
     return in_order(found, _statements(config)), None
 
 

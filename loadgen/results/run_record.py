@@ -65,21 +65,21 @@ _TIMESTAMP, _CREATED_AT = attrgetter("timestamp"), attrgetter("created_at")
 Record = TypeVar("Record")
 
 
-def read_record(session: ControlSession, patience: RetryPolicy, name: str) -> RunRecord:
+def read_record(session: ControlSession, retries: RetryPolicy, name: str) -> RunRecord:
     """Read the named run. Raises if it has no result."""
-    run = run_status.find_run(session, patience, name)
-    summary = _summary(session, patience, run)
+    run = run_status.find_run(session, retries, name)
+    summary = _summary(session, retries, run)
     run_id, start, left_out = run.run_id, run.start_time, _LeftOut(run)
-    beats = left_out.of(patience.call(lambda: worker_heartbeats.read(session, run_id)))
-    stored = left_out.of(patience.call(lambda: run_measurements.read_windows(session, run_id)))
-    snapshots = left_out.of(patience.call(lambda: run_measurements.read_snapshots(session, run_id)), _TIMESTAMP)
+    beats = left_out.of(retries.call(lambda: worker_heartbeats.read(session, run_id)))
+    stored = left_out.of(retries.call(lambda: run_measurements.read_windows(session, run_id)))
+    snapshots = left_out.of(retries.call(lambda: run_measurements.read_snapshots(session, run_id)), _TIMESTAMP)
     connections = summary["client"].get("connections") or {}
-    config = patience.call(lambda: run_status.read_config(session, run_id)) or ""
-    said = left_out.of(patience.call(lambda: run_control_events.history(session, run_id)), _CREATED_AT)
-    heard = patience.call(lambda: worker_heartbeats.last_beats(session, run_id))
-    polls = left_out.of(patience.call(lambda: run_measurements.read_polls(session, run_id)), _TIMESTAMP)
-    steps = left_out.of(patience.call(lambda: run_measurements.read_steps(session, run_id)))
-    logs = left_out.of(patience.call(lambda: test_logs.newest(session, run_id, LOGS_READ)))
+    config = retries.call(lambda: run_status.read_config(session, run_id)) or ""
+    said = left_out.of(retries.call(lambda: run_control_events.history(session, run_id)), _CREATED_AT)
+    heard = retries.call(lambda: worker_heartbeats.last_beats(session, run_id))
+    polls = left_out.of(retries.call(lambda: run_measurements.read_polls(session, run_id)), _TIMESTAMP)
+    steps = left_out.of(retries.call(lambda: run_measurements.read_steps(session, run_id)))
+    logs = left_out.of(retries.call(lambda: test_logs.newest(session, run_id, LOGS_READ)))
     merged, missing = measured_windows(summary, stored, beats)
     scenario = _scenario(config)
     names = () if scenario is None else [statement.name for statement in scenario.workload.statements]
@@ -116,16 +116,16 @@ def read_record(session: ControlSession, patience: RetryPolicy, name: str) -> Ru
 
 def update_stored_summary(
     session: ControlSession,
-    patience: RetryPolicy,
+    retries: RetryPolicy,
     run_id: str,
     change: Callable[[Mapping[str, Any]], Mapping[str, Any]],
 ) -> RunRecord | None:
     """Amend the stored summary of a run, and read the run again for its reports; None: it has no result."""
-    stored = read_summary(session, patience, run_id)
+    stored = read_summary(session, retries, run_id)
     if stored is None:
         return None
-    test_results.amend(session, patience, run_id, json.dumps(change(stored)))
-    return read_record(session, patience, run_id)
+    test_results.amend(session, retries, run_id, json.dumps(change(stored)))
+    return read_record(session, retries, run_id)
 
 
 _TABLES = {
@@ -160,8 +160,8 @@ class _LeftOut:
         return -MARGIN_S <= (moment - self._start).total_seconds() <= self._length_s + MARGIN_S
 
 
-def _summary(session: ControlSession, patience: RetryPolicy, run: Run) -> Mapping[str, Any]:
-    found = read_summary(session, patience, run.run_id)
+def _summary(session: ControlSession, retries: RetryPolicy, run: Run) -> Mapping[str, Any]:
+    found = read_summary(session, retries, run.run_id)
     if found is not None:
         return found
     if run.status.is_terminal:

@@ -182,16 +182,16 @@ _SUMMARY = {
 }
 
 
-def read_summary(session: ControlSession, patience: RetryPolicy, run_id: str) -> dict[str, Any] | None:
+def read_summary(session: ControlSession, retries: RetryPolicy, run_id: str) -> dict[str, Any] | None:
     """The stored summary of a run, checked; None: it has no result."""
-    return parse_summary(run_id, patience.call(lambda: test_results.stored_summary(session, run_id)))
+    return parse_summary(run_id, retries.call(lambda: test_results.stored_summary(session, run_id)))
 
 
 def read_result(
-    session: ControlSession, patience: RetryPolicy, run_id: str
+    session: ControlSession, retries: RetryPolicy, run_id: str
 ) -> tuple[test_results.ResultRow, dict[str, Any]] | None:
     """The stored result of a run, with its summary; None: it has no readable result."""
-    rows = patience.call(lambda: test_results.read(session, run_id))
+    rows = retries.call(lambda: test_results.read(session, run_id))
     result = next((row for row, _ in rows if row.test_id == run_id), None)
     try:
         summary = None if result is None else parse_summary(run_id, result.summary)

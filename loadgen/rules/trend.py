@@ -11,7 +11,7 @@ belong to no series. Each metric is judged by the change points of its series:
     regression  the newest run confirms that it is worse: exit code 11
     improved    the newest run confirms that it is better
 
-A regression is reported once. From the next night on it is known, also when another metric shows the same step later.
+A regression is reported once. From the next run on it is known, also when another metric shows the same step later.
 Metrics of all statements together move together, and each is judged separately; p95 of single statements share the
 probability of a false alarm.
 """
@@ -29,35 +29,36 @@ from typing import Any
 from loadgen.rules.comparability import DEFAULTS, Measure, SettingDifference, Subject
 from loadgen.values import dataclass
 
-# --- Has a series of nightly values shifted, and since when? ---------------------------------------------------------
-# A search for change points over the whole series (E-divisive, as in Hunter) is sure of a change once several values
-# lie behind it, while an alarm has to come on the first and second night: so each night is tested against the last
-# stable segment by a t-test made robust, and nothing is confirmed that two nights in a row do not show. Centre and
-# spread are those of the segment with every value pulled in to three deviations (of the median) around its median,
-# which one bad night cannot move and which loses little on clean ones; the spread is moderated by `usual`, as if ten
-# nights had shown it before, so that a young or by chance quiet series raises no alarm.
+# --- Has a series of values shifted, and since when? -----------------------------------------------------------------
+# A search for change points over the whole series (E-divisive, as in Hunter) is certain of a change only after several
+# values of the new level, but a regression has to be reported after one or two runs. So each run is tested against the
+# last stable segment by a robust t-test, and a change is confirmed only by two runs in a row or more. Centre and spread
+# are those of the segment after each value was limited to three deviations (of the median) around its median: one
+# outlier cannot move them, and clean values lose little. The spread is moderated by `usual`, as if ten runs had shown
+# it before, so that a short series, or one that is quiet by chance, raises no alarm.
 #
-#     suspected   one night deviates by more than the limit, and by more than chance (3.5 standard deviations)
-#     confirmed   the last 2 to 8 nights together do (4.2), and each of them by half the limit and half their mean;
+#     suspected   one run deviates by more than the limit, and by more than chance (3.5 standard deviations)
+#     confirmed   the last 2 to 8 runs together do (4.2), and each of them by half the limit and half their mean;
 #                 a new segment begins with the first of them
 #
-# A suspected night that the next does not confirm stays in the segment. With nights that differ by 5 %, one series of
-# 200 in thirteen has a night suspected, and one in 140 a shift confirmed, where there is none; a step of 25 % is
-# confirmed on its second night 19 times of 20, else on the third or fourth. More than four nights are for steps that
-# are small, or come before much is known: what is not confirmed becomes part of the segment, and hides itself.
+# A suspected run that the next run does not confirm stays in the segment. Among series of 200 runs without a change,
+# whose values differ by 5 %, one in thirteen has a suspected run, and one in 140 a confirmed shift. A step of 25 % is
+# confirmed by its second run 19 times of 20, else by the third or fourth. More than four runs are needed for small
+# steps and for steps at the beginning of a series: a step that is not confirmed becomes part of the segment, and is
+# not found any more.
 #
-# The first nights after a shift are tested as well, from the second night of the new segment on: their centre is that
-# of the new segment, their spread and its certainty are those of the segment before, until the new one has enough
-# nights. These are few nights, so 3.5 standard deviations confirm a shift here; one shift in 500 is followed
-# by another where there is none. A second step of 30 % that begins within three nights after a confirmed one is
-# confirmed on its second night 9 times of 10, and missed once in 50 times.
+# The first runs after a shift are tested as well, from the second run of the new segment on: against the centre of the
+# new segment, with the spread of the segment before and its degrees of freedom, until the new segment has enough runs.
+# These are few runs, so 3.5 standard deviations confirm a shift here; after one shift in 500 a second one is confirmed
+# that does not exist. A second step of 30 % that begins within three runs after a confirmed one is confirmed by its
+# second run 9 times of 10, and missed once in 50 times.
 #
-# A value that is only known as a lower bound can show that a night is worse, never that it is as usual: above the range
-# it is suspected, and confirms, like any value; below it says nothing. It is never part of a baseline.
+# A value that is known only as a lower bound can show that a run is worse, never that it is as usual: above the range
+# it is suspected, and confirms, like any value; below, it is ignored. It is never part of a baseline.
 
-NIGHTS_MIN = 5  # of a segment that a night can be tested against
-NIGHTS_NEW_MIN = 2  # of one that follows another, whose spread is known
-NIGHTS_MAX = 60  # the newest ones of it that are
+BASELINE_RUNS_MIN = 5  # of a segment against which a run can be tested
+NEW_BASELINE_RUNS_MIN = 2  # of a segment after a shift: the spread of the segment before is known
+BASELINE_RUNS_MAX = 60  # the newest runs of the segment
 TOGETHER_MAX = 8
 
 _SUSPECTED_Z = 3.5
@@ -66,21 +67,21 @@ _MAD = 1.4826  # makes the median of deviations a standard deviation
 _PULLED_IN = 3.0  # such deviations around the median
 _EFFICIENCY = 0.9  # of the spread that is left, in degrees of freedom
 _CENTRE = 1.1  # variance of that centre, in units of that of a mean
-_USUAL_NIGHTS = 10
+_USUAL_RUNS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaselineLevel:
-    """The level that a night is compared with."""
+    """The level that a run is compared with."""
 
     centre: float
-    spread: float  # from night to night: a standard deviation
+    spread: float  # from run to run: a standard deviation
     freedom: float  # degrees of it
-    nights: int
+    runs: int
 
     def reach(self, together: int, z: float) -> float:
-        """The distance from the centre that the mean of several nights may have by chance."""
-        apart = self.spread * math.sqrt(1 / together + _CENTRE / self.nights)
+        """The distance from the centre that the mean of several runs may have by chance."""
+        apart = self.spread * math.sqrt(1 / together + _CENTRE / self.runs)
         return apart * _student(z, self.freedom)
 
 
@@ -139,9 +140,9 @@ def detect_change_points(
     alike: int = 1,
     at_least: Collection[int] = (),
 ) -> ChangePointAnalysis:
-    """Night after night, as it would have been judged then. `usual` is a deviation that no spread is known without;
+    """Night after run, as it would have been judged then. `usual` is a deviation that no spread is known without;
     `alike` is how many series are looked at in the same way, and share the chance of a false alarm. `at_least` are the
-    positions of lower bounds: the value of that night is not known, but is not below."""
+    positions of lower bounds: the value of that run is not known, but is not below."""
     rule = _Rule(
         limit=limit,
         usual=usual,
@@ -152,13 +153,13 @@ def detect_change_points(
     suspected: list[int] = []
     baselines: list[BaselineLevel | None] = []
     segment = _Segment()
-    for night, value in enumerate(map(float, values)):
+    for position, value in enumerate(map(float, values)):
         baseline = segment.baseline(rule.usual)
         baselines.append(baseline)
-        bound = night in at_least
+        bound = position in at_least
         if bound and (baseline is None or value < baseline.centre or not rule.is_suspected(value, baseline)):
             continue  # it may be any value above: no part of a segment, and no sign of a shift
-        segment = segment.with_night(_Night(position=night, value=value, bound=bound))
+        segment = segment.with_run(_RunValue(position=position, value=value, bound=bound))
         if baseline is None:
             continue
         shift = _confirmed(segment, rule)
@@ -166,7 +167,7 @@ def detect_change_points(
             shifts.append(shift)
             segment = segment.since(shift)
         elif rule.is_suspected(value, baseline):
-            suspected.append(night)
+            suspected.append(position)
     return ChangePointAnalysis(
         shifts=tuple(shifts),
         suspected=tuple(suspected),
@@ -177,7 +178,7 @@ def detect_change_points(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Night:
+class _RunValue:
     position: int
     value: float
     bound: bool  # the value is not below
@@ -185,53 +186,55 @@ class _Night:
 
 @dataclass(frozen=True, slots=True)
 class _Segment:
-    """Nights of one level, and what is known of the level before."""
+    """Runs of one level, and what is known of the level before."""
 
-    nights: tuple[_Night, ...] = ()
+    runs: tuple[_RunValue, ...] = ()
     before: BaselineLevel | None = None
 
-    def with_night(self, night: _Night) -> _Segment:
-        return _Segment((*self.nights, night), self.before)
+    def with_run(self, run: _RunValue) -> _Segment:
+        return _Segment((*self.runs, run), self.before)
 
     def since(self, shift: ChangePoint) -> _Segment:
-        return _Segment(tuple(night for night in self.nights if night.position >= shift.start), shift.before)
+        return _Segment(tuple(run for run in self.runs if run.position >= shift.start), shift.before)
 
     def baseline(self, usual: float, without_last: int = 0) -> BaselineLevel | None:
-        """The level of all nights except the newest. Lower bounds are left out, because they would lower the centre."""
-        known = self.nights[: len(self.nights) - without_last][-NIGHTS_MAX:]
-        values = [night.value for night in known if not night.bound]
-        if len(values) >= NIGHTS_MIN:
-            return _baseline(values, usual, _USUAL_NIGHTS)
-        if self.before is not None and len(values) >= NIGHTS_NEW_MIN:
+        """The level of all runs except the newest. Lower bounds are left out, because they would lower the centre."""
+        known = self.runs[: len(self.runs) - without_last][-BASELINE_RUNS_MAX:]
+        values = [run.value for run in known if not run.bound]
+        if len(values) >= BASELINE_RUNS_MIN:
+            return _baseline(values, usual, _USUAL_RUNS)
+        if self.before is not None and len(values) >= NEW_BASELINE_RUNS_MIN:
             return _baseline(values, self.before.spread, self.before.freedom)
         return None
 
 
 def _confirmed(segment: _Segment, rule: _Rule) -> ChangePoint | None:
-    for together in range(2, min(TOGETHER_MAX, len(segment.nights)) + 1):
+    for together in range(2, min(TOGETHER_MAX, len(segment.runs)) + 1):
         baseline = segment.baseline(rule.usual, without_last=together)
         if baseline is None:
             return None
-        nights = segment.nights[-together:]
-        apart = [night.value - baseline.centre for night in nights]
+        runs = segment.runs[-together:]
+        apart = [run.value - baseline.centre for run in runs]
         mean = fmean(apart)
         weakest = min(math.copysign(1.0, mean) * one for one in apart)
-        if weakest <= rule.limit / 2:  # nor do more nights all show it
+        if weakest <= rule.limit / 2:  # nor do more runs all show it
             return None
         all_show_it = weakest > abs(mean) / 2  # else one of them may have made the mean what it is
-        z = rule.z_confirmed if baseline.nights >= NIGHTS_MIN else rule.z_suspected  # few nights are tested like this
+        z = (
+            rule.z_confirmed if baseline.runs >= BASELINE_RUNS_MIN else rule.z_suspected
+        )  # few runs are tested like this
         if all_show_it and abs(mean) > max(rule.limit, baseline.reach(together, z)):
             return ChangePoint(
-                start=nights[0].position,
-                confirmed=nights[-1].position,
+                start=runs[0].position,
+                confirmed=runs[-1].position,
                 before=baseline,
                 after=baseline.centre + mean,
-                at_least=any(night.bound for night in nights),
+                at_least=any(run.bound for run in runs),
             )
     return None
 
 
-def _baseline(values: Sequence[float], usual: float, usual_nights: float) -> BaselineLevel:
+def _baseline(values: Sequence[float], usual: float, usual_runs: float) -> BaselineLevel:
     middle = median(values)
     deviation = max(_MAD * median([abs(value - middle) for value in values]), usual / 2)
     low, high = middle - _PULLED_IN * deviation, middle + _PULLED_IN * deviation
@@ -239,9 +242,9 @@ def _baseline(values: Sequence[float], usual: float, usual_nights: float) -> Bas
     centre = fmean(pulled)
     own = _EFFICIENCY * (len(values) - 1)
     own_variance = sum((value - centre) ** 2 for value in pulled) / (len(values) - 1)
-    freedom = own + usual_nights
-    variance = (own * own_variance + usual_nights * usual**2) / freedom
-    return BaselineLevel(centre=centre, spread=math.sqrt(variance), freedom=freedom, nights=len(values))
+    freedom = own + usual_runs
+    variance = (own * own_variance + usual_runs * usual**2) / freedom
+    return BaselineLevel(centre=centre, spread=math.sqrt(variance), freedom=freedom, runs=len(values))
 
 
 def _student(z: float, freedom: float) -> float:
@@ -258,10 +261,10 @@ def _shared(z: float, alike: int) -> float:
 # --- The runs of a scenario ------------------------------------------------------------------------------------------
 
 REGRESSION = 11  # exit code
-RUNS_MIN = NIGHTS_MIN + 1  # comparable runs: those that say what is usual, and the newest
+RUNS_MIN = BASELINE_RUNS_MIN + 1  # comparable runs: those that say what is usual, and the newest
 
 _WHOLE = (Measure.P95, Measure.P50, Measure.QPS, Measure.ERROR_RATE)
-_USUAL = 0.05  # by how much nights differ, for all that is known before there are any
+_USUAL = 0.05  # by how much runs differ, for all that is known before there are any
 _USUAL_POINTS = 0.0025  # the same of error rates
 _SAME_STEP = 2  # runs between the beginnings of what is one step in two metrics
 
@@ -301,11 +304,11 @@ class TrendRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricTrend:
-    """One metric through the nights of a series. Positions in `course` are those of `nights`."""
+    """One metric through the runs of a series. Positions in `course` are those of `runs`."""
 
     statement: str | None
     measure: Measure
-    nights: tuple[int, ...]  # those that have a value, as numbers in the series
+    runs: tuple[int, ...]  # those that have a value, as numbers in the series
     values: tuple[float, ...]
     course: ChangePointAnalysis
     at_least: frozenset[int] = frozenset()  # positions of values that are lower bounds
@@ -335,14 +338,14 @@ class MetricTrend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfirmedChange:
-    """A confirmed change of one metric. Numbers are those of nights in the series."""
+    """A confirmed change of one metric. Numbers are those of runs in the series."""
 
     track: MetricTrend
     shift: ChangePoint
     start: int
     confirmed: int
     worse: bool
-    new: bool  # the newest night confirmed it, and no night before did in another metric
+    new: bool  # the newest run confirmed it, and no run before did in another metric
 
     @property
     def change(self) -> float:
@@ -362,10 +365,10 @@ class OtherSeries:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trend:
     scenario: str
-    nights: tuple[TrendRun, ...]  # of the newest run's series, oldest first
+    runs: tuple[TrendRun, ...]  # of the newest run's series, oldest first
     tracks: tuple[MetricTrend, ...]
     steps: tuple[ConfirmedChange, ...]  # oldest first
-    suspicions: tuple[tuple[MetricTrend, float], ...]  # worse in the newest night alone: change
+    suspicions: tuple[tuple[MetricTrend, float], ...]  # worse in the newest run alone: change
     others: tuple[OtherSeries, ...]
     left_out: Mapping[str, int]  # why, how many runs
     last_left_out: str | None  # the newest of them, and why
@@ -375,11 +378,11 @@ class Trend:
     def exit_code(self) -> int:
         return REGRESSION if self.verdict is TrendVerdict.REGRESSION else 0
 
-    def changed_at(self, night: int) -> dict[str, tuple[str | None, str | None]]:
-        """Facts that differ from those of the previous night."""
-        if night == 0:
+    def changed_at(self, number: int) -> dict[str, tuple[str | None, str | None]]:
+        """Facts that differ from those of the previous run."""
+        if number == 0:
             return {}
-        before, now = self.nights[night - 1].facts, self.nights[night].facts
+        before, now = self.runs[number - 1].facts, self.runs[number].facts
         return {
             name: (before.get(name), now.get(name))
             for name in sorted(before.keys() | now.keys())
@@ -389,36 +392,36 @@ class Trend:
 
 def trend_of(
     scenario: str,
-    nights: Sequence[TrendRun],
+    runs: Sequence[TrendRun],
     left_out: Mapping[str, int],
     others: Sequence[OtherSeries] = (),
     last_left_out: str | None = None,
 ) -> Trend:
-    """Judge one series, oldest night first."""
-    subjects = _subjects(nights)
+    """Judge one series, oldest run first."""
+    subjects = _subjects(runs)
     statements = sum(statement is not None for statement, _ in subjects)
-    tracks = [_track(nights, subject, statements) for subject in subjects]
-    steps = _steps(tracks, len(nights))
-    suspicions = [(track, change) for track in tracks if (change := _suspicion(track, len(nights))) is not None]
+    tracks = [_track(runs, subject, statements) for subject in subjects]
+    steps = _steps(tracks, len(runs))
+    suspicions = [(track, change) for track in tracks if (change := _suspicion(track, len(runs))) is not None]
     return Trend(
         scenario=scenario,
-        nights=tuple(nights),
+        runs=tuple(runs),
         tracks=tuple(tracks),
         steps=tuple(steps),
         suspicions=tuple(suspicions),
         others=tuple(others),
         left_out=dict(left_out),
         last_left_out=last_left_out,
-        verdict=_verdict(tracks, steps, suspicions, len(nights)),
+        verdict=_verdict(tracks, steps, suspicions, len(runs)),
     )
 
 
-def series_of(nights: Sequence[TrendRun]) -> dict[SeriesKey, list[TrendRun]]:
-    """The series by key; that of the newest night comes last."""
+def series_of(runs: Sequence[TrendRun]) -> dict[SeriesKey, list[TrendRun]]:
+    """The series by key; that of the newest run comes last."""
     found: dict[SeriesKey, list[TrendRun]] = {}
-    for night in nights:
-        found.setdefault(night.key, []).append(night)
-    return dict(sorted(found.items(), key=lambda item: nights.index(item[1][-1])))
+    for run in runs:
+        found.setdefault(run.key, []).append(run)
+    return dict(sorted(found.items(), key=lambda item: runs.index(item[1][-1])))
 
 
 def values_of(summary: Mapping[str, Any]) -> tuple[dict[Subject, float], frozenset[Subject]]:
@@ -446,7 +449,7 @@ def values_of(summary: Mapping[str, Any]) -> tuple[dict[Subject, float], frozens
 
 def _is_lower_bound(find_max: Mapping[str, Any]) -> bool:
     """Whether the client was the limit, or the steps ran out, below the real maximum. The maximum that the scenario
-    allows is the same every night, and counts as the answer."""
+    allows is the same every run, and counts as the answer."""
     highest = max((step["target"] for step in find_max.get("steps") or ()), default=0)
     undecided = highest > find_max["max_concurrency"] or find_max.get("confidence") == "low"
     return find_max.get("result") == "BOUNDED_MAX" and (find_max.get("limited_at") is not None or undecided)
@@ -455,18 +458,18 @@ def _is_lower_bound(find_max: Mapping[str, Any]) -> bool:
 # --- tracks ----------------------------------------------------------------------------------------------------------
 
 
-def _subjects(nights: Sequence[TrendRun]) -> list[Subject]:
-    """The metrics of the newest night: first those of all statements together, then by statement name."""
-    known = nights[-1].values if nights else {}
+def _subjects(runs: Sequence[TrendRun]) -> list[Subject]:
+    """The metrics of the newest run: first those of all statements together, then by statement name."""
+    known = runs[-1].values if runs else {}
     order = [*_WHOLE, *(measure for measure in Measure if measure not in _WHOLE)]
     return sorted(known, key=lambda subject: (subject[0] is not None, subject[0] or "", order.index(subject[1])))
 
 
-def _track(nights: Sequence[TrendRun], subject: Subject, statements: int) -> MetricTrend:
+def _track(runs: Sequence[TrendRun], subject: Subject, statements: int) -> MetricTrend:
     statement, measure = subject
-    numbers = [number for number, night in enumerate(nights) if subject in night.values]
-    values = [nights[number].values[subject] for number in numbers]
-    at_least = frozenset(place for place, number in enumerate(numbers) if subject in nights[number].at_least)
+    numbers = [number for number, run in enumerate(runs) if subject in run.values]
+    values = [runs[number].values[subject] for number in numbers]
+    at_least = frozenset(place for place, number in enumerate(numbers) if subject in runs[number].at_least)
     limit = DEFAULTS[measure]
     if measure is Measure.ERROR_RATE:
         course = detect_change_points(values, limit=limit, usual=_USUAL_POINTS)
@@ -481,23 +484,23 @@ def _track(nights: Sequence[TrendRun], subject: Subject, statements: int) -> Met
     return MetricTrend(
         statement=statement,
         measure=measure,
-        nights=tuple(numbers),
+        runs=tuple(numbers),
         values=tuple(values),
         course=course,
         at_least=at_least,
     )
 
 
-def _steps(tracks: Sequence[MetricTrend], nights: int) -> list[ConfirmedChange]:
+def _steps(tracks: Sequence[MetricTrend], runs: int) -> list[ConfirmedChange]:
     by_track = [
         [
             ConfirmedChange(
                 track=track,
                 shift=shift,
-                start=track.nights[shift.start],
-                confirmed=track.nights[shift.confirmed],
+                start=track.runs[shift.start],
+                confirmed=track.runs[shift.confirmed],
                 worse=track.is_worse(shift.size),
-                new=track.nights[shift.confirmed] == nights - 1,
+                new=track.runs[shift.confirmed] == runs - 1,
             )
             for shift in track.course.shifts
         ]
@@ -525,10 +528,10 @@ def _was_told(step: ConfirmedChange, own: Sequence[ConfirmedChange], others: Seq
     return False
 
 
-def _suspicion(track: MetricTrend, nights: int) -> float | None:
-    """The amount by which the newest night is worse, if a change is suspected."""
-    last = len(track.nights) - 1
-    if last < 0 or track.nights[last] != nights - 1 or last not in track.course.suspected:
+def _suspicion(track: MetricTrend, runs: int) -> float | None:
+    """The amount by which the newest run is worse, if a change is suspected."""
+    last = len(track.runs) - 1
+    if last < 0 or track.runs[last] != runs - 1 or last not in track.course.suspected:
         return None
     baseline = track.course.baselines[last]
     assert baseline is not None
@@ -540,16 +543,16 @@ def _suspicion(track: MetricTrend, nights: int) -> float | None:
 # --- verdict ---------------------------------------------------------------------------------------------------------
 
 
-def is_undecided(trend_nights: int, track: MetricTrend) -> bool:
+def is_undecided(trend_runs: int, track: MetricTrend) -> bool:
     """Is the newest value a lower bound that does not decide?"""
     last = len(track.values) - 1
-    if last < 0 or track.nights[last] != trend_nights - 1 or not track.newest_at_least:
+    if last < 0 or track.runs[last] != trend_runs - 1 or not track.newest_at_least:
         return False
     return last not in track.course.suspected and all(shift.confirmed != last for shift in track.course.shifts)
 
 
 def _verdict(
-    tracks: Sequence[MetricTrend], steps: Sequence[ConfirmedChange], suspicions: Sequence[object], nights: int
+    tracks: Sequence[MetricTrend], steps: Sequence[ConfirmedChange], suspicions: Sequence[object], runs: int
 ) -> TrendVerdict:
     new = [step for step in steps if step.new]
     if any(step.worse for step in new):
@@ -558,6 +561,6 @@ def _verdict(
         return TrendVerdict.SUSPECTED
     if not any(track.course.baselines and track.course.baselines[-1] is not None for track in tracks):
         return TrendVerdict.LEARNING
-    if any(is_undecided(nights, track) for track in tracks):
+    if any(is_undecided(runs, track) for track in tracks):
         return TrendVerdict.UNDECIDED
     return TrendVerdict.IMPROVED if new else TrendVerdict.STEADY

@@ -44,7 +44,6 @@ from loadgen.values import dataclass
 ARMS_MAX = 8
 BLOCKS_MAX = 200
 ARM_LENGTH_MAX = 40
-LABELS = ("experiment", "arm", "block", "attempt")  # of every run that an experiment makes
 
 
 _PERCENT = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,6})?)\s*%")

@@ -5,7 +5,7 @@ profile         one named connection: its options, and the source of each
 profile_lookup  finds a profile in the same way as the Snowflake CLI: connections.toml, config.toml, variables
 settings        the arguments of connect() for a profile and a purpose (load, control plane, probe)
 driver          the only importer of snowflake.connector
-lighten         changes to driver 5 that reduce the cost of a statement
+driver_patches  changes to driver 5 that reduce the cost of a statement
 connect         opens and closes connections: credentials, explanations of failed logins, the probe of a connection
 session         a session that reconnects, and the retry policy
 failure         the meaning of a driver exception: category, retryable, session lost, outcome unknown

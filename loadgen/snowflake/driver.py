@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from loadgen.errors import ConfigurationError, LoadgenError
-from loadgen.snowflake import lighten
+from loadgen.snowflake import driver_patches
 
 DISTRIBUTION = "snowflake-connector-python"
 VERSION_MIN, VERSION_BELOW = (4, 8), (6, 0)
@@ -169,7 +169,7 @@ def limit_driver_logging() -> None:
 
 
 def disable_telemetry_hooks(environ: Mapping[str, str] = os.environ) -> bool:
-    """Apply the changes of `lighten` to driver 5, which reduce the work per statement. True: they are applied.
+    """Apply the changes of `driver_patches` to driver 5, which reduce the work per statement. True: they are applied.
 
     They replace internal names of the driver, so they are applied only to tested versions in which all these names have
     the expected types and parameters. LOADGEN_DRIVER_LIGHTEN=0 disables them. Runs with and without them are not
@@ -179,8 +179,8 @@ def disable_telemetry_hooks(environ: Mapping[str, str] = os.environ) -> bool:
     wanted = environ.get(LIGHTEN_VARIABLE, "1").strip().lower() not in ("0", "false", "no", "off")
     tested = tuple(version().split(".")[:2]) in _LIGHTENED_VERSIONS
     if wanted and tested and not _lightened:
-        steps = lighten.known_steps(sys.modules)
-        lighten.apply(steps)
+        steps = driver_patches.known_steps(sys.modules)
+        driver_patches.apply(steps)
         _lightened = bool(steps)
     return _lightened
 

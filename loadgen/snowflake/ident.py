@@ -8,27 +8,18 @@ that a text from a scenario, an option or a row can only become one name.
     db.public."t.1"  → "DB"."PUBLIC"."t.1"
 """
 
-import re
-import unicodedata
 from typing import Self
 
 from loadgen.errors import ConfigurationError
+from loadgen.identifiers import HOW, LENGTH_MAX, PARTS_MAX, QUOTED, UNQUOTED, is_plain_text, unquoted
 from loadgen.log import printable
 from loadgen.values import dataclass
-
-LENGTH_MAX = 255  # characters; Snowflake's limit
-PARTS_MAX = 3  # database.schema.object
-
-_UNQUOTED = re.compile(r"[A-Za-z_][A-Za-z0-9_$]*")
-_QUOTED = re.compile(r'"((?:[^"]|"")+)"')
-_FORBIDDEN_KINDS = {"Cc", "Cs", "Zl", "Zp"}  # control characters, surrogates, line and paragraph separators
-_HOW = 'Write a letter or _ and then letters, digits, _ or $; or put the name in double quotes, and a " in it twice.'
 
 
 class InvalidIdentifier(ConfigurationError):
     """A text that is not the name of a Snowflake object."""
 
-    remedy = _HOW
+    remedy = f"{HOW[0].upper()}{HOW[1:]}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +36,7 @@ class Identifier:
                 f"the name {_shown(self.name)} has {len(self.name)} characters",
                 remedy=f"Names have at most {LENGTH_MAX} characters.",
             )
-        if any(unicodedata.category(character) in _FORBIDDEN_KINDS for character in self.name):
+        if not is_plain_text(self.name):
             raise InvalidIdentifier(
                 f"the name {_shown(self.name)} contains a control character", remedy="Remove the control character."
             )
@@ -53,12 +44,11 @@ class Identifier:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read a name as it is written in SQL: `orders`, or `"Orders"`."""
-        if _UNQUOTED.fullmatch(text):
+        if UNQUOTED.fullmatch(text):
             return cls(text.upper())
-        quoted = _QUOTED.fullmatch(text)
-        if quoted is None:
-            raise InvalidIdentifier(f"{_shown(text)} is not a name")
-        return cls(quoted[1].replace('""', '"'))
+        if QUOTED.fullmatch(text):
+            return cls(unquoted(text))
+        raise InvalidIdentifier(f"{_shown(text)} is not a name")
 
     @property
     def sql(self) -> str:

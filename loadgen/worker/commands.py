@@ -71,14 +71,14 @@ class CommandQueue:
         *,
         drain_s: float,
         drain_interrupt_s: float,
-        patience_s: float,
+        events_timeout_s: float,
     ) -> None:
         """`drain_s`, `drain_interrupt_s`: time limits of the drain before STOP is read, after the plan and after a
-        user's request. `patience_s`: how long RUN_STATUS must be ahead of the events before it is applied."""
+        user's request. `events_timeout_s`: how long RUN_STATUS must be ahead of the events before it is applied."""
         self._me = (worker_id, worker_group_id)
         self._workers = workers
         self._drain_s, self._drain_interrupt_s = drain_s, drain_interrupt_s
-        self._patience_ns = round(patience_s * _NS_PER_S)
+        self._events_timeout_ns = round(events_timeout_s * _NS_PER_S)
         self._behind_since_ns: int | None = None
         self._lock = threading.Lock()  # guards everything here; what has no underscore may be read without it
         self._pending: list[DueCommand] = []  # in the order in which they are due
@@ -153,7 +153,7 @@ class CommandQueue:
             # The leader writes the row and the event in two statements: usually the event is read a moment later.
             if self._behind_since_ns is None:
                 self._behind_since_ns = now_ns
-            if now_ns - self._behind_since_ns < self._patience_ns:
+            if now_ns - self._behind_since_ns < self._events_timeout_ns:
                 return None
             self._behind_since_ns = None
             for item in missed:

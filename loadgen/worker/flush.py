@@ -120,13 +120,13 @@ class UnsentRows:
 
 
 def upload(
-    session: ControlSession, patience: RetryPolicy, folder: Path, told: Callable[[int], None] = lambda _: None
+    session: ControlSession, retries: RetryPolicy, folder: Path, told: Callable[[int], None] = lambda _: None
 ) -> dict[str, int]:
     """Store the spooled rows of a worker, and remove the folder. Returns the number of rows by kind. If it fails, the
     folder is kept."""
-    stored = _send_rows(session, patience, folder / UNSENT) if (folder / UNSENT).exists() else {}
+    stored = _send_rows(session, retries, folder / UNSENT) if (folder / UNSENT).exists() else {}
     if (folder / METADATA).exists():
-        stored[EXECUTION] = _send_executions(session, patience, folder, told)
+        stored[EXECUTION] = _send_executions(session, retries, folder, told)
     shutil.rmtree(folder)
     with contextlib.suppress(OSError):  # folders of other workers still exist
         folder.parent.rmdir()
@@ -162,7 +162,7 @@ def spool_rows(folder: Path, run_id: str, unsent: UnsentRows) -> None:
     draft.rename(folder / UNSENT)
 
 
-def _send_rows(session: ControlSession, patience: RetryPolicy, path: Path) -> dict[str, int]:
+def _send_rows(session: ControlSession, retries: RetryPolicy, path: Path) -> dict[str, int]:
     rows: dict[str, list[dict[str, Any]]] = {WINDOW: [], RESULT: [], LOG: [], SNAPSHOT: []}
     run_id = ""
     for line in path.read_text("utf-8").splitlines():
@@ -171,22 +171,22 @@ def _send_rows(session: ControlSession, patience: RetryPolicy, path: Path) -> di
         for kind, row in kept.items():
             rows[kind].append(row | {name: datetime.fromisoformat(row[name]) for name in _MOMENTS if name in row})
     for row in rows[WINDOW]:
-        run_measurements.append_window(session, patience, run_id, WindowRow(**row))
+        run_measurements.append_window(session, retries, run_id, WindowRow(**row))
     for row in rows[RESULT]:
-        test_results.append(session, patience, ResultRow(**row))
-    test_logs.append_missing(session, patience, run_id, [LogRow(**row) for row in rows[LOG]])
+        test_results.append(session, retries, ResultRow(**row))
+    test_logs.append_missing(session, retries, run_id, [LogRow(**row) for row in rows[LOG]])
     run_measurements.append_missing_snapshots(
-        session, patience, run_id, [MetricsSnapshot(**row) for row in rows[SNAPSHOT]]
+        session, retries, run_id, [MetricsSnapshot(**row) for row in rows[SNAPSHOT]]
     )
     return {kind: len(found) for kind, found in rows.items() if found}
 
 
-def _send_executions(session: ControlSession, patience: RetryPolicy, folder: Path, told: Callable[[int], None]) -> int:
+def _send_executions(session: ControlSession, retries: RetryPolicy, folder: Path, told: Callable[[int], None]) -> int:
     reader = QueryLogReader(folder)
     rows = (_execution(reader.header, record) for record in reader.records())
     uploaded = 0
     for batch in _batches(rows):
-        query_executions.append(session, patience, batch)
+        query_executions.append(session, retries, batch)
         uploaded += len(batch)
         told(uploaded)
     return uploaded
@@ -287,7 +287,7 @@ class ResultFlusher:
         self._windows.append((row, forget))
         self._shared.urgent.set()
 
-    def run(self, stopping: threading.Event, patience: RetryPolicy) -> None:
+    def run(self, stopping: threading.Event, retries: RetryPolicy) -> None:
         """Store rows until `stopping` is set; set `urgent` after it. finish() stores the rest."""
         due_ns = self._next_ns()
         while not stopping.is_set():
@@ -296,17 +296,17 @@ class ResultFlusher:
                 if self._clock.wait(stopping, random.uniform(0.0, self._spread_s)):
                     return
             is_due = self._clock.monotonic_ns() >= due_ns
-            self.step(patience, everything=is_due)
+            self.step(retries, everything=is_due)
             due_ns = self._next_ns() if is_due else due_ns
 
-    def step(self, patience: RetryPolicy, *, everything: bool) -> bool:
+    def step(self, retries: RetryPolicy, *, everything: bool) -> bool:
         """Store windows and log lines, and with `everything` snapshots. Returns False if a statement failed."""
         try:
-            self._write_start(patience)
-            self._write_windows(patience)
-            self._write_logs(patience)
+            self._write_start(retries)
+            self._write_windows(retries)
+            self._write_logs(retries)
             if everything:
-                self._write_snapshots(patience)
+                self._write_snapshots(retries)
                 self._in_doubt = False
         except LoadgenError as error:  # also a refused login: the rows wait for the next attempt
             self._in_doubt = True
@@ -314,40 +314,40 @@ class ResultFlusher:
             return False
         return True
 
-    def finish(self, patience: RetryPolicy, result: ResultRow, query_log: Path | None) -> None:
+    def finish(self, retries: RetryPolicy, result: ResultRow, query_log: Path | None) -> None:
         """At the end: store all remaining rows, and upload the query log. Raises LoadgenError on failure."""
-        self._write_windows(patience)
-        test_results.append(self.session, patience, result, fresh=True)  # a row of this process, inserted once
+        self._write_windows(retries)
+        test_results.append(self.session, retries, result, fresh=True)  # a row of this process, inserted once
         self._shared.contact()
-        self._write_logs(patience)
-        self._write_snapshots(patience)
+        self._write_logs(retries)
+        self._write_snapshots(retries)
         if query_log is not None:
-            upload(self.session, patience, query_log, told=lambda _: self._shared.contact())
+            upload(self.session, retries, query_log, told=lambda _: self._shared.contact())
 
-    def _write_start(self, patience: RetryPolicy) -> None:
+    def _write_start(self, retries: RetryPolicy) -> None:
         if self._started is not None and not self._is_replaced:
-            test_results.begin(self.session, patience, self._started, fresh=not self._in_doubt)
+            test_results.begin(self.session, retries, self._started, fresh=not self._in_doubt)
             self._started = None
             self._shared.contact()
 
-    def _write_windows(self, patience: RetryPolicy) -> None:
+    def _write_windows(self, retries: RetryPolicy) -> None:
         while self._windows and not self._is_replaced:
             row, forget = self._windows[0]
             fresh = self._is_first and not self._in_doubt
-            run_measurements.append_window(self.session, patience, self._arguments.run_id, row, fresh=fresh)
+            run_measurements.append_window(self.session, retries, self._arguments.run_id, row, fresh=fresh)
             self._shared.contact()
             self._windows.popleft()
             if forget:
                 self._shared.stored_windows.append(row.window_id)
 
-    def _write_logs(self, patience: RetryPolicy) -> None:
+    def _write_logs(self, retries: RetryPolicy) -> None:
         """Store log lines. They are removed from the queue after that: the worker may have to spool them."""
         lines = list(self._shared.lines)
         rows = [self._log_row(line) for line in lines]
         if self._in_doubt:
-            test_logs.append_missing(self.session, patience, self._arguments.run_id, rows)
+            test_logs.append_missing(self.session, retries, self._arguments.run_id, rows)
         else:
-            test_logs.append(self.session, patience, rows)
+            test_logs.append(self.session, retries, rows)
         for _ in lines:
             self._shared.lines.popleft()
 
@@ -363,13 +363,13 @@ class ResultFlusher:
             timestamp=line.timestamp,
         )
 
-    def _write_snapshots(self, patience: RetryPolicy) -> None:
+    def _write_snapshots(self, retries: RetryPolicy) -> None:
         with self._rotating:
             rows = tuple(self._snapshots)
         if self._in_doubt:
-            run_measurements.append_missing_snapshots(self.session, patience, self._arguments.run_id, rows)
+            run_measurements.append_missing_snapshots(self.session, retries, self._arguments.run_id, rows)
         else:
-            run_measurements.append_snapshots(self.session, patience, rows)
+            run_measurements.append_snapshots(self.session, retries, rows)
         if rows:
             self._shared.contact()
         with self._rotating:

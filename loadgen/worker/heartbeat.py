@@ -39,11 +39,11 @@ class WorkerNotReplaceable(LoadgenError):
     remedy = "Start a new run: only a worker without `sequence`, `uuid` and strict sessions can be replaced."
 
 
-def check_replacement_allowed(session: ControlSession, patience: RetryPolicy, there: HeartbeatRow) -> None:
+def check_replacement_allowed(session: ControlSession, retries: RetryPolicy, there: HeartbeatRow) -> None:
     """Raises WorkerNotReplaceable if the process with this row must not be replaced by another one."""
     run_id = there.identity.run_id
-    run = patience.call(lambda: run_status.read(session, run_id))
-    text = patience.call(lambda: run_status.read_config(session, run_id))
+    run = retries.call(lambda: run_status.read(session, run_id))
+    text = retries.call(lambda: run_status.read_config(session, run_id))
     if run is None or text is None or run.status.is_terminal:
         return  # the run was deleted or has ended; the control thread reports it
     statement = first_unrepeatable_statement(thaw(text, None))
@@ -109,18 +109,18 @@ class Heartbeat:
         self._finishing = threading.Event()
         self._said_last = threading.Event()
 
-    def run(self, patience: RetryPolicy) -> None:
+    def run(self, retries: RetryPolicy) -> None:
         try:
-            self._keep_beating(patience)
+            self._keep_beating(retries)
         finally:
             self._said_last.set()
             self._session.close()
 
-    def _keep_beating(self, patience: RetryPolicy) -> None:
+    def _keep_beating(self, retries: RetryPolicy) -> None:
         try:
             silent_s = max(PREDECESSOR_DEAD_S, PREDECESSOR_HEARTBEATS * self.period_s)
             self.is_first = register(
-                self._session, patience, self._me, silent_ms=round(silent_s * 1000), check=self._check(patience)
+                self._session, retries, self._me, silent_ms=round(silent_s * 1000), check=self._check(retries)
             )
         except LoadgenError as error:
             self._shared.end(exit_reason_for(error))
@@ -140,8 +140,8 @@ class Heartbeat:
             if finishing:  # the last heartbeat failed: retry soon, until finish() has given up
                 self._clock.wait(self._said_last, 0.2)
 
-    def _check(self, patience: RetryPolicy) -> Callable[[HeartbeatRow], None]:
-        return lambda there: check_replacement_allowed(self._session, patience, there)
+    def _check(self, retries: RetryPolicy) -> Callable[[HeartbeatRow], None]:
+        return lambda there: check_replacement_allowed(self._session, retries, there)
 
     def finish(self) -> bool:
         """Send the last heartbeat, with the final state. Returns True if it was stored, or if the thread has ended."""

@@ -110,7 +110,7 @@ def assemble(
         arguments.worker_group_count,
         drain_s=scenario.timing.drain_s,
         drain_interrupt_s=scenario.timing.drain_interrupt_s,
-        patience_s=scenario.timing.events_poll_s,
+        events_timeout_s=scenario.timing.events_poll_s,
     )
     say = partial(shared.say, "INFO")
     spare = slots.spare() if context.open_loop else None

@@ -99,7 +99,7 @@ class Worker:
     def run(self) -> int:
         """Run until there is a reason to end. Returns the exit code."""
         try:
-            self._start("heartbeat", lambda: self._heartbeat.run(self._patience(self._stopping)))
+            self._start("heartbeat", lambda: self._heartbeat.run(self._retries(self._stopping)))
             self._start("control", self._control_thread)
             self._start("probe", lambda: self._self_monitor.probe(self._stopping))
             self._collect_until_ended()
@@ -270,7 +270,7 @@ class Worker:
     def _control_thread(self) -> None:
         session = self._session("control")
         try:
-            scenario = self._read_scenario(session, self._patience(self._stopping))
+            scenario = self._read_scenario(session, self._retries(self._stopping))
             if scenario is not None and self._is_registered():
                 parts, loop = self._assemble(session, scenario)
                 if open_connections(parts, self._arguments, loop, self._shared, self._clock):
@@ -293,11 +293,11 @@ class Worker:
                 return False
         return True
 
-    def _read_scenario(self, session: ControlSession, patience: RetryPolicy) -> Scenario | None:
+    def _read_scenario(self, session: ControlSession, retries: RetryPolicy) -> Scenario | None:
         """The run's scenario. None: the run does not exist or has ended."""
         run_id = self._arguments.run_id
-        text = patience.call(lambda: run_status.read_config(session, run_id))
-        run = patience.call(lambda: run_status.read(session, run_id))
+        text = retries.call(lambda: run_status.read_config(session, run_id))
+        run = retries.call(lambda: run_status.read(session, run_id))
         self._shared.contact()
         if text is None or run is None:
             hint = "`loadgen runs list` shows all runs; LOADGEN_CONTROL_* name the control plane."
@@ -315,18 +315,18 @@ class Worker:
         return thaw(text, self._environ)
 
     def _assemble(self, session: ControlSession, scenario: Scenario) -> tuple[WorkerComponents, ControlLoop]:
-        me, patience = self._arguments, self._patience(self._stopping)
+        me, retries = self._arguments, self._retries(self._stopping)
         self._timing = scenario.timing
         self._heartbeat.period_s = scenario.timing.heartbeat_s
         stored = (
             []
             if self._heartbeat.is_first
-            else patience.call(lambda: list(run_measurements.read_windows(session, me.run_id)))
+            else retries.call(lambda: list(run_measurements.read_windows(session, me.run_id)))
         )
         parts = assemble(
             scenario,
             me,
-            value_pools.load(session, patience, me.run_id, me.worker_group_id),
+            value_pools.load(session, retries, me.run_id, me.worker_group_id),
             test_id=self._test_id,
             spool=self._spool,
             shared=self._shared,
@@ -367,10 +367,10 @@ class Worker:
 
     def _flush_thread(self, parts: WorkerComponents, flush: ResultFlusher) -> None:
         try:
-            flush.run(self._storing, self._patience(self._storing))
+            flush.run(self._storing, self._retries(self._storing))
             if self._result is not None:
                 folder = parts.query_log.folder if parts.query_log else None
-                flush.finish(self._patience(self._stopping), self._result, folder)
+                flush.finish(self._retries(self._stopping), self._result, folder)
                 self._all_stored = True
         except LoadgenError as error:
             # The main thread spools the rest; heartbeats have reported the windows.
@@ -393,7 +393,7 @@ class Worker:
         who = (self._arguments, self._test_id, self._shared, self._clock)
         return ResultFlusher(session, *who, period_s=period_s, is_first=self._heartbeat.is_first)
 
-    def _patience(self, stop: threading.Event) -> RetryPolicy:
+    def _retries(self, stop: threading.Event) -> RetryPolicy:
         return RetryPolicy(stop=stop, clock=self._clock, note=_note)
 
     def _start(self, name: str, work: Callable[[], None]) -> None:

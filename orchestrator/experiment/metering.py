@@ -63,16 +63,16 @@ class NothingMetered(RunFailed):
 
 
 def meter_experiment(
-    session: ControlSession, patience: RetryPolicy, name: str, environ: Mapping[str, str] = os.environ
+    session: ControlSession, retries: RetryPolicy, name: str, environ: Mapping[str, str] = os.environ
 ) -> str:
     """Read the metering of an experiment, and store it. Returns the id of the experiment."""
-    experiment_id = experiments.find(session, patience, name).experiment_id
-    if experiment_id in patience.call(lambda: experiments.led(session)):
+    experiment_id = experiments.find(session, retries, name).experiment_id
+    if experiment_id in retries.call(lambda: experiments.led(session)):
         raise Busy(
             f"experiment {experiment_id} continues", remedy="Wait for its end: metering is up to 3 hours late anyway."
         )
-    hours = hours_of(patience.call(lambda: experiments.spans(session, experiment_id)))
-    scenarios = _scenarios(session, patience, experiment_id, environ)
+    hours = hours_of(retries.call(lambda: experiments.spans(session, experiment_id)))
+    scenarios = _scenarios(session, retries, experiment_id, environ)
     if not hours or not scenarios:
         raise NothingMetered(f"experiment {experiment_id} has no run", remedy="There is nothing to meter.")
     scenario = next(iter(scenarios.values()))
@@ -80,19 +80,19 @@ def meter_experiment(
     if profile.text("database") is None and session.place.connection == scenario.connection:
         profile = profile.with_fields("the control plane", database=session.place.database)  # INFORMATION_SCHEMA of any
     with closing(MeteringSession(profile, environ)) as history:
-        found = _read(history, patience, scenarios, hours, environ)
+        found = _read(history, retries, scenarios, hours, environ)
     if found is None:
         raise NothingMetered(f"nothing is metered for experiment {experiment_id} yet")
-    experiments.meter(session, patience, experiment_id, found)
+    experiments.meter(session, retries, experiment_id, found)
     return experiment_id
 
 
 def _scenarios(
-    session: ControlSession, patience: RetryPolicy, experiment_id: str, environ: Mapping[str, str]
+    session: ControlSession, retries: RetryPolicy, experiment_id: str, environ: Mapping[str, str]
 ) -> dict[str, Scenario]:
     """The scenario of each arm, as it was run."""
     found: dict[str, Scenario] = {}
-    for run in patience.call(lambda: experiments.runs(session, experiment_id)):
+    for run in retries.call(lambda: experiments.runs(session, experiment_id)):
         if run.arm not in found:
             found[run.arm] = thaw(run.config, environ)
     return found
@@ -100,18 +100,18 @@ def _scenarios(
 
 def _read(
     history: MeteringSession,
-    patience: RetryPolicy,
+    retries: RetryPolicy,
     scenarios: Mapping[str, Scenario],
     hours: Sequence[datetime],
     environ: Mapping[str, str],
 ) -> ExperimentMetering | None:
-    now = patience.call(history.now)
+    now = retries.call(history.now)
     profiles = {arm: target_profile(scenario, None, environ=environ) for arm, scenario in scenarios.items()}
     arms = {arm: TargetWarehouse.of_profile(profile).name for arm, profile in profiles.items()}
     source = metering_source(hours, now)
     rows: list[MeteredHour] = []
     for warehouse in sorted(set(arms.values())):
-        rows += patience.call(partial(history.metered, Identifier(warehouse), hours[0], hours[-1] + HOUR, source))
+        rows += retries.call(partial(history.metered, Identifier(warehouse), hours[0], hours[-1] + HOUR, source))
     return metering_of(rows, hours, arms, now, history.latency)
 
 

@@ -112,7 +112,7 @@ class ExperimentStore:
     def create(self, loaded: LoadedExperiment) -> None:
         config = config_of(loaded)
 
-        def act(session: ControlSession, patience: RetryPolicy) -> None:
+        def act(session: ControlSession, retries: RetryPolicy) -> None:
             price = loaded.file.price
             shown = {
                 "scenario": next(iter(loaded.arms.values())).scenario.name,
@@ -121,16 +121,16 @@ class ExperimentStore:
                 "price": {"credit": price.credit, "currency": price.currency, "rates_date": price.table.date},
             }
             texts = (self.experiment_id, loaded.file.name, json.dumps(config | shown), fingerprint_of(config))
-            experiments.create(session, patience, *texts)
+            experiments.create(session, retries, *texts)
 
         self._control(act)
 
     def read(self) -> ExperimentState:
-        def act(session: ControlSession, patience: RetryPolicy) -> ExperimentState:
-            row = patience.call(lambda: experiments.read(session, self.experiment_id))
+        def act(session: ControlSession, retries: RetryPolicy) -> ExperimentState:
+            row = retries.call(lambda: experiments.read(session, self.experiment_id))
             assert row is not None, "it was created, or found"
-            begun = patience.call(lambda: experiments.blocks(session, self.experiment_id))
-            measured = patience.call(lambda: experiments.measurements(session, self.experiment_id))
+            begun = retries.call(lambda: experiments.blocks(session, self.experiment_id))
+            measured = retries.call(lambda: experiments.measurements(session, self.experiment_id))
             if measured.unreadable:
                 raise measured.unreadable[0]  # without it a block would be incomplete, or compare wrong values
             return ExperimentState(
@@ -147,12 +147,12 @@ class ExperimentStore:
         recorded = {one.run_id for one in state.measured}
         taken = {(one.block, one.arm, one.attempt) for one in state.measured}
 
-        def act(session: ControlSession, patience: RetryPolicy) -> list[Measurement]:
-            runs = patience.call(lambda: experiments.runs(session, self.experiment_id))
+        def act(session: ControlSession, retries: RetryPolicy) -> list[Measurement]:
+            runs = retries.call(lambda: experiments.runs(session, self.experiment_id))
             found = []
             for run in runs:
                 if run.run_id not in recorded and (run.block, run.arm, run.attempt) not in taken:
-                    polls = patience.call(partial(run_measurements.read_polls, session, run.run_id))
+                    polls = retries.call(partial(run_measurements.read_polls, session, run.run_id))
                     found.append(_left_run(run, polls, rates))
             return found
 
@@ -164,22 +164,20 @@ class ExperimentStore:
         if not self._control(partial(self._begin, number=number, epoch=epoch)):
             raise LeaseLost(f"block {number} of experiment {self.experiment_id} was begun by another process")
 
-    def _begin(self, session: ControlSession, patience: RetryPolicy, *, number: int, epoch: int) -> bool:
-        return experiments.begin_block(session, patience, self.experiment_id, number, epoch)
+    def _begin(self, session: ControlSession, retries: RetryPolicy, *, number: int, epoch: int) -> bool:
+        return experiments.begin_block(session, retries, self.experiment_id, number, epoch)
 
     def record(self, one: Measurement) -> None:
         """Store a measurement. Raises LeaseLost if another process has stored it."""
         self._trusted()
-        if not self._control(lambda session, patience: experiments.record(session, patience, self.experiment_id, one)):
+        if not self._control(lambda session, retries: experiments.record(session, retries, self.experiment_id, one)):
             what = f"{one.arm} in block {one.block} of experiment {self.experiment_id}"
             raise LeaseLost(f"{what} was recorded by another process")
 
     def finish(self, result: dict[str, Any]) -> None:
         assert self.lease is not None
         epoch = self.lease.epoch
-        self._control(
-            lambda session, patience: experiments.finish(session, patience, self.experiment_id, epoch, result)
-        )
+        self._control(lambda session, retries: experiments.finish(session, retries, self.experiment_id, epoch, result))
 
     def _trusted(self) -> Lease:
         assert self.lease is not None
@@ -195,13 +193,13 @@ class ExperimentStore:
         key = f"{experiments.LEASE_PREFIX}{self.experiment_id}"
         claimed_ns = clock.monotonic_ns()
 
-        def act(session: ControlSession, patience: RetryPolicy) -> Lease:
-            holder = patience.call(lambda: run_leases.read(session, key))
+        def act(session: ControlSession, retries: RetryPolicy) -> Lease:
+            holder = retries.call(lambda: run_leases.read(session, key))
             if holder is not None and not holder.may_be_succeeded and run_leases.is_owner_dead(holder.owner):
-                patience.call(partial(run_leases.release_of_dead, session, key, holder))
-            claimed = run_leases.claim(session, patience, key, run_leases.new_owner(), times.ttl_s)
+                retries.call(partial(run_leases.release_of_dead, session, key, holder))
+            claimed = run_leases.claim(session, retries, key, run_leases.new_owner(), times.ttl_s)
             if claimed is None:
-                holder = patience.call(lambda: run_leases.read(session, key))
+                holder = retries.call(lambda: run_leases.read(session, key))
                 by = "another process" if holder is None else run_leases.describe_owner(holder.owner)
                 raise Busy(f"experiment {self.experiment_id} is led by {by}", remedy="Wait until it has ended.")
             return claimed
@@ -244,14 +242,14 @@ def _left_run(run: ExperimentRun, polls: Sequence[WarehousePoll], rates: CreditR
 def find_experiment(control: ControlAccess, name: str, loaded: LoadedExperiment) -> str:
     """The id of the experiment to resume, which must be the one that the file describes."""
 
-    def act(session: ControlSession, patience: RetryPolicy) -> str:
-        row = experiments.find(session, patience, name)
+    def act(session: ControlSession, retries: RetryPolicy) -> str:
+        row = experiments.find(session, retries, name)
         if row.fingerprint != fingerprint_of(config_of(loaded)):
             raise UsageError(
                 f"experiment {row.experiment_id} was begun with other arms, metrics, limits, blocks or seed",
                 remedy="Use the file as it was then; only budget and price may change. Or begin a new experiment.",
             )
-        end = patience.call(lambda: experiments.last_end(session, row.experiment_id))
+        end = retries.call(lambda: experiments.last_end(session, row.experiment_id))
         if end is not None and end.verdict == "decided":
             raise UsageError(
                 f"experiment {row.experiment_id} is decided", remedy="`loadgen experiments show` has its result."

@@ -268,10 +268,10 @@ class ArmWarehouseSettings:
         first."""
         target = arm.target
         with closing(ControlSession(self._place, role="experiment")) as control:
-            patience = RetryPolicy(stop=stop, clock=self._clock)
-            for left in patience.call(lambda: experiments.changed_warehouses(control)):
+            retries = RetryPolicy(stop=stop, clock=self._clock)
+            for left in retries.call(lambda: experiments.changed_warehouses(control)):
                 if left.warehouse_key == target.key:
-                    self._restore_left(control, patience, session, left, own=left.experiment_id == experiment_id)
+                    self._restore_left(control, retries, session, left, own=left.experiment_id == experiment_id)
             if arm.is_made:
                 require_absent(session, arm.warehouse)
             settings = {} if arm.is_made else read_settings(session, arm.warehouse, self._keys[target.key])
@@ -283,13 +283,13 @@ class ArmWarehouseSettings:
                 connection=self._connection,
                 settings=settings,
             )
-            experiments.record_warehouse(control, patience, before)
+            experiments.record_warehouse(control, retries, before)
         return before
 
     def _restore_left(
         self,
         control: ControlSession,
-        patience: RetryPolicy,
+        retries: RetryPolicy,
         session: PrepareSession,
         left: ChangedWarehouse,
         *,
@@ -298,13 +298,13 @@ class ArmWarehouseSettings:
         """`own`: left by an earlier process of this experiment, whose lease this process holds now."""
         lease = None
         if not own:
-            lease = claim_left(control, patience, left)
+            lease = claim_left(control, retries, left)
             if lease is None:
                 raise Busy(f"experiment {left.experiment_id} changes warehouse {left.warehouse}", remedy="Wait for it.")
-        undo(session, left, self._clock, patience.stop)
-        experiments.record_restore(control, patience, left)
+        undo(session, left, self._clock, retries.stop)
+        experiments.record_restore(control, retries, left)
         if lease is not None:
-            patience.call(lambda: run_leases.release(control, lease))
+            retries.call(lambda: run_leases.release(control, lease))
         self._tell(f"{undone_text(left)}, which experiment {left.experiment_id} left")
 
     def _forget(self, before: ChangedWarehouse) -> None:
@@ -397,13 +397,13 @@ def open_session(profile: ConnectionProfile, *, is_made: bool, clock: Clock, sto
     return PrepareSession(partial(connect, profile, settings, environ=os.environ), stop=stop, clock=clock)
 
 
-def claim_left(control: ControlSession, patience: RetryPolicy, left: ChangedWarehouse) -> run_leases.Lease | None:
+def claim_left(control: ControlSession, retries: RetryPolicy, left: ChangedWarehouse) -> run_leases.Lease | None:
     """Claim the lease of an experiment whose process has ended. None: a process leads it."""
     key = f"{LEASE_PREFIX}{left.experiment_id}"
-    holder = patience.call(lambda: run_leases.read(control, key))
+    holder = retries.call(lambda: run_leases.read(control, key))
     if holder is not None and not holder.may_be_succeeded and run_leases.is_owner_dead(holder.owner):
-        patience.call(partial(run_leases.release_of_dead, control, key, holder))
-    return run_leases.claim(control, patience, key, run_leases.new_owner(), LEASE_TTL_S)
+        retries.call(partial(run_leases.release_of_dead, control, key, holder))
+    return run_leases.claim(control, retries, key, run_leases.new_owner(), LEASE_TTL_S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -419,11 +419,11 @@ class RestoredWarehouse:
 
 
 def restore_left_settings(
-    control: ControlSession, patience: RetryPolicy, *, clock: Clock
+    control: ControlSession, retries: RetryPolicy, *, clock: Clock
 ) -> tuple[RestoredWarehouse, ...]:
     """Restore the settings that experiments without a process have left changed. Safe to repeat, also at the same time
     on several machines."""
-    rows = patience.call(lambda: experiments.changed_warehouses(control))
+    rows = retries.call(lambda: experiments.changed_warehouses(control))
     done = [
         RestoredWarehouse(experiment_id=str(error.key), warehouse="?", restored=False, why=str(error))
         for error in rows.unreadable
@@ -431,12 +431,12 @@ def restore_left_settings(
     for left in rows:
         why = ""
         try:
-            lease = claim_left(control, patience, left)
+            lease = claim_left(control, retries, left)
             if lease is None:
                 why = GOES_ON
             else:
-                _restore_alone(control, patience, left, clock)
-                patience.call(partial(run_leases.release, control, lease))
+                _restore_alone(control, retries, left, clock)
+                retries.call(partial(run_leases.release, control, lease))
         except LoadgenError as error:
             why = str(error)
             if not isinstance(error, WarehouseReplaced):
@@ -455,7 +455,7 @@ def restore_left_settings(
     return tuple(done)
 
 
-def _restore_alone(control: ControlSession, patience: RetryPolicy, left: ChangedWarehouse, clock: Clock) -> None:
+def _restore_alone(control: ControlSession, retries: RetryPolicy, left: ChangedWarehouse, clock: Clock) -> None:
     """Restore a warehouse while no run measures on it. On this machine the name of the connection may mean another
     account."""
     warehouse = Identifier.parse(left.warehouse)
@@ -463,8 +463,8 @@ def _restore_alone(control: ControlSession, patience: RetryPolicy, left: Changed
     target = TargetWarehouse.of_profile(profile)
     if target.key != left.warehouse_key:
         raise NotSettled(f"connection {printable(profile.name, 60)} of this machine does not lead to it")
-    queue = WarehouseWait(wait=False, stop=patience.stop)
+    queue = WarehouseWait(wait=False, stop=retries.stop)
     with exclusive_warehouse(target, "recover", control.place, LeaseTimes(), queue, clock=clock):
-        with closing(open_session(profile, is_made=not left.settings, clock=clock, stop=patience.stop)) as session:
-            undo(session, left, clock, patience.stop)
-        experiments.record_restore(control, patience, left)
+        with closing(open_session(profile, is_made=not left.settings, clock=clock, stop=retries.stop)) as session:
+            undo(session, left, clock, retries.stop)
+        experiments.record_restore(control, retries, left)

@@ -22,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from loadgen.control.tables.run_queue_claims import AttemptResult, ClaimedRun, QueueClaim
+from loadgen.control.tables.run_queue import AttemptResult, ClaimedRun, QueueClaim
 from loadgen.log import printable
 from loadgen.model.nightly import (
     BUSY_PAUSE_S,

@@ -23,7 +23,7 @@ def check_baseline(baseline: str, look: ControlReader) -> str:
     cannot be a baseline."""
     if baseline == TREND:
         return TREND
-    run_id: str = look(lambda session, patience: _fit(session, patience, baseline))
+    run_id: str = look(lambda session, retries: _fit(session, retries, baseline))
     return run_id
 
 
@@ -42,7 +42,7 @@ def judge_against_baseline(baseline: str, look: ControlReader, summary: Mapping[
         return dict(summary)
     judge = _beside_trend if baseline == TREND else _beside_run
     try:
-        found = look(lambda session, patience: judge(session, patience, baseline, summary))
+        found = look(lambda session, retries: judge(session, retries, baseline, summary))
     except Exception as error:  # also a bug: the run has its result already
         kind = {"kind": TREND} if baseline == TREND else {"kind": "run", "run_id": baseline}
         code = error.exit_code if isinstance(error, LoadgenError) else LoadgenError.exit_code
@@ -68,13 +68,13 @@ def baseline_text(found: Mapping[str, Any]) -> str:
 
 
 def _beside_run(
-    session: ControlSession, patience: RetryPolicy, baseline: str, summary: Mapping[str, Any]
+    session: ControlSession, retries: RetryPolicy, baseline: str, summary: Mapping[str, Any]
 ) -> dict[str, Any]:
     from loadgen.results.comparisons import ComparisonRefusal, read_pair
     from loadgen.rules.comparability import ChangeLimits
     from loadgen.rules.comparison import compare
 
-    pair = read_pair(session, patience, (baseline, summary["run_id"]), ())
+    pair = read_pair(session, retries, (baseline, summary["run_id"]), ())
     if isinstance(pair, ComparisonRefusal):
         verdict, reason, exit_code = "not comparable", "; ".join(pair.reasons), NOT_COMPARABLE
     else:
@@ -84,25 +84,25 @@ def _beside_run(
 
 
 def _beside_trend(
-    session: ControlSession, patience: RetryPolicy, baseline: str, summary: Mapping[str, Any]
+    session: ControlSession, retries: RetryPolicy, baseline: str, summary: Mapping[str, Any]
 ) -> dict[str, Any]:
     from loadgen.report.trend import reason_text
     from loadgen.results.comparisons import read_trend
 
-    trend = read_trend(session, patience, summary["scenario"], until=summary["run_id"])
-    found = {"kind": TREND, "runs": len(trend.nights)}
-    if not trend.nights or trend.nights[-1].run_id != summary["run_id"]:
+    trend = read_trend(session, retries, summary["scenario"], until=summary["run_id"])
+    found = {"kind": TREND, "runs": len(trend.runs)}
+    if not trend.runs or trend.runs[-1].run_id != summary["run_id"]:
         return {**found, "verdict": "not judged", "reason": "this run has no number", "exit_code": 0}
     return {**found, "verdict": trend.verdict.value, "reason": reason_text(trend), "exit_code": trend.exit_code}
 
 
-def _fit(session: ControlSession, patience: RetryPolicy, name: str) -> str:
+def _fit(session: ControlSession, retries: RetryPolicy, name: str) -> str:
     from loadgen.control.tables import run_status
     from loadgen.results.stored_summary import read_summary
     from loadgen.rules.comparability import why_not_comparable
 
-    run = run_status.find_run(session, patience, name)
-    summary = read_summary(session, patience, run.run_id)
+    run = run_status.find_run(session, retries, name)
+    summary = read_summary(session, retries, run.run_id)
     why = why_not_comparable("it", run.run_id, run.status.value, summary)
     if why is not None:
         raise UsageError(

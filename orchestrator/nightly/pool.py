@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import field
 
 from loadgen.clock import Clock
-from loadgen.control.tables.run_queue_claims import QueueDepth
+from loadgen.control.tables.run_queue import QueueDepth
 from loadgen.errors import LoadgenError, UsageError
 from loadgen.log import event
 from loadgen.units import NS_PER_S, counted

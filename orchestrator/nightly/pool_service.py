@@ -86,12 +86,12 @@ def _fire_schedules(
     allowed: HostPermissions,
     tell: Callable[[str], None],
 ) -> None:
-    session, patience = ControlSession(place, role="schedules"), RetryPolicy(stop=stop, attempts=1)
+    session, retries = ControlSession(place, role="schedules"), RetryPolicy(stop=stop, attempts=1)
 
     def report_unclaimed() -> None:
         if not maintenance.open_runs:
             return
-        for one in notify_unclaimed_runs(session, patience, allowed, tell):
+        for one in notify_unclaimed_runs(session, retries, allowed, tell):
             tell(f"{one.queue_id} waits: {one.reason}")
 
     try:

@@ -23,10 +23,9 @@ from urllib.parse import urlsplit
 from loadgen.clock import Clock
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlSession, RowUnreadable
-from loadgen.control.tables import pool_workers, prune, run_queue, run_queue_claims
+from loadgen.control.tables import pool_workers, prune, run_queue
 from loadgen.control.tables.prune import PruneCandidates
-from loadgen.control.tables.run_queue import TEXTS_BYTES_MAX, QueueRequest, texts_bytes
-from loadgen.control.tables.run_queue_claims import QueueDepth
+from loadgen.control.tables.run_queue import TEXTS_BYTES_MAX, QueueDepth, QueueRequest, texts_bytes
 from loadgen.errors import ConfigurationError, LoadgenError, ScenarioInvalid, UsageError
 from loadgen.log import event, printable
 from loadgen.model.nightly import UNCLAIMED_AFTER_S, unmet_requirements
@@ -245,7 +244,7 @@ class QueueMaintenance(Service):
         self._depth: QueueDepth | None = None
         self._lock = threading.Lock()  # guards _depth
         super().__init__("queue", self._maintain)
-        self._patience = RetryPolicy(stop=self.stopping, attempts=1, clock=clock)
+        self._retries = RetryPolicy(stop=self.stopping, attempts=1, clock=clock)
         self._prune_ns = clock.monotonic_ns()
 
     def take_depth(self) -> QueueDepth | None:
@@ -275,13 +274,13 @@ class QueueMaintenance(Service):
 
     def step(self) -> None:
         """Read the queue once, and do the maintenance that is due."""
-        session, patience = self._session, self._patience
+        session, retries = self._session, self._retries
         self._release_ended()
         if self._clock.monotonic_ns() >= self._prune_ns:
-            pool_workers.prune(session, patience)
-            pool_workers.silent_offline(session, patience)
+            pool_workers.prune(session, retries)
+            pool_workers.silent_offline(session, retries)
             self._prune_ns = self._clock.monotonic_ns() + round(PRUNE_S * NS_PER_S)
-        found = run_queue_claims.open_runs(session, self._offers)
+        found = run_queue.open_runs(session, self._offers)
         self.open_runs = found.total
         self._due_ns = None
         if found.due_in_s is not None:
@@ -291,11 +290,11 @@ class QueueMaintenance(Service):
             self._set_depth(QueueDepth())
             return
         self._idle_looks = 0
-        self._set_depth(run_queue_claims.depth(session, self._offers, share=self._share))
+        self._set_depth(run_queue.depth(session, self._offers, share=self._share))
         self._expire_ended()
-        pool_workers.silent_offline(session, patience)
-        ended = run_queue_claims.end_abandoned(session, patience)
-        ended += run_queue_claims.refuse_unclaimable(session, patience)
+        pool_workers.silent_offline(session, retries)
+        ended = run_queue.end_abandoned(session, retries)
+        ended += run_queue.refuse_unclaimable(session, retries)
         if ended:
             event(log, logging.INFO, "queue_tidied", runs=ended)
 
@@ -310,12 +309,12 @@ class QueueMaintenance(Service):
 
     def _expire_ended(self) -> None:
         """Expire the leases of runners whose process has ended on this machine."""
-        for owner in filter(pool_workers.is_gone, run_queue_claims.owners(self._session)):
+        for owner in filter(pool_workers.is_gone, run_queue.owners(self._session)):
             self._expire(owner, RUNNER_ENDED)
 
     def _expire(self, owner: str, why: str) -> None:
-        run_queue_claims.expire(self._session, self._patience, owner, why)
-        pool_workers.offline(self._session, self._patience, owner)
+        run_queue.expire(self._session, self._retries, owner, why)
+        pool_workers.offline(self._session, self._retries, owner)
         event(log, logging.INFO, "claims_expired", runner=owner, why=why)
 
     def _maintain(self) -> None:
@@ -348,12 +347,10 @@ class UnclaimedRun:
     reason: str
 
 
-def find_unclaimed_runs(
-    session: ControlSession, patience: RetryPolicy, *, after_s: int = 0
-) -> tuple[UnclaimedRun, ...]:
+def find_unclaimed_runs(session: ControlSession, retries: RetryPolicy, *, after_s: int = 0) -> tuple[UnclaimedRun, ...]:
     """The runs that have waited for at least `after_s` and that no online runner can take."""
-    waiting = patience.call(lambda: run_queue.waiting(session))
-    offers = patience.call(lambda: pool_workers.offers(session)) if waiting else ()
+    waiting = retries.call(lambda: run_queue.waiting(session))
+    offers = retries.call(lambda: pool_workers.offers(session)) if waiting else ()
     found = ((one, unmet_requirements(one.requires, offers)) for one in waiting if one.waited_s >= after_s)
     return tuple(
         UnclaimedRun(queue_id=one.queue_id, name=one.name, reason=why) for one, why in found if why is not None
@@ -361,21 +358,21 @@ def find_unclaimed_runs(
 
 
 def notify_unclaimed_runs(
-    session: ControlSession, patience: RetryPolicy, allowed: HostPermissions, warn: Callable[[str], None]
+    session: ControlSession, retries: RetryPolicy, allowed: HostPermissions, warn: Callable[[str], None]
 ) -> tuple[UnclaimedRun, ...]:
     """Report runs that have waited for too long, once each: in the row, and by the notifications of the scenario that
     this host allows. Returns these runs."""
     reported = []
-    for one in find_unclaimed_runs(session, patience, after_s=UNCLAIMED_AFTER_S):
-        if run_queue.note(session, patience, one.queue_id, f"it waits: {one.reason}"):
+    for one in find_unclaimed_runs(session, retries, after_s=UNCLAIMED_AFTER_S):
+        if run_queue.note(session, retries, one.queue_id, f"it waits: {one.reason}"):
             reported.append(one)
-            _notify(session, patience, one, allowed, warn)
+            _notify(session, retries, one, allowed, warn)
     return tuple(reported)
 
 
 def _notify(
     session: ControlSession,
-    patience: RetryPolicy,
+    retries: RetryPolicy,
     one: UnclaimedRun,
     allowed: HostPermissions,
     warn: Callable[[str], None],
@@ -384,7 +381,7 @@ def _notify(
     from orchestrator.nightly.notify import notify_not_started
 
     try:
-        text = patience.call(lambda: run_queue.read_scenario_text(session, one.queue_id))
+        text = retries.call(lambda: run_queue.read_scenario_text(session, one.queue_id))
         loaded = parse_scenario(text or "", source=one.queue_id, environ=os.environ, variables=allowed.variables)
         scenario = restrict_notifications(loaded.scenario, allowed, warn)
     except LoadgenError as error:
@@ -409,7 +406,7 @@ class PruneResult:
 
 def prune_old_runs(
     session: ControlSession,
-    patience: RetryPolicy,
+    retries: RetryPolicy,
     age_s: float,
     runs_folder: Path,
     *,
@@ -417,22 +414,22 @@ def prune_old_runs(
     dry_run: bool,
 ) -> PruneResult:
     """Delete runs, queued runs, experiments and folders of attempts that ended longer ago than `age_s`."""
-    found = prune.look(session, patience, age_s)
+    found = prune.look(session, retries, age_s)
     before_s = clock.utc_now().timestamp() - age_s
-    folders = [one for one in old_folders(runs_folder, before_s) if _has_ended(session, patience, one.queue_id)]
+    folders = [one for one in old_folders(runs_folder, before_s) if _has_ended(session, retries, one.queue_id)]
     stuck: tuple[AttemptFolder, ...] = ()
     deleted: dict[str, int] = {}
     if not dry_run:
         stuck = tuple(folder for folder in folders if not remove(folder))
-        deleted = prune.delete(session, patience, found)
+        deleted = prune.delete(session, retries, found)
     kept = tuple(folder for folder in folders if folder not in stuck)
     return PruneResult(found=found, folders=kept, stuck=stuck, deleted=deleted, dry_run=dry_run)
 
 
-def _has_ended(session: ControlSession, patience: RetryPolicy, queue_id: str) -> bool:
+def _has_ended(session: ControlSession, retries: RetryPolicy, queue_id: str) -> bool:
     """Whether the queued run has ended or was deleted: then the folders of its attempts are not needed."""
     try:
-        row = patience.call(lambda: run_queue.read(session, queue_id))
+        row = retries.call(lambda: run_queue.read(session, queue_id))
     except RowUnreadable:
         return False
     return row is None or row.status.is_terminal

@@ -25,9 +25,9 @@ from loadgen.clock import Clock, SystemClock
 from loadgen.control.lease import LeaseTimes, LeaseTrust
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlSession, RowUnreadable
-from loadgen.control.tables import pool_workers, run_queue_claims
+from loadgen.control.tables import pool_workers, run_queue
 from loadgen.control.tables.pool_workers import PoolWorkerIdentity, RegistryReply, new_worker_id
-from loadgen.control.tables.run_queue_claims import AttemptResult, QueueClaim
+from loadgen.control.tables.run_queue import AttemptResult, QueueClaim
 from loadgen.errors import LoadgenError
 from loadgen.log import event, printable
 from loadgen.model.nightly import AttemptStatus, QueueStatus, was_signalled
@@ -86,7 +86,7 @@ class RunnerHeartbeat(Service):
         self._session, self._me, self._lease_s, self._clock = session, me, lease_s, clock
         super().__init__("beats", self._keep)
         self._woken = threading.Event()  # send the next heartbeat now
-        self._patience = RetryPolicy(stop=self.stopping, clock=clock)
+        self._retries = RetryPolicy(stop=self.stopping, clock=clock)
         self._beat_s = pool_workers.beat_s(lease_s)
         self._idle_s: float | None = None
         self._drain_stored = False
@@ -163,7 +163,7 @@ class RunnerHeartbeat(Service):
             event(log, logging.WARNING, "runner_was_forgotten", runner=self._me.worker_id)
             answer = self._register()
         if held is not None:  # claimed before the statement: if no row was extended, another runner has the run
-            if run_queue_claims.extend(self._session, held.claim, self._lease_s, run_id=held.run_id):
+            if run_queue.extend(self._session, held.claim, self._lease_s, run_id=held.run_id):
                 held.trust.renewed(begun_ns)
             else:
                 held.trust.lose()
@@ -175,20 +175,20 @@ class RunnerHeartbeat(Service):
             self._drain_stored = True
             self.draining.set()
         elif self.draining.is_set() and not self._drain_stored:
-            pool_workers.drain(self._session, self._patience, self._me.worker_id)
+            pool_workers.drain(self._session, self._retries, self._me.worker_id)
             self._drain_stored = True
 
     def _register(self) -> RegistryReply:
         return pool_workers.register(
-            self._session, self._patience, self._me, draining=self.draining.is_set(), lease_s=self._lease_s
+            self._session, self._retries, self._me, draining=self.draining.is_set(), lease_s=self._lease_s
         )
 
     def _sign_off(self) -> None:
         """Send the last counts and OFFLINE, without retries: a runner without heartbeats counts as OFFLINE anyway."""
-        patience = RetryPolicy(stop=threading.Event(), attempts=1, clock=self._clock)
+        retries = RetryPolicy(stop=threading.Event(), attempts=1, clock=self._clock)
         try:
             self._beat()
-            pool_workers.offline(self._session, patience, self._me.worker_id)
+            pool_workers.offline(self._session, retries, self._me.worker_id)
         except LoadgenError as error:
             event(log, logging.INFO, "sign_off_failed", runner=self._me.worker_id, why=str(error))
 
@@ -347,14 +347,14 @@ class Runner:
     def _take_one(self) -> bool:
         """Claim and execute a run. Returns False if there is none, or if the control plane is unreachable."""
         begun_ns = self._clock.monotonic_ns()
-        patience = self._patience(self._beats.draining)
+        retries = self._retries(self._beats.draining)
         try:
             if self._in_doubt:
-                run_queue_claims.expire(self._session, patience, self._me.worker_id, GIVEN_UP)
+                run_queue.expire(self._session, retries, self._me.worker_id, GIVEN_UP)
                 self._in_doubt = False
             offers, ttl_s = self._me.capabilities, self._settings.lease_s
-            claim = run_queue_claims.claim(
-                self._session, patience, self._me.worker_id, offers, ttl_s, share=self._settings.share
+            claim = run_queue.claim(
+                self._session, retries, self._me.worker_id, offers, ttl_s, share=self._settings.share
             )
         except LoadgenError as error:
             self._in_doubt = True
@@ -377,14 +377,14 @@ class Runner:
     def _give_back_unknown(self) -> None:
         """Give back a run that this runner may have claimed without knowing, so that its lease need not expire."""
         try:
-            run_queue_claims.expire(self._session, self._patience(threading.Event()), self._me.worker_id, GIVEN_UP)
+            run_queue.expire(self._session, self._retries(threading.Event()), self._me.worker_id, GIVEN_UP)
         except LoadgenError as error:
             event(log, logging.INFO, "give_back_failed", runner=self._me.worker_id, why=str(error))
 
     def _attempt(self, claim: QueueClaim) -> None:
-        patience = self._patience(threading.Event())
+        retries = self._retries(threading.Event())
         try:
-            wanted = patience.call(lambda: run_queue_claims.wanted(self._session, claim))
+            wanted = retries.call(lambda: run_queue.claimed_run(self._session, claim))
         except RowUnreadable as error:
             self._record(claim, 1, AttemptResult(exit_code=_HOPELESS, reason=str(error)), AttemptInterruption())
             return
@@ -459,7 +459,7 @@ class Runner:
 
     def _read_status(self, claim: QueueClaim, seen: AttemptInterruption) -> AttemptInterruption:
         try:
-            status = run_queue_claims.look(self._session, claim)
+            status = run_queue.claim_status(self._session, claim)
         except LoadgenError as error:  # the run continues while the lease is trusted
             event(log, logging.WARNING, "look_failed", queued=claim.queue_id, why=str(error))
             return seen
@@ -469,9 +469,7 @@ class Runner:
 
     def _store_run_id(self, claim: QueueClaim, run_id: str) -> bool:
         try:
-            run_queue_claims.set_run(
-                self._session, RetryPolicy(stop=self.done, attempts=1, clock=self._clock), claim, run_id
-            )
+            run_queue.set_run(self._session, RetryPolicy(stop=self.done, attempts=1, clock=self._clock), claim, run_id)
         except LoadgenError:
             return False
         return True
@@ -502,17 +500,17 @@ class Runner:
         self._tell(f"ended {claim.queue_id}: {became}{verdict}, exit code {result.exit_code}{again}{why}")
 
     def _accepted(self, claim: QueueClaim, result: AttemptResult, outcome: AttemptOutcome) -> bool:
-        patience = self._patience(threading.Event())
+        retries = self._retries(threading.Event())
         if outcome.attempt is AttemptStatus.CANCELLED:
             result = replace(result, reason=None)  # the row has the reason of the user
         elif outcome.attempt is AttemptStatus.INTERRUPTED:
             result = replace(result, reason=self._leaving_reason)  # the run itself reports that a user has stopped it
         if outcome.final is not None:
-            accepted = run_queue_claims.finish(self._session, patience, claim, outcome.final, result)
+            accepted = run_queue.finish(self._session, retries, claim, outcome.final, result)
         else:
-            accepted = run_queue_claims.give_back(
+            accepted = run_queue.give_back(
                 self._session,
-                patience,
+                retries,
                 claim,
                 result,
                 pause_s=outcome.pause_s,
@@ -524,7 +522,7 @@ class Runner:
     def _tell(self, line: str) -> None:
         self._events.append(printable(line, EVENT_LENGTH_MAX).replace("\n", " "))
 
-    def _patience(self, stop: threading.Event) -> RetryPolicy:
+    def _retries(self, stop: threading.Event) -> RetryPolicy:
         return RetryPolicy(stop=stop, attempts=ATTEMPTS, clock=self._clock)
 
 

@@ -95,10 +95,10 @@ class SchedulerPass:
 
 
 def fire_due_schedules(
-    session: ControlSession, patience: RetryPolicy, *, fires_max: int = FIRES_PER_TICK_MAX, finish: bool = True
+    session: ControlSession, retries: RetryPolicy, *, fires_max: int = FIRES_PER_TICK_MAX, finish: bool = True
 ) -> SchedulerPass:
     """Fire every due schedule once. With `finish` also queue fires that another scheduler has recorded only."""
-    return _Tick(session, patience, fires_max, finish=finish).done()
+    return _Tick(session, retries, fires_max, finish=finish).done()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,14 +124,14 @@ def run_scheduler(
     schedule that is added meanwhile waits until then.
     """
     clock, hooks = clock or SystemClock(), hooks or SchedulerHooks()
-    patience = RetryPolicy(stop=stop, attempts=1, clock=clock)
+    retries = RetryPolicy(stop=stop, attempts=1, clock=clock)
     finish_ns = clock.monotonic_ns()
     while not stop.is_set():
         done = None
         try:
             idle = hooks.idle_s() is not None
             finish = not idle or clock.monotonic_ns() >= finish_ns
-            done = fire_due_schedules(session, patience, finish=finish)
+            done = fire_due_schedules(session, retries, finish=finish)
             if finish:
                 finish_ns = clock.monotonic_ns() + round(FINISH_IDLE_S * NS_PER_S)
             if done.fired:
@@ -167,8 +167,8 @@ def _overlap(row: ScheduleRow) -> Overlap:
 class _Tick:
     """One tick."""
 
-    def __init__(self, session: ControlSession, patience: RetryPolicy, fires_max: int, *, finish: bool) -> None:
-        self._session, self._patience, self._fires_max, self._finish = session, patience, fires_max, finish
+    def __init__(self, session: ControlSession, retries: RetryPolicy, fires_max: int, *, finish: bool) -> None:
+        self._session, self._retries, self._fires_max, self._finish = session, retries, fires_max, finish
         self._next_s: float | None = None
         self._fired: list[FireResult] = []
         self._complaints: list[ScheduleFailure] = []
@@ -191,9 +191,9 @@ class _Tick:
     def _finish_others(self) -> None:
         """Queue fires that were recorded and not queued: their scheduler has died, or is queueing them now."""
         failing: set[str] = set()
-        for left in self._patience.call(lambda: schedules.due_fires(self._session, self._fires_max)):
+        for left in self._retries.call(lambda: schedules.due_fires(self._session, self._fires_max)):
             if left.name is None:
-                schedules.remove_fires(self._session, self._patience, left.schedule_id)
+                schedules.remove_fires(self._session, self._retries, left.schedule_id)
                 continue
             queue = partial(self._queue, left.schedule_id, left.name, left.at)
             if left.schedule_id not in failing and not self._attempt(left.schedule_id, left.name, queue):
@@ -203,7 +203,7 @@ class _Tick:
         """Returns the number of schedules, and whether the tick has reached its maximum of fires."""
         seen, last = 0, ""
         while True:
-            batch = self._patience.call(partial(schedules.enabled, self._session, last, BATCH))
+            batch = self._retries.call(partial(schedules.enabled, self._session, last, BATCH))
             for error in batch.rows.unreadable:
                 self._complain(str(error.key), str(error.key), str(error))
             for row in batch.rows:
@@ -241,30 +241,30 @@ class _Tick:
         )
         found = due_fires(schedule, now, busy=False)
         if found and schedule.overlap is Overlap.SKIP:
-            busy = self._patience.call(lambda: schedules.has_open_run(self._session, row.schedule_id))
+            busy = self._retries.call(lambda: schedules.has_open_run(self._session, row.schedule_id))
             return due_fires(schedule, now, busy=busy)
         return found
 
     def _fire(self, row: ScheduleRow, pending: tuple[ScheduleFire, ...]) -> None:
         """Record each fire, then settle the schedule. Fires that another scheduler has recorded are not reported."""
         for fire in pending:
-            if schedules.record_fire(self._session, self._patience, row.schedule_id, fire):
+            if schedules.record_fire(self._session, self._retries, row.schedule_id, fire):
                 if fire.outcome is FireOutcome.DUE:
                     self._queue(row.schedule_id, row.name, fire.at)
                 else:
                     self._report(FireResult(schedule=row.name, at=fire.at, outcome=fire.outcome))
         if pending:
-            schedules.settle(self._session, self._patience, row.schedule_id, pending[0].at)
-            schedules.delete_old_fires(self._session, self._patience, row.schedule_id)
+            schedules.settle(self._session, self._retries, row.schedule_id, pending[0].at)
+            schedules.delete_old_fires(self._session, self._retries, row.schedule_id)
 
     def _queue(self, schedule_id: str, name: str, at: datetime) -> None:
         """Queue the run of a fire, unless the schedule was removed meanwhile."""
-        wanted = self._patience.call(lambda: schedules.wanted(self._session, schedule_id))
+        wanted = self._retries.call(lambda: schedules.wanted(self._session, schedule_id))
         if wanted is None:
             return
         new = replace(wanted, idempotency_key=fire_key(schedule_id, at))
-        queue_id = run_queue.add(self._session, self._patience, new).queue_id
-        schedules.fire_queued(self._session, self._patience, schedule_id, at, queue_id)
+        queue_id = run_queue.add(self._session, self._retries, new).queue_id
+        schedules.fire_queued(self._session, self._retries, schedule_id, at, queue_id)
         self._report(FireResult(schedule=name, at=at, outcome=FireOutcome.QUEUED, queue_id=queue_id))
 
     def _report(self, fired: FireResult) -> None:
@@ -294,7 +294,7 @@ class _Tick:
 
     def _complain(self, schedule_id: str, name: str, reason: str) -> None:
         event(log, logging.WARNING, "schedule_failed", name=name, why=reason)
-        is_new = schedules.complain(self._session, self._patience, schedule_id, reason)
+        is_new = schedules.complain(self._session, self._retries, schedule_id, reason)
         self._complaints.append(ScheduleFailure(schedule=name, reason=reason, is_new=is_new))
 
 

@@ -218,7 +218,7 @@ class KubernetesWorkerJob:
         self._place, self._job, self._environ = place, job, environ
         self._context, self._namespace = context, namespace
         self._connected: KubernetesApi | None = None
-        self._patience = RetryPolicy(
+        self._retries = RetryPolicy(
             stop=threading.Event(), attempts=ATTEMPTS, clock=clock, retryable=_is_retryable, note=self._note_retry
         )
         self._pods: dict[int, str] = {}  # by index: the last known pod
@@ -234,7 +234,7 @@ class KubernetesWorkerJob:
         assert job is not None, "only its name is known"
         assert job.workers == workers, "the manifest has the run's number of workers"
         try:
-            made = self._patience.call(lambda: self._create(job))
+            made = self._retries.call(lambda: self._create(job))
         except KubernetesFailed as error:
             self.may_exist = error.is_retryable  # the answer may have been lost
             raise refusal(error, job, self._api.namespace) from error
@@ -289,7 +289,7 @@ class KubernetesWorkerJob:
         self._delete("Foreground")
 
     def remove(self) -> None:
-        self._patience.call(lambda: self._delete("Background"))
+        self._retries.call(lambda: self._delete("Background"))
 
     def _delete(self, propagation: str) -> None:
         try:
@@ -301,8 +301,8 @@ class KubernetesWorkerJob:
     def is_led_by_another(self, run_id: str) -> bool:
         session = ControlSession(self._place, role="kubernetes", environ=self._environ)
         try:
-            patience = RetryPolicy(stop=threading.Event(), attempts=3, clock=self._clock)
-            return is_led_by_another(session, patience, run_id)
+            retries = RetryPolicy(stop=threading.Event(), attempts=3, clock=self._clock)
+            return is_led_by_another(session, retries, run_id)
         finally:
             session.close()
 

@@ -128,16 +128,16 @@ def worker_environment(
 def terminate_gracefully(spawner: Spawner, timing: TimingSettings, clock: Clock, hurried: threading.Event) -> None:
     """Terminate workers whose run has no leader any more: they drain, and spool the results that they cannot store.
     After the second SIGTERM they do not wait for statements under way."""
-    for patience_s in (timing.drain_interrupt_s + timing.terminate_after_s, timing.kill_after_s):
+    for timeout_s in (timing.drain_interrupt_s + timing.terminate_after_s, timing.kill_after_s):
         spawner.terminate(hard=False)
-        until_ns = clock.monotonic_ns() + round(patience_s * NS_PER_S)
+        until_ns = clock.monotonic_ns() + round(timeout_s * NS_PER_S)
         while spawner.running() and not hurried.is_set() and clock.monotonic_ns() < until_ns:
             clock.wait(hurried, LOOK_S)
 
 
-def is_led_by_another(session: ControlSession, patience: RetryPolicy, run_id: str) -> bool:
+def is_led_by_another(session: ControlSession, retries: RetryPolicy, run_id: str) -> bool:
     """Whether another process leads the run."""
-    holder = patience.call(lambda: run_leases.read(session, run_id))
+    holder = retries.call(lambda: run_leases.read(session, run_id))
     return holder is not None and holder.remaining_ms > 0 and _process(holder.owner) != _process(run_leases.new_owner())
 
 

@@ -280,7 +280,7 @@ class JobService:
     ) -> None:
         self.name, self.by_hand, self.may_exist = job.name, job.drop, False
         self._place, self._job, self._environ = place, job, environ
-        self._patience = RetryPolicy(stop=threading.Event(), attempts=ATTEMPTS, clock=clock)
+        self._retries = RetryPolicy(stop=threading.Event(), attempts=ATTEMPTS, clock=clock)
         self._session = self._new_session(CONTROL_STATEMENT_S)
 
     def start(self, workers: int) -> None:
@@ -288,7 +288,7 @@ class JobService:
         session, job = self._new_session(START_STATEMENT_S), self._job
         statement = job.execute(workers)
         try:
-            self._patience.settle(lambda: session.query("execute", statement), lambda: self._described(session))
+            self._retries.settle(lambda: session.query("execute", statement), lambda: self._described(session))
             self.may_exist = True
         except ControlFailed as error:
             self.may_exist = error.failure.retryable or error.failure.unknown_outcome  # the answer may have been lost
@@ -312,10 +312,10 @@ class JobService:
         self._session.query("cancel", self._job.cancel)
 
     def remove(self) -> None:
-        self._patience.call(lambda: self._session.query("drop", self._job.drop))
+        self._retries.call(lambda: self._session.query("drop", self._job.drop))
 
     def is_led_by_another(self, run_id: str) -> bool:
-        return is_led_by_another(self._session, self._patience, run_id)
+        return is_led_by_another(self._session, self._retries, run_id)
 
     def close(self) -> None:
         self._session.close()

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.clock import SystemClock
-from loadgen.prepare.fill import TableState
-from loadgen.prepare.prepare import PreparationProgress, PreparationResult, check_scenario, prepare_scenario
+from loadgen.prepare.fill import TableState, survey
+from loadgen.prepare.prepare import PreparationProgress, PreparationResult, prepare_scenario
 from loadgen.prepare.session import PrepareSession, opener, target_profile
 from loadgen.scenario.model import Scenario
 from loadgen.scenario.read import parse_scenario
@@ -68,7 +68,7 @@ class Bench:
     def states(self, scenario: Scenario) -> list[TableState]:
         session = self.session(scenario)
         try:
-            return [standing.state for standing in check_scenario(session, scenario)]
+            return [standing.state for standing in survey(session, scenario)]
         finally:
             session.close()
 

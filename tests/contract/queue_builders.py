@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 
 from loadgen.control.session import ControlSession
-from loadgen.control.tables import pool_workers, run_attempts, run_queue, run_queue_claims
+from loadgen.control.tables import pool_workers, run_attempts, run_queue
 from loadgen.control.tables.pool_workers import PoolWorkerIdentity
 from loadgen.control.tables.run_leases import TAKEOVER_MARGIN_S
-from loadgen.control.tables.run_queue import QueueRequest
-from loadgen.control.tables.run_queue_claims import AttemptResult, QueueClaim
+from loadgen.control.tables.run_queue import AttemptResult, QueueClaim, QueueRequest
 from loadgen.model.nightly import AttemptStatus, QueueStatus
-from tests.control_plane import ControlPlane, patience
+from tests.control_plane import ControlPlane, retries
 
 LEASE_S = 600.0
 TAKEOVER_S = TAKEOVER_MARGIN_S + 1
@@ -27,7 +26,7 @@ TIMES = (("RUN_QUEUE", "AVAILABLE_AT"), ("RUN_ATTEMPTS", "EXPIRES_AT"), ("RUN_AT
 
 def register(plane: ControlPlane, me: PoolWorkerIdentity) -> None:
     """A runner that is ONLINE, and does not fall silent however long the test takes."""
-    pool_workers.register(plane.session, patience(), me, draining=False, lease_s=LEASE_S)
+    pool_workers.register(plane.session, retries(), me, draining=False, lease_s=LEASE_S)
     plane.change(
         "UPDATE POOL_WORKERS SET LAST_BEAT_AT = DATEADD(hour, 1, LAST_BEAT_AT) WHERE WORKER_ID = ?", me.worker_id
     )
@@ -53,7 +52,7 @@ class Queue:
 
     def add(self, name: str = "orders", **more: Any) -> str:
         wanted = QueueRequest(**{"name": name, "scenario": "name: x", "files": {}} | more)
-        return run_queue.add(self.session, patience(), wanted).queue_id
+        return run_queue.add(self.session, retries(), wanted).queue_id
 
     def runner(self, *offers: str, **more: Any) -> str:
         """A runner that is ONLINE. Its id."""
@@ -65,7 +64,7 @@ class Queue:
         return me.worker_id
 
     def claim(self, owner: str, *offers: str, session: ControlSession | None = None) -> QueueClaim | None:
-        return run_queue_claims.claim(session or self.session, patience(), owner, offers, LEASE_S)
+        return run_queue.claim(session or self.session, retries(), owner, offers, LEASE_S)
 
     def claimed(self, owner: str) -> QueueClaim:
         got = self.claim(owner)
@@ -85,20 +84,18 @@ class Queue:
         let_pass(self.plane, seconds, queue_id)
 
     def finish(self, claim: QueueClaim, status: QueueStatus = QueueStatus.COMPLETED, **result: Any) -> bool:
-        return run_queue_claims.finish(self.session, patience(), claim, status, AttemptResult(**result))
+        return run_queue.finish(self.session, retries(), claim, status, AttemptResult(**result))
 
     def give_back(self, claim: QueueClaim, *, counts: bool = True, pause_s: float = 0.0) -> bool:
         failed = AttemptResult(exit_code=4, reason="no")
-        return run_queue_claims.give_back(self.session, patience(), claim, failed, pause_s=pause_s, counts=counts)
+        return run_queue.give_back(self.session, retries(), claim, failed, pause_s=pause_s, counts=counts)
 
     def push_back(self, claim: QueueClaim, *, pause_s: float) -> bool:
         """Its run ended with 75: another one, outside of the queue, has the warehouse."""
         busy, status = AttemptResult(exit_code=75, reason="the warehouse is in use"), AttemptStatus.SKIPPED
-        return run_queue_claims.give_back(
-            self.session, patience(), claim, busy, pause_s=pause_s, counts=False, status=status
-        )
+        return run_queue.give_back(self.session, retries(), claim, busy, pause_s=pause_s, counts=False, status=status)
 
     def depth(self, *offers: str, share: bool = False) -> tuple[int, int]:
         """Runs that wait, and those of them that could begin."""
-        found = run_queue_claims.depth(self.session, offers, share=share)
+        found = run_queue.depth(self.session, offers, share=share)
         return found.waiting, found.startable

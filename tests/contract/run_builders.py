@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from loadgen.control.session import load_queries
 from loadgen.control.tables.run_status import Run, StatusChange, move, read
 from loadgen.model.run import Phase, RunStatus
-from tests.control_plane import ControlPlane, patience
+from tests.control_plane import ControlPlane, retries
 from tests.processes import PATIENCE_S
 
 S, P = RunStatus, Phase
@@ -62,7 +62,7 @@ class Led:
         """The next step, from where the run really is."""
         row = self.row
         step = StatusChange(status=row.status, phase=row.phase, to=to, to_phase=to_phase or row.phase, **more)
-        return move(self.plane.session, patience(), self.term, step)
+        return move(self.plane.session, retries(), self.term, step)
 
 
 def at_once(plane: ControlPlane, *actions: Callable[[Any], Any]) -> list[Any]:

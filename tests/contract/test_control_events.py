@@ -29,7 +29,7 @@ from loadgen.model.event import (
 )
 from loadgen.model.run import Phase
 from tests.contract.control_builders import HOSTILE, MOMENT, STORED
-from tests.control_plane import ControlPlane, patience
+from tests.control_plane import ControlPlane, retries
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def start(workers: int = 3) -> NewEvent:
 
 def test_events_come_back_as_they_were_sent_numbered_from_1(session, run_id, term):
     sent = [NewEvent(command=command, address=address) for command, address in SENT]
-    numbers = [emit(session, patience(), term, new) for new in sent]
+    numbers = [emit(session, retries(), term, new) for new in sent]
 
     events = poll(session, run_id, 0)
 
@@ -75,7 +75,7 @@ def test_events_come_back_as_they_were_sent_numbered_from_1(session, run_id, ter
 
 def test_the_age_of_an_event_is_told_by_the_server(plane, session, run_id, term):
     began = run_status.server_time(session)
-    emit(session, patience(), term, start())
+    emit(session, retries(), term, start())
     plane.change("UPDATE RUN_CONTROL_EVENTS SET CREATED_AT = DATEADD(second, -90, CREATED_AT) WHERE RUN_ID = ?", run_id)
 
     (event,) = poll(session, run_id, 0)
@@ -85,9 +85,9 @@ def test_the_age_of_an_event_is_told_by_the_server(plane, session, run_id, term)
 
 def test_an_event_that_is_sent_again_is_the_same_event(session, run_id, term):
     first = start(3)
-    numbers = [emit(session, patience(), term, new) for new in (first, start(9))]
+    numbers = [emit(session, retries(), term, new) for new in (first, start(9))]
 
-    again = emit(session, patience(), term, replace(first, command=Start(expected_workers=4)))
+    again = emit(session, retries(), term, replace(first, command=Start(expected_workers=4)))
 
     assert (numbers, again) == ([1, 2], 1)
     commands = [event.command for event in poll(session, run_id, 0)]
@@ -97,29 +97,29 @@ def test_an_event_that_is_sent_again_is_the_same_event(session, run_id, term):
 def test_runs_are_numbered_each_on_its_own(plane, session):
     terms = [plane.claim(str(uuid.uuid4()), ttl_s=600) for _ in range(2)]
 
-    numbers = [emit(session, patience(), term, start()) for term in terms * 2]
+    numbers = [emit(session, retries(), term, start()) for term in terms * 2]
 
     assert numbers == [1, 1, 2, 2]
 
 
 def test_a_term_that_is_over_sends_nothing(plane, session, run_id, term):
-    emit(session, patience(), term, start())
+    emit(session, retries(), term, start())
     plane.expire(run_id, since_s=1)
 
     with pytest.raises(Fenced):
-        emit(session, patience(), term, start())
+        emit(session, retries(), term, start())
 
     assert len(poll(session, run_id, 0)) == 1
 
 
 def test_a_successor_goes_on_with_the_numbers_and_the_predecessor_does_not(plane, session, run_id, term):
-    emit(session, patience(), term, start())
+    emit(session, retries(), term, start())
     plane.expire(run_id, since_s=30)
     successor = plane.claim(run_id, ttl_s=600)
 
     with pytest.raises(Fenced):
-        emit(session, patience(), term, start())
-    number = emit(session, patience(), successor, start())
+        emit(session, retries(), term, start())
+    number = emit(session, retries(), successor, start())
 
     assert number == 2
     assert [event.epoch for event in poll(session, run_id, 0)] == [1, 2]
@@ -128,7 +128,7 @@ def test_a_successor_goes_on_with_the_numbers_and_the_predecessor_does_not(plane
 @pytest.mark.parametrize("wrong", [{"owner": "somebody"}, {"epoch": 2}, {"epoch": 0}, {"key": "another run"}])
 def test_nobody_sends_in_the_name_of_a_term_that_is_not_his(session, run_id, term, wrong):
     with pytest.raises(Fenced):
-        emit(session, patience(), replace(term, **wrong), start())
+        emit(session, retries(), replace(term, **wrong), start())
 
     assert poll(session, run_id, 0) == []
 
@@ -138,7 +138,7 @@ def test_an_event_that_landed_before_the_term_ended_is_not_lost(plane, server, s
     server.fault(match="INSERT INTO RUN_CONTROL_EVENTS", kind="drop_reply", count=1)
     ended: list[Any] = []
 
-    expire = patience(note=lambda _: ended.append(plane.expire(run_id, since_s=1)))
+    expire = retries(note=lambda _: ended.append(plane.expire(run_id, since_s=1)))
     number = emit(session, expire, term, start())
 
     assert ended
@@ -152,7 +152,7 @@ def test_a_lost_answer_makes_no_second_event(server, session, run_id, term, kind
     server.fault(match=match, kind=kind, count=2)
 
     sent = [start(), start(), start()]
-    numbers = [emit(session, patience(), term, new) for new in sent]
+    numbers = [emit(session, retries(), term, new) for new in sent]
 
     assert numbers == [1, 2, 3]
     assert [event.event_id for event in poll(session, run_id, 0)] == [new.event_id for new in sent]
@@ -162,7 +162,7 @@ def test_hostile_reasons_neither_stop_an_event_nor_change_when_it_is_due(session
     soon = (run_status.server_time(session) + timedelta(seconds=60)).isoformat()
     command = SetWorkerTarget(target_connections=1, reason=HOSTILE, effective_at=soon)
 
-    emit(session, patience(), term, NewEvent(command=command))
+    emit(session, retries(), term, NewEvent(command=command))
 
     (event,) = poll(session, run_id, 0)
     assert event.command == replace(command, reason=STORED)
@@ -269,7 +269,7 @@ AHEAD = {
 @pytest.mark.parametrize("command", AHEAD.values(), ids=AHEAD)
 def test_a_lead_counts_from_the_moment_at_which_the_server_has_the_event(plane, session, run_id, term, command):
     began = run_status.server_time(session)
-    number = emit(session, patience(), term, NewEvent(command=command))
+    number = emit(session, retries(), term, NewEvent(command=command))
 
     (event,) = poll(session, run_id, 0)
 
@@ -294,7 +294,7 @@ def test_an_emission_that_is_slow_or_tried_again_moves_what_it_announces(
     began = run_status.server_time(session)
     server.fault(match="^INSERT INTO RUN_CONTROL_EVENTS", count=2, **fault)
 
-    emit(session, patience(clock=SystemClock(), first_pause_s=0.2), term, new)
+    emit(session, retries(clock=SystemClock(), first_pause_s=0.2), term, new)
 
     ((created_at,),) = plane.rows("SELECT CREATED_AT FROM RUN_CONTROL_EVENTS WHERE RUN_ID = ?", run_id)
     moved_ms = (created_at - began) / timedelta(milliseconds=1)
@@ -305,7 +305,7 @@ def test_an_emission_that_is_slow_or_tried_again_moves_what_it_announces(
 
 def test_an_absolute_moment_is_obeyed_whatever_the_lead_says(session, run_id, term):
     late = (run_status.server_time(session) + timedelta(hours=1)).isoformat()
-    emit(session, patience(), term, NewEvent(command=SetRunTarget(total_connections=1, lead_ms=5, effective_at=late)))
+    emit(session, retries(), term, NewEvent(command=SetRunTarget(total_connections=1, lead_ms=5, effective_at=late)))
 
     (event,) = poll(session, run_id, 0)
 
@@ -340,7 +340,7 @@ def test_a_moment_that_is_none_is_at_once(plane, session, run_id, moment):
 def test_how_long_until_an_event_is_due_is_told_by_the_server(session, run_id, term, offset_ms):
     before = run_status.server_time(session)
     moment = before + timedelta(milliseconds=offset_ms, microseconds=250)
-    emit(session, patience(), term, NewEvent(command=SetPhase(phase=Phase.WARMUP, effective_at=moment.isoformat())))
+    emit(session, retries(), term, NewEvent(command=SetPhase(phase=Phase.WARMUP, effective_at=moment.isoformat())))
 
     (event,) = poll(session, run_id, 0)
     after = run_status.server_time(session)
@@ -351,7 +351,7 @@ def test_how_long_until_an_event_is_due_is_told_by_the_server(session, run_id, t
 
 
 def test_an_event_without_a_moment_is_due_at_once(session, run_id, term):
-    emit(session, patience(), term, start())
+    emit(session, retries(), term, start())
 
     (event,) = poll(session, run_id, 0)
 
@@ -371,7 +371,7 @@ def test_an_event_without_a_moment_is_due_at_once(session, run_id, term):
     ids=str,
 )
 def test_an_event_reaches_whom_it_is_for(session, run_id, term, address, reached):
-    emit(session, patience(), term, NewEvent(command=SetWorkerTarget(target_connections=1), address=address))
+    emit(session, retries(), term, NewEvent(command=SetWorkerTarget(target_connections=1), address=address))
 
     (event,) = poll(session, run_id, 0)
 

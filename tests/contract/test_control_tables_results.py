@@ -21,7 +21,7 @@ from loadgen.model.run import Phase
 from loadgen.worker.flush import ResultFlusher
 from loadgen.worker.worker_state import WorkerLogLine, WorkerSharedState
 from tests.contract.control_builders import HOSTILE, MOMENT, STORED, appends, log_row, raw_count
-from tests.control_plane import ControlPlane, patience
+from tests.control_plane import ControlPlane, retries
 from tests.embedded_server import EmbeddedServer
 from tests.unit.worker_builders import ME, snapshot
 
@@ -48,8 +48,8 @@ def test_executions_come_back_as_they_were_written(session, run_id):
         execution(run_id, worker_id="w1", start_time=MOMENT + timedelta(microseconds=2), error=HOSTILE),
     ]
 
-    query_executions.append(session, patience(), written[:2])
-    query_executions.append(session, patience(), written[2:])
+    query_executions.append(session, retries(), written[:2])
+    query_executions.append(session, retries(), written[2:])
 
     found = query_executions.read(session, run_id, 100)
     assert [one for one, _ in found] == [*written[:2], replace(written[2], error=STORED)]
@@ -59,7 +59,7 @@ def test_executions_come_back_as_they_were_written(session, run_id):
 
 
 def test_an_error_text_of_any_length_does_not_cost_the_batch(session, run_id):
-    query_executions.append(session, patience(), [execution(run_id), execution(run_id, error="é" * 100_000)])
+    query_executions.append(session, retries(), [execution(run_id), execution(run_id, error="é" * 100_000)])
 
     lengths = sorted(len(one.error or "") for one, _ in query_executions.read(session, run_id, 2))
 
@@ -71,9 +71,9 @@ def test_an_upload_is_split_into_statements_of_bounded_size(server, plane, sessi
     written = [execution(run_id) for _ in range(count)]
     before = appends(server, "QUERY_EXECUTIONS")
 
-    query_executions.append(session, patience(), written)
+    query_executions.append(session, retries(), written)
     after = appends(server, "QUERY_EXECUTIONS")
-    query_executions.append(session, patience(), written)  # again, after a crash
+    query_executions.append(session, retries(), written)  # again, after a crash
 
     assert after - before == -(-count // ROWS_MAX) == 8
     assert appends(server, "QUERY_EXECUTIONS") == after
@@ -98,7 +98,7 @@ NO_LATENCY = dict.fromkeys(["p50_latency_ms", "p95_latency_ms", "p99_latency_ms"
 def test_the_list_of_runs_has_the_figures_of_their_results(session, plane):
     run_id, another = plane.new_run(), plane.new_run()
     stored = result(run_id, failed_operations=7, summary='{"totals":{"qps":289.25}}')
-    test_results.append(session, patience(), result(run_id, test_id="worker", worker_id="w0", worker_group_id=0))
+    test_results.append(session, retries(), result(run_id, test_id="worker", worker_id="w0", worker_group_id=0))
     for row in (stored, replace(stored, total_operations=1)):  # the second came late, and counts for nothing
         session.execute(load_queries("test_results")["append"], *astuple(row))
 
@@ -118,7 +118,7 @@ def test_results_come_back_the_runs_own_first(session, run_id):
     ]
     before = run_status.server_time(session)
     for row in reversed(rows):
-        test_results.append(session, patience(), row)
+        test_results.append(session, retries(), row)
 
     found = test_results.read(session, run_id)
 
@@ -134,15 +134,15 @@ def test_results_come_back_the_runs_own_first(session, run_id):
 
 
 def test_a_result_is_appended_once_by_whoever_comes_first(plane, session, run_id):
-    test_results.append(session, patience(), result(run_id))
-    test_results.append(session, patience(), result(run_id, status="FAILED"))
+    test_results.append(session, retries(), result(run_id))
+    test_results.append(session, retries(), result(run_id, status="FAILED"))
 
     assert [row.status for row, _ in test_results.read(session, run_id)] == ["COMPLETED"]
     assert raw_count(plane, "TEST_RESULTS", run_id) == 1
 
 
 def test_a_summary_with_hostile_texts_is_stored(session, run_id):
-    test_results.append(session, patience(), result(run_id, summary=json.dumps({"errors": [HOSTILE]})))
+    test_results.append(session, retries(), result(run_id, summary=json.dumps({"errors": [HOSTILE]})))
 
     ((row, _),) = test_results.read(session, run_id)
     assert json.loads(row.summary or "") == {"errors": [STORED]}
@@ -156,7 +156,7 @@ def test_logs_come_back_as_they_were_written_oldest_first(session, run_id):
         log_row(run_id, message=HOSTILE, timestamp=MOMENT + timedelta(seconds=1)),
     ]
 
-    test_logs.append(session, patience(), rows[::-1])
+    test_logs.append(session, retries(), rows[::-1])
 
     assert test_logs.newest(session, run_id, 10) == (*rows[:2], replace(rows[2], message=STORED))
     assert test_logs.newest(session, run_id, 2)[0] == rows[1]
@@ -169,7 +169,7 @@ def test_no_log_line_costs_another(session, run_id):
     odd: list[Any] = [{"a": HOSTILE}, {"a": float("nan")}, {("t", 1): object}, circle, {"a": "x" * 2_000_000}]
     rows = [log_row(run_id, message="x" * 100_000), *(log_row(run_id, details=details) for details in odd)]
 
-    test_logs.append(session, patience(), rows)
+    test_logs.append(session, retries(), rows)
 
     found = test_logs.newest(session, run_id, 100)
     assert {row.log_id for row in found} == {row.log_id for row in rows}
@@ -180,7 +180,7 @@ def test_no_log_line_costs_another(session, run_id):
 def test_many_logs_of_any_size_are_all_there(session, run_id):
     rows = [log_row(run_id, message="é" * 4_000, details={"n": number}) for number in range(700)]
 
-    test_logs.append(session, patience(), rows)
+    test_logs.append(session, retries(), rows)
 
     assert {row.log_id for row in test_logs.newest(session, run_id, 1_000)} == {row.log_id for row in rows}
 
@@ -207,14 +207,14 @@ def test_steps_come_back_as_they_were_judged_the_first_time(plane, session, run_
     steps = [step(run_id), step(run_id, step_number=2, queue_seen=False, **bare), step(run_id, step_number=10)]
 
     for one in (*steps[::-1], step(run_id, outcome="FAILED")):
-        run_measurements.append_step(session, patience(), one)
+        run_measurements.append_step(session, retries(), one)
 
     assert run_measurements.read_steps(session, run_id) == tuple(steps)
     assert raw_count(plane, "FIND_MAX_STEP_HISTORY", run_id) == 3
 
 
 def test_a_reason_of_any_kind_is_kept(session, run_id):
-    run_measurements.append_step(session, patience(), step(run_id, reason=HOSTILE + "x" * 5_000))
+    run_measurements.append_step(session, retries(), step(run_id, reason=HOSTILE + "x" * 5_000))
 
     (found,) = run_measurements.read_steps(session, run_id)
     assert found.reason.startswith(STORED)
@@ -235,7 +235,7 @@ def test_polls_of_the_warehouse_come_back_as_they_were_written(session, run_id):
         WarehousePoll(run_id=run_id, timestamp=MOMENT + timedelta(microseconds=1), **bare),
     ]
 
-    run_measurements.append_polls(session, patience(), polls)
+    run_measurements.append_polls(session, retries(), polls)
 
     found = run_measurements.read_polls(session, run_id)
     assert [replace(one, raw=None) for one in found] == [replace(one, raw=None) for one in polls]
@@ -246,15 +246,15 @@ def test_polls_of_the_warehouse_come_back_as_they_were_written(session, run_id):
 def test_a_workers_result_is_there_from_its_beginning_and_finished_once(plane, run_id):
     finished = result(run_id, test_id="c" + run_id[1:], worker_id="worker-0", worker_group_id=0, find_max_result=None)
     begun = replace(finished, status="RUNNING", summary=None)
-    test_results.begin(plane.session, patience(), begun)
-    test_results.begin(plane.session, patience(), begun)
+    test_results.begin(plane.session, retries(), begun)
+    test_results.begin(plane.session, retries(), begun)
     assert [row.status for row, _ in test_results.read(plane.session, run_id)] == ["RUNNING"]
-    test_results.abandon(plane.session, patience(), run_id)
+    test_results.abandon(plane.session, retries(), run_id)
     assert [row.status for row, _ in test_results.read(plane.session, run_id)] == ["FAILED"]
 
     for _ in range(2):
-        test_results.append(plane.session, patience(), finished)
-    test_results.abandon(plane.session, patience(), run_id)
+        test_results.append(plane.session, retries(), finished)
+    test_results.abandon(plane.session, retries(), run_id)
 
     assert raw_count(plane, "TEST_RESULTS", run_id) == 1
     check_finished(plane, finished)
@@ -270,10 +270,10 @@ def check_finished(plane: ControlPlane, finished: ResultRow) -> None:
 def test_a_worker_that_would_have_to_wait_for_the_table_appends_its_result(plane, run_id, fault):
     finished = result(run_id, test_id="c" + run_id[1:], worker_id="worker-0", worker_group_id=0, find_max_result=None)
     if fault is not None:
-        test_results.begin(plane.session, patience(), replace(finished, status="RUNNING", summary=None))
+        test_results.begin(plane.session, retries(), replace(finished, status="RUNNING", summary=None))
         plane.server.fault(match="UPDATE TEST_RESULTS", kind="error", **fault)
 
-    test_results.append(plane.session, patience(), finished)
+    test_results.append(plane.session, retries(), finished)
     plane.server.clear_faults()
 
     check_finished(plane, finished)
@@ -293,11 +293,11 @@ def test_rows_of_a_write_that_was_given_up_are_not_there_twice(
     flusher.put_snapshot(replace(snapshot(1), run_id=run_id, snapshot_id=str(uuid.uuid4())))
     server.fault(match=f"INSERT INTO {table}", kind="drop_reply")
 
-    given_up = flusher.step(patience(attempts=1), everything=True)
+    given_up = flusher.step(retries(attempts=1), everything=True)
     server.clear_faults()
     shared.lines.append(WorkerLogLine(level="INFO", message="2", details=None, timestamp=MOMENT))
     flusher.put_snapshot(replace(snapshot(2), run_id=run_id, snapshot_id=str(uuid.uuid4())))
-    written = flusher.step(patience(), everything=True)
+    written = flusher.step(retries(), everything=True)
 
     assert (given_up, written) == (False, True)
     for name, key in (("TEST_LOGS", "LOG_ID"), ("WORKER_METRICS_SNAPSHOTS", "SNAPSHOT_ID")):

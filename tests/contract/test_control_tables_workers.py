@@ -21,7 +21,7 @@ from loadgen.model.run import Phase
 from loadgen.workload.pools import CHUNK_BYTES_MAX, Pool, to_chunks
 from tests.cases import in_one_test
 from tests.contract.control_builders import HOSTILE, MOMENT, appends, raw_count
-from tests.control_plane import ControlPlane, patience
+from tests.control_plane import ControlPlane, retries
 from tests.processes import wait_until
 
 # --- every statement -------------------------------------------------------------------------------------------------
@@ -71,15 +71,15 @@ def test_windows_come_back_as_they_were_written(session, run_id):
         window(worker_id="w1", counts="x" * 500_000),
     ]
     for one in reversed(windows):
-        run_measurements.append_window(session, patience(), run_id, one)
+        run_measurements.append_window(session, retries(), run_id, one)
 
     assert run_measurements.read_windows(session, run_id) == tuple(windows)
     assert run_measurements.read_windows(session, "another run") == ()
 
 
 def test_a_window_is_appended_once_whoever_tries_again(plane, session, run_id):
-    run_measurements.append_window(session, patience(), run_id, window())
-    run_measurements.append_window(session, patience(), run_id, window(seconds=99.0))
+    run_measurements.append_window(session, retries(), run_id, window())
+    run_measurements.append_window(session, retries(), run_id, window(seconds=99.0))
 
     assert run_measurements.read_windows(session, run_id) == (window(),)
     assert raw_count(plane, "WINDOW_RESULTS", run_id) == 1
@@ -95,7 +95,7 @@ def test_a_window_of_the_first_process_is_looked_for_only_when_an_answer_is_lost
     if kind is not None:
         plane.server.fault(match="INSERT INTO WINDOW_RESULTS", kind=kind, count=1)
 
-    run_measurements.append_window(session, patience(), run_id, window(), fresh=True)
+    run_measurements.append_window(session, retries(), run_id, window(), fresh=True)
 
     texts = statements_on(plane, "WINDOW_RESULTS", since_ms)
     assert any(text.startswith("SELECT COUNT(*)") for text in texts) is (kind is not None)
@@ -112,7 +112,7 @@ def test_a_statement_that_is_executed_late_does_not_count_twice(plane, server, s
         run_id, since_ms = str(uuid.uuid4()), server.now_ms()
         server.fault(match="INSERT INTO WINDOW_RESULTS", kind="latency", ms=4_000, count=1)
 
-        run_measurements.append_window(impatient, patience(attempts=50), run_id, window())
+        run_measurements.append_window(impatient, retries(attempts=50), run_id, window())
 
         requests = f"/__loadgen/journal?match=INSERT%20INTO%20WINDOW_RESULTS&since={since_ms}"
         held = lambda: any(entry["outcome"] == "fault latency" for entry in server.ask(requests))  # noqa: E731
@@ -135,9 +135,9 @@ SCALARS = (
 
 
 def test_a_pool_keeps_every_kind_of_value(session, run_id):
-    value_pools.store(session, patience(), run_id, Pool("all kinds", SCALARS))
+    value_pools.store(session, retries(), run_id, Pool("all kinds", SCALARS))
 
-    loaded = value_pools.load(session, patience(), run_id)
+    loaded = value_pools.load(session, retries(), run_id)
 
     assert list(loaded) == ["all kinds"]
     assert loaded["all kinds"].values == SCALARS
@@ -150,21 +150,21 @@ def test_a_large_pool_is_stored_in_chunks_with_one_statement_each(plane, session
     since_ms = plane.server.now_ms()
 
     for pool in (large, small):
-        value_pools.store(session, patience(), run_id, pool)
+        value_pools.store(session, retries(), run_id, pool)
 
     assert len(list(to_chunks(large))) == 3
     assert [text.split()[0] for text in statements_on(plane, "VALUE_POOLS", since_ms)] == ["INSERT"] * 4
     assert raw_count(plane, "VALUE_POOLS", run_id) == 4
-    assert value_pools.load(session, patience(), run_id) == {"large": large, "a.small 'one'": small}
-    assert value_pools.load(session, patience(), "another run") == {}
+    assert value_pools.load(session, retries(), run_id) == {"large": large, "a.small 'one'": small}
+    assert value_pools.load(session, retries(), "another run") == {}
 
 
 def test_a_value_as_large_as_a_chunk_can_be_stored(session, run_id):
     pool = Pool("p", ("x" * (CHUNK_BYTES_MAX - 200), "y"))
 
-    value_pools.store(session, patience(), run_id, pool)
+    value_pools.store(session, retries(), run_id, pool)
 
-    assert value_pools.load(session, patience(), run_id) == {"p": pool}
+    assert value_pools.load(session, retries(), run_id) == {"p": pool}
 
 
 # --- snapshots -------------------------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ def alike(found: MetricsSnapshot, written: MetricsSnapshot) -> bool:
 def test_a_snapshot_comes_back_as_it_was_written(session, run_id):
     written = snapshot(run_id)
 
-    run_measurements.append_snapshots(session, patience(), [written])
+    run_measurements.append_snapshots(session, retries(), [written])
 
     (found,) = run_measurements.read_snapshots(session, run_id)
     assert alike(found, written)
@@ -207,7 +207,7 @@ def test_rows_with_and_without_values_share_a_batch(session, run_id, first):
         snapshot(run_id, timestamp=MOMENT + timedelta(microseconds=1), qps=0.5, elapsed_seconds=1.75),
     ]
 
-    run_measurements.append_snapshots(session, patience(), pair if first == 0 else pair[::-1])
+    run_measurements.append_snapshots(session, retries(), pair if first == 0 else pair[::-1])
 
     found = run_measurements.read_snapshots(session, run_id)
     assert all(alike(one, other) for one, other in zip(found, pair, strict=True))
@@ -232,7 +232,7 @@ def test_values_of_every_type_survive_a_batch(session, rows):
     run_id = str(uuid.uuid4())
     written = {str(number): snapshot(run_id, snapshot_id=str(number), **row) for number, row in enumerate(rows)}
 
-    run_measurements.append_snapshots(session, patience(), list(written.values()))
+    run_measurements.append_snapshots(session, retries(), list(written.values()))
 
     found = {one.snapshot_id: one for one in run_measurements.read_snapshots(session, run_id)}
     assert found.keys() == written.keys()
@@ -245,7 +245,7 @@ def test_2000_snapshots_are_four_statements(server, session, run_id):
     ]
     before = appends(server, "WORKER_METRICS_SNAPSHOTS")
 
-    run_measurements.append_snapshots(session, patience(), written)
+    run_measurements.append_snapshots(session, retries(), written)
 
     found = run_measurements.read_snapshots(session, run_id)
     assert appends(server, "WORKER_METRICS_SNAPSHOTS") - before == 4
@@ -254,16 +254,16 @@ def test_2000_snapshots_are_four_statements(server, session, run_id):
 
 
 def test_nothing_to_append_is_no_statement(session, run_id):
-    run_measurements.append_snapshots(session, patience(), [])
-    run_measurements.append_polls(session, patience(), [])
-    test_logs.append(session, patience(), [])
-    query_executions.append(session, patience(), [])
+    run_measurements.append_snapshots(session, retries(), [])
+    run_measurements.append_polls(session, retries(), [])
+    test_logs.append(session, retries(), [])
+    query_executions.append(session, retries(), [])
 
 
 def test_metrics_that_json_cannot_hold_do_not_cost_the_batch(session, run_id):
     odd = r'{"a":NaN,"b":"\u0000","c":"\ud800"}'
 
-    run_measurements.append_snapshots(session, patience(), [snapshot(run_id, custom_metrics=odd), snapshot(run_id)])
+    run_measurements.append_snapshots(session, retries(), [snapshot(run_id, custom_metrics=odd), snapshot(run_id)])
 
     found = run_measurements.read_snapshots(session, run_id)
     assert {"a": "nan", "b": "�", "c": "�"} in [json.loads(one.custom_metrics or "") for one in found]
@@ -273,7 +273,7 @@ def test_metrics_that_json_cannot_hold_do_not_cost_the_batch(session, run_id):
 def test_the_newest_seconds_are_those_that_ended_within_some_time(session, run_id):
     now = run_status.server_time(session)
     written = [snapshot(run_id, timestamp=now - timedelta(seconds=age_s)) for age_s in (500, 90, 5)]
-    run_measurements.append_snapshots(session, patience(), written)
+    run_measurements.append_snapshots(session, retries(), written)
 
     found = run_measurements.newest_snapshots(session, run_id, 300)
 

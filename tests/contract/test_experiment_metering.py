@@ -19,7 +19,7 @@ from loadgen.scenario.experiment import read_experiment
 from loadgen.scenario.frozen import freeze
 from orchestrator.experiment.metering import MeteringFailed, NothingMetered, meter_experiment
 from tests.contract.test_experiments import CONFIG, measurement
-from tests.control_plane import ControlPlane, patience
+from tests.control_plane import ControlPlane, retries
 from tests.embedded_server import EmbeddedServer
 from tests.process.run_bench import scenario
 
@@ -39,16 +39,16 @@ class Metered:
         (folder / "e.yaml").write_text(json.dumps(document | {"metrics": {"p95": "5%"}}))
         loaded = read_experiment(folder / "e.yaml", environ=plane.environ)
         session = plane.session
-        experiments.create(session, patience(), self.id, "metered", json.dumps(CONFIG), "f" * 64)
-        experiments.begin_block(session, patience(), self.id, 1, 1)
+        experiments.create(session, retries(), self.id, "metered", json.dumps(CONFIG), "f" * 64)
+        experiments.begin_block(session, retries(), self.id, 1, 1)
         for arm, one in loaded.arms.items():
             labels = {"experiment": self.id, "arm": arm, "block": "1", "attempt": "1"}
             run_id = plane.new_run(scenario_config=freeze(dataclasses.replace(one.scenario, labels=labels)))
-            experiments.record(session, patience(), self.id, measurement(arm=arm, run_id=run_id))
+            experiments.record(session, retries(), self.id, measurement(arm=arm, run_id=run_id))
 
     def enrich(self) -> dict[str, Any]:
-        meter_experiment(self.plane.session, patience(), self.id, self.plane.environ)
-        return read_experiment_result(self.plane.session, patience(), self.id)
+        meter_experiment(self.plane.session, retries(), self.id, self.plane.environ)
+        return read_experiment_result(self.plane.session, retries(), self.id)
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_what_cannot_be_metered_is_an_error(
         experiment.enrich()
     server.clear_faults()
     assert caught.value.exit_code == 3
-    assert "metering" not in read_experiment_result(plane.session, patience(), experiment.id)
+    assert "metering" not in read_experiment_result(plane.session, retries(), experiment.id)
 
     plane.claim(f"{experiments.LEASE_PREFIX}{experiment.id}")
     with pytest.raises(Busy, match="continues"):
@@ -138,10 +138,10 @@ def test_the_end_of_an_experiment_is_stored_although_its_answer_was_lost(
     plane: ControlPlane, server: EmbeddedServer
 ) -> None:
     experiment_id = uuid.uuid4().hex
-    experiments.create(plane.session, patience(), experiment_id, "e", json.dumps(CONFIG), "f" * 64)
+    experiments.create(plane.session, retries(), experiment_id, "e", json.dumps(CONFIG), "f" * 64)
     server.fault(match="INSERT INTO EXPERIMENT_ENDS", kind="reset", count=1)
 
-    experiments.finish(plane.session, patience(), experiment_id, 1, {"verdict": "decided", "exit_code": 0})
+    experiments.finish(plane.session, retries(), experiment_id, 1, {"verdict": "decided", "exit_code": 0})
 
     end = experiments.last_end(plane.session, experiment_id)
     assert end is not None

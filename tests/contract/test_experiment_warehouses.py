@@ -20,7 +20,7 @@ from orchestrator.experiment.warehouse_settings import (
     restore_left_settings,
     worst_cases,
 )
-from tests.control_plane import ControlPlane, patience
+from tests.control_plane import ControlPlane, retries
 from tests.embedded_server import EmbeddedServer
 from tests.process.run_bench import scenario
 
@@ -62,7 +62,7 @@ class Made:
         self.settings.restore(threading.Event())
 
     def recover(self) -> list[tuple[bool, str]]:
-        done = restore_left_settings(self.plane.session, patience(), clock=SystemClock())
+        done = restore_left_settings(self.plane.session, retries(), clock=SystemClock())
         return [(one.restored, one.why) for one in done if one.experiment_id == self.experiment_id]
 
     def shown(self) -> list[tuple[Any, ...]]:

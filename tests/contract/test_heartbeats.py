@@ -11,7 +11,7 @@ from loadgen.control.tables.run_status import server_time
 from loadgen.control.tables.worker_heartbeats import LAST_ERROR_MAX, WorkerHeartbeat, beat, find, read, register
 from loadgen.model.run import Phase, WorkerStatus
 from tests.contract.heartbeat_builders import LOST, NEVER_SENT, SILENT_MS, grow_old, my_row, said
-from tests.control_plane import patience
+from tests.control_plane import retries
 from tests.processes import wait_until
 
 # --- beating ---------------------------------------------------------------------------------------------------------
@@ -34,7 +34,7 @@ FULL = WorkerHeartbeat(
 
 
 def test_a_beat_says_everything_and_the_next_one_replaces_it(session, me):
-    register(session, patience(), me, silent_ms=SILENT_MS)
+    register(session, retries(), me, silent_ms=SILENT_MS)
 
     assert beat(session, me, FULL)
     assert my_row(session, me).beat == FULL
@@ -45,7 +45,7 @@ def test_a_beat_says_everything_and_the_next_one_replaces_it(session, me):
 def test_a_beat_touches_only_its_own_row(session, me):
     other = replace(me, worker_id="w1", worker_group_id=1)
     for one in (me, other):
-        register(session, patience(), one, silent_ms=SILENT_MS)
+        register(session, retries(), one, silent_ms=SILENT_MS)
 
     beat(session, me, FULL)
 
@@ -54,7 +54,7 @@ def test_a_beat_touches_only_its_own_row(session, me):
 
 
 def test_a_beat_that_was_held_up_never_overwrites_a_later_one(session, me):
-    register(session, patience(), me, silent_ms=SILENT_MS)
+    register(session, retries(), me, silent_ms=SILENT_MS)
     beat(session, me, said(5, error_count=5))
 
     late = [beat(session, me, said(count, error_count=99)) for count in (4, 5, 1, 0)]
@@ -66,7 +66,7 @@ def test_a_beat_that_was_held_up_never_overwrites_a_later_one(session, me):
 @pytest.mark.parametrize("kind", LOST + NEVER_SENT)
 def test_a_lost_beat_loses_nothing(server, session, me, kind):
     """One attempt: the next beat, with the next number, says it all again."""
-    register(session, patience(), me, silent_ms=SILENT_MS)
+    register(session, retries(), me, silent_ms=SILENT_MS)
     server.fault(match="UPDATE WORKER_HEARTBEATS", kind=kind, count=1)
 
     with pytest.raises(ControlFailed) as lost:
@@ -80,7 +80,7 @@ def test_a_lost_beat_loses_nothing(server, session, me, kind):
 def test_a_beat_arrives_on_its_way_late_and_changes_nothing(plane, server, session, me):
     """Its client gave up and went on; the server executes it after the next one."""
     since_ms = server.now_ms()
-    register(session, patience(), me, silent_ms=SILENT_MS)
+    register(session, retries(), me, silent_ms=SILENT_MS)
     impatient = ControlSession(plane.place, role="test", environ=plane.environ, statement_limit_s=1)
     server.fault(match="UPDATE WORKER_HEARTBEATS", kind="latency", ms=4_000, count=1)
     with pytest.raises(ControlFailed):
@@ -101,7 +101,7 @@ def test_a_worker_without_a_row_is_told_so(session, me):
 
 
 def test_a_session_that_expired_is_replaced_for_the_next_beat(server, session, me):
-    register(session, patience(), me, silent_ms=SILENT_MS)
+    register(session, retries(), me, silent_ms=SILENT_MS)
     server.fault(match="UPDATE WORKER_HEARTBEATS", kind="expire_session", count=1)
 
     outcomes = []
@@ -133,7 +133,7 @@ TEXTS = {
 
 @pytest.mark.parametrize(("written", "stored"), TEXTS.values(), ids=TEXTS)
 def test_no_error_text_can_stop_a_beat(session, me, written, stored):
-    register(session, patience(), me, silent_ms=SILENT_MS)
+    register(session, retries(), me, silent_ms=SILENT_MS)
 
     assert beat(session, me, said(2, last_error=written, live_metrics=f'{{"error":"{written}"}}'))
 
@@ -144,7 +144,7 @@ def test_no_error_text_can_stop_a_beat(session, me, written, stored):
 @pytest.mark.parametrize("character", ["x", "é", "😀", "\0"], ids=["ASCII", "é", "emoji", "NUL"])
 @pytest.mark.parametrize("length", [LAST_ERROR_MAX - 1, LAST_ERROR_MAX, LAST_ERROR_MAX + 1, 1_000_000])
 def test_an_error_text_is_cut_at_1000_characters_and_says_so(session, me, character, length):
-    register(session, patience(), me, silent_ms=SILENT_MS)
+    register(session, retries(), me, silent_ms=SILENT_MS)
 
     assert beat(session, me, said(2, last_error=character * length))
 
@@ -156,7 +156,7 @@ def test_an_error_text_is_cut_at_1000_characters_and_says_so(session, me, charac
 
 def test_64_kilobytes_of_metrics_ride_on_a_beat(session, me):
     metrics = '{"buckets":"' + "0123456789abcdef" * 4_095 + '"}'
-    register(session, patience(), me, silent_ms=SILENT_MS)
+    register(session, retries(), me, silent_ms=SILENT_MS)
 
     assert beat(session, me, said(2, live_metrics=metrics))
     assert my_row(session, me).beat.live_metrics == metrics
@@ -166,7 +166,7 @@ def test_64_kilobytes_of_metrics_ride_on_a_beat(session, me):
 
 
 def test_the_age_of_a_beat_is_told_by_the_server(plane, session, me):
-    register(session, patience(), me, silent_ms=SILENT_MS)
+    register(session, retries(), me, silent_ms=SILENT_MS)
     began = server_time(session)
     grow_old(plane, me, 90_250)
 
@@ -180,7 +180,7 @@ def test_the_age_of_a_beat_is_told_by_the_server(plane, session, me):
 
 def test_all_workers_of_a_run_are_read_at_once_in_the_order_of_their_numbers(server, session, me):
     for number in (10, 2, 0):
-        register(session, patience(), replace(me, worker_id=f"w{number}", worker_group_id=number), silent_ms=SILENT_MS)
+        register(session, retries(), replace(me, worker_id=f"w{number}", worker_group_id=number), silent_ms=SILENT_MS)
 
     assert [row.identity.worker_id for row in read(session, me.run_id)] == ["w0", "w2", "w10"]
     assert find(session, me.run_id, "w3") is None
@@ -188,7 +188,7 @@ def test_all_workers_of_a_run_are_read_at_once_in_the_order_of_their_numbers(ser
 
 
 def test_a_leader_that_cannot_read_is_not_told_that_nobody_is_there(server, session, me):
-    register(session, patience(), me, silent_ms=SILENT_MS)
+    register(session, retries(), me, silent_ms=SILENT_MS)
     server.fault(match="FROM WORKER_HEARTBEATS", kind="http_status", status=503)
 
     with pytest.raises(ControlFailed):
@@ -196,7 +196,7 @@ def test_a_leader_that_cannot_read_is_not_told_that_nobody_is_there(server, sess
 
 
 def test_no_beat_is_a_merge(server, plane, me):
-    register(plane.session, patience(), me, silent_ms=SILENT_MS)
+    register(plane.session, retries(), me, silent_ms=SILENT_MS)
     beat(plane.session, me, said(2))
 
     texts = [line["sql_text"] for line in server.ask("/__loadgen/journal?match=WORKER_HEARTBEATS")]

@@ -17,7 +17,7 @@ from loadgen.control.tables.run_control_events import BATCH, NewEvent, catch_up,
 from loadgen.control.tables.run_status import server_time
 from loadgen.model.event import EventScope, Recipient, SetWorkerTarget, Stop, UnknownCommand
 from tests.contract.lease_builders import FAULT_IDS, NOT_ANSWERED, start_event
-from tests.control_plane import patience
+from tests.control_plane import retries
 from tests.processes import PATIENCE_S
 
 pytestmark = pytest.mark.any_driver
@@ -27,11 +27,11 @@ pytestmark = pytest.mark.any_driver
 @pytest.mark.parametrize("match", ["^INSERT INTO RUN_CONTROL_EVENTS", "^SELECT SEQUENCE_ID, CREATED_AT"])
 def test_an_event_whose_answer_is_lost_is_there_once(plane, run_id, match, fault):
     term = plane.claim(run_id)
-    emit(plane.session, patience(), term, start_event())
+    emit(plane.session, retries(), term, start_event())
     plane.server.fault(match=match, count=1, **fault)
     new = start_event()
 
-    assert emit(plane.session, patience(), term, new) == 2
+    assert emit(plane.session, retries(), term, new) == 2
     assert plane.events(run_id)[1:] == [(2, new.event_id, 1)]
 
 
@@ -39,8 +39,8 @@ def test_an_event_that_is_sent_again_keeps_its_number(plane, run_id):
     term = plane.claim(run_id)
     new = start_event()
 
-    assert [emit(plane.session, patience(), term, new) for _ in range(3)] == [1, 1, 1]
-    assert emit(plane.session, patience(), term, start_event()) == 2
+    assert [emit(plane.session, retries(), term, new) for _ in range(3)] == [1, 1, 1]
+    assert emit(plane.session, retries(), term, start_event()) == 2
 
 
 def test_writers_at_once_leave_no_gap_and_readers_see_every_event_in_order(plane, run_id):
@@ -49,7 +49,7 @@ def test_writers_at_once_leave_no_gap_and_readers_see_every_event_in_order(plane
     done = threading.Event()
 
     def write(session: ControlSession) -> list[int]:
-        return [emit(session, patience(clock=SystemClock()), term, start_event()) for _ in range(each)]
+        return [emit(session, retries(clock=SystemClock()), term, start_event()) for _ in range(each)]
 
     def follow() -> list[int]:
         session, seen = plane.open("reader"), [0]
@@ -97,7 +97,7 @@ def test_an_event_nobody_can_read_does_not_hide_the_next(plane, run_id):
             " SELECT ?, ?, ?, 1, ?, ?, SYSDATE()",
             *(run_id, number, str(uuid.uuid4()), kind, data),
         )
-    emit(plane.session, patience(), plane.claim(run_id), start_event())
+    emit(plane.session, retries(), plane.claim(run_id), start_event())
 
     events = poll(plane.session, run_id, 0)
 
@@ -116,7 +116,7 @@ def test_what_a_command_says_and_when_it_is_due_survive_the_way(plane, run_id):
         reason="'; DROP TABLE RUN_LEASES; -- \\ \" 🙂 ?",
     )
     address = Recipient(scope=EventScope.WORKER, worker_id="w'1")
-    emit(plane.session, patience(), plane.claim(run_id), NewEvent(command=command, address=address))
+    emit(plane.session, retries(), plane.claim(run_id), NewEvent(command=command, address=address))
 
     (event,) = poll(plane.session, run_id, 0)
 
@@ -132,7 +132,7 @@ def test_what_a_command_says_and_when_it_is_due_survive_the_way(plane, run_id):
 def test_a_hostile_reason_does_not_keep_a_command_from_its_workers(plane, run_id, reason):
     command = Stop(reason=reason, drain_timeout_s=1.0)
 
-    emit(plane.session, patience(), plane.claim(run_id), NewEvent(command=command))
+    emit(plane.session, retries(), plane.claim(run_id), NewEvent(command=command))
 
     (event,) = poll(plane.session, run_id, 0)
     assert event.command == replace(command, reason=clean_text(reason))

@@ -14,7 +14,7 @@ from loadgen.control.session import ControlSession, NamedQuery
 from loadgen.control.tables.run_leases import Lease, claim, new_owner
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
 from tests.contract.lease_builders import FAULT_IDS, NOT_ANSWERED, TTL_S
-from tests.control_plane import ControlPlane, patience
+from tests.control_plane import ControlPlane, retries
 from tests.processes import wait_until
 
 pytestmark = pytest.mark.any_driver
@@ -61,7 +61,7 @@ def test_a_keeper_that_does_not_release_leaves_its_term_to_expire(plane, run_id)
     keeper.stop(releasing=False)
 
     assert plane.leases(run_id)[0][2] > 0
-    assert claim(plane.session, patience(), run_id, new_owner(), TTL_S) is None
+    assert claim(plane.session, retries(), run_id, new_owner(), TTL_S) is None
 
 
 def test_a_keeper_can_be_stopped_before_it_was_started(plane, run_id):

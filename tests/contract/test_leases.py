@@ -14,7 +14,7 @@ from loadgen.control.tables.run_leases import TAKEOVER_MARGIN_S, Lease, claim, n
 from loadgen.control.tables.run_status import Fenced, RunRollup, StatusChange, move, publish
 from loadgen.model.run import Phase, RunStatus
 from tests.contract.lease_builders import FAULT_IDS, NOT_ANSWERED, TTL_S, start_event
-from tests.control_plane import ControlPlane, patience
+from tests.control_plane import ControlPlane, retries
 from tests.processes import wait_until
 
 pytestmark = pytest.mark.any_driver
@@ -32,9 +32,9 @@ def assert_powerless(plane: ControlPlane, term: Lease) -> None:
 
     assert not renew(plane.session, term, TTL_S)
     with pytest.raises(Fenced):
-        emit(plane.session, patience(), term, start_event())
+        emit(plane.session, retries(), term, start_event())
     with pytest.raises(Fenced):
-        move(plane.session, patience(), term, STARTING)
+        move(plane.session, retries(), term, STARTING)
     assert not publish(plane.session, term, RunRollup(targets={}, total_ops=666))
     release(plane.session, term)
 
@@ -52,7 +52,7 @@ def test_the_first_to_claim_gets_epoch_one_for_a_term(plane, run_id):
 def test_a_term_that_lasts_is_nobody_elses(plane, run_id):
     plane.claim(run_id)
 
-    assert claim(plane.session, patience(), run_id, new_owner(), TTL_S) is None
+    assert claim(plane.session, retries(), run_id, new_owner(), TTL_S) is None
     assert len(plane.leases(run_id)) == 1
 
 
@@ -63,7 +63,7 @@ def test_a_term_must_be_over_for_the_margin_before_there_is_a_successor(plane, s
         run_id = plane.new_run()
         plane.claim(run_id)
         plane.expire(run_id, since_s=since_s)
-        term = claim(plane.session, patience(), run_id, new_owner(), TTL_S)
+        term = claim(plane.session, retries(), run_id, new_owner(), TTL_S)
         # SQL says so too, whatever the claimant thinks he has read.
         rows = plane.session.execute(load_queries("run_leases")["claim_next"], "x", 30_000, run_id, 1, -MARGIN_MS)
         (_, _, remaining_ms), *successors = plane.leases(run_id)
@@ -84,7 +84,7 @@ def test_after_the_margin_the_next_epoch_begins_and_the_last_holder_is_powerless
     assert (old.epoch, new.epoch) == (1, 2)
     assert_powerless(plane, old)
     assert renew(plane.session, new, TTL_S)
-    assert emit(plane.session, patience(), new, start_event()) == 1
+    assert emit(plane.session, retries(), new, start_event()) == 1
 
 
 def test_a_holder_who_slept_past_his_term_is_refused_before_there_is_a_successor(plane, run_id):
@@ -107,9 +107,9 @@ def test_a_term_that_differs_in_anything_is_not_the_holders(plane, run_id, field
     assert not renew(plane.session, forged, TTL_S)
     release(plane.session, forged)
     with pytest.raises(Fenced):
-        emit(plane.session, patience(), forged, start_event())
+        emit(plane.session, retries(), forged, start_event())
     with pytest.raises(Fenced):
-        move(plane.session, patience(), forged, STARTING)
+        move(plane.session, retries(), forged, STARTING)
     assert not publish(plane.session, forged, RunRollup(targets={}))
 
     assert renew(plane.session, term, TTL_S)
@@ -143,7 +143,7 @@ def test_a_claim_whose_answer_is_lost_is_known_and_there_once(plane, run_id, fau
     owner = new_owner()
     plane.server.fault(match="^INSERT INTO RUN_LEASES", count=1, **fault)
 
-    term = claim(plane.session, patience(), run_id, owner, TTL_S)
+    term = claim(plane.session, retries(), run_id, owner, TTL_S)
 
     assert term == Lease(key=run_id, epoch=epoch, owner=owner)
     assert [lease[:2] for lease in plane.leases(run_id)][-1] == (epoch, owner)
@@ -159,7 +159,7 @@ def test_a_claim_that_was_lost_on_its_way_does_not_take_what_another_got_meanwhi
     plane.server.fault(match="^INSERT INTO RUN_LEASES", count=1, kind="reset")
     winners: list[Lease] = []
 
-    won = claim(plane.session, patience(note=lambda _: winners.append(plane.claim(run_id))), run_id, new_owner(), TTL_S)
+    won = claim(plane.session, retries(note=lambda _: winners.append(plane.claim(run_id))), run_id, new_owner(), TTL_S)
 
     assert won is None
     assert [lease[:2] for lease in plane.leases(run_id)][-1] == (epoch, winners[0].owner)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from loadgen.clock import SystemClock
-from loadgen.control.tables import pool_workers, run_queue, run_queue_claims
+from loadgen.control.tables import pool_workers, run_queue
 from loadgen.control.tables.pool_workers import PoolWorkerIdentity
-from loadgen.control.tables.run_queue_claims import QueueClaim
+from loadgen.control.tables.run_queue import QueueClaim
 from loadgen.model.nightly import PoolWorkerStatus
 from orchestrator.nightly.runner import AttemptCounts, HeldClaim, RunnerHeartbeat
 from tests.contract.queue_builders import let_pass
-from tests.control_plane import ControlPlane, patience
+from tests.control_plane import ControlPlane, retries
 
 pytestmark = pytest.mark.any_driver
 
@@ -30,13 +30,13 @@ def beats(plane: ControlPlane) -> RunnerHeartbeat:
 
 
 def seen(plane: ControlPlane) -> pool_workers.PoolWorker:
-    return pool_workers.find(plane.session, patience(), ME.worker_id)
+    return pool_workers.find(plane.session, retries(), ME.worker_id)
 
 
 def claimed(plane: ControlPlane, beats: RunnerHeartbeat) -> tuple[QueueClaim, HeldClaim]:
-    run_queue.add(plane.session, patience(), run_queue.QueueRequest(name="n", scenario="s", files={}))
+    run_queue.add(plane.session, retries(), run_queue.QueueRequest(name="n", scenario="s", files={}))
     begun_ns = SystemClock().monotonic_ns()
-    claim = run_queue_claims.claim(plane.session, patience(), ME.worker_id, (), LEASE_S)
+    claim = run_queue.claim(plane.session, retries(), ME.worker_id, (), LEASE_S)
     assert claim is not None
     held = HeldClaim(claim=claim, trust=beats.new_trust(begun_ns))
     beats.hold(held)
@@ -47,7 +47,7 @@ def claimed(plane: ControlPlane, beats: RunnerHeartbeat) -> tuple[QueueClaim, He
 def test_a_beat_that_finds_no_row_registers(plane, beats, why):
     if why != "never known":
         assert beats.step()
-        pool_workers.offline(plane.session, patience(), ME.worker_id)
+        pool_workers.offline(plane.session, retries(), ME.worker_id)
     if why == "pruned":
         plane.change("DELETE FROM POOL_WORKERS")
 
@@ -83,7 +83,7 @@ def test_a_lease_that_has_passed_is_lost_at_the_next_beat(plane, beats):
 
 def test_a_runner_hears_of_the_wish_to_drain_and_tells_its_own(plane, beats):
     beats.step()
-    pool_workers.drain(plane.session, patience(), ME.worker_id)
+    pool_workers.drain(plane.session, retries(), ME.worker_id)
     assert beats.step()
     heard = beats.draining.is_set()
 

@@ -20,7 +20,7 @@ from orchestrator.recover import leaderless_run_on, recover_orphans
 from tests.contract.control_builders import log_row
 from tests.contract.run_builders import Led, S
 from tests.contract.test_experiments import CONFIG, measurement
-from tests.control_plane import ControlPlane, patience
+from tests.control_plane import ControlPlane, retries
 from tests.unit.test_experiment_metering import METERING
 
 pytestmark = pytest.mark.any_driver
@@ -53,13 +53,13 @@ class BrokenSession(ControlSession):
 def test_only_runs_that_ended_long_enough_ago_are_deleted_and_all_of_them(plane, led):
     ended, living = led(S.COMPLETED), led(S.RUNNING)
     session = plane.session
-    test_logs.append(session, patience(), [log_row(ended.run_id), log_row(living.run_id)])
+    test_logs.append(session, retries(), [log_row(ended.run_id), log_row(living.run_id)])
 
-    assert prune.look(session, patience(), 3_600.0).runs == ()
-    found = prune.look(session, patience(), -60.0)
+    assert prune.look(session, retries(), 3_600.0).runs == ()
+    found = prune.look(session, retries(), -60.0)
     assert ended.run_id in {run.id for run in found.runs}
     assert living.run_id not in {run.id for run in found.runs}
-    deleted = prune.delete(session, patience(), found)
+    deleted = prune.delete(session, retries(), found)
 
     assert deleted["RUN_STATUS"] >= 1
     assert deleted["TEST_LOGS"] == 1
@@ -67,7 +67,7 @@ def test_only_runs_that_ended_long_enough_ago_are_deleted_and_all_of_them(plane,
     assert read(session, ended.run_id) is None
     assert read(session, living.run_id) is not None
     assert len(test_logs.newest(session, living.run_id, 10)) == 1
-    assert prune.delete(session, patience(), found) == {}
+    assert prune.delete(session, retries(), found) == {}
 
 
 def made_old(plane: ControlPlane, run: Led, hours: int) -> None:
@@ -82,15 +82,15 @@ def test_runs_are_deleted_in_parts_the_oldest_first_and_a_repetition_goes_on_fro
     runs = [led(S.COMPLETED) for _ in range(5)]
     for number, run in enumerate(runs):
         made_old(plane, run, 100 - number)
-    found = prune.look(plane.session, patience(), 48 * 3600.0)
+    found = prune.look(plane.session, retries(), 48 * 3600.0)
     interrupted = InterruptedSession(plane.place, role="prune", environ=plane.environ)
 
     with pytest.raises(ControlFailed):
-        prune.delete(interrupted, patience(), found, part_runs=2)
+        prune.delete(interrupted, retries(), found, part_runs=2)
     interrupted.close()
     after_failure = remaining(plane, runs)
-    again = prune.look(plane.session, patience(), 48 * 3600.0)
-    prune.delete(plane.session, patience(), again, part_runs=2)
+    again = prune.look(plane.session, retries(), 48 * 3600.0)
+    prune.delete(plane.session, retries(), again, part_runs=2)
 
     assert [run.id for run in found.runs] == [run.run_id for run in runs]
     assert after_failure == [False, False, True, True, True]
@@ -102,15 +102,15 @@ def test_a_part_that_takes_too_long_is_made_smaller_and_not_repeated_as_it_is(pl
     runs = [led(S.COMPLETED) for _ in range(4)]
     for number, run in enumerate(runs):
         made_old(plane, run, 100 - number)
-    found, clock = prune.look(plane.session, patience(), 48 * 3600.0), FakeClock()
+    found, clock = prune.look(plane.session, retries(), 48 * 3600.0), FakeClock()
     plane.server.fault(match="^DELETE FROM QUERY_EXECUTIONS", kind="error", errno=630, sqlstate="57014", count=2)
 
-    deleted = prune.delete(plane.session, patience(clock=clock), found, part_runs=4)
+    deleted = prune.delete(plane.session, retries(clock=clock), found, part_runs=4)
     plane.server.fault(match="^DELETE FROM QUERY_EXECUTIONS", kind="error", errno=630, sqlstate="57014")
     last = led(S.COMPLETED)
     made_old(plane, last, 100)
     with pytest.raises(ControlFailed, match=r"prune\.query_executions"):  # one run, and still too much
-        prune.delete(plane.session, patience(), prune.look(plane.session, patience(), 48 * 3600.0))
+        prune.delete(plane.session, retries(), prune.look(plane.session, retries(), 48 * 3600.0))
     plane.server.clear_faults()
 
     assert deleted["RUN_STATUS"] == 4
@@ -128,7 +128,7 @@ def test_of_the_leases_of_a_warehouse_the_newest_stays(plane):
     plane.claim(living)
     plane.expire(living, since_s=100 * 3600.0)
 
-    prune.delete(plane.session, patience(), prune.look(plane.session, patience(), 48 * 3600.0))
+    prune.delete(plane.session, retries(), prune.look(plane.session, retries(), 48 * 3600.0))
 
     assert [epoch for epoch, _, _ in plane.leases(key)] == [3]
     assert [epoch for epoch, _, _ in plane.leases(other)] == [1]
@@ -164,14 +164,14 @@ class OldExperiment:
     def __init__(self, plane: ControlPlane, *, restored: bool = True, hours: int = 100) -> None:
         self.plane, self.id, session = plane, uuid.uuid4().hex, plane.session
         self.lease_key = f"{experiments.LEASE_PREFIX}{self.id}"
-        experiments.create(session, patience(), self.id, "old", json.dumps(CONFIG), "f" * 64)
-        experiments.begin_block(session, patience(), self.id, 1, 1)
-        experiments.record(session, patience(), self.id, measurement(run_id=f"run-{self.id[:20]}"))
-        experiments.meter(session, patience(), self.id, METERING)
-        experiments.finish(session, patience(), self.id, 1, {"verdict": "decided", "exit_code": 0})
+        experiments.create(session, retries(), self.id, "old", json.dumps(CONFIG), "f" * 64)
+        experiments.begin_block(session, retries(), self.id, 1, 1)
+        experiments.record(session, retries(), self.id, measurement(run_id=f"run-{self.id[:20]}"))
+        experiments.meter(session, retries(), self.id, METERING)
+        experiments.finish(session, retries(), self.id, 1, {"verdict": "decided", "exit_code": 0})
         self.changed = [self._changed(f"warehouse:{self.id}/{number}") for number in (1, 2)]
         for one in self.changed if restored else self.changed[:1]:
-            experiments.record_restore(session, patience(), one)
+            experiments.record_restore(session, retries(), one)
         plane.change(
             "UPDATE EXPERIMENTS SET CREATED_AT = DATEADD(hour, ?, SYSDATE()) WHERE EXPERIMENT_ID = ?", -hours, self.id
         )
@@ -180,7 +180,7 @@ class OldExperiment:
         one = ChangedWarehouse(
             experiment_id=self.id, epoch=1, warehouse_key=key, warehouse='"W"', connection=None, settings={}
         )
-        experiments.record_warehouse(self.plane.session, patience(), one)
+        experiments.record_warehouse(self.plane.session, retries(), one)
         return one
 
     def rows(self) -> dict[str, int]:
@@ -194,8 +194,8 @@ class OldExperiment:
 
 
 def prune_now(plane: ControlPlane, session: ControlSession | None = None) -> dict[str, int]:
-    found = prune.look(plane.session, patience(), 48 * 3600.0)
-    return prune.delete(session or plane.session, patience(), found)
+    found = prune.look(plane.session, retries(), 48 * 3600.0)
+    return prune.delete(session or plane.session, retries(), found)
 
 
 def test_an_old_experiment_is_deleted_from_every_table(plane):
@@ -204,7 +204,7 @@ def test_an_old_experiment_is_deleted_from_every_table(plane):
     plane.expire(old.lease_key, since_s=99 * 3600.0)
     before = fresh.rows()
 
-    found = prune.look(plane.session, patience(), 48 * 3600.0)
+    found = prune.look(plane.session, retries(), 48 * 3600.0)
     deleted = prune_now(plane)
 
     assert old.id in {one.id for one in found.experiments}
@@ -220,7 +220,7 @@ def test_an_experiment_whose_warehouse_is_not_restored_is_kept_until_it_is(plane
     prune_now(plane)
     assert left.rows() == before
 
-    experiments.record_restore(plane.session, patience(), left.changed[1])
+    experiments.record_restore(plane.session, retries(), left.changed[1])
     prune_now(plane)
 
     assert left.rows() == {}
@@ -228,11 +228,11 @@ def test_an_experiment_whose_warehouse_is_not_restored_is_kept_until_it_is(plane
 
 def test_an_experiment_that_a_process_leads_is_kept(plane):
     led_now = OldExperiment(plane)
-    found = prune.look(plane.session, patience(), 48 * 3600.0)
+    found = prune.look(plane.session, retries(), 48 * 3600.0)
     plane.claim(led_now.lease_key)  # resumed after the look
     before = led_now.rows()
 
-    prune.delete(plane.session, patience(), found)
+    prune.delete(plane.session, retries(), found)
     prune_now(plane)
 
     assert led_now.rows() == before

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from loadgen.cli.main import main
-from loadgen.control.tables import run_queue, run_queue_claims
+from loadgen.control.tables import run_queue
 from loadgen.control.tables.pool_workers import PoolWorkerIdentity
-from loadgen.control.tables.run_queue_claims import AttemptResult
+from loadgen.control.tables.run_queue import AttemptResult
 from loadgen.model.nightly import QueueStatus
 from tests.contract.queue_builders import LEASE_S, let_pass, register
-from tests.control_plane import ControlPlane, patience
+from tests.control_plane import ControlPlane, retries
 
 pytestmark = pytest.mark.any_driver
 
@@ -91,11 +91,11 @@ def test_a_queued_run_holds_its_files_and_no_path(plane, ask, scenario):
 def test_a_run_whose_lease_has_expired_is_shown_as_such(plane, ask):
     add_runner(plane, "bench-1")
     living, stale = (
-        run_queue.add(plane.session, patience(), run_queue.QueueRequest(name=name, scenario="s", files={})).queue_id
+        run_queue.add(plane.session, retries(), run_queue.QueueRequest(name=name, scenario="s", files={})).queue_id
         for name in ("living", "stale")
     )
     for _ in range(2):
-        assert run_queue_claims.claim(plane.session, patience(), "bench-1", (), LEASE_S) is not None
+        assert run_queue.claim(plane.session, retries(), "bench-1", (), LEASE_S) is not None
     let_pass(plane, LEASE_S + 90, stale)
 
     rows = {row["queue_id"]: row for row in answer(ask("queue", "list", "--format=json"))["queue"]}
@@ -191,11 +191,9 @@ def test_a_run_is_listed_shown_cancelled_and_tried_again(ask, scenario):
 def test_attempts_are_shown(plane, ask, scenario):
     queue_id = answer(ask("queue", "add", str(scenario), "--format=json"))["queue_id"]
     add_runner(plane, "bench-1")
-    claim = run_queue_claims.claim(plane.session, patience(), "bench-1", (), LEASE_S)
+    claim = run_queue.claim(plane.session, retries(), "bench-1", (), LEASE_S)
     assert claim is not None
-    run_queue_claims.finish(
-        plane.session, patience(), claim, QueueStatus.COMPLETED, AttemptResult(exit_code=10, run_id="r-1")
-    )
+    run_queue.finish(plane.session, retries(), claim, QueueStatus.COMPLETED, AttemptResult(exit_code=10, run_id="r-1"))
 
     text = ask("queue", "show", queue_id)[1]
     code, _, err = ask("queue", "retry", queue_id)
@@ -269,8 +267,8 @@ def test_a_value_file_that_is_no_text_is_refused(ask, scenario):
 def test_runners_are_listed_in_pages_shown_drained_and_given_up(plane, ask):
     for number in range(3):
         add_runner(plane, f"bench-{number}", "zone=eu", f"n={number}")
-    run_queue.add(plane.session, patience(), run_queue.QueueRequest(name="n", scenario="s", files={}))
-    claim = run_queue_claims.claim(plane.session, patience(), "bench-2", (), LEASE_S)
+    run_queue.add(plane.session, retries(), run_queue.QueueRequest(name="n", scenario="s", files={}))
+    claim = run_queue.claim(plane.session, retries(), "bench-2", (), LEASE_S)
     assert claim is not None
 
     first = answer(ask("workers", "list", "--page-size=2", "--label=zone=eu", "--format=json"))
@@ -282,7 +280,7 @@ def test_runners_are_listed_in_pages_shown_drained_and_given_up(plane, ask):
     assert (first["total_count"], first["workers"][0]["labels"]) == (3, ["n=0", "zone=eu"])
     assert ([one["worker_id"] for one in rest["workers"]], rest["next_page_token"]) == (["bench-2"], None)
     assert (drained, gone) == ("bench-1 is DRAINING\n", "bench-2 is OFFLINE\n")
-    assert run_queue_claims.look(plane.session, claim) is None
+    assert run_queue.claim_status(plane.session, claim) is None
     assert "zone=eu" in shown
     assert stats == {
         "total_workers": 2,
@@ -303,15 +301,11 @@ def test_runners_are_listed_in_pages_shown_drained_and_given_up(plane, ask):
 def test_what_ended_long_ago_is_pruned_and_what_waits_or_runs_is_not(plane, ask, scenario, tmp_path):
     add_runner(plane, "bench-1")
     queued = [answer(ask("queue", "add", str(scenario), "--format=json"))["queue_id"] for _ in range(3)]
-    ended, running = (
-        run_queue_claims.claim(plane.session, patience(), "bench-1", (), LEASE_S, share=True) for _ in range(2)
-    )
+    ended, running = (run_queue.claim(plane.session, retries(), "bench-1", (), LEASE_S, share=True) for _ in range(2))
     assert ended is not None
     assert running is not None
     waits = next(one for one in queued if one not in (ended.queue_id, running.queue_id))
-    run_queue_claims.finish(
-        plane.session, patience(), ended, QueueStatus.FAILED, AttemptResult(exit_code=2, reason="no")
-    )
+    run_queue.finish(plane.session, retries(), ended, QueueStatus.FAILED, AttemptResult(exit_code=2, reason="no"))
     left = {one: tmp_path / "runs" / ".queue" / f"{one}.1" for one in (*queued, "forgotten-1")}
     strange = tmp_path / "runs" / ".queue" / "notes"
     for folder in (*left.values(), strange):

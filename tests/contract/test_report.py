@@ -28,7 +28,7 @@ from loadgen.report.summary import WorkerResult
 from loadgen.results.run_record import read_record
 from loadgen.scenario.frozen import freeze, template_id
 from orchestrator.run_folder import write_reports
-from tests.control_plane import ControlPlane, patience, result_row
+from tests.control_plane import ControlPlane, result_row, retries
 from tests.unit.orchestrator_builders import live_text, tally, window
 from tests.unit.report_builders import HOSTILE_NAME, MANY, scenario, summary
 
@@ -46,7 +46,7 @@ def run_id(plane: ControlPlane) -> str:
 
 def finished_run(plane: ControlPlane) -> str:
     """A run of two workers as its processes leave it; the second died before it could store its window."""
-    session, some = plane.session, patience()
+    session, some = plane.session, retries()
     config = scenario(NAMES)
     run_id = plane.new_run(scenario_config=freeze(config), template_id=template_id(config), test_name=config.name)
     term = plane.claim(run_id)
@@ -86,7 +86,7 @@ def worker(plane: ControlPlane, run_id: str, number: int, start: datetime, live:
         pid=4711 + number,
         version="0.1.0",
     )
-    worker_heartbeats.register(plane.session, patience(), me, silent_ms=60_000)
+    worker_heartbeats.register(plane.session, retries(), me, silent_ms=60_000)
     beat = WorkerHeartbeat(status=WorkerStatus.COMPLETED, phase=Phase.COOLDOWN, count=2, live_metrics=live)
     assert worker_heartbeats.beat(plane.session, me, beat)
     one = Tally(statements={"look": tally((5.0,) * 50)})
@@ -131,20 +131,20 @@ def worker(plane: ControlPlane, run_id: str, number: int, start: datetime, live:
         MetricsSnapshot(timestamp=start + timedelta(seconds=at + 1), elapsed_seconds=at + 1.0, **known)
         for at in range(SECONDS)
     ]
-    run_measurements.append_snapshots(plane.session, patience(), rows)
+    run_measurements.append_snapshots(plane.session, retries(), rows)
 
 
 def commands(plane: ControlPlane, run_id: str, term: Any, start: datetime) -> None:
-    emit(plane.session, patience(), term, NewEvent(command=Start(expected_workers=2)))
+    emit(plane.session, retries(), term, NewEvent(command=Start(expected_workers=2)))
     moment = (start + timedelta(seconds=4)).isoformat(timespec="milliseconds")
     for number in range(2):
         address = Recipient(scope=EventScope.WORKER, worker_id=f"worker-{number}")
         target = SetWorkerTarget(target_connections=5 + number, effective_at=moment)
-        emit(plane.session, patience(), term, NewEvent(command=target, address=address))
+        emit(plane.session, retries(), term, NewEvent(command=target, address=address))
 
 
 def surroundings(plane: ControlPlane, run_id: str, start: datetime) -> None:
-    session, some = plane.session, patience()
+    session, some = plane.session, retries()
     poll = WarehousePoll(
         run_id=run_id,
         timestamp=start + timedelta(seconds=5),
@@ -189,7 +189,7 @@ def surroundings(plane: ControlPlane, run_id: str, start: datetime) -> None:
 
 
 def test_everything_comes_back_from_the_tables(plane: ControlPlane, run_id: str) -> None:
-    found = read_record(plane.session, patience(), run_id)
+    found = read_record(plane.session, retries(), run_id)
 
     assert found.merged is not None, found.merged_missing  # also what only the last beat of a worker had
     assert found.merged.counts.succeeded == found.summary["totals"]["succeeded"] == 2 * 2 * len(MANY)
@@ -212,9 +212,9 @@ def test_everything_comes_back_from_the_tables(plane: ControlPlane, run_id: str)
 def test_two_readers_make_the_same_bytes(plane: ControlPlane, run_id: str, tmp_path: Path) -> None:
     page = tmp_path / "step_summary.md"
     page.write_text("before\n")
-    write_reports(tmp_path, read_record(plane.session, patience(), run_id), {"GITHUB_STEP_SUMMARY": str(page)})
+    write_reports(tmp_path, read_record(plane.session, retries(), run_id), {"GITHUB_STEP_SUMMARY": str(page)})
 
-    other = read_record(plane.open("elsewhere"), patience(), run_id)
+    other = read_record(plane.open("elsewhere"), retries(), run_id)
     for kind, name in FILES.items():
         assert (tmp_path / name).read_bytes() == RENDERERS[kind](other).encode(), name
     assert page.read_text("utf-8") == f"before\n{RENDERERS['md'](other)}"

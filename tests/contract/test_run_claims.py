@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 
 from loadgen.control.session import ControlFailed
-from loadgen.control.tables import pool_workers, run_attempts, run_queue, run_queue_claims
-from loadgen.control.tables.run_queue_claims import QueueClaim
+from loadgen.control.tables import pool_workers, run_attempts, run_queue
+from loadgen.control.tables.run_queue import QueueClaim
 from loadgen.model.nightly import ATTEMPTS_MAX, PoolWorkerStatus, QueueStatus
 from orchestrator.nightly.queue import PollPace, QueueMaintenance
 from tests.contract.queue_builders import LEASE_S, Queue, each_fault
-from tests.control_plane import patience
+from tests.control_plane import retries
 
 pytestmark = pytest.mark.any_driver
 
@@ -25,8 +25,8 @@ def assert_powerless(queue: Queue, claim: QueueClaim) -> None:
 
     assert not queue.finish(claim, exit_code=0)
     assert not queue.give_back(claim)
-    run_queue_claims.set_run(queue.session, patience(), replace(claim, epoch=claim.epoch), "some-run")
-    assert run_queue_claims.look(queue.session, claim) is None
+    run_queue.set_run(queue.session, retries(), replace(claim, epoch=claim.epoch), "some-run")
+    assert run_queue.claim_status(queue.session, claim) is None
 
     after = queue.row(claim.queue_id)
     assert replace(after, available_in_ms=0) == replace(before, available_in_ms=0)
@@ -41,7 +41,7 @@ def test_an_expired_lease_is_for_others_and_its_owner_is_powerless(queue):
     queue.pass_time(queue_id)
 
     assert_powerless(queue, old)
-    assert not run_queue_claims.extend(queue.session, old, LEASE_S)
+    assert not run_queue.extend(queue.session, old, LEASE_S)
     new = queue.claimed(queue.runner())
 
     assert new.epoch == 2
@@ -58,7 +58,7 @@ def test_an_expired_lease_is_for_others_after_a_margin(queue):
     queue.pass_time(queue_id, LEASE_S + 1)
 
     assert queue.claim(queue.runner()) is None
-    assert run_queue_claims.end_abandoned(queue.session, patience()) == 0
+    assert run_queue.end_abandoned(queue.session, retries()) == 0
     assert_powerless(queue, old)
     assert queue.history(queue_id) == [(1, "RUNNING")]
 
@@ -66,12 +66,12 @@ def test_an_expired_lease_is_for_others_after_a_margin(queue):
 def test_a_beat_extends_one_lease_from_now_and_keeps_its_run(queue):
     mine, others = queue.add(), queue.add()
     claim, other = queue.claimed(queue.runner()), queue.claimed(queue.runner())
-    run_queue_claims.set_run(queue.session, patience(), other, "r-2")
+    run_queue.set_run(queue.session, retries(), other, "r-2")
     for queue_id in (mine, others):
         queue.pass_time(queue_id, LEASE_S - 200)
 
-    assert run_queue_claims.extend(queue.session, claim, LEASE_S, run_id="r-1")
-    assert run_queue_claims.extend(queue.session, claim, LEASE_S)
+    assert run_queue.extend(queue.session, claim, LEASE_S, run_id="r-1")
+    assert run_queue.extend(queue.session, claim, LEASE_S)
 
     assert 200_000 < queue.row(mine).available_in_ms <= LEASE_S * 1000
     assert queue.row(others).available_in_ms <= 200_000
@@ -82,7 +82,7 @@ def test_the_runs_of_a_runner_that_is_gone_are_to_be_had_at_once(queue):
     queue_id, runner = queue.add(), queue.runner()
     old = queue.claimed(runner)
 
-    assert run_queue_claims.expire(queue.session, patience(), runner, "its runner was killed") == 1
+    assert run_queue.expire(queue.session, retries(), runner, "its runner was killed") == 1
 
     assert queue.row(queue_id).reason == "its runner was killed"
     assert_powerless(queue, old)
@@ -107,7 +107,7 @@ def test_the_run_of_a_child_that_has_ended_is_given_back_at_once(queue, clock):
     assert queue.history(queue_id) == [(1, "LOST")]
     assert queue.row(queue_id).reason == "its runner was killed by SIGKILL"
     assert_powerless(queue, old)
-    assert pool_workers.find(queue.session, patience(), runner).status is PoolWorkerStatus.OFFLINE
+    assert pool_workers.find(queue.session, retries(), runner).status is PoolWorkerStatus.OFFLINE
     assert queue.claimed(queue.runner()).queue_id == queue_id
 
 
@@ -156,11 +156,11 @@ def test_an_attempt_that_does_not_count_can_be_repeated_for_ever(queue):
 def test_what_was_lost_with_its_last_attempt_is_exhausted(queue):
     queue_id = queue.add(max_attempts=1)
     claim = queue.claimed(queue.runner())
-    assert run_queue_claims.end_abandoned(queue.session, patience()) == 0
+    assert run_queue.end_abandoned(queue.session, retries()) == 0
     queue.pass_time(queue_id)
     assert queue.claim(queue.runner()) is None
 
-    assert run_queue_claims.end_abandoned(queue.session, patience()) == 1
+    assert run_queue.end_abandoned(queue.session, retries()) == 1
 
     assert queue.row(queue_id).status is QueueStatus.EXHAUSTED
     assert queue.history(queue_id) == [(1, "LOST")]
@@ -190,7 +190,7 @@ def test_what_was_decided_and_not_settled_is_settled_by_others(queue, fact):
     decide = {
         "claim": lambda: queue.claim(runner),
         "end": lambda: claim and queue.finish(claim, exit_code=10, run_id="r-1", reason="p95"),
-        "wish": lambda: run_queue.cancel(queue.session, patience(), queue_id, "enough"),
+        "wish": lambda: run_queue.cancel(queue.session, retries(), queue_id, "enough"),
     }
     queue.plane.server.fault(match="^UPDATE RUN_QUEUE SET", kind="error", errno=2003, sqlstate="02000")
     with pytest.raises(ControlFailed):
@@ -199,7 +199,7 @@ def test_what_was_decided_and_not_settled_is_settled_by_others(queue, fact):
     before = queue.row(queue_id).status
 
     assert queue.claim(queue.runner()) is None
-    assert run_queue_claims.end_abandoned(queue.session, patience()) == (1 if fact == "end" else 0)
+    assert run_queue.end_abandoned(queue.session, retries()) == (1 if fact == "end" else 0)
 
     assert before is (QueueStatus.RUNNING if fact == "end" else QueueStatus.QUEUED)
     expected = {"claim": QueueStatus.RUNNING, "end": QueueStatus.COMPLETED, "wish": QueueStatus.CANCELLED}
@@ -225,14 +225,14 @@ def test_whatever_happens_in_whatever_order_the_queue_repeats_what_was_decided(q
             claim = choose.choice(claims)
             accepted[claim.epoch] += queue.give_back(claim)
         elif step == 4:
-            run_queue.cancel(queue.session, patience(), queue_id, "enough")
+            run_queue.cancel(queue.session, retries(), queue_id, "enough")
         elif step == 5:
-            run_queue.retry(queue.session, patience(), queue_id, "again")
+            run_queue.retry(queue.session, retries(), queue_id, "again")
         else:
             old = "UPDATE RUN_QUEUE SET STATUS = ?, EPOCH = ?, ATTEMPTS = ? WHERE QUEUE_ID = ?"
             queue.plane.change(old, *choose.choice(stale), queue_id)
         stale += queue.plane.rows("SELECT STATUS, EPOCH, ATTEMPTS FROM RUN_QUEUE WHERE QUEUE_ID = ?", queue_id)
-    run_attempts.settle(queue.session, patience(), queue_id)
+    run_attempts.settle(queue.session, retries(), queue_id)
 
     facts = run_attempts.read_facts(queue.session, queue_id)
     assert facts is not None

@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 
 from loadgen.cli.queue import as_json, as_text
-from loadgen.control.tables import run_attempts, run_queue, run_queue_claims, run_status
-from loadgen.control.tables.run_queue import QueueRequest
-from loadgen.control.tables.run_queue_claims import QueueClaim
+from loadgen.control.tables import run_attempts, run_queue, run_status
+from loadgen.control.tables.run_queue import QueueClaim, QueueRequest
 from loadgen.errors import UsageError
 from loadgen.model.nightly import BaselineCheck, QueueStatus
 from tests.contract.queue_builders import LEASE_S, each_fault
-from tests.control_plane import patience
+from tests.control_plane import retries
 
 pytestmark = pytest.mark.any_driver
 JUDGING = BaselineCheck(baseline="trend", confirm=True)
@@ -34,23 +33,19 @@ def test_what_is_added_waits_with_its_texts(queue):
     row = queue.row(queue_id)
     claim = queue.claim(queue.runner(), "a=1", "b=2")
     assert claim is not None
-    wanted = run_queue_claims.wanted(queue.session, claim)
+    wanted = run_queue.claimed_run(queue.session, claim)
 
     assert (row.status, row.attempts, row.epoch, row.requires) == (QueueStatus.QUEUED, 0, 0, ("a=1", "b=2"))
-    assert wanted == run_queue_claims.ClaimedRun(
+    assert wanted == run_queue.ClaimedRun(
         name="Orders & more", scenario=text, files=files, connection="prod", attempts=1, number=1, judging=JUDGING
     )
 
 
 def test_of_two_with_one_key_there_is_one(queue):
-    first = run_queue.add(
-        queue.session, patience(), QueueRequest(name="a", scenario="1", files={}, idempotency_key="k")
-    )
-    again = run_queue.add(
-        queue.session, patience(), QueueRequest(name="a", scenario="1", files={}, idempotency_key="k")
-    )
+    first = run_queue.add(queue.session, retries(), QueueRequest(name="a", scenario="1", files={}, idempotency_key="k"))
+    again = run_queue.add(queue.session, retries(), QueueRequest(name="a", scenario="1", files={}, idempotency_key="k"))
     other = run_queue.add(
-        queue.session, patience(), QueueRequest(name="b", scenario="2", files={}, priority=1, idempotency_key="k")
+        queue.session, retries(), QueueRequest(name="b", scenario="2", files={}, priority=1, idempotency_key="k")
     )
 
     assert (first.is_new, again.is_new, again.queue_id) == (True, False, first.queue_id)
@@ -62,7 +57,7 @@ def test_of_two_with_one_key_there_is_one(queue):
 def test_an_addition_whose_answer_is_lost_is_there_once(queue, fault):
     queue.plane.server.fault(match="^INSERT INTO RUN_QUEUE", count=1, **fault)
 
-    added = run_queue.add(queue.session, patience(), QueueRequest(name="a", scenario="1", files={}))
+    added = run_queue.add(queue.session, retries(), QueueRequest(name="a", scenario="1", files={}))
 
     assert added.is_new
     assert [row.queue_id for row in run_queue.newest(queue.session, 10)] == [added.queue_id]
@@ -80,7 +75,7 @@ def test_what_is_not_due_is_not_taken(queue):
 
 def test_a_pool_knows_when_the_next_run_is_due_that_it_can_do(queue):
     def seen() -> tuple[bool, int, float | None]:
-        found = run_queue_claims.open_runs(queue.session, ("zone=eu",))
+        found = run_queue.open_runs(queue.session, ("zone=eu",))
         return found.is_work, found.total, found.due_in_s
 
     def hours(number: float) -> dict[str, Any]:
@@ -111,7 +106,7 @@ def test_a_run_in_its_pause_is_due_after_it(queue, end):
     claim = queue.claimed(queue.runner())
     (queue.give_back if end == "failed" else queue.push_back)(claim, pause_s=7200.0)
 
-    found = run_queue_claims.open_runs(queue.session, ())
+    found = run_queue.open_runs(queue.session, ())
 
     assert not found.is_work
     assert found.due_in_s is not None
@@ -121,12 +116,12 @@ def test_a_run_in_its_pause_is_due_after_it(queue, end):
 def test_a_beginning_names_what_no_other_begins_with(queue):
     one, other = queue.add("alpha"), queue.add("beta")
 
-    assert run_queue.find(queue.session, patience(), "alp") == one
-    assert run_queue.find(queue.session, patience(), other) == other
+    assert run_queue.find(queue.session, retries(), "alp") == one
+    assert run_queue.find(queue.session, retries(), other) == other
     with pytest.raises(UsageError, match="there is no queued run 'gamma'"):
-        run_queue.find(queue.session, patience(), "gamma")
+        run_queue.find(queue.session, retries(), "gamma")
     with pytest.raises(UsageError, match="several"):
-        run_queue.find(queue.session, patience(), "")
+        run_queue.find(queue.session, retries(), "")
 
 
 # --- claiming --------------------------------------------------------------------------------------------------------
@@ -155,7 +150,7 @@ def test_only_a_runner_that_is_online_gets_anything(queue, state):
 
 
 def test_a_runner_never_gets_what_it_cannot_do_and_what_it_can_is_not_held_up(queue):
-    for _ in range(run_queue_claims.CANDIDATES + 2):
+    for _ in range(run_queue.CANDIDATES + 2):
         queue.add("needs", requires=("zone=eu", "disk=ssd"), priority=9)
     plain = queue.add("plain")
     poor, rich = queue.runner(), queue.runner()
@@ -168,7 +163,7 @@ def test_a_runner_never_gets_what_it_cannot_do_and_what_it_can_is_not_held_up(qu
     assert rich_got is not None
     assert rich_got.queue_id.startswith("needs")
     assert queue.depth("zone=eu") == (0, 0)
-    assert queue.depth("zone=eu", "disk=ssd") == (run_queue_claims.CANDIDATES + 1, run_queue_claims.CANDIDATES + 1)
+    assert queue.depth("zone=eu", "disk=ssd") == (run_queue.CANDIDATES + 1, run_queue.CANDIDATES + 1)
 
 
 @pytest.mark.parametrize("requires", ["", "no JSON", "7", '{"zone":"eu"}', "null"])
@@ -210,7 +205,7 @@ def test_a_target_that_a_run_outside_of_the_queue_uses_does_not_delay_runs_on_ot
     depth = queue.depth()
     meanwhile = [queue.claimed(runner).queue_id for _ in range(2)]
     nothing = queue.claim(runner)
-    shared = run_queue_claims.claim(queue.session, patience(), runner, (), LEASE_S, share=True)
+    shared = run_queue.claim(queue.session, retries(), runner, (), LEASE_S, share=True)
     queue.pass_time(refused.queue_id, 16.0)
 
     assert refused.queue_id == urgent[0]
@@ -251,7 +246,7 @@ def test_who_shares_takes_runs_whose_target_is_being_measured(queue):
     runner = queue.runner()
 
     depth = queue.depth(share=True)
-    claims = [run_queue_claims.claim(queue.session, patience(), runner, (), LEASE_S, share=True) for _ in range(3)]
+    claims = [run_queue.claim(queue.session, retries(), runner, (), LEASE_S, share=True) for _ in range(3)]
 
     assert depth == (2, 2)
     assert [claim and claim.queue_id for claim in claims] == [first, second, None]
@@ -295,9 +290,9 @@ def test_a_claim_whose_answer_is_lost_is_known_and_counted_once(queue, fault):
 def test_what_waits_is_cancelled_at_once_and_can_be_tried_again(queue):
     queue_id = queue.add()
 
-    cancelled = run_queue.cancel(queue.session, patience(), queue_id, "enough")
+    cancelled = run_queue.cancel(queue.session, retries(), queue_id, "enough")
     nothing = queue.claim(queue.runner())
-    again = run_queue.retry(queue.session, patience(), queue_id, "after all")
+    again = run_queue.retry(queue.session, retries(), queue_id, "after all")
 
     assert (cancelled.status, cancelled.reason, nothing) == (QueueStatus.CANCELLED, "enough", None)
     assert (again.status, again.attempts, again.ended_at) == (QueueStatus.QUEUED, 0, None)
@@ -309,8 +304,8 @@ def test_what_runs_is_its_owners_to_end(queue, end):
     queue_id = queue.add()
     claim = queue.claimed(queue.runner())
 
-    asked = run_queue.cancel(queue.session, patience(), queue_id, "enough")
-    seen = run_queue_claims.look(queue.session, claim)
+    asked = run_queue.cancel(queue.session, retries(), queue_id, "enough")
+    seen = run_queue.claim_status(queue.session, claim)
     assert queue.claim(queue.runner()) is None
     if end == "obeyed":
         assert queue.finish(claim, QueueStatus.CANCELLED)
@@ -321,7 +316,7 @@ def test_what_runs_is_its_owners_to_end(queue, end):
     else:
         queue.pass_time(queue_id)
         assert queue.claim(queue.runner()) is None
-        run_queue_claims.end_abandoned(queue.session, patience())
+        run_queue.end_abandoned(queue.session, retries())
 
     assert asked.status is seen is QueueStatus.CANCEL_REQUESTED
     row = queue.row(queue_id)
@@ -333,8 +328,8 @@ def test_what_was_done_stays_as_it_is(queue):
     queue_id = queue.add()
     assert queue.finish(queue.claimed(queue.runner()), exit_code=0, reason="passed")
 
-    cancelled = run_queue.cancel(queue.session, patience(), queue_id, "late")
-    again = run_queue.retry(queue.session, patience(), queue_id, "late")
+    cancelled = run_queue.cancel(queue.session, retries(), queue_id, "late")
+    again = run_queue.retry(queue.session, retries(), queue_id, "late")
 
     assert cancelled.status is again.status is QueueStatus.COMPLETED
     assert again.reason == "passed"
@@ -345,13 +340,13 @@ def test_attempts_are_numbered_alike_by_runners_and_for_users(queue):
     queue_id, runner, numbers = queue.add(), queue.runner(), []
     for end in (QueueStatus.CANCELLED, QueueStatus.COMPLETED):
         claim = queue.claimed(runner)
-        wanted = run_queue_claims.wanted(queue.session, claim)
+        wanted = run_queue.claimed_run(queue.session, claim)
         assert wanted is not None
         numbers.append((wanted.number, wanted.attempts))
         if end is QueueStatus.CANCELLED:
-            run_queue.cancel(queue.session, patience(), queue_id, "not wanted")
+            run_queue.cancel(queue.session, retries(), queue_id, "not wanted")
         assert queue.finish(claim, end, exit_code=0)
-        run_queue.retry(queue.session, patience(), queue_id, "wanted again")
+        run_queue.retry(queue.session, retries(), queue_id, "wanted again")
 
     found = run_attempts.read(queue.session, queue_id)
     row, judging = queue.row(queue_id), BaselineCheck()

@@ -12,7 +12,7 @@ from loadgen.control.session import ControlFailed
 from loadgen.control.tables import run_status
 from loadgen.control.tables.run_status import ConnectionTarget, NewRun, RunExists, RunRollup, create, publish, read
 from tests.contract.run_builders import HOSTILE, P, S, at_once
-from tests.control_plane import patience
+from tests.control_plane import retries
 
 pytestmark = pytest.mark.any_driver
 
@@ -40,7 +40,7 @@ def test_an_id_can_be_used_once(plane):
     run_id = plane.new_run(test_name="the first")
 
     with pytest.raises(RunExists) as raised:
-        create(plane.session, patience(), new_run(run_id))
+        create(plane.session, retries(), new_run(run_id))
 
     assert raised.value.exit_code == 2
     assert run_id in str(raised.value)
@@ -54,11 +54,11 @@ def test_a_run_whose_creation_was_not_answered_is_there_once(plane, kind):
     run_id = str(uuid.uuid4())
     plane.server.fault(match="^INSERT INTO RUN_STATUS", kind=kind, count=1)
 
-    create(plane.session, patience(), new_run(run_id))
+    create(plane.session, retries(), new_run(run_id))
 
     assert plane.rows("SELECT COUNT(*) FROM RUN_STATUS WHERE RUN_ID = ?", run_id) == [(1,)]
     with pytest.raises(RunExists):
-        create(plane.session, patience(), new_run(run_id))
+        create(plane.session, retries(), new_run(run_id))
 
 
 def test_somebody_elses_run_is_not_taken_for_ones_own_after_a_lost_answer(plane):
@@ -66,7 +66,7 @@ def test_somebody_elses_run_is_not_taken_for_ones_own_after_a_lost_answer(plane)
     plane.server.fault(match="^INSERT INTO RUN_STATUS", kind="reset", count=1)
 
     with pytest.raises(RunExists):
-        create(plane.session, patience(), new_run(run_id, scenario_config='{"mine": 1}'))
+        create(plane.session, retries(), new_run(run_id, scenario_config='{"mine": 1}'))
 
 
 def test_of_two_who_make_the_same_run_one_does(plane):
@@ -75,7 +75,7 @@ def test_of_two_who_make_the_same_run_one_does(plane):
 
         def make(session: Any, run_id: str = run_id) -> bool:
             try:
-                create(session, patience(), new_run(run_id))
+                create(session, retries(), new_run(run_id))
             except RunExists:
                 return False
             return True
@@ -87,7 +87,7 @@ def test_a_name_that_does_not_fit_is_refused_and_nothing_is_written(plane):
     run_id = str(uuid.uuid4())
 
     with pytest.raises(ControlFailed) as raised:
-        create(plane.session, patience(), new_run(run_id, test_name="x" * 300))
+        create(plane.session, retries(), new_run(run_id, test_name="x" * 300))
 
     assert not raised.value.failure.retryable
     assert read(plane.session, run_id) is None
@@ -239,7 +239,7 @@ def test_enrichment_is_the_one_thing_that_changes_after_the_end(plane, led):
     run = led(S.COMPLETED)
     before = run.row
 
-    run_status.set_enrichment(plane.session, patience(), run.run_id, "DONE")
+    run_status.set_enrichment(plane.session, retries(), run.run_id, "DONE")
 
     assert replace(run.row, updated_at=before.updated_at) == replace(before, enrichment_status="DONE")
 

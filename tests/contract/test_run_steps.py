@@ -25,7 +25,7 @@ from loadgen.control.tables.run_status import (
 from loadgen.errors import UsageError
 from loadgen.model.run import InvalidTransition, RunStatus
 from tests.contract.run_builders import HOSTILE, Led, P, S, at_once
-from tests.control_plane import ControlPlane, patience
+from tests.control_plane import ControlPlane, retries
 
 pytestmark = pytest.mark.any_driver
 
@@ -40,7 +40,7 @@ def test_a_run_can_be_cancelled_until_it_is_ending(plane, led, status):
     run = led(status)
     before = run.row
 
-    after = cancel(plane.session, patience(), run.run_id, "enough")
+    after = cancel(plane.session, retries(), run.run_id, "enough")
 
     assert after == run.row
     if status in (S.PREPARED, S.STARTING, S.RUNNING):
@@ -51,9 +51,9 @@ def test_a_run_can_be_cancelled_until_it_is_ending(plane, led, status):
 
 def test_the_first_reason_to_cancel_stays(plane, led):
     run = led(S.RUNNING)
-    cancel(plane.session, patience(), run.run_id, "first")
+    cancel(plane.session, retries(), run.run_id, "first")
 
-    assert cancel(plane.session, patience(), run.run_id, "second").reason == "first"
+    assert cancel(plane.session, retries(), run.run_id, "second").reason == "first"
 
 
 @pytest.mark.parametrize("kind", ["drop_reply", "reset"])
@@ -61,12 +61,12 @@ def test_a_wish_whose_answer_was_lost_is_heard(plane, led, kind):
     run = led(S.RUNNING)
     plane.server.fault(match="^UPDATE RUN_STATUS", kind=kind, count=1)
 
-    assert cancel(plane.session, patience(), run.run_id, "enough").status is S.CANCELLING
+    assert cancel(plane.session, retries(), run.run_id, "enough").status is S.CANCELLING
 
 
 def test_a_run_that_is_not_there_cannot_be_cancelled(plane):
     with pytest.raises(UsageError) as raised:
-        cancel(plane.session, patience(), "no-such-run", "enough")
+        cancel(plane.session, retries(), "no-such-run", "enough")
 
     assert "loadgen runs list" in raised.value.remedy
 
@@ -75,7 +75,7 @@ def test_a_run_that_is_not_there_cannot_be_cancelled(plane):
 def test_any_reason_can_be_given_and_is_kept_up_to_its_limit(plane, led, text):
     cancelled, failed = led(), led()
 
-    cancel(plane.session, patience(), cancelled.run_id, text)
+    cancel(plane.session, retries(), cancelled.run_id, text)
     failed.step(S.FAILED, reason=text)
 
     for kept in (cancelled.row.reason, failed.row.reason):
@@ -92,7 +92,7 @@ def test_any_reason_can_be_given_and_is_kept_up_to_its_limit(plane, led, text):
 def test_a_reason_of_exactly_the_limit_is_kept_whole(plane, led):
     run = led()
 
-    cancel(plane.session, patience(), run.run_id, "🙂" * REASON_MAX)
+    cancel(plane.session, retries(), run.run_id, "🙂" * REASON_MAX)
 
     assert run.row.reason == "🙂" * REASON_MAX
 
@@ -135,8 +135,8 @@ def test_a_step_from_where_the_run_is_not_changes_nothing(plane, led):
     before = run.row
     step = StatusChange(status=S.STARTING, phase=P.PREPARING, to=S.FAILED, to_phase=P.PREPARING, reason="late")
 
-    assert not move(plane.session, patience(), run.term, step)
-    assert not move(plane.session, patience(), run.term, replace(step, status=S.RUNNING))
+    assert not move(plane.session, retries(), run.term, step)
+    assert not move(plane.session, retries(), run.term, replace(step, status=S.RUNNING))
     assert run.row == before
 
 
@@ -161,7 +161,7 @@ def test_an_end_is_final_in_sql_too(plane, led, status):
         where = (run.run_id, before.status, before.status, before.phase, run.run_id, *term)
         assert plane.session.execute(load_queries("run_status")["move"], *binds, *where) == 0
     assert not publish(plane.session, run.term, RunRollup(targets={}, total_ops=5))
-    cancel(plane.session, patience(), run.run_id, "again")
+    cancel(plane.session, retries(), run.run_id, "again")
 
     assert run.row == before
 
@@ -215,7 +215,7 @@ def test_a_step_whose_answer_was_lost_and_that_a_user_has_overtaken_is_not_taken
     run = led(S.STARTING)
     plane.server.fault(match="^UPDATE RUN_STATUS", kind="drop_reply", count=1)
     step = StatusChange(status=S.STARTING, phase=P.PREPARING, to=S.RUNNING, to_phase=P.WARMUP)
-    wish = patience(note=lambda _: cancel(plane.session, patience(), run.run_id, "enough"))
+    wish = retries(note=lambda _: cancel(plane.session, retries(), run.run_id, "enough"))
 
     assert not move(plane.session, wish, run.term, step)
 
@@ -223,11 +223,11 @@ def test_a_step_whose_answer_was_lost_and_that_a_user_has_overtaken_is_not_taken
 
 
 def mover(run: Led, step: StatusChange) -> Callable[[Any], bool]:
-    return lambda session: move(session, patience(), run.term, step)
+    return lambda session: move(session, retries(), run.term, step)
 
 
 def canceller(run: Led) -> Callable[[Any], Run]:
-    return lambda session: cancel(session, patience(), run.run_id, "enough")
+    return lambda session: cancel(session, retries(), run.run_id, "enough")
 
 
 def test_of_the_end_and_a_users_wish_at_once_one_comes_first(plane, led):
@@ -271,12 +271,12 @@ def test_a_run_starts_at_the_zero_of_its_plan(plane, led, warm):
     first = P.WARMUP if warm else P.MEASUREMENT
     step = StatusChange(status=S.STARTING, phase=P.PREPARING, to=S.RUNNING, to_phase=first, zero=zero)
 
-    assert move(plane.session, patience(), run.term, step)
+    assert move(plane.session, retries(), run.term, step)
 
     assert run.row.start_time == zero
     assert run.row.warmup_start_time == (zero if warm else None)
     later = StatusChange(
         status=S.RUNNING, phase=first, to=S.STOPPING, to_phase=P.COOLDOWN, zero=zero + timedelta(hours=1)
     )
-    assert move(plane.session, patience(), run.term, later)
+    assert move(plane.session, retries(), run.term, later)
     assert run.row.start_time == zero, "it is written once"

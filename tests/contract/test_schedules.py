@@ -20,7 +20,7 @@ from loadgen.control.tables.schedules import FireRow, NewSchedule, ScheduleRow
 from loadgen.errors import UsageError
 from loadgen.model.nightly import BaselineCheck, FireOutcome, Overlap, QueueStatus, ScheduleFire
 from orchestrator.nightly.scheduler import fire_due_schedules
-from tests.control_plane import ControlPlane, patience
+from tests.control_plane import ControlPlane, retries
 from tests.processes import ROOT
 
 pytestmark = pytest.mark.any_driver
@@ -49,8 +49,8 @@ def new(plane: ControlPlane, **more: Any) -> ScheduleRow:
         "wanted": wanted,
     }
     made = NewSchedule(**(fields | more))
-    schedules.add(plane.session, patience(), made)
-    return schedules.find(plane.session, patience(), made.name)
+    schedules.add(plane.session, retries(), made)
+    return schedules.find(plane.session, retries(), made.name)
 
 
 def move_back(plane: ControlPlane, row: ScheduleRow, hours: int) -> None:
@@ -104,8 +104,8 @@ def test_what_is_due_is_queued_once_with_the_key_of_the_fire_and_what_is_missed_
     row = new(plane)
     move_back(plane, row, 3)
 
-    first = fire_due_schedules(plane.session, patience())
-    again = fire_due_schedules(plane.session, patience())
+    first = fire_due_schedules(plane.session, retries())
+    again = fire_due_schedules(plane.session, retries())
 
     newest, *missed = fires(plane, row)
     assert [fired.outcome for fired in first.fired] == ["QUEUED", "MISSED", "MISSED"]
@@ -113,7 +113,7 @@ def test_what_is_due_is_queued_once_with_the_key_of_the_fire_and_what_is_missed_
     assert keys(plane) == [f"schedule:{row.schedule_id}:{newest.at:%Y-%m-%dT%H:%M:%SZ}"]
     assert (newest.outcome, newest.queue_status) == (FireOutcome.QUEUED, QueueStatus.QUEUED)
     assert [(fire.outcome, fire.queue_id) for fire in missed] == [(FireOutcome.MISSED, None)] * 2
-    assert schedules.find(plane.session, patience(), row.name).last_fire_at == newest.at
+    assert schedules.find(plane.session, retries(), row.name).last_fire_at == newest.at
     queued = run_queue.read(plane.session, str(newest.queue_id))
     assert queued is not None
     assert (queued.name, queued.target) == ("orders", "embedded/BENCH_WH")
@@ -126,7 +126,7 @@ def test_two_schedulers_at_once_fire_once(plane):
 
     def scheduler(number: int) -> int:
         session = plane.open(f"scheduler-{number}")
-        return len(fire_due_schedules(session, patience()).fired)
+        return len(fire_due_schedules(session, retries()).fired)
 
     with ThreadPoolExecutor(4, thread_name_prefix="scheduler") as pool:
         told = sum(pool.map(scheduler, range(4)))
@@ -147,9 +147,9 @@ def test_a_scheduler_that_dies_between_two_writes_neither_loses_nor_doubles_a_ru
     server.fault(match=statement, count=1, **kind)
 
     with pytest.raises(ControlFailed):
-        fire_due_schedules(plane.session, patience(attempts=1))
+        fire_due_schedules(plane.session, retries(attempts=1))
     left = len(fires(plane, row))
-    fire_due_schedules(plane.session, patience())
+    fire_due_schedules(plane.session, retries())
 
     recorded = fires(plane, row)
     assert left == (2 if "PROGRESS" in statement else 1)
@@ -160,11 +160,11 @@ def test_a_scheduler_that_dies_between_two_writes_neither_loses_nor_doubles_a_ru
 def test_while_its_run_has_not_ended_a_schedule_is_skipped(plane):
     row = new(plane, overlap=Overlap.SKIP)
     move_back(plane, row, 1)
-    fire_due_schedules(plane.session, patience())
+    fire_due_schedules(plane.session, retries())
     (queued,) = (fire for fire in fires(plane, row) if fire.outcome is FireOutcome.QUEUED)
 
     busy = schedules.has_open_run(plane.session, row.schedule_id)
-    run_queue.cancel(plane.session, patience(), str(queued.queue_id), "enough")
+    run_queue.cancel(plane.session, retries(), str(queued.queue_id), "enough")
 
     assert busy
     assert not schedules.has_open_run(plane.session, row.schedule_id)
@@ -173,13 +173,13 @@ def test_while_its_run_has_not_ended_a_schedule_is_skipped(plane):
 def test_enabling_again_does_not_fire_what_was_missed_unless_it_is_asked_for(plane):
     rows = [new(plane), new(plane)]
     for row in rows:
-        schedules.disable(plane.session, patience(), row.schedule_id)
+        schedules.disable(plane.session, retries(), row.schedule_id)
         move_back(plane, row, 5)
 
-    disabled = fire_due_schedules(plane.session, patience())
+    disabled = fire_due_schedules(plane.session, retries())
     for row, catch_up in zip(rows, (False, True), strict=True):
-        schedules.enable(plane.session, patience(), row.schedule_id, catch_up=catch_up)
-    enabled = fire_due_schedules(plane.session, patience())
+        schedules.enable(plane.session, retries(), row.schedule_id, catch_up=catch_up)
+    enabled = fire_due_schedules(plane.session, retries())
 
     assert (disabled.schedules, enabled.schedules) == (0, 2)
     assert fires(plane, rows[0]) == ()
@@ -190,9 +190,9 @@ def test_enabling_what_is_enabled_loses_nothing(plane):
     row = new(plane)
     move_back(plane, row, 5)
 
-    schedules.enable(plane.session, patience(), row.schedule_id, catch_up=False)
+    schedules.enable(plane.session, retries(), row.schedule_id, catch_up=False)
 
-    assert fire_due_schedules(plane.session, patience()).fired
+    assert fire_due_schedules(plane.session, retries()).fired
 
 
 @pytest.mark.parametrize("change", ["disable", "enable", "remove"])
@@ -203,13 +203,13 @@ def test_a_scheduler_that_was_paused_fires_nothing_of_the_past(plane, change):
     move_back(plane, row, 5)
 
     if change == "remove":
-        schedules.remove(plane.session, patience(), row.schedule_id)
+        schedules.remove(plane.session, retries(), row.schedule_id)
     else:
-        schedules.disable(plane.session, patience(), row.schedule_id)
+        schedules.disable(plane.session, retries(), row.schedule_id)
     if change == "enable":
-        schedules.enable(plane.session, patience(), row.schedule_id, catch_up=False)
+        schedules.enable(plane.session, retries(), row.schedule_id, catch_up=False)
 
-    assert not schedules.record_fire(plane.session, patience(), row.schedule_id, fire)
+    assert not schedules.record_fire(plane.session, retries(), row.schedule_id, fire)
     assert fires(plane, row) == ()
 
 
@@ -220,31 +220,31 @@ def test_a_bad_schedule_says_why_and_stops_no_other(plane):
     first = min(rows, key=lambda row: row.schedule_id)
     plane.change("UPDATE SCHEDULES SET CRON = 'whenever' WHERE SCHEDULE_ID = ?", first.schedule_id)
 
-    done = fire_due_schedules(plane.session, patience())
+    done = fire_due_schedules(plane.session, retries())
 
     assert {fired.schedule for fired in done.fired} == {row.name for row in rows} - {first.name}
-    reason = schedules.find(plane.session, patience(), first.name).reason or ""
+    reason = schedules.find(plane.session, retries(), first.name).reason or ""
     assert reason.startswith("the cron expression 'whenever' has 1 fields")
 
 
 def test_old_fires_are_forgotten_and_a_removed_schedule_leaves_none(plane):
     row = new(plane)
     move_back(plane, row, 1)
-    fire_due_schedules(plane.session, patience())
+    fire_due_schedules(plane.session, retries())
     plane.change(
         "UPDATE SCHEDULE_FIRES SET FIRE_AT = DATEADD(day, -91, FIRE_AT) WHERE SCHEDULE_ID = ?", row.schedule_id
     )
     assert fires(plane, row)
 
-    schedules.delete_old_fires(plane.session, patience(), row.schedule_id)
+    schedules.delete_old_fires(plane.session, retries(), row.schedule_id)
     assert fires(plane, row) == ()
 
-    schedules.remove(plane.session, patience(), row.schedule_id)
+    schedules.remove(plane.session, retries(), row.schedule_id)
     plane.change(
         "INSERT INTO SCHEDULE_FIRES (SCHEDULE_ID, FIRE_AT, OUTCOME, CREATED_AT) SELECT ?, SYSDATE(), 'DUE', SYSDATE()",
         row.schedule_id,
     )
-    assert fire_due_schedules(plane.session, patience()).fired == ()
+    assert fire_due_schedules(plane.session, retries()).fired == ()
     assert fires(plane, row) == ()
 
 

@@ -13,10 +13,10 @@ from loadgen.cli.setup import setup
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.setup.installer import WrongSchema, migrations
-from loadgen.control.tables import run_attempts, run_queue, run_queue_claims
+from loadgen.control.tables import run_attempts, run_queue
 from loadgen.errors import LoadgenError, PrivilegeMissing
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
-from tests.control_plane import patience
+from tests.control_plane import retries
 from tests.embedded_server import EmbeddedServer
 
 pytestmark = pytest.mark.any_driver
@@ -150,11 +150,11 @@ def test_a_queue_from_before_goes_on_after_the_migration(run, admin, database):
 
     run()
     session = ControlSession(ControlPlaneLocation(connection="embedded", database=database), role="test")
-    ended = run_queue_claims.end_abandoned(session, patience())
+    ended = run_queue.end_abandoned(session, retries())
     states = {one.queue_id: one.status for one in run_queue.newest(session, 10)}
     histories = {name: [one.status for one in run_attempts.read(session, name)] for name in states}
     for name in states:
-        run_attempts.settle(session, patience(), name)
+        run_attempts.settle(session, retries(), name)
     after = {one.queue_id: one.status for one in run_queue.newest(session, 10)}
     session.close()
 

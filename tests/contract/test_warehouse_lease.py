@@ -13,7 +13,7 @@ from loadgen.control.lease import LeaseTimes
 from loadgen.control.tables import run_leases
 from loadgen.errors import Busy
 from orchestrator.warehouse import TargetWarehouse, WarehouseWait, exclusive_warehouse
-from tests.control_plane import ControlPlane, patience
+from tests.control_plane import ControlPlane, retries
 
 pytestmark = pytest.mark.any_driver
 
@@ -66,10 +66,10 @@ def test_a_term_is_joined_once_when_its_answer_is_lost_and_with_the_next_number_
     plane, server, request, fault
 ):
     key = request.node.name[-20:]
-    other = run_leases.claim_shared(plane.session, patience(), key, "other", 30.0)
+    other = run_leases.claim_shared(plane.session, retries(), key, "other", 30.0)
     server.fault(match="INSERT INTO .*RUN_LEASES", count=1, **fault)
 
-    mine = run_leases.claim_shared(plane.session, patience(), key, "mine", 30.0)
+    mine = run_leases.claim_shared(plane.session, retries(), key, "mine", 30.0)
 
     assert (other.epoch, mine.epoch) == (1, 2)
     assert [(epoch, owner) for epoch, owner, _ in plane.leases(key)] == [(1, "other"), (2, "mine")]

@@ -108,7 +108,7 @@ class CountingWorker:
             arguments.worker_group_count,
             drain_s=self._timing.drain_s,
             drain_interrupt_s=self._timing.drain_interrupt_s,
-            patience_s=self._timing.events_poll_s,
+            events_timeout_s=self._timing.events_poll_s,
         )
         sessions = {
             role: ControlSession(place, role=f"{arguments.worker_id}/{role}")
@@ -140,7 +140,7 @@ class CountingWorker:
     # --- the product's threads ---------------------------------------------------------------------------------------
 
     def _heartbeat_thread(self) -> None:
-        self._beats.run(self._patience())
+        self._beats.run(self._retries())
 
     def _control_thread(self) -> None:
         loop = ControlLoop(
@@ -161,8 +161,8 @@ class CountingWorker:
         self._control.close()
 
     def _flush_thread(self) -> None:
-        patience = self._patience()
-        self._flush.run(self.shared.ended, patience)
+        retries = self._retries()
+        self._flush.run(self.shared.ended, retries)
         while self.followed.stopped_ns is None:  # the last window is not put before
             self._stopping.wait(LOOK_S)
         result = result_row(
@@ -174,7 +174,7 @@ class CountingWorker:
             status="COMPLETED",
             created_at=self._created_at,
         )
-        self._flush.finish(patience, result, None)
+        self._flush.finish(retries, result, None)
         self.shared.advance(WorkerStatus.COMPLETED)
         self._beats.finish()
         self._stopping.set()
@@ -186,7 +186,7 @@ class CountingWorker:
         me, ids = self.arguments, {"test_id": self._test_id, "template_id": self._template_id}
         self._flush.put_start(started_row(me, **ids, created_at=self._created_at))
 
-    def _patience(self) -> RetryPolicy:
+    def _retries(self) -> RetryPolicy:
         return RetryPolicy(stop=threading.Event(), clock=self.clock)
 
     # --- the clients -------------------------------------------------------------------------------------------------

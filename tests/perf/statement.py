@@ -31,7 +31,7 @@ from time import process_time_ns, thread_time_ns
 from types import SimpleNamespace
 from typing import Any
 
-from loadgen.snowflake import driver, lighten
+from loadgen.snowflake import driver, driver_patches
 from loadgen.worker.sessions import FETCH_ROWS, with_tag
 from tests.embedded_server import EmbeddedServer
 from tests.perf._bare_loop import KEYS, POINT_SELECT, connect
@@ -191,11 +191,13 @@ def read(cursor: Any, count: int) -> None:
 
 
 def steps_of(server: EmbeddedServer, options: argparse.Namespace) -> Iterator[Figure]:
-    steps = lighten.known_steps(sys.modules)
+    steps = driver_patches.known_steps(sys.modules)
     if not steps:
         error = f"error: what loadgen changes has other names in driver {driver.version()}"
-        raise SystemExit(f"{error}\nhint: loadgen.snowflake.lighten lists the names")
-    before = [lighten.Change(one.owner, one.name, vars(one.owner)[one.name]) for step in steps for one in step.changes]
+        raise SystemExit(f"{error}\nhint: loadgen.snowflake.driver_patches lists the names")
+    before = [
+        driver_patches.Change(one.owner, one.name, vars(one.owner)[one.name]) for step in steps for one in step.changes
+    ]
     connections = [connect(server.address, "BENCH") for _ in range(options.connections)]
     plain = [connection.cursor() for connection in connections]
     tagged = [with_tag(cursor, "bench") for cursor in plain]
@@ -204,7 +206,7 @@ def steps_of(server: EmbeddedServer, options: argparse.Namespace) -> Iterator[Fi
 
         def cost_us(number: int, cursors: Sequence[Any]) -> float:
             """With the first steps only."""
-            lighten.apply([lighten.Step("as it comes", tuple(before)), *steps[:number]])
+            driver_patches.apply([driver_patches.Step("as it comes", tuple(before)), *steps[:number]])
             begun_ns = process_time_ns()
             list(threads.map(partial(read, count=each), cursors))
             return (process_time_ns() - begun_ns) / 1000 / each / len(cursors)
@@ -218,7 +220,7 @@ def steps_of(server: EmbeddedServer, options: argparse.Namespace) -> Iterator[Fi
             variants |= {f"- {step.title}": partial(cost_us, place + 1, plain) for place, step in enumerate(steps)}
             variants["+ a QUERY_TAG for each statement"] = partial(cost_us, len(steps), tagged)
             yield from ratios(variants, options.rounds)
-        lighten.apply(steps)
+        driver_patches.apply(steps)
     for connection in connections:
         connection.close()
 

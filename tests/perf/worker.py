@@ -9,7 +9,7 @@ throughput   a worker process against a bare connector loop with as many threads
              one is paused (SIGSTOP) while the other runs, in turn, and the server counts. Median of the pairs, and
              where it is with 95 % certainty. Beside it the processor time of a statement, by kind of thread: those of
              the clients, the others of Python, those of the driver. It suffers less from a machine that is busy. The
-             driver does less for loadgen than for a bare loop (see loadgen.snowflake.driver.lighten): a light bare loop
+             driver does less for loadgen than for a bare loop (see loadgen.snowflake.driver_patches): a light bare loop
              has the same driver, and beside it stands what the worker's own work costs
 memory       of a connection, from 8 to 50 of them; and how it grows at 8 of them, beside a bare loop. Driver 5.2 keeps
              some 55 bytes of every statement for ever; what it keeps in the bare loop is taken off the worker's growth

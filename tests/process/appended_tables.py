@@ -20,7 +20,7 @@ from tests.control_plane import ControlPlane
 MOMENT = datetime(2026, 11, 20, 1, 2, 3, 456789)  # noqa: DTZ001  naive UTC, as the tables have it
 
 
-def patience(attempts: int = 15) -> RetryPolicy:
+def retries(attempts: int = 15) -> RetryPolicy:
     return RetryPolicy(stop=threading.Event(), attempts=attempts, first_pause_s=0.01)
 
 
@@ -151,14 +151,14 @@ KINDS = [
         key="POOL, CHUNK",
         make=ones(lambda _, number: pool(number)),
         append=value_pools.store,
-        read=lambda session, run_id: len(value_pools.load(session, patience(), run_id)) + 2,
+        read=lambda session, run_id: len(value_pools.load(session, retries(), run_id)) + 2,
         rows=CALLS + 2,  # the first pool has three chunks
     ),
     Kind(
         table="TEST_RESULTS",
         key="TEST_ID",
         make=ones(result),
-        append=lambda session, patient, _, row: test_results.append(session, patient, row),
+        append=lambda session, retries, _, row: test_results.append(session, retries, row),
         read=lambda session, run_id: len(test_results.read(session, run_id)),
         rows=CALLS,
     ),
@@ -166,7 +166,7 @@ KINDS = [
         table="FIND_MAX_STEP_HISTORY",
         key="STEP_NUMBER",
         make=ones(step),
-        append=lambda session, patient, _, row: run_measurements.append_step(session, patient, row),
+        append=lambda session, retries, _, row: run_measurements.append_step(session, retries, row),
         read=lambda session, run_id: len(run_measurements.read_steps(session, run_id)),
         rows=CALLS,
     ),
@@ -174,7 +174,7 @@ KINDS = [
         table="QUERY_EXECUTIONS",
         key="EXECUTION_ID",
         make=batches(execution),
-        append=lambda session, patient, _, rows: query_executions.append(session, patient, rows),
+        append=lambda session, retries, _, rows: query_executions.append(session, retries, rows),
         read=lambda session, run_id: len(query_executions.read(session, run_id, 10_000)),
         rows=CALLS * PER_CALL,
     ),
@@ -182,7 +182,7 @@ KINDS = [
         table="WORKER_METRICS_SNAPSHOTS",
         key="SNAPSHOT_ID",
         make=batches(snapshot),
-        append=lambda session, patient, _, rows: run_measurements.append_snapshots(session, patient, rows),
+        append=lambda session, retries, _, rows: run_measurements.append_snapshots(session, retries, rows),
         read=lambda session, run_id: len(run_measurements.read_snapshots(session, run_id)),
         rows=CALLS * PER_CALL,
     ),
@@ -190,7 +190,7 @@ KINDS = [
         table="TEST_LOGS",
         key="LOG_ID",
         make=batches(log_row),
-        append=lambda session, patient, _, rows: test_logs.append(session, patient, rows),
+        append=lambda session, retries, _, rows: test_logs.append(session, retries, rows),
         read=lambda session, run_id: len(test_logs.newest(session, run_id, 10_000)),
         rows=CALLS * PER_CALL,
     ),
@@ -198,7 +198,7 @@ KINDS = [
         table="WAREHOUSE_POLL_SNAPSHOTS",
         key="SNAPSHOT_ID",
         make=batches(warehouse_poll),
-        append=lambda session, patient, _, rows: run_measurements.append_polls(session, patient, rows),
+        append=lambda session, retries, _, rows: run_measurements.append_polls(session, retries, rows),
         read=lambda session, run_id: len(run_measurements.read_polls(session, run_id)),
         rows=CALLS * PER_CALL,
     ),

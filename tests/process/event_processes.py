@@ -90,16 +90,16 @@ def run_threads(
     """The same from threads of this process, with a session each: for what processes make no difference to."""
     with ThreadPoolExecutor(emitters + readers, thread_name_prefix="events") as threads:
         reading = [
-            threads.submit(read_events, plane.open(f"reader {n}"), _patience(), term.key, emitters * each)
+            threads.submit(read_events, plane.open(f"reader {n}"), _retries(), term.key, emitters * each)
             for n in range(readers)
         ]
         emitting = [
-            threads.submit(emit_events, plane.open(f"emitter {n}"), _patience(), term, each) for n in range(emitters)
+            threads.submit(emit_events, plane.open(f"emitter {n}"), _retries(), term, each) for n in range(emitters)
         ]
         return [one.result() for one in emitting], [one.result() for one in reading]
 
 
-def _patience() -> RetryPolicy:
+def _retries() -> RetryPolicy:
     return RetryPolicy(stop=threading.Event(), attempts=15, first_pause_s=0.01)
 
 

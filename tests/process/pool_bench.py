@@ -22,7 +22,7 @@ from loadgen.control.tables import run_attempts, run_queue, run_status
 from loadgen.control.tables.run_attempts import AttemptRow
 from loadgen.control.tables.run_queue import QueuedRun, QueueRequest
 from loadgen.model.nightly import AttemptStatus, QueueStatus
-from tests.control_plane import ControlPlane, patience
+from tests.control_plane import ControlPlane, retries
 from tests.process import pool_stand_in
 from tests.processes import PATIENCE_S, PROGRAM, ROOT
 
@@ -142,7 +142,7 @@ class PoolBench:
 
     def add(self, name: str, asked: dict[str, Any], **more: Any) -> str:
         wanted = QueueRequest(name=name, scenario=json.dumps(asked), files={}, **more)
-        return run_queue.add(self.plane.session, patience(), wanted).queue_id
+        return run_queue.add(self.plane.session, retries(), wanted).queue_id
 
     def rows(self) -> tuple[QueuedRun, ...]:
         """The oldest first."""

@@ -25,7 +25,7 @@ from loadgen.scenario.model import Scenario, with_workers
 from loadgen.scenario.read import parse_scenario
 from loadgen.worker.arguments import WorkerArguments
 from orchestrator.run_result import run_result_row
-from tests.control_plane import ControlPlane, patience
+from tests.control_plane import ControlPlane, retries
 from tests.unit.orchestrator_builders import window
 from tests.unit.warehouse_runs import MOMENT, second_row
 
@@ -75,7 +75,7 @@ class Store:
             scenario_config=freeze(scenario),
             workers=2,
         )
-        run_status.create(session, patience(), run)
+        run_status.create(session, retries(), run)
         if ended:
             self._measured(run_id, scenario, slower, invalid)
             self._end(run_id)
@@ -93,8 +93,8 @@ class Store:
             whole = sum(seconds[1:], seconds[0])
             windows.append([window(whole.statements, seconds=float(SECONDS))])
             row = WindowRow.of(windows[-1][0], worker_id=worker.worker_id, epoch=1)
-            run_measurements.append_window(session, patience(), run_id, row)
-        run_measurements.append_snapshots(session, patience(), rows)
+            run_measurements.append_window(session, retries(), run_id, row)
+        run_measurements.append_snapshots(session, retries(), rows)
         facts = RunFacts(
             run_id=run_id,
             scenario=scenario.name,
@@ -114,7 +114,7 @@ class Store:
         )
         stored = run_status.read(session, run_id)
         assert stored is not None
-        test_results.append(session, patience(), run_result_row(stored, facts, summarize(facts)))
+        test_results.append(session, retries(), run_result_row(stored, facts, summarize(facts)))
 
     def _end(self, run_id: str) -> None:
         """Through the states of a run, as its leader does."""
@@ -127,7 +127,7 @@ class Store:
             (RunStatus.COMPLETED, Phase.PROCESSING),
         ):
             step = StatusChange(status=status, phase=phase, to=to, to_phase=to_phase)
-            assert run_status.move(self.plane.session, patience(), term, step)
+            assert run_status.move(self.plane.session, retries(), term, step)
             status, phase = to, to_phase
         sql = "UPDATE RUN_STATUS SET START_TIME = TO_TIMESTAMP_NTZ(?), END_TIME = TO_TIMESTAMP_NTZ(?) WHERE RUN_ID = ?"
         began, ended = MOMENT, MOMENT + timedelta(seconds=SECONDS + 5)  # when its seconds were measured

@@ -17,7 +17,7 @@ from loadgen.control.tables import run_status, test_results, worker_heartbeats
 from loadgen.model.run import Phase, WorkerStatus
 from tests.control_plane import ControlPlane
 from tests.embedded_server import EmbeddedServer
-from tests.process.appended_tables import KINDS, Kind, patience, raw, result
+from tests.process.appended_tables import KINDS, Kind, raw, result, retries
 
 TABLES = "|".join(kind.table for kind in KINDS)
 WRITES = f"INSERT INTO ({TABLES}|WORKER_HEARTBEATS)|UPDATE WORKER_HEARTBEATS"
@@ -66,7 +66,7 @@ class Writers:
 def append_all(kind: Kind, run_id: str) -> Callable[[ControlSession], None]:
     def work(session: ControlSession) -> None:
         for arguments in kind.make(run_id):
-            kind.append(session, patience(), run_id, arguments)
+            kind.append(session, retries(), run_id, arguments)
 
     return work
 
@@ -75,7 +75,7 @@ def beat_on(me: worker_heartbeats.WorkerIdentity, beats: int) -> Callable[[Contr
     """A worker's heartbeat: one attempt per beat, the next number for the next; the last one has to arrive."""
 
     def work(session: ControlSession) -> None:
-        worker_heartbeats.register(session, patience(), me, silent_ms=60_000)
+        worker_heartbeats.register(session, retries(), me, silent_ms=60_000)
         said = worker_heartbeats.WorkerHeartbeat(status=WorkerStatus.RUNNING, phase=Phase.WARMUP, count=1)
         arrived = False
         while said.count <= beats or not arrived:
@@ -136,14 +136,14 @@ NOT_LOOKED_FOR = ("VALUE_POOLS", "WORKER_METRICS_SNAPSHOTS", "TEST_LOGS", "WAREH
 
 @pytest.mark.parametrize("kind", [marked(kind) for kind in KINDS])
 def test_who_gave_up_and_tries_again_adds_nothing(plane, kind):
-    """The rows landed, the answer did not, and patience was over: later the same is given once more."""
+    """The rows landed, the answer did not, and all attempts were used up: later the same is given once more."""
     run_id = plane.new_run()
     plane.server.fault(match=f"INSERT INTO {kind.table}", kind="drop_reply", probability=0.5)
     landed = 0
 
     for arguments in kind.make(run_id):
         before, _ = raw(plane, kind, run_id)
-        while gave_up(lambda: kind.append(plane.session, patience(attempts=1), run_id, arguments)):  # noqa: B023
+        while gave_up(lambda: kind.append(plane.session, retries(attempts=1), run_id, arguments)):  # noqa: B023
             landed += raw(plane, kind, run_id)[0] > before
 
     assert landed > 0
@@ -171,7 +171,7 @@ def test_a_refusal_is_not_tried_again(plane, kind):
     )
 
     with pytest.raises(ControlFailed) as refused:
-        kind.append(plane.session, patience(), run_id, kind.make(run_id)[1])
+        kind.append(plane.session, retries(), run_id, kind.make(run_id)[1])
 
     assert "loadgen setup" in refused.value.remedy
     (rule,) = plane.server.ask("/__loadgen/faults")
@@ -189,7 +189,7 @@ def test_two_that_finish_the_same_run_at_once_leave_one_result_to_readers(plane)
     def work(session: ControlSession) -> None:
         run_status.server_time(session)
         barrier.wait()
-        test_results.append(session, patience(), mine)
+        test_results.append(session, retries(), mine)
 
     for number in range(4):
         writers.start(f"finisher-{number}", work)

@@ -24,7 +24,7 @@ from loadgen.control.tables.run_status import Fenced, Run, RunRollup, StatusChan
 from loadgen.model.event import Start
 from loadgen.model.run import PHASES, RUN_TRANSITIONS, Phase, RunStatus
 from loadgen.snowflake.session import RetryPolicy
-from tests.control_plane import patience
+from tests.control_plane import retries
 from tests.embedded_server import EmbeddedServer
 from tests.process.control_actors import TIMES, Actor, Fate, Taken, World, execute_late
 
@@ -95,9 +95,9 @@ class ControlMachine(RuleBasedStateMachine):
     # --- what actors do ------------------------------------------------------------------------------------------
 
     def claims(self, actor: Actor, fate: Fate, _: int) -> None:
-        with self._sending(actor, fate) as patient:
+        with self._sending(actor, fate) as retries:
             begun_ns = actor.clock.monotonic_ns()
-            term = claim(actor.session, patient, self.run_id, new_owner(), TIMES.ttl_s)
+            term = claim(actor.session, retries, self.run_id, new_owner(), TIMES.ttl_s)
             if term is not None:
                 actor.take(term, begun_ns)
                 self.answer.won = term
@@ -121,9 +121,9 @@ class ControlMachine(RuleBasedStateMachine):
 
     def emits(self, actor: Actor, fate: Fate, _: int) -> None:
         new, term = NewEvent(command=Start(expected_workers=1)), actor.keeping.lease
-        with self._sending(actor, fate) as patient:
+        with self._sending(actor, fate) as retries:
             try:
-                self.answer.emitted = (emit(actor.session, patient, term, new), new.event_id, term.epoch)
+                self.answer.emitted = (emit(actor.session, retries, term, new), new.event_id, term.epoch)
             except Fenced:
                 self.answer.fenced = True
 
@@ -151,9 +151,9 @@ class ControlMachine(RuleBasedStateMachine):
             actor.view = None
         if seen.status.is_terminal:
             return
-        with self._sending(actor, fate) as patient:
+        with self._sending(actor, fate) as retries:
             try:
-                if move(actor.session, patient, actor.keeping.lease, step):
+                if move(actor.session, retries, actor.keeping.lease, step):
                     self.answer.moved = step
             except Fenced:
                 self.answer.fenced = True
@@ -180,7 +180,7 @@ class ControlMachine(RuleBasedStateMachine):
 
     def a_user_cancels(self, _: Actor, __: Fate, ___: int) -> None:
         self.answer.wished = True
-        cancel(self.plane.session, patience(), self.run_id, "enough")
+        cancel(self.plane.session, retries(), self.run_id, "enough")
 
     def a_worker_reads(self, _: Actor, __: Fate, number: int) -> None:
         self._catch_up(self.readers[number % len(self.readers)])
@@ -252,11 +252,11 @@ class ControlMachine(RuleBasedStateMachine):
         """When the trouble is over, the next in line finishes the run."""
         self.plane.age(self.run_id, TIMES.ttl_s + TAKEOVER_MARGIN_S + 1)
         term = self.plane.claim(self.run_id)
-        assert emit(self.plane.session, patience(), term, NewEvent(command=Start(expected_workers=1))) > 0
+        assert emit(self.plane.session, retries(), term, NewEvent(command=Start(expected_workers=1))) > 0
         row = self._read()
         if not row.status.is_terminal:
             step = StatusChange(status=row.status, phase=row.phase, to=RunStatus.FAILED, to_phase=Phase.PROCESSING)
-            assert move(self.plane.session, patience(), term, step)
+            assert move(self.plane.session, retries(), term, step)
         for reader in self.readers:
             self._catch_up(reader)
             assert reader == [event_id for _, event_id, _ in self.plane.events(self.run_id)]
@@ -270,7 +270,7 @@ class ControlMachine(RuleBasedStateMachine):
         else:
             actor.session.fate = fate
         try:
-            yield patience(attempts=1 if fate is Fate.HELD else 5)
+            yield retries(attempts=1 if fate is Fate.HELD else 5)
         except ControlFailed as error:
             if fate is Fate.ANSWERED or not error.failure.unknown_outcome:
                 raise

@@ -28,7 +28,7 @@ from loadgen.scenario.read import parse_scenario
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.snowflake.settings import query_tag
 from orchestrator.enrich import EMPTY_SEARCHES_MAX, PAUSE_S, EnrichmentOptions, enrich_run
-from tests.control_plane import ControlPlane, patience
+from tests.control_plane import ControlPlane, retries
 from tests.unit.orchestrator_builders import merged
 from tests.unit.report_builders import summary
 
@@ -91,11 +91,11 @@ class Bench:
         )
 
     def log(self, *rows: Execution) -> None:
-        query_executions.append(self.plane.session, patience(), rows)
+        query_executions.append(self.plane.session, retries(), rows)
 
     def enrich(self, enabled: EnrichmentMode | None = None, **more: Any) -> EnrichmentResult:
         scenario = replace(self.scenario, enrichment=enabled or self.scenario.enrichment)
-        return enrich_run(self.plane.session, patience(), self.run_id, scenario, environ=self.plane.environ, **more)
+        return enrich_run(self.plane.session, retries(), self.run_id, scenario, environ=self.plane.environ, **more)
 
     def stored(self, *, columns: str = COLUMNS) -> dict[str, tuple[Any, ...]]:
         rows = self.plane.rows(f"SELECT EXECUTION_ID, {columns} FROM QUERY_EXECUTIONS WHERE RUN_ID = ?", self.run_id)
@@ -132,7 +132,7 @@ class Bench:
             find_max_result=None,
             summary=json.dumps(made),
         )
-        test_results.append(self.plane.session, patience(), row)
+        test_results.append(self.plane.session, retries(), row)
         folder.mkdir(parents=True)
         (folder / "summary.json").write_text(json.dumps({**made, "baseline": {"verdict": "SAME"}}), "utf-8")
         return made

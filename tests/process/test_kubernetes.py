@@ -17,7 +17,7 @@ from orchestrator.spawn.containers import ContainerSpawner
 from orchestrator.spawn.kubernetes import KubernetesWorkerJob
 from orchestrator.spawn.kubernetes_job import RULES, KubernetesJob
 from orchestrator.spawn.spawner import WorkerOrder
-from tests.control_plane import ControlPlane, patience
+from tests.control_plane import ControlPlane, retries
 from tests.kubernetes_cluster import SPAWNER, Cluster, RequestFault, condition, pod_status
 from tests.processes import wait_until
 
@@ -251,7 +251,7 @@ def test_the_job_of_another_is_left_alone(spawners):
 def test_a_run_that_another_leads_by_now_keeps_its_workers(spawners):
     spawner = spawners.started()
     plane = spawners.plane
-    assert run_leases.claim(plane.session, patience(), spawners.run_id, "elsewhere:1:abc", 30.0) is not None
+    assert run_leases.claim(plane.session, retries(), spawners.run_id, "elsewhere:1:abc", 30.0) is not None
 
     spawner.close()
 

@@ -26,7 +26,7 @@ from loadgen.control.tables.run_status import Fenced, RunRollup, StatusChange, m
 from loadgen.model.event import Start
 from loadgen.model.run import Phase, RunStatus
 from loadgen.snowflake.session import RetryPolicy
-from tests.control_plane import ControlPlane, patience
+from tests.control_plane import ControlPlane, retries
 from tests.processes import PATIENCE_S, wait_until
 
 TTL_S = 30.0
@@ -71,7 +71,7 @@ class Racers:
             self._barrier.wait()
             if self._key is None:
                 return
-            self._results[number] = claim(session, patience(), self._key, new_owner(), TTL_S)
+            self._results[number] = claim(session, retries(), self._key, new_owner(), TTL_S)
             self._barrier.wait()
 
 
@@ -114,10 +114,10 @@ def test_nobody_takes_over_too_soon(plane, over_since_s):
 
 def hold(place: ControlPlaneLocation, environ: dict[str, str], run_id: str, pipe: Connection) -> None:
     """A process that leads a run: it claims, keeps its term, and does in its name what it is asked to."""
-    clock, patient = SystemClock(), RetryPolicy(stop=threading.Event(), attempts=1)
+    clock, retries = SystemClock(), RetryPolicy(stop=threading.Event(), attempts=1)
     session = ControlSession(place, role="holder", environ=environ)
     begun_ns = clock.monotonic_ns()
-    term = claim(session, patient, run_id, new_owner(), SHORT.ttl_s)
+    term = claim(session, retries, run_id, new_owner(), SHORT.ttl_s)
     assert term is not None
     keeper = LeaseKeeper(
         ControlSession(place, role="lease", environ=environ), term, SHORT, claimed_ns=begun_ns, clock=clock
@@ -125,12 +125,12 @@ def hold(place: ControlPlaneLocation, environ: dict[str, str], run_id: str, pipe
     keeper.start()
     pipe.send(term)
     while (status := pipe.recv()) is not None:
-        pipe.send({"trusted": keeper.trusted, **act(session, patient, term, status)})
+        pipe.send({"trusted": keeper.trusted, **act(session, retries, term, status)})
     keeper.stop()
     session.close()
 
 
-def act(session: ControlSession, patient: RetryPolicy, term: Lease, status: RunStatus) -> dict[str, Any]:
+def act(session: ControlSession, retries: RetryPolicy, term: Lease, status: RunStatus) -> dict[str, Any]:
     """Everything a leader can do to a run that is in `status`, whether trusted or not, and what came of it."""
     step = StatusChange(status=status, phase=Phase.PREPARING, to=RunStatus.STARTING, to_phase=Phase.PREPARING)
 
@@ -142,8 +142,8 @@ def act(session: ControlSession, patient: RetryPolicy, term: Lease, status: RunS
 
     return {
         "renewed": renew(session, term, SHORT.ttl_s),
-        "emitted": tried(lambda: emit(session, patient, term, NewEvent(command=Start(expected_workers=1)))),
-        "moved": tried(lambda: move(session, patient, term, step)),
+        "emitted": tried(lambda: emit(session, retries, term, NewEvent(command=Start(expected_workers=1)))),
+        "moved": tried(lambda: move(session, retries, term, step)),
         "published": publish(session, term, RunRollup(targets={}, total_ops=1)),
     }
 
@@ -219,7 +219,7 @@ def test_a_holder_that_was_paused_past_its_term_does_nothing_any_more(plane):
         wait_until(lambda: succeeded.remaining_ms < 0 and alone.remaining_ms < 0, "both terms have ended")
         plane.age(succeeded.run_id, TAKEOVER_MARGIN_S + 1)
         successor = plane.claim(succeeded.run_id)
-        assert emit(plane.session, patience(), successor, NewEvent(command=Start(expected_workers=1))) == 2
+        assert emit(plane.session, retries(), successor, NewEvent(command=Start(expected_workers=1))) == 2
         before = (succeeded.written, alone.written)
 
         for holder in (succeeded, alone):
@@ -229,7 +229,7 @@ def test_a_holder_that_was_paused_past_its_term_does_nothing_any_more(plane):
 
         assert (succeeded.written, alone.written) == before
         assert renew(plane.session, successor, TTL_S)
-        assert emit(plane.session, patience(), successor, NewEvent(command=Start(expected_workers=1))) == 3
+        assert emit(plane.session, retries(), successor, NewEvent(command=Start(expected_workers=1))) == 3
         assert (succeeded.end(), alone.end()) == (0, 0)
         assert renew(plane.session, successor, TTL_S), "the old holder released what was not its own"
 
@@ -250,14 +250,14 @@ def test_after_a_holder_was_killed_there_is_a_successor_when_its_term_is_old_eno
         holder.process.join(PATIENCE_S)
         run_id = holder.run_id
 
-        assert claim(plane.session, patience(), run_id, new_owner(), TTL_S) is None
+        assert claim(plane.session, retries(), run_id, new_owner(), TTL_S) is None
         plane.expire(run_id, since_s=1)
-        assert claim(plane.session, patience(), run_id, new_owner(), TTL_S) is None
+        assert claim(plane.session, retries(), run_id, new_owner(), TTL_S) is None
         plane.age(run_id, TAKEOVER_MARGIN_S)
         successor = plane.claim(run_id)
 
         assert successor.epoch == holder.term.epoch + 1
-        assert emit(plane.session, patience(), successor, NewEvent(command=Start(expected_workers=1))) == 2
+        assert emit(plane.session, retries(), successor, NewEvent(command=Start(expected_workers=1))) == 2
 
 
 def test_a_holder_that_ends_in_peace_has_a_successor_at_once(plane):

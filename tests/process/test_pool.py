@@ -18,7 +18,7 @@ from loadgen.control.tables import pool_workers, run_attempts, run_leases, run_q
 from loadgen.model.nightly import PoolWorkerStatus, QueueStatus
 from loadgen.model.run import RunStatus
 from orchestrator.warehouse import TargetWarehouse
-from tests.control_plane import ControlPlane, patience
+from tests.control_plane import ControlPlane, retries
 from tests.embedded_server import EmbeddedServer
 from tests.process.pool_bench import Disturbance, PoolBench, assert_all_is_well, assert_taken_in_order, wait_for
 from tests.process.run_bench import write_connections
@@ -86,13 +86,13 @@ def test_runners_take_what_they_can_obey_wishes_and_leave_in_good_order(bench):
     pool = bench.start("--min=1", "--max=1", "--labels=zone=eu", "--grace=1s")
     wait_for(lambda: row(bench, cancelled).run_id, "the run's id is known while it runs", bench)
 
-    run_queue.cancel(bench.plane.session, patience(), cancelled, "enough")
+    run_queue.cancel(bench.plane.session, retries(), cancelled, "enough")
     wait_for(
         lambda: row(bench, done).status.is_terminal and row(bench, bad).status.is_terminal, "the others end", bench
     )
     seen = {name: row(bench, name) for name in (foreign, cancelled, done, bad)}
     (runner,) = online(bench)
-    pool_workers.drain(bench.plane.session, patience(), runner)
+    pool_workers.drain(bench.plane.session, retries(), runner)
     wait_for(lambda: online(bench) not in ([], [runner]), "another runner takes the place of the drained one", bench)
     interrupted = bench.add("interrupted", {"ms": 600_000})
     wait_for(lambda: row(bench, interrupted).run_id, "it runs", bench)
@@ -190,7 +190,7 @@ def test_a_real_run_goes_through_the_queue(bench, capsys, monkeypatch):
 
 
 def online(bench: PoolBench) -> list[str]:
-    page = pool_workers.page(bench.plane.session, patience(), 100, status=PoolWorkerStatus.ONLINE)
+    page = pool_workers.page(bench.plane.session, retries(), 100, status=PoolWorkerStatus.ONLINE)
     return [worker.identity.worker_id for worker in page.workers]
 
 

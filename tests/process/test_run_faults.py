@@ -21,7 +21,7 @@ from loadgen.control.lease import LeaseTimes
 from loadgen.control.session import ControlSession
 from loadgen.control.tables.run_status import Fenced
 from orchestrator.leadership import Leadership
-from tests.control_plane import ControlPlane, patience
+from tests.control_plane import ControlPlane, retries
 from tests.embedded_server import EmbeddedServer
 from tests.process.run_bench import MEASURES, TIMING, Bench, Program, benched, history
 from tests.processes import reachable_directory, wait_until
@@ -270,7 +270,7 @@ def test_a_leader_that_lost_its_term_is_not_ended_by_one_answer_that_fails(serve
         run_id,
         times,
         session,
-        patience(attempts=50),
+        retries(attempts=50),
         lease_session=lambda: ControlSession(plane.place, role="lease", environ=plane.environ),
         clock=FakeClock(),
     )

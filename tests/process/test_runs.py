@@ -23,7 +23,7 @@ from loadgen.errors import UsageError
 from loadgen.model.run import Phase, RunStatus
 from orchestrator.leadership import SkippedRun
 from orchestrator.recover import recover_runs
-from tests.control_plane import ControlPlane, patience, result_row
+from tests.control_plane import ControlPlane, result_row, retries
 from tests.process.run_commands import Bench, read_until, result, script
 from tests.processes import PATIENCE_S, PROGRAM, alive, wait_until
 from tests.unit.orchestrator_builders import merged, tally
@@ -243,13 +243,13 @@ def test_a_run_whose_result_was_stored_ends_as_the_result_says(plane):
     ):
         phase = Phase.PREPARING
         assert run_status.move(
-            plane.session, patience(), term, StatusChange(status=before, phase=phase, to=after, to_phase=phase)
+            plane.session, retries(), term, StatusChange(status=before, phase=phase, to=after, to_phase=phase)
         )
     found = json.dumps(summary(merged({"look": tally((5.0,))}), ("look",), run_id=run_id))
-    test_results.append(plane.session, patience(), result_row(run_id, summary=found))
+    test_results.append(plane.session, retries(), result_row(run_id, summary=found))
     plane.expire(run_id, since_s=100)
 
-    done, left = recover_runs(plane.session, patience(), by="me on here", only=run_id)
+    done, left = recover_runs(plane.session, retries(), by="me on here", only=run_id)
 
     assert [(one.run_id, one.status) for one in done] == [(run_id, RunStatus.COMPLETED)]
     assert left == []
@@ -257,18 +257,18 @@ def test_a_run_whose_result_was_stored_ends_as_the_result_says(plane):
     assert run is not None
     assert (run.status, run.verdict) == (RunStatus.COMPLETED, "passed")
     assert run.end_time is not None
-    again = recover_runs(plane.session, patience(), by="me on here", only=run_id)
+    again = recover_runs(plane.session, retries(), by="me on here", only=run_id)
     assert again == ([], [SkippedRun(run_id=run_id, why="it has ended", has_ended=True)])
 
 
 def test_runs_are_named_by_their_beginning(server):
     plane = ControlPlane(server)
-    find = partial(run_status.find_run, plane.session, patience())
+    find = partial(run_status.find_run, plane.session, retries())
     with pytest.raises(UsageError, match="there are no runs yet"):
         find("latest")
     for run_id in ("20260101-a", "20260101-a-1", "20260101-b", "20260102-c"):
         new = NewRun(run_id=run_id, template_id="t", test_name="n", scenario_config="{}", workers=1)
-        run_status.create(plane.session, patience(), new)
+        run_status.create(plane.session, retries(), new)
 
     assert find("20260101-a").run_id == "20260101-a"  # though another begins so
     assert find("20260101-b").run_id == find("latest~1").run_id == "20260101-b"

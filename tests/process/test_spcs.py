@@ -16,7 +16,7 @@ from loadgen.errors import ConfigurationError
 from orchestrator.spawn.containers import ContainerSpawner
 from orchestrator.spawn.spawner import ProcessEnd, WorkerOrder
 from orchestrator.spawn.spcs import JobService, SpcsJob
-from tests.control_plane import ControlPlane, patience
+from tests.control_plane import ControlPlane, retries
 from tests.embedded_server import EmbeddedServer
 from tests.process.container_bench import ContainerBench, result
 from tests.processes import alive, wait_until
@@ -241,7 +241,7 @@ def test_a_job_that_is_refused_says_why_and_leaves_nothing(yard):
 def test_a_run_that_another_leads_by_now_keeps_its_workers(yard, caplog):
     caplog.set_level(logging.INFO)
     spawner = yard.started()
-    assert run_leases.claim(yard.plane.session, patience(), yard.run_id, "elsewhere:1:abc", 30.0) is not None
+    assert run_leases.claim(yard.plane.session, retries(), yard.run_id, "elsewhere:1:abc", 30.0) is not None
 
     spawner.close()
 

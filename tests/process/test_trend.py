@@ -21,7 +21,7 @@ from loadgen.scenario.frozen import freeze, template_id
 from loadgen.scenario.model import with_workers
 from loadgen.scenario.read import parse_scenario
 from orchestrator.nightly.baseline import check_baseline, judge_against_baseline, wants_second_run
-from tests.control_plane import ControlPlane, patience
+from tests.control_plane import ControlPlane, retries
 from tests.embedded_server import EmbeddedServer
 from tests.process.stored_runs import Store
 from tests.unit.orchestrator_builders import merged, tally
@@ -65,7 +65,7 @@ class Nights:
         template = template_id(scenario)
         run_status.create(
             session,
-            patience(),
+            retries(),
             NewRun(
                 run_id=run_id,
                 template_id=template,
@@ -91,8 +91,8 @@ class Nights:
             size="X-Small",
             raw=json.dumps({"name": "WH", "generation": generation, "running": self._count}),
         )
-        run_measurements.append_polls(session, patience(), [look])
-        test_results.append(session, patience(), stored_result(stored, summary))
+        run_measurements.append_polls(session, retries(), [look])
+        test_results.append(session, retries(), stored_result(stored, summary))
         return summary
 
     def trend(self, *words: str) -> tuple[int, str, str]:

@@ -19,7 +19,7 @@ from loadgen.model.event import EventScope, Recipient, SetPhase, Stop
 from loadgen.model.run import Phase, RunStatus
 from loadgen.results.run_record import worker_seconds
 from loadgen.tui.history import coarsen_second
-from tests.control_plane import patience
+from tests.control_plane import retries
 from tests.embedded_server import EmbeddedServer
 from tests.process.worker_driver import GET, NAP, Led, Stage, Worker, adds_up, staged
 from tests.processes import wait_until
@@ -145,7 +145,7 @@ def test_a_waiting_worker_obeys_every_way_to_end(stage: Stage) -> None:
     other.wait_status("WAITING", workers["other"])
 
     runs["STOP"].stop()
-    run_status.cancel(stage.plane.session, patience(), runs["CANCELLING"].run_id, "a user wants it")
+    run_status.cancel(stage.plane.session, retries(), runs["CANCELLING"].run_id, "a user wants it")
     runs["STOPPING"].move(RunStatus.STOPPING, Phase.COOLDOWN)
     runs["FAILED"].move(RunStatus.FAILED)
     workers["SIGTERM"].signal(signal.SIGTERM)

@@ -41,7 +41,7 @@ from loadgen.scenario.frozen import freeze, template_id
 from loadgen.scenario.model import with_workers
 from loadgen.scenario.read import read_scenario
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
-from tests.control_plane import ControlPlane, patience
+from tests.control_plane import ControlPlane, retries
 from tests.embedded_server import EmbeddedServer
 from tests.processes import PATIENCE_S, ROOT, wait_until
 
@@ -231,7 +231,7 @@ class Led:
         self.scenario = with_workers(read_scenario(path, environ=os.environ).scenario, 2)
         run_status.create(
             self.plane.session,
-            patience(),
+            retries(),
             run_status.NewRun(
                 run_id=self.run_id,
                 template_id=template_id(self.scenario),
@@ -268,7 +268,7 @@ class Led:
     def move(self, to: RunStatus, phase: Phase | None = None) -> None:
         to_phase = phase or self.phase
         step = StatusChange(status=self.status, phase=self.phase, to=to, to_phase=to_phase, reason="test")
-        assert run_status.move(self.plane.session, patience(), self.term, step)
+        assert run_status.move(self.plane.session, retries(), self.term, step)
         self.status, self.phase = to, to_phase
 
     def start(self, phase: Phase | None = None) -> None:
@@ -278,7 +278,7 @@ class Led:
 
     def emit(self, command: KnownCommand, address: Recipient = ALL_WORKERS) -> int:
         new = run_control_events.NewEvent(command=command, address=address)
-        number = run_control_events.emit(self.plane.session, patience(), self.term, new)
+        number = run_control_events.emit(self.plane.session, retries(), self.term, new)
         self.next_sequence_id = number + 1
         self.publish()
         return number

@@ -24,7 +24,7 @@ from loadgen.results.comparisons import read_experiment_result
 from tests.contract.queue_builders import Queue
 from tests.contract.test_experiments import CONFIG, measurement
 from tests.contract.test_report import finished_run
-from tests.control_plane import ControlPlane, patience
+from tests.control_plane import ControlPlane, retries
 from tests.unit.report_builders import hostile, record
 from tests.unit.test_experiment_metering import METERING
 
@@ -106,10 +106,10 @@ class Tables:
         made = NewSchedule(
             name=self.schedule, cron="0 2 * * *", timezone="UTC", max_catchup=1, overlap=Overlap.QUEUE, wanted=wanted
         )
-        schedules.add(plane.session, patience(), made)
+        schedules.add(plane.session, retries(), made)
         self.experiment = self._experiment()
-        result = read_experiment_result(plane.session, patience(), self.experiment)
-        experiments.finish(plane.session, patience(), self.experiment, 1, result | {"verdict": "decided"})
+        result = read_experiment_result(plane.session, retries(), self.experiment)
+        experiments.finish(plane.session, retries(), self.experiment, 1, result | {"verdict": "decided"})
         self._experiment()
         for table in self.names():
             plane.change(f"CREATE TABLE KEPT_{table} AS SELECT * FROM {table}")
@@ -117,11 +117,11 @@ class Tables:
     def _experiment(self) -> str:
         """One with a complete block, that nobody leads."""
         session, made = self.plane.session, uuid.uuid4().hex
-        experiments.create(session, patience(), made, "which", json.dumps(CONFIG), "f" * 64)
-        experiments.begin_block(session, patience(), made, 1, 1)
+        experiments.create(session, retries(), made, "which", json.dumps(CONFIG), "f" * 64)
+        experiments.begin_block(session, retries(), made, 1, 1)
         for arm in ("small", "large"):
-            experiments.record(session, patience(), made, measurement(arm=arm, run_id=f"run-{arm}"))
-        experiments.meter(session, patience(), made, METERING)
+            experiments.record(session, retries(), made, measurement(arm=arm, run_id=f"run-{arm}"))
+        experiments.meter(session, retries(), made, METERING)
         return made
 
     def names(self) -> list[str]:

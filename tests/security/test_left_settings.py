@@ -16,7 +16,7 @@ from loadgen.model.warehouse import WarehouseValue
 from loadgen.snowflake.profile_lookup import find_profile
 from orchestrator.experiment.warehouse_settings import RestoredWarehouse, restore_left_settings
 from orchestrator.warehouse import TargetWarehouse
-from tests.control_plane import ControlPlane, patience
+from tests.control_plane import ControlPlane, retries
 from tests.embedded_server import EmbeddedServer
 
 pytestmark = pytest.mark.any_driver
@@ -65,12 +65,12 @@ def left(plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> ChangedWarehou
         connection=profile.name,
         settings=SETTINGS,
     )
-    experiments.record_warehouse(plane.session, patience(), made)
+    experiments.record_warehouse(plane.session, retries(), made)
     return made
 
 
 def restore(plane: ControlPlane) -> RestoredWarehouse:
-    (done,) = restore_left_settings(plane.session, patience(), clock=SystemClock())
+    (done,) = restore_left_settings(plane.session, retries(), clock=SystemClock())
     return done
 
 

@@ -19,14 +19,13 @@ from loadgen.cli.main import main
 from loadgen.control.session import RowUnreadable, parse_row
 from loadgen.control.tables import run_queue, run_status, schedules
 from loadgen.control.tables.pool_workers import PoolWorkerIdentity
-from loadgen.control.tables.run_queue import QueuedRun, QueueRequest
-from loadgen.control.tables.run_queue_claims import QueueDepth
+from loadgen.control.tables.run_queue import QueueDepth, QueuedRun, QueueRequest
 from loadgen.control.tables.schedules import NewSchedule
 from loadgen.model.nightly import Overlap, QueueStatus
 from orchestrator.nightly.queue import HostPermissions, PollPace, QueueMaintenance
 from orchestrator.nightly.runner import Runner, RunnerSettings
 from orchestrator.nightly.scheduler import fire_due_schedules
-from tests.control_plane import ControlPlane, patience
+from tests.control_plane import ControlPlane, retries
 from tests.process.run_bench import MEASURES, benched
 from tests.processes import wait_until
 from tests.security.hostile_rows import DEEP, TABLES, numbers, plant, plant_all
@@ -289,7 +288,7 @@ def test_a_run_of_a_queue_is_told_what_it_may_use(empty, tmp_path):
 def add_schedule(plane: ControlPlane, name: str, **more: Any) -> str:
     wanted = QueueRequest(name="orders", scenario="version: 1", files={})
     fields: dict[str, Any] = {"cron": "* * * * * *", "timezone": "UTC", "max_catchup": 1, "overlap": Overlap.QUEUE}
-    schedule_id = schedules.add(plane.session, patience(), NewSchedule(name=name, wanted=wanted, **fields | more))
+    schedule_id = schedules.add(plane.session, retries(), NewSchedule(name=name, wanted=wanted, **fields | more))
     plane.change("UPDATE SCHEDULES SET LAST_FIRE_AT = DATEADD(hour, -1, SYSDATE()) WHERE SCHEDULE_ID = ?", schedule_id)
     return schedule_id
 
@@ -308,7 +307,7 @@ def test_a_schedule_that_always_fails_neither_blocks_others_nor_fills_the_tick(e
         good,
     )
 
-    done = fire_due_schedules(empty.session, patience(), fires_max=100)
+    done = fire_due_schedules(empty.session, retries(), fires_max=100)
 
     assert {fired.schedule for fired in done.fired} == {"good"}
     assert {(complaint.schedule, complaint.is_new) for complaint in done.complaints} >= {("bad", True)}
@@ -324,7 +323,7 @@ def test_a_schedule_that_always_fails_neither_blocks_others_nor_fills_the_tick(e
 def test_a_signal_to_every_process_of_a_pool_queues_its_run_again(empty, tmp_path, number):
     """As systemd ends a service by default: the run gets the signal too, and may end before its runner hears of it."""
     queue_id = run_queue.add(
-        empty.session, patience(), QueueRequest(name="orders", scenario="version: 1", files={})
+        empty.session, retries(), QueueRequest(name="orders", scenario="version: 1", files={})
     ).queue_id
     program = ["sh", "-c", f"kill -{number.value} $$; sleep 60"]
     fields: dict[str, Any] = {"hostname": "h", "pid": next(numbers), "version": "1", "task_queue": "Q"}
@@ -352,7 +351,7 @@ def test_a_signal_to_every_process_of_a_pool_queues_its_run_again(empty, tmp_pat
 
 def test_a_run_that_alone_gets_a_signal_is_cancelled(empty, tmp_path):
     queue_id = run_queue.add(
-        empty.session, patience(), QueueRequest(name="orders", scenario="version: 1", files={})
+        empty.session, retries(), QueueRequest(name="orders", scenario="version: 1", files={})
     ).queue_id
 
     one_pass(

@@ -22,7 +22,7 @@ from loadgen.results.stored_summary import read_summary
 from loadgen.scenario.frozen import freeze
 from loadgen.scenario.settings import TargetSettings
 from tests.contract.test_report import finished_run
-from tests.control_plane import ControlPlane, patience
+from tests.control_plane import ControlPlane, retries
 from tests.security.hostile_rows import DESCRIBED, RESULT_TABLES, plant_copies
 from tests.unit.report_builders import scenario
 
@@ -71,14 +71,14 @@ class Kept:
             query_kind="read", phase="MEASUREMENT", step_id=None, start_time=run.start_time, due_lag_ms=0.0,
             duration_ms=5.0, rows_affected=1, success=True, error_category=None, error_code=None, error=None,
         )  # fmt: skip
-        query_executions.append(plane.session, patience(), [one])
+        query_executions.append(plane.session, retries(), [one])
         wanted = QueueRequest(name="orders", scenario="version: 1", files={})
         known = {"cron": "0 2 1 1 *", "timezone": "Europe/Berlin", "max_catchup": 1, "overlap": Overlap.QUEUE}
         made = NewSchedule(name="nightly", wanted=wanted, **known)  # type: ignore[arg-type]
-        schedule = schedules.add(plane.session, patience(), made)
+        schedule = schedules.add(plane.session, retries(), made)
         moment = schedules.as_utc(run_status.server_time(plane.session)) + timedelta(hours=1)
         fire = ScheduleFire(at=moment, outcome=FireOutcome.SKIPPED)
-        assert schedules.record_fire(plane.session, patience(), schedule, fire)
+        assert schedules.record_fire(plane.session, retries(), schedule, fire)
         for table in (*RESULT_TABLES, "RUN_STATUS"):
             plane.change(f"CREATE TABLE KEPT_{table} AS SELECT * FROM {table}")
             self.forget(table)
@@ -158,15 +158,15 @@ def test_no_value_of_a_result_is_a_bug_of_a_reader(kept: Kept) -> None:
         for number, run_id in enumerate(kept.plant_results()):
             problem = ""
             try:
-                read_summary(session, patience(), run_id)
+                read_summary(session, retries(), run_id)
                 read += 1
             except LoadgenError as error:
                 problem = str(error)
             unreadable.add(problem.partition(" is unreadable: ")[2].partition(" ")[0].rstrip(":"))
             if number % 8 == 0:
-                assert read_run_details(session, patience(), run_id).summary_problem == (problem or None)
+                assert read_run_details(session, retries(), run_id).summary_problem == (problem or None)
                 with suppress(LoadgenError):
-                    read_pair(session, patience(), (run_id, kept.b), ())
+                    read_pair(session, retries(), (run_id, kept.b), ())
     finally:
         kept.forget("TEST_RESULTS")
         kept.forget("RUN_STATUS")

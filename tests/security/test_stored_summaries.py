@@ -119,7 +119,7 @@ class Readers:
         }
         if why_not_comparable("A", RUN_ID, "COMPLETED", summary) is None:
             known = _series_run(ScenarioResult(**fields, scenario_config=self._config), summary, "X-Small", "{}")
-            trend = trend_of("orders", [known.night], {})
+            trend = trend_of("orders", [known.run], {})
             assert trend_text(trend, 5, 80)
             json.dumps(trend_data(trend, 5), allow_nan=False)
 

@@ -60,12 +60,22 @@ def test_nothing_in_a_file_is_lost(path):
     text_of_file = path.read_text("utf-8")
     names = re.findall(r"^-- *name *:(.*)$", text_of_file, re.MULTILINE)
 
-    before, *_ = text_of_file.split("-- name: ", 1)
+    before, *_ = re.split("^-- (?:name|part): ", text_of_file, maxsplit=1, flags=re.MULTILINE)
 
     assert [name.strip() for name in names] == list(load_queries(path.stem))
     assert without_comments(before).strip() == ""
     assert without_comments(text_of_file).count(";") == len(names)
     assert all(query.sql for query in load_queries(path.stem).values())
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_each_part_is_used_and_replaced(path):
+    text_of_file = path.read_text("utf-8")
+
+    parts = re.findall(r"^-- part: (.*)$", text_of_file, re.MULTILINE)
+
+    assert all(f"{{{part}}}" in text_of_file for part in parts)
+    assert all("{" not in query.sql.replace("{limit}", "") for query in load_queries(path.stem).values())
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

@@ -1,4 +1,4 @@
-"""Patience: what is tried again, how often, with which pauses; and that a write in doubt is never done twice."""
+"""Retries: what is retried, how often, with which pauses; and that a write in doubt is never done twice."""
 
 from __future__ import annotations
 
@@ -71,13 +71,13 @@ def test_pauses_double_up_to_half_a_minute_and_end_after_ten_attempts():
 def test_attempts_are_bounded_and_no_pause_is_shorter_than_the_one_before(attempts, first_pause_s, failures):
     clock = PauseClock()
     action, calls = counted(failing(REFUSED, times=failures))
-    patience = RetryPolicy(stop=threading.Event(), attempts=attempts, first_pause_s=first_pause_s, clock=clock)
+    retries = RetryPolicy(stop=threading.Event(), attempts=attempts, first_pause_s=first_pause_s, clock=clock)
 
     if failures < attempts:
-        assert patience.call(action) == "done"
+        assert retries.call(action) == "done"
     else:
         with pytest.raises(ControlFailed):
-            patience.call(action)
+            retries.call(action)
 
     assert calls == [min(failures + 1, attempts)]
     assert len(clock.pauses_s) == calls[0] - 1
@@ -136,9 +136,9 @@ def test_a_stop_ends_a_pause_of_an_hour_at_once():
     ended: list[BaseException] = []
 
     def wait_for_long() -> None:
-        patience = RetryPolicy(stop=stop, first_pause_s=3_600, clock=SystemClock(), note=lambda _: failed.set())
+        retries = RetryPolicy(stop=stop, first_pause_s=3_600, clock=SystemClock(), note=lambda _: failed.set())
         try:
-            patience.call(failing(LOST, times=100))
+            retries.call(failing(LOST, times=100))
         except RetryInterrupted as error:
             ended.append(error)
 
@@ -208,8 +208,8 @@ class Table:
 
 def settled(table: Table, attempts: int) -> str | ControlFailed:
     try:
-        patience = RetryPolicy(stop=threading.Event(), attempts=attempts, clock=FakeClock())
-        return patience.settle(table.write, table.look)
+        retries = RetryPolicy(stop=threading.Event(), attempts=attempts, clock=FakeClock())
+        return retries.settle(table.write, table.look)
     except ControlFailed as error:
         return error
 

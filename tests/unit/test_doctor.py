@@ -8,7 +8,7 @@ import pytest
 
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.setup.installer import Prerequisites, SchemaState, migrations
-from loadgen.doctor import offline, server
+from loadgen.doctor import offline, online
 from loadgen.doctor.check_context import (
     DoctorSessions,
     DoctorTarget,
@@ -139,13 +139,13 @@ def test_a_control_plane_on_the_target_s_own_warehouse_is_told(environ):
 
 
 def test_a_long_way_is_told():
-    assert server.round_trip(probe_of(round_trips_ms=(20.0, 49.0, 90.0))).level is FindingLevel.OK
-    assert server.round_trip(probe_of(round_trips_ms=(20.0, 51.0, 90.0))).level is FindingLevel.WARNING
+    assert online.round_trip(probe_of(round_trips_ms=(20.0, 49.0, 90.0))).level is FindingLevel.OK
+    assert online.round_trip(probe_of(round_trips_ms=(20.0, 51.0, 90.0))).level is FindingLevel.WARNING
 
 
 @pytest.mark.parametrize("role", ["ACCOUNTADMIN", "SECURITYADMIN", "ORGADMIN"])
 def test_administrators_are_warned(environ, role):
-    found = server.role(probe_of(role=role), find_profile("prod", environ=environ))
+    found = online.role(probe_of(role=role), find_profile("prod", environ=environ))
 
     assert found.level is FindingLevel.WARNING
     assert "loadgen grants" in str(found.remedy)
@@ -154,8 +154,8 @@ def test_administrators_are_warned(environ, role):
 def test_other_roles_and_the_embedded_server_s_only_one_are_fine(environ):
     embedded = find_profile("embedded", environ={"LOADGEN_EMBEDDED_ADDRESS": "127.0.0.1:1"})
 
-    assert server.role(probe_of(role="LOADGEN_RUN"), find_profile("prod", environ=environ)).level is FindingLevel.OK
-    assert server.role(probe_of(role="ACCOUNTADMIN"), embedded).level is FindingLevel.OK
+    assert online.role(probe_of(role="LOADGEN_RUN"), find_profile("prod", environ=environ)).level is FindingLevel.OK
+    assert online.role(probe_of(role="ACCOUNTADMIN"), embedded).level is FindingLevel.OK
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_other_roles_and_the_embedded_server_s_only_one_are_fine(environ):
     ],
 )
 def test_regions_without_hybrid_tables_are_known(region, here, mark):
-    found = server.hybrid_tables(region, is_embedded=False, hybrid_here=here)
+    found = online.hybrid_tables(region, is_embedded=False, hybrid_here=here)
 
     assert found.level == mark
     assert mark == "ok" or "control: {connection: embedded}" in str(found.remedy)
@@ -179,11 +179,11 @@ def test_regions_without_hybrid_tables_are_known(region, here, mark):
 
 def test_the_clock_offset_is_that_of_the_quickest_reading():
     readings = [
-        server.ClockReading(before=NOON, server=NOON + timedelta(seconds=9.9), trip_s=3.0),
-        server.ClockReading(before=NOON, server=NOON + timedelta(seconds=5.1), trip_s=0.2),
+        online.ClockReading(before=NOON, server=NOON + timedelta(seconds=9.9), trip_s=3.0),
+        online.ClockReading(before=NOON, server=NOON + timedelta(seconds=5.1), trip_s=0.2),
     ]
 
-    found = server.offset(readings)
+    found = online.offset(readings)
 
     assert found.seconds == pytest.approx(5.0)
     assert found.error_s == pytest.approx(0.1)
@@ -191,7 +191,7 @@ def test_the_clock_offset_is_that_of_the_quickest_reading():
 
 @pytest.mark.parametrize(("seconds", "error_s", "mark"), [(1.9, 0.0, "ok"), (-600, 0.1, "warning"), (5, 4, "ok")])
 def test_an_offset_is_told_only_as_far_as_it_is_certain(seconds, error_s, mark):
-    assert server.clock_offset(server.ClockOffset(seconds=seconds, error_s=error_s)).level == mark
+    assert online.clock_offset(online.ClockOffset(seconds=seconds, error_s=error_s)).level == mark
 
 
 # --- the control plane -----------------------------------------------------------------------------------------------
@@ -199,13 +199,13 @@ def test_an_offset_is_told_only_as_far_as_it_is_certain(seconds, error_s, mark):
 
 def test_what_is_not_there_is_named():
     place = ControlPlaneLocation()
-    found = server.prerequisites(Prerequisites(warehouse=False, database=True, schema=False), place, is_embedded=False)
+    found = online.prerequisites(Prerequisites(warehouse=False, database=True, schema=False), place, is_embedded=False)
 
     assert found.level is FindingLevel.FAILED
     assert found.message.endswith('warehouse "LOADGEN_CONTROL_WH", schema "LOADGEN"."CONTROL"')
     there = Prerequisites(warehouse=True, database=True, schema=True)
-    assert server.prerequisites(there, place, is_embedded=True).details == ()
-    fine = server.prerequisites(there, place, is_embedded=False)
+    assert online.prerequisites(there, place, is_embedded=True).details == ()
+    fine = online.prerequisites(there, place, is_embedded=False)
     assert fine.level is FindingLevel.OK
     assert fine.details == ("an idle `loadgen pool run` starts the warehouse every 10m: about 2.4 credits a day",)
 
@@ -214,10 +214,10 @@ def test_tables_that_are_missing_stop_a_run_on_an_account():
     none = SchemaState(schema_exists=True, applied=())
     all_there = SchemaState(schema_exists=True, applied=tuple(migration.version for migration in migrations()))
 
-    assert server.tables(none, is_embedded=False).level is FindingLevel.FAILED
-    assert server.tables(none, is_embedded=True).level is FindingLevel.WARNING
-    assert server.tables(all_there, is_embedded=False).level is FindingLevel.OK
-    assert (server.hybrid_count(none), server.hybrid_count(all_there)) == (0, 19)
+    assert online.tables(none, is_embedded=False).level is FindingLevel.FAILED
+    assert online.tables(none, is_embedded=True).level is FindingLevel.WARNING
+    assert online.tables(all_there, is_embedded=False).level is FindingLevel.OK
+    assert (online.hybrid_count(none), online.hybrid_count(all_there)) == (0, 19)
 
 
 # --- the warehouse ---------------------------------------------------------------------------------------------------
@@ -232,7 +232,7 @@ ROW = {
 def marks(row: dict[str, object], **more) -> list[str]:
     found = WarehouseDescription.from_row({**ROW, **row}, 8)
     options = {"is_embedded": False, "connections": 8, **more}
-    return [str(each.level) for each in server.judge(found, **options)]
+    return [str(each.level) for each in online.judge(found, **options)]
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ def test_the_embedded_server_s_defaults_are_no_concern():
 
 
 def test_the_warehouse_is_described():
-    (found,) = server.judge(WarehouseDescription.from_row(ROW, 8), is_embedded=False, connections=17)
+    (found,) = online.judge(WarehouseDescription.from_row(ROW, 8), is_embedded=False, connections=17)
 
     assert found.message == '"BENCH_WH": Medium, generation 2, 2 clusters, suspends after 60 s, started'
     assert found.details == (
@@ -284,15 +284,15 @@ def test_the_cost_counts_every_cluster_for_as_long_as_the_run_can_last():
     planned = plan(scenario("load: {warmup: 0s, duration: 58m}\ntiming: {drain: 2m}\n"), cores=2).cost
     found = WarehouseDescription.from_row(ROW, 8)
 
-    told = server.cost(planned, found, None)
+    told = online.cost(planned, found, None)
 
     assert told.level is FindingLevel.OK
     assert told.message.startswith(
         "at most 9.00 credits: 8.00 for Medium, 2 clusters, and 1.00 for the control warehouse"
     )
-    assert server.cost(planned, found, 8.9).level is FindingLevel.WARNING
-    assert "X-Small 1.00, Small 2.00" in server.cost(planned, None, None).message
-    assert server.cost(None, None, None).message.startswith("none")
+    assert online.cost(planned, found, 8.9).level is FindingLevel.WARNING
+    assert "X-Small 1.00, Small 2.00" in online.cost(planned, None, None).message
+    assert online.cost(None, None, None).message.startswith("none")
 
 
 # --- how checks are run ----------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from orchestrator.nightly.scheduler import (
     fire_due_schedules,
     place_key,
 )
-from tests.control_plane import patience
+from tests.control_plane import retries
 from tests.unit.schedule_tables import NEW_YEAR, Row, Tables, Wire
 
 IDLE_POLL_S = 600.0
@@ -214,7 +214,7 @@ def test_days_of_ticks_fire_everything_in_time_and_look_rarely(folder, skew_s):
             continue
         looks += 1
         tables.now = start + timedelta(minutes=minute, seconds=3.4 + skew_s)
-        done = fire_due_schedules(Wire(tables).session, patience())
+        done = fire_due_schedules(Wire(tables).session, retries())
         memory.note(now, done, IDLE_POLL_S)
         late += [tables.now - fired.at.replace(tzinfo=None) for fired in done.fired]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from loadgen.control.tables.run_queue_claims import ClaimedRun, QueueClaim, QueueDepth
+from loadgen.control.tables.run_queue import ClaimedRun, QueueClaim, QueueDepth
 from loadgen.errors import UsageError
 from loadgen.model.nightly import AttemptStatus, ExitCodeMeaning, QueueStatus, exit_code_meaning, retry_pause_s
 from orchestrator.nightly.attempt import AttemptOutcome, InvalidQueueRow, judge_attempt, start_attempt

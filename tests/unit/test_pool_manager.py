@@ -17,7 +17,7 @@ import pytest
 from loadgen.cli.pool import runner as pool_runner
 from loadgen.cli.pool import runner_command
 from loadgen.clock import FakeClock
-from loadgen.control.tables.run_queue_claims import ClaimedRun, QueueClaim
+from loadgen.control.tables.run_queue import ClaimedRun, QueueClaim
 from loadgen.model.nightly import BaselineCheck
 from orchestrator.nightly import process_guard
 from orchestrator.nightly.attempt import LOADGEN_COMMAND, RunProcess, start_attempt

@@ -29,7 +29,7 @@ from loadgen.model.nightly import (
 )
 from loadgen.snowflake.failure import Failure
 from orchestrator.nightly.scheduler import SchedulerHooks, SchedulerPass, fire_due_schedules, run_scheduler
-from tests.control_plane import patience
+from tests.control_plane import retries
 from tests.unit.schedule_tables import NEW_YEAR, ZONES, Died, Row, Tables, Wire, at
 
 NEXT_YEAR = datetime(2027, 1, 1, tzinfo=UTC)
@@ -140,7 +140,7 @@ def test_a_year_with_downtime_and_clocks_that_jump_is_as_the_policy_says(express
 
     for now in ticks:
         tables.now = naive(now)
-        fire_due_schedules(Wire(tables).session, patience())
+        fire_due_schedules(Wire(tables).session, retries())
 
     assert tables.runs("a") == sorted(map(naive, plain_model(fires, ticks, max_catchup)))
     assert {entry.outcome for entry in tables.fires.values()} <= {"QUEUED", "MISSED"}
@@ -166,7 +166,7 @@ def tick_or_die(tables: Tables, *, dies_at: int | None, other_at: int | None = N
             raise Died
 
     try:
-        fire_due_schedules(Wire(tables, before).session, patience())
+        fire_due_schedules(Wire(tables, before).session, retries())
     except Died:
         return False
     return True
@@ -234,7 +234,7 @@ def nightly_tables(overlap: str = "skip", **more: Row) -> Tables:
 def test_a_bad_schedule_says_why_and_stops_no_other(bad):
     tables = nightly_tables(**{"0": bad})  # it comes first
 
-    done = fire_due_schedules(Wire(tables).session, patience())
+    done = fire_due_schedules(Wire(tables).session, retries())
 
     assert [fired.schedule for fired in done.fired] == ["name of a"]
     # A row that cannot be read at all is known by its id.
@@ -251,7 +251,7 @@ def test_when_the_control_plane_is_away_no_schedule_is_blamed():
             raise away
 
     with pytest.raises(ControlFailed):
-        fire_due_schedules(Wire(tables, before).session, patience())
+        fire_due_schedules(Wire(tables, before).session, retries())
     assert tables.schedules["a"].reason is None
 
 
@@ -260,8 +260,8 @@ def test_a_tick_does_so_much_and_the_next_goes_on():
     rows = {f"{number:03}": Row("0 2 * * *", "UTC", 2, "queue", then) for number in range(250)}
     tables = Tables(datetime(2026, 5, 3, 2), rows)  # noqa: DTZ001
 
-    first = fire_due_schedules(Wire(tables).session, patience(), fires_max=300)
-    second = fire_due_schedules(Wire(tables).session, patience(), fires_max=300)
+    first = fire_due_schedules(Wire(tables).session, retries(), fires_max=300)
+    second = fire_due_schedules(Wire(tables).session, retries(), fires_max=300)
 
     assert (len(first.fired), first.more) == (300, True)
     assert (len(second.fired), second.more) == (250 * 3 - 300 - 150, True)
@@ -289,7 +289,7 @@ def test_a_catchup_without_end_is_cut_off():
     long_ago = datetime(1971, 1, 1)  # noqa: DTZ001
     tables = Tables(naive(NEW_YEAR), {"a": Row("* * * * *", "UTC", 10**30, "queue", long_ago)})
 
-    done = fire_due_schedules(Wire(tables).session, patience())
+    done = fire_due_schedules(Wire(tables).session, retries())
 
     assert len([fired for fired in done.fired if fired.queue_id]) <= MAX_CATCHUP + 3
     assert tables.schedules["a"].last_fire_at == naive(NEW_YEAR)
@@ -306,7 +306,7 @@ def test_a_statement_that_always_fails_for_one_schedule_keeps_no_other_from_firi
                 raise timeout
             return super()._schedules_wanted(schedule_id)
 
-    done = fire_due_schedules(Slow(tables).session, patience())
+    done = fire_due_schedules(Slow(tables).session, retries())
 
     assert [fired.schedule for fired in done.fired] == ["name of a"]
     assert [(one.schedule, one.reason) for one in done.complaints] == [("name of 0", "timeout")]
@@ -317,7 +317,7 @@ def test_nothing_is_done_where_nothing_is_due():
     tables = Tables(naive(NEW_YEAR), {"a": Row("0 2 * * *", "UTC", 1, "skip", naive(NEW_YEAR))})
     wire = Wire(tables)
 
-    assert fire_due_schedules(wire.session, patience()) == SchedulerPass(schedules=1, next_s=2 * 3600)
+    assert fire_due_schedules(wire.session, retries()) == SchedulerPass(schedules=1, next_s=2 * 3600)
     assert wire.statements == 2
 
 
@@ -326,10 +326,10 @@ def test_what_is_settled_is_not_looked_at_again():
     tables.schedules["a"].max_catchup = 2
     tables.now += timedelta(days=5)
 
-    fire_due_schedules(Wire(tables).session, patience())
+    fire_due_schedules(Wire(tables).session, retries())
     wire = Wire(tables)
 
-    assert fire_due_schedules(wire.session, patience()) == SchedulerPass(schedules=1, next_s=86_399)
+    assert fire_due_schedules(wire.session, retries()) == SchedulerPass(schedules=1, next_s=86_399)
     assert wire.statements == 2
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from loadgen.rules.trend import NIGHTS_MIN, ChangePointAnalysis, detect_change_points
+from loadgen.rules.trend import BASELINE_RUNS_MIN, ChangePointAnalysis, detect_change_points
 from tests.unit.trend_builders import noise
 
 LIMIT = math.log(1.1)
@@ -85,10 +85,10 @@ def test_a_change_below_the_limit_is_no_change_however_certain():
 
 
 def test_too_few_nights_say_nothing():
-    values = [0.0] * (NIGHTS_MIN - 1) + [math.log(3.0)]
+    values = [0.0] * (BASELINE_RUNS_MIN - 1) + [math.log(3.0)]
 
     assert detect_change_points(values, limit=LIMIT, usual=0.05).suspected == ()
-    assert detect_change_points([0.0, *values], limit=LIMIT, usual=0.05).suspected == (NIGHTS_MIN,)
+    assert detect_change_points([0.0, *values], limit=LIMIT, usual=0.05).suspected == (BASELINE_RUNS_MIN,)
 
 
 def test_after_a_step_the_new_level_is_the_usual_one_and_the_way_back_is_found():

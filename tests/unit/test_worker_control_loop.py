@@ -95,7 +95,7 @@ class Follower:
             1,
             drain_s=TIMING.drain_s,
             drain_interrupt_s=TIMING.drain_interrupt_s,
-            patience_s=TIMING.events_poll_s,
+            events_timeout_s=TIMING.events_poll_s,
         )
         self.loop = ControlLoop(
             session, "run", self.board, agenda, TIMING, self.clock, wake=threading.Event(), begin=self.begun.append

@@ -60,14 +60,14 @@ class Stand:
         self.clock, self.session = FakeClock(), Session()
         self.board = WorkerSharedState(clock=self.clock)
         self.flush = ResultFlusher(self.session, me, "test", self.board, self.clock, period_s=5.0)  # type: ignore[arg-type]
-        self.patience = RetryPolicy(stop=threading.Event(), clock=self.clock)
+        self.retries = RetryPolicy(stop=threading.Event(), clock=self.clock)
 
     def put(self, *numbers: int) -> None:
         for number in numbers:
             self.flush.put_snapshot(snapshot(number))
 
     def step(self) -> bool:
-        return self.flush.step(self.patience, everything=True)
+        return self.flush.step(self.retries, everything=True)
 
     @property
     def stored(self) -> list[str]:
@@ -133,7 +133,7 @@ def test_what_was_kept_is_uploaded_once_whatever_of_it_had_been_stored(stand: St
     assert contents(folder) == {"snapshot": 7, "log_line": 1}
     stand.session.rows["snapshots"] = [("2",), ("3",)]  # the answer to these was lost
 
-    done = upload(stand.session, stand.patience, folder)  # type: ignore[arg-type]
+    done = upload(stand.session, stand.retries, folder)  # type: ignore[arg-type]
 
     assert done == {"log_line": 1, "snapshot": 7}
     assert sorted(stand.stored) == [str(number) for number in range(7)]
@@ -148,7 +148,7 @@ def test_what_all_workers_write_at_once_is_spread_over_a_while() -> None:
         stand, stopping = Stand(me), threading.Event()
         stand.session.meanwhile = stopping.set
         stand.board.say("WARNING", "all workers say this at the same moment")
-        stand.flush.run(stopping, stand.patience)
+        stand.flush.run(stopping, stand.retries)
         assert [row[5] for row in stand.session.rows["logs"]] == ["all workers say this at the same moment"]
         written_s.append(stand.clock.now_ns / NS_PER_S)
 
@@ -170,7 +170,7 @@ def test_a_worker_that_ends_does_not_wait_for_its_moment(stand: Stand) -> None:
     stand.board.say("WARNING", "one")
     stopping.set()
 
-    stand.flush.run(stopping, stand.patience)
+    stand.flush.run(stopping, stand.retries)
 
     assert stand.clock.now_ns == 0
     assert [row.message for row in stand.flush.unsent().logs] == ["one"]

@@ -45,10 +45,10 @@ def agenda(
     group: int = 0,
     workers: int = 1,
     drain_s: float = 120.0,
-    patience_s: float = 5.0,
+    events_timeout_s: float = 5.0,
 ) -> CommandQueue:
     return CommandQueue(
-        worker_id, group, workers, drain_s=drain_s, drain_interrupt_s=drain_s / 6, patience_s=patience_s
+        worker_id, group, workers, drain_s=drain_s, drain_interrupt_s=drain_s / 6, events_timeout_s=events_timeout_s
     )
 
 

@@ -91,15 +91,15 @@ def migrations() -> tuple[Migration, ...]:
     return tuple(sorted(found, key=lambda migration: migration.version))
 
 
-def read_schema_state(session: ControlSession, patience: RetryPolicy) -> SchemaState:
+def read_schema_state(session: ControlSession, retries: RetryPolicy) -> SchemaState:
     """The state of the schema; WrongSchema if it is newer than this loadgen, or was created by an edited file."""
     try:
-        rows = patience.call(lambda: session.fetch(_Q["applied"]))
+        rows = retries.call(lambda: session.fetch(_Q["applied"]))
     except ControlFailed as error:
         if not error.failure.is_missing_object:
             raise
         use = f"USE SCHEMA {session.place.schema_name.sql}"
-        return SchemaState(schema_exists=can_use(session, patience, use), applied=())
+        return SchemaState(schema_exists=can_use(session, retries, use), applied=())
     known = {migration.version: migration for migration in migrations()}
     for version, name, digest in rows:
         _check(int(version), name, digest, known, session.place)
@@ -121,23 +121,23 @@ def migration_statements(place: ControlPlaneLocation, state: SchemaState) -> Ite
 
 
 def apply_migrations(
-    session: ControlSession, patience: RetryPolicy, state: SchemaState, told: Callable[[str], None] = lambda _: None
+    session: ControlSession, retries: RetryPolicy, state: SchemaState, told: Callable[[str], None] = lambda _: None
 ) -> None:
     """Bring the tables up to date. `told` is called with every step."""
     recorded: list[Migration] = []
     for query in migration_statements(session.place, state):
-        patience.call(lambda query=query: _execute(session, query))  # type: ignore[misc]
+        retries.call(lambda query=query: _execute(session, query))  # type: ignore[misc]
         told(_step(query))
         for migration in state.pending:
             if query is migration.statements[-1]:
-                patience.call(lambda done=migration: _migrations_record(session, done))  # type: ignore[misc]
+                retries.call(lambda done=migration: _migrations_record(session, done))  # type: ignore[misc]
                 recorded.append(migration)
     assert len(recorded) == len(state.pending)
 
 
-def require_current(session: ControlSession, patience: RetryPolicy) -> None:
+def require_current(session: ControlSession, retries: RetryPolicy) -> None:
     """For commands that use the tables: WrongSchema if they do not exist or are out of date."""
-    state = read_schema_state(session, patience)
+    state = read_schema_state(session, retries)
     if not state.is_current:
         where = session.place.schema_name.sql
         what = "has no tables yet" if not state.applied else "is older than this loadgen"
@@ -158,11 +158,11 @@ def _check(version: int, name: str, digest: str, known: dict[int, Migration], pl
         )
 
 
-def can_use(session: ControlSession, patience: RetryPolicy, sql: str) -> bool:
+def can_use(session: ControlSession, retries: RetryPolicy, sql: str) -> bool:
     """Whether USE succeeds; False: the object does not exist. USE needs no more privileges than using the object."""
     use = NamedQuery(name="setup.use", sql=sql, binds=0)
     try:
-        patience.call(lambda: session.execute(use))
+        retries.call(lambda: session.execute(use))
     except ControlFailed as error:
         if error.failure.is_missing_object:
             return False
@@ -238,13 +238,13 @@ def partial_location(place: ControlPlaneLocation, prerequisites: Prerequisites) 
     )
 
 
-def check_prerequisites(session: ControlSession, patience: RetryPolicy) -> Prerequisites:
+def check_prerequisites(session: ControlSession, retries: RetryPolicy) -> Prerequisites:
     """Which of the prerequisites exist and can be used."""
     place = session.place
-    schema = can_use(session, patience, f"USE SCHEMA {place.schema_name.sql}")
+    schema = can_use(session, retries, f"USE SCHEMA {place.schema_name.sql}")
     return Prerequisites(
-        warehouse=can_use(session, patience, f"USE WAREHOUSE {Identifier.parse(place.warehouse).sql}"),
-        database=schema or can_use(session, patience, f"USE DATABASE {Identifier.parse(place.database).sql}"),
+        warehouse=can_use(session, retries, f"USE WAREHOUSE {Identifier.parse(place.warehouse).sql}"),
+        database=schema or can_use(session, retries, f"USE DATABASE {Identifier.parse(place.database).sql}"),
         schema=schema,
     )
 
@@ -305,25 +305,25 @@ class SetupState:
 
 
 def inspect_setup(
-    place: ControlPlaneLocation, patience: RetryPolicy, environ: Mapping[str, str] = os.environ
+    place: ControlPlaneLocation, retries: RetryPolicy, environ: Mapping[str, str] = os.environ
 ) -> SetupState:
     """Read the state of the control plane. WrongSchema if it is newer than this loadgen."""
     with closing(_session(partial_location(place, Prerequisites()), environ)) as session:
         # Not retried: a wrong address is reported at once.
         role = str(session.fetch(_ROLE)[0][0] or "PUBLIC")
         try:
-            prerequisites = check_prerequisites(session, patience)
+            prerequisites = check_prerequisites(session, retries)
         except ControlFailed as error:
             raise _refused(error, None, place, role) from error
     state = SchemaState(schema_exists=True, applied=())  # the state once the schema is created
     if prerequisites.schema:
         with closing(_session(partial_location(place, prerequisites), environ)) as session:
-            state = read_schema_state(session, patience)
+            state = read_schema_state(session, retries)
     return SetupState(place=place, role=role, prerequisites=prerequisites, state=state)
 
 
 def apply_setup(
-    setup: SetupState, patience: RetryPolicy, told: Callable[[str], None], environ: Mapping[str, str] = os.environ
+    setup: SetupState, retries: RetryPolicy, told: Callable[[str], None], environ: Mapping[str, str] = os.environ
 ) -> None:
     """Execute the missing steps. `told` is called after every step."""
     place = setup.place
@@ -331,10 +331,10 @@ def apply_setup(
     if missing:
         with closing(_session(partial_location(place, Prerequisites()), environ)) as session:
             for query in missing:
-                _make(session, patience, query, setup)
+                _make(session, retries, query, setup)
                 told(query.sql)
     with closing(_session(place, environ)) as session:
-        state = read_schema_state(session, patience)  # again: another setup may have been faster
+        state = read_schema_state(session, retries)  # again: another setup may have been faster
         steps = list(migration_statements(place, state))
         done = 0
 
@@ -345,7 +345,7 @@ def apply_setup(
                 told(step)
 
         try:
-            apply_migrations(session, patience, state, step_done)
+            apply_migrations(session, retries, state, step_done)
         except ControlFailed as error:
             failed = steps[done].sql if done < len(steps) else None
             raise _refused(error, failed, place, setup.role) from error
@@ -357,9 +357,9 @@ def _session(place: ControlPlaneLocation, environ: Mapping[str, str]) -> Control
     return ControlSession(place, role="setup", environ=environ, statement_limit_s=STATEMENT_LIMIT_S)
 
 
-def _make(session: ControlSession, patience: RetryPolicy, query: NamedQuery, setup: SetupState) -> None:
+def _make(session: ControlSession, retries: RetryPolicy, query: NamedQuery, setup: SetupState) -> None:
     try:
-        patience.call(lambda: session.execute(query))
+        retries.call(lambda: session.execute(query))
     except ControlFailed as error:
         if not error.failure.is_existing_object:  # another setup at the same time was faster
             raise _refused(error, query.sql, setup.place, setup.role) from error
@@ -403,13 +403,13 @@ def _wanted(sql: str | None, place: ControlPlaneLocation, role: str) -> list[str
     return [on_schema]
 
 
-def ensure_tables(place: ControlPlaneLocation, patience: RetryPolicy) -> None:
+def ensure_tables(place: ControlPlaneLocation, retries: RetryPolicy) -> None:
     """Create missing tables on the embedded server; elsewhere require that `loadgen setup` has created them."""
     if place.connection == EMBEDDED:
-        setup = inspect_setup(place, patience)
+        setup = inspect_setup(place, retries)
         if not setup.is_current:
-            apply_setup(setup, patience, lambda _: None)
+            apply_setup(setup, retries, lambda _: None)
         return
     with closing(ControlSession(place, role="tables")) as session:
         server_time(session)  # not retried: a wrong address is reported at once
-        require_current(session, patience)
+        require_current(session, retries)

@@ -10,8 +10,7 @@ test_results        TEST_RESULTS: the result of a run, and of each worker
 test_logs           TEST_LOGS: the log of a run
 value_pools         VALUE_POOLS: parameter values of a run
 
-run_queue           RUN_QUEUE: queued runs, as users see them
-run_queue_claims    RUN_QUEUE: claiming, renewing and ending queued runs, as runners see them
+run_queue           RUN_QUEUE: queued runs; users add and cancel them, runners claim and end them
 run_attempts        RUN_ATTEMPTS, RUN_ATTEMPT_ENDS: the turns of a queued run
 pool_workers        POOL_WORKERS: the registry of runners
 schedules           SCHEDULES, SCHEDULE_PROGRESS, SCHEDULE_FIRES

@@ -114,10 +114,10 @@ class _MeasurementRow:
 
 
 def create(
-    session: ControlSession, patience: RetryPolicy, experiment_id: str, name: str, config: str, fingerprint: str
+    session: ControlSession, retries: RetryPolicy, experiment_id: str, name: str, config: str, fingerprint: str
 ) -> None:
     binds = (experiment_id, name, config, fingerprint)
-    _insert(session, patience, _Q["create"], binds, lambda: read(session, experiment_id) is not None)
+    _insert(session, retries, _Q["create"], binds, lambda: read(session, experiment_id) is not None)
 
 
 def read(session: ControlSession, experiment_id: str) -> ExperimentRow | None:
@@ -149,11 +149,11 @@ def led(session: ControlSession) -> frozenset[str]:
     return frozenset(str(key).removeprefix(LEASE_PREFIX) for (key,) in session.fetch(_Q["led"]))
 
 
-def find(session: ControlSession, patience: RetryPolicy, name: str) -> ExperimentRow:
+def find(session: ControlSession, retries: RetryPolicy, name: str) -> ExperimentRow:
     """The experiment with this id, the newest one (`latest`), or the only one whose id begins with `name`."""
-    if name != LATEST and (exact := patience.call(lambda: read(session, name))) is not None:
+    if name != LATEST and (exact := retries.call(lambda: read(session, name))) is not None:
         return exact
-    rows = patience.call(lambda: newest(session, 1 if name == LATEST else FOUND_MAX))
+    rows = retries.call(lambda: newest(session, 1 if name == LATEST else FOUND_MAX))
     found = [row for row in rows if name == LATEST or row.experiment_id.startswith(name)]
     if len(found) == 1:
         return found[0]
@@ -163,14 +163,14 @@ def find(session: ControlSession, patience: RetryPolicy, name: str) -> Experimen
     raise UsageError(what, remedy="`loadgen experiments list` shows the ids.")
 
 
-def begin_block(session: ControlSession, patience: RetryPolicy, experiment_id: str, block: int, epoch: int) -> bool:
+def begin_block(session: ControlSession, retries: RetryPolicy, experiment_id: str, block: int, epoch: int) -> bool:
     """Begin a block. False: another process has begun it."""
 
     def is_ours() -> bool:
         rows = session.fetch(_Q["block"], experiment_id, block)
         return bool(rows) and int(rows[0][0]) == epoch
 
-    return _insert(session, patience, _Q["begin_block"], (experiment_id, block, epoch), is_ours)
+    return _insert(session, retries, _Q["begin_block"], (experiment_id, block, epoch), is_ours)
 
 
 def blocks(session: ControlSession, experiment_id: str) -> tuple[int, ...]:
@@ -178,7 +178,7 @@ def blocks(session: ControlSession, experiment_id: str) -> tuple[int, ...]:
     return tuple(int(number) for (number,) in session.fetch(_Q["blocks"], experiment_id))
 
 
-def record(session: ControlSession, patience: RetryPolicy, experiment_id: str, one: Measurement) -> bool:
+def record(session: ControlSession, retries: RetryPolicy, experiment_id: str, one: Measurement) -> bool:
     """Store a measurement. False: it is stored already, with another run."""
     key = (experiment_id, one.block, one.arm, one.attempt)
     figures = None if one.figures is None else json.dumps(figures_document(one.figures))
@@ -189,7 +189,7 @@ def record(session: ControlSession, patience: RetryPolicy, experiment_id: str, o
         return bool(rows) and rows[0][0] == one.run_id
 
     binds = (*key, one.run_id, one.outcome, one.seconds, one.billed, reason, figures)
-    return _insert(session, patience, _Q["record"], binds, is_ours)
+    return _insert(session, retries, _Q["record"], binds, is_ours)
 
 
 def measurements(session: ControlSession, experiment_id: str) -> ParsedRows[Measurement]:
@@ -223,10 +223,10 @@ def spans(session: ControlSession, experiment_id: str) -> tuple[tuple[datetime, 
     return tuple((ended - timedelta(seconds=float(seconds)), ended) for seconds, ended in found)
 
 
-def meter(session: ControlSession, patience: RetryPolicy, experiment_id: str, metering: ExperimentMetering) -> None:
+def meter(session: ControlSession, retries: RetryPolicy, experiment_id: str, metering: ExperimentMetering) -> None:
     """Store what Snowflake metered. The newest row counts."""
     binds = (experiment_id, str(uuid.uuid4()), json.dumps(metering_document(metering)))
-    _insert(session, patience, _Q["meter"], binds, lambda: session.fetch(_Q["metered"], *binds[:2])[0][0] == 1)
+    _insert(session, retries, _Q["meter"], binds, lambda: session.fetch(_Q["metered"], *binds[:2])[0][0] == 1)
 
 
 def metering(session: ControlSession, experiment_id: str) -> ExperimentMetering | None:
@@ -242,7 +242,7 @@ def metering(session: ControlSession, experiment_id: str) -> ExperimentMetering 
 
 
 def finish(
-    session: ControlSession, patience: RetryPolicy, experiment_id: str, epoch: int, result: Mapping[str, Any]
+    session: ControlSession, retries: RetryPolicy, experiment_id: str, epoch: int, result: Mapping[str, Any]
 ) -> None:
     """Store the result of an experiment when a process ends its work on it."""
     binds = (experiment_id, epoch, str(result["verdict"]), int(result["exit_code"]), json.dumps(result))
@@ -251,7 +251,7 @@ def finish(
         end = last_end(session, experiment_id)
         return end is not None and end.epoch >= epoch
 
-    _insert(session, patience, _Q["finish"], binds, is_ours)
+    _insert(session, retries, _Q["finish"], binds, is_ours)
 
 
 def last_end(session: ControlSession, experiment_id: str) -> ExperimentEnd | None:
@@ -261,7 +261,7 @@ def last_end(session: ControlSession, experiment_id: str) -> ExperimentEnd | Non
 
 def _insert(
     session: ControlSession,
-    patience: RetryPolicy,
+    retries: RetryPolicy,
     query: NamedQuery,
     binds: tuple[Any, ...],
     is_ours: Callable[[], bool],
@@ -276,7 +276,7 @@ def _insert(
                 return is_ours()
             raise
 
-    return patience.settle(write, lambda: is_ours() or None)
+    return retries.settle(write, lambda: is_ours() or None)
 
 
 def _measurement(row: tuple[Any, ...]) -> Measurement:
@@ -327,7 +327,7 @@ class _ChangedRow:
     settings: str
 
 
-def record_warehouse(session: ControlSession, patience: RetryPolicy, one: ChangedWarehouse) -> None:
+def record_warehouse(session: ControlSession, retries: RetryPolicy, one: ChangedWarehouse) -> None:
     """Store the settings of a warehouse. Called before its first change."""
     key = (one.experiment_id, one.epoch, one.warehouse_key)
 
@@ -340,10 +340,10 @@ def record_warehouse(session: ControlSession, patience: RetryPolicy, one: Change
                 return True  # inserted by this process: the key contains its epoch
             raise
 
-    patience.settle(write, lambda: session.fetch(_WAREHOUSES["recorded"], *key)[0][0] == 1 or None)
+    retries.settle(write, lambda: session.fetch(_WAREHOUSES["recorded"], *key)[0][0] == 1 or None)
 
 
-def record_restore(session: ControlSession, patience: RetryPolicy, one: ChangedWarehouse) -> None:
+def record_restore(session: ControlSession, retries: RetryPolicy, one: ChangedWarehouse) -> None:
     """Store that the settings are restored. Called after they have been read back."""
 
     def write() -> None:
@@ -353,7 +353,7 @@ def record_restore(session: ControlSession, patience: RetryPolicy, one: ChangedW
             if not error.failure.is_duplicate_key:
                 raise
 
-    patience.call(write)
+    retries.call(write)
 
 
 def changed_warehouses(session: ControlSession) -> ParsedRows[ChangedWarehouse]:

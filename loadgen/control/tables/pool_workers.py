@@ -107,7 +107,7 @@ def _same_process_id(worker_id: str) -> str | None:
 
 
 def register(
-    session: ControlSession, patience: RetryPolicy, me: PoolWorkerIdentity, *, draining: bool, lease_s: float
+    session: ControlSession, retries: RetryPolicy, me: PoolWorkerIdentity, *, draining: bool, lease_s: float
 ) -> RegistryReply:
     """Register a runner, or register it again. An earlier runner with the same process id is set OFFLINE."""
     status = PoolWorkerStatus.DRAINING if draining else PoolWorkerStatus.ONLINE
@@ -130,7 +130,7 @@ def register(
             return _is_draining(session, me.worker_id)
         return draining
 
-    return RegistryReply(beat_s=beat_s(lease_s), should_drain=patience.call(write))
+    return RegistryReply(beat_s=beat_s(lease_s), should_drain=retries.call(write))
 
 
 def beat(
@@ -171,7 +171,7 @@ def beat_s(lease_s: float) -> float:
     return min(BEAT_S, lease_s / 4)
 
 
-def drain(session: ControlSession, patience: RetryPolicy, worker_id: str) -> bool:
+def drain(session: ControlSession, retries: RetryPolicy, worker_id: str) -> bool:
     """Ask a runner to take no new run. Its next heartbeat returns the request. False: it was not ONLINE."""
 
     def write() -> bool:
@@ -182,27 +182,27 @@ def drain(session: ControlSession, patience: RetryPolicy, worker_id: str) -> boo
                 return False
             raise
 
-    return patience.call(write)
+    return retries.call(write)
 
 
-def offline(session: ControlSession, patience: RetryPolicy, worker_id: str) -> bool:
+def offline(session: ControlSession, retries: RetryPolicy, worker_id: str) -> bool:
     """Set a runner OFFLINE. False: it was OFFLINE already."""
-    return patience.call(lambda: session.execute(_Q["offline"], worker_id)) == 1
+    return retries.call(lambda: session.execute(_Q["offline"], worker_id)) == 1
 
 
-def silent_offline(session: ControlSession, patience: RetryPolicy) -> int:
+def silent_offline(session: ControlSession, retries: RetryPolicy) -> int:
     """Set runners OFFLINE whose last heartbeat is too old. Returns the number of changed rows."""
-    return patience.call(lambda: session.execute(_Q["silent_offline"]))
+    return retries.call(lambda: session.execute(_Q["silent_offline"]))
 
 
-def prune(session: ControlSession, patience: RetryPolicy) -> int:
+def prune(session: ControlSession, retries: RetryPolicy) -> int:
     """Delete runners that have been OFFLINE for a week."""
-    return patience.call(lambda: session.execute(_Q["prune"]))
+    return retries.call(lambda: session.execute(_Q["prune"]))
 
 
 def page(
     session: ControlSession,
-    patience: RetryPolicy,
+    retries: RetryPolicy,
     size: int,
     *,
     token: str | None = None,
@@ -211,8 +211,8 @@ def page(
 ) -> PoolWorkerPage:
     """A page of runners in the order of their ids. `token` comes from the previous page."""
     words, after, wanted = labels_json(labels), _after(token), "" if status is None else status.value
-    rows = patience.call(lambda: session.fetch(_Q["page"].limited(size + 1), after, words, wanted, wanted))
-    total = patience.call(lambda: session.fetch(_Q["count"], words, wanted, wanted))[0][0]
+    rows = retries.call(lambda: session.fetch(_Q["page"].limited(size + 1), after, words, wanted, wanted))
+    total = retries.call(lambda: session.fetch(_Q["count"], words, wanted, wanted))[0][0]
     next_token = f"{_TOKEN}{rows[size - 1][0]}" if len(rows) > size else None
     return PoolWorkerPage(workers=read_rows(rows[:size], _worker), next_token=next_token, total=int(total))
 
@@ -229,9 +229,9 @@ def _after(token: str | None) -> str:
     return token.removeprefix(_TOKEN)
 
 
-def find(session: ControlSession, patience: RetryPolicy, name: str) -> PoolWorker:
+def find(session: ControlSession, retries: RetryPolicy, name: str) -> PoolWorker:
     """The runner with this id, or the only one whose id begins with `name`."""
-    found = patience.call(lambda: [str(row[0]) for row in session.fetch(_Q["beginning_with"].limited(3), name)])
+    found = retries.call(lambda: [str(row[0]) for row in session.fetch(_Q["beginning_with"].limited(3), name)])
     shown = printable(name, 80)
     if not found:
         raise UsageError(f"there is no runner {shown!r}", remedy=_SHOW_IDS)
@@ -239,7 +239,7 @@ def find(session: ControlSession, patience: RetryPolicy, name: str) -> PoolWorke
         raise UsageError(
             f"the ids of several runners begin with {shown!r}: {', '.join(found)}", remedy="Write more of the id."
         )
-    rows = patience.call(lambda: session.fetch(_Q["read"], found[0]))
+    rows = retries.call(lambda: session.fetch(_Q["read"], found[0]))
     if not rows:
         raise UsageError(f"there is no runner {shown!r} any more", remedy=_SHOW_IDS)
     return _worker(rows[0])
@@ -254,9 +254,9 @@ def offers(session: ControlSession) -> tuple[tuple[str, ...], ...]:
     return tuple(found)
 
 
-def totals(session: ControlSession, patience: RetryPolicy) -> tuple[int, int]:
+def totals(session: ControlSession, retries: RetryPolicy) -> tuple[int, int]:
     """The numbers of successful and of failed attempts of all stored runners."""
-    completed, failed = patience.call(lambda: session.fetch(_Q["totals"]))[0]
+    completed, failed = retries.call(lambda: session.fetch(_Q["totals"]))[0]
     return int(completed), int(failed)
 
 

@@ -53,12 +53,12 @@ class PruneCandidates:
     experiments: tuple[OldRun, ...] = ()
 
 
-def look(session: ControlSession, patience: RetryPolicy, age_s: float) -> PruneCandidates:
+def look(session: ControlSession, retries: RetryPolicy, age_s: float) -> PruneCandidates:
     """Runs, queued runs and experiments that ended more than `age_s` ago, except those with an unrestored warehouse."""
-    before = patience.call(lambda: server_time(session)) - timedelta(seconds=age_s)
+    before = retries.call(lambda: server_time(session)) - timedelta(seconds=age_s)
 
     def old(query: NamedQuery) -> tuple[OldRun, ...]:
-        rows = patience.call(lambda: session.fetch(query, before))
+        rows = retries.call(lambda: session.fetch(query, before))
         return tuple(OldRun(id=id_, scenario=name, ended_at=ended) for id_, name, ended in rows)
 
     runs, queued, experiments = (old(_Q[name]) for name in _LOOKS)
@@ -66,10 +66,10 @@ def look(session: ControlSession, patience: RetryPolicy, age_s: float) -> PruneC
 
 
 def delete(
-    session: ControlSession, patience: RetryPolicy, found: PruneCandidates, *, part_runs: int = PART_RUNS
+    session: ControlSession, retries: RetryPolicy, found: PruneCandidates, *, part_runs: int = PART_RUNS
 ) -> dict[str, int]:
     """Delete all rows of the candidates. Returns the number of rows by table. Safe to repeat after a failure."""
-    once = replace(patience, retryable=is_retryable_soon)
+    once = replace(retries, retryable=is_retryable_soon)
     deleted: Counter[str] = Counter()
 
     def execute(queries: Mapping[str, NamedQuery], bind: datetime | str) -> None:
@@ -84,7 +84,7 @@ def delete(
     _in_parts(found.queued, found.before, part_runs, lambda before: execute(of_queued, before))
     for experiment in found.experiments:
         key = f"{LEASE_PREFIX}{experiment.id}"
-        if run_leases.claim(session, patience, key, run_leases.new_owner(), LEASE_TTL_S) is not None:
+        if run_leases.claim(session, retries, key, run_leases.new_owner(), LEASE_TTL_S) is not None:
             execute({name: _Q[name] for name in _OF_EXPERIMENTS}, experiment.id)
     execute({name: _Q[name] for name in _AT_ONCE}, found.before)
     return dict(+deleted)  # without zeros

@@ -93,11 +93,11 @@ class EnrichmentUpdate:
     times: ServerTimes = ServerTimes(total_ms=None)
 
 
-def append(session: ControlSession, patience: RetryPolicy, executions: Sequence[Execution]) -> None:
+def append(session: ControlSession, retries: RetryPolicy, executions: Sequence[Execution]) -> None:
     """Append statements as PENDING. The call may be repeated after a failure: stored batches are not appended again."""
     for batch in in_batches([_row(execution) for execution in executions]):
-        if not _is_there(session, patience, batch[0][:2]):
-            append_rows(session, patience, _Q, batch, *batch[0][:2])
+        if not _is_there(session, retries, batch[0][:2]):
+            append_rows(session, retries, _Q, batch, *batch[0][:2])
 
 
 def count(session: ControlSession, run_id: str, worker_id: str) -> int:
@@ -120,7 +120,7 @@ def undecided(
     return read_rows(rows, _pending), (rows[-1][3], rows[-1][0]) if rows else None
 
 
-def enrich(session: ControlSession, patience: RetryPolicy, run_id: str, decisions: Sequence[EnrichmentUpdate]) -> None:
+def enrich(session: ControlSession, retries: RetryPolicy, run_id: str, decisions: Sequence[EnrichmentUpdate]) -> None:
     """Store results of the enrichment. Idempotent, and safe in several processes at once: ENRICHED rows stay."""
     for first in range(0, len(decisions), DECISIONS_MAX):
         batch = [
@@ -128,14 +128,14 @@ def enrich(session: ControlSession, patience: RetryPolicy, run_id: str, decision
             for one in decisions[first : first + DECISIONS_MAX]
         ]
         written = json.dumps(batch, separators=(",", ":"), allow_nan=False)
-        patience.call(partial(session.execute, _Q["enrich"], written, run_id))
+        retries.call(partial(session.execute, _Q["enrich"], written, run_id))
 
 
-def skip(session: ControlSession, patience: RetryPolicy, run_id: str, statement_names: Sequence[str]) -> None:
+def skip(session: ControlSession, retries: RetryPolicy, run_id: str, statement_names: Sequence[str]) -> None:
     """Set PENDING rows without a query id, and those of the given statements, to SKIPPED."""
-    patience.call(lambda: session.execute(_Q["skip_unidentified"], run_id))
+    retries.call(lambda: session.execute(_Q["skip_unidentified"], run_id))
     for name in statement_names:
-        patience.call(partial(session.execute, _Q["skip_statement"], run_id, name))
+        retries.call(partial(session.execute, _Q["skip_statement"], run_id, name))
 
 
 def tally(session: ControlSession, run_id: str) -> ParsedRows[EnrichmentCount]:
@@ -179,5 +179,5 @@ def _row(execution: Execution) -> tuple[Any, ...]:
     return row_values(replace(execution, error=None if error is None else clip_text(error, ERROR_MAX)))
 
 
-def _is_there(session: ControlSession, patience: RetryPolicy, key: Sequence[str]) -> bool:
-    return bool(patience.call(lambda: session.fetch(_Q["find"], *key)[0][0]))
+def _is_there(session: ControlSession, retries: RetryPolicy, key: Sequence[str]) -> bool:
+    return bool(retries.call(lambda: session.fetch(_Q["find"], *key)[0][0]))

@@ -129,7 +129,7 @@ def read_facts(session: ControlSession, queue_id: str) -> QueueFacts | None:
     return QueueFacts(repeated=parse_row("RUN_QUEUE", QueueState, rows[0][:9], key=queue_id), turns=turns)
 
 
-def settle(session: ControlSession, patience: RetryPolicy, queue_id: str) -> None:
+def settle(session: ControlSession, retries: RetryPolicy, queue_id: str) -> None:
     """Update RUN_QUEUE to the state of the turns. The UPDATE may have waited for another one, so check it
     afterwards."""
 
@@ -140,12 +140,12 @@ def settle(session: ControlSession, patience: RetryPolicy, queue_id: str) -> Non
                 return
             session.execute(_QUEUE["settle"], *astuple(facts.state), queue_id)
 
-    patience.call(write)
+    retries.call(write)
 
 
 def wish(
     session: ControlSession,
-    patience: RetryPolicy,
+    retries: RetryPolicy,
     queue_id: str,
     wanted: Wish,
     reason: str,
@@ -162,12 +162,12 @@ def wish(
                 if not error.failure.is_duplicate_key:
                     raise
 
-    patience.call(write)
-    settle(session, patience, queue_id)
+    retries.call(write)
+    settle(session, retries, queue_id)
 
 
 def mark_lost(
-    session: ControlSession, patience: RetryPolicy, queue_id: str, epoch: int, *, gone: str | None = None
+    session: ControlSession, retries: RetryPolicy, queue_id: str, epoch: int, *, gone: str | None = None
 ) -> None:
     """End an attempt whose lease has expired. Later writes of its owner are rejected.
 
@@ -182,8 +182,8 @@ def mark_lost(
             if not error.failure.is_duplicate_key:  # the attempt has an end already
                 raise
 
-    patience.call(write)
-    settle(session, patience, queue_id)
+    retries.call(write)
+    settle(session, retries, queue_id)
 
 
 def _turn(queue_id: str, row: tuple[Any, ...]) -> Turn:

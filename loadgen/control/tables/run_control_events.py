@@ -93,7 +93,7 @@ class AnnouncedCommand:
     address: Recipient
 
 
-def emit(session: ControlSession, patience: RetryPolicy, lease: Lease, new: NewEvent, number: int = 1) -> int:
+def emit(session: ControlSession, retries: RetryPolicy, lease: Lease, new: NewEvent, number: int = 1) -> int:
     """Append an event and return its number: `number`, which the caller expects to be free, or a later one.
 
     Raises Fenced if the lease has expired.
@@ -114,7 +114,7 @@ def emit(session: ControlSession, patience: RetryPolicy, lease: Lease, new: NewE
                     raise
             if (found := look()) is not None:
                 return found
-            patience.clock.wait(patience.stop, random.uniform(0, _PAUSE_MAX_S))  # another writer used the number
+            retries.clock.wait(retries.stop, random.uniform(0, _PAUSE_MAX_S))  # another writer used the number
             free = int(session.fetch(_Q["last"], lease.key)[0][0] or 0) + 1
         raise Fenced(f"run {lease.key} has too many writers: no event number could be allocated")
 
@@ -122,7 +122,7 @@ def emit(session: ControlSession, patience: RetryPolicy, lease: Lease, new: NewE
         rows = session.fetch(_Q["find"], new.event_id)
         return int(rows[0][0]) if rows else None
 
-    return patience.settle(write, look)
+    return retries.settle(write, look)
 
 
 def poll(session: ControlSession, run_id: str, after: int) -> list[Event]:

@@ -91,9 +91,9 @@ def unexpired(session: ControlSession, key: str) -> LeaseHolder | None:
     return _holder(session.fetch(_Q["living"], key))
 
 
-def claim(session: ControlSession, patience: RetryPolicy, key: str, owner: str, ttl_s: float) -> Lease | None:
+def claim(session: ControlSession, retries: RetryPolicy, key: str, owner: str, ttl_s: float) -> Lease | None:
     """Claim the lease of the next epoch. None: the last lease is held, or another process was faster."""
-    holder = patience.call(lambda: read(session, key))
+    holder = retries.call(lambda: read(session, key))
     if holder is not None and not holder.may_be_succeeded:
         return None
     epoch = 1 if holder is None else holder.epoch + 1
@@ -117,18 +117,18 @@ def claim(session: ControlSession, patience: RetryPolicy, key: str, owner: str, 
             return None
         return (now.epoch, now.owner) == (epoch, owner)
 
-    won = patience.settle(write, look)
+    won = retries.settle(write, look)
     return Lease(key=key, epoch=epoch, owner=owner) if won else None
 
 
-def claim_shared(session: ControlSession, patience: RetryPolicy, key: str, owner: str, ttl_s: float) -> Lease:
+def claim_shared(session: ControlSession, retries: RetryPolicy, key: str, owner: str, ttl_s: float) -> Lease:
     """Get the lease of the next epoch, although other leases may be valid."""
     while True:
-        holder = patience.call(lambda: read(session, key))
+        holder = retries.call(lambda: read(session, key))
         if holder is not None and holder.owner == owner:  # inserted by an attempt whose answer was lost
             return Lease(key=key, epoch=holder.epoch, owner=owner)
         epoch = 1 if holder is None else holder.epoch + 1
-        if patience.call(partial(_insert, session, key, epoch, owner, ttl_s)):
+        if retries.call(partial(_insert, session, key, epoch, owner, ttl_s)):
             return Lease(key=key, epoch=epoch, owner=owner)
 
 

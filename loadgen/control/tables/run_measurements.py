@@ -46,11 +46,11 @@ _POLLS = load_queries("warehouse_poll_snapshots")
 
 
 def append_window(
-    session: ControlSession, patience: RetryPolicy, run_id: str, window: WindowRow, *, fresh: bool = False
+    session: ControlSession, retries: RetryPolicy, run_id: str, window: WindowRow, *, fresh: bool = False
 ) -> None:
     """Append a window once. `fresh`: no other process has used this worker id."""
     key = (run_id, window.worker_id, window.window_id)
-    append_row(session, patience, _WINDOWS, (run_id, *window.to_row()), *key, fresh=fresh)
+    append_row(session, retries, _WINDOWS, (run_id, *window.to_row()), *key, fresh=fresh)
 
 
 def read_windows(session: ControlSession, run_id: str) -> ParsedRows[WindowRow]:
@@ -100,19 +100,19 @@ class MetricsSnapshot:
     custom_metrics: str | None  # JSON
 
 
-def append_snapshots(session: ControlSession, patience: RetryPolicy, snapshots: Sequence[MetricsSnapshot]) -> None:
+def append_snapshots(session: ControlSession, retries: RetryPolicy, snapshots: Sequence[MetricsSnapshot]) -> None:
     rows = [row_values(replace(snapshot, custom_metrics=clean_json(snapshot.custom_metrics))) for snapshot in snapshots]
     for batch in in_batches(rows):
-        append_rows(session, patience, _SNAPSHOTS, batch, *batch[0][:2])
+        append_rows(session, retries, _SNAPSHOTS, batch, *batch[0][:2])
 
 
 def append_missing_snapshots(
-    session: ControlSession, patience: RetryPolicy, run_id: str, rows: Sequence[MetricsSnapshot]
+    session: ControlSession, retries: RetryPolicy, run_id: str, rows: Sequence[MetricsSnapshot]
 ) -> None:
     """Append the rows that are not stored yet."""
     if rows:
-        stored = {snapshot_id for (snapshot_id,) in patience.call(lambda: session.fetch(_SNAPSHOTS["ids"], run_id))}
-        append_snapshots(session, patience, [row for row in rows if row.snapshot_id not in stored])
+        stored = {snapshot_id for (snapshot_id,) in retries.call(lambda: session.fetch(_SNAPSHOTS["ids"], run_id))}
+        append_snapshots(session, retries, [row for row in rows if row.snapshot_id not in stored])
 
 
 def read_snapshots(session: ControlSession, run_id: str) -> ParsedRows[MetricsSnapshot]:
@@ -153,11 +153,11 @@ class StepRecord:
     reason: str
 
 
-def append_step(session: ControlSession, patience: RetryPolicy, step: StepRecord, *, fresh: bool = False) -> None:
+def append_step(session: ControlSession, retries: RetryPolicy, step: StepRecord, *, fresh: bool = False) -> None:
     """Append a step once: a successor may judge the last step of a dead leader again. `fresh`: this process is the
     first leader of the run."""
     row = astuple(replace(step, reason=clip_text(step.reason, STEP_REASON_MAX)))
-    append_row(session, patience, _STEPS, row, step.run_id, step.step_number, fresh=fresh)
+    append_row(session, retries, _STEPS, row, step.run_id, step.step_number, fresh=fresh)
 
 
 def read_steps(session: ControlSession, run_id: str) -> ParsedRows[StepRecord]:
@@ -184,9 +184,9 @@ class WarehousePoll:
     raw: str | None  # JSON
 
 
-def append_polls(session: ControlSession, patience: RetryPolicy, polls: Sequence[WarehousePoll]) -> None:
+def append_polls(session: ControlSession, retries: RetryPolicy, polls: Sequence[WarehousePoll]) -> None:
     for batch in in_batches([row_values(replace(poll, raw=clean_json(poll.raw))) for poll in polls]):
-        append_rows(session, patience, _POLLS, batch, *batch[0][:2])
+        append_rows(session, retries, _POLLS, batch, *batch[0][:2])
 
 
 def read_polls(session: ControlSession, run_id: str) -> ParsedRows[WarehousePoll]:

@@ -164,7 +164,7 @@ class RunFigures:
     p95_at_least: bool = False  # statements were cut off, so p95_ms is a lower bound
 
 
-def create(session: ControlSession, patience: RetryPolicy, run: NewRun) -> None:
+def create(session: ControlSession, retries: RetryPolicy, run: NewRun) -> None:
     """Insert a run with the status PREPARED. RunExists if the id exists."""
 
     def write() -> bool:
@@ -176,7 +176,7 @@ def create(session: ControlSession, patience: RetryPolicy, run: NewRun) -> None:
         return True if rows[0][0] else None
 
     try:
-        patience.settle(write, look)
+        retries.settle(write, look)
     except ControlFailed as error:
         if error.failure.is_duplicate_key:
             raise RunExists(f"run {run.run_id} exists already") from error
@@ -258,7 +258,7 @@ class StatusChange:
     zero: datetime | None = None  # start of the plan, for START_TIME; None: the time of the change
 
 
-def move(session: ControlSession, patience: RetryPolicy, lease: Lease, step: StatusChange) -> bool:
+def move(session: ControlSession, retries: RetryPolicy, lease: Lease, step: StatusChange) -> bool:
     """Change status and phase. False: they are not the expected ones any more. Raises Fenced if the lease has
     expired."""
     check_transition(step.status, step.phase, step.to, step.to_phase)
@@ -285,9 +285,9 @@ def move(session: ControlSession, patience: RetryPolicy, lease: Lease, step: Sta
         landed = (run.status, run.phase, run.lease_epoch) == (step.to, step.to_phase, lease.epoch)
         return True if changes and landed else None  # without a change the state does not show whether it was written
 
-    if patience.settle(write, look):
+    if retries.settle(write, look):
         return True
-    _require(session, patience, lease)
+    _require(session, retries, lease)
     return False
 
 
@@ -303,7 +303,7 @@ def publish(session: ControlSession, lease: Lease, rollup: RunRollup) -> bool:
     return touched == 1
 
 
-def cancel(session: ControlSession, patience: RetryPolicy, run_id: str, reason: str) -> Run:
+def cancel(session: ControlSession, retries: RetryPolicy, run_id: str, reason: str) -> Run:
     """Request the end of a run. Returns the row afterwards."""
 
     def write() -> None:
@@ -313,15 +313,15 @@ def cancel(session: ControlSession, patience: RetryPolicy, run_id: str, reason: 
             if not error.failure.is_duplicate_key:  # requested before
                 raise
 
-    patience.call(write)
-    run = patience.call(lambda: read(session, run_id))
+    retries.call(write)
+    run = retries.call(lambda: read(session, run_id))
     if run is None:
         raise UsageError(f"there is no run {run_id}", remedy=_SHOW_RUNS)
     return run
 
 
-def set_enrichment(session: ControlSession, patience: RetryPolicy, run_id: str, status: str) -> None:
-    patience.call(lambda: session.execute(_Q["set_enrichment"], status, run_id))
+def set_enrichment(session: ControlSession, retries: RetryPolicy, run_id: str, status: str) -> None:
+    retries.call(lambda: session.execute(_Q["set_enrichment"], status, run_id))
 
 
 def unfinished(session: ControlSession) -> ParsedRows[UnfinishedRun]:
@@ -379,9 +379,9 @@ def _target(entry: Any, connections: str) -> ConnectionTarget | None:
     return target if sensible else None
 
 
-def _require(session: ControlSession, patience: RetryPolicy, lease: Lease) -> None:
+def _require(session: ControlSession, retries: RetryPolicy, lease: Lease) -> None:
     """After a rejected write: raises Fenced if the lease has expired."""
-    holder = patience.call(lambda: read_holder(session, lease.key))
+    holder = retries.call(lambda: read_holder(session, lease.key))
     if holder is None or (holder.epoch, holder.owner) != (lease.epoch, lease.owner) or holder.remaining_ms <= 0:
         raise Fenced(f"the lease of run {lease.key} (epoch {lease.epoch}) has expired")
 
@@ -422,15 +422,15 @@ def is_latest(name: str) -> bool:
     return _LATEST.fullmatch(name) is not None
 
 
-def find_run(session: ControlSession, patience: RetryPolicy, name: str) -> Run:
+def find_run(session: ControlSession, retries: RetryPolicy, name: str) -> Run:
     """The run with this name. UsageError if there is none, or more than one."""
     if latest := _LATEST.fullmatch(name):
-        return _latest(session, patience, int(latest[1] or 0))
+        return _latest(session, retries, int(latest[1] or 0))
     if not name:
         raise UsageError("the name of a run is empty", remedy=_SHOW_RUNS)
-    ids = patience.call(lambda: beginning_with(session, name, SHOWN + 1))
+    ids = retries.call(lambda: beginning_with(session, name, SHOWN + 1))
     chosen = name if name in ids else ids[0] if len(ids) == 1 else None
-    run = None if chosen is None else patience.call(lambda: read(session, chosen))
+    run = None if chosen is None else retries.call(lambda: read(session, chosen))
     if run is not None:
         return run
     if not ids:
@@ -442,10 +442,10 @@ def find_run(session: ControlSession, patience: RetryPolicy, name: str) -> Run:
     )
 
 
-def _latest(session: ControlSession, patience: RetryPolicy, back: int) -> Run:
+def _latest(session: ControlSession, retries: RetryPolicy, back: int) -> Run:
     if back > BACK_MAX:
         raise UsageError(f"latest~{back} is too far back: at most latest~{BACK_MAX}", remedy=_SHOW_RUNS)
-    runs = patience.call(lambda: newest(session, back + 1))
+    runs = retries.call(lambda: newest(session, back + 1))
     if not runs:
         raise UsageError("there are no runs yet", remedy="Start one with `loadgen run FILE`.")
     if len(runs) <= back:

@@ -88,7 +88,7 @@ class EnabledSchedules:
     now: datetime | None  # the time of the server, aware; None: there are no rows
 
 
-def add(session: ControlSession, patience: RetryPolicy, new: NewSchedule) -> str:
+def add(session: ControlSession, retries: RetryPolicy, new: NewSchedule) -> str:
     """Insert a schedule, enabled from now on. Returns its id. UsageError when the name exists."""
     schedule_id = str(uuid.uuid4())
     wanted = new.wanted
@@ -98,7 +98,7 @@ def add(session: ControlSession, patience: RetryPolicy, new: NewSchedule) -> str
         *(wanted.priority, new.max_catchup, new.overlap),
     )
     try:
-        patience.settle(
+        retries.settle(
             lambda: session.execute(_Q["add"], *binds) == 1,
             lambda: True if session.fetch(_Q["added"], schedule_id)[0][0] else None,
         )
@@ -112,9 +112,9 @@ def add(session: ControlSession, patience: RetryPolicy, new: NewSchedule) -> str
     return schedule_id
 
 
-def find(session: ControlSession, patience: RetryPolicy, name: str) -> ScheduleRow:
+def find(session: ControlSession, retries: RetryPolicy, name: str) -> ScheduleRow:
     """The schedule of that name; UsageError when there is none."""
-    rows = patience.call(lambda: session.fetch(_Q["read"], clean_text(name)))
+    rows = retries.call(lambda: session.fetch(_Q["read"], clean_text(name)))
     if not rows:
         raise UsageError(
             f"there is no schedule {printable(name, SCHEDULE_NAME_MAX)!r}",
@@ -161,36 +161,36 @@ def wanted(session: ControlSession, schedule_id: str) -> QueueRequest | None:
     )
 
 
-def settle(session: ControlSession, patience: RetryPolicy, schedule_id: str, moment: datetime) -> None:
+def settle(session: ControlSession, retries: RetryPolicy, schedule_id: str, moment: datetime) -> None:
     """Store that every fire up to `moment` has its outcome."""
     at = utc_text(moment)
-    _either(session, patience, (_Q["settle"], at, schedule_id, at), (_Q["settle_first"], at, schedule_id))
+    _either(session, retries, (_Q["settle"], at, schedule_id, at), (_Q["settle_first"], at, schedule_id))
 
 
-def complain(session: ControlSession, patience: RetryPolicy, schedule_id: str, reason: str) -> bool:
+def complain(session: ControlSession, retries: RetryPolicy, schedule_id: str, reason: str) -> bool:
     """Store why a schedule cannot fire. False: the same reason is stored already."""
     why = clip_text(reason, REASON_MAX)
-    return _either(session, patience, (_Q["complain"], why, schedule_id, why), (_Q["complain_first"], why, schedule_id))
+    return _either(session, retries, (_Q["complain"], why, schedule_id, why), (_Q["complain_first"], why, schedule_id))
 
 
-def enable(session: ControlSession, patience: RetryPolicy, schedule_id: str, *, catch_up: bool) -> None:
+def enable(session: ControlSession, retries: RetryPolicy, schedule_id: str, *, catch_up: bool) -> None:
     """Fire from now on; with `catch_up` also the missed fires that its catch-up policy allows."""
     query = _Q["enable_with_past"] if catch_up else _Q["enable"]
-    patience.call(lambda: session.execute(query, schedule_id))
+    retries.call(lambda: session.execute(query, schedule_id))
 
 
-def disable(session: ControlSession, patience: RetryPolicy, schedule_id: str) -> None:
-    patience.call(lambda: session.execute(_Q["disable"], schedule_id))
+def disable(session: ControlSession, retries: RetryPolicy, schedule_id: str) -> None:
+    retries.call(lambda: session.execute(_Q["disable"], schedule_id))
 
 
-def remove(session: ControlSession, patience: RetryPolicy, schedule_id: str) -> None:
-    patience.call(lambda: session.execute(_Q["remove"], schedule_id))
-    patience.call(lambda: session.execute(_Q["remove_progress"], schedule_id))
+def remove(session: ControlSession, retries: RetryPolicy, schedule_id: str) -> None:
+    retries.call(lambda: session.execute(_Q["remove"], schedule_id))
+    retries.call(lambda: session.execute(_Q["remove_progress"], schedule_id))
 
 
 def _either(
     session: ControlSession,
-    patience: RetryPolicy,
+    retries: RetryPolicy,
     update: tuple[NamedQuery, *tuple[str, ...]],
     insert: tuple[NamedQuery, *tuple[str, ...]],
 ) -> bool:
@@ -204,7 +204,7 @@ def _either(
                 return False
             raise
 
-    return patience.call(write)
+    return retries.call(write)
 
 
 def utc_text(moment: datetime) -> str:
@@ -247,7 +247,7 @@ class DueFire:
     name: str | None  # of the schedule; None: the schedule was removed
 
 
-def record_fire(session: ControlSession, patience: RetryPolicy, schedule_id: str, fire: ScheduleFire) -> bool:
+def record_fire(session: ControlSession, retries: RetryPolicy, schedule_id: str, fire: ScheduleFire) -> bool:
     """Store the outcome of a fire. False: an outcome is stored already, for example by another scheduler."""
     at = utc_text(fire.at)
 
@@ -264,7 +264,7 @@ def record_fire(session: ControlSession, patience: RetryPolicy, schedule_id: str
         rows = session.fetch(_FIRES["recorded"], schedule_id, at)
         return rows[0][0] == fire.outcome if rows else None
 
-    return patience.settle(write, look)
+    return retries.settle(write, look)
 
 
 def due_fires(session: ControlSession, limit: int) -> tuple[DueFire, ...]:
@@ -275,9 +275,9 @@ def due_fires(session: ControlSession, limit: int) -> tuple[DueFire, ...]:
     )
 
 
-def fire_queued(session: ControlSession, patience: RetryPolicy, schedule_id: str, at: datetime, queue_id: str) -> None:
+def fire_queued(session: ControlSession, retries: RetryPolicy, schedule_id: str, at: datetime, queue_id: str) -> None:
     """Store that the run of a fire is in the queue."""
-    patience.call(lambda: session.execute(_FIRES["queued"], queue_id, schedule_id, utc_text(at)))
+    retries.call(lambda: session.execute(_FIRES["queued"], queue_id, schedule_id, utc_text(at)))
 
 
 def has_open_run(session: ControlSession, schedule_id: str) -> bool:
@@ -294,14 +294,14 @@ def newest_fires(session: ControlSession, schedule_id: str, limit: int) -> Parse
     return read_rows(session.fetch(_FIRES["newest"].limited(limit), schedule_id), _fire)
 
 
-def delete_old_fires(session: ControlSession, patience: RetryPolicy, schedule_id: str) -> None:
+def delete_old_fires(session: ControlSession, retries: RetryPolicy, schedule_id: str) -> None:
     """Delete the fires of a schedule that are older than the retention time."""
-    patience.call(lambda: session.execute(_FIRES["forget"], schedule_id, -FIRES_KEPT_DAYS))
+    retries.call(lambda: session.execute(_FIRES["forget"], schedule_id, -FIRES_KEPT_DAYS))
 
 
-def remove_fires(session: ControlSession, patience: RetryPolicy, schedule_id: str) -> None:
+def remove_fires(session: ControlSession, retries: RetryPolicy, schedule_id: str) -> None:
     """Delete all fires of a schedule that was removed."""
-    patience.call(lambda: session.execute(_FIRES["remove"], schedule_id))
+    retries.call(lambda: session.execute(_FIRES["remove"], schedule_id))
 
 
 def _fire(row: tuple[Any, ...]) -> FireRow:

@@ -41,16 +41,16 @@ class LogRow:
     timestamp: datetime  # naive UTC
 
 
-def append(session: ControlSession, patience: RetryPolicy, logs: Sequence[LogRow]) -> None:
+def append(session: ControlSession, retries: RetryPolicy, logs: Sequence[LogRow]) -> None:
     for batch in in_batches([_binds(row) for row in logs]):
-        append_rows(session, patience, _Q, batch, *batch[0][:2])
+        append_rows(session, retries, _Q, batch, *batch[0][:2])
 
 
-def append_missing(session: ControlSession, patience: RetryPolicy, run_id: str, rows: Sequence[LogRow]) -> None:
+def append_missing(session: ControlSession, retries: RetryPolicy, run_id: str, rows: Sequence[LogRow]) -> None:
     """Append the rows that are not stored yet."""
     if rows:
-        there = {stored for (stored,) in patience.call(lambda: session.fetch(_Q["ids"], run_id))}
-        append(session, patience, [row for row in rows if row.log_id not in there])
+        there = {stored for (stored,) in retries.call(lambda: session.fetch(_Q["ids"], run_id))}
+        append(session, retries, [row for row in rows if row.log_id not in there])
 
 
 def newest(session: ControlSession, run_id: str, limit: int) -> ParsedRows[LogRow]:

@@ -74,31 +74,31 @@ def dropped_rows(row: ResultRow) -> dict[str, int]:
     return {kind: count for kind, count in counts.items() if count > 0}
 
 
-def begin(session: ControlSession, patience: RetryPolicy, result: ResultRow, *, fresh: bool = False) -> None:
+def begin(session: ControlSession, retries: RetryPolicy, result: ResultRow, *, fresh: bool = False) -> None:
     """Insert the row of a worker that has started, as RUNNING; append() completes it. `fresh`: it is the first
     attempt."""
     row = astuple(result)[:5]
     started = {"append": _Q["begin"], "find": _Q["any"]}
-    append_row(session, patience, started, (*row, result.created_at), result.test_id, result.run_id, fresh=fresh)
+    append_row(session, retries, started, (*row, result.created_at), result.test_id, result.run_id, fresh=fresh)
 
 
-def append(session: ControlSession, patience: RetryPolicy, result: ResultRow, *, fresh: bool = False) -> None:
+def append(session: ControlSession, retries: RetryPolicy, result: ResultRow, *, fresh: bool = False) -> None:
     """Store a result once: the predecessor of a leader may have stored it already.
 
     `fresh`: this process has no predecessor.
     """
     *columns, find_max_result, summary = astuple(result)
     if result.worker_id is not None:
-        finished = _finish(session, patience, result, columns, summary)
+        finished = _finish(session, retries, result, columns, summary)
         if finished:
             return
         fresh = fresh and finished is None  # otherwise an answer may have been lost
     row = (*columns, clean_json(find_max_result), clean_json(summary))
-    append_row(session, patience, _Q, row, result.test_id, result.run_id, fresh=fresh)
+    append_row(session, retries, _Q, row, result.test_id, result.run_id, fresh=fresh)
 
 
 def _finish(
-    session: ControlSession, patience: RetryPolicy, result: ResultRow, columns: list[Any], summary: str | None
+    session: ControlSession, retries: RetryPolicy, result: ResultRow, columns: list[Any], summary: str | None
 ) -> int | None:
     """Update the row of begin(). An UPDATE locks the whole table, and many workers end at the same time: on a lock
     conflict (None) a worker appends a second row, which readers prefer."""
@@ -112,17 +112,17 @@ def _finish(
                 return None
             raise
 
-    return patience.call(finish)
+    return retries.call(finish)
 
 
-def abandon(session: ControlSession, patience: RetryPolicy, run_id: str) -> None:
+def abandon(session: ControlSession, retries: RetryPolicy, run_id: str) -> None:
     """Set the RUNNING rows of workers that will not complete them to FAILED."""
-    patience.call(lambda: session.execute(_Q["abandon"], run_id))
+    retries.call(lambda: session.execute(_Q["abandon"], run_id))
 
 
-def amend(session: ControlSession, patience: RetryPolicy, run_id: str, summary: str) -> None:
+def amend(session: ControlSession, retries: RetryPolicy, run_id: str, summary: str) -> None:
     """Replace the summary (JSON) of the result of a run."""
-    patience.call(lambda: session.execute(_Q["amend"], clean_json(summary), run_id, run_id))
+    retries.call(lambda: session.execute(_Q["amend"], clean_json(summary), run_id, run_id))
 
 
 def read(session: ControlSession, run_id: str) -> ParsedRows[tuple[ResultRow, datetime]]:

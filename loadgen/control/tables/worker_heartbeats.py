@@ -85,7 +85,7 @@ class HeartbeatRow:
 
 def register(
     session: ControlSession,
-    patience: RetryPolicy,
+    retries: RetryPolicy,
     me: WorkerIdentity,
     *,
     silent_ms: int,
@@ -106,11 +106,11 @@ def register(
         return True if row is not None and _same_process(row.identity, me) and row.beat.count == 1 else None
 
     try:
-        patience.settle(write, look)
+        retries.settle(write, look)
     except ControlFailed as error:
         if not error.failure.is_duplicate_key:
             raise
-        _replace(session, patience, me, silent_ms, check)
+        _replace(session, retries, me, silent_ms, check)
         return False
     return True
 
@@ -150,12 +150,12 @@ def find(session: ControlSession, run_id: str, worker_id: str) -> HeartbeatRow |
 
 def _replace(
     session: ControlSession,
-    patience: RetryPolicy,
+    retries: RetryPolicy,
     me: WorkerIdentity,
     silent_ms: int,
     check: Callable[[HeartbeatRow], None],
 ) -> None:
-    there = patience.call(lambda: find(session, me.run_id, me.worker_id))
+    there = retries.call(lambda: find(session, me.run_id, me.worker_id))
     if there is None:
         raise DuplicateWorker(f"the row of worker {me.worker_id} of run {me.run_id} was deleted during registration")
     alive = DuplicateWorker(
@@ -165,11 +165,11 @@ def _replace(
     if not there.beat.status.is_terminal and there.age_ms <= silent_ms:
         raise alive
     check(there)
-    right = run_leases.claim(session, patience, _lease_key(me), run_leases.new_owner(), _REPLACE_S)
+    right = run_leases.claim(session, retries, _lease_key(me), run_leases.new_owner(), _REPLACE_S)
     if right is None:
         raise DuplicateWorker(f"worker {me.worker_id} of run {me.run_id} is being replaced by another process")
     try:
-        replaced = _write(session, patience, me, there, silent_ms, right)
+        replaced = _write(session, retries, me, there, silent_ms, right)
     finally:
         with suppress(LoadgenError):  # the lease expires without it
             run_leases.release(session, right)
@@ -179,7 +179,7 @@ def _replace(
 
 def _write(
     session: ControlSession,
-    patience: RetryPolicy,
+    retries: RetryPolicy,
     me: WorkerIdentity,
     there: HeartbeatRow,
     silent_ms: int,
@@ -194,7 +194,7 @@ def _write(
         row = find(session, me.run_id, me.worker_id)
         return True if row is not None and _same_process(row.identity, me) and row.beat.count == 1 else None
 
-    return patience.settle(lambda: session.execute(_Q["replace"], *binds) == 1, look)
+    return retries.settle(lambda: session.execute(_Q["replace"], *binds) == 1, look)
 
 
 def _lease_key(me: WorkerIdentity) -> str:

@@ -105,6 +105,21 @@ def checked_options(cursor: TokenReader) -> dict[str, str]:
     return found
 
 
+def read_create(cursor: TokenReader, kind: str, modifier: str) -> tuple[bool, bool, bool]:
+    """Read the beginning of CREATE up to the name: whether OR REPLACE, the modifier and IF NOT EXISTS are given."""
+    replacing, modified = cursor.accept("OR", "REPLACE"), cursor.accept(modifier)
+    cursor.expect(kind)
+    return replacing, modified, read_if_not_exists(cursor, replacing)
+
+
+def read_if_not_exists(cursor: TokenReader, replacing: bool) -> bool:
+    """Read IF NOT EXISTS, which excludes OR REPLACE."""
+    found = cursor.accept("IF", "NOT", "EXISTS")
+    if found and replacing:
+        raise sql_errors.compilation(1003, "42000", "options IF NOT EXISTS and OR REPLACE are incompatible.")
+    return found
+
+
 # --- databases and schemas ------------------------------------------------------------------------------------------
 
 
@@ -133,10 +148,7 @@ def new_database(name: str, comment: str = "", transient: bool = False) -> Catal
 @command("CREATE", "CREATE DATABASE", "CREATE TRANSIENT DATABASE")
 async def create_database(call: CommandCall) -> StatementResult:
     cursor = call.cursor(1)
-    replacing = cursor.accept("OR", "REPLACE")
-    transient = cursor.accept("TRANSIENT")
-    cursor.expect("DATABASE")
-    if_not_exists = cursor.accept("IF", "NOT", "EXISTS")
+    replacing, transient, if_not_exists = read_create(cursor, "DATABASE", "TRANSIENT")
     name = cursor.name()
     given = checked_options(cursor)
     return await _create(
@@ -149,10 +161,7 @@ async def create_database(call: CommandCall) -> StatementResult:
 @command("CREATE", "CREATE SCHEMA", "CREATE TRANSIENT SCHEMA")
 async def create_schema(call: CommandCall) -> StatementResult:
     cursor = call.cursor(1)
-    replacing = cursor.accept("OR", "REPLACE")
-    _ = cursor.accept("TRANSIENT")
-    cursor.expect("SCHEMA")
-    if_not_exists = cursor.accept("IF", "NOT", "EXISTS")
+    replacing, _, if_not_exists = read_create(cursor, "SCHEMA", "TRANSIENT")
     path = cursor.path()
     _ = cursor.accept("WITH", "MANAGED", "ACCESS")
     given = checked_options(cursor)

@@ -17,7 +17,7 @@ from loadgen.embedded import postgres_names, sql_errors
 from loadgen.embedded.backend_pool import Backend
 from loadgen.embedded.catalog import CatalogColumn, CatalogKey, CatalogTable, now_ms
 from loadgen.embedded.commands import CommandCall, command
-from loadgen.embedded.commands.objects import change_catalog, full_path
+from loadgen.embedded.commands.objects import change_catalog, full_path, read_create, read_if_not_exists
 from loadgen.embedded.result import NUMBER, UNSUPPORTED_TYPES, SnowflakeType, StatementResult, declared, status
 from loadgen.embedded.translate import parser
 from loadgen.embedded.translate.emitter import BindTypes, Emitter
@@ -231,9 +231,7 @@ async def create_table(call: CommandCall) -> StatementResult:
     if cursor.word() in ("TEMP", "TEMPORARY", "LOCAL", "GLOBAL", "VOLATILE"):
         raise sql_errors.unsupported("TEMPORARY TABLE")
     cursor.expect("TABLE")
-    if_not_exists = cursor.accept("IF", "NOT", "EXISTS")
-    if if_not_exists and replacing:
-        raise sql_errors.compilation(1003, "42000", "options IF NOT EXISTS and OR REPLACE are incompatible.")
+    if_not_exists = read_if_not_exists(cursor, replacing)
     path = full_path(call, cursor.path(), "CREATE TABLE")
     draft = definitions(call, cursor, hybrid) if cursor.word() == "(" else TableDraft()
     comment = _options(cursor, hybrid)
@@ -507,10 +505,7 @@ async def make_sequence(
 @command("CREATE", "CREATE VIEW", "CREATE SECURE VIEW")
 async def create_view(call: CommandCall) -> StatementResult:
     cursor = call.cursor(1)
-    replacing = cursor.accept("OR", "REPLACE")
-    _ = cursor.accept("SECURE")
-    cursor.expect("VIEW")
-    if_not_exists = cursor.accept("IF", "NOT", "EXISTS")
+    replacing, _, if_not_exists = read_create(cursor, "VIEW", "SECURE")
     database, schema_name, name = full_path(call, cursor.path(), "CREATE VIEW")
     columns = cursor.names() if cursor.word() == "(" else ()
     comment = ""

@@ -8,7 +8,7 @@ from typing import Any
 from loadgen.embedded import catalog as store
 from loadgen.embedded import postgres_names, sql_errors
 from loadgen.embedded.commands import CommandCall, command
-from loadgen.embedded.commands.objects import change_catalog
+from loadgen.embedded.commands.objects import change_catalog, read_if_not_exists
 from loadgen.embedded.result import StatementResult, status
 from loadgen.embedded.session import checked
 from loadgen.embedded.translate.parser import TokenReader
@@ -89,7 +89,7 @@ async def create(call: CommandCall) -> StatementResult:
     if cursor.word() in ("INTERACTIVE", "ADAPTIVE"):
         raise sql_errors.unsupported(f"{cursor.word()} WAREHOUSE")
     cursor.expect("WAREHOUSE")
-    if_not_exists = cursor.accept("IF", "NOT", "EXISTS")
+    if_not_exists = read_if_not_exists(cursor, replacing)
     name = cursor.name()
     given, suspended = _settings(cursor)
     warehouses = call.engine.warehouses

@@ -1,6 +1,6 @@
--- Types. VARIANT, OBJECT and ARRAY are jsonb; TIMESTAMP_TZ is an instant that remembers the offset it was written with.
--- This and the other scripts run over what an older version left: a function keeps its parameters' names and its
--- result type once it is released, because CREATE OR REPLACE cannot change them.
+-- Types. VARIANT, OBJECT and ARRAY are jsonb. TIMESTAMP_TZ is an instant with the offset with which it was written.
+-- All scripts also run on a database of an older version. So the parameter names and the result type of a released
+-- function never change: CREATE OR REPLACE cannot change them.
 
 CREATE SCHEMA IF NOT EXISTS sf;
 
@@ -15,8 +15,9 @@ BEGIN
 END
 $$;
 
--- Raises an error in Snowflake's words. The server reads number and SQLSTATE from DETAIL. The result type lets the
--- call stand wherever a value is wanted. Not IMMUTABLE: the planner would call it in branches that are never taken.
+-- Raises an error with Snowflake's text. The server reads number and SQLSTATE from DETAIL. With this result type the
+-- call can be used wherever a value is expected. Not IMMUTABLE: the planner would call it in branches that are never
+-- executed.
 CREATE OR REPLACE FUNCTION sf.fail(errno integer, state text, message text) RETURNS text
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -24,7 +25,7 @@ BEGIN
 END
 $$;
 
--- TIMESTAMP_TZ: equality and order look at the instant only.
+-- TIMESTAMP_TZ: equality and order depend on the instant only.
 
 CREATE OR REPLACE FUNCTION sf.timestamp_tz_eq(a sf.timestamp_tz, b sf.timestamp_tz) RETURNS boolean
 LANGUAGE sql IMMUTABLE RETURN (a).instant = (b).instant;
@@ -38,7 +39,7 @@ CREATE OR REPLACE FUNCTION sf.timestamp_tz_gt(a sf.timestamp_tz, b sf.timestamp_
 LANGUAGE sql IMMUTABLE RETURN (a).instant > (b).instant;
 CREATE OR REPLACE FUNCTION sf.timestamp_tz_ge(a sf.timestamp_tz, b sf.timestamp_tz) RETURNS boolean
 LANGUAGE sql IMMUTABLE RETURN (a).instant >= (b).instant;
--- Support functions of the operator classes are called through cached handles, where PL/pgSQL is the surer language.
+-- In PL/pgSQL, because support functions of operator classes are called by cached handles.
 CREATE OR REPLACE FUNCTION sf.timestamp_tz_cmp(a sf.timestamp_tz, b sf.timestamp_tz) RETURNS integer
 LANGUAGE plpgsql IMMUTABLE STRICT AS $$ BEGIN RETURN timestamptz_cmp(a.instant, b.instant); END $$;
 CREATE OR REPLACE FUNCTION sf.timestamp_tz_hash(a sf.timestamp_tz) RETURNS integer
@@ -78,12 +79,12 @@ LANGUAGE sql IMMUTABLE STRICT RETURN CASE WHEN (b).instant < (a).instant THEN b 
 CREATE OR REPLACE FUNCTION sf.timestamp_tz_larger(a sf.timestamp_tz, b sf.timestamp_tz) RETURNS sf.timestamp_tz
 LANGUAGE sql IMMUTABLE STRICT RETURN CASE WHEN (b).instant > (a).instant THEN b ELSE a END;
 
--- The wall clock a TIMESTAMP_TZ shows, at its own offset.
+-- The wall-clock time of a TIMESTAMP_TZ, at its offset.
 CREATE OR REPLACE FUNCTION sf.wall(value sf.timestamp_tz) RETURNS timestamp
 LANGUAGE sql IMMUTABLE
 RETURN ((value).instant AT TIME ZONE 'UTC') + make_interval(mins => (value).offset_minutes::integer);
 
--- A TIMESTAMP_TZ from a wall clock and its offset, and from an instant as a zone shows it.
+-- A TIMESTAMP_TZ from a wall-clock time and an offset, or from an instant and a time zone.
 CREATE OR REPLACE FUNCTION sf.at_offset(wall timestamp, minutes integer) RETURNS sf.timestamp_tz
 LANGUAGE sql IMMUTABLE
 RETURN CASE WHEN wall IS NOT NULL AND minutes IS NOT NULL THEN
@@ -103,7 +104,7 @@ LANGUAGE sql STABLE
 RETURN CASE WHEN instant IS NOT NULL THEN
     ROW(instant, (extract(timezone FROM instant) / 60)::smallint)::sf.timestamp_tz END;
 
--- TIMESTAMP_TZ(n): the domain carries the scale, which a composite type cannot.
+-- TIMESTAMP_TZ(n): a domain per scale, because a composite type has no type modifier.
 DO $$
 BEGIN
     FOR scale IN 0..6 LOOP

@@ -1,5 +1,6 @@
--- Text to values and back. The read_* functions answer NULL for what they cannot read; the casts (30) raise.
--- They must call the input functions of the types by name: `value::numeric` would be the cast that calls them.
+-- Text to values and back. The read_* functions return NULL for text that is not a value of the type; the casts (30)
+-- raise an error. They call the input functions of the types by name, because `value::numeric` is the cast that calls
+-- them.
 
 CREATE OR REPLACE FUNCTION sf.read_number(value text) RETURNS numeric
 LANGUAGE sql IMMUTABLE
@@ -27,19 +28,19 @@ RETURN CASE lower(btrim(value))
     WHEN 'false' THEN false WHEN 'f' THEN false WHEN 'no' THEN false WHEN 'n' THEN false
     WHEN 'off' THEN false WHEN '0' THEN false END;
 
--- Seconds since 1970 as a wall clock in UTC, to the microsecond.
+-- Seconds since 1970 as a wall-clock time in UTC, with microseconds.
 CREATE OR REPLACE FUNCTION sf.from_epoch(seconds numeric) RETURNS timestamp
 LANGUAGE sql IMMUTABLE
 RETURN timestamp '1970-01-01' + make_interval(days => div(seconds, 86400)::integer)
     + make_interval(secs => trunc(mod(seconds, 86400), 6)::double precision);
 
--- Digits are an epoch whose unit follows from its size: seconds, milli-, micro- or nanoseconds.
+-- A text of digits is an epoch. Its size determines the unit: seconds, milli-, micro- or nanoseconds.
 CREATE OR REPLACE FUNCTION sf.from_digits(value numeric) RETURNS timestamp
 LANGUAGE sql IMMUTABLE
 RETURN sf.from_epoch(value / CASE WHEN abs(value) < 31536000000 THEN 1 WHEN abs(value) < 31536000000000 THEN 1000
     WHEN abs(value) < 31536000000000000 THEN 1000000 ELSE 1000000000 END);
 
--- '+0530', '-8', 'Z' as minutes; NULL for no offset.
+-- '+0530', '-8', 'Z' in minutes; NULL if it is no offset.
 CREATE OR REPLACE FUNCTION sf.read_offset(value text) RETURNS integer
 LANGUAGE sql IMMUTABLE
 RETURN CASE WHEN upper(value) = 'Z' THEN 0
@@ -48,8 +49,8 @@ RETURN CASE WHEN upper(value) = 'Z' THEN 0
             + coalesce(substring(value FROM '^.\d{1,2}:?(\d{2})$'), '0')::integer)
     END;
 
--- A date or timestamp in one of the forms that are recognised without a format. `minutes` is the offset as written;
--- an epoch is in UTC. Fractions finer than a microsecond are cut, not rounded.
+-- A date or timestamp in one of the notations that are recognised without a format. `minutes` is the offset in the
+-- text; an epoch is in UTC. Fractions below a microsecond are truncated.
 CREATE OR REPLACE FUNCTION sf.read_moment(value text, OUT wall timestamp, OUT minutes integer)
 LANGUAGE plpgsql IMMUTABLE STRICT AS $$
 DECLARE
@@ -92,7 +93,7 @@ BEGIN
 END
 $$;
 
--- The elements of a date or time format, in order; anything else in it stands for itself.
+-- The elements of a date or time format, in order; all other characters are literals.
 CREATE OR REPLACE FUNCTION sf.format_elements(format text) RETURNS text[]
 LANGUAGE sql IMMUTABLE
 RETURN ARRAY(SELECT m.element[1] FROM regexp_matches(format,
@@ -104,7 +105,7 @@ LANGUAGE sql IMMUTABLE
 RETURN array_position(ARRAY['jan', 'feb', 'mar', 'apr', 'may', 'jun', 'jul', 'aug', 'sep', 'oct', 'nov', 'dec'],
     lower(left(name, 3)));
 
--- A date or time read by a format: NULL when it does not fit. What the format leaves out is that of 1970-01-01 00:00.
+-- A date or time, read by a format; NULL if it does not match. Missing parts are those of 1970-01-01 00:00.
 CREATE OR REPLACE FUNCTION sf.read_format(value text, format text, OUT wall timestamp, OUT minutes integer)
 LANGUAGE plpgsql IMMUTABLE STRICT AS $$
 DECLARE
@@ -164,7 +165,7 @@ BEGIN
 END
 $$;
 
--- Snowflake's format as a template of to_char. TZH and TZM stay in it for format_moment.
+-- Snowflake's format as a template of to_char. TZH and TZM remain, for format_moment.
 CREATE OR REPLACE FUNCTION sf.template(format text) RETURNS text
 LANGUAGE sql IMMUTABLE
 RETURN (SELECT string_agg(CASE
@@ -197,7 +198,7 @@ RETURN to_char(wall, CASE WHEN strpos(template, 'TZ') = 0 THEN template ELSE
         'TZH', '"' || CASE WHEN minutes < 0 THEN '-' ELSE '+' END || lpad((abs(minutes) / 60)::text, 2, '0') || '"'),
         'TZM', '"' || lpad((abs(minutes) % 60)::text, 2, '0') || '"') END);
 
--- A number by a number format. PostgreSQL's to_char knows the elements; what differs is put right around it.
+-- A number by a number format. PostgreSQL's to_char supports the elements; the differences are corrected here.
 CREATE OR REPLACE FUNCTION sf.format_number(value numeric, format text) RETURNS text
 LANGUAGE plpgsql IMMUTABLE STRICT AS $$
 DECLARE
@@ -253,9 +254,8 @@ BEGIN
 END
 $$;
 
--- In PL/pgSQL, since the planner would read a constant text before it is found to be no JSON.
--- Whether JSON has more than 1,000 levels. PostgreSQL's parser raises an error at some depth, which no caller can catch
--- cheaply. Each pass of the loop takes away the innermost level.
+-- Whether JSON has more than 1,000 levels. Above some depth PostgreSQL's parser raises an error, which is expensive to
+-- catch. Each iteration removes the innermost level.
 CREATE OR REPLACE FUNCTION sf.is_too_deep(value text) RETURNS boolean
 LANGUAGE plpgsql IMMUTABLE STRICT AS $$
 DECLARE
@@ -280,6 +280,7 @@ BEGIN
 END
 $$;
 
+-- In PL/pgSQL: in SQL the planner would parse a constant text before the check.
 CREATE OR REPLACE FUNCTION sf.read_json(value text) RETURNS jsonb
 LANGUAGE plpgsql IMMUTABLE STRICT AS $$
 BEGIN

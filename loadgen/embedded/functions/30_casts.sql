@@ -1,12 +1,12 @@
 -- Conversions. sf.cast_<type>(value) is the explicit cast of the emitter (`x::NUMBER`) and raises Snowflake's errors;
--- sf.try_cast_<type>(text) answers NULL instead. A value that has the type already passes unchanged, so a cast around
--- an expression of unknown type costs nothing once it is planned. JSON null becomes SQL NULL.
+-- sf.try_cast_<type>(text) returns NULL instead. A value that already has the type is not changed, so a cast around an
+-- expression of unknown type is free after planning. JSON null becomes SQL NULL.
 
 CREATE OR REPLACE FUNCTION sf.cast_failed(value jsonb, type_name text) RETURNS text
 LANGUAGE sql
 RETURN sf.fail(100071, '22000', 'Failed to cast variant value ' || sf.json_text(value) || ' to ' || type_name);
 
--- Numbers. as_number keeps FLOAT apart from NUMBER: what arithmetic does with an operand.
+-- Numbers. as_number converts an operand of an arithmetic operator; FLOAT remains FLOAT.
 
 CREATE OR REPLACE FUNCTION sf.cast_number(value text) RETURNS numeric
 LANGUAGE plpgsql IMMUTABLE STRICT AS $$
@@ -59,7 +59,7 @@ LANGUAGE sql IMMUTABLE RETURN sf.cast_number(value);
 CREATE OR REPLACE FUNCTION sf.as_number(value jsonb) RETURNS numeric
 LANGUAGE sql IMMUTABLE RETURN sf.cast_number(value);
 
--- TO_NUMBER with a format; to_number alone would read what it can and ignore the rest.
+-- TO_NUMBER with a format; PostgreSQL's to_number alone would ignore a part that does not match.
 CREATE OR REPLACE FUNCTION sf.try_cast_number(value text, format text) RETURNS numeric
 LANGUAGE plpgsql IMMUTABLE STRICT AS $$
 DECLARE
@@ -93,7 +93,7 @@ BEGIN
 END
 $$;
 
--- NULL instead of a number that NUMBER(digits, places) cannot hold.
+-- NULL for a number that is out of the range of NUMBER(digits, places).
 CREATE OR REPLACE FUNCTION sf.within(value numeric, digits numeric, places numeric) RETURNS numeric
 LANGUAGE sql IMMUTABLE
 RETURN CASE WHEN abs(round(value, places::integer)) < power(10::numeric, digits - places)
@@ -174,7 +174,7 @@ $$;
 CREATE OR REPLACE FUNCTION sf.try_cast_boolean(value text) RETURNS boolean
 LANGUAGE sql IMMUTABLE RETURN sf.read_boolean(value);
 
--- BINARY. Text is hexadecimal unless a format says otherwise.
+-- BINARY. Text is hexadecimal, unless a format is given.
 
 CREATE OR REPLACE FUNCTION sf.try_cast_binary(value text, format text) RETURNS bytea
 LANGUAGE sql IMMUTABLE
@@ -200,7 +200,7 @@ CREATE OR REPLACE FUNCTION sf.cast_binary(value bytea) RETURNS bytea LANGUAGE sq
 CREATE OR REPLACE FUNCTION sf.cast_binary(value jsonb) RETURNS bytea
 LANGUAGE sql IMMUTABLE RETURN CASE WHEN value <> 'null' THEN sf.cast_binary(value #>> '{}') END;
 
--- Dates and times. An NTZ is a wall clock, an LTZ an instant; text without an offset means the session's zone.
+-- Dates and times. An NTZ is a wall-clock time, an LTZ is an instant. Text without an offset is in the session's zone.
 
 CREATE OR REPLACE FUNCTION sf.try_cast_ntz(value text) RETURNS timestamp
 LANGUAGE sql IMMUTABLE RETURN (sf.read_moment(value)).wall;
@@ -228,7 +228,7 @@ BEGIN
 END
 $$;
 
--- The same with a format: sf.try_cast_<type>(text, text). A number of the second argument is handled further down.
+-- The same with a format: sf.try_cast_<type>(text, text). For a number as the second argument see below.
 CREATE OR REPLACE FUNCTION sf.try_cast_ntz(value text, format text) RETURNS timestamp
 LANGUAGE sql IMMUTABLE RETURN (sf.read_format(value, format)).wall;
 CREATE OR REPLACE FUNCTION sf.try_cast_date(value text, format text) RETURNS date
@@ -249,7 +249,7 @@ $$;
 CREATE OR REPLACE FUNCTION sf.try_cast_ltz(value text, format text) RETURNS timestamptz
 LANGUAGE sql STABLE RETURN (sf.try_cast_tz(value, format)).instant;
 
--- From each other.
+-- Between date and time types.
 CREATE OR REPLACE FUNCTION sf.cast_date(value date) RETURNS date LANGUAGE sql IMMUTABLE RETURN value;
 CREATE OR REPLACE FUNCTION sf.cast_date(value timestamp) RETURNS date LANGUAGE sql IMMUTABLE RETURN value::date;
 CREATE OR REPLACE FUNCTION sf.cast_date(value timestamptz) RETURNS date LANGUAGE sql STABLE RETURN value::date;
@@ -281,7 +281,7 @@ LANGUAGE sql STABLE RETURN sf.in_session_zone(value::timestamptz);
 CREATE OR REPLACE FUNCTION sf.cast_tz(value date) RETURNS sf.timestamp_tz
 LANGUAGE sql STABLE RETURN sf.in_session_zone(value::timestamptz);
 
--- From numbers: seconds, or 10^-scale seconds. The session's zone only decides how the instant is shown.
+-- From numbers: seconds, or 10^-scale seconds. The session's zone affects only the output of the instant.
 CREATE OR REPLACE FUNCTION sf.cast_ntz(value numeric, scale numeric) RETURNS timestamp
 LANGUAGE sql IMMUTABLE RETURN sf.from_epoch(value / power(10::numeric, scale));
 CREATE OR REPLACE FUNCTION sf.cast_ltz(value numeric, scale numeric) RETURNS timestamptz
@@ -352,7 +352,7 @@ BEGIN
 END
 $$;
 
--- TIMESTAMP_NTZ(3) and its kin cut the fraction, where PostgreSQL's timestamp(3) would round it.
+-- TIMESTAMP_NTZ(3) and similar types truncate the fraction; PostgreSQL's timestamp(3) would round it.
 CREATE OR REPLACE FUNCTION sf.cut(value timestamp, places integer) RETURNS timestamp
 LANGUAGE sql IMMUTABLE
 RETURN CASE WHEN places >= 6 THEN value ELSE date_trunc('second', value)
@@ -364,7 +364,7 @@ LANGUAGE sql IMMUTABLE RETURN sf.cut(value AT TIME ZONE 'UTC', places) AT TIME Z
 CREATE OR REPLACE FUNCTION sf.cut(value sf.timestamp_tz, places integer) RETURNS sf.timestamp_tz
 LANGUAGE sql IMMUTABLE RETURN sf.at_offset(sf.cut(sf.wall(value), places), (value).offset_minutes::integer);
 
--- DATEADD and DATEDIFF also take text; what is a moment already keeps its type.
+-- DATEADD and DATEDIFF also accept text; dates and timestamps keep their type.
 CREATE OR REPLACE FUNCTION sf.as_moment(value text) RETURNS timestamp LANGUAGE sql IMMUTABLE RETURN sf.cast_ntz(value);
 CREATE OR REPLACE FUNCTION sf.as_moment(value jsonb) RETURNS timestamp LANGUAGE sql IMMUTABLE RETURN sf.cast_ntz(value);
 CREATE OR REPLACE FUNCTION sf.as_moment(value date) RETURNS date LANGUAGE sql IMMUTABLE RETURN value;
@@ -374,7 +374,7 @@ CREATE OR REPLACE FUNCTION sf.as_moment(value timestamptz) RETURNS timestamptz L
 CREATE OR REPLACE FUNCTION sf.as_moment(value sf.timestamp_tz) RETURNS sf.timestamp_tz
 LANGUAGE sql IMMUTABLE RETURN value;
 
--- The other functions of dates take no text: the day and the wall clock of a moment.
+-- The other date functions accept no text: the day, and the wall-clock time, of a date or timestamp.
 DO $$
 DECLARE
     type text;
@@ -443,7 +443,7 @@ LANGUAGE sql IMMUTABLE
 RETURN CASE replace(upper(format), '-', '') WHEN 'BASE64' THEN replace(encode(value, 'base64'), E'\n', '')
     WHEN 'UTF8' THEN convert_from(value, 'UTF8') ELSE upper(encode(value, 'hex')) END;
 
--- What string functions take that also work on bytes, and what digests take.
+-- Arguments of string functions that also accept bytes, and of digests.
 CREATE OR REPLACE FUNCTION sf.as_string(value text) RETURNS text LANGUAGE sql IMMUTABLE RETURN value;
 CREATE OR REPLACE FUNCTION sf.as_string(value bytea) RETURNS bytea LANGUAGE sql IMMUTABLE RETURN value;
 CREATE OR REPLACE FUNCTION sf.as_bytes(value bytea) RETURNS bytea LANGUAGE sql IMMUTABLE RETURN value;
@@ -504,8 +504,9 @@ LANGUAGE sql IMMUTABLE RETURN CASE WHEN value IS NOT NULL THEN jsonb_build_array
 CREATE OR REPLACE FUNCTION sf.cast_array(value numeric) RETURNS sf."array"
 LANGUAGE sql IMMUTABLE RETURN CASE WHEN value IS NOT NULL THEN jsonb_build_array(value) END;
 
--- The casts PostgreSQL makes on its own. Only text to NUMBER is IMPLICIT, so that `id = '5'` and `'2' + 1` have one
--- reading; comparisons of text with other types have separate operators (40), and columns take text by ASSIGNMENT.
+-- Casts that PostgreSQL applies automatically. Only text to NUMBER is IMPLICIT, so that `id = '5'` and `'2' + 1` are
+-- not ambiguous. Comparisons of text with other types have separate operators (40), and columns accept text by
+-- ASSIGNMENT.
 DO $$
 DECLARE
     pair record;
@@ -534,8 +535,8 @@ BEGIN
 END
 $$;
 
--- PostgreSQL has explicit casts from jsonb to these three, which know no strings; a column of theirs
--- shall take a VARIANT as the others do. There is no command that changes a cast that the system owns.
+-- PostgreSQL has explicit casts from jsonb to these three types, which reject strings. Columns of these types must
+-- accept a VARIANT like all others. No command changes a built-in cast.
 UPDATE pg_catalog.pg_cast SET castcontext = 'a', castfunc = own.function
 FROM (VALUES ('numeric'::regtype, 'sf.cast_number(jsonb)'::regprocedure),
     ('double precision'::regtype, 'sf.cast_float(jsonb)'::regprocedure),

@@ -1,6 +1,6 @@
--- Operators between types that Snowflake compares and calculates with and PostgreSQL does not. Each is a plain SQL
--- function over the native operator, which the planner puts in its place, so that indexes serve `d < '2024-01-01'` too.
--- They are found only when the schema sf is in the search_path.
+-- Operators between types that Snowflake combines and PostgreSQL does not. Each is an SQL function with the native
+-- operator. The planner inlines it, so `d < '2024-01-01'` can use an index. PostgreSQL finds these operators only if
+-- the schema sf is in the search_path.
 
 DROP PROCEDURE IF EXISTS sf.make_operator;
 CREATE PROCEDURE sf.make_operator(name text, sign text, a text, b text, result text, volatility text,
@@ -17,7 +17,7 @@ BEGIN
 END
 $$;
 
--- Comparisons: the other side decides what text or a VARIANT is read as.
+-- Comparisons: text or a VARIANT is converted to the type of the other side.
 DO $$
 DECLARE
     kind record;
@@ -71,7 +71,7 @@ BEGIN
 END
 $$;
 
--- Dates count in days; TIMESTAMP_TZ takes an interval at its own offset.
+-- Arithmetic with a DATE counts days. An interval is added to a TIMESTAMP_TZ at its offset.
 DO $$
 BEGIN
     CALL sf.make_operator('add', '+', 'date', 'numeric', 'date', 'IMMUTABLE', 'a + round(b)::integer');
@@ -84,7 +84,7 @@ BEGIN
 END
 $$;
 
--- `||` with anything that is not text, written as Snowflake writes it.
+-- `||` with a value that is not text: the value in Snowflake's output format.
 DO $$
 DECLARE
     type text;

@@ -1,7 +1,7 @@
--- Numbers. NUMBER is numeric, FLOAT double precision; each function that keeps them apart exists for both.
+-- Numbers. NUMBER is numeric, FLOAT is double precision. Functions whose results differ exist for both.
 
--- Division. A NUMBER's quotient has max(s, min(s + 6, 12)) decimals, where s are the dividend's. The dividend is given
--- 13 decimals first, because PostgreSQL computes a large quotient to fewer.
+-- Division. A quotient of NUMBER has max(s, min(s + 6, 12)) decimals, where s is the scale of the dividend. The
+-- dividend gets 13 decimals first, because PostgreSQL computes fewer decimals of a large quotient.
 CREATE OR REPLACE FUNCTION sf.div(a numeric, b numeric) RETURNS numeric
 LANGUAGE sql IMMUTABLE
 RETURN round((a + 0.0000000000000) / b, greatest(scale(a), least(scale(a) + 6, 12)));
@@ -11,7 +11,7 @@ CREATE OR REPLACE FUNCTION sf.mod(a numeric, b numeric) RETURNS numeric LANGUAGE
 CREATE OR REPLACE FUNCTION sf.mod(a double precision, b double precision) RETURNS double precision
 LANGUAGE sql IMMUTABLE RETURN a - b * trunc(a / b);
 
--- The same for operands that first have to be read. FLOAT wins over NUMBER.
+-- The same for operands that must be converted first. FLOAT has precedence over NUMBER.
 DO $$
 DECLARE
     pair record;
@@ -43,7 +43,7 @@ LANGUAGE sql IMMUTABLE RETURN CASE WHEN b IS NULL THEN sf.div0(a, 0::numeric) EL
 CREATE OR REPLACE FUNCTION sf.div0null(a double precision, b double precision) RETURNS double precision
 LANGUAGE sql IMMUTABLE RETURN CASE WHEN b IS NULL THEN 0 * a ELSE sf.div0(a, b) END;
 
--- Rounding never adds decimals to a NUMBER, and halves go away from zero, for FLOAT too.
+-- Rounding never adds decimals to a NUMBER. Halves are rounded away from zero, also for FLOAT.
 CREATE OR REPLACE FUNCTION sf.round(value numeric, places numeric DEFAULT 0) RETURNS numeric
 LANGUAGE sql IMMUTABLE RETURN round(value, least(round(places)::integer, scale(value)));
 CREATE OR REPLACE FUNCTION sf.round(value double precision, places numeric DEFAULT 0) RETURNS double precision
@@ -96,7 +96,7 @@ LANGUAGE sql IMMUTABLE
 RETURN 2 * 6371 * asin(sqrt(power(sind((lat2 - lat1) / 2), 2)
     + cosd(lat1) * cosd(lat2) * power(sind((lon2 - lon1) / 2), 2)));
 
--- Bits, over 64-bit integers.
+-- Bit functions, on 64-bit integers.
 CREATE OR REPLACE FUNCTION sf.bitand(a numeric, b numeric) RETURNS numeric
 LANGUAGE sql IMMUTABLE RETURN (a::bigint & b::bigint)::numeric;
 CREATE OR REPLACE FUNCTION sf.bitor(a numeric, b numeric) RETURNS numeric
@@ -113,7 +113,7 @@ LANGUAGE sql IMMUTABLE RETURN bit_count(a::bigint::bit(64))::numeric;
 CREATE OR REPLACE FUNCTION sf.getbit(a numeric, n numeric) RETURNS numeric
 LANGUAGE sql IMMUTABLE RETURN (a::bigint >> n::integer & 1)::numeric;
 
--- Conditions over numbers: zero is false.
+-- Numbers as conditions: zero is false.
 CREATE OR REPLACE FUNCTION sf.booland(a numeric, b numeric) RETURNS boolean
 LANGUAGE sql IMMUTABLE RETURN a <> 0 AND b <> 0;
 CREATE OR REPLACE FUNCTION sf.boolor(a numeric, b numeric) RETURNS boolean

@@ -1,11 +1,11 @@
--- Data generation. UNIFORM, NORMAL, ZIPF and RANDSTR are functions of their generator argument: the same argument
--- gives the same value, RANDOM() as the argument gives a new one for each row.
+-- Data generation. UNIFORM, NORMAL, ZIPF and RANDSTR depend on their generator argument only: the same argument gives
+-- the same value, and RANDOM() as the argument gives a new value for each row.
 
 CREATE OR REPLACE FUNCTION sf.random() RETURNS numeric
 LANGUAGE sql VOLATILE RETURN random(-9223372036854775808, 9223372036854775807::bigint)::numeric;
 
--- RANDOM(seed): the same sequence in every statement. The position in it lives in a setting of the session, together
--- with the statement it belongs to.
+-- RANDOM(seed): the same sequence in every statement. A setting of the session contains the statement and its position
+-- in the sequence.
 CREATE OR REPLACE FUNCTION sf.random(seed numeric) RETURNS numeric
 LANGUAGE plpgsql VOLATILE STRICT AS $$
 DECLARE
@@ -22,13 +22,13 @@ BEGIN
 END
 $$;
 
--- Draw number `draw` of a generator value, in [0, 1) and not 0 where a logarithm follows.
+-- Draw number `draw` of a generator value, in [0, 1); not 0 if its logarithm is needed.
 CREATE OR REPLACE FUNCTION sf.fraction(generator numeric, draw bigint) RETURNS double precision
 LANGUAGE sql IMMUTABLE
 RETURN ((hash_numeric_extended(generator, draw) >> 11) + 4503599627370496) / 9007199254740992::double precision;
 
--- NUMBER bounds draw at the larger scale of the two, ends included; FLOAT bounds draw anything between. The generator
--- occurs once, so that the planner can put the expression in the place of the call.
+-- With NUMBER bounds, values have the larger scale of the two, both bounds included; with FLOAT bounds, any value
+-- between them. The generator occurs once, so that the planner can inline the function.
 CREATE OR REPLACE FUNCTION sf.uniform(low numeric, high numeric, generator numeric) RETURNS numeric
 LANGUAGE sql IMMUTABLE
 RETURN low + div((hash_numeric_extended(generator, 1)::numeric + 9223372036854775808)
@@ -65,7 +65,7 @@ BEGIN
 END
 $$;
 
--- Letters and digits. 86 of them come from one digest; the two other characters of base64 are mapped to letters.
+-- Letters and digits, 86 from one digest. The two other characters of base64 are mapped to letters.
 CREATE OR REPLACE FUNCTION sf.randstr_part(generator numeric, part integer) RETURNS text
 LANGUAGE sql IMMUTABLE
 RETURN translate(encode(sha512(int8send(hash_numeric_extended(generator, part))

@@ -1,4 +1,4 @@
--- Strings. Positions and lengths count characters, or bytes for BINARY; they arrive as NUMBER.
+-- Strings. Positions and lengths count characters, or bytes for BINARY. Their type is NUMBER.
 
 CREATE OR REPLACE FUNCTION sf.upper(value text) RETURNS text
 LANGUAGE sql IMMUTABLE RETURN upper(value COLLATE "pg_c_utf8");
@@ -20,7 +20,7 @@ LANGUAGE sql IMMUTABLE RETURN octet_length(value)::numeric;
 CREATE OR REPLACE FUNCTION sf.octet_length(value bytea) RETURNS numeric
 LANGUAGE sql IMMUTABLE RETURN octet_length(value)::numeric;
 
--- SUBSTR: 0 means 1, a negative start counts from the end, a negative length is nothing.
+-- SUBSTR: 0 means 1, a negative start counts from the end, a negative length gives an empty string.
 CREATE OR REPLACE FUNCTION sf.substr(value text, start numeric) RETURNS text
 LANGUAGE sql IMMUTABLE
 RETURN CASE WHEN start >= 0 THEN substr(value, greatest(round(start)::integer, 1))
@@ -61,7 +61,7 @@ CREATE OR REPLACE FUNCTION sf.insert(value text, start numeric, length numeric, 
 LANGUAGE sql IMMUTABLE
 RETURN left(value, greatest(start - 1, 0)::integer) || part || sf.substr(value, start + length);
 
--- A string has at most 128 MB; what would be longer is refused before it is made.
+-- A string has at most 128 MB; a longer result is rejected before it is computed.
 CREATE OR REPLACE FUNCTION sf.fitting(times numeric, size numeric) RETURNS integer
 LANGUAGE sql IMMUTABLE
 RETURN CASE WHEN times * size <= 134217728 THEN greatest(times, 0)::integer
@@ -77,7 +77,7 @@ LANGUAGE sql IMMUTABLE RETURN repeat(' ', sf.fitting(times, 1));
 CREATE OR REPLACE FUNCTION sf.rtrimmed_length(value text) RETURNS numeric
 LANGUAGE sql IMMUTABLE RETURN length(rtrim(value))::numeric;
 
--- ASCII is the first byte, UNICODE the first character.
+-- ASCII returns the first byte, UNICODE the first character.
 CREATE OR REPLACE FUNCTION sf.ascii(value text) RETURNS numeric
 LANGUAGE sql IMMUTABLE
 RETURN CASE WHEN value = '' THEN 0 ELSE get_byte(convert_to(left(value, 1), 'UTF8'), 0) END::numeric;
@@ -87,7 +87,7 @@ LANGUAGE sql IMMUTABLE
 RETURN CASE WHEN code BETWEEN 1 AND 1114111 AND NOT code BETWEEN 55296 AND 57343 THEN chr(code::integer)
     ELSE sf.fail(100183, '22023', 'Invalid character code ' || code || ' in the CHR input') END;
 
--- SPLIT_PART counts from the end when negative, and 0 means 1. STRTOK takes a set of characters and skips empty parts.
+-- SPLIT_PART: a negative number counts from the end, 0 means 1. STRTOK has a set of separators, and skips empty parts.
 CREATE OR REPLACE FUNCTION sf.split_part(value text, delimiter text, part numeric) RETURNS text
 LANGUAGE sql IMMUTABLE
 RETURN CASE WHEN part = 0 THEN split_part(value, delimiter, 1) ELSE split_part(value, delimiter, part::integer) END;
@@ -129,15 +129,15 @@ BEGIN
 END
 $$;
 
--- Regular expressions. REGEXP_LIKE matches the whole string. The letters of `parameters` become PostgreSQL's: by
--- default a dot stops at a newline, `s` lets it pass, `m` lets ^ and $ match at each line; `e` asks for a group.
+-- Regular expressions. REGEXP_LIKE matches the whole string. The letters of `parameters` are translated: by default a
+-- dot does not match a newline; with `s` it does; with `m`, ^ and $ match at each line; `e` returns a group.
 
 CREATE OR REPLACE FUNCTION sf.regexp_flags(parameters text) RETURNS text
 LANGUAGE sql IMMUTABLE
 RETURN CASE WHEN parameters ~ 'i[^c]*$' THEN 'i' ELSE '' END
     || CASE WHEN parameters ~ 'm' AND parameters ~ 's' THEN 'w' WHEN parameters ~ 'm' THEN 'n'
         WHEN parameters ~ 's' THEN 's' ELSE 'p' END;
--- \b is a word's edge here and a backspace there.
+-- \b is a word boundary in Snowflake, and a backspace in PostgreSQL.
 CREATE OR REPLACE FUNCTION sf.regexp_pattern(pattern text) RETURNS text
 LANGUAGE sql IMMUTABLE RETURN regexp_replace(pattern, '(^|[^\\])((?:\\\\)*)\\b', '\1\2\\y', 'g');
 
@@ -172,7 +172,7 @@ RETURN CASE WHEN value IS NOT NULL AND pattern IS NOT NULL THEN coalesce((
     FROM generate_series(occurrence::integer, sf.regexp_count(value, pattern, start, parameters)::integer) AS n),
     '[]') END;
 
--- Encodings and digests. A digest takes the UTF-8 bytes of text.
+-- Encodings and digests. The digest of a text is that of its UTF-8 bytes.
 
 CREATE OR REPLACE FUNCTION sf.hex_encode(value bytea, letters numeric DEFAULT 1) RETURNS text
 LANGUAGE sql IMMUTABLE RETURN CASE WHEN letters = 0 THEN encode(value, 'hex') ELSE upper(encode(value, 'hex')) END;
@@ -204,8 +204,8 @@ CREATE OR REPLACE FUNCTION sf.md5_number(value bytea, half integer) RETURNS nume
 LANGUAGE sql IMMUTABLE
 RETURN ('0x' || substr(md5(value), 1 + 16 * half, 8))::bigint::numeric * 4294967296
     + ('0x' || substr(md5(value), 9 + 16 * half, 8))::bigint;
--- Not in SQL: a function that uses its argument twice is not inlined, and starting an SQL function costs more than the
--- digest. Generated texts call it three times each.
+-- Not in SQL: a function that uses its argument twice is not inlined, and the call of an SQL function costs more than
+-- the digest. Each generated text calls it three times.
 CREATE OR REPLACE FUNCTION sf.sha2_binary(value bytea, bits numeric DEFAULT 256) RETURNS bytea
 LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
@@ -216,7 +216,7 @@ $$;
 CREATE OR REPLACE FUNCTION sf.sha2(value bytea, bits numeric DEFAULT 256) RETURNS text
 LANGUAGE sql IMMUTABLE RETURN encode(sf.sha2_binary(value, bits), 'hex');
 
--- SHA-1, which PostgreSQL has no function for (FIPS 180-4).
+-- SHA-1 (FIPS 180-4), because PostgreSQL has no function for it.
 CREATE OR REPLACE FUNCTION sf.sha1_binary(value bytea) RETURNS bytea
 LANGUAGE plpgsql IMMUTABLE STRICT AS $$
 DECLARE

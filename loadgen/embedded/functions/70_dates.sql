@@ -1,16 +1,16 @@
--- Dates and times. Units arrive as the full names that normal_unit() gives: 'year' … 'nanosecond', 'epoch_second' …
--- With a constant unit the planner keeps one branch of each CASE. Weeks start on Monday and are ISO weeks, Sunday is
--- day 0, as WEEK_START = 0 and WEEK_OF_YEAR_POLICY = 0 have it.
+-- Dates and times. Units are the full names of normal_unit(): 'year' … 'nanosecond', 'epoch_second' … With a constant
+-- unit the planner keeps one branch of each CASE. Weeks are ISO weeks and start on Monday, and Sunday is day 0, as with
+-- WEEK_START = 0 and WEEK_OF_YEAR_POLICY = 0.
 
--- The clock: one instant per statement, which now() would not be inside a transaction.
+-- The clock: one instant per statement. In a transaction, now() would return the start of the transaction.
 CREATE OR REPLACE FUNCTION sf.current_timestamp() RETURNS timestamptz LANGUAGE sql STABLE RETURN statement_timestamp();
 CREATE OR REPLACE FUNCTION sf.sysdate() RETURNS timestamp
 LANGUAGE sql STABLE RETURN statement_timestamp() AT TIME ZONE 'UTC';
 CREATE OR REPLACE FUNCTION sf.current_date() RETURNS date LANGUAGE sql STABLE RETURN statement_timestamp()::date;
 CREATE OR REPLACE FUNCTION sf.current_time() RETURNS time LANGUAGE sql STABLE RETURN statement_timestamp()::time;
 
--- DATEADD. sf.dateadd takes units of a day and more and keeps DATE; sf.dateadd_time takes smaller ones, and a DATE
--- becomes a TIMESTAMP_NTZ. Fractions of a count are rounded.
+-- DATEADD. sf.dateadd is for units of at least a day, and a DATE remains a DATE; sf.dateadd_time is for smaller units,
+-- and a DATE becomes a TIMESTAMP_NTZ. Fractions of a count are rounded.
 
 CREATE OR REPLACE FUNCTION sf.span(unit text, count numeric) RETURNS interval
 LANGUAGE sql IMMUTABLE
@@ -45,7 +45,7 @@ LANGUAGE sql STABLE RETURN value + sf.span(unit, count);
 CREATE OR REPLACE FUNCTION sf.dateadd_time(unit text, count numeric, value sf.timestamp_tz) RETURNS sf.timestamp_tz
 LANGUAGE sql IMMUTABLE RETURN sf.at_offset(sf.wall(value) + sf.span(unit, count), (value).offset_minutes::integer);
 
--- DATEDIFF counts the boundaries of the unit that lie between two moments: each moment has a number per unit.
+-- DATEDIFF counts the boundaries of a unit between two times: the difference of their numbers in this unit.
 
 CREATE OR REPLACE FUNCTION sf.unit_number(unit text, value timestamp) RETURNS numeric
 LANGUAGE sql IMMUTABLE
@@ -117,11 +117,11 @@ LANGUAGE sql STABLE RETURN CASE unit WHEN 'nanosecond' THEN value ELSE date_trun
 CREATE OR REPLACE FUNCTION sf.date_trunc(unit text, value sf.timestamp_tz) RETURNS sf.timestamp_tz
 LANGUAGE sql IMMUTABLE RETURN sf.at_offset(sf.date_trunc(unit, sf.wall(value)), (value).offset_minutes::integer);
 
--- The calendar. LAST_DAY and its kin answer a DATE whatever they are asked about.
+-- The calendar. LAST_DAY, NEXT_DAY and PREVIOUS_DAY always return a DATE.
 
 CREATE OR REPLACE FUNCTION sf.last_day(value date, unit text DEFAULT 'month') RETURNS date
 LANGUAGE sql IMMUTABLE RETURN sf.dateadd(unit, 1, sf.date_trunc(unit, value)) - 1;
--- The number of a weekday by its first two letters, Sunday 0.
+-- The number of a weekday by its first two letters; Sunday is 0.
 CREATE OR REPLACE FUNCTION sf.weekday(name text) RETURNS integer
 LANGUAGE plpgsql IMMUTABLE STRICT AS $$
 DECLARE
@@ -145,7 +145,7 @@ LANGUAGE sql IMMUTABLE
 RETURN (ARRAY['Jan', 'Feb', 'Mar', 'Apr', 'May', 'Jun', 'Jul', 'Aug', 'Sep', 'Oct', 'Nov',
     'Dec'])[extract(month FROM value)::integer];
 
--- ADD_MONTHS keeps the last day of a month the last day.
+-- ADD_MONTHS of the last day of a month gives the last day of a month.
 CREATE OR REPLACE FUNCTION sf.add_months(value timestamp, count numeric) RETURNS timestamp
 LANGUAGE sql IMMUTABLE
 RETURN CASE WHEN value::date = sf.last_day(value::date)
@@ -157,14 +157,14 @@ CREATE OR REPLACE FUNCTION sf.add_months(value timestamptz, count numeric) RETUR
 LANGUAGE sql STABLE RETURN sf.add_months(value::timestamp, count)::timestamptz;
 CREATE OR REPLACE FUNCTION sf.add_months(value sf.timestamp_tz, count numeric) RETURNS sf.timestamp_tz
 LANGUAGE sql IMMUTABLE RETURN sf.at_offset(sf.add_months(sf.wall(value), count), (value).offset_minutes::integer);
--- Whole months when both are the same day of the month or both the last; else the days count 1/31 each.
+-- MONTHS_BETWEEN: whole months if both are the same day of the month, or both the last one; else each day is 1/31.
 CREATE OR REPLACE FUNCTION sf.months_between(a timestamp, b timestamp) RETURNS numeric
 LANGUAGE sql IMMUTABLE
 RETURN round(sf.datediff('month', b, a) + CASE WHEN extract(day FROM a) = extract(day FROM b)
         OR (a::date = sf.last_day(a::date) AND b::date = sf.last_day(b::date)) THEN 0
     ELSE (extract(day FROM a) - extract(day FROM b) + extract(epoch FROM a::time - b::time) / 86400) / 31 END, 6);
 
--- TIME_SLICE: evenly long slices, counted from 1970-01-01 (weeks from its Monday).
+-- TIME_SLICE: slices of equal length, counted from 1970-01-01 (weeks: from the Monday of that week).
 CREATE OR REPLACE FUNCTION sf.time_slice(value timestamp, length numeric, unit text, edge text DEFAULT 'START')
 RETURNS timestamp
 LANGUAGE sql IMMUTABLE
@@ -178,7 +178,7 @@ CREATE OR REPLACE FUNCTION sf.time_slice(value timestamptz, length numeric, unit
 RETURNS timestamptz
 LANGUAGE sql STABLE RETURN sf.time_slice(value::timestamp, length, unit, edge)::timestamptz;
 
--- Zones. PostgreSQL also knows abbreviations and POSIX rules; only names of the zone database pass.
+-- Time zones. Only names of the zone database are accepted; PostgreSQL also accepts abbreviations and POSIX rules.
 CREATE OR REPLACE FUNCTION sf.zone(name text) RETURNS text
 LANGUAGE plpgsql IMMUTABLE STRICT AS $$
 BEGIN
@@ -191,13 +191,13 @@ EXCEPTION WHEN invalid_parameter_value THEN
     RETURN sf.fail(100183, '22023', format('Unknown timezone: ''%s''', name));
 END
 $$;
--- Two arguments: the instant as the zone shows it. Three: a wall clock of one zone as a wall clock of another.
+-- CONVERT_TIMEZONE: two arguments convert an instant to a zone, three convert a wall-clock time between zones.
 CREATE OR REPLACE FUNCTION sf.convert_timezone(target text, value timestamptz) RETURNS sf.timestamp_tz
 LANGUAGE sql IMMUTABLE RETURN sf.in_zone(value, sf.zone(target));
 CREATE OR REPLACE FUNCTION sf.convert_timezone(source text, target text, value timestamp) RETURNS timestamp
 LANGUAGE sql IMMUTABLE RETURN value AT TIME ZONE sf.zone(source) AT TIME ZONE sf.zone(target);
 
--- From parts. A month or day outside its range counts on from the year's or the month's begin.
+-- From parts. A month or day out of range is added to the beginning of the year or month.
 
 CREATE OR REPLACE FUNCTION sf.date_from_parts(year numeric, month numeric, day numeric) RETURNS date
 LANGUAGE sql IMMUTABLE

@@ -1,4 +1,4 @@
--- Semi-structured values. SQL NULL is absence; JSON null is a value and stays one until it leaves as a number or text.
+-- Semi-structured values. SQL NULL: there is no value. JSON null is a value, until it is converted to a number or text.
 
 CREATE OR REPLACE FUNCTION sf.parse_json(value text) RETURNS jsonb
 LANGUAGE plpgsql IMMUTABLE STRICT AS $$
@@ -18,7 +18,7 @@ CREATE OR REPLACE FUNCTION sf.check_json(value text) RETURNS text
 LANGUAGE sql IMMUTABLE
 RETURN CASE WHEN btrim(value, E' \t\r\n') <> '' AND sf.read_json(value) IS NULL THEN sf.json_problem(value) END;
 
--- Access. An index counts from 0; there is nothing at a negative one.
+-- Access. Indexes start at 0; a negative index gives NULL.
 CREATE OR REPLACE FUNCTION sf.get(value jsonb, key text) RETURNS jsonb LANGUAGE sql IMMUTABLE RETURN value -> key;
 CREATE OR REPLACE FUNCTION sf.get(value jsonb, index numeric) RETURNS jsonb
 LANGUAGE sql IMMUTABLE RETURN CASE WHEN index >= 0 THEN value -> trunc(index)::integer END;
@@ -30,7 +30,7 @@ LANGUAGE sql IMMUTABLE
 RETURN coalesce(value -> key, (SELECT e.value
     FROM jsonb_each(CASE jsonb_typeof(value) WHEN 'object' THEN value ELSE '{}' END) AS e
     WHERE sf.lower(e.key) = sf.lower($2) ORDER BY e.key LIMIT 1));
--- a.b[0]['c d']."e f" as the steps of #>.
+-- a.b[0]['c d']."e f" as a path for #>.
 CREATE OR REPLACE FUNCTION sf.path_steps(path text) RETURNS text[]
 LANGUAGE sql IMMUTABLE
 RETURN ARRAY(SELECT coalesce(m.step[1], m.step[2], m.step[3], m.step[4])
@@ -42,7 +42,7 @@ LANGUAGE sql IMMUTABLE RETURN value #> sf.path_steps(path);
 CREATE OR REPLACE FUNCTION sf.json_extract_path_text(value text, path text) RETURNS text
 LANGUAGE sql IMMUTABLE RETURN sf.cast_text(sf.get_path(sf.parse_json(value), path));
 
--- What it is.
+-- The type of a value.
 CREATE OR REPLACE FUNCTION sf.typeof(value jsonb) RETURNS text
 LANGUAGE sql IMMUTABLE
 RETURN CASE jsonb_typeof(value) WHEN 'string' THEN 'VARCHAR' WHEN 'null' THEN 'NULL_VALUE'
@@ -59,7 +59,7 @@ LANGUAGE sql IMMUTABLE RETURN CASE WHEN jsonb_typeof(value) = type_name THEN val
 CREATE OR REPLACE FUNCTION sf.as_integer(value jsonb) RETURNS numeric
 LANGUAGE sql IMMUTABLE RETURN CASE WHEN sf.typeof(value) = 'INTEGER' THEN sf.cast_number(value) END;
 
--- Objects. A key or value that is SQL NULL drops the pair.
+-- Objects. A pair whose key or value is SQL NULL is left out.
 CREATE OR REPLACE FUNCTION sf.object_construct(keys text[], "values" jsonb[]) RETURNS jsonb
 LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
@@ -107,7 +107,7 @@ LANGUAGE sql IMMUTABLE
 RETURN CASE jsonb_typeof(value) WHEN 'object' THEN
     coalesce((SELECT jsonb_agg(k ORDER BY k COLLATE "C") FROM jsonb_object_keys(value) AS k), '[]') END;
 
--- Arrays. A SQL NULL put into one becomes JSON null.
+-- Arrays. An element that is SQL NULL becomes JSON null.
 CREATE OR REPLACE FUNCTION sf.array_construct_compact(VARIADIC items jsonb[]) RETURNS jsonb
 LANGUAGE sql IMMUTABLE RETURN to_jsonb(array_remove(items, NULL));
 CREATE OR REPLACE FUNCTION sf.array_size(value jsonb) RETURNS numeric
@@ -184,7 +184,7 @@ RETURN CASE WHEN value IS NOT NULL THEN coalesce((SELECT jsonb_agg(i.item ORDER 
     FROM jsonb_array_elements(value) WITH ORDINALITY AS e(element, position),
         jsonb_array_elements(e.element) WITH ORDINALITY AS i(item, position)), '[]') END;
 
--- FLATTEN. Each call has its number: SEQ.
+-- FLATTEN. SEQ is the number of the call.
 
 CREATE SEQUENCE IF NOT EXISTS sf.flatten_seq CACHE 1000;
 

@@ -1,6 +1,6 @@
--- Aggregates. Most are PostgreSQL's own; here is what surrounds them, so that scales and empty groups come out right.
+-- Aggregates. Most are those of PostgreSQL. The functions here correct scales, and results of empty groups.
 
--- MIN and MAX for every type, with the native steps and sort operators, so that an index can answer them.
+-- MIN and MAX for every type, with the native functions and sort operators, so that an index can be used.
 DO $$
 DECLARE
     kind record;
@@ -26,7 +26,8 @@ LANGUAGE sql IMMUTABLE STRICT RETURN CASE WHEN b > a THEN b ELSE a END;
 CREATE OR REPLACE AGGREGATE sf.min(jsonb) (SFUNC = sf.jsonb_smaller, STYPE = jsonb, SORTOP = OPERATOR(pg_catalog.<));
 CREATE OR REPLACE AGGREGATE sf.max(jsonb) (SFUNC = sf.jsonb_larger, STYPE = jsonb, SORTOP = OPERATOR(pg_catalog.>));
 
--- AVG of NUMBER has six decimals more than its input, the variances min(12, 2s + 6). The sum carries the input's scale.
+-- AVG of NUMBER has six decimals more than its input, variances have min(12, 2s + 6). The sum has the scale of the
+-- input.
 CREATE OR REPLACE FUNCTION sf.average(sum numeric, count bigint) RETURNS numeric
 LANGUAGE sql IMMUTABLE
 RETURN CASE WHEN count > 0 THEN round((sum + 0.0000000000000) / count, scale(sum) + 6) END;
@@ -37,7 +38,7 @@ LANGUAGE sql IMMUTABLE RETURN round(value, least(12, 2 * scale(sum) + 6));
 CREATE OR REPLACE FUNCTION sf.variance(value double precision, sum double precision) RETURNS double precision
 LANGUAGE sql IMMUTABLE RETURN value;
 
--- Over all values of a group or window, collected by array_agg. NULLs do not count.
+-- Functions of all values of a group or window, collected by array_agg. NULLs are ignored.
 CREATE OR REPLACE FUNCTION sf.percentile_cont(items numeric[], part numeric, descending boolean DEFAULT false)
 RETURNS numeric
 LANGUAGE plpgsql IMMUTABLE AS $$
@@ -102,7 +103,7 @@ RETURN (SELECT CASE WHEN m.n > 3 AND m.deviation > 0 THEN m.n * (m.n + 1) / ((m.
     FROM (SELECT count(i)::double precision AS n, avg(i) AS mean, stddev_samp(i) AS deviation
         FROM unnest(items) AS i) AS m);
 
--- A sum of 64-bit hashes, back in 64 bits: the order of the rows does not matter, their number does.
+-- HASH_AGG: the sum of 64-bit hashes, modulo 2^64. It depends on the number of equal rows, not on their order.
 CREATE OR REPLACE FUNCTION sf.wrapped(value numeric) RETURNS numeric
 LANGUAGE sql IMMUTABLE
 RETURN mod(mod(value, 18446744073709551616) + 27670116110564327424, 18446744073709551616) - 9223372036854775808;

@@ -94,8 +94,8 @@ def concat_ws(call: FunctionCall) -> str:
     return f"({f' || {separator} || '.join(values)})"
 
 
-def _is_format(call: FunctionCall, index: int = 1) -> bool:
-    return len(call.raw) > index and call.raw[index].kind == "text"
+def _has_format(call: FunctionCall) -> bool:
+    return len(call.raw) > 1 and call.raw[1].kind == "text"
 
 
 def to_number(attempt: bool) -> Form:
@@ -104,7 +104,7 @@ def to_number(attempt: bool) -> Form:
 
     def form(call: FunctionCall) -> str:
         value, rest = call.raw[0], list(call.raw[1:])
-        if _is_format(call):
+        if _has_format(call):
             text = f"{name}({value.text}, {rest.pop(0).text})"
         else:
             text = f"{name}({value.text})" if not attempt else f"{name}({read('t', value)})"

@@ -139,9 +139,9 @@ class User(Process):
         super().__init__(world, "user")
 
     def main(self) -> int:
-        session, patience = self.open_session("stop"), RetryPolicy(stop=self.never, clock=self.clock, attempts=3)
+        session, retries = self.open_session("stop"), RetryPolicy(stop=self.never, clock=self.clock, attempts=3)
         try:
-            run_status.cancel(session, patience, self.world.run_id, "enough")
+            run_status.cancel(session, retries, self.world.run_id, "enough")
         except LoadgenError as error:
             self.world.note("not cancelled", str(error))
         return 0

@@ -386,10 +386,10 @@ class StandBy(OrchestratorProcess):
 
     def main(self) -> int:
         session = self.open_session("recover")
-        patience = RetryPolicy(stop=self.never, clock=self.clock, attempts=3)
+        retries = RetryPolicy(stop=self.never, clock=self.clock, attempts=3)
         while not self.world.tables.status.is_terminal:
             try:
-                done, left = recover_runs(session, patience, by="somebody")
+                done, left = recover_runs(session, retries, by="somebody")
                 for one in done:
                     self.world.recovered(one)
                 if any(one.living for one in left) and self.world.may_lead(self) and super().main() == 0:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from typing import Any
 
-from loadgen.snowflake import driver, lighten
+from loadgen.snowflake import driver, driver_patches
 from tests.contract.repeated_statements import TEXTS
 from tests.embedded_server import EmbeddedServer
 from tests.processes import PATIENCE_S, ROOT
@@ -66,4 +66,4 @@ def test_texts_that_are_executed_again_and_again_answer_as_in_the_unchanged_driv
         assert plain["statement_release"] == plain["statement_new"] > 800
         # All that were kept were released, with their connection at the latest; many texts do not fit.
         assert 3 * TEXTS < light["statement_release"] == light["statement_new"] < 3 * TEXTS + 100
-        assert TEXTS > lighten.KEPT_STATEMENTS
+        assert TEXTS > driver_patches.KEPT_STATEMENTS

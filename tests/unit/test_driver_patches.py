@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from loadgen.rules.comparability import differences
-from loadgen.snowflake import driver, lighten
+from loadgen.snowflake import driver, driver_patches
 from orchestrator.run_result import driver_lightened
 from tests.unit.driver_builders import Connection, Core, Mixin, ReaderLog, SnowflakeCursor
 from tests.unit.test_compare_settings import SETTING
@@ -200,7 +200,7 @@ def test_parameters_that_a_cursor_keeps_and_a_log_of_texts_too(cursor: Any, inte
 
 
 def test_only_the_last_texts_are_kept_and_released_before_their_connection(cursor: Any) -> None:
-    core, kept = cursor._connection.core, lighten.KEPT_STATEMENTS
+    core, kept = cursor._connection.core, driver_patches.KEPT_STATEMENTS
     for number in range(kept + 3):
         cursor.execute(f"SELECT {number}")
     assert [name for name in core.names if name == "release"] == ["release"] * 3
@@ -217,7 +217,7 @@ def test_only_the_last_texts_are_kept_and_released_before_their_connection(curso
 
 def test_a_statement_that_ends_after_its_connection_was_closed_is_released() -> None:
     released: list[str] = []
-    statements = lighten.Statements(lambda *, stmt_handle: released.append(stmt_handle))
+    statements = driver_patches.Statements(lambda *, stmt_handle: released.append(stmt_handle))
     statements.keep("SELECT 1", "", "first")
     assert statements.take("SELECT 1", "") == "first"
     assert statements.take("SELECT 1", "") is None  # of another thread, which makes one for itself
@@ -238,7 +238,7 @@ def test_a_statement_that_cannot_be_released_keeps_no_connection_open() -> None:
         asked.append(stmt_handle)
         raise ValueError(stmt_handle)
 
-    statements = lighten.Statements(refuse)
+    statements = driver_patches.Statements(refuse)
     for handle in ("first", "second"):
         statements.keep(f"SELECT {handle}", "", handle)
     statements.close()

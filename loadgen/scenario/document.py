@@ -210,6 +210,11 @@ class Document:
                 return None
         return found
 
+    def is_rejected(self, path: KeyPath) -> bool:
+        """Does the value at this path have a problem already?"""
+        entry = self.entry(path)
+        return entry is not None and entry.node.rejected
+
     def problem(self, path: KeyPath, what: str, hint: str | None = None, *, at_key: bool = False) -> None:
         """Note a problem at the value (or key) at this path, or at its nearest existing parent."""
         known = path

@@ -107,12 +107,12 @@ class ChoiceList(ValueType):
         parts = dict(value) if isinstance(value, Mapping) else dict(enumerate(value))
         kind: ValueType = Integer(high=10**9) if isinstance(value, Mapping) else ScalarValue()
         found: list[Any] = []
-        wrong: list[InvalidValue] = []
+        wrong: dict[str | int, InvalidValue] = {}
         for place, part in parts.items():
             try:
                 found.append(kind.accept(part))
             except InvalidValue as error:
-                wrong.append(InvalidValue(error.what, error.hint, at=(place,)))
+                wrong[place] = error
         if wrong:
             raise InvalidParts(wrong)
         if not isinstance(value, Mapping):

@@ -25,9 +25,9 @@ import inspect
 import json
 import types
 import typing
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import field
-from enum import Enum, StrEnum, auto
+from enum import StrEnum
 from functools import cache
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, dataclass_transform
 
@@ -145,29 +145,12 @@ UNUSABLE: Any = object()  # in place of a value that is wrong
 _VERSION = 1
 
 
-class FaultKind(Enum):
-    UNKNOWN = auto()  # a key that the section does not have
-    MISSING = auto()
-    WRONG = auto()  # a value that its type rejected
-    NOT_A_LIST = auto()
-    NOT_A_MAPPING = auto()
-    NOT_NAMED = auto()  # a mapping with the first key of none of the sections it may be, or of several
-
-
-class _Fault(NamedTuple):
-    """A key or value of the data that a section cannot be made of."""
-
-    kind: FaultKind
-    path: KeyPath
-    known: Sequence[str] = ()  # the keys that may be there
-    wrong: InvalidValue | None = None
-
-
 @dataclass(slots=True)
 class _Reader:
     """Makes values of plain data. Wrong ones are left out: a key has its default, a list or mapping one less."""
 
-    faults: list[_Fault] = field(default_factory=list)
+    root: type = Section
+    document: Document | None = None  # where problems are noted
     broken: set[KeyPath] = field(default_factory=set)  # what was left out
     kept: dict[KeyPath, list[int]] = field(default_factory=dict)  # of shortened lists: the numbers of what is left
 
@@ -178,11 +161,12 @@ class _Reader:
         if shorthand is not None and isinstance(data, str):
             data = {shorthand: data}
         if not isinstance(data, Mapping):
-            return self._fault(FaultKind.NOT_A_MAPPING, path)
+            return self._fault(path, *_NOT_A_MAPPING)
         declared = declared_keys(cls)
         unknown = [name for name, value in data.items() if name not in declared and value is not UNUSABLE]
         for name in unknown:
-            self._fault(FaultKind.UNKNOWN, (*path, name), tuple(declared))
+            place = (*path, name)
+            self._fault(place, f"{shown(name)} is not a known key", self._nearest(place, declared), key_at=place)
         values = {one.attribute: self._key(one, data, (*path, name), unknown) for name, one in declared.items()}
         if any(value is UNUSABLE for value in values.values()):
             self.broken.add(path)
@@ -198,7 +182,7 @@ class _Reader:
         if value is REQUIRED and difflib.get_close_matches(name, unknown, n=1):
             self.broken.add(path)  # mistyped: the unknown key is reported
         elif value is REQUIRED:
-            self._fault(FaultKind.MISSING, path)
+            self._fault(path, "is missing", f"add {name}: …")
         if found is not UNUSABLE or default is REQUIRED:
             # With a name or version in their place the other keys can be checked.
             stand_ins = {"version": _VERSION, "name": f"MISSING_{len(self.broken)}"}
@@ -216,20 +200,19 @@ class _Reader:
             return None
         options = options_of(type_)
         if is_section(options[0]):
-            named = options[0] if len(options) == 1 else named_section(options, value)
-            names = tuple(map(first_key, options))
-            return self._fault(FaultKind.NOT_NAMED, path, names) if named is None else self.section(named, value, path)
+            named = options[0] if len(options) == 1 else self._named(options, value, path)
+            return UNUSABLE if named is UNUSABLE else self.section(named, value, path)
         inner = element_type(options[0])
         if typing.get_origin(options[0]) is tuple:
             return self._elements(inner, value, path)
         if not isinstance(value, Mapping):
-            return self._fault(FaultKind.NOT_A_MAPPING, path)
+            return self._fault(path, *_NOT_A_MAPPING)
         found = {name: self.value(inner, element, (*path, name)) for name, element in value.items()}
         return {name: element for name, element in found.items() if element is not UNUSABLE}
 
     def _elements(self, inner: Any, value: Any, path: KeyPath) -> Any:
         if not isinstance(value, list):
-            return self._fault(FaultKind.NOT_A_LIST, path)
+            return self._fault(path, "must be a list", "write - before each element, or [ ] around them")
         found = [self.value(inner, element, (*path, number)) for number, element in enumerate(value)]
         kept = [number for number, element in enumerate(found) if element is not UNUSABLE]
         if len(kept) < len(found):
@@ -240,28 +223,74 @@ class _Reader:
         try:
             return value_type.accept(value)
         except InvalidParts as error:
-            for part in error.parts:
-                self._fault(FaultKind.WRONG, (*path, *part.at), wrong=part)
+            for place, part in error.parts.items():
+                self._fault((*path, place), part.what, part.hint)
             self.broken.add(path)
             return UNUSABLE
-        except ValueError as error:
-            wrong = error if isinstance(error, InvalidValue) else InvalidValue("cannot be used")
-            return self._fault(FaultKind.WRONG, (*path, *wrong.at), wrong=wrong)
+        except InvalidValue as error:
+            return self._fault(path, error.what, error.hint)
+        except ValueError:
+            return self._fault(path, "cannot be used")
 
-    def _fault(
-        self, kind: FaultKind, path: KeyPath, known: Sequence[str] = (), wrong: InvalidValue | None = None
-    ) -> Any:
-        self.faults.append(_Fault(kind, path, known, wrong))
+    def _named(self, options: tuple[type, ...], data: Any, path: KeyPath) -> Any:
+        """The section whose first key the mapping has."""
+        named = {first_key(option): option for option in options}
+        generators = f"generators are {', '.join(named)}"
+        if not isinstance(data, Mapping):
+            hint = f"for a fixed value write {{literal: …}}; {generators}"
+            return self._fault(path, "must name a generator", hint)
+        found = [key for key in data if key in named]
+        if len(found) == 1:
+            return named[found[0]]
+        if found:
+            what = f"names {len(found)} generators: {', '.join(found)}"
+            return self._fault(path, what, "write one per parameter")
+        if not data:
+            return self._fault(path, "names no generator", generators)
+        key = next(iter(data))
+        near = difflib.get_close_matches(key, named, n=1)
+        hint = f"did you mean {near[0]}?" if near else generators
+        return self._fault(path, f"{shown(key)} is not a generator", hint, key_at=(*path, key))
+
+    def _nearest(self, path: KeyPath, known: Collection[str]) -> str | None:
+        """What an unknown key may have been meant to be, and where it belongs."""
+        if self.document is None or len(self.document.problems) > SHOWN_MAX:
+            return None  # it would not be shown, and finding it takes time
+        key = str(path[-1])
+        near = difflib.get_close_matches(key, known, n=1)
+        elsewhere = [place for place, keys in _all_keys(self.root).items() if key in keys and place != path[0]]
+        if near and (not elsewhere or difflib.get_close_matches(key, known, n=1, cutoff=0.8)):
+            return f"did you mean {near[0]}?"
+        if elsewhere:
+            return f"it belongs under {' or '.join(elsewhere[:3])}"
+        return f"known here: {', '.join(known)}"
+
+    def _fault(self, path: KeyPath, what: str, hint: str | None = None, *, key_at: KeyPath | None = None) -> Any:
+        """Note a problem with the value at `path`, or with the key at `key_at`, and leave the value out."""
         self.broken.add(path)
+        if self.document is not None and not self.document.is_rejected(path):
+            place = key_at or _written_place(self.document, path)
+            self.document.problem(place, what, hint, at_key=key_at is not None)
         return UNUSABLE
 
 
-def named_section(options: tuple[type, ...], data: Any) -> type | None:
-    """The section whose first key a mapping has, if there is exactly one."""
-    if not isinstance(data, Mapping):
-        return None
-    found = [option for option in options if first_key(option) in data]
-    return found[0] if len(found) == 1 else None
+_NOT_A_MAPPING = ("must be a mapping", "write keys and values below it")
+
+
+def _written_place(document: Document, path: KeyPath) -> KeyPath:
+    """A threshold may be written as a text, where the section is a mapping."""
+    while len(path) > 1 and document.entry(path) is None:
+        parent = document.entry(path[:-1])
+        if parent is None or isinstance(parent.node.value, (dict, list)):
+            break
+        path = path[:-1]
+    return path
+
+
+def _all_keys(root: type) -> dict[str, Mapping[str, KeyDeclaration]]:
+    """The keys of each section at the top of the file."""
+    types = {name: options_of(declared.type)[0] for name, declared in declared_keys(root).items()}
+    return {name: declared_keys(section) for name, section in types.items() if is_section(section)}
 
 
 def first_key(cls: type) -> str:
@@ -322,16 +351,12 @@ class CheckedFile(Generic[FileSection]):
     def __init__(self, section: type[FileSection], document: Document) -> None:
         self.document = document
         self.file: FileSection | None = None
-        self._reader = reader = _Reader()
+        self._reader = _Reader(section, document)
         if document.root is None:
             return
         _reject_secrets(document, document.root)
-        found = reader.section(section, plain(document.root), ())
+        found = self._reader.section(section, plain(document.root), ())
         self.file = None if found is UNUSABLE else found
-        for fault in reader.faults:
-            entry = document.entry(fault.path)
-            if entry is None or not entry.node.rejected:
-                _note(self, section, fault)
 
     def fine(self, *paths: KeyPath | str) -> bool:
         """Are all these values right, and everything below and above them?"""
@@ -410,81 +435,6 @@ def _reject_secrets(document: Document, root: YamlNode) -> None:
                 hint = "put it in connections.toml and name that connection; `loadgen connections list` shows the file"
                 document.problems.append(document.problem_of(entry.node, entry.mark, path, what, hint))
                 entry.node.rejected = True
-
-
-# --- messages --------------------------------------------------------------------------------------------------------
-
-
-def _note(checked: CheckedFile[Any], root: type, fault: _Fault) -> None:
-    document, path = checked.document, fault.path
-    match fault.kind:
-        case FaultKind.UNKNOWN:
-            _note_unknown(document, root, fault)
-        case FaultKind.MISSING:
-            document.problem(path, "is missing", f"add {path[-1]}: …")
-        case FaultKind.WRONG:
-            assert fault.wrong is not None
-            document.problem(_written_place(document, path), fault.wrong.what, fault.wrong.hint)
-        case FaultKind.NOT_NAMED:
-            _note_generator(document, fault)
-        case FaultKind.NOT_A_LIST:
-            hint = "write - before each element, or [ ] around them"
-            document.problem(_written_place(document, path), "must be a list", hint)
-        case FaultKind.NOT_A_MAPPING:
-            document.problem(_written_place(document, path), "must be a mapping", "write keys and values below it")
-
-
-def _written_place(document: Document, path: KeyPath) -> KeyPath:
-    """A threshold may be written as a text, where the section is a mapping."""
-    while len(path) > 1 and document.entry(path) is None:
-        parent = document.entry(path[:-1])
-        if parent is None or isinstance(parent.node.value, (dict, list)):
-            break
-        path = path[:-1]
-    return path
-
-
-def _note_unknown(document: Document, root: type, fault: _Fault) -> None:
-    key, known = str(fault.path[-1]), fault.known
-    what = f"{shown(key)} is not a known key"
-    if len(document.problems) > SHOWN_MAX:  # the hint is not shown, and finding it takes time
-        document.problem(fault.path, what, at_key=True)
-        return
-    near = difflib.get_close_matches(key, known, n=1)
-    elsewhere = [place for place, keys in _all_keys(root).items() if key in keys and place != fault.path[0]]
-    if near and (not elsewhere or difflib.get_close_matches(key, known, n=1, cutoff=0.8)):
-        hint = f"did you mean {near[0]}?"
-    elif elsewhere:
-        hint = f"it belongs under {' or '.join(elsewhere[:3])}"
-    else:
-        hint = f"known here: {', '.join(known)}"
-    document.problem(fault.path, what, hint, at_key=True)
-
-
-def _all_keys(root: type) -> dict[str, Mapping[str, KeyDeclaration]]:
-    """The keys of each section at the top of the file."""
-    types = {name: options_of(declared.type)[0] for name, declared in declared_keys(root).items()}
-    return {name: declared_keys(section) for name, section in types.items() if is_section(section)}
-
-
-def _note_generator(document: Document, fault: _Fault) -> None:
-    entry = document.entry(fault.path)
-    value = entry.node.value if entry is not None else None
-    generators = f"generators are {', '.join(fault.known)}"
-    if not isinstance(value, dict):
-        document.problem(fault.path, "must name a generator", f"for a fixed value write {{literal: …}}; {generators}")
-        return
-    found = [key for key in value if key in fault.known]
-    key = next(iter(value), None)
-    if len(found) > 1:
-        what = f"names {len(found)} generators: {', '.join(found)}"
-        document.problem(fault.path, what, "write one per parameter")
-    elif key is None:
-        document.problem(fault.path, "names no generator", generators)
-    else:
-        near = difflib.get_close_matches(key, fault.known, n=1)
-        hint = f"did you mean {near[0]}?" if near else generators
-        document.problem((*fault.path, key), f"{shown(key)} is not a generator", hint, at_key=True)
 
 
 # --- JSON Schema -----------------------------------------------------------------------------------------------------

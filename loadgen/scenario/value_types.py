@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any, ClassVar, dataclass_transform
 
@@ -26,19 +26,18 @@ _VARIABLE_SCHEMA: JsonSchema = {"type": "string", "pattern": r"\$\{"}
 
 
 class InvalidValue(ValueError):
-    """A value that cannot be used; `at` is the path from the key to the wrong part."""
+    """A value that cannot be used."""
 
-    def __init__(self, what: str, hint: str | None = None, *, at: tuple[str | int, ...] = ()) -> None:
+    def __init__(self, what: str, hint: str | None = None) -> None:
         super().__init__(what)
         self.what = what
         self.hint = hint
-        self.at = at
 
 
 class InvalidParts(InvalidValue):
-    """A value of which several parts cannot be used."""
+    """A list or mapping with parts that cannot be used, by their numbers or keys."""
 
-    def __init__(self, parts: Sequence[InvalidValue]) -> None:
+    def __init__(self, parts: Mapping[str | int, InvalidValue]) -> None:
         super().__init__("has parts that cannot be used")
         self.parts = parts
 

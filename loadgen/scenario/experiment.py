@@ -25,14 +25,13 @@ from loadgen.model.warehouse import (
 from loadgen.model.workload import Scalar
 from loadgen.scenario.document import Document, KeyPath, Problem, ScenarioProblems, substitute_variables
 from loadgen.scenario.file import FileName, Version
-from loadgen.scenario.keys import CheckedFile, Section, json_schema, key
+from loadgen.scenario.keys import CheckedFile, Section, key
 from loadgen.scenario.model import NAME_LENGTH_MAX, CheckText, LoadMode
 from loadgen.scenario.read import LoadedScenario, compose, parse_scenario, read_text
 from loadgen.scenario.value_types import (
     Duration,
     FreeText,
     Integer,
-    JsonSchema,
     Label,
     Number,
     ParsedText,
@@ -192,10 +191,6 @@ class ExperimentFile(Section):
     @property
     def margins(self) -> dict[ExperimentMetric, float]:
         return {ExperimentMetric.parse(text): margin for text, margin in self.metrics.items()}
-
-
-def experiment_schema() -> JsonSchema:
-    return json_schema(ExperimentFile, "loadgen experiment")
 
 
 class ExperimentProblems(ScenarioProblems):

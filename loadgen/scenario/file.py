@@ -22,7 +22,7 @@ from loadgen.model.workload import LENGTH_MAX as SQL_LENGTH_MAX
 from loadgen.model.workload import StatementKind, shape_of
 from loadgen.scenario import model as typed
 from loadgen.scenario.generators import Generator, RememberedGenerator, parameter
-from loadgen.scenario.keys import CheckedFile, Section, declared_keys, json_schema, key
+from loadgen.scenario.keys import CheckedFile, Section, declared_keys, key
 from loadgen.scenario.model import (
     OPEN_LOOP,
     REPLAYED,
@@ -265,10 +265,6 @@ class ScenarioFile(ScenarioKeys):
 
 
 CheckedScenario: TypeAlias = CheckedFile[ScenarioFile]
-
-
-def scenario_schema() -> JsonSchema:
-    return json_schema(ScenarioFile, "loadgen scenario")
 
 
 def build(file: ScenarioFile, given_timing: Collection[str], capture: CaptureManifest | None = None) -> typed.Scenario:

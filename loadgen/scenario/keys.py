@@ -1,4 +1,4 @@
-"""How the keys of a file are declared and read: type, default, help and JSON Schema of each key, from one place.
+"""How the keys of a file are declared and read: type, default, help and JSON Schema of a key are declared once.
 
     class LoadStage(Section):
         duration_s: Annotated[float, Duration(low_s=0.1)] = key("Length of the stage.")
@@ -22,7 +22,6 @@ import copy
 import dataclasses
 import difflib
 import inspect
-import json
 import types
 import typing
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
@@ -38,7 +37,6 @@ from loadgen.scenario.value_types import (
     Duration,
     InvalidParts,
     InvalidValue,
-    JsonSchema,
     OneOf,
     Rate,
     ValueType,
@@ -435,74 +433,3 @@ def _reject_secrets(document: Document, root: YamlNode) -> None:
                 hint = "put it in connections.toml and name that connection; `loadgen connections list` shows the file"
                 document.problems.append(document.problem_of(entry.node, entry.mark, path, what, hint))
                 entry.node.rejected = True
-
-
-# --- JSON Schema -----------------------------------------------------------------------------------------------------
-
-_DIALECT = "https://json-schema.org/draft/2020-12/schema"
-
-
-def json_schema(file: type, title: str) -> JsonSchema:
-    """The JSON Schema of a file whose root is this section, for editors."""
-    definitions: dict[str, JsonSchema] = {}
-    root = _section_schema(file, definitions)
-    return {"$schema": _DIALECT, "$defs": dict(sorted(definitions.items())), **root, "title": title}
-
-
-def schema_text(schema: JsonSchema) -> str:
-    """The text of the file: indented, with a newline at the end."""
-    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
-
-
-def _section_schema(section: type, definitions: dict[str, JsonSchema]) -> JsonSchema:
-    keys = declared_keys(section)
-    required = [name for name, declared in keys.items() if declared.default is REQUIRED]
-    return {
-        "additionalProperties": False,
-        **({"description": inspect.cleandoc(section.__doc__)} if section.__doc__ else {}),
-        "properties": {name: _key_schema(declared, definitions) for name, declared in keys.items()},
-        **({"required": required} if required else {}),
-        "type": "object",
-    }
-
-
-def _key_schema(declared: KeyDeclaration, definitions: dict[str, JsonSchema]) -> JsonSchema:
-    schema = _type_schema(declared.type, definitions)
-    default = declared.default
-    if default is not REQUIRED and not isinstance(default, dict) and not is_section(type(default)):
-        schema["default"] = default
-    if declared.description is not None:
-        schema["description"] = declared.description
-    return dict(sorted(schema.items()))
-
-
-def _type_schema(type_: Any, definitions: dict[str, JsonSchema]) -> JsonSchema:
-    value_type = value_type_of(type_)
-    if value_type is not None:
-        return dict(_sorted(value_type.json_schema()))
-    options = [_option_schema(option, definitions) for option in options_of(type_)]
-    schema = options[0] if len(options) == 1 else {"oneOf": options}
-    return {"anyOf": [schema, {"type": "null"}]} if is_nullable(type_) else schema
-
-
-def _option_schema(option: Any, definitions: dict[str, JsonSchema]) -> JsonSchema:
-    if is_section(option):
-        if option.__name__ not in definitions:
-            definitions[option.__name__] = {}  # a section may contain itself
-            mapping = _section_schema(option, definitions)
-            short = mapping["properties"].get(getattr(option, "shorthand", None))
-            definitions[option.__name__] = {"anyOf": [short, mapping]} if short else mapping
-        return {"$ref": f"#/$defs/{option.__name__}"}
-    inner = _type_schema(element_type(option), definitions)
-    if typing.get_origin(option) is tuple:
-        return {"items": inner, "type": "array"}
-    return {"additionalProperties": inner, "type": "object"}
-
-
-def _sorted(schema: Any) -> Any:
-    """With sorted keys, as everywhere in the file but in `properties`."""
-    if isinstance(schema, list):
-        return [_sorted(item) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    return {key: _sorted(value) for key, value in sorted(schema.items())}

@@ -22,7 +22,6 @@ JsonSchema = dict[str, Any]
 INTEGER_MAX = 10**18  # fits a 64-bit integer
 DURATION_S_MAX = 7 * 86_400.0
 COUNT_PATTERN = "[0-9][0-9_.]*[kKmMbB]?"
-_VARIABLE_SCHEMA: JsonSchema = {"type": "string", "pattern": r"\$\{"}
 
 
 class InvalidValue(ValueError):
@@ -60,6 +59,7 @@ class ValueType(_WithLimits):
         raise NotImplementedError
 
     def schema(self) -> JsonSchema:
+        """Without null and variables, which `nullable` and `takes_variables` allow."""
         return {"type": "string"}
 
     def accept(self, value: object) -> Any:
@@ -67,20 +67,6 @@ class ValueType(_WithLimits):
         if isinstance(value, EnvironmentText) and value.secret and not self.keeps_variables:
             raise InvalidValue("would store a secret with the run", "use a variable that is not named like a secret")
         return self.null_value if value is None and self.nullable else self.parse(value)
-
-    def json_schema(self) -> JsonSchema:
-        """The schema for editors, with variables and null where they are allowed."""
-        own = self.schema()
-        options = own.pop("anyOf", None) or [own]
-        if self.takes_variables and not any(map(_admits_variables, options)):
-            options = [*options, _VARIABLE_SCHEMA]
-        if self.nullable:
-            options = [*options, {"type": "null"}]
-        return options[0] if len(options) == 1 else {"anyOf": options}
-
-
-def _admits_variables(schema: JsonSchema) -> bool:
-    return schema.get("type") == "string" and r"\$\{" in schema.get("pattern", r"\$\{")
 
 
 class FreeText(ValueType):

@@ -99,12 +99,12 @@ def read_text(path: Path, missing: str = "`loadgen init` writes a scenario to st
 def compose(text: str, source: str) -> Document:
     """Read one YAML document."""
     document = Document(source)
-    composer = _Composer(document)
+    composer = _Composer(document, YAML(typ="safe", pure=True).parse(text))
     if _brackets(text) > BRACKETS_MAX:
         composer.note(None, f"is nested more than {DEPTH_MAX} levels deep", _FLAT)
         return document
     try:
-        document.root = composer.compose(YAML(typ="safe", pure=True).parse(text))
+        document.root = composer.compose()
     except _StopReading:
         pass  # its problem is noted
     except ReaderError as error:
@@ -131,27 +131,18 @@ class _StopReading(Exception):
     """Reading cannot continue, or would cost too much."""
 
 
-@dataclass(slots=True)
-class _Open:
-    """A mapping or list that is being read. `key` None: a key comes next."""
-
-    node: YamlNode
-    path: KeyPath
-    key: str | None = None
-    key_mark: SourcePosition | None = None
-    dropped: bool = False  # the next value has a rejected key
-
-
 class _Composer:
-    def __init__(self, document: Document) -> None:
+    """Makes the tree of the parser's events."""
+
+    def __init__(self, document: Document, events: Iterable[Any]) -> None:
         self._document = document
-        self._open: list[_Open] = []
-        self._values = 0
-        self._root: YamlNode | None = None
+        self._events = self._counted(events)
+        self._path: KeyPath = ()  # of the value that is read
+        self._values = self._depth = 0
         self.mark: SourcePosition | None = None  # of the newest event
 
     def note(self, mark: SourcePosition | None, what: str, hint: str | None = None) -> None:
-        problem = Problem(source=self._document.source, mark=mark, path=self._path(), what=what, hint=hint)
+        problem = Problem(source=self._document.source, mark=mark, path=self._path, what=what, hint=hint)
         self._document.problems.append(problem)
 
     def unreadable(self, error: MarkedYAMLError) -> None:
@@ -169,20 +160,29 @@ class _Composer:
         hint = next((hint for words, hint in hints.items() if words in said), "check indentation, colons and quotes")
         self.note(mark, f"cannot be read as YAML: {printable(said, 200)}", hint)
 
-    def compose(self, events: Iterable[Any]) -> YamlNode | None:
+    def compose(self) -> YamlNode | None:
+        root: YamlNode | None = None
         documents = 0
-        for event in events:
-            self.mark = SourcePosition(event.start_mark.line + 1, event.start_mark.column + 1)
+        for event in self._events:
             if isinstance(event, DocumentStartEvent):
                 documents += 1
                 self._begin(event, documents)
-            elif isinstance(event, CollectionEndEvent):
-                self._open.pop()
             elif isinstance(event, NodeEvent):
-                self._add(event)
-        if self._root is None or self._root.value is None:
+                root = self._node(event)
+                self._path = ()
+        if root is None or root.value is None:
             self.note(None, "is empty", "`loadgen init` writes a scenario to start from")
-        return self._root
+        return root
+
+    def _counted(self, events: Iterable[Any]) -> Iterator[Any]:
+        for event in events:
+            self.mark = SourcePosition(event.start_mark.line + 1, event.start_mark.column + 1)
+            self._values += isinstance(event, NodeEvent)
+            if self._values > VALUES_MAX:
+                what = f"has more than {VALUES_MAX:,} keys and values"
+                self.note(self.mark, what, "large lists belong in a CSV file")
+                raise _StopReading
+            yield event
 
     def _begin(self, event: DocumentStartEvent, documents: int) -> None:
         if documents > 1:
@@ -191,67 +191,25 @@ class _Composer:
         if event.version not in (None, (1, 2)) or event.tags:
             self.note(self.mark, "has a % directive, which is not supported", "remove it; files are read as YAML 1.2")
 
-    def _add(self, event: NodeEvent) -> None:
-        self._values += 1
-        if self._values > VALUES_MAX:
-            self.note(self.mark, f"has more than {VALUES_MAX:,} keys and values", "large lists belong in a CSV file")
-            raise _StopReading
-        parent = self._open[-1] if self._open else None
-        if parent is not None and isinstance(parent.node.value, dict) and parent.key is None and not parent.dropped:
-            self._add_key(event, parent)
-            return
-        node, path = self._node(event), self._path()
-        if parent is None:
-            self._root = node
-        elif isinstance(parent.node.value, list):
-            parent.node.value.append(node)
-        elif isinstance(parent.node.value, dict):
-            if not parent.dropped and parent.key is not None:
-                parent.node.value[parent.key] = MappingEntry(parent.key_mark, node)
-            parent.key, parent.dropped = None, False
-        if not isinstance(event, (ScalarEvent, AliasEvent)):
-            self._begin_inner(node, path)
-
-    def _begin_inner(self, node: YamlNode, path: KeyPath) -> None:
-        if len(self._open) >= DEPTH_MAX:
-            self._open.clear()  # a path of 32 parts is not readable
-            self.note(self.mark, f"is nested more than {DEPTH_MAX} levels deep", _FLAT)
-            raise _StopReading
-        self._open.append(_Open(node, path))
-
-    def _add_key(self, event: NodeEvent, parent: _Open) -> None:
-        assert isinstance(parent.node.value, dict)
-        parent.dropped = True  # until the key is accepted
-        if not isinstance(event, ScalarEvent):
-            self.note(self.mark, "a key must be a text", "lists, mappings and aliases cannot be keys")
-            node = self._node(event)
-            if not isinstance(event, AliasEvent):
-                self._begin_inner(node, parent.path)
-            return
-        key = _joined(event.value)
-        self._reject_decorations(event)
-        if event.implicit[0] and key == "<<":
-            self.note(self.mark, "merge keys (<<) are not supported", "write the keys out")
-        elif event.implicit[0] and not _is_text(key):
-            self.note(self.mark, f"the key {shown(key)} is not a text", f'quote it: "{printable(key, 20)}"')
-        elif key in parent.node.value:
-            first = parent.node.value[key].mark
-            line = f" on line {first.line}" if first else ""
-            self.note(self.mark, f"the key {shown(key)} is given twice, first{line}", "remove one of them")
-        else:
-            parent.key, parent.key_mark, parent.dropped = key, self.mark, False
-
     def _node(self, event: NodeEvent) -> YamlNode:
+        """The value that begins with this event."""
+        mark = self.mark
         self._reject_decorations(event)
         if isinstance(event, AliasEvent):
-            self.note(
-                self.mark, "aliases (*name) are not supported", "write the value out; quote a text with a * first"
-            )
-            return YamlNode(self.mark, None, f"*{event.anchor}", rejected=True)
-        if isinstance(event, MappingStartEvent):
-            return YamlNode(self.mark, {})
-        if not isinstance(event, ScalarEvent):
-            return YamlNode(self.mark, [])
+            self.note(mark, "aliases (*name) are not supported", "write the value out; quote a text with a * first")
+            return YamlNode(mark, None, f"*{event.anchor}", rejected=True)
+        if isinstance(event, ScalarEvent):
+            return self._scalar(event)
+        if self._depth >= DEPTH_MAX:
+            self._path = ()  # a path of 32 parts is not readable
+            self.note(mark, f"is nested more than {DEPTH_MAX} levels deep", _FLAT)
+            raise _StopReading
+        self._depth += 1
+        value = self._mapping(self._path) if isinstance(event, MappingStartEvent) else self._list(self._path)
+        self._depth -= 1
+        return YamlNode(mark, value)
+
+    def _scalar(self, event: ScalarEvent) -> YamlNode:
         text = _joined(event.value)
         if not event.implicit[0]:
             return YamlNode(self.mark, text, text or '""')
@@ -261,6 +219,45 @@ class _Composer:
             self.note(self.mark, f"{error}, got {shown(text)}")
             return YamlNode(self.mark, text, text, rejected=True)
 
+    def _list(self, path: KeyPath) -> list[YamlNode]:
+        found: list[YamlNode] = []
+        self._path = (*path, 0)
+        while not isinstance(event := next(self._events), CollectionEndEvent):
+            found.append(self._node(event))
+            self._path = (*path, len(found))
+        return found
+
+    def _mapping(self, path: KeyPath) -> dict[str, MappingEntry]:
+        found: dict[str, MappingEntry] = {}
+        while not isinstance(event := next(self._events), CollectionEndEvent):
+            mark, key = self.mark, self._key(event, found)
+            self._path = path if key is None else (*path, key)
+            value = self._node(next(self._events))
+            if key is not None:
+                found[key] = MappingEntry(mark, value)
+            self._path = path
+        return found
+
+    def _key(self, event: NodeEvent, known: Mapping[str, MappingEntry]) -> str | None:
+        """The key that this event is; None: it cannot be used, which is noted."""
+        if not isinstance(event, ScalarEvent):
+            self.note(self.mark, "a key must be a text", "lists, mappings and aliases cannot be keys")
+            self._node(event)
+            return None
+        key = _joined(event.value)
+        self._reject_decorations(event)
+        if event.implicit[0] and key == "<<":
+            self.note(self.mark, "merge keys (<<) are not supported", "write the keys out")
+        elif event.implicit[0] and not _is_text(key):
+            self.note(self.mark, f"the key {shown(key)} is not a text", f'quote it: "{printable(key, 20)}"')
+        elif key in known:
+            first = known[key].mark
+            line = f" on line {first.line}" if first else ""
+            self.note(self.mark, f"the key {shown(key)} is given twice, first{line}", "remove one of them")
+        else:
+            return key
+        return None
+
     def _reject_decorations(self, event: NodeEvent) -> None:
         if isinstance(event, AliasEvent):
             return
@@ -268,15 +265,6 @@ class _Composer:
             self.note(self.mark, "anchors (&name) are not supported", "write the value out where it is needed")
         if getattr(event, "tag", None) is not None:
             self.note(self.mark, "tags (!name) are not supported", "quote a text that begins with !")
-
-    def _path(self) -> KeyPath:
-        """The path of the next value."""
-        if not self._open:
-            return ()
-        parent = self._open[-1]
-        if isinstance(parent.node.value, list):
-            return (*parent.path, len(parent.node.value))
-        return parent.path if parent.key is None else (*parent.path, parent.key)
 
 
 def _joined(text: str) -> str:

@@ -25,6 +25,7 @@ from loadgen.model.workload import (
 from loadgen.scenario.document import KeyPath
 from loadgen.scenario.file import CheckedScenario, ScenarioFile, StatementSection, load_of
 from loadgen.scenario.generators import (
+    GENERATORS,
     Generator,
     HotspotGenerator,
     LatestGenerator,
@@ -52,7 +53,6 @@ from loadgen.values import dataclass
 _STATEMENTS: KeyPath = ("workload", "statements")
 STATEMENTS_MAX = 500
 PARAMETERS_MAX = 1_000  # of one statement
-Text = tuple[KeyPath, str, list[Generator]]  # path of its mapping, SQL, parameters
 
 
 def check_workload(checked: CheckedScenario, file: ScenarioFile, capture: CaptureManifest | None) -> None:
@@ -133,28 +133,20 @@ def _check_statement(
             checked.key_problem(transaction_path, "is empty", "list at least one statement")
         for key, hint in (("params", "give each of its statements its own params"), ("expect", "remove it")):
             checked.require_absent((*path, key), "does not belong to a transaction", hint)
-    shapes = [_check_text(checked, text) for text in _texts(path, statement)]
+    shapes = [_check_text(checked, *text) for text in statement.texts(path)]
     _check_parameters(checked, path, statement, around)
     _check_kind(checked, path, statement, [shape for shape in shapes if shape is not None])
 
 
-def _texts(path: KeyPath, statement: StatementSection) -> Iterator[Text]:
-    if statement.sql is not None:
-        yield path, statement.sql, list(statement.params)
-    for number, query in enumerate(statement.transaction or []):
-        yield (*path, "transaction", number), query.sql, list(query.params)
-
-
 def _placed_generators(path: KeyPath, statement: StatementSection) -> Iterator[tuple[KeyPath, Generator]]:
     """The generators of a statement, or of the statements of a transaction, in order."""
-    for place, _, parameters in _texts(path, statement):
+    for place, _, parameters in statement.texts(path):
         for number, generator in enumerate(parameters):
             yield (*place, "params", number), generator
 
 
-def _check_text(checked: CheckedScenario, text: Text) -> SqlShape | None:
+def _check_text(checked: CheckedScenario, path: KeyPath, sql: str, parameters: Sequence[Generator]) -> SqlShape | None:
     """Check one SQL text; None when its shape is not known."""
-    path, sql, parameters = text
     if not checked.fine((*path, "sql")):
         return None
     shape = shape_of(sql)
@@ -294,8 +286,8 @@ def _databases(file: ScenarioFile) -> Iterator[tuple[KeyPath, tuple[str, ...]]]:
     for number, text in enumerate(file.prepare.statements):
         yield ("prepare", "statements", number), databases_of(text)
     for number, statement in enumerate(file.workload.statements):
-        texts = [statement.sql or "", *(part.sql for part in statement.transaction or ())]
-        yield ("workload", "statements", number), tuple(name for text in texts for name in databases_of(text))
+        names = tuple(name for _, text, _ in statement.texts() for name in databases_of(text))
+        yield ("workload", "statements", number), names
 
 
 # --- sharding -----------------------------------------------------------------------------------------------------
@@ -453,7 +445,8 @@ def check_column_generator(checked: CheckedScenario, path: KeyPath, generator: G
         return
     name = name_of(generator)
     if isinstance(generator, _NOT_FOR_COLUMNS):
-        hint = "columns take literal, choice, uniform, normal, zipfian, hotspot, sequence, text, uuid or timestamp"
+        *others, last = (key for key, one in GENERATORS.items() if one not in _NOT_FOR_COLUMNS)
+        hint = f"columns take {', '.join(others)} or {last}"
         checked.key_problem((*path, name), f"{name} cannot fill a column", hint)
         return
     _check_numbers(checked, (*path, name), generator)

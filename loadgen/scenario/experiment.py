@@ -9,7 +9,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from loadgen.log import printable, redact
+from loadgen.identifiers import canonical
+from loadgen.log import printable
 from loadgen.model.experiment import ExperimentMetric, InvalidMetric
 from loadgen.model.threshold import ThresholdCheck
 from loadgen.model.warehouse import (
@@ -23,7 +24,14 @@ from loadgen.model.warehouse import (
     snowflake_rates,
 )
 from loadgen.model.workload import Scalar
-from loadgen.scenario.document import Document, KeyPath, Problem, ScenarioProblems, substitute_variables
+from loadgen.scenario.document import (
+    Document,
+    KeyPath,
+    Problem,
+    ScenarioProblems,
+    option_source,
+    substitute_variables,
+)
 from loadgen.scenario.file import FileName, Version
 from loadgen.scenario.keys import CheckedFile, Section, key
 from loadgen.scenario.model import NAME_LENGTH_MAX, CheckText, LoadMode
@@ -312,7 +320,7 @@ class _Change:
     @property
     def source(self) -> str:
         """The source of its problems."""
-        return printable(redact(f"--set {self.text}"), 60)
+        return option_source(f"--set {self.text}")
 
 
 def _changes(name: str, arm: ArmSection) -> Iterator[_Change]:
@@ -369,9 +377,7 @@ def _check_arm(checked: CheckedFile[Any], file: ExperimentFile, name: str, loade
 
 def _check_arms_together(checked: CheckedFile[Any], file: ExperimentFile, arms: Mapping[str, LoadedScenario]) -> None:
     scenarios = [loaded.scenario for loaded in arms.values()]
-    written = {name: loaded.scenario.target.warehouse for name, loaded in arms.items()}
-    # As Snowflake compares names: those without quotes are upper-cased.
-    used = {name: text and (text[1:-1] if text[0] == '"' else text.upper()) for name, text in written.items()}
+    used = {name: canonical(loaded.scenario.target.warehouse or "") for name, loaded in arms.items()}
     for number, (name, loaded) in enumerate(arms.items()):
         if loaded.scenario.control != scenarios[0].control:
             hint = "one experiment has one control plane"

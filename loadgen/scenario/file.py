@@ -4,9 +4,9 @@ that it names."""
 import dataclasses
 import errno
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Annotated, Any, ClassVar, TypeAlias
+from typing import Annotated, ClassVar, TypeAlias
 
 from loadgen.model import workload as model
 from loadgen.model.capture import (
@@ -21,6 +21,7 @@ from loadgen.model.capture import (
 from loadgen.model.workload import LENGTH_MAX as SQL_LENGTH_MAX
 from loadgen.model.workload import StatementKind, shape_of
 from loadgen.scenario import model as typed
+from loadgen.scenario.document import KeyPath
 from loadgen.scenario.generators import Generator, RememberedGenerator, parameter
 from loadgen.scenario.keys import CheckedFile, Section, declared_keys, key
 from loadgen.scenario.model import (
@@ -221,6 +222,13 @@ class StatementSection(Section):
     expect: ExpectSection | None = key(default=None)
     session: bool = key("Execute it as one of the users of `sessions`.", default=False)
 
+    def texts(self, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str, tuple[Generator, ...]]]:
+        """Its SQL texts, in order: the path of the mapping that has it, the text, the generators of its parameters."""
+        if self.sql is not None:
+            yield path, self.sql, self.params
+        for number, query in enumerate(self.transaction or ()):
+            yield (*path, "transaction", number), query.sql, query.params
+
 
 class WorkloadSection(Section):
     """The statements to send."""
@@ -310,26 +318,15 @@ def _pools(file: ScenarioFile) -> list[typed.Pool]:
 
 def load_of(load: LoadSection, capture: CaptureManifest | None = None) -> typed.Load:
     """The typed form of a load without problems."""
-    if capture is not None:
-        return _replayed(load, capture)
-    is_search = load.mode is typed.LoadMode.FIND_MAX
-    settled: dict[str, Any] = {
-        "connections": load.ceiling,
-        "duration_s": None if is_search else load.measured_s,
-        "rate_per_second": load.rate_per_second if load.mode is typed.LoadMode.RATE else None,
-    }
-    keys = {field.name: getattr(load, field.name) for field in dataclasses.fields(typed.LoadKeys)} | settled
-    return typed.Load(**keys, max_lag_s=load.max_lag_s, find_max=load.find_max if is_search else None)
-
-
-def _replayed(load: LoadSection, capture: CaptureManifest) -> typed.Load:
-    keeps = load.sessions is SessionReplay.KEEP
-    settled: dict[str, Any] = {
-        "connections": capture.sessions * load.users if keeps else load.max_connections,
-        "duration_s": replay_s(capture, load.speed),
-        "warmup_s": 0.0,
-    }
-    keys = {field.name: getattr(load, field.name) for field in dataclasses.fields(typed.LoadKeys)} | settled
+    keys = {field.name: getattr(load, field.name) for field in dataclasses.fields(LoadKeys)}
+    keys |= {"connections": load.ceiling, "duration_s": load.measured_s, "max_lag_s": load.max_lag_s}
+    if load.mode is LoadMode.FIND_MAX:
+        return typed.Load(**{**keys, "duration_s": None}, find_max=load.find_max)
+    if capture is None:
+        return typed.Load(**keys)
+    keys |= {"duration_s": replay_s(capture, load.speed), "warmup_s": 0.0}
+    if load.sessions is SessionReplay.KEEP:
+        keys["connections"] = capture.sessions * load.users
     replay = Replay(
         capture=capture.statements_sha256,
         speed=load.speed,
@@ -340,7 +337,7 @@ def _replayed(load: LoadSection, capture: CaptureManifest) -> typed.Load:
         folder=load.capture or "",
         coverage=capture.coverage,
     )
-    return typed.Load(**keys, max_lag_s=load.max_lag_s, replay=replay)
+    return typed.Load(**keys, replay=replay)
 
 
 def _workload(file: ScenarioFile, capture: CaptureManifest | None) -> model.Workload:
@@ -365,7 +362,7 @@ def _workload(file: ScenarioFile, capture: CaptureManifest | None) -> model.Work
 
 def _remembered(statements: Sequence[StatementSection]) -> dict[str, model.Parameter]:
     """The generators of remembered values, by name."""
-    generators = [generator for statement in statements for _, params in _texts(statement) for generator in params]
+    generators = [generator for statement in statements for _, _, params in statement.texts() for generator in params]
     return {
         generator.remembered: parameter(generator.of, {})
         for generator in generators
@@ -373,24 +370,17 @@ def _remembered(statements: Sequence[StatementSection]) -> dict[str, model.Param
     }
 
 
-def _texts(statement: StatementSection) -> list[tuple[str, Sequence[Generator]]]:
-    if statement.sql is not None:
-        return [(statement.sql, statement.params)]
-    return [(query.sql, query.params) for query in statement.transaction or ()]
-
-
 def _statement(statement: StatementSection, remembered: Mapping[str, model.Parameter]) -> model.Statement:
-    texts = _texts(statement)
-    reads = all(shape_of(sql).reads for sql, _ in texts)
-    queries = [
+    queries = tuple(
         model.Query(sql=sql, parameters=tuple(parameter(generator, remembered) for generator in params))
-        for sql, params in texts
-    ]
+        for _, sql, params in statement.texts()
+    )
+    reads = all(shape_of(query.sql).reads for query in queries)
     return model.Statement(
         name=statement.name,
         kind=statement.kind or (StatementKind.READ if reads else StatementKind.WRITE),
         weight=statement.weight,
-        queries=tuple(queries),
+        queries=queries,
         transaction=statement.transaction is not None,
         expected_rows=None if statement.expect is None else statement.expect.rows,
         session=statement.session,

@@ -1,24 +1,10 @@
 """Parameter generators as a scenario writes them: one key that names the generator, its settings below it.
 
-{literal: 5}                                    always this value; a text, number, true, false or null
-{choice: [PAID, SHIPPED]}                       one of the values with equal probability
-{choice: {NEW: 70, PAID: 20}}                   in proportion to the weights
-{uniform: {min: 1, max: 10k}}                   integers, both ends included; with a fraction, any number between
-{normal: {mean: 50, stddev: 10, min: 0, max: 100, whole: true}}
-{zipfian: {min: 1, max: 100k, theta: 0.99, scrambled: true}}
-{hotspot: {min: 1, max: 100k, hot_fraction: 0.2, hot_share: 0.8}}
-{latest: {min: 1, max: 100k, theta: 0.99, follows: insert}}
-{sequence: {start: 1000001}}                    increasing, unique over all workers and clients
-{text: {length: 40, max_length: 80, alphabet: abc}}
-{uuid: {}}   {shard: {}}
-{timestamp: {min: "2025-01-01", max: "2026-01-01"}}
-{pool: order_id, distribution: zipfian, theta: 0.99}
-{previous: 0}                                   parameter 0 of the transaction so far
-{remembered: user, of: {uniform: {min: 1, max: 10k}}}    drawn once for each session
-{remembered: user}                              the same value again, in any statement of the session
+    {uniform: {min: 1, max: 10k}}
+    {choice: {NEW: 70, PAID: 20}}
+    {pool: order_id, distribution: zipfian}
 
-uniform, zipfian, hotspot, latest and sequence take `sharded: true` instead of a range. Defaults are those of the
-distributions in loadgen.model.workload.
+Defaults are those of the distributions in loadgen.model.workload.
 """
 
 import math

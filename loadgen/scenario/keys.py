@@ -24,7 +24,7 @@ import difflib
 import inspect
 import types
 import typing
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import field
 from enum import StrEnum
 from functools import cache
@@ -104,14 +104,9 @@ def is_section(type_: Any) -> bool:
     return isinstance(type_, type) and issubclass(type_, Section)
 
 
+@cache
 def declared_keys(cls: type) -> Mapping[str, KeyDeclaration]:
     """The keys of a section as they are written, in the order of their declaration."""
-    return _declared_keys(cls)
-
-
-@cache
-def _declared_keys(cls: Hashable) -> Mapping[str, KeyDeclaration]:
-    assert isinstance(cls, type)
     hints = typing.get_type_hints(cls, include_extras=True)
     fields = {field.name: field for field in dataclasses.fields(cls) if _KEY in field.metadata}
     found = {}
@@ -128,7 +123,7 @@ def _written_name(attribute: str, value_type: ValueType | None) -> str:
 
 def values_of(value: Any) -> Iterator[tuple[str, KeyDeclaration, Any]]:
     """Each key of a section, its declaration and its value."""
-    for name, declared in declared_keys(type(value)).items():
+    for name, declared in declared_keys(value.__class__).items():
         yield name, declared, getattr(value, declared.attribute)
 
 
@@ -296,22 +291,18 @@ def first_key(cls: type) -> str:
 
 
 @cache
-def _value_type_of(type_: Hashable) -> ValueType | None:
+def value_type_of(type_: Any) -> ValueType | None:
+    """Of `Annotated[int, Integer()]`, of a StrEnum, of bool, and of each of these `| None`."""
     declared: Any = next((one for one in getattr(type_, "__metadata__", ()) if isinstance(one, ValueType)), None)
     if declared is not None:
         return declared  # type: ignore[no-any-return]
     if is_nullable(type_) and len(options_of(type_)) == 1:
-        declared = copy.copy(_value_type_of(options_of(type_)[0]))
+        declared = copy.copy(value_type_of(options_of(type_)[0]))
         vars(declared).update(nullable=True) if declared is not None else None
         return declared  # type: ignore[no-any-return]
     if isinstance(type_, type) and issubclass(type_, StrEnum):
         return OneOf(words=type_)
     return Boolean() if type_ is bool else None
-
-
-def value_type_of(type_: Any) -> ValueType | None:
-    """Of `Annotated[int, Integer()]`, of a StrEnum, of bool, and of each of these `| None`."""
-    return _value_type_of(type_)
 
 
 def element_type(type_: Any) -> Any:

@@ -57,7 +57,6 @@ from loadgen.scenario.settings import (
     OWN_LABELS,
     SpawnerKind,
     SpawnerSettings,
-    TaintEffect,
     Toleration,
     TolerationOperator,
     is_label_key,
@@ -68,12 +67,6 @@ from loadgen.units import format_duration_s
 HEADER_BYTES_MAX = 65_536
 LABELS_MAX = 50
 _TABLES: KeyPath = ("prepare", "tables")
-_CEILING_KEYS = {
-    LoadMode.CONCURRENCY: "connections",
-    LoadMode.RATE: "max_connections",
-    LoadMode.FIND_MAX: "find_max",
-    LoadMode.REPLAY: "max_connections",
-}
 
 
 def _check_load(checked: CheckedScenario, load: LoadSection) -> None:
@@ -174,8 +167,7 @@ def _check_find_max(checked: CheckedScenario, load: LoadSection) -> None:
 
 
 def _check_workers(checked: CheckedScenario, load: LoadSection) -> None:
-    top_key = "stages" if load.stages else _CEILING_KEYS[load.mode]
-    keys = ("workers", "per_worker_connections", "profile", top_key)
+    keys = ("workers", "per_worker_connections", "profile", load.ceiling_key)
     if load.mode is LoadMode.REPLAY or not checked.fine(*(f"load.{key}" for key in keys)):
         return
     top, workers = load.ceiling, load.workers
@@ -251,7 +243,7 @@ def _check_applies(checked: CheckedScenario, section: Any, path: KeyPath) -> Non
         applies = declared.applies
         ignored = not applies_to(section, declared) and checked.given(place)
         if applies is not None and ignored and checked.fine((*path, applies.selector)):
-            chosen = f"and the {applies.selector} is {getattr(section, applies.selector)}"
+            chosen = f"and the {applies.selector} is {getattr(section, applies.selector) or 'null'}"
             what = f"belongs to {applies.selector} {' and '.join(applies.values)}, {chosen}"
             checked.key_problem(place, what, f"remove it, or write {applies.selector}: {applies.values[0]}")
         inner: Iterable[tuple[KeyPath, Any]] = [(place, value)]
@@ -370,15 +362,10 @@ def _check_kubernetes(checked: CheckedScenario, spawner: SpawnerSettings) -> Non
 def _check_toleration(checked: CheckedScenario, path: KeyPath, one: Toleration) -> None:
     if not checked.fine(path):
         return
-    is_equal, is_temporary = one.operator is TolerationOperator.EQUAL, one.effect is TaintEffect.NO_EXECUTE
     what, hint = "is not the key of a taint", "write it like dedicated or example.com/dedicated"
     checked.require(one.key is None or is_label_key(one.key), (*path, "key"), what, hint)
     hint = "write key: …, or operator: Exists for every taint"
-    checked.require(one.key is not None or not is_equal, path, "has no key", hint)
-    hint = "remove it, or write operator: Equal"
-    checked.require(one.value is None or is_equal, (*path, "value"), "belongs to operator Equal", hint)
-    hint = "remove it, or write effect: NoExecute"
-    checked.require(one.seconds is None or is_temporary, (*path, "seconds"), "belongs to effect NoExecute", hint)
+    checked.require(one.key is not None or one.operator is TolerationOperator.EXISTS, path, "has no key", hint)
 
 
 def _check_label(checked: CheckedScenario, path: KeyPath, label: str) -> None:

@@ -100,11 +100,20 @@ class LoadSection(LoadKeys):
     )
 
     @property
+    def ceiling_key(self) -> str:
+        """The key that sets the largest number of connections; for kept sessions it is the capture."""
+        if self.mode is LoadMode.FIND_MAX:
+            return "find_max"
+        if self.is_open_loop:
+            return "max_connections"
+        return "stages" if self.stages else "connections"
+
+    @property
     def ceiling(self) -> int:
         """The largest number of connections of the run."""
-        if self.mode is LoadMode.FIND_MAX:
+        if self.ceiling_key == "find_max":
             return self.find_max.maximum
-        if self.is_open_loop:  # for kept sessions the capture has the number
+        if self.ceiling_key == "max_connections":
             return self.max_connections
         return max((stage.connections for stage in self.stages if stage.connections), default=self.connections)
 

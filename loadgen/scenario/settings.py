@@ -107,10 +107,16 @@ class Toleration(Section):
     """A taint of nodes that pods accept, as in a pod's specification."""
 
     operator: TolerationOperator = key("Equal: the value must match; Exists: any value.", default="Equal")
-    value: Annotated[str, KubernetesLabel()] | None = key("Value of the taint, with operator Equal.", default=None)
+    value: LabelValue | None = key(
+        "Value of the taint, with operator Equal.",
+        default=None,
+        applies=AppliesWhen("operator", (TolerationOperator.EQUAL,)),
+    )
     effect: TaintEffect | None = key("Effect of the taint; null: every effect.", default=None)
     seconds: Annotated[int, Integer(high=10**9)] | None = key(
-        "With NoExecute: how long a pod stays on such a node; null: forever.", default=None
+        "With NoExecute: how long a pod stays on such a node; null: forever.",
+        default=None,
+        applies=AppliesWhen("effect", (TaintEffect.NO_EXECUTE,)),
     )
     key: LabelText | None = key("Key of the taint; null, with operator Exists: every taint.", default=None)
 

@@ -45,7 +45,7 @@ from loadgen.scenario.generators import (
     settings_of,
 )
 from loadgen.scenario.keys import values_of
-from loadgen.scenario.model import EMBEDDED, WORKERS_MAX, LoadMode, TableType, stage_name, workers_of
+from loadgen.scenario.model import EMBEDDED, WORKERS_MAX, LoadMode, TableType, workers_of
 from loadgen.scenario.settings import UserSessionSettings
 from loadgen.units import format_duration_s
 from loadgen.values import dataclass
@@ -107,7 +107,7 @@ def _sequence_of(statement: StatementSection) -> SequenceGenerator | None:
 
 
 def _all_generators(file: ScenarioFile) -> Iterator[Generator]:
-    """All generators, those of remembered values included."""
+    """All generators, including those of remembered values."""
     for statement in file.workload.statements:
         for _, generator in _placed_generators((), statement):
             yield generator
@@ -204,10 +204,10 @@ def _check_sharding_is_used(checked: CheckedScenario, file: ScenarioFile) -> Non
 
 
 def _check_thresholds(checked: CheckedScenario, file: ScenarioFile, written: Sequence[str]) -> None:
-    """`written`: the names of statements as the file has them, to be shown."""
+    """`written`: the names of statements as they are in the file, for hints."""
     names = [statement.name for statement in file.workload.statements] or written
     never_sent = {statement.name for statement in file.workload.statements if statement.weight == 0}
-    stages = [stage.name or stage_name(number) for number, stage in enumerate(file.load.stages, 1)]
+    stages = file.load.stage_names
     for number, threshold in enumerate(file.thresholds):
         path: KeyPath = ("thresholds", number)
         check = threshold.check
@@ -314,7 +314,7 @@ def _check_key_range(checked: CheckedScenario, file: ScenarioFile) -> None:
 
 
 def _check_key_column(checked: CheckedScenario, file: ScenarioFile) -> None:
-    """The columns of a table of type existing are not known here."""
+    """Not with tables of type existing: their columns are not known here."""
     path = "sharding.key_column"
     tables = file.prepare.tables
     if not file.sharding.enabled or not tables or not checked.fine(path, "sharding.enabled", "prepare"):
@@ -379,7 +379,7 @@ def _check_metadata(checked: CheckedScenario, sessions: UserSessionSettings) -> 
 
 
 def _check_remembered(checked: CheckedScenario, file: ScenarioFile) -> None:
-    """Each name is drawn from one place, and used in sessions only."""
+    """Each remembered name has one generator, and is used in sessions only."""
     uses: list[tuple[KeyPath, RememberedGenerator, bool]] = []
     for number, statement in enumerate(file.workload.statements):
         for path, generator in _placed_generators((*_STATEMENTS, number), statement):
@@ -412,7 +412,7 @@ class GeneratorContext:
 
     pools: frozenset[str] | None  # None: not known, because `values` has problems
     followed: Mapping[str, SequenceGenerator | None] | None  # statement → the sequence of its new keys, if it is sent
-    written: tuple[str, ...]  # the names as the file has them
+    written: tuple[str, ...]  # the names of statements as they are in the file
     sharding: bool | None
     previous: int | None  # number of earlier parameters of the transaction; None outside of one
 
@@ -467,7 +467,7 @@ def _check_numbers(checked: CheckedScenario, path: KeyPath, generator: Generator
             if longest is not None and longest < generator.text.length:
                 checked.problem((*path, "max_length"), "is below length", "raise it, or lower length")
         case TimestampGenerator() if generator.timestamp.min >= generator.timestamp.max:
-            checked.problem((*path, "max"), "is not after min", "write a later moment")
+            checked.problem((*path, "max"), "is not after min", "write a later time")
         case _:
             pass
 

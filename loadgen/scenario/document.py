@@ -81,7 +81,7 @@ class ScenarioProblems(ScenarioInvalid):
 
 
 def _of_option(problem: Problem) -> str:
-    """`--set 'load' is not path=value`: the value in quotes, so that the sentence after it can be told from it."""
+    """`--set 'load' is not path=value`: quotes separate the value from the sentence after it."""
     name, _, value = problem.source.partition(" ")
     separator = " " if problem.what.startswith("is ") else ": "
     return f"{name} '{value}'{separator}{problem.what}"
@@ -106,11 +106,11 @@ _DATE = re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}(?:(?:[Tt]|[ \t]+)[0-9]{1,2}:
 
 
 class NotAScalar(ValueError):
-    """An unquoted text that must be quoted, or a number out of range; the message says what to do."""
+    """An unquoted text that must be quoted, or a number out of range; the message contains the remedy."""
 
 
 def resolve(text: str) -> Scalar:
-    """The value of an unquoted text; quoted texts are not passed here."""
+    """The value of an unquoted text."""
     if text in _NULL:
         return None
     if text in _TRUE or text in _FALSE:
@@ -120,6 +120,13 @@ def resolve(text: str) -> Scalar:
     if _NOT_FINITE.fullmatch(text):
         raise NotAScalar("infinity and not-a-number cannot be used; quote it if it is a text")
     return _number(text)
+
+
+def scalar_text(value: Scalar) -> str:
+    """The unquoted text of a value."""
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _number(text: str) -> str | int | float:
@@ -167,7 +174,7 @@ class MappingEntry:
 
 
 def walk(node: YamlNode, path: KeyPath = ()) -> Iterator[tuple[KeyPath, YamlNode]]:
-    """The node and all nodes below it, each before those below it; none below a rejected one."""
+    """The node and all nodes below it, parents first. Nodes below a rejected node are left out."""
     yield path, node
     for part, child in () if node.rejected else node.children():
         yield from walk(child, (*path, part))
@@ -183,7 +190,7 @@ def data_of(node: YamlNode, value: Callable[[YamlNode, KeyPath], Any], path: Key
 
 @dataclass(slots=True)
 class Document:
-    """The tree of a file and the problems found so far. `root` is None when nothing could be read."""
+    """The tree of a file and the problems found so far. `root` is None if the file could not be read."""
 
     source: str
     root: YamlNode | None = None
@@ -196,7 +203,7 @@ class Document:
         return self.entry(("arms",)) is not None
 
     def entry(self, path: KeyPath) -> MappingEntry | None:
-        """Key and value at this path; for an element of a list, the position of the key is its own."""
+        """Key and value at this path. An element of a list has no key: the position of the element stands for it."""
         if self.root is None:
             return None
         found = MappingEntry(self.root.mark, self.root)
@@ -308,7 +315,7 @@ def escape(text: str) -> str:
 
 
 def resolve_template(template: str, environ: Mapping[str, str] | None) -> str:
-    """The text of a template. Without an environment variables stay `${NAME}`, for display."""
+    """The text of a template. Without an environment, variables stay `${NAME}`."""
 
     def value(match: re.Match[str]) -> str:
         name = match["name"]

@@ -1,4 +1,4 @@
-"""The scenario file: the sections that only the file has, the whole file, the typed Scenario made of it, and the files
+"""The scenario file: sections that only the file has, the file as a whole, the typed Scenario made of it, and the files
 that it names."""
 
 import dataclasses
@@ -55,7 +55,7 @@ ROWS_MAX = 10**10
 
 
 class FileName(ValueType):
-    """The name of a file. It is stored resolved, because the file is read before the run."""
+    """The name of a file. Its variables are stored resolved, because the file is read before the run."""
 
     def parse(self, value: object) -> str:
         return str(FreeText(length_max=1_000).parse(value))
@@ -93,7 +93,7 @@ class LoadSection(LoadKeys):
         "Mode replay. skip: only reads are sent; replay: writes are sent too.", default="skip", applies=REPLAYED
     )
     users: Connections = key(
-        "Mode replay: each recorded session is sent this number of times at the same moments, over "
+        "Mode replay: each recorded session is sent this number of times, at the same times, over "
         "separate connections; where values are pseudonyms, each time with different ones.",
         default=1,
         applies=REPLAYED,
@@ -285,8 +285,7 @@ CheckedScenario: TypeAlias = CheckedFile[ScenarioFile]
 
 
 def build(file: ScenarioFile, given_timing: Collection[str], capture: CaptureManifest | None = None) -> typed.Scenario:
-    """The typed scenario; `given_timing` names the attributes of `timing` that the file sets, `capture` is what mode
-    replay sends."""
+    """The typed scenario. `given_timing`: attributes of `timing` that the file sets; `capture`: that of mode replay."""
     scenario = typed.Scenario(
         **{name: getattr(file, name) for name in (one.attribute for one in declared_keys(ScenarioKeys).values())},
         prepare=typed.Prepare(tables=tuple(map(_table, file.prepare.tables)), statements=file.prepare.statements),
@@ -396,7 +395,7 @@ def _statement(statement: StatementSection, remembered: Mapping[str, model.Param
     )
 
 
-# --- files beside the scenario ----------------------------------------------------------------------------------------
+# --- files that a scenario names -------------------------------------------------------------------------------------
 
 
 def is_outside(name: str) -> bool:

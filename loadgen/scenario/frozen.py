@@ -1,8 +1,8 @@
-"""SCENARIO_CONFIG: the one writer and the one reader of a run's stored scenario.
+"""SCENARIO_CONFIG, the stored scenario of a run: the only writer and the only reader.
 
 Workers and orchestrator use only what `thaw` returns. `notify` is not stored: its addresses are secrets that workers do
 not need, and the process that started the run sends the messages. Secrets of the environment are stored as `${NAME}`
-and resolved where they are read; everything else is stored as it was resolved where the user typed.
+and resolved where they are read; all other variables are resolved where the run is started.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ LOAD_MODES = {
 }
 # Keys that do not change what a scenario measures.
 _NOT_MEASURED = ("name", "description", "labels")
-# These have their own form, see below; `notify` is not stored.
+# `notify` is not stored; the others are written by frozen_config() in another form.
 _OTHERS = ("load", "workload", "sessions", "notify", "load.mode", "load.replay", "workload.sharding")
 
 
@@ -201,7 +201,7 @@ def template_id(scenario: Scenario) -> str:
 
 
 def thaw(text: str, environ: Environment) -> Scenario:
-    """The scenario of a stored configuration. With `environ` None variables stay `${NAME}`: to show, not to run."""
+    """The scenario of a stored configuration. With `environ` None, variables stay `${NAME}`: for display only."""
     try:
         config = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -228,7 +228,7 @@ def _variables(data: Any) -> set[str]:
 
 
 def frozen_config(scenario: Scenario) -> dict[str, Any]:
-    """The configuration as JSON data."""
+    """The stored configuration, as JSON data."""
     load, sharding = scenario.load, scenario.workload.sharding
     config: dict[str, Any] = {
         "frozen_version": FROZEN_VERSION,
@@ -326,8 +326,8 @@ class _Left:
 
 
 # --- stored scenarios in the keys of their files ---------------------------------------------------------------------
-# To show what differs between runs, and the origin of each value. Elements of lists go by their name, durations are
-# texts; generators stay as they are stored.
+# Differences between runs are shown in these keys. Elements of lists are found by their name, durations are texts, and
+# generators stay as they are stored.
 
 _MODES = {stored: mode.value for mode, stored in LOAD_MODES.items()}
 _FILE_KEYS = {
@@ -337,7 +337,7 @@ _FILE_KEYS = {
     "rate_per_second": "rate",
     "step_duration_seconds": "step",
 }
-_MOVED = (  # what keys begin with as stored, and in the file; the rest of the stored `workload` is `load`
+_MOVED = (  # beginnings of keys, as stored and in the file; the rest of the stored `workload` is `load`
     ("workload.statements.", "workload.statements."),
     ("workload.think_time", "workload.think_time"),
     ("workload.seed.", "seed."),
@@ -347,9 +347,9 @@ _MOVED = (  # what keys begin with as stored, and in the file; the rest of the s
     ("workers.", "load.workers."),
     ("replay.", "load."),
 )
-# Shown as one value each.
+# Each is shown as one value.
 ONE_VALUE = frozenset({"generate", "params", "transaction", "thresholds", "stages", "indexes", "key_range"})
-_DEALT = ("replay.planned", "replay.recorded", "replay.coverage")  # made from the capture, never written
+_OF_CAPTURE = ("replay.planned", "replay.recorded", "replay.coverage")  # computed from the capture, not in the file
 _SECONDS = "_seconds"
 _MEMBER = re.compile(r"\[([^\]]*)\]")
 
@@ -359,7 +359,7 @@ def as_written(config: Mapping[str, Any]) -> dict[str, Any]:
     written: dict[str, Any] = {"workload": {}, "load": {}}
     stored = {"find_max": None, **_flattened(config, ("workload", "scaling", "replay"))}
     for place, value in stored.items():
-        if place in _DEALT:
+        if place in _OF_CAPTURE:
             continue
         if place == "workload.statements":
             value = [_file_statement(one) for one in value]
@@ -376,7 +376,7 @@ def as_written(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def key_as_written(stored: str) -> str:
-    """The same for one key: workload.statements[pay].weight, workload.duration_seconds, scaling.worker_group_count."""
+    """The key in the file for a stored key, such as workload.statements[pay].weight or workload.duration_seconds."""
     key = _MEMBER.sub(r".\1", stored)
     if key == "workload":  # a section of the file too
         return key

@@ -39,6 +39,7 @@ ALPHABET_MAX = 1_000
 _ZIPFIAN, _HOTSPOT = model.Zipfian(keys=None), model.Hotspot(keys=None)
 _LATEST, _TEXT, _POOL = model.Latest(keys=None), model.Text(length=0), model.PoolValue(pool="")
 _THETA_HELP = "Skew of the distribution; 0.99 as in YCSB."
+_SHARDED_HELP = "Draw from this worker's part of sharding.key_range instead."
 
 Theta = Annotated[float, Number(low=0, high=0.9999, above=True)]
 Fraction = Annotated[float, Number(low=0, high=1, above=True)]
@@ -118,7 +119,7 @@ class ChoiceList(ValueType):
 
 
 class NoSettings(ValueType):
-    """What is below the name of a generator without settings: `uuid: {}`, or `uuid:` with nothing behind it."""
+    """The value of a generator without settings: `uuid: {}`, or `uuid:` alone."""
 
     takes_variables: ClassVar[bool] = False
 
@@ -145,7 +146,7 @@ class KeyRangeSettings(Section):
 
     min: Bound | None = key("The smallest value.", default=None)
     max: Bound | None = key("The largest value; it is included.", default=None)
-    sharded: bool = key("Draw from this worker's part of sharding.key_range instead.", default=False)
+    sharded: bool = key(_SHARDED_HELP, default=False)
 
     def keys(self) -> model.KeyRange | None:
         """The typed range; None with sharded."""
@@ -159,7 +160,7 @@ class UniformSettings(Section):
         "The smallest value; integers unless one of the two has a fraction.", default=None
     )
     max: Annotated[int | float, IntegerOrNumber()] | None = key("The largest value.", default=None)
-    sharded: bool = key("Draw from this worker's part of sharding.key_range instead.", default=False)
+    sharded: bool = key(_SHARDED_HELP, default=False)
 
     def parameter(self) -> model.Uniform | model.UniformFloat:
         """The typed form."""
@@ -303,12 +304,12 @@ GENERATORS: dict[str, type] = {first_key(one): one for one in typing.get_args(Ge
 
 
 def name_of(generator: Generator) -> str:
-    """What a generator is called in a file."""
+    """The name of a generator in a file."""
     return first_key(type(generator))
 
 
 def settings_of(generator: Generator) -> Any:
-    """What is below the generator's name; the generator itself when it is flat."""
+    """The section below the generator's name, or the generator itself if its settings are next to its name."""
     inner = getattr(generator, name_of(generator))
     return inner if is_section(type(inner)) else generator
 
@@ -318,7 +319,7 @@ def is_sharded(generator: Generator) -> bool:
 
 
 def parameter(generator: Generator, remembered: Mapping[str, model.Parameter]) -> model.Parameter:
-    """The typed form of one generator; `remembered` has what values that sessions keep are drawn from."""
+    """The typed form of one generator; `remembered` contains the generators of remembered values, by name."""
     match generator:
         case LiteralGenerator():
             return model.Literal(value=generator.literal)

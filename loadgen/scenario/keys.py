@@ -11,9 +11,8 @@ The type of a key is bool, a StrEnum, another type with its ValueType, a section
 union of sections, each of which is identified by its first key; with `| None` the value may be null. Annotations are
 evaluated when the class is made, so modules that declare sections do without `from __future__ import annotations`.
 
-`check_keys` reads a document as a section. It reports every wrong key and value, leaves these out, and makes the
-section of the rest, so that the rules between keys can run on it. They ask `fine()` whether the keys that they look at
-are complete.
+`CheckedFile` reads a document as a section. It notes every wrong key and value, leaves these out, and makes the section
+of the rest, on which the rules between keys run. A rule asks `fine()` whether the keys that it reads are complete.
 """
 
 from __future__ import annotations
@@ -83,7 +82,7 @@ class Section:
                 setattr(cls, name, _field(annotation, declared))
         described = cls.__doc__
         dataclass(frozen=True, kw_only=True)(cls)
-        cls.__doc__ = described  # without a text that stands for a missing one
+        cls.__doc__ = described  # `dataclass` replaces a missing docstring
 
 
 def _field(annotation: Any, declared: KeyDeclaration) -> Any:
@@ -135,17 +134,16 @@ def applies_to(value: Any, declared: KeyDeclaration) -> bool:
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 UNUSABLE: Any = object()  # in place of a value that is wrong
-_VERSION = 1
 
 
 @dataclass(slots=True)
 class _Reader:
-    """Makes values of plain data. Wrong ones are left out: a key has its default, a list or mapping one less."""
+    """Makes values of plain data. Wrong values are left out: a key has its default, a list has an element less."""
 
     root: type = Section
     document: Document | None = None  # where problems are noted
     broken: set[KeyPath] = field(default_factory=set)  # what was left out
-    kept: dict[KeyPath, list[int]] = field(default_factory=dict)  # of shortened lists: the numbers of what is left
+    kept: dict[KeyPath, list[int]] = field(default_factory=dict)  # of shortened lists: the numbers in the file
 
     def section(self, cls: type, data: Any, path: KeyPath) -> Any:
         if isinstance(data, cls):
@@ -171,19 +169,22 @@ class _Reader:
         value = data.get(name, default)
         if value is None and default is not REQUIRED and _is_container(declared.type):
             value = default  # a key with nothing after it
-        found = UNUSABLE if value is REQUIRED else self.value(declared.type, value, path)
-        if value is REQUIRED and difflib.get_close_matches(name, unknown, n=1):
-            self.broken.add(path)  # mistyped: the unknown key is reported
-        elif value is REQUIRED:
-            self._fault(path, "is missing", f"add {name}: …")
-        if found is not UNUSABLE or default is REQUIRED:
-            # With a name or version in their place the other keys can be checked.
-            stand_ins = {"version": _VERSION, "name": f"MISSING_{len(self.broken)}"}
-            return stand_ins.get(name, found) if found is UNUSABLE else found
-        return self.value(declared.type, default, path)
+        if value is not REQUIRED:
+            found = self.value(declared.type, value, path)
+        elif difflib.get_close_matches(name, unknown, n=1):
+            found = UNUSABLE  # misspelt: the unknown key is a problem already
+            self.broken.add(path)
+        else:
+            found = self._fault(path, "is missing", f"add {name}: …")
+        if found is not UNUSABLE:
+            return found
+        if default is not REQUIRED:
+            return self.value(declared.type, default, path)
+        # With a substitute for a missing name or version, the other keys can be checked.
+        return {"version": 0, "name": f"MISSING_{len(self.broken)}"}.get(name, UNUSABLE)
 
     def value(self, type_: Any, value: Any, path: KeyPath) -> Any:
-        if value is UNUSABLE:  # its problem is reported already
+        if value is UNUSABLE:  # its problem is noted already
             self.broken.add(path)
             return UNUSABLE
         value_type = value_type_of(type_)
@@ -246,7 +247,7 @@ class _Reader:
         return self._fault(path, f"{shown(key)} is not a generator", hint, key_at=(*path, key))
 
     def _nearest(self, path: KeyPath, known: Collection[str]) -> str | None:
-        """What an unknown key may have been meant to be, and where it belongs."""
+        """A hint for an unknown key: the key that is spelt most like it, or the section that it belongs to."""
         if self.document is None or len(self.document.problems) > SHOWN_MAX:
             return None  # it would not be shown, and finding it takes time
         key = str(path[-1])
@@ -271,7 +272,7 @@ _NOT_A_MAPPING = ("must be a mapping", "write keys and values below it")
 
 
 def _written_place(document: Document, path: KeyPath) -> KeyPath:
-    """A threshold may be written as a text, where the section is a mapping."""
+    """The path of the value as it is written: a text may stand for a section."""
     while len(path) > 1 and document.entry(path) is None:
         parent = document.entry(path[:-1])
         if parent is None or isinstance(parent.node.value, (dict, list)):
@@ -348,7 +349,7 @@ class CheckedFile(Generic[FileSection]):
         self.file = None if found is UNUSABLE else found
 
     def fine(self, *paths: KeyPath | str) -> bool:
-        """Are all these values right, and everything below and above them?"""
+        """Are these values, and all values below and above them, without problems of type?"""
         originals = [self.original(path) for path in paths]
         return not any(_related(path, broken) for path in originals for broken in self._reader.broken)
 
@@ -371,8 +372,8 @@ class CheckedFile(Generic[FileSection]):
         self.document.problem(self.original(path), what, hint, at_key=True)
 
     def require(self, holds: bool, path: KeyPath | str, what: str, hint: str, *others: KeyPath | str) -> None:
-        """Note a problem with the value at this path unless the rule holds; not when the value is wrong already, or
-        one of the `others` that the rule is about."""
+        """Note a problem with the value at this path unless the rule holds, or this value or one of the `others` that
+        the rule reads is wrong already."""
         if not holds and self.fine(path, *others):
             self.problem(path, what, hint)
 
@@ -396,7 +397,7 @@ class CheckedFile(Generic[FileSection]):
         del self.document.problems[before:]
 
     def original(self, path: KeyPath | str) -> KeyPath:
-        """The position in the file of `path` in the section: wrong elements before it are left out there."""
+        """The path in the file. It differs from the path in the section where wrong elements of lists are left out."""
         found: KeyPath = ()
         for part in path.split(".") if isinstance(path, str) else path:
             kept = self._reader.kept.get(found)
@@ -405,7 +406,7 @@ class CheckedFile(Generic[FileSection]):
 
 
 def plain(root: YamlNode) -> Any:
-    """The data of a document, without the values that have a problem already."""
+    """The data of a document; values that have a problem already are UNUSABLE."""
     return data_of(root, lambda node, path: UNUSABLE if node.rejected and path else node.value)
 
 

@@ -43,6 +43,7 @@ from loadgen.scenario.document import (
     dotted,
     option_source,
     resolve,
+    scalar_text,
     shown,
     substitute_variables,
     template_of,
@@ -128,7 +129,7 @@ def _brackets(text: str) -> int:
 
 
 class _StopReading(Exception):
-    """Reading cannot continue, or would cost too much."""
+    """Reading cannot continue, or would take too long."""
 
 
 class _Composer:
@@ -268,7 +269,7 @@ class _Composer:
 
 
 def _joined(text: str) -> str:
-    """With surrogate pairs joined, which JSON writes for 😀; a lone surrogate stays, and is rejected later."""
+    """With surrogate pairs joined: JSON writes 😀 as such a pair. A lone surrogate stays, and is rejected later."""
     if not _SURROGATES.search(text):
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
@@ -294,7 +295,7 @@ def apply_overrides(document: Document, overrides: Sequence[str]) -> None:
 
 
 def _apply(document: Document, text: str) -> tuple[str, str] | None:
-    """None when it worked, else what is wrong and what to do."""
+    """Apply one option. Returns None, or the problem and its hint."""
     path, equals, value = text.partition("=")
     parts = path.strip().split(".")
     if not equals or not all(parts) or len(parts) > PARTS_MAX or len(text) > TEXT_MAX:
@@ -304,7 +305,7 @@ def _apply(document: Document, text: str) -> tuple[str, str] | None:
     if node is None:
         return "the value cannot be read as YAML", "quote it for the shell: --set 'thresholds=[p95 < 50ms]'"
     if document.root is None or not isinstance(document.root.value, dict):
-        return None  # the file itself has a problem, which is reported
+        return None  # the file itself has a problem, which is noted
     return _put(document.root, parts, node)
 
 
@@ -401,8 +402,8 @@ def parse_scenario(
     environ: Mapping[str, str],
     variables: Collection[str] | None = None,
 ) -> LoadedScenario:
-    """Read and check a text. Files of value pools are searched in `folder`, if given. Only `variables` may be used,
-    if they are given."""
+    """Read and check a text. Files that it names are searched in `folder`; without one they are not checked. If
+    `variables` are given, the text may use no others."""
     document = compose(text, source)
     if document.is_experiment:
         what, hint = "is an experiment, not a scenario", "run it with `loadgen experiment FILE`"
@@ -458,7 +459,7 @@ class EffectiveValue:
 
 
 def settings(loaded: LoadedScenario, effective: Mapping[KeyPath, tuple[str, str]]) -> tuple[EffectiveValue, ...]:
-    """All values that have an effect. `effective` replaces defaults that were computed: auto → 2."""
+    """All values that have an effect. `effective` has computed values, which replace defaults: auto → 2."""
     found = []
     for path, setting in _walk(loaded.document, loaded.file, ()):
         computed = effective.get(path) if setting.origin == _DEFAULT or setting.value in ("auto", "null") else None
@@ -481,10 +482,9 @@ def _walk(document: Document, section: Any, path: KeyPath) -> Iterator[tuple[Key
             yield from _walk_container(document, value, place)
         elif entry is not None and (entry.node.value is not None or declared.default is None):
             yield place, _setting(document, place, entry.node)
-        elif (
-            declared.default is not None or len(place) < 4 or name == "kind"
-        ):  # the rest: alternatives that were not chosen
-            yield place, EffectiveValue(path=dotted(place), value=_written(declared.default), origin=_DEFAULT)
+        elif declared.default is not None or len(place) < 4 or name == "kind":  # the rest are unused alternatives
+            default = "none" if declared.default in ({}, []) else scalar_text(declared.default)
+            yield place, EffectiveValue(path=dotted(place), value=default, origin=_DEFAULT)
 
 
 def _walk_container(document: Document, value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, EffectiveValue]]:
@@ -507,7 +507,7 @@ def _setting(document: Document, path: KeyPath, node: YamlNode) -> EffectiveValu
 
 
 def _flow(node: YamlNode) -> str:
-    """On one line, with variables unresolved."""
+    """The value on one line, with variables unresolved."""
     return printable(" ".join(_flow_of(node).split()), VALUE_SHOWN)
 
 
@@ -519,16 +519,8 @@ def _flow_of(node: YamlNode) -> str:
     return node.text or "null"
 
 
-def _written(default: Any) -> str:
-    if default is None:
-        return "null"
-    if isinstance(default, bool):
-        return str(default).lower()
-    return str(default) if default not in ({}, []) else "none"
-
-
 def _matters(path: KeyPath, loaded: LoadedScenario) -> bool:
-    """Does the value have an effect in this scenario? Defaults of unused sections have none."""
+    """Does the value have an effect in this scenario?"""
     file = loaded.file
     key = path[-1] if len(path) == 2 else path[1] if len(path) > 1 else ""
     match path[0]:

@@ -1,4 +1,4 @@
-"""Sections that the file and the typed Scenario share: where workers run, sessions, limits, timing and others."""
+"""Sections that the file and the typed Scenario share: spawner, sessions, guardrails, timing and others."""
 
 import re
 from collections.abc import Mapping
@@ -419,7 +419,7 @@ class TimingSettings(Section):
             heartbeat_s=heartbeat_s,
             status_poll_s=status_poll_s,
             events_poll_s=max(self.events_poll_s, 2 * status_poll_s),
-            # All workers read an event within one poll, and by that slow one another down.
+            # All workers read an event within one poll, which slows each of them down.
             announce_s=max(self.announce_s, status_poll_s / 2),
             tick_s=max(self.tick_s, heartbeat_s / 2),  # a shorter tick would read the same heartbeats again
             stale_s=max(self.stale_s, 6 * heartbeat_s),

@@ -1,7 +1,7 @@
 """Types of the values of keys: what may be written, the value it becomes, and the JSON Schema of it.
 
-Every type accepts texts, because variables and --set give texts; the type alone decides what a text means. A problem
-never repeats the value: the report shows the text of the file, with `${NAME}` unresolved.
+Every type accepts texts, because variables and --set are texts; only the type decides what a text means. A problem does
+not repeat the value: it is shown with the text of the file, in which `${NAME}` is unresolved.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class FreeText(ValueType):
 
 
 class Label(ValueType):
-    """A name within loadgen: of a scenario, a statement, a pool, a connection, a label."""
+    """A name that only loadgen uses: of a scenario, a statement, a pool, a connection, a label."""
 
     length_max: int = LENGTH_MAX
 
@@ -195,7 +195,7 @@ class Integer(ValueType):
 
 
 class Number(ValueType):
-    """A number with or without a fraction. `above`: low itself is not allowed."""
+    """A number with or without a fraction. `above`: it must be above `low`."""
 
     low: float = -1e18
     high: float = 1e18
@@ -295,7 +295,7 @@ def _parse_signed_count(text: str) -> int:
 
 
 def _parsed(parse: Callable[[str], float], text: str, what: str, how: str) -> float:
-    """Parse with loadgen.units; its more exact hint is used unless the text came from the environment."""
+    """Parse with loadgen.units, and use its hint, unless the text comes from the environment."""
     try:
         return parse(str(text))
     except ValueError as error:

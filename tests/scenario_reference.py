@@ -11,9 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from loadgen.scenario.experiment import experiment_schema
-from loadgen.scenario.file import scenario_schema
-from loadgen.scenario.keys import schema_text
+from tests.scenario_schema import experiment_schema, scenario_schema, schema_text
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENT = ROOT / "docs" / "scenario.md"

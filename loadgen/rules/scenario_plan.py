@@ -1,4 +1,4 @@
-"""What a run of a scenario would do, computed without connecting anywhere. Pure; `plan_text` makes the text."""
+"""What a run of a scenario would do, computed without a connection. Pure; `plan_text` makes the text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from loadgen.scenario.model import (
     QueryPool,
     Scenario,
     WorkerProfile,
-    stage_name,
     workers_of,
 )
 from loadgen.scenario.read import EffectiveValue, LoadedScenario, settings
@@ -53,7 +52,7 @@ class StatementShare:
     kind: str
     fraction: float
     queries: int
-    expected: int | None  # statements in the measurement; only an open loop knows
+    expected: int | None  # statements in the measurement; None in a closed loop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +64,7 @@ class TablePreparation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostEstimate:
-    """An upper limit, since sizes and suspending are not known offline. Empty for the embedded server."""
+    """An upper limit, because sizes and suspending are not known without a connection."""
 
     longest_s: float
     by_size: tuple[tuple[str, float], ...]
@@ -128,7 +127,7 @@ def longest_s(scenario: Scenario, cap: FindMaxCap | None) -> float:
 
 
 def format_span(duration_s: float) -> str:
-    """3661 → '1h 1m 1s'; short and odd ones as they are written."""
+    """3661 → '1h 1m 1s'; times below a minute and fractions of seconds as in a scenario."""
     if duration_s < 60 or duration_s % 1:
         return format_duration_s(duration_s)
     minutes, seconds = divmod(int(duration_s), 60)
@@ -145,9 +144,9 @@ def _worked_out(scenario: Scenario, workers: int, reason: str) -> dict[KeyPath, 
         ("timing", "start"): (format_duration_s(scenario.timing.start_s), "default"),
     }
     if scenario.load.workers is None:
-        found["load", "workers"] = (str(workers), f"worked out: {reason}")
+        found["load", "workers"] = (str(workers), f"computed: {reason}")
     for number, statement in enumerate(scenario.workload.statements):
-        found["workload", "statements", number, "kind"] = (statement.kind.value, "as its SQL says")
+        found["workload", "statements", number, "kind"] = (statement.kind.value, "derived from its SQL")
     return found
 
 
@@ -169,7 +168,7 @@ def _summary(scenario: Scenario, cap: FindMaxCap | None) -> list[str]:
         first = f"Sends {due} at speed {load.replay.speed:g} {over}, {measured}."
     elif cap is not None:
         ladder = f"from {cap.levels[0]} to at most {counted(cap.levels[-1], 'connection')}"
-        first = f"Searches for the most connections that hold, {ladder}, {measured}."
+        first = f"Searches for the largest number of connections without a failed step, {ladder}, {measured}."
     elif load.stages:
         first = f"Keeps up to {connections} busy in {counted(len(load.stages), 'stage')}, {measured}."
     else:
@@ -206,7 +205,7 @@ def _phases(load: Load, cap: FindMaxCap | None) -> list[PlannedPhase]:
             PlannedPhase(name="search", start_s=now_s, duration_s=cap.longest_s, level=f"{level}; at the longest")
         )
     for number, stage in enumerate(levels, 1):
-        name = stage.name or stage_name(number) if load.stages else "measurement"
+        name = load.stage_names[number - 1] if load.stages else "measurement"
         ramp_s = stage.ramp_s or (load.ramp_s if number == 1 and not load.warmup_s else 0.0)
         ramp = f", reached in {format_span(ramp_s)}" if ramp_s else ""
         phases.append(
@@ -257,7 +256,7 @@ def _workers_reason(load: Load, cores: int) -> str:
     if load.workers is not None:
         return "as written"
     if load.profile is WorkerProfile.PROCESS:
-        return "one per connection, as profile process wants it"
+        return "one per connection, because of profile process"
     if load.per_worker_connections is not None:
         return f"{counted(load.per_worker_connections, 'connection')} each, as written"
     return f"one per {CONNECTIONS_PER_WORKER} connections, at most one per core, {counted(cores, 'core')} here"
@@ -341,14 +340,14 @@ def _preparation_text(plan: ScenarioPlan) -> list[str]:
         (
             printable(table.table, 80),
             table.type,
-            "must be there" if table.type == "existing" else counted(table.rows, "row"),
+            "must exist" if table.type == "existing" else counted(table.rows, "row"),
         )
         for table in plan.preparation
     ]
     lines = _table(rows)
     total = sum(table.rows for table in plan.preparation)
     if len(rows) > 1 and total:
-        lines.append(f"{total:,} rows in all, unless they are there already")
+        lines.append(f"{total:,} rows in total, unless they exist")
     lines += [f"value pool {printable(name, 60)} from a {printable(origin, 80)}" for name, origin in plan.pools]
     return lines
 
@@ -359,7 +358,7 @@ def _find_max_text(plan: ScenarioPlan) -> list[str]:
         return []
     return [
         f"At most {counted(cap.steps, 'step')}: {len(cap.levels)} of the climb, then confirming and bisecting;"
-        " some are left for repeating steps that contradict each other, or that the client limited.",
+        " the others repeat steps with contradictory results, or steps that the client limited.",
         f"{format_span(cap.steps_s)} when no step is repeated or extended,"
         f" never more than {format_span(cap.longest_s)}.",
     ]
@@ -373,7 +372,7 @@ def _cost_text(cost: CostEstimate | None) -> list[str]:
         f"At most, in credits by the size of the warehouse: {sizes}.",
         f"Plus {cost.control:.2f} for the control warehouse, if it is X-Small.",
         f"Assumed: one cluster of a standard warehouse at 1 credit per hour for X-Small, twice that for each size up, "
-        f"running for {format_span(cost.longest_s)}; preparing and idling until it suspends come on top.",
+        f"running for {format_span(cost.longest_s)}; costs of preparing and of idling until it suspends are added.",
     ]
 
 

@@ -25,6 +25,7 @@ from loadgen.model.workload import (
 from loadgen.scenario.document import KeyPath
 from loadgen.scenario.file import CheckedScenario, ScenarioFile, StatementSection, load_of
 from loadgen.scenario.generators import (
+    GENERATORS,
     Generator,
     HotspotGenerator,
     LatestGenerator,
@@ -44,7 +45,7 @@ from loadgen.scenario.generators import (
     settings_of,
 )
 from loadgen.scenario.keys import values_of
-from loadgen.scenario.model import EMBEDDED, WORKERS_MAX, LoadMode, TableType, stage_name, workers_of
+from loadgen.scenario.model import EMBEDDED, WORKERS_MAX, LoadMode, TableType, workers_of
 from loadgen.scenario.settings import UserSessionSettings
 from loadgen.units import format_duration_s
 from loadgen.values import dataclass
@@ -52,7 +53,6 @@ from loadgen.values import dataclass
 _STATEMENTS: KeyPath = ("workload", "statements")
 STATEMENTS_MAX = 500
 PARAMETERS_MAX = 1_000  # of one statement
-Text = tuple[KeyPath, str, list[Generator]]  # path of its mapping, SQL, parameters
 
 
 def check_workload(checked: CheckedScenario, file: ScenarioFile, capture: CaptureManifest | None) -> None:
@@ -107,7 +107,7 @@ def _sequence_of(statement: StatementSection) -> SequenceGenerator | None:
 
 
 def _all_generators(file: ScenarioFile) -> Iterator[Generator]:
-    """All generators, those of remembered values included."""
+    """All generators, including those of remembered values."""
     for statement in file.workload.statements:
         for _, generator in _placed_generators((), statement):
             yield generator
@@ -133,28 +133,20 @@ def _check_statement(
             checked.key_problem(transaction_path, "is empty", "list at least one statement")
         for key, hint in (("params", "give each of its statements its own params"), ("expect", "remove it")):
             checked.require_absent((*path, key), "does not belong to a transaction", hint)
-    shapes = [_check_text(checked, text) for text in _texts(path, statement)]
+    shapes = [_check_text(checked, *text) for text in statement.texts(path)]
     _check_parameters(checked, path, statement, around)
     _check_kind(checked, path, statement, [shape for shape in shapes if shape is not None])
 
 
-def _texts(path: KeyPath, statement: StatementSection) -> Iterator[Text]:
-    if statement.sql is not None:
-        yield path, statement.sql, list(statement.params)
-    for number, query in enumerate(statement.transaction or []):
-        yield (*path, "transaction", number), query.sql, list(query.params)
-
-
 def _placed_generators(path: KeyPath, statement: StatementSection) -> Iterator[tuple[KeyPath, Generator]]:
     """The generators of a statement, or of the statements of a transaction, in order."""
-    for place, _, parameters in _texts(path, statement):
+    for place, _, parameters in statement.texts(path):
         for number, generator in enumerate(parameters):
             yield (*place, "params", number), generator
 
 
-def _check_text(checked: CheckedScenario, text: Text) -> SqlShape | None:
+def _check_text(checked: CheckedScenario, path: KeyPath, sql: str, parameters: Sequence[Generator]) -> SqlShape | None:
     """Check one SQL text; None when its shape is not known."""
-    path, sql, parameters = text
     if not checked.fine((*path, "sql")):
         return None
     shape = shape_of(sql)
@@ -212,10 +204,10 @@ def _check_sharding_is_used(checked: CheckedScenario, file: ScenarioFile) -> Non
 
 
 def _check_thresholds(checked: CheckedScenario, file: ScenarioFile, written: Sequence[str]) -> None:
-    """`written`: the names of statements as the file has them, to be shown."""
+    """`written`: the names of statements as they are in the file, for hints."""
     names = [statement.name for statement in file.workload.statements] or written
     never_sent = {statement.name for statement in file.workload.statements if statement.weight == 0}
-    stages = [stage.name or stage_name(number) for number, stage in enumerate(file.load.stages, 1)]
+    stages = file.load.stage_names
     for number, threshold in enumerate(file.thresholds):
         path: KeyPath = ("thresholds", number)
         check = threshold.check
@@ -294,8 +286,8 @@ def _databases(file: ScenarioFile) -> Iterator[tuple[KeyPath, tuple[str, ...]]]:
     for number, text in enumerate(file.prepare.statements):
         yield ("prepare", "statements", number), databases_of(text)
     for number, statement in enumerate(file.workload.statements):
-        texts = [statement.sql or "", *(part.sql for part in statement.transaction or ())]
-        yield ("workload", "statements", number), tuple(name for text in texts for name in databases_of(text))
+        names = tuple(name for _, text, _ in statement.texts() for name in databases_of(text))
+        yield ("workload", "statements", number), names
 
 
 # --- sharding -----------------------------------------------------------------------------------------------------
@@ -322,7 +314,7 @@ def _check_key_range(checked: CheckedScenario, file: ScenarioFile) -> None:
 
 
 def _check_key_column(checked: CheckedScenario, file: ScenarioFile) -> None:
-    """The columns of a table of type existing are not known here."""
+    """Not with tables of type existing: their columns are not known here."""
     path = "sharding.key_column"
     tables = file.prepare.tables
     if not file.sharding.enabled or not tables or not checked.fine(path, "sharding.enabled", "prepare"):
@@ -387,7 +379,7 @@ def _check_metadata(checked: CheckedScenario, sessions: UserSessionSettings) -> 
 
 
 def _check_remembered(checked: CheckedScenario, file: ScenarioFile) -> None:
-    """Each name is drawn from one place, and used in sessions only."""
+    """Each remembered name has one generator, and is used in sessions only."""
     uses: list[tuple[KeyPath, RememberedGenerator, bool]] = []
     for number, statement in enumerate(file.workload.statements):
         for path, generator in _placed_generators((*_STATEMENTS, number), statement):
@@ -420,7 +412,7 @@ class GeneratorContext:
 
     pools: frozenset[str] | None  # None: not known, because `values` has problems
     followed: Mapping[str, SequenceGenerator | None] | None  # statement → the sequence of its new keys, if it is sent
-    written: tuple[str, ...]  # the names as the file has them
+    written: tuple[str, ...]  # the names of statements as they are in the file
     sharding: bool | None
     previous: int | None  # number of earlier parameters of the transaction; None outside of one
 
@@ -453,7 +445,8 @@ def check_column_generator(checked: CheckedScenario, path: KeyPath, generator: G
         return
     name = name_of(generator)
     if isinstance(generator, _NOT_FOR_COLUMNS):
-        hint = "columns take literal, choice, uniform, normal, zipfian, hotspot, sequence, text, uuid or timestamp"
+        *others, last = (key for key, one in GENERATORS.items() if one not in _NOT_FOR_COLUMNS)
+        hint = f"columns take {', '.join(others)} or {last}"
         checked.key_problem((*path, name), f"{name} cannot fill a column", hint)
         return
     _check_numbers(checked, (*path, name), generator)
@@ -474,7 +467,7 @@ def _check_numbers(checked: CheckedScenario, path: KeyPath, generator: Generator
             if longest is not None and longest < generator.text.length:
                 checked.problem((*path, "max_length"), "is below length", "raise it, or lower length")
         case TimestampGenerator() if generator.timestamp.min >= generator.timestamp.max:
-            checked.problem((*path, "max"), "is not after min", "write a later moment")
+            checked.problem((*path, "max"), "is not after min", "write a later time")
         case _:
             pass
 

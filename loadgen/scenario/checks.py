@@ -1,6 +1,6 @@
-"""Rules between keys. They run on the part of the file without wrong keys and types, so all problems are shown.
+"""Rules between keys. They run on the part of the file without wrong keys and types, so all problems are shown at once.
 
-This module has the rules of `load`, tables, value pools, captures and small sections; `check_workload` has the others.
+Here are the rules of `load`, tables, value pools, captures and small sections; the others are in `check_workload`.
 """
 
 from __future__ import annotations
@@ -51,13 +51,11 @@ from loadgen.scenario.model import (
     LoadMode,
     TableType,
     WorkerProfile,
-    stage_name,
 )
 from loadgen.scenario.settings import (
     OWN_LABELS,
     SpawnerKind,
     SpawnerSettings,
-    TaintEffect,
     Toleration,
     TolerationOperator,
     is_label_key,
@@ -68,12 +66,6 @@ from loadgen.units import format_duration_s
 HEADER_BYTES_MAX = 65_536
 LABELS_MAX = 50
 _TABLES: KeyPath = ("prepare", "tables")
-_CEILING_KEYS = {
-    LoadMode.CONCURRENCY: "connections",
-    LoadMode.RATE: "max_connections",
-    LoadMode.FIND_MAX: "find_max",
-    LoadMode.REPLAY: "max_connections",
-}
 
 
 def _check_load(checked: CheckedScenario, load: LoadSection) -> None:
@@ -92,7 +84,7 @@ def _check_rate_is_given(checked: CheckedScenario, load: LoadSection) -> None:
     think_time = "workload.think_time"
     if load.is_open_loop and checked.given(think_time) and checked.fine(think_time):
         what = f"belongs to closed loops, and mode {load.mode} sends on schedule"
-        checked.key_problem(think_time, what, "remove it; the schedule says when")
+        checked.key_problem(think_time, what, "remove it; the schedule sets the times")
 
 
 def _check_stages(checked: CheckedScenario, load: LoadSection) -> None:
@@ -102,15 +94,13 @@ def _check_stages(checked: CheckedScenario, load: LoadSection) -> None:
         if checked.given(f"load.{key}") and applies_to(load, declared_keys(LoadSection)[key]):
             checked.key_problem(f"load.{key}", "is set by the stages", "remove it, or remove the stages")
     wanted, foreign = ("connections", "rate") if load.mode is LoadMode.CONCURRENCY else ("rate", "connections")
-    names: list[str] = []
     for number, stage in enumerate(load.stages):
         path: KeyPath = ("load", "stages", number)
         what = f"is missing: each stage of mode {load.mode} needs it"
         checked.require(checked.given((*path, wanted)), (*path, wanted), what, f"add {wanted}: …")
         checked.require_absent((*path, foreign), f"does not belong to mode {load.mode}", "remove it")
-        what = "is the name of another stage too"
-        checked.require(stage.name not in names, (*path, "name"), what, "rename one: results are listed by name")
-        names.append(stage.name or stage_name(number + 1))
+        is_new, what = stage.name not in load.stage_names[:number], "is the name of another stage too"
+        checked.require(is_new, (*path, "name"), what, "rename one: results are listed by name")
         if number == 0 and stage.ramp_s and (load.warmup_s or load.ramp_s) and checked.fine((*path, "ramp")):
             what = "the first level is reached in the warm-up" if load.warmup_s else "load.ramp sets it"
             checked.key_problem((*path, "ramp"), what, "write load.ramp instead")
@@ -174,8 +164,7 @@ def _check_find_max(checked: CheckedScenario, load: LoadSection) -> None:
 
 
 def _check_workers(checked: CheckedScenario, load: LoadSection) -> None:
-    top_key = "stages" if load.stages else _CEILING_KEYS[load.mode]
-    keys = ("workers", "per_worker_connections", "profile", top_key)
+    keys = ("workers", "per_worker_connections", "profile", load.ceiling_key)
     if load.mode is LoadMode.REPLAY or not checked.fine(*(f"load.{key}" for key in keys)):
         return
     top, workers = load.ceiling, load.workers
@@ -245,13 +234,13 @@ def check(checked: CheckedScenario, folder: Path | None, capture: CaptureManifes
 
 
 def _check_applies(checked: CheckedScenario, section: Any, path: KeyPath) -> None:
-    """Keys without a meaning for the mode (or kind) beside them, in all sections."""
+    """Note keys that do not apply to the mode (or kind) of their section, in all sections."""
     for name, declared, value in values_of(section):
         place: KeyPath = (*path, name)
         applies = declared.applies
         ignored = not applies_to(section, declared) and checked.given(place)
         if applies is not None and ignored and checked.fine((*path, applies.selector)):
-            chosen = f"and the {applies.selector} is {getattr(section, applies.selector)}"
+            chosen = f"and the {applies.selector} is {getattr(section, applies.selector) or 'null'}"
             what = f"belongs to {applies.selector} {' and '.join(applies.values)}, {chosen}"
             checked.key_problem(place, what, f"remove it, or write {applies.selector}: {applies.values[0]}")
         inner: Iterable[tuple[KeyPath, Any]] = [(place, value)]
@@ -334,7 +323,7 @@ def _check_timing(checked: CheckedScenario, file: ScenarioFile) -> None:
 
 
 def _check_spawner(checked: CheckedScenario, spawner: SpawnerSettings) -> None:
-    """What a kind needs, and names that the user chooses."""
+    """Keys that a kind needs, and names that the user chooses."""
     needed = {SpawnerKind.SPCS: ("compute_pool", "image"), SpawnerKind.KUBERNETES: ("image",)}
     for name in needed.get(spawner.kind, ()):
         path = f"spawner.{name}"
@@ -370,15 +359,10 @@ def _check_kubernetes(checked: CheckedScenario, spawner: SpawnerSettings) -> Non
 def _check_toleration(checked: CheckedScenario, path: KeyPath, one: Toleration) -> None:
     if not checked.fine(path):
         return
-    is_equal, is_temporary = one.operator is TolerationOperator.EQUAL, one.effect is TaintEffect.NO_EXECUTE
     what, hint = "is not the key of a taint", "write it like dedicated or example.com/dedicated"
     checked.require(one.key is None or is_label_key(one.key), (*path, "key"), what, hint)
     hint = "write key: …, or operator: Exists for every taint"
-    checked.require(one.key is not None or not is_equal, path, "has no key", hint)
-    hint = "remove it, or write operator: Equal"
-    checked.require(one.value is None or is_equal, (*path, "value"), "belongs to operator Equal", hint)
-    hint = "remove it, or write effect: NoExecute"
-    checked.require(one.seconds is None or is_temporary, (*path, "seconds"), "belongs to effect NoExecute", hint)
+    checked.require(one.key is not None or one.operator is TolerationOperator.EXISTS, path, "has no key", hint)
 
 
 def _check_label(checked: CheckedScenario, path: KeyPath, label: str) -> None:
@@ -504,7 +488,7 @@ def _check_file(checked: CheckedScenario, path: KeyPath, file: str, column: str 
     try:
         require_inside(folder, file)
         if not stat.S_ISREG((folder / file).stat().st_mode):  # opening a pipe would block
-            checked.problem(place, "is not a file", "name a CSV file beside the scenario")
+            checked.problem(place, "is not a file", "name a CSV file in the scenario's folder")
             return
         with (folder / file).open("rb") as stream:
             start = stream.read(HEADER_BYTES_MAX)
@@ -560,7 +544,7 @@ def check_replay(checked: CheckedScenario, folder: Path | None) -> CaptureManife
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         what = f"is no capture: {reason}" if isinstance(error, InvalidCapture) else f"cannot be read: {reason}"
-        checked.problem(_CAPTURE, what, "name a folder that `loadgen capture` has written, beside the scenario")
+        checked.problem(_CAPTURE, what, "name a folder in the scenario's folder that `loadgen capture` has written")
         return None
     return capture if _fits(checked, capture, file.load) else None
 

@@ -81,7 +81,7 @@ class ScenarioProblems(ScenarioInvalid):
 
 
 def _of_option(problem: Problem) -> str:
-    """`--set 'load' is not path=value`: the value in quotes, so that the sentence after it can be told from it."""
+    """`--set 'load' is not path=value`: quotes separate the value from the sentence after it."""
     name, _, value = problem.source.partition(" ")
     separator = " " if problem.what.startswith("is ") else ": "
     return f"{name} '{value}'{separator}{problem.what}"
@@ -106,11 +106,11 @@ _DATE = re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}(?:(?:[Tt]|[ \t]+)[0-9]{1,2}:
 
 
 class NotAScalar(ValueError):
-    """An unquoted text that must be quoted, or a number out of range; the message says what to do."""
+    """An unquoted text that must be quoted, or a number out of range; the message contains the remedy."""
 
 
 def resolve(text: str) -> Scalar:
-    """The value of an unquoted text; quoted texts are not passed here."""
+    """The value of an unquoted text."""
     if text in _NULL:
         return None
     if text in _TRUE or text in _FALSE:
@@ -120,6 +120,13 @@ def resolve(text: str) -> Scalar:
     if _NOT_FINITE.fullmatch(text):
         raise NotAScalar("infinity and not-a-number cannot be used; quote it if it is a text")
     return _number(text)
+
+
+def scalar_text(value: Scalar) -> str:
+    """The unquoted text of a value."""
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _number(text: str) -> str | int | float:
@@ -167,7 +174,7 @@ class MappingEntry:
 
 
 def walk(node: YamlNode, path: KeyPath = ()) -> Iterator[tuple[KeyPath, YamlNode]]:
-    """The node and all nodes below it, each before those below it; none below a rejected one."""
+    """The node and all nodes below it, parents first. Nodes below a rejected node are left out."""
     yield path, node
     for part, child in () if node.rejected else node.children():
         yield from walk(child, (*path, part))
@@ -183,7 +190,7 @@ def data_of(node: YamlNode, value: Callable[[YamlNode, KeyPath], Any], path: Key
 
 @dataclass(slots=True)
 class Document:
-    """The tree of a file and the problems found so far. `root` is None when nothing could be read."""
+    """The tree of a file and the problems found so far. `root` is None if the file could not be read."""
 
     source: str
     root: YamlNode | None = None
@@ -196,7 +203,7 @@ class Document:
         return self.entry(("arms",)) is not None
 
     def entry(self, path: KeyPath) -> MappingEntry | None:
-        """Key and value at this path; for an element of a list, the position of the key is its own."""
+        """Key and value at this path. An element of a list has no key: the position of the element stands for it."""
         if self.root is None:
             return None
         found = MappingEntry(self.root.mark, self.root)
@@ -209,6 +216,11 @@ class Document:
             else:
                 return None
         return found
+
+    def is_rejected(self, path: KeyPath) -> bool:
+        """Does the value at this path have a problem already?"""
+        entry = self.entry(path)
+        return entry is not None and entry.node.rejected
 
     def problem(self, path: KeyPath, what: str, hint: str | None = None, *, at_key: bool = False) -> None:
         """Note a problem at the value (or key) at this path, or at its nearest existing parent."""
@@ -303,7 +315,7 @@ def escape(text: str) -> str:
 
 
 def resolve_template(template: str, environ: Mapping[str, str] | None) -> str:
-    """The text of a template. Without an environment variables stay `${NAME}`, for display."""
+    """The text of a template. Without an environment, variables stay `${NAME}`."""
 
     def value(match: re.Match[str]) -> str:
         name = match["name"]
@@ -327,88 +339,60 @@ _VARIABLE = re.compile(r"\$\$\{|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<def
 _HOW = "write ${NAME} or ${NAME:-default}, and $${ for a literal ${"
 
 
-class _Filled:
-    """A text with its variables resolved, and the texts to show and to store."""
-
-    def __init__(self, text: str) -> None:
-        self._parts: list[tuple[str, str, str]] = []
-        self.length = len(text)
-        self.variables: list[str] = []
-        self.missing: list[str] = []
-        self.forbidden: list[str] = []
-        self.malformed = False
-
-    def add(self, value: str, template: str | None = None, stored: str | None = None) -> None:
-        literal = escape(value)
-        self._parts.append((value, template or literal, stored or literal))
-
-    def texts(self) -> tuple[str, str, str]:
-        """Value, template and stored text."""
-        value, template, stored = map("".join, zip(*self._parts, strict=True))
-        return value, template, stored
-
-    @property
-    def too_long(self) -> bool:
-        return self.length > TEXT_MAX
-
-    @property
-    def rejected(self) -> bool:
-        return bool(self.missing or self.forbidden or self.malformed or self.too_long)
-
-
 def substitute_variables(
     document: Document, environ: Mapping[str, str], allowed: Collection[str] | None = None
 ) -> None:
     """Replace the variables in every text of the document; when some are `allowed`, only those."""
     for path, node in walk(document.root) if document.root is not None else ():
         if isinstance(node.value, str) and "${" in node.value:
-            _fill_node(document, node, path, _fill(node.value, environ, allowed))
+            wrong = _fill(node, node.value, environ, allowed)
+            for what, hint in wrong.items():
+                document.problem(path, what, hint)
+            node.rejected = bool(wrong)
 
 
-def _fill_node(document: Document, node: YamlNode, path: KeyPath, filled: _Filled) -> None:
-    for name in filled.forbidden:
-        document.problem(
-            path,
-            f"the environment variable {name} is not allowed from the queue",
-            f"start the pool with --allow-variable {name}",
-        )
-    for name in filled.missing:
-        document.problem(
-            path, f"the environment variable {name} is not set", f"set it, or give a default: ${{{name}:-…}}"
-        )
-    if filled.malformed:
-        document.problem(path, "has a ${ that names no variable", _HOW)
-    if filled.too_long:
-        document.problem(path, f"is longer than {TEXT_MAX:,} characters with its variables resolved")
-    node.variables, node.rejected = tuple(filled.variables), filled.rejected
-    value, template, stored = filled.texts()
-    node.value = EnvironmentText(value, template, stored) if filled.variables else value
-
-
-def _fill(text: str, environ: Mapping[str, str], allowed: Collection[str] | None) -> _Filled:
-    filled, end = _Filled(text), 0
+def _fill(
+    node: YamlNode, text: str, environ: Mapping[str, str], allowed: Collection[str] | None
+) -> dict[str, str | None]:
+    """Replace the variables in the text of this node; what is wrong with them, each with a hint."""
+    wrong: dict[str, str | None] = {}
+    parts: list[tuple[str, str, str]] = []  # value, template and stored text, as in EnvironmentText
+    variables: list[str] = []
+    end, length = 0, len(text)
     for match in _VARIABLE.finditer(text):
-        if filled.too_long:  # a text may repeat one long variable
-            break
-        filled.add(text[end : match.start()])
-        end = match.end()
-        name = match["name"]
+        parts.append(_literal(text[end : match.start()]))
+        end, name, default = match.end(), match["name"], match["default"]
         if match[0] == "$${":
-            filled.add("${")
+            parts.append(_literal("${"))
         elif name is None:
-            filled.malformed = True
+            wrong["has a ${ that names no variable"] = _HOW
         elif allowed is not None and name not in allowed:
-            filled.forbidden.append(name)
+            what = f"the environment variable {name} is not allowed from the queue"
+            wrong[what] = f"start the pool with --allow-variable {name}"
         elif name in environ:
-            value, secret = environ[name], is_secret_name(name)
-            if secret:
-                register_secret(value)
-            filled.add(value, f"${{{name}}}", f"${{{name}}}" if secret else None)
-            filled.length += len(value)
-            filled.variables.append(name)
-        elif match["default"] is not None:
-            filled.add(match["default"])
+            parts.append(_environment_part(name, environ[name]))
+            variables.append(name)
+            length += len(environ[name])
+        elif default is not None:
+            parts.append(_literal(default))
         else:
-            filled.missing.append(name)
-    filled.add(text[end:])
-    return filled
+            wrong[f"the environment variable {name} is not set"] = f"set it, or give a default: ${{{name}:-…}}"
+        if length > TEXT_MAX:  # a text may repeat one long variable
+            wrong[f"is longer than {TEXT_MAX:,} characters with its variables resolved"] = None
+            break
+    parts.append(_literal(text[end:]))
+    value, template, stored = map("".join, zip(*parts, strict=True))
+    node.value = EnvironmentText(value, template, stored) if variables else value
+    node.variables = tuple(variables)
+    return wrong
+
+
+def _literal(text: str) -> tuple[str, str, str]:
+    return text, escape(text), escape(text)
+
+
+def _environment_part(name: str, value: str) -> tuple[str, str, str]:
+    if not is_secret_name(name):
+        return value, f"${{{name}}}", escape(value)
+    register_secret(value)
+    return value, f"${{{name}}}", f"${{{name}}}"

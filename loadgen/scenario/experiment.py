@@ -1,6 +1,6 @@
-"""The experiment file: a scenario, arms that change it, and what to compare. Read and checked as scenarios are.
+"""The experiment file: a scenario, arms that change it, and what to compare.
 
-Every problem is shown at once, those of the scenario and of each arm's overrides included.
+It is read and checked like a scenario. All problems are shown at once, including those of the scenario in each arm.
 """
 
 import re
@@ -9,7 +9,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from loadgen.log import printable, redact
+from loadgen.identifiers import canonical
+from loadgen.log import printable
 from loadgen.model.experiment import ExperimentMetric, InvalidMetric
 from loadgen.model.threshold import ThresholdCheck
 from loadgen.model.warehouse import (
@@ -23,16 +24,23 @@ from loadgen.model.warehouse import (
     snowflake_rates,
 )
 from loadgen.model.workload import Scalar
-from loadgen.scenario.document import Document, KeyPath, Problem, ScenarioProblems, substitute_variables
+from loadgen.scenario.document import (
+    Document,
+    KeyPath,
+    Problem,
+    ScenarioProblems,
+    option_source,
+    scalar_text,
+    substitute_variables,
+)
 from loadgen.scenario.file import FileName, Version
-from loadgen.scenario.keys import CheckedFile, Section, json_schema, key
+from loadgen.scenario.keys import CheckedFile, Section, key
 from loadgen.scenario.model import NAME_LENGTH_MAX, CheckText, LoadMode
 from loadgen.scenario.read import LoadedScenario, compose, parse_scenario, read_text
 from loadgen.scenario.value_types import (
     Duration,
     FreeText,
     Integer,
-    JsonSchema,
     Label,
     Number,
     ParsedText,
@@ -91,7 +99,7 @@ class ArmWarehouse(Section):
 
     @property
     def settings(self) -> dict[str, WarehouseValue]:
-        """Those that are given, as `loadgen.model.warehouse` has them."""
+        """The given settings, by their names in `loadgen.model.warehouse`."""
         given = {name: getattr(self, name) for name in PROPERTIES}
         return {name: PROPERTIES[name].read(value) for name, value in given.items() if value is not None}
 
@@ -108,7 +116,7 @@ class ArmSection(Section):
 
     @property
     def settings(self) -> dict[str, WarehouseValue]:
-        """Of its warehouse."""
+        """The given settings of its warehouse."""
         return {} if self.warehouse is None else self.warehouse.settings
 
 
@@ -193,10 +201,6 @@ class ExperimentFile(Section):
         return {ExperimentMetric.parse(text): margin for text, margin in self.metrics.items()}
 
 
-def experiment_schema() -> JsonSchema:
-    return json_schema(ExperimentFile, "loadgen experiment")
-
-
 class ExperimentProblems(ScenarioProblems):
     remedy = "Fix the lines named above; `loadgen experiment FILE --dry-run` checks without connecting."
 
@@ -212,8 +216,8 @@ class LoadedExperiment:
 
 
 def read_experiment(path: Path, *, environ: Mapping[str, str], text: str | None = None) -> LoadedExperiment:
-    """Read and check a file (or its `text`, if that was read before), and its scenario for every arm. Raises
-    ScenarioProblems with everything that is wrong."""
+    """Read and check a file (or its `text`, if it was read before), and its scenario for every arm. Raises
+    ScenarioProblems with everything that is wrong with them."""
     found = read_text(path, missing="examples/experiments has some to start from") if text is None else text
     if isinstance(found, Problem):
         raise ExperimentProblems(str(path), [found])
@@ -275,7 +279,7 @@ def _check_rates(checked: CheckedFile[Any], file: ExperimentFile) -> None:
 def _arms(
     checked: CheckedFile[Any], file: ExperimentFile, scenario: Path, environ: Mapping[str, str]
 ) -> dict[str, LoadedScenario]:
-    """The scenario of every arm; what is wrong with one becomes a problem of the experiment."""
+    """The scenario of every arm. Its problems become problems of the experiment."""
     text = read_text(scenario)
     document = checked.document
     if isinstance(text, Problem):
@@ -308,32 +312,26 @@ def _arms(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Change:
-    """One override of an arm, as --set would have it."""
+    """One override of an arm, written like an option --set."""
 
     path: KeyPath  # in the experiment file
     text: str
 
     @property
     def source(self) -> str:
-        """The source of its problems."""
-        return printable(redact(f"--set {self.text}"), 60)
+        """The source that its problems name."""
+        return option_source(f"--set {self.text}")
 
 
 def _changes(name: str, arm: ArmSection) -> Iterator[_Change]:
     for path, value in arm.set.items():
-        yield _Change(path=("arms", name, "set", path), text=f"{path}={_written(value)}")
+        yield _Change(path=("arms", name, "set", path), text=f"{path}={scalar_text(value)}")
     if arm.warehouse is not None and arm.warehouse.name is not None:
         yield _Change(path=("arms", name, "warehouse"), text=f"target.warehouse={arm.warehouse.name}")
 
 
-def _written(value: Scalar) -> str:
-    if value is None:
-        return "null"
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 def _placed(problem: Problem, changes: Sequence[_Change], document: Document) -> Problem:
-    """A problem with an override, at its position in the experiment file; others are returned as they are."""
+    """A problem with an override at its position in the experiment file; other problems are returned unchanged."""
     change = next((one for one in changes if problem.mark is None and one.source == problem.source), None)
     if change is None:
         return problem
@@ -358,7 +356,7 @@ def _check_arm(checked: CheckedFile[Any], file: ExperimentFile, name: str, loade
         what = f"is above max_clusters, {arm.max_clusters}"
         checked.problem((*path, "warehouse", "min_clusters"), what, "lower it, or raise the other")
     if arm is not None and (arm.settings or arm.create) and not scenario.load.warmup_s:
-        what = "the experiment makes or alters this warehouse, and the scenario has no warm-up: its caches are cold"
+        what = "the experiment creates or alters this warehouse, and the scenario has no warm-up: its caches are cold"
         checked.warn((*path, "warehouse"), what, "add load.warmup")
     if arm is not None and arm.create and arm.name is None:
         checked.problem((*path, "warehouse", "create"), "has no name", "add the name of a warehouse to be made")
@@ -373,9 +371,7 @@ def _check_arm(checked: CheckedFile[Any], file: ExperimentFile, name: str, loade
 
 def _check_arms_together(checked: CheckedFile[Any], file: ExperimentFile, arms: Mapping[str, LoadedScenario]) -> None:
     scenarios = [loaded.scenario for loaded in arms.values()]
-    written = {name: loaded.scenario.target.warehouse for name, loaded in arms.items()}
-    # As Snowflake compares names: those without quotes are upper-cased.
-    used = {name: text and (text[1:-1] if text[0] == '"' else text.upper()) for name, text in written.items()}
+    used = {name: canonical(loaded.scenario.target.warehouse or "") for name, loaded in arms.items()}
     for number, (name, loaded) in enumerate(arms.items()):
         if loaded.scenario.control != scenarios[0].control:
             hint = "one experiment has one control plane"

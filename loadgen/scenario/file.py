@@ -1,12 +1,12 @@
-"""The scenario file: the sections that only the file has, the whole file, the typed Scenario made of it, and the files
+"""The scenario file: sections that only the file has, the file as a whole, the typed Scenario made of it, and the files
 that it names."""
 
 import dataclasses
 import errno
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Annotated, Any, ClassVar, TypeAlias
+from typing import Annotated, ClassVar, TypeAlias
 
 from loadgen.model import workload as model
 from loadgen.model.capture import (
@@ -21,8 +21,9 @@ from loadgen.model.capture import (
 from loadgen.model.workload import LENGTH_MAX as SQL_LENGTH_MAX
 from loadgen.model.workload import StatementKind, shape_of
 from loadgen.scenario import model as typed
+from loadgen.scenario.document import KeyPath
 from loadgen.scenario.generators import Generator, RememberedGenerator, parameter
-from loadgen.scenario.keys import CheckedFile, Section, declared_keys, json_schema, key
+from loadgen.scenario.keys import CheckedFile, Section, declared_keys, key
 from loadgen.scenario.model import (
     OPEN_LOOP,
     REPLAYED,
@@ -54,7 +55,7 @@ ROWS_MAX = 10**10
 
 
 class FileName(ValueType):
-    """The name of a file. It is stored resolved, because the file is read before the run."""
+    """The name of a file. Its variables are stored resolved, because the file is read before the run."""
 
     def parse(self, value: object) -> str:
         return str(FreeText(length_max=1_000).parse(value))
@@ -92,18 +93,27 @@ class LoadSection(LoadKeys):
         "Mode replay. skip: only reads are sent; replay: writes are sent too.", default="skip", applies=REPLAYED
     )
     users: Connections = key(
-        "Mode replay: each recorded session is sent this number of times at the same moments, over "
+        "Mode replay: each recorded session is sent this number of times, at the same times, over "
         "separate connections; where values are pseudonyms, each time with different ones.",
         default=1,
         applies=REPLAYED,
     )
 
     @property
+    def ceiling_key(self) -> str:
+        """The key that sets the largest number of connections; for kept sessions it is the capture."""
+        if self.mode is LoadMode.FIND_MAX:
+            return "find_max"
+        if self.is_open_loop:
+            return "max_connections"
+        return "stages" if self.stages else "connections"
+
+    @property
     def ceiling(self) -> int:
         """The largest number of connections of the run."""
-        if self.mode is LoadMode.FIND_MAX:
+        if self.ceiling_key == "find_max":
             return self.find_max.maximum
-        if self.is_open_loop:  # for kept sessions the capture has the number
+        if self.ceiling_key == "max_connections":
             return self.max_connections
         return max((stage.connections for stage in self.stages if stage.connections), default=self.connections)
 
@@ -221,6 +231,13 @@ class StatementSection(Section):
     expect: ExpectSection | None = key(default=None)
     session: bool = key("Execute it as one of the users of `sessions`.", default=False)
 
+    def texts(self, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str, tuple[Generator, ...]]]:
+        """Its SQL texts, in order: the path of the mapping that has it, the text, the generators of its parameters."""
+        if self.sql is not None:
+            yield path, self.sql, self.params
+        for number, query in enumerate(self.transaction or ()):
+            yield (*path, "transaction", number), query.sql, query.params
+
 
 class WorkloadSection(Section):
     """The statements to send."""
@@ -267,13 +284,8 @@ class ScenarioFile(ScenarioKeys):
 CheckedScenario: TypeAlias = CheckedFile[ScenarioFile]
 
 
-def scenario_schema() -> JsonSchema:
-    return json_schema(ScenarioFile, "loadgen scenario")
-
-
 def build(file: ScenarioFile, given_timing: Collection[str], capture: CaptureManifest | None = None) -> typed.Scenario:
-    """The typed scenario; `given_timing` names the attributes of `timing` that the file sets, `capture` is what mode
-    replay sends."""
+    """The typed scenario. `given_timing`: attributes of `timing` that the file sets; `capture`: that of mode replay."""
     scenario = typed.Scenario(
         **{name: getattr(file, name) for name in (one.attribute for one in declared_keys(ScenarioKeys).values())},
         prepare=typed.Prepare(tables=tuple(map(_table, file.prepare.tables)), statements=file.prepare.statements),
@@ -314,26 +326,15 @@ def _pools(file: ScenarioFile) -> list[typed.Pool]:
 
 def load_of(load: LoadSection, capture: CaptureManifest | None = None) -> typed.Load:
     """The typed form of a load without problems."""
-    if capture is not None:
-        return _replayed(load, capture)
-    is_search = load.mode is typed.LoadMode.FIND_MAX
-    settled: dict[str, Any] = {
-        "connections": load.ceiling,
-        "duration_s": None if is_search else load.measured_s,
-        "rate_per_second": load.rate_per_second if load.mode is typed.LoadMode.RATE else None,
-    }
-    keys = {field.name: getattr(load, field.name) for field in dataclasses.fields(typed.LoadKeys)} | settled
-    return typed.Load(**keys, max_lag_s=load.max_lag_s, find_max=load.find_max if is_search else None)
-
-
-def _replayed(load: LoadSection, capture: CaptureManifest) -> typed.Load:
-    keeps = load.sessions is SessionReplay.KEEP
-    settled: dict[str, Any] = {
-        "connections": capture.sessions * load.users if keeps else load.max_connections,
-        "duration_s": replay_s(capture, load.speed),
-        "warmup_s": 0.0,
-    }
-    keys = {field.name: getattr(load, field.name) for field in dataclasses.fields(typed.LoadKeys)} | settled
+    keys = {field.name: getattr(load, field.name) for field in dataclasses.fields(LoadKeys)}
+    keys |= {"connections": load.ceiling, "duration_s": load.measured_s, "max_lag_s": load.max_lag_s}
+    if load.mode is LoadMode.FIND_MAX:
+        return typed.Load(**{**keys, "duration_s": None}, find_max=load.find_max)
+    if capture is None:
+        return typed.Load(**keys)
+    keys |= {"duration_s": replay_s(capture, load.speed), "warmup_s": 0.0}
+    if load.sessions is SessionReplay.KEEP:
+        keys["connections"] = capture.sessions * load.users
     replay = Replay(
         capture=capture.statements_sha256,
         speed=load.speed,
@@ -344,7 +345,7 @@ def _replayed(load: LoadSection, capture: CaptureManifest) -> typed.Load:
         folder=load.capture or "",
         coverage=capture.coverage,
     )
-    return typed.Load(**keys, max_lag_s=load.max_lag_s, replay=replay)
+    return typed.Load(**keys, replay=replay)
 
 
 def _workload(file: ScenarioFile, capture: CaptureManifest | None) -> model.Workload:
@@ -369,7 +370,7 @@ def _workload(file: ScenarioFile, capture: CaptureManifest | None) -> model.Work
 
 def _remembered(statements: Sequence[StatementSection]) -> dict[str, model.Parameter]:
     """The generators of remembered values, by name."""
-    generators = [generator for statement in statements for _, params in _texts(statement) for generator in params]
+    generators = [generator for statement in statements for _, _, params in statement.texts() for generator in params]
     return {
         generator.remembered: parameter(generator.of, {})
         for generator in generators
@@ -377,31 +378,24 @@ def _remembered(statements: Sequence[StatementSection]) -> dict[str, model.Param
     }
 
 
-def _texts(statement: StatementSection) -> list[tuple[str, Sequence[Generator]]]:
-    if statement.sql is not None:
-        return [(statement.sql, statement.params)]
-    return [(query.sql, query.params) for query in statement.transaction or ()]
-
-
 def _statement(statement: StatementSection, remembered: Mapping[str, model.Parameter]) -> model.Statement:
-    texts = _texts(statement)
-    reads = all(shape_of(sql).reads for sql, _ in texts)
-    queries = [
+    queries = tuple(
         model.Query(sql=sql, parameters=tuple(parameter(generator, remembered) for generator in params))
-        for sql, params in texts
-    ]
+        for _, sql, params in statement.texts()
+    )
+    reads = all(shape_of(query.sql).reads for query in queries)
     return model.Statement(
         name=statement.name,
         kind=statement.kind or (StatementKind.READ if reads else StatementKind.WRITE),
         weight=statement.weight,
-        queries=tuple(queries),
+        queries=queries,
         transaction=statement.transaction is not None,
         expected_rows=None if statement.expect is None else statement.expect.rows,
         session=statement.session,
     )
 
 
-# --- files beside the scenario ----------------------------------------------------------------------------------------
+# --- files that a scenario names -------------------------------------------------------------------------------------
 
 
 def is_outside(name: str) -> bool:

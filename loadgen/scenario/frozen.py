@@ -1,8 +1,8 @@
-"""SCENARIO_CONFIG: the one writer and the one reader of a run's stored scenario.
+"""SCENARIO_CONFIG, the stored scenario of a run: the only writer and the only reader.
 
 Workers and orchestrator use only what `thaw` returns. `notify` is not stored: its addresses are secrets that workers do
 not need, and the process that started the run sends the messages. Secrets of the environment are stored as `${NAME}`
-and resolved where they are read; everything else is stored as it was resolved where the user typed.
+and resolved where they are read; all other variables are resolved where the run is started.
 """
 
 from __future__ import annotations
@@ -85,27 +85,25 @@ def decode(kind: Any, data: Any, environ: Environment, where: str = "") -> Any:
 
 
 def _decode_scalar(kind: Any, data: Any, environ: Environment, where: str) -> Any:
-    number = isinstance(data, (int, float)) and not isinstance(data, bool)
-    if kind is float and number and math.isfinite(data):
-        return float(data)
-    if kind is str and isinstance(data, str):
-        return resolve_template(data, environ)
-    if (kind is int and number and isinstance(data, int)) or (kind is bool and isinstance(data, bool)):
-        return data
-    if kind is types.NoneType and data is None:
-        return None
-    if isinstance(data, str) and isinstance(kind, type):
-        try:
-            if issubclass(kind, Enum):
-                return kind(data)
-            if issubclass(kind, datetime):
-                return datetime.fromisoformat(data)
-        except ValueError:
-            pass  # raised below, as for every unusable value
+    try:
+        if kind is str and isinstance(data, str):
+            return resolve_template(data, environ)
+        if kind is float and type(data) in (int, float) and math.isfinite(data):
+            return float(data)
+        if kind in (int, bool, types.NoneType) and type(data) is kind:
+            return data
+        if isinstance(data, str) and isinstance(kind, type) and issubclass(kind, Enum):
+            return kind(data)
+        if isinstance(data, str) and kind is datetime:
+            return datetime.fromisoformat(data)
+    except (ValueError, OverflowError):
+        pass  # raised below, as for every unusable value
     raise InvalidStoredScenario(f"the stored scenario has an unusable value at {where}")
 
 
 def _decode_union(options: tuple[Any, ...], data: Any, environ: Environment, where: str) -> Any:
+    if type(data) in options:  # a type of JSON: 1 is an int, not a float
+        return _decode_scalar(type(data), data, environ, where)
     classes = {kind.__name__: kind for kind in options if isinstance(kind, type) and dataclasses.is_dataclass(kind)}
     if isinstance(data, dict) and len(classes) > 1:
         chosen = classes.get(str(data.get(_TYPE)))
@@ -113,38 +111,22 @@ def _decode_union(options: tuple[Any, ...], data: Any, environ: Environment, whe
             raise InvalidStoredScenario(f"the stored scenario has an unknown {_TYPE} at {where}")
         inner = {key: item for key, item in data.items() if key != _TYPE}
         return _decode_class(chosen, inner, environ, where)
-    for option in sorted(options, key=_exactness):
-        if _fits(option, data):
-            return decode(option, data, environ, where)
-    raise InvalidStoredScenario(f"the stored scenario has an unusable value at {where}")
-
-
-def _exactness(option: Any) -> int:
-    """Sort key: types of JSON first, so that 1 is an int, not a float."""
-    order = [types.NoneType, bool, int, float, str]
-    return order.index(option) if option in order else len(order)
-
-
-def _fits(option: Any, data: Any) -> bool:
-    if option in (types.NoneType, bool, int, str):
-        return type(data) is option
-    if option is float:
-        return isinstance(data, (int, float)) and not isinstance(data, bool)
-    return data is not None
+    return decode(next(kind for kind in options if kind is not types.NoneType), data, environ, where)
 
 
 def _decode_class(kind: type, data: Any, environ: Environment, where: str) -> Any:
     hints = {_key(kind, name): (name, hint) for name, hint in _hints(kind).items()}
+    optional = {_key(kind, name) for name in _OPTIONAL.get(kind, ())}
     found = data.keys() if isinstance(data, dict) else set()
-    absent = {_key(kind, name) for name in _OPTIONAL.get(kind, ())} - found
-    if not isinstance(data, dict) or found != hints.keys() - absent:
-        odd = ", ".join(sorted(map(str, (hints.keys() - absent) ^ found))[:5])
-        raise InvalidStoredScenario(f"the stored scenario does not fit at {where or 'its top'}: {odd}")
+    odd = (found - hints.keys()) | (hints.keys() - optional - found)
+    if not isinstance(data, dict) or odd:
+        shown = ", ".join(sorted(map(str, odd))[:5])
+        raise InvalidStoredScenario(f"the stored scenario does not fit at {where or 'its top'}: {shown}")
     return kind(
         **{
             name: decode(hint, data[key], environ, f"{where}.{key}")
             for key, (name, hint) in hints.items()
-            if key not in absent
+            if key in found
         }
     )
 
@@ -184,27 +166,25 @@ LOAD_MODES = {
 }
 # Keys that do not change what a scenario measures.
 _NOT_MEASURED = ("name", "description", "labels")
-_SECTIONS = (
-    *("name", "description", "labels", "connection", "control", "target", "prepare", "connections", "thresholds"),
-    *("guardrails", "query_log", "enrichment", "spawner", "on_worker_loss", "timing", "embedded"),
-)
-_LOAD_FIELDS = (
-    *("min_connections", "profile", "pin", "warmup_s", "ramp_s", "duration_s"),
-    *("rate_per_second", "arrival", "max_lag_s", "stages"),
-)
-# Where the values of a scenario are stored. The mode, sharding, sessions and replay have their own form, see below.
-_PLACES = {
-    **{name: name for name in _SECTIONS},
-    "pools": "values",
-    "load.connections": "workload.concurrent_connections",
-    **{f"load.{name}": f"workload.{stored_name(name)}" for name in _LOAD_FIELDS},
-    "workload.think_time_s": "workload.think_time_seconds",
-    "workload.seed": "workload.seed",
-    "workload.statements": "workload.statements",
-    "load.workers": "scaling.worker_group_count",
-    "load.per_worker_connections": "scaling.per_worker_connections",
-    "load.find_max": "find_max",
-}
+# `notify` is not stored; the others are written by frozen_config() in another form.
+_OTHERS = ("load", "workload", "sessions", "notify", "load.mode", "load.replay", "workload.sharding")
+
+
+def _places() -> dict[str, str]:
+    """Where each attribute of a scenario is stored."""
+    found = {field.name: field.name for field in dataclasses.fields(Scenario)} | {"pools": "values"}
+    for owner, kind in (("load", Load), ("workload", Workload)):
+        found |= {f"{owner}.{field.name}": f"workload.{stored_name(field.name)}" for field in dataclasses.fields(kind)}
+    found |= {
+        "load.connections": "workload.concurrent_connections",
+        "load.workers": "scaling.worker_group_count",
+        "load.per_worker_connections": "scaling.per_worker_connections",
+        "load.find_max": "find_max",
+    }
+    return {attribute: place for attribute, place in found.items() if attribute not in _OTHERS}
+
+
+_PLACES = _places()
 _CLASSES: dict[str, type] = {"": Scenario, "load": Load, "workload": Workload}
 
 
@@ -221,7 +201,7 @@ def template_id(scenario: Scenario) -> str:
 
 
 def thaw(text: str, environ: Environment) -> Scenario:
-    """The scenario of a stored configuration. With `environ` None variables stay `${NAME}`: to show, not to run."""
+    """The scenario of a stored configuration. With `environ` None, variables stay `${NAME}`: for display only."""
     try:
         config = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -248,7 +228,7 @@ def _variables(data: Any) -> set[str]:
 
 
 def frozen_config(scenario: Scenario) -> dict[str, Any]:
-    """The configuration as JSON data."""
+    """The stored configuration, as JSON data."""
     load, sharding = scenario.load, scenario.workload.sharding
     config: dict[str, Any] = {
         "frozen_version": FROZEN_VERSION,
@@ -346,8 +326,8 @@ class _Left:
 
 
 # --- stored scenarios in the keys of their files ---------------------------------------------------------------------
-# To show what differs between runs, and the origin of each value. Elements of lists go by their name, durations are
-# texts; generators stay as they are stored.
+# Differences between runs are shown in these keys. Elements of lists are found by their name, durations are texts, and
+# generators stay as they are stored.
 
 _MODES = {stored: mode.value for mode, stored in LOAD_MODES.items()}
 _FILE_KEYS = {
@@ -357,7 +337,7 @@ _FILE_KEYS = {
     "rate_per_second": "rate",
     "step_duration_seconds": "step",
 }
-_MOVED = (  # what keys begin with as stored, and in the file; the rest of the stored `workload` is `load`
+_MOVED = (  # beginnings of keys, as stored and in the file; the rest of the stored `workload` is `load`
     ("workload.statements.", "workload.statements."),
     ("workload.think_time", "workload.think_time"),
     ("workload.seed.", "seed."),
@@ -367,9 +347,9 @@ _MOVED = (  # what keys begin with as stored, and in the file; the rest of the s
     ("workers.", "load.workers."),
     ("replay.", "load."),
 )
-# Shown as one value each.
+# Each is shown as one value.
 ONE_VALUE = frozenset({"generate", "params", "transaction", "thresholds", "stages", "indexes", "key_range"})
-_DEALT = ("replay.planned", "replay.recorded", "replay.coverage")  # made from the capture, never written
+_OF_CAPTURE = ("replay.planned", "replay.recorded", "replay.coverage")  # computed from the capture, not in the file
 _SECONDS = "_seconds"
 _MEMBER = re.compile(r"\[([^\]]*)\]")
 
@@ -379,7 +359,7 @@ def as_written(config: Mapping[str, Any]) -> dict[str, Any]:
     written: dict[str, Any] = {"workload": {}, "load": {}}
     stored = {"find_max": None, **_flattened(config, ("workload", "scaling", "replay"))}
     for place, value in stored.items():
-        if place in _DEALT:
+        if place in _OF_CAPTURE:
             continue
         if place == "workload.statements":
             value = [_file_statement(one) for one in value]
@@ -396,7 +376,7 @@ def as_written(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def key_as_written(stored: str) -> str:
-    """The same for one key: workload.statements[pay].weight, workload.duration_seconds, scaling.worker_group_count."""
+    """The key in the file for a stored key, such as workload.statements[pay].weight or workload.duration_seconds."""
     key = _MEMBER.sub(r".\1", stored)
     if key == "workload":  # a section of the file too
         return key

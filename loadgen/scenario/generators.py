@@ -1,24 +1,10 @@
 """Parameter generators as a scenario writes them: one key that names the generator, its settings below it.
 
-{literal: 5}                                    always this value; a text, number, true, false or null
-{choice: [PAID, SHIPPED]}                       one of the values with equal probability
-{choice: {NEW: 70, PAID: 20}}                   in proportion to the weights
-{uniform: {min: 1, max: 10k}}                   integers, both ends included; with a fraction, any number between
-{normal: {mean: 50, stddev: 10, min: 0, max: 100, whole: true}}
-{zipfian: {min: 1, max: 100k, theta: 0.99, scrambled: true}}
-{hotspot: {min: 1, max: 100k, hot_fraction: 0.2, hot_share: 0.8}}
-{latest: {min: 1, max: 100k, theta: 0.99, follows: insert}}
-{sequence: {start: 1000001}}                    increasing, unique over all workers and clients
-{text: {length: 40, max_length: 80, alphabet: abc}}
-{uuid: {}}   {shard: {}}
-{timestamp: {min: "2025-01-01", max: "2026-01-01"}}
-{pool: order_id, distribution: zipfian, theta: 0.99}
-{previous: 0}                                   parameter 0 of the transaction so far
-{remembered: user, of: {uniform: {min: 1, max: 10k}}}    drawn once for each session
-{remembered: user}                              the same value again, in any statement of the session
+    {uniform: {min: 1, max: 10k}}
+    {choice: {NEW: 70, PAID: 20}}
+    {pool: order_id, distribution: zipfian}
 
-uniform, zipfian, hotspot, latest and sequence take `sharded: true` instead of a range. Defaults are those of the
-distributions in loadgen.model.workload.
+Defaults are those of the distributions in loadgen.model.workload.
 """
 
 import math
@@ -53,6 +39,7 @@ ALPHABET_MAX = 1_000
 _ZIPFIAN, _HOTSPOT = model.Zipfian(keys=None), model.Hotspot(keys=None)
 _LATEST, _TEXT, _POOL = model.Latest(keys=None), model.Text(length=0), model.PoolValue(pool="")
 _THETA_HELP = "Skew of the distribution; 0.99 as in YCSB."
+_SHARDED_HELP = "Draw from this worker's part of sharding.key_range instead."
 
 Theta = Annotated[float, Number(low=0, high=0.9999, above=True)]
 Fraction = Annotated[float, Number(low=0, high=1, above=True)]
@@ -107,12 +94,12 @@ class ChoiceList(ValueType):
         parts = dict(value) if isinstance(value, Mapping) else dict(enumerate(value))
         kind: ValueType = Integer(high=10**9) if isinstance(value, Mapping) else ScalarValue()
         found: list[Any] = []
-        wrong: list[InvalidValue] = []
+        wrong: dict[str | int, InvalidValue] = {}
         for place, part in parts.items():
             try:
                 found.append(kind.accept(part))
             except InvalidValue as error:
-                wrong.append(InvalidValue(error.what, error.hint, at=(place,)))
+                wrong[place] = error
         if wrong:
             raise InvalidParts(wrong)
         if not isinstance(value, Mapping):
@@ -132,7 +119,7 @@ class ChoiceList(ValueType):
 
 
 class NoSettings(ValueType):
-    """What is below the name of a generator without settings: `uuid: {}`, or `uuid:` with nothing behind it."""
+    """The value of a generator without settings: `uuid: {}`, or `uuid:` alone."""
 
     takes_variables: ClassVar[bool] = False
 
@@ -159,7 +146,7 @@ class KeyRangeSettings(Section):
 
     min: Bound | None = key("The smallest value.", default=None)
     max: Bound | None = key("The largest value; it is included.", default=None)
-    sharded: bool = key("Draw from this worker's part of sharding.key_range instead.", default=False)
+    sharded: bool = key(_SHARDED_HELP, default=False)
 
     def keys(self) -> model.KeyRange | None:
         """The typed range; None with sharded."""
@@ -173,7 +160,7 @@ class UniformSettings(Section):
         "The smallest value; integers unless one of the two has a fraction.", default=None
     )
     max: Annotated[int | float, IntegerOrNumber()] | None = key("The largest value.", default=None)
-    sharded: bool = key("Draw from this worker's part of sharding.key_range instead.", default=False)
+    sharded: bool = key(_SHARDED_HELP, default=False)
 
     def parameter(self) -> model.Uniform | model.UniformFloat:
         """The typed form."""
@@ -317,12 +304,12 @@ GENERATORS: dict[str, type] = {first_key(one): one for one in typing.get_args(Ge
 
 
 def name_of(generator: Generator) -> str:
-    """What a generator is called in a file."""
+    """The name of a generator in a file."""
     return first_key(type(generator))
 
 
 def settings_of(generator: Generator) -> Any:
-    """What is below the generator's name; the generator itself when it is flat."""
+    """The section below the generator's name, or the generator itself if its settings are next to its name."""
     inner = getattr(generator, name_of(generator))
     return inner if is_section(type(inner)) else generator
 
@@ -332,7 +319,7 @@ def is_sharded(generator: Generator) -> bool:
 
 
 def parameter(generator: Generator, remembered: Mapping[str, model.Parameter]) -> model.Parameter:
-    """The typed form of one generator; `remembered` has what values that sessions keep are drawn from."""
+    """The typed form of one generator; `remembered` contains the generators of remembered values, by name."""
     match generator:
         case LiteralGenerator():
             return model.Literal(value=generator.literal)

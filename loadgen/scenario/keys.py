@@ -1,4 +1,4 @@
-"""How the keys of a file are declared and read: type, default, help and JSON Schema of each key, from one place.
+"""How the keys of a file are declared and read: type, default, help and JSON Schema of a key are declared once.
 
     class LoadStage(Section):
         duration_s: Annotated[float, Duration(low_s=0.1)] = key("Length of the stage.")
@@ -11,9 +11,8 @@ The type of a key is bool, a StrEnum, another type with its ValueType, a section
 union of sections, each of which is identified by its first key; with `| None` the value may be null. Annotations are
 evaluated when the class is made, so modules that declare sections do without `from __future__ import annotations`.
 
-`check_keys` reads a document as a section. It reports every wrong key and value, leaves these out, and makes the
-section of the rest, so that the rules between keys can run on it. They ask `fine()` whether the keys that they look at
-are complete.
+`CheckedFile` reads a document as a section. It notes every wrong key and value, leaves these out, and makes the section
+of the rest, on which the rules between keys run. A rule asks `fine()` whether the keys that it reads are complete.
 """
 
 from __future__ import annotations
@@ -22,12 +21,11 @@ import copy
 import dataclasses
 import difflib
 import inspect
-import json
 import types
 import typing
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import field
-from enum import Enum, StrEnum, auto
+from enum import StrEnum
 from functools import cache
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, dataclass_transform
 
@@ -38,7 +36,6 @@ from loadgen.scenario.value_types import (
     Duration,
     InvalidParts,
     InvalidValue,
-    JsonSchema,
     OneOf,
     Rate,
     ValueType,
@@ -85,7 +82,7 @@ class Section:
                 setattr(cls, name, _field(annotation, declared))
         described = cls.__doc__
         dataclass(frozen=True, kw_only=True)(cls)
-        cls.__doc__ = described  # without a text that stands for a missing one
+        cls.__doc__ = described  # `dataclass` replaces a missing docstring
 
 
 def _field(annotation: Any, declared: KeyDeclaration) -> Any:
@@ -106,14 +103,9 @@ def is_section(type_: Any) -> bool:
     return isinstance(type_, type) and issubclass(type_, Section)
 
 
+@cache
 def declared_keys(cls: type) -> Mapping[str, KeyDeclaration]:
     """The keys of a section as they are written, in the order of their declaration."""
-    return _declared_keys(cls)
-
-
-@cache
-def _declared_keys(cls: Hashable) -> Mapping[str, KeyDeclaration]:
-    assert isinstance(cls, type)
     hints = typing.get_type_hints(cls, include_extras=True)
     fields = {field.name: field for field in dataclasses.fields(cls) if _KEY in field.metadata}
     found = {}
@@ -130,7 +122,7 @@ def _written_name(attribute: str, value_type: ValueType | None) -> str:
 
 def values_of(value: Any) -> Iterator[tuple[str, KeyDeclaration, Any]]:
     """Each key of a section, its declaration and its value."""
-    for name, declared in declared_keys(type(value)).items():
+    for name, declared in declared_keys(value.__class__).items():
         yield name, declared, getattr(value, declared.attribute)
 
 
@@ -142,34 +134,16 @@ def applies_to(value: Any, declared: KeyDeclaration) -> bool:
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 UNUSABLE: Any = object()  # in place of a value that is wrong
-_VERSION = 1
-
-
-class FaultKind(Enum):
-    UNKNOWN = auto()  # a key that the section does not have
-    MISSING = auto()
-    WRONG = auto()  # a value that its type rejected
-    NOT_A_LIST = auto()
-    NOT_A_MAPPING = auto()
-    NOT_NAMED = auto()  # a mapping with the first key of none of the sections it may be, or of several
-
-
-class _Fault(NamedTuple):
-    """A key or value of the data that a section cannot be made of."""
-
-    kind: FaultKind
-    path: KeyPath
-    known: Sequence[str] = ()  # the keys that may be there
-    wrong: InvalidValue | None = None
 
 
 @dataclass(slots=True)
 class _Reader:
-    """Makes values of plain data. Wrong ones are left out: a key has its default, a list or mapping one less."""
+    """Makes values of plain data. Wrong values are left out: a key has its default, a list has an element less."""
 
-    faults: list[_Fault] = field(default_factory=list)
+    root: type = Section
+    document: Document | None = None  # where problems are noted
     broken: set[KeyPath] = field(default_factory=set)  # what was left out
-    kept: dict[KeyPath, list[int]] = field(default_factory=dict)  # of shortened lists: the numbers of what is left
+    kept: dict[KeyPath, list[int]] = field(default_factory=dict)  # of shortened lists: the numbers in the file
 
     def section(self, cls: type, data: Any, path: KeyPath) -> Any:
         if isinstance(data, cls):
@@ -178,11 +152,12 @@ class _Reader:
         if shorthand is not None and isinstance(data, str):
             data = {shorthand: data}
         if not isinstance(data, Mapping):
-            return self._fault(FaultKind.NOT_A_MAPPING, path)
+            return self._fault(path, *_NOT_A_MAPPING)
         declared = declared_keys(cls)
         unknown = [name for name, value in data.items() if name not in declared and value is not UNUSABLE]
         for name in unknown:
-            self._fault(FaultKind.UNKNOWN, (*path, name), tuple(declared))
+            place = (*path, name)
+            self._fault(place, f"{shown(name)} is not a known key", self._nearest(place, declared), key_at=place)
         values = {one.attribute: self._key(one, data, (*path, name), unknown) for name, one in declared.items()}
         if any(value is UNUSABLE for value in values.values()):
             self.broken.add(path)
@@ -194,19 +169,22 @@ class _Reader:
         value = data.get(name, default)
         if value is None and default is not REQUIRED and _is_container(declared.type):
             value = default  # a key with nothing after it
-        found = UNUSABLE if value is REQUIRED else self.value(declared.type, value, path)
-        if value is REQUIRED and difflib.get_close_matches(name, unknown, n=1):
-            self.broken.add(path)  # mistyped: the unknown key is reported
-        elif value is REQUIRED:
-            self._fault(FaultKind.MISSING, path)
-        if found is not UNUSABLE or default is REQUIRED:
-            # With a name or version in their place the other keys can be checked.
-            stand_ins = {"version": _VERSION, "name": f"MISSING_{len(self.broken)}"}
-            return stand_ins.get(name, found) if found is UNUSABLE else found
-        return self.value(declared.type, default, path)
+        if value is not REQUIRED:
+            found = self.value(declared.type, value, path)
+        elif difflib.get_close_matches(name, unknown, n=1):
+            found = UNUSABLE  # misspelt: the unknown key is a problem already
+            self.broken.add(path)
+        else:
+            found = self._fault(path, "is missing", f"add {name}: …")
+        if found is not UNUSABLE:
+            return found
+        if default is not REQUIRED:
+            return self.value(declared.type, default, path)
+        # With a substitute for a missing name or version, the other keys can be checked.
+        return {"version": 0, "name": f"MISSING_{len(self.broken)}"}.get(name, UNUSABLE)
 
     def value(self, type_: Any, value: Any, path: KeyPath) -> Any:
-        if value is UNUSABLE:  # its problem is reported already
+        if value is UNUSABLE:  # its problem is noted already
             self.broken.add(path)
             return UNUSABLE
         value_type = value_type_of(type_)
@@ -216,20 +194,19 @@ class _Reader:
             return None
         options = options_of(type_)
         if is_section(options[0]):
-            named = options[0] if len(options) == 1 else named_section(options, value)
-            names = tuple(map(first_key, options))
-            return self._fault(FaultKind.NOT_NAMED, path, names) if named is None else self.section(named, value, path)
+            named = options[0] if len(options) == 1 else self._named(options, value, path)
+            return UNUSABLE if named is UNUSABLE else self.section(named, value, path)
         inner = element_type(options[0])
         if typing.get_origin(options[0]) is tuple:
             return self._elements(inner, value, path)
         if not isinstance(value, Mapping):
-            return self._fault(FaultKind.NOT_A_MAPPING, path)
+            return self._fault(path, *_NOT_A_MAPPING)
         found = {name: self.value(inner, element, (*path, name)) for name, element in value.items()}
         return {name: element for name, element in found.items() if element is not UNUSABLE}
 
     def _elements(self, inner: Any, value: Any, path: KeyPath) -> Any:
         if not isinstance(value, list):
-            return self._fault(FaultKind.NOT_A_LIST, path)
+            return self._fault(path, "must be a list", "write - before each element, or [ ] around them")
         found = [self.value(inner, element, (*path, number)) for number, element in enumerate(value)]
         kept = [number for number, element in enumerate(found) if element is not UNUSABLE]
         if len(kept) < len(found):
@@ -240,28 +217,74 @@ class _Reader:
         try:
             return value_type.accept(value)
         except InvalidParts as error:
-            for part in error.parts:
-                self._fault(FaultKind.WRONG, (*path, *part.at), wrong=part)
+            for place, part in error.parts.items():
+                self._fault((*path, place), part.what, part.hint)
             self.broken.add(path)
             return UNUSABLE
-        except ValueError as error:
-            wrong = error if isinstance(error, InvalidValue) else InvalidValue("cannot be used")
-            return self._fault(FaultKind.WRONG, (*path, *wrong.at), wrong=wrong)
+        except InvalidValue as error:
+            return self._fault(path, error.what, error.hint)
+        except ValueError:
+            return self._fault(path, "cannot be used")
 
-    def _fault(
-        self, kind: FaultKind, path: KeyPath, known: Sequence[str] = (), wrong: InvalidValue | None = None
-    ) -> Any:
-        self.faults.append(_Fault(kind, path, known, wrong))
+    def _named(self, options: tuple[type, ...], data: Any, path: KeyPath) -> Any:
+        """The section whose first key the mapping has."""
+        named = {first_key(option): option for option in options}
+        generators = f"generators are {', '.join(named)}"
+        if not isinstance(data, Mapping):
+            hint = f"for a fixed value write {{literal: …}}; {generators}"
+            return self._fault(path, "must name a generator", hint)
+        found = [key for key in data if key in named]
+        if len(found) == 1:
+            return named[found[0]]
+        if found:
+            what = f"names {len(found)} generators: {', '.join(found)}"
+            return self._fault(path, what, "write one per parameter")
+        if not data:
+            return self._fault(path, "names no generator", generators)
+        key = next(iter(data))
+        near = difflib.get_close_matches(key, named, n=1)
+        hint = f"did you mean {near[0]}?" if near else generators
+        return self._fault(path, f"{shown(key)} is not a generator", hint, key_at=(*path, key))
+
+    def _nearest(self, path: KeyPath, known: Collection[str]) -> str | None:
+        """A hint for an unknown key: the key that is spelt most like it, or the section that it belongs to."""
+        if self.document is None or len(self.document.problems) > SHOWN_MAX:
+            return None  # it would not be shown, and finding it takes time
+        key = str(path[-1])
+        near = difflib.get_close_matches(key, known, n=1)
+        elsewhere = [place for place, keys in _all_keys(self.root).items() if key in keys and place != path[0]]
+        if near and (not elsewhere or difflib.get_close_matches(key, known, n=1, cutoff=0.8)):
+            return f"did you mean {near[0]}?"
+        if elsewhere:
+            return f"it belongs under {' or '.join(elsewhere[:3])}"
+        return f"known here: {', '.join(known)}"
+
+    def _fault(self, path: KeyPath, what: str, hint: str | None = None, *, key_at: KeyPath | None = None) -> Any:
+        """Note a problem with the value at `path`, or with the key at `key_at`, and leave the value out."""
         self.broken.add(path)
+        if self.document is not None and not self.document.is_rejected(path):
+            place = key_at or _written_place(self.document, path)
+            self.document.problem(place, what, hint, at_key=key_at is not None)
         return UNUSABLE
 
 
-def named_section(options: tuple[type, ...], data: Any) -> type | None:
-    """The section whose first key a mapping has, if there is exactly one."""
-    if not isinstance(data, Mapping):
-        return None
-    found = [option for option in options if first_key(option) in data]
-    return found[0] if len(found) == 1 else None
+_NOT_A_MAPPING = ("must be a mapping", "write keys and values below it")
+
+
+def _written_place(document: Document, path: KeyPath) -> KeyPath:
+    """The path of the value as it is written: a text may stand for a section."""
+    while len(path) > 1 and document.entry(path) is None:
+        parent = document.entry(path[:-1])
+        if parent is None or isinstance(parent.node.value, (dict, list)):
+            break
+        path = path[:-1]
+    return path
+
+
+def _all_keys(root: type) -> dict[str, Mapping[str, KeyDeclaration]]:
+    """The keys of each section at the top of the file."""
+    types = {name: options_of(declared.type)[0] for name, declared in declared_keys(root).items()}
+    return {name: declared_keys(section) for name, section in types.items() if is_section(section)}
 
 
 def first_key(cls: type) -> str:
@@ -269,22 +292,18 @@ def first_key(cls: type) -> str:
 
 
 @cache
-def _value_type_of(type_: Hashable) -> ValueType | None:
+def value_type_of(type_: Any) -> ValueType | None:
+    """Of `Annotated[int, Integer()]`, of a StrEnum, of bool, and of each of these `| None`."""
     declared: Any = next((one for one in getattr(type_, "__metadata__", ()) if isinstance(one, ValueType)), None)
     if declared is not None:
         return declared  # type: ignore[no-any-return]
     if is_nullable(type_) and len(options_of(type_)) == 1:
-        declared = copy.copy(_value_type_of(options_of(type_)[0]))
+        declared = copy.copy(value_type_of(options_of(type_)[0]))
         vars(declared).update(nullable=True) if declared is not None else None
         return declared  # type: ignore[no-any-return]
     if isinstance(type_, type) and issubclass(type_, StrEnum):
         return OneOf(words=type_)
     return Boolean() if type_ is bool else None
-
-
-def value_type_of(type_: Any) -> ValueType | None:
-    """Of `Annotated[int, Integer()]`, of a StrEnum, of bool, and of each of these `| None`."""
-    return _value_type_of(type_)
 
 
 def element_type(type_: Any) -> Any:
@@ -322,19 +341,15 @@ class CheckedFile(Generic[FileSection]):
     def __init__(self, section: type[FileSection], document: Document) -> None:
         self.document = document
         self.file: FileSection | None = None
-        self._reader = reader = _Reader()
+        self._reader = _Reader(section, document)
         if document.root is None:
             return
         _reject_secrets(document, document.root)
-        found = reader.section(section, plain(document.root), ())
+        found = self._reader.section(section, plain(document.root), ())
         self.file = None if found is UNUSABLE else found
-        for fault in reader.faults:
-            entry = document.entry(fault.path)
-            if entry is None or not entry.node.rejected:
-                _note(self, section, fault)
 
     def fine(self, *paths: KeyPath | str) -> bool:
-        """Are all these values right, and everything below and above them?"""
+        """Are these values, and all values below and above them, without problems of type?"""
         originals = [self.original(path) for path in paths]
         return not any(_related(path, broken) for path in originals for broken in self._reader.broken)
 
@@ -357,8 +372,8 @@ class CheckedFile(Generic[FileSection]):
         self.document.problem(self.original(path), what, hint, at_key=True)
 
     def require(self, holds: bool, path: KeyPath | str, what: str, hint: str, *others: KeyPath | str) -> None:
-        """Note a problem with the value at this path unless the rule holds; not when the value is wrong already, or
-        one of the `others` that the rule is about."""
+        """Note a problem with the value at this path unless the rule holds, or this value or one of the `others` that
+        the rule reads is wrong already."""
         if not holds and self.fine(path, *others):
             self.problem(path, what, hint)
 
@@ -382,7 +397,7 @@ class CheckedFile(Generic[FileSection]):
         del self.document.problems[before:]
 
     def original(self, path: KeyPath | str) -> KeyPath:
-        """The position in the file of `path` in the section: wrong elements before it are left out there."""
+        """The path in the file. It differs from the path in the section where wrong elements of lists are left out."""
         found: KeyPath = ()
         for part in path.split(".") if isinstance(path, str) else path:
             kept = self._reader.kept.get(found)
@@ -391,7 +406,7 @@ class CheckedFile(Generic[FileSection]):
 
 
 def plain(root: YamlNode) -> Any:
-    """The data of a document, without the values that have a problem already."""
+    """The data of a document; values that have a problem already are UNUSABLE."""
     return data_of(root, lambda node, path: UNUSABLE if node.rejected and path else node.value)
 
 
@@ -410,149 +425,3 @@ def _reject_secrets(document: Document, root: YamlNode) -> None:
                 hint = "put it in connections.toml and name that connection; `loadgen connections list` shows the file"
                 document.problems.append(document.problem_of(entry.node, entry.mark, path, what, hint))
                 entry.node.rejected = True
-
-
-# --- messages --------------------------------------------------------------------------------------------------------
-
-
-def _note(checked: CheckedFile[Any], root: type, fault: _Fault) -> None:
-    document, path = checked.document, fault.path
-    match fault.kind:
-        case FaultKind.UNKNOWN:
-            _note_unknown(document, root, fault)
-        case FaultKind.MISSING:
-            document.problem(path, "is missing", f"add {path[-1]}: …")
-        case FaultKind.WRONG:
-            assert fault.wrong is not None
-            document.problem(_written_place(document, path), fault.wrong.what, fault.wrong.hint)
-        case FaultKind.NOT_NAMED:
-            _note_generator(document, fault)
-        case FaultKind.NOT_A_LIST:
-            hint = "write - before each element, or [ ] around them"
-            document.problem(_written_place(document, path), "must be a list", hint)
-        case FaultKind.NOT_A_MAPPING:
-            document.problem(_written_place(document, path), "must be a mapping", "write keys and values below it")
-
-
-def _written_place(document: Document, path: KeyPath) -> KeyPath:
-    """A threshold may be written as a text, where the section is a mapping."""
-    while len(path) > 1 and document.entry(path) is None:
-        parent = document.entry(path[:-1])
-        if parent is None or isinstance(parent.node.value, (dict, list)):
-            break
-        path = path[:-1]
-    return path
-
-
-def _note_unknown(document: Document, root: type, fault: _Fault) -> None:
-    key, known = str(fault.path[-1]), fault.known
-    what = f"{shown(key)} is not a known key"
-    if len(document.problems) > SHOWN_MAX:  # the hint is not shown, and finding it takes time
-        document.problem(fault.path, what, at_key=True)
-        return
-    near = difflib.get_close_matches(key, known, n=1)
-    elsewhere = [place for place, keys in _all_keys(root).items() if key in keys and place != fault.path[0]]
-    if near and (not elsewhere or difflib.get_close_matches(key, known, n=1, cutoff=0.8)):
-        hint = f"did you mean {near[0]}?"
-    elif elsewhere:
-        hint = f"it belongs under {' or '.join(elsewhere[:3])}"
-    else:
-        hint = f"known here: {', '.join(known)}"
-    document.problem(fault.path, what, hint, at_key=True)
-
-
-def _all_keys(root: type) -> dict[str, Mapping[str, KeyDeclaration]]:
-    """The keys of each section at the top of the file."""
-    types = {name: options_of(declared.type)[0] for name, declared in declared_keys(root).items()}
-    return {name: declared_keys(section) for name, section in types.items() if is_section(section)}
-
-
-def _note_generator(document: Document, fault: _Fault) -> None:
-    entry = document.entry(fault.path)
-    value = entry.node.value if entry is not None else None
-    generators = f"generators are {', '.join(fault.known)}"
-    if not isinstance(value, dict):
-        document.problem(fault.path, "must name a generator", f"for a fixed value write {{literal: …}}; {generators}")
-        return
-    found = [key for key in value if key in fault.known]
-    key = next(iter(value), None)
-    if len(found) > 1:
-        what = f"names {len(found)} generators: {', '.join(found)}"
-        document.problem(fault.path, what, "write one per parameter")
-    elif key is None:
-        document.problem(fault.path, "names no generator", generators)
-    else:
-        near = difflib.get_close_matches(key, fault.known, n=1)
-        hint = f"did you mean {near[0]}?" if near else generators
-        document.problem((*fault.path, key), f"{shown(key)} is not a generator", hint, at_key=True)
-
-
-# --- JSON Schema -----------------------------------------------------------------------------------------------------
-
-_DIALECT = "https://json-schema.org/draft/2020-12/schema"
-
-
-def json_schema(file: type, title: str) -> JsonSchema:
-    """The JSON Schema of a file whose root is this section, for editors."""
-    definitions: dict[str, JsonSchema] = {}
-    root = _section_schema(file, definitions)
-    return {"$schema": _DIALECT, "$defs": dict(sorted(definitions.items())), **root, "title": title}
-
-
-def schema_text(schema: JsonSchema) -> str:
-    """The text of the file: indented, with a newline at the end."""
-    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
-
-
-def _section_schema(section: type, definitions: dict[str, JsonSchema]) -> JsonSchema:
-    keys = declared_keys(section)
-    required = [name for name, declared in keys.items() if declared.default is REQUIRED]
-    return {
-        "additionalProperties": False,
-        **({"description": inspect.cleandoc(section.__doc__)} if section.__doc__ else {}),
-        "properties": {name: _key_schema(declared, definitions) for name, declared in keys.items()},
-        **({"required": required} if required else {}),
-        "type": "object",
-    }
-
-
-def _key_schema(declared: KeyDeclaration, definitions: dict[str, JsonSchema]) -> JsonSchema:
-    schema = _type_schema(declared.type, definitions)
-    default = declared.default
-    if default is not REQUIRED and not isinstance(default, dict) and not is_section(type(default)):
-        schema["default"] = default
-    if declared.description is not None:
-        schema["description"] = declared.description
-    return dict(sorted(schema.items()))
-
-
-def _type_schema(type_: Any, definitions: dict[str, JsonSchema]) -> JsonSchema:
-    value_type = value_type_of(type_)
-    if value_type is not None:
-        return dict(_sorted(value_type.json_schema()))
-    options = [_option_schema(option, definitions) for option in options_of(type_)]
-    schema = options[0] if len(options) == 1 else {"oneOf": options}
-    return {"anyOf": [schema, {"type": "null"}]} if is_nullable(type_) else schema
-
-
-def _option_schema(option: Any, definitions: dict[str, JsonSchema]) -> JsonSchema:
-    if is_section(option):
-        if option.__name__ not in definitions:
-            definitions[option.__name__] = {}  # a section may contain itself
-            mapping = _section_schema(option, definitions)
-            short = mapping["properties"].get(getattr(option, "shorthand", None))
-            definitions[option.__name__] = {"anyOf": [short, mapping]} if short else mapping
-        return {"$ref": f"#/$defs/{option.__name__}"}
-    inner = _type_schema(element_type(option), definitions)
-    if typing.get_origin(option) is tuple:
-        return {"items": inner, "type": "array"}
-    return {"additionalProperties": inner, "type": "object"}
-
-
-def _sorted(schema: Any) -> Any:
-    """With sorted keys, as everywhere in the file but in `properties`."""
-    if isinstance(schema, list):
-        return [_sorted(item) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    return {key: _sorted(value) for key, value in sorted(schema.items())}

@@ -1,6 +1,6 @@
-"""A scenario, read and checked, and the number of workers that follows from its load.
+"""The typed Scenario, and the number of workers that its load needs.
 
-Names of Snowflake objects are texts that `loadgen.snowflake.ident` accepts, as they were written. Times end in `_s`.
+Names of Snowflake objects are stored as they were written; `loadgen.snowflake.ident` accepts them.
 """
 
 import dataclasses
@@ -256,6 +256,10 @@ class LoadKeys(Section):
     )
 
     @property
+    def stage_names(self) -> tuple[str, ...]:
+        return tuple(stage.name or stage_name(number) for number, stage in enumerate(self.stages, 1))
+
+    @property
     def is_open_loop(self) -> bool:
         """Are statements sent on schedule, whether or not earlier ones have returned?"""
         return self.mode in OPEN_LOOP.values
@@ -319,7 +323,7 @@ class Threshold(Section):
     abort: bool = key("Stop the run as soon as the check fails.", default=False)
 
 
-# Compared by identity: a file may have an equal one, and only `judged_thresholds` adds this one.
+# Compared by identity, because a file may have an equal threshold.
 DEFAULT_THRESHOLD = Threshold(check=parse_threshold("error_rate < 5%"))
 
 
@@ -380,8 +384,7 @@ class Scenario(ScenarioKeys):
     def judged_stages(self) -> dict[str, int]:
         """Stages that thresholds are about: name → number, from 1."""
         subjects = {one.check.statement for one in self.thresholds}
-        named = {stage.name or stage_name(number): number for number, stage in enumerate(self.load.stages, 1)}
-        return {name: number for name, number in named.items() if name in subjects}
+        return {name: number for number, name in enumerate(self.load.stage_names, 1) if name in subjects}
 
     @property
     def judged_thresholds(self) -> tuple[Threshold, ...]:
@@ -392,7 +395,7 @@ class Scenario(ScenarioKeys):
 
 
 def workers_of(load: Load, cores: int) -> int:
-    """The number of workers; `auto` is one per 25 connections, as many as there are cores, at least one."""
+    """The number of workers; `auto` is one per 25 connections, at most one per core, at least one."""
     if load.workers is not None:
         return load.workers
     if load.profile is WorkerProfile.PROCESS:
@@ -403,6 +406,6 @@ def workers_of(load: Load, cores: int) -> int:
 
 
 def with_workers(scenario: Scenario, cores: int) -> Scenario:
-    """The scenario with its number of workers settled, as it must be before a run is created."""
+    """The scenario with its number of workers, which must be set before a run is created."""
     load = dataclasses.replace(scenario.load, workers=workers_of(scenario.load, cores))
     return dataclasses.replace(scenario, load=load)

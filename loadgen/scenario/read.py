@@ -43,6 +43,7 @@ from loadgen.scenario.document import (
     dotted,
     option_source,
     resolve,
+    scalar_text,
     shown,
     substitute_variables,
     template_of,
@@ -99,12 +100,12 @@ def read_text(path: Path, missing: str = "`loadgen init` writes a scenario to st
 def compose(text: str, source: str) -> Document:
     """Read one YAML document."""
     document = Document(source)
-    composer = _Composer(document)
+    composer = _Composer(document, YAML(typ="safe", pure=True).parse(text))
     if _brackets(text) > BRACKETS_MAX:
         composer.note(None, f"is nested more than {DEPTH_MAX} levels deep", _FLAT)
         return document
     try:
-        document.root = composer.compose(YAML(typ="safe", pure=True).parse(text))
+        document.root = composer.compose()
     except _StopReading:
         pass  # its problem is noted
     except ReaderError as error:
@@ -128,30 +129,21 @@ def _brackets(text: str) -> int:
 
 
 class _StopReading(Exception):
-    """Reading cannot continue, or would cost too much."""
-
-
-@dataclass(slots=True)
-class _Open:
-    """A mapping or list that is being read. `key` None: a key comes next."""
-
-    node: YamlNode
-    path: KeyPath
-    key: str | None = None
-    key_mark: SourcePosition | None = None
-    dropped: bool = False  # the next value has a rejected key
+    """Reading cannot continue, or would take too long."""
 
 
 class _Composer:
-    def __init__(self, document: Document) -> None:
+    """Makes the tree of the parser's events."""
+
+    def __init__(self, document: Document, events: Iterable[Any]) -> None:
         self._document = document
-        self._open: list[_Open] = []
-        self._values = 0
-        self._root: YamlNode | None = None
+        self._events = self._counted(events)
+        self._path: KeyPath = ()  # of the value that is read
+        self._values = self._depth = 0
         self.mark: SourcePosition | None = None  # of the newest event
 
     def note(self, mark: SourcePosition | None, what: str, hint: str | None = None) -> None:
-        problem = Problem(source=self._document.source, mark=mark, path=self._path(), what=what, hint=hint)
+        problem = Problem(source=self._document.source, mark=mark, path=self._path, what=what, hint=hint)
         self._document.problems.append(problem)
 
     def unreadable(self, error: MarkedYAMLError) -> None:
@@ -169,20 +161,29 @@ class _Composer:
         hint = next((hint for words, hint in hints.items() if words in said), "check indentation, colons and quotes")
         self.note(mark, f"cannot be read as YAML: {printable(said, 200)}", hint)
 
-    def compose(self, events: Iterable[Any]) -> YamlNode | None:
+    def compose(self) -> YamlNode | None:
+        root: YamlNode | None = None
         documents = 0
-        for event in events:
-            self.mark = SourcePosition(event.start_mark.line + 1, event.start_mark.column + 1)
+        for event in self._events:
             if isinstance(event, DocumentStartEvent):
                 documents += 1
                 self._begin(event, documents)
-            elif isinstance(event, CollectionEndEvent):
-                self._open.pop()
             elif isinstance(event, NodeEvent):
-                self._add(event)
-        if self._root is None or self._root.value is None:
+                root = self._node(event)
+                self._path = ()
+        if root is None or root.value is None:
             self.note(None, "is empty", "`loadgen init` writes a scenario to start from")
-        return self._root
+        return root
+
+    def _counted(self, events: Iterable[Any]) -> Iterator[Any]:
+        for event in events:
+            self.mark = SourcePosition(event.start_mark.line + 1, event.start_mark.column + 1)
+            self._values += isinstance(event, NodeEvent)
+            if self._values > VALUES_MAX:
+                what = f"has more than {VALUES_MAX:,} keys and values"
+                self.note(self.mark, what, "large lists belong in a CSV file")
+                raise _StopReading
+            yield event
 
     def _begin(self, event: DocumentStartEvent, documents: int) -> None:
         if documents > 1:
@@ -191,67 +192,25 @@ class _Composer:
         if event.version not in (None, (1, 2)) or event.tags:
             self.note(self.mark, "has a % directive, which is not supported", "remove it; files are read as YAML 1.2")
 
-    def _add(self, event: NodeEvent) -> None:
-        self._values += 1
-        if self._values > VALUES_MAX:
-            self.note(self.mark, f"has more than {VALUES_MAX:,} keys and values", "large lists belong in a CSV file")
-            raise _StopReading
-        parent = self._open[-1] if self._open else None
-        if parent is not None and isinstance(parent.node.value, dict) and parent.key is None and not parent.dropped:
-            self._add_key(event, parent)
-            return
-        node, path = self._node(event), self._path()
-        if parent is None:
-            self._root = node
-        elif isinstance(parent.node.value, list):
-            parent.node.value.append(node)
-        elif isinstance(parent.node.value, dict):
-            if not parent.dropped and parent.key is not None:
-                parent.node.value[parent.key] = MappingEntry(parent.key_mark, node)
-            parent.key, parent.dropped = None, False
-        if not isinstance(event, (ScalarEvent, AliasEvent)):
-            self._begin_inner(node, path)
-
-    def _begin_inner(self, node: YamlNode, path: KeyPath) -> None:
-        if len(self._open) >= DEPTH_MAX:
-            self._open.clear()  # a path of 32 parts is not readable
-            self.note(self.mark, f"is nested more than {DEPTH_MAX} levels deep", _FLAT)
-            raise _StopReading
-        self._open.append(_Open(node, path))
-
-    def _add_key(self, event: NodeEvent, parent: _Open) -> None:
-        assert isinstance(parent.node.value, dict)
-        parent.dropped = True  # until the key is accepted
-        if not isinstance(event, ScalarEvent):
-            self.note(self.mark, "a key must be a text", "lists, mappings and aliases cannot be keys")
-            node = self._node(event)
-            if not isinstance(event, AliasEvent):
-                self._begin_inner(node, parent.path)
-            return
-        key = _joined(event.value)
-        self._reject_decorations(event)
-        if event.implicit[0] and key == "<<":
-            self.note(self.mark, "merge keys (<<) are not supported", "write the keys out")
-        elif event.implicit[0] and not _is_text(key):
-            self.note(self.mark, f"the key {shown(key)} is not a text", f'quote it: "{printable(key, 20)}"')
-        elif key in parent.node.value:
-            first = parent.node.value[key].mark
-            line = f" on line {first.line}" if first else ""
-            self.note(self.mark, f"the key {shown(key)} is given twice, first{line}", "remove one of them")
-        else:
-            parent.key, parent.key_mark, parent.dropped = key, self.mark, False
-
     def _node(self, event: NodeEvent) -> YamlNode:
+        """The value that begins with this event."""
+        mark = self.mark
         self._reject_decorations(event)
         if isinstance(event, AliasEvent):
-            self.note(
-                self.mark, "aliases (*name) are not supported", "write the value out; quote a text with a * first"
-            )
-            return YamlNode(self.mark, None, f"*{event.anchor}", rejected=True)
-        if isinstance(event, MappingStartEvent):
-            return YamlNode(self.mark, {})
-        if not isinstance(event, ScalarEvent):
-            return YamlNode(self.mark, [])
+            self.note(mark, "aliases (*name) are not supported", "write the value out; quote a text with a * first")
+            return YamlNode(mark, None, f"*{event.anchor}", rejected=True)
+        if isinstance(event, ScalarEvent):
+            return self._scalar(event)
+        if self._depth >= DEPTH_MAX:
+            self._path = ()  # a path of 32 parts is not readable
+            self.note(mark, f"is nested more than {DEPTH_MAX} levels deep", _FLAT)
+            raise _StopReading
+        self._depth += 1
+        value = self._mapping(self._path) if isinstance(event, MappingStartEvent) else self._list(self._path)
+        self._depth -= 1
+        return YamlNode(mark, value)
+
+    def _scalar(self, event: ScalarEvent) -> YamlNode:
         text = _joined(event.value)
         if not event.implicit[0]:
             return YamlNode(self.mark, text, text or '""')
@@ -261,6 +220,45 @@ class _Composer:
             self.note(self.mark, f"{error}, got {shown(text)}")
             return YamlNode(self.mark, text, text, rejected=True)
 
+    def _list(self, path: KeyPath) -> list[YamlNode]:
+        found: list[YamlNode] = []
+        self._path = (*path, 0)
+        while not isinstance(event := next(self._events), CollectionEndEvent):
+            found.append(self._node(event))
+            self._path = (*path, len(found))
+        return found
+
+    def _mapping(self, path: KeyPath) -> dict[str, MappingEntry]:
+        found: dict[str, MappingEntry] = {}
+        while not isinstance(event := next(self._events), CollectionEndEvent):
+            mark, key = self.mark, self._key(event, found)
+            self._path = path if key is None else (*path, key)
+            value = self._node(next(self._events))
+            if key is not None:
+                found[key] = MappingEntry(mark, value)
+            self._path = path
+        return found
+
+    def _key(self, event: NodeEvent, known: Mapping[str, MappingEntry]) -> str | None:
+        """The key that this event is; None: it cannot be used, which is noted."""
+        if not isinstance(event, ScalarEvent):
+            self.note(self.mark, "a key must be a text", "lists, mappings and aliases cannot be keys")
+            self._node(event)
+            return None
+        key = _joined(event.value)
+        self._reject_decorations(event)
+        if event.implicit[0] and key == "<<":
+            self.note(self.mark, "merge keys (<<) are not supported", "write the keys out")
+        elif event.implicit[0] and not _is_text(key):
+            self.note(self.mark, f"the key {shown(key)} is not a text", f'quote it: "{printable(key, 20)}"')
+        elif key in known:
+            first = known[key].mark
+            line = f" on line {first.line}" if first else ""
+            self.note(self.mark, f"the key {shown(key)} is given twice, first{line}", "remove one of them")
+        else:
+            return key
+        return None
+
     def _reject_decorations(self, event: NodeEvent) -> None:
         if isinstance(event, AliasEvent):
             return
@@ -269,18 +267,9 @@ class _Composer:
         if getattr(event, "tag", None) is not None:
             self.note(self.mark, "tags (!name) are not supported", "quote a text that begins with !")
 
-    def _path(self) -> KeyPath:
-        """The path of the next value."""
-        if not self._open:
-            return ()
-        parent = self._open[-1]
-        if isinstance(parent.node.value, list):
-            return (*parent.path, len(parent.node.value))
-        return parent.path if parent.key is None else (*parent.path, parent.key)
-
 
 def _joined(text: str) -> str:
-    """With surrogate pairs joined, which JSON writes for 😀; a lone surrogate stays, and is rejected later."""
+    """With surrogate pairs joined: JSON writes 😀 as such a pair. A lone surrogate stays, and is rejected later."""
     if not _SURROGATES.search(text):
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
@@ -306,7 +295,7 @@ def apply_overrides(document: Document, overrides: Sequence[str]) -> None:
 
 
 def _apply(document: Document, text: str) -> tuple[str, str] | None:
-    """None when it worked, else what is wrong and what to do."""
+    """Apply one option. Returns None, or the problem and its hint."""
     path, equals, value = text.partition("=")
     parts = path.strip().split(".")
     if not equals or not all(parts) or len(parts) > PARTS_MAX or len(text) > TEXT_MAX:
@@ -316,7 +305,7 @@ def _apply(document: Document, text: str) -> tuple[str, str] | None:
     if node is None:
         return "the value cannot be read as YAML", "quote it for the shell: --set 'thresholds=[p95 < 50ms]'"
     if document.root is None or not isinstance(document.root.value, dict):
-        return None  # the file itself has a problem, which is reported
+        return None  # the file itself has a problem, which is noted
     return _put(document.root, parts, node)
 
 
@@ -413,8 +402,8 @@ def parse_scenario(
     environ: Mapping[str, str],
     variables: Collection[str] | None = None,
 ) -> LoadedScenario:
-    """Read and check a text. Files of value pools are searched in `folder`, if given. Only `variables` may be used,
-    if they are given."""
+    """Read and check a text. Files that it names are searched in `folder`; without one they are not checked. If
+    `variables` are given, the text may use no others."""
     document = compose(text, source)
     if document.is_experiment:
         what, hint = "is an experiment, not a scenario", "run it with `loadgen experiment FILE`"
@@ -470,7 +459,7 @@ class EffectiveValue:
 
 
 def settings(loaded: LoadedScenario, effective: Mapping[KeyPath, tuple[str, str]]) -> tuple[EffectiveValue, ...]:
-    """All values that have an effect. `effective` replaces defaults that were computed: auto → 2."""
+    """All values that have an effect. `effective` has computed values, which replace defaults: auto → 2."""
     found = []
     for path, setting in _walk(loaded.document, loaded.file, ()):
         computed = effective.get(path) if setting.origin == _DEFAULT or setting.value in ("auto", "null") else None
@@ -493,10 +482,9 @@ def _walk(document: Document, section: Any, path: KeyPath) -> Iterator[tuple[Key
             yield from _walk_container(document, value, place)
         elif entry is not None and (entry.node.value is not None or declared.default is None):
             yield place, _setting(document, place, entry.node)
-        elif (
-            declared.default is not None or len(place) < 4 or name == "kind"
-        ):  # the rest: alternatives that were not chosen
-            yield place, EffectiveValue(path=dotted(place), value=_written(declared.default), origin=_DEFAULT)
+        elif declared.default is not None or len(place) < 4 or name == "kind":  # the rest are unused alternatives
+            default = "none" if declared.default in ({}, []) else scalar_text(declared.default)
+            yield place, EffectiveValue(path=dotted(place), value=default, origin=_DEFAULT)
 
 
 def _walk_container(document: Document, value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, EffectiveValue]]:
@@ -519,7 +507,7 @@ def _setting(document: Document, path: KeyPath, node: YamlNode) -> EffectiveValu
 
 
 def _flow(node: YamlNode) -> str:
-    """On one line, with variables unresolved."""
+    """The value on one line, with variables unresolved."""
     return printable(" ".join(_flow_of(node).split()), VALUE_SHOWN)
 
 
@@ -531,16 +519,8 @@ def _flow_of(node: YamlNode) -> str:
     return node.text or "null"
 
 
-def _written(default: Any) -> str:
-    if default is None:
-        return "null"
-    if isinstance(default, bool):
-        return str(default).lower()
-    return str(default) if default not in ({}, []) else "none"
-
-
 def _matters(path: KeyPath, loaded: LoadedScenario) -> bool:
-    """Does the value have an effect in this scenario? Defaults of unused sections have none."""
+    """Does the value have an effect in this scenario?"""
     file = loaded.file
     key = path[-1] if len(path) == 2 else path[1] if len(path) > 1 else ""
     match path[0]:

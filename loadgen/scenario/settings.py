@@ -1,4 +1,4 @@
-"""Sections that the file and the typed Scenario share: where workers run, sessions, limits, timing and others."""
+"""Sections that the file and the typed Scenario share: spawner, sessions, guardrails, timing and others."""
 
 import re
 from collections.abc import Mapping
@@ -107,10 +107,16 @@ class Toleration(Section):
     """A taint of nodes that pods accept, as in a pod's specification."""
 
     operator: TolerationOperator = key("Equal: the value must match; Exists: any value.", default="Equal")
-    value: Annotated[str, KubernetesLabel()] | None = key("Value of the taint, with operator Equal.", default=None)
+    value: LabelValue | None = key(
+        "Value of the taint, with operator Equal.",
+        default=None,
+        applies=AppliesWhen("operator", (TolerationOperator.EQUAL,)),
+    )
     effect: TaintEffect | None = key("Effect of the taint; null: every effect.", default=None)
     seconds: Annotated[int, Integer(high=10**9)] | None = key(
-        "With NoExecute: how long a pod stays on such a node; null: forever.", default=None
+        "With NoExecute: how long a pod stays on such a node; null: forever.",
+        default=None,
+        applies=AppliesWhen("effect", (TaintEffect.NO_EXECUTE,)),
     )
     key: LabelText | None = key("Key of the taint; null, with operator Exists: every taint.", default=None)
 
@@ -413,7 +419,7 @@ class TimingSettings(Section):
             heartbeat_s=heartbeat_s,
             status_poll_s=status_poll_s,
             events_poll_s=max(self.events_poll_s, 2 * status_poll_s),
-            # All workers read an event within one poll, and by that slow one another down.
+            # All workers read an event within one poll, which slows each of them down.
             announce_s=max(self.announce_s, status_poll_s / 2),
             tick_s=max(self.tick_s, heartbeat_s / 2),  # a shorter tick would read the same heartbeats again
             stale_s=max(self.stale_s, 6 * heartbeat_s),

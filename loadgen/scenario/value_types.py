@@ -1,14 +1,14 @@
 """Types of the values of keys: what may be written, the value it becomes, and the JSON Schema of it.
 
-Every type accepts texts, because variables and --set give texts; the type alone decides what a text means. A problem
-never repeats the value: the report shows the text of the file, with `${NAME}` unresolved.
+Every type accepts texts, because variables and --set are texts; only the type decides what a text means. A problem does
+not repeat the value: it is shown with the text of the file, in which `${NAME}` is unresolved.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any, ClassVar, dataclass_transform
 
@@ -22,23 +22,21 @@ JsonSchema = dict[str, Any]
 INTEGER_MAX = 10**18  # fits a 64-bit integer
 DURATION_S_MAX = 7 * 86_400.0
 COUNT_PATTERN = "[0-9][0-9_.]*[kKmMbB]?"
-_VARIABLE_SCHEMA: JsonSchema = {"type": "string", "pattern": r"\$\{"}
 
 
 class InvalidValue(ValueError):
-    """A value that cannot be used; `at` is the path from the key to the wrong part."""
+    """A value that cannot be used."""
 
-    def __init__(self, what: str, hint: str | None = None, *, at: tuple[str | int, ...] = ()) -> None:
+    def __init__(self, what: str, hint: str | None = None) -> None:
         super().__init__(what)
         self.what = what
         self.hint = hint
-        self.at = at
 
 
 class InvalidParts(InvalidValue):
-    """A value of which several parts cannot be used."""
+    """A list or mapping with parts that cannot be used, by their numbers or keys."""
 
-    def __init__(self, parts: Sequence[InvalidValue]) -> None:
+    def __init__(self, parts: Mapping[str | int, InvalidValue]) -> None:
         super().__init__("has parts that cannot be used")
         self.parts = parts
 
@@ -61,6 +59,7 @@ class ValueType(_WithLimits):
         raise NotImplementedError
 
     def schema(self) -> JsonSchema:
+        """Without null and variables, which `nullable` and `takes_variables` allow."""
         return {"type": "string"}
 
     def accept(self, value: object) -> Any:
@@ -68,20 +67,6 @@ class ValueType(_WithLimits):
         if isinstance(value, EnvironmentText) and value.secret and not self.keeps_variables:
             raise InvalidValue("would store a secret with the run", "use a variable that is not named like a secret")
         return self.null_value if value is None and self.nullable else self.parse(value)
-
-    def json_schema(self) -> JsonSchema:
-        """The schema for editors, with variables and null where they are allowed."""
-        own = self.schema()
-        options = own.pop("anyOf", None) or [own]
-        if self.takes_variables and not any(map(_admits_variables, options)):
-            options = [*options, _VARIABLE_SCHEMA]
-        if self.nullable:
-            options = [*options, {"type": "null"}]
-        return options[0] if len(options) == 1 else {"anyOf": options}
-
-
-def _admits_variables(schema: JsonSchema) -> bool:
-    return schema.get("type") == "string" and r"\$\{" in schema.get("pattern", r"\$\{")
 
 
 class FreeText(ValueType):
@@ -104,7 +89,7 @@ class FreeText(ValueType):
 
 
 class Label(ValueType):
-    """A name within loadgen: of a scenario, a statement, a pool, a connection, a label."""
+    """A name that only loadgen uses: of a scenario, a statement, a pool, a connection, a label."""
 
     length_max: int = LENGTH_MAX
 
@@ -210,7 +195,7 @@ class Integer(ValueType):
 
 
 class Number(ValueType):
-    """A number with or without a fraction. `above`: low itself is not allowed."""
+    """A number with or without a fraction. `above`: it must be above `low`."""
 
     low: float = -1e18
     high: float = 1e18
@@ -310,7 +295,7 @@ def _parse_signed_count(text: str) -> int:
 
 
 def _parsed(parse: Callable[[str], float], text: str, what: str, how: str) -> float:
-    """Parse with loadgen.units; its more exact hint is used unless the text came from the environment."""
+    """Parse with loadgen.units, and use its hint, unless the text comes from the environment."""
     try:
         return parse(str(text))
     except ValueError as error:

@@ -1,14 +1,14 @@
 """The next statement and its bound parameters: mix and generators together.
 
-    closed loop   one Drawer per lane; draw(k) with the lane's own count k
-    open loop     one Drawer per worker, shared by its clients; draw(i) with the index of the arrival
+    closed loop   one StatementStream per lane; draw(k) with the count k of the lane
+    open loop     one StatementStream per worker, shared by its clients; draw(i) with the index of the arrival
 
-A number is never drawn twice, or a sequence would give a key twice. So k goes on from the warm-up into the measurement
-and from stage to stage, and so does i: each Schedule begins where the one before it ends. The worker keeps each lane's
-Drawer and k for as long as it lives. When a lane is closed and opened again (a ramp down and up, a connection
-replaced), the new client takes both over and draws the next k. What was drawn and not sent is left out.
+No number is drawn twice, because a sequence would then give a key twice. So k and i continue from the warm-up into the
+measurement and from stage to stage: each ArrivalSchedule begins where the previous one ends. The worker keeps the
+stream and k of each lane until it ends. When a lane is closed and opened again (a ramp down and up, a replaced
+connection), the new client continues with the next k. Draws that were not sent are skipped.
 
-Every statement keeps its rows ready in chunks, so that a draw is two look-ups. draw() may be called by any thread.
+Every statement prepares its rows in chunks, so that a draw is two look-ups. draw() may be called by any thread.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ from loadgen.workload.generator import (
 from loadgen.workload.generators import LatestKeys, SequenceKeys, make_generator
 from loadgen.workload.pools import Pool
 
-_GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0  # of all fractions, its multiples keep farthest apart
+_GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0  # its multiples modulo 1 are spread most evenly
 
 IntArray = NDArray[np.int64]
 
 
 class MixCycle:
-    """The cycle of a set of weights."""
+    """The order in which statements with these weights follow one another, until it repeats."""
 
     def __init__(self, weights: Sequence[int]) -> None:
         self.weights = _reduced(weights)
         self.cycle = _cycle(self.weights)
         self.length = len(self.cycle)
-        # nth[position]: how often this position's statement has occurred in the cycle before it
+        # nth[position]: how often the statement at this position occurs at earlier positions
         drawn = [0] * len(self.weights)
         nth = []
         for statement in self.cycle:
@@ -63,27 +63,27 @@ class MixCycle:
 
 
 class MixSequence:
-    """The order of statements in one lane. Lanes begin at different places of the cycle, so that they do not all send
-    the same statement at the same time."""
+    """The order of statements in one lane. Lanes begin at different positions of the cycle, so that they do not all
+    send the same statement at the same time."""
 
     def __init__(self, mix: MixCycle, phase: int = 0) -> None:
         if not 0 <= phase < mix.length:
-            raise ValueError(f"a walk cannot begin at {phase}: the cycle has {mix.length} steps")
+            raise ValueError(f"a lane cannot begin at {phase}: the cycle has {mix.length} positions")
         self.mix = mix
         self.phase = phase
-        # What lies before the beginning was never drawn.
+        # Statements before the first position are not drawn.
         skipped = np.bincount(np.asarray(mix.cycle)[:phase], minlength=len(mix.weights))
         self._skipped: tuple[int, ...] = tuple(skipped.tolist())
 
     def at(self, k: int) -> tuple[int, int]:
-        """Draw k (from 0): the statement's number, and how often this lane has drawn it before."""
+        """Draw k (from 0): the number of the statement, and how often this lane has drawn it before."""
         mix = self.mix
         cycles, position = divmod(k + self.phase, mix.length)
         statement = mix.cycle[position]
         return statement, cycles * mix.weights[statement] + mix.nth[position] - self._skipped[statement]
 
     def counter(self, other: int, statement: int) -> Callable[[IntArray], IntArray]:
-        """A function of draws n (from 0) of `statement` that says how often `other` is drawn before each of them."""
+        """A function from draws n (from 0) of `statement` to the number of earlier draws of `other`."""
         cycle = np.array(self.mix.cycle)
         positions = np.flatnonzero(cycle == statement)
         before = (np.cumsum(cycle == other) - (cycle == other))[positions]
@@ -98,15 +98,15 @@ class MixSequence:
 
 
 def mix_sequence(weights: Sequence[int], lane: int) -> MixSequence:
-    """The order of one lane. Open lanes begin at places that are spread evenly over the cycle; with as many as the
-    cycle has places, one lane begins at each."""
+    """The order of one lane. Lanes begin at positions that are spread evenly over the cycle; as many lanes as there
+    are positions begin at each position once."""
     mix = _mix(tuple(weights))
     return MixSequence(mix, lane * _stride(mix.length) % mix.length)
 
 
 @functools.lru_cache(maxsize=16)
 def _stride(length: int) -> int:
-    """The number nearest to the golden part of `length` that has no factor in common with it."""
+    """The number nearest to the golden section of `length` that has no factor in common with it."""
     golden = round(length * _GOLDEN)
     return next(
         stride
@@ -150,7 +150,7 @@ def _cycle(weights: tuple[int, ...]) -> array[int]:
     return cycle
 
 
-AHEAD = 64  # draws that a client of a closed loop holds
+AHEAD = 64  # draws that a client of a closed loop takes at once
 Row = tuple[tuple[Value, ...], ...]  # the parameters of each query of a statement
 
 
@@ -159,12 +159,12 @@ class FollowedKeys:
     """A `latest` parameter with `follows`: where its key is in the row, and which keys it may read."""
 
     places: tuple[tuple[int, int], ...]  # (query, parameter)
-    last: int  # of the range: these keys exist before the run
+    last: int  # of the range, whose keys exist before the run
     inserted: InsertedKeys
 
     def replaced(self, row: Row) -> Row:
-        """The row with the newest key that exists. The key in it was drawn before its INSERT was sent, which may still
-        execute, may have failed, or may have been skipped."""
+        """The row with the newest key that exists. The key was drawn before its INSERT was sent, which may be still
+        executing, failed, or skipped."""
         query, parameter = self.places[0]
         key = row[query][parameter]
         if not isinstance(key, int) or key <= self.last:
@@ -179,7 +179,7 @@ class FollowedKeys:
 
 
 class StatementStream:
-    """What a client, or a schedule, sends in which order.
+    """The statements of a client, or of the clients that share a schedule, in order.
 
     With `latest.follows` (`follows` is true) the sender calls current() just before it sends a statement, and
     succeeded() after it.
@@ -193,20 +193,20 @@ class StatementStream:
         )
         weights = [statement.weight for statement in workload.statements]
         try:
-            walk = mix_sequence(weights, source.lane.number)
+            order = mix_sequence(weights, source.lane.number)
         except ValueError as error:
             raise ScenarioInvalid(f"workload: {error}") from error
-        self._at, self._names = walk.at, [statement.name for statement in workload.statements]
+        self._at, self._names = order.at, [statement.name for statement in workload.statements]
         self._inserted: dict[str, InsertedKeys] = {}  # by the name of the followed statement
         self._rows = [
-            _StatementRows(statement, workload, replace(source, statement=number), walk, self._inserted)
+            _StatementRows(statement, workload, replace(source, statement=number), order, self._inserted)
             for number, statement in enumerate(workload.statements)
         ]
 
     def ahead(self, k: int) -> list[tuple[int, Row]]:
-        """Draw k and the next ones, as many as a client wants to hold; fewer where no value is left for more."""
+        """Draw k and the next ones, AHEAD in total, or fewer if no values are left."""
         drawn = [self.draw(k)]
-        with suppress(RunFailed):  # raised when it is its turn
+        with suppress(RunFailed):  # raised again by the first draw that has no values
             drawn += [self.draw(n) for n in range(k + 1, k + AHEAD)]
         return drawn
 
@@ -221,7 +221,7 @@ class StatementStream:
         return row
 
     def succeeded(self, number: int, row: Row) -> None:
-        """A statement was executed: what it inserted can be read."""
+        """Note that a statement succeeded: the key that it inserted can be read."""
         inserted = self._inserted.get(self._names[number])
         place = self._rows[number].sequence
         if inserted is not None and place is not None:
@@ -229,20 +229,20 @@ class StatementStream:
             inserted.add(cast("int", row[query][parameter]))
 
     def draw(self, k: int) -> tuple[int, Row]:
-        """Draw k, from 0: the number of its statement, and the parameters of each of that statement's queries."""
+        """Draw k, from 0: the number of the statement, and the parameters of each of its queries."""
         statement, n = self._at(k)
         return statement, self._rows[statement].take(n)
 
 
 class _StatementRows(Chunked[Row]):
-    """All parameters of one statement, row by row. `previous` is a column used twice."""
+    """All parameters of one statement, row by row. `previous` uses a column a second time."""
 
     def __init__(
         self,
         statement: Statement,
         workload: Workload,
         source: DrawContext,
-        walk: MixSequence,
+        order: MixSequence,
         inserted: dict[str, InsertedKeys],
     ) -> None:
         """`inserted` receives the keys of each statement that this one follows."""
@@ -259,7 +259,7 @@ class _StatementRows(Chunked[Row]):
                         continue
                     own = replace(source, position=position)
                     if isinstance(parameter, Latest) and parameter.follows is not None:
-                        followed = _followed(parameter.follows, workload, own, walk)
+                        followed = _followed(parameter.follows, workload, own, order)
                         inserted.setdefault(parameter.follows, InsertedKeys(followed.first, followed.step))
                         own = replace(own, followed=followed)
                     self._columns.append(make_generator(parameter, own))
@@ -293,12 +293,12 @@ def _earlier(parameters: list[int], index: int) -> int:
     return parameters[index]
 
 
-def _followed(follows: str, workload: Workload, source: DrawContext, walk: MixSequence) -> FollowedSequence:
-    """The sequence of the statement that is followed, in this lane."""
+def _followed(follows: str, workload: Workload, source: DrawContext, order: MixSequence) -> FollowedSequence:
+    """The sequence, in this lane, of the statement that is followed."""
     for number, statement in enumerate(workload.statements):
         if statement.name == follows and statement.weight:
             sequence = SequenceKeys(_sequence_of(statement.queries, follows), source)
-            drawn_before = walk.counter(number, source.statement)
+            drawn_before = order.counter(number, source.statement)
             return FollowedSequence(first=sequence.first, step=sequence.step, drawn_before=drawn_before)
     raise ValueError(f"`latest` follows {follows!r}, which is no statement of the mix")
 
@@ -310,8 +310,8 @@ def _sequence_place(queries: Sequence[Query]) -> tuple[int, int] | None:
 
 
 def _sequence_of(queries: Sequence[Query], name: str) -> SequenceParameter:
-    for query in queries:
-        for parameter in query.parameters:
-            if isinstance(parameter, SequenceParameter):
-                return parameter
-    raise ValueError(f"`latest` follows {name!r}, which has no sequence")
+    parameters = (parameter for query in queries for parameter in query.parameters)
+    sequence = next((one for one in parameters if isinstance(one, SequenceParameter)), None)
+    if sequence is None:
+        raise ValueError(f"`latest` follows {name!r}, which has no sequence")
+    return sequence

@@ -1,10 +1,10 @@
 """The n-th value of a parameter, for each kind of parameter.
 
-A generator makes its values in chunks with numpy and hands them out as plain Python values, which is what the driver
-can bind. A chunk depends on its number and on the generator's `Source` only, so any value can be had at any time.
+A generator makes its values in chunks with numpy and returns them as plain Python values, because the driver cannot
+bind others. A chunk depends only on its number and on the generator's DrawContext, so values can be taken in any order.
 
-take(), items(): any thread. A chunk is made under the generator's own lock, which takes well below a millisecond unless
-texts are very long.
+take(), items(): any thread. A chunk is made under the lock of the generator, which takes well below a millisecond
+unless texts are very long.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from loadgen.values import dataclass
 from loadgen.workload.pools import Pool
 from loadgen.workload.random_bits import VALUES, RandomBits
 
-# --- One total over many workers: orchestrator and workers compute shares here, so they agree ------------------------
+# --- shares of workers: computed here by the orchestrator and the workers, so that they agree ------------------------
 
 
 def shard_of(worker: int, total_partitions: int) -> int:
@@ -38,7 +38,7 @@ def shard_of(worker: int, total_partitions: int) -> int:
 
 
 def shard_range(keys: KeyRange, worker: int, workers: int) -> KeyRange:
-    """A worker's part of the keys: disjoint, in order, covering; the remainder goes to the last worker."""
+    """A worker's part of the keys. The parts are disjoint and in order; the last worker has the remainder."""
     check_worker(worker, workers)
     per_worker = keys.size // workers
     low = keys.low + worker * per_worker
@@ -65,8 +65,8 @@ def places(worker: int, workers: int, lanes: int) -> tuple[ClientPosition, ...]:
 def lane_of_client(place: ClientPosition) -> Lane:
     """Closed loop: each client of the run is a lane.
 
-    Clients are dealt to the workers in turn, as share() splits them, so lanes are numbered without a gap; and when
-    every worker opens its share of a lower target, those are the first lanes.
+    Workers get clients in turn, as worker_share() splits them, so lanes are numbered without a gap. When each worker
+    opens its share of a lower target, the open lanes are the first ones.
     """
     return Lane(place.client * place.workers + place.worker, place.lanes)
 
@@ -77,7 +77,7 @@ def lane_of_worker(place: ClientPosition) -> Lane:
 
 
 def check_place(place: ClientPosition) -> None:
-    """Of a closed loop: the client must be one that the split gives its worker."""
+    """Require a client of a closed loop that the split gives its worker. Raises ValueError."""
     check_worker(place.worker, place.workers)
     own = worker_share(place.lanes, place.worker, place.workers)
     if place.clients != own:
@@ -104,15 +104,15 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowedSequence:
-    """The numbers that this lane has drawn from the sequence of another statement: first, first + step, …"""
+    """The numbers that this lane draws from the sequence of another statement: first, first + step, …"""
 
     first: int
     step: int
-    drawn_before: Callable[[IntArray], IntArray]  # how many of its numbers, before the n-th draws of the follower
+    drawn_before: Callable[[IntArray], IntArray]  # how many of them, before the n-th draws of the follower
 
 
 class InsertedKeys:
-    """Which numbers of a sequence have been inserted: their statement has succeeded. One byte for each. Any thread."""
+    """The numbers of a sequence whose statement has succeeded, one byte for each. Any thread."""
 
     def __init__(self, first: int, step: int) -> None:
         self._first, self._step = first, step
@@ -121,19 +121,19 @@ class InsertedKeys:
     def add(self, key: int) -> None:
         at = (key - self._first) // self._step
         missing = at + 1 - len(self._inserted)
-        if missing > 0:  # two threads may both extend it, which only makes it longer
+        if missing > 0:  # if two threads extend it, it is only longer than needed
             self._inserted.extend(bytes(missing + CHUNK_VALUES))
         self._inserted[at] = 1
 
     def newest(self, key: int) -> int | None:
-        """The newest inserted number that is not newer than `key`; None: there is none."""
+        """The newest inserted number that is not newer than `key`, or None."""
         at = self._inserted.rfind(1, 0, (key - self._first) // self._step + 1)
         return None if at < 0 else self._first + at * self._step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawContext:
-    """All that the values of one parameter depend on."""
+    """Everything that the values of a parameter depend on."""
 
     seed: int
     statement: int = 0  # number in the workload
@@ -142,10 +142,10 @@ class DrawContext:
     open_loop: bool = False  # values belong to the worker's schedule, whichever client takes them
     sharding: Sharding | None = None
     pools: Mapping[str, Pool] = field(default_factory=dict)
-    followed: FollowedSequence | None = None  # for Latest: where new keys come from
+    followed: FollowedSequence | None = None  # for Latest: the source of new keys
 
     def __post_init__(self) -> None:
-        if self.open_loop:  # also for a worker that has no clients
+        if self.open_loop:  # a worker may have no clients
             check_worker(self.place.worker, self.place.workers)
         else:
             check_place(self.place)
@@ -155,7 +155,7 @@ class DrawContext:
         return lane_of_worker(self.place) if self.open_loop else lane_of_client(self.place)
 
     def bits(self, chunk: int) -> RandomBits:
-        """The random bits of one chunk, shared with nothing else."""
+        """The random bits of one chunk; nothing else uses them."""
         client = 0 if self.open_loop else self.place.client + 1
         return RandomBits(self.seed, VALUES, self.statement, self.position, self.place.worker, client, chunk)
 
@@ -166,7 +166,7 @@ class Chunked(ABC, Generic[Item]):
     chunk_items = CHUNK_VALUES
 
     def __init__(self) -> None:
-        self._making = threading.Lock()  # guards the making of _chunks, which is replaced as a whole
+        self._making = threading.Lock()  # guards the replacement of _chunks; the dict is never changed
         self._chunks: dict[int, Sequence[Item]] = {}
 
     @abstractmethod
@@ -193,7 +193,7 @@ class Chunked(ABC, Generic[Item]):
         return (self._made(chunk) if items is None else items)[at : at + count]
 
     def _made(self, chunk: int) -> Sequence[Item]:
-        """The chunk, kept together with the last one: in an open loop some clients still draw from that."""
+        """The chunk. It is kept, and so is the last one, from which some clients of an open loop still draw."""
         with self._making:
             items = self._chunks.get(chunk)
             if items is None:
@@ -219,13 +219,13 @@ class Constant(Generator):
 
 
 def plain(numbers: NDArray[Any]) -> list[Value]:
-    """As Python's own values: the driver cannot bind numpy's."""
+    """As values of Python: the driver cannot bind those of numpy."""
     values: list[Value] = numbers.tolist()
     return values
 
 
 def _used_up() -> RunFailed:
-    """No value is left: only a sharded sequence can end."""
+    """The error of a sharded sequence without further values; no other generator ends."""
     return RunFailed(
         "a sharded sequence has given all keys of its worker",
         remedy="Widen key_range under sharding, or shorten the run; no key was given twice.",

@@ -50,17 +50,17 @@ from loadgen.workload.random_bits import SMALL_SIZE_MAX, FloatArray, IntArray, R
 # --- Zipfian ranks, keys of a range, sequences -----------------------------------------------------------------------
 
 TABLE_RANKS = 4_096
-ITEMS_MAX = 1 << 62  # beyond 2**53 the rarest are drawn in small groups only
+ITEMS_MAX = 1 << 62  # beyond 2**53, single items cannot be told apart by a float, and the rarest are drawn in groups
 
-# The scrambled generator of YCSB draws a rank of this many items, whatever the range, and hashes it into the range. Its
-# zeta is that of 10**10 items (26.469…); the 10**16 that newer versions name beside it would have another.
+# The scrambled generator of YCSB draws a rank of this number of items whatever the range, and hashes it into the range.
+# Its zeta is that of 10**10 items (26.469…), although newer versions name 10**16 items.
 SCRAMBLED_ITEMS = 10_000_000_000
 _FNV_OFFSET_BASIS = np.uint64(0xCBF29CE484222325)
 _FNV_PRIME = np.uint64(1099511628211)
 
 
 class ZipfianDistribution:
-    """Zipfian over any number of items, for one theta from 0 (uniform) up to, not including, 1."""
+    """A Zipfian distribution over any number of items, for one theta from 0 (uniform) up to, not including, 1."""
 
     def __init__(self, theta: float) -> None:
         if not 0.0 <= theta < 1.0:
@@ -78,7 +78,7 @@ class ZipfianDistribution:
         return near + far
 
     def ranks(self, units: FloatArray, items: int | IntArray) -> IntArray:
-        """Ranks below `items` (one number, or one for each) from units, which are uniform from 0 to 1."""
+        """Ranks below `items` (one number, or one for each unit) from units, which are uniform from 0 to 1."""
         counts = np.broadcast_to(np.asarray(items, dtype=np.int64), units.shape)
         target = units * (self.zeta(counts) if isinstance(items, np.ndarray) else _zeta_of(self, items))
         ranks = np.searchsorted(self._sums, target, side="right").astype(np.int64)
@@ -95,7 +95,7 @@ class ZipfianDistribution:
 
 
 def zipfian(theta: float) -> ZipfianDistribution:
-    """The Zipfian of this theta; made once."""
+    """The distribution for this theta; made once."""
     return _made(float(theta))
 
 
@@ -105,7 +105,7 @@ def scrambled(ranks: IntArray, size: int) -> IntArray:
 
 
 def fnv1a_64(values: IntArray) -> IntArray:
-    """64-bit FNV-1a over the eight bytes of each value, the lowest first; as a signed number."""
+    """64-bit FNV-1a over the eight bytes of each value, lowest byte first, as signed numbers."""
     rest = values.astype(np.uint64)
     hashes = np.full(rest.shape, _FNV_OFFSET_BASIS)
     for _ in range(8):
@@ -145,7 +145,7 @@ class UniformKeys(Generator):
 
 
 class ZipfianKeys(Generator):
-    """The first keys are the popular ones; scrambled, popular keys are spread over the range."""
+    """The first keys are the most frequent; with `scrambled`, frequent keys are spread over the range."""
 
     def __init__(self, parameter: Zipfian, source: DrawContext) -> None:
         super().__init__()
@@ -164,7 +164,7 @@ class ZipfianKeys(Generator):
 
 
 class HotspotKeys(Generator):
-    """The first keys are hot. At least one key is hot, so that the hot share of the draws can be drawn."""
+    """The first keys are hot. At least one key is hot, so that `hot_share` of the draws can go to it."""
 
     def __init__(self, parameter: Hotspot, source: DrawContext) -> None:
         super().__init__()
@@ -185,8 +185,8 @@ class HotspotKeys(Generator):
 
 
 class LatestKeys(Generator):
-    """Zipfian over the keys, the newest first: those that this lane has drawn from the sequence it follows, then the
-    range from its end. Keys of other lanes are left out: a lane that is not open, or is behind, has not made its own.
+    """Zipfian over the keys, newest first: those that this lane has drawn from the sequence it follows, then the range
+    from its end. Keys of other lanes are left out, because a lane that is closed or late has not inserted its keys.
     """
 
     def __init__(self, parameter: Latest, source: DrawContext) -> None:
@@ -202,7 +202,7 @@ class LatestKeys(Generator):
         if followed is None:
             return plain(last - self._zipfian.ranks(units, self._keys.size))
         drawn = followed.drawn_before(_OFFSETS + chunk * CHUNK_VALUES)
-        within = max(0, (last - followed.first) // followed.step + 1)  # numbers of the sequence that are no new keys
+        within = max(0, (last - followed.first) // followed.step + 1)  # numbers of the sequence that lie in the range
         new = np.maximum(drawn - within, 0)
         ranks = self._zipfian.ranks(units, new + self._keys.size)
         newest_first = followed.first + (drawn - 1 - np.minimum(ranks, new)) * followed.step
@@ -210,9 +210,9 @@ class LatestKeys(Generator):
 
 
 class SequenceKeys(Generator):
-    """Increasing numbers, each in one lane only; when all lanes have drawn equally often, none is left out.
+    """Increasing numbers, each in one lane only; if all lanes have drawn equally often, there is no gap.
 
-    Sharded, they are this worker's keys from the first to the last; then there are no more. `start` says nothing then.
+    With `sharded` they are the keys of this worker, and end with the last of them; `start` has no effect.
     """
 
     def __init__(self, parameter: Sequence, source: DrawContext) -> None:
@@ -233,7 +233,7 @@ class SequenceKeys(Generator):
 
 
 def keys_of(keys: KeyRange | None, *, sharded: bool, source: DrawContext) -> KeyRange:
-    """The range a parameter draws from: all of it, or this worker's part."""
+    """The range that a parameter draws from: its own, or this worker's part."""
     if keys is None:
         if source.sharding is None or not sharded:
             raise ValueError("a generator without a range needs sharding, and must be sharded")
@@ -258,7 +258,7 @@ def keys_of(keys: KeyRange | None, *, sharded: bool, source: DrawContext) -> Key
 TEXT_CHUNK_CHARACTERS = 1 << 15  # so that long texts do not fill the memory; at least one text
 _NORMAL_ROUND_MAX = 1 << 15
 _WHOLE_MAX = float(1 << 62)
-_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  naive, as all moments here
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  naive, as all timestamps here
 _HYPHEN = ord("-")
 _HEX_CODES = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
 _UUID_LENGTH = 36
@@ -296,7 +296,7 @@ class UniformFloats(Generator):
 
     def make(self, chunk: int) -> Values[Value]:
         units = self._source.bits(chunk).units(CHUNK_VALUES)
-        # Two products, because high - low may be more than a float can hold; rounding must not leave the interval.
+        # Two products, because high - low may overflow; rounding must not leave the interval.
         values = self._low * (1.0 - units) + self._high * units
         return plain(np.clip(values, self._low, self._last))
 
@@ -304,7 +304,7 @@ class UniformFloats(Generator):
 class NormalNumbers(Generator):
     """Normally distributed numbers by the polar method; those outside the bounds are drawn again.
 
-    Whole numbers are rounded first, so the bounds hold for what is given out.
+    Whole numbers are rounded first, so that rounding cannot leave the bounds.
     """
 
     def __init__(self, parameter: Normal, source: DrawContext) -> None:
@@ -339,7 +339,7 @@ class NormalNumbers(Generator):
 
 
 class Texts(Generator):
-    """Random letters of an alphabet; lengths from `length` to `length_max` with equal probability."""
+    """Random characters of an alphabet; lengths from `length` to `length_max` have equal probability."""
 
     def __init__(self, parameter: Text, source: DrawContext) -> None:
         super().__init__()
@@ -390,12 +390,12 @@ class Timestamps(Generator):
     def __init__(self, parameter: Timestamp, source: DrawContext) -> None:
         super().__init__()
         if parameter.low.tzinfo is not None or parameter.high.tzinfo is not None:
-            raise ValueError("the moments of a timestamp must be naive; they are taken as UTC")
+            raise ValueError("the bounds of a timestamp must be naive; they are in UTC")
         self._source = source
         self._low_us, high_us = _microseconds(parameter.low), _microseconds(parameter.high)
         self._span_us = high_us - self._low_us
         if self._span_us < 1:
-            raise ValueError(f"there are no moments from {parameter.low} up to {parameter.high}")
+            raise ValueError(f"there are no timestamps from {parameter.low} up to {parameter.high}")
 
     def make(self, chunk: int) -> Values[Value]:
         offsets_us = self._source.bits(chunk).below(self._span_us, CHUNK_VALUES)
@@ -403,10 +403,10 @@ class Timestamps(Generator):
 
 
 class PoolValues(Generator):
-    """Values of a pool. Sequential: each lane takes its own until all are used up, then those beside them.
+    """Values of a pool. Sequential: of n lanes each takes every n-th value, and moves by one before it would repeat.
 
-    The lanes' number and the pool's size may have a factor in common. Without moving on, a lane would see the same few
-    values for ever, and while few lanes are open, the run would work on a small part of the pool.
+    The number of lanes and the size of the pool may have a common factor. Without this move a lane would repeat a few
+    values, and a run with few open lanes would use a small part of the pool.
     """
 
     def __init__(self, parameter: PoolValue, source: DrawContext) -> None:
@@ -435,7 +435,7 @@ class PoolValues(Generator):
 
 
 def cut(text: str, lengths: list[int]) -> list[str]:
-    """The text in pieces of these lengths."""
+    """The text, cut into pieces of these lengths."""
     pieces, start = [], 0
     for length in lengths:
         pieces.append(text[start : start + length])
@@ -444,7 +444,7 @@ def cut(text: str, lengths: list[int]) -> list[str]:
 
 
 def _standard_normals(bits: RandomBits, pairs: int) -> FloatArray:
-    """About 1.57 normals per pair of units: Marsaglia's polar method, which needs a logarithm and a root only."""
+    """About 1.57 normals per pair of units, by Marsaglia's polar method, which needs only a logarithm and a root."""
     points = (2.0 * bits.units(2 * pairs) - 1.0).reshape(pairs, 2)
     squares = points[:, 0] * points[:, 0] + points[:, 1] * points[:, 1]
     inside = (squares < 1.0) & (squares > 0.0)
@@ -459,7 +459,7 @@ def _microseconds(moment: datetime) -> int:
 
 
 def make_generator(parameter: Parameter, source: DrawContext) -> Generator:
-    """The generator of a parameter; ValueError when it can draw nothing."""
+    """The generator of a parameter. Raises ValueError if there are no values to draw."""
     match parameter:
         case Uniform():
             return UniformKeys(parameter, source)
@@ -492,6 +492,6 @@ def make_generator(parameter: Parameter, source: DrawContext) -> Generator:
                 raise ValueError("the generator `shard` needs sharding")
             return Constant(shard_of(source.place.worker, source.sharding.total_partitions))
         case Remembered():
-            return Constant(None)  # a blank: the session fills it in, see loadgen.workload.users
+            return Constant(None)  # replaced by the value of the session, see loadgen.workload.users
         case Previous():
             raise ValueError("`previous` repeats another parameter and has no values")

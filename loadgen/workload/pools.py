@@ -71,7 +71,7 @@ def to_chunks(pool: Pool) -> Iterator[str]:
 
 
 def from_chunks(name: str, chunks: Iterable[str]) -> Pool:
-    """The pool that was stored; RunFailed when a chunk is missing, out of order, or not ours."""
+    """The pool that was stored. Raises RunFailed if a chunk is missing, out of order, or unreadable."""
     values: list[PoolScalar] = []
     expected = None
     for text in chunks:
@@ -84,12 +84,12 @@ def from_chunks(name: str, chunks: Iterable[str]) -> Pool:
             raise _damaged(name, f"value {len(values)} should follow, but the chunk begins with {first}")
         values += part
     if len(values) != expected:
-        raise _damaged(name, f"{len(values)} values are there, {'some' if expected is None else expected} were stored")
+        raise _damaged(name, f"{len(values)} values were read, {'some' if expected is None else expected} were stored")
     return Pool(name, tuple(values))
 
 
 def pool_from_rows(name: str, rows: Iterable[Sequence[Any]]) -> Pool:
-    """The first column of a query's rows, in their order. Takes no more rows than a pool may have, and one."""
+    """The first column of a query's rows, in order. Reads at most one row more than a pool may have."""
     values = tuple(value for value, _ in _bounded(name, (row[0] for row in rows)))
     if not values:
         raise ScenarioInvalid(
@@ -100,7 +100,7 @@ def pool_from_rows(name: str, rows: Iterable[Sequence[Any]]) -> Pool:
 
 
 def read_csv_column(file: BinaryIO, column: str | None, *, name: str, source: str) -> Pool:
-    """One column (None: the only one) of a UTF-8 CSV file with a header, as text. Messages call the file `source`."""
+    """One column (None: the only one) of a UTF-8 CSV file with a header, as texts. `source` names it in messages."""
     rows = csv.reader(_lines(file, source), strict=True)
     try:
         header = next(rows, None)
@@ -142,7 +142,7 @@ def _column_at(header: Sequence[str], column: str | None, source: str) -> int:
     if column is None:
         if len(names) == 1:
             return 0
-        raise _bad_csv(source, 1, f"there are several columns, say which one is meant: {shown}")
+        raise _bad_csv(source, 1, f"there are several columns; name one of them: {shown}")
     found = names.count(column)
     if found == 1:
         return names.index(column)
@@ -156,7 +156,7 @@ def _chunk(first: int, total: int, texts: list[str]) -> str:
 
 
 def _bounded(pool: str, values: Iterable[Any]) -> Iterator[tuple[PoolScalar, str]]:
-    """Each value with its JSON text; ScenarioInvalid as soon as it is clear that they cannot be stored."""
+    """Each value with its JSON text. Raises ScenarioInvalid at the first value that cannot be stored."""
     size = 0
     for number, value in enumerate(values):
         text = _encoded(value, pool, number)
@@ -204,7 +204,7 @@ def _decoded(found: dict[str, Any]) -> Any:
 def _damaged(name: str, what: str) -> LoadgenError:
     return RunFailed(
         f"value pool {name} was not stored completely: {what}",
-        remedy="Run the scenario again; a pool is stored anew for every run.",
+        remedy="Run the scenario again; a pool is stored again for every run.",
     )
 
 

@@ -1,7 +1,7 @@
-"""Random bits that depend on nothing but a seed and a key.
+"""Random bits that depend only on a seed and a key.
 
-Of numpy.random only the raw 64-bit words of PCG64 seeded by SeedSequence are used: numpy promises that those stay the
-same in all versions (NEP 19), which it does not promise for its distributions.
+Only the raw 64-bit words of numpy's PCG64, seeded by SeedSequence, are used: numpy guarantees that they stay the same
+in all versions (NEP 19), but not its distributions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 WordArray = NDArray[np.uint64]
 
-# First part of every key, so that no two uses share bits.
+# First part of every key, so that uses do not share bits.
 VALUES = 1
 ARRIVALS = 2
 
@@ -26,7 +26,7 @@ _POPCOUNT_WORDS = 1 << 16  # at a time
 
 
 class RandomBits:
-    """An endless stream of random bits. The same seed and key give the same bits; others are independent."""
+    """An endless stream of random bits. Equal seeds and keys give equal bits; other bits are independent."""
 
     def __init__(self, seed: int, *key: int) -> None:
         if seed < 0 or not all(0 <= part < 1 << 32 for part in key):
@@ -44,7 +44,7 @@ class RandomBits:
     def below(self, size: int, count: int) -> IntArray:
         """Whole numbers from 0 up to, not including, `size`, with exactly equal probability."""
         words = self.words(count)
-        unfair = _WORDS % size  # the last, incomplete turn around `size`
+        unfair = _WORDS % size  # words above the largest multiple of `size` would favour small results
         if unfair:
             limit = np.uint64(_WORDS - unfair)
             while (again := words >= limit).any():
@@ -52,7 +52,7 @@ class RandomBits:
         return (words % np.uint64(size)).astype(np.int64)
 
     def small_below(self, size: int, count: int) -> NDArray[np.uint32]:
-        """Like `below`, at a quarter of the bits and without a division, for sizes up to SMALL_SIZE_MAX."""
+        """Like `below`, with a quarter of the bits and without a division, for sizes up to SMALL_SIZE_MAX."""
         products = self._quarters(count) * np.uint32(size)  # the result in the upper 16 bits
         unfair = np.uint32(_QUARTERS % size)
         while (again := (products & np.uint32(_QUARTERS - 1)) < unfair).any():
@@ -60,7 +60,7 @@ class RandomBits:
         return products >> np.uint32(16)
 
     def coin_heads(self, count: int) -> int:
-        """How many of `count` fair coins show heads: Binomial(count, 1/2), exactly."""
+        """The number of heads of `count` fair coins: exactly Binomial(count, 1/2)."""
         heads = 0
         while count > 0:
             flips = min(count, 64 * _POPCOUNT_WORDS)
@@ -77,7 +77,7 @@ class RandomBits:
         return words.view("<u2")[:count].astype(np.uint32)
 
 
-_LN2_HIGH = float.fromhex("0x1.62E42FEFA3800p-1")  # the first bits, so that a whole number times it is exact
+_LN2_HIGH = float.fromhex("0x1.62E42FEFA3800p-1")  # the first bits, so that its product with an exponent is exact
 _LN2_LOW = float.fromhex("0x1.EF35793C76730p-45")
 _INVERSE_LN2 = float.fromhex("0x1.71547652B82FEp0")
 _SQRT_HALF = float.fromhex("0x1.6A09E667F3BCDp-1")
@@ -99,7 +99,7 @@ def log(x: FloatArray) -> FloatArray:
 
 
 def exp(x: FloatArray) -> FloatArray:
-    """e**x for x from -745 to 709; beyond, as at those ends."""
+    """e**x for x from -745 to 709; other x count as the nearest of these."""
     clipped = np.clip(x, _EXP_MIN, _EXP_MAX)
     whole = np.rint(clipped * _INVERSE_LN2)
     rest = (clipped - whole * _LN2_HIGH) - whole * _LN2_LOW

@@ -1,12 +1,12 @@
-"""Replay: the statements of a capture, dealt to workers by session, with the moments they are due at.
+"""Replay: the statements of a capture, distributed to workers by session, with their due times.
 
-    leader    replay_pools(): of each worker one value pool, so that workers need no file. A value is the JSON of
-              [slot, due, statement, text, binds, context]; a text that was there before is its number
-    worker    RecordedStream: draw(i) is statement i, in the order of due times; context_of(i) is what the session needs
-              before it. SessionArrivals: each slot takes the statements of its session, in order
+    leader    replay_pools(): one value pool for each worker, so that workers need no file. A value is the JSON of
+              [slot, due, statement, text, binds, context]; a repeated text is replaced by its number
+    worker    RecordedStream: draw(i) is statement i, in the order of due times; context_of(i) contains the statements
+              that its session needs before it. SessionArrivals: each slot takes the statements of its session, in order
 
 Session n of user u is connection n x users + u. It belongs to worker (connection modulo workers), where it has slot
-(connection divided by workers), so that the users of a busy session are dealt to all workers.
+(connection divided by workers), so that the users of a busy session are distributed to all workers.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ from loadgen.workload.generator import Value
 from loadgen.workload.pools import POOL_BYTES_MAX, POOL_VALUES_MAX, Pool
 
 POOL_NAME = "~replay "  # and the number of the worker; no pool of a scenario can have this name
-PLAN_PARTS = 100  # of the measurement, for the plan of a run that is aborted
-_MS_DIGITS, _NS_DIGITS = 12, 16  # digits of an epoch from which on it counts milliseconds, nanoseconds
+PLAN_PARTS = 100  # of the measurement, for the planned statements of an aborted run
+_MS_DIGITS, _NS_DIGITS = 12, 16  # least digits of an epoch in milliseconds, in nanoseconds
 
 
 UserStatement = Callable[[int, RecordedStatement], RecordedStatement]  # of the user's number, from 0
 
 
 class CaptureUnusable(ScenarioInvalid):
-    remedy = "Capture again, or take the folder from where it is complete."
+    remedy = "Capture again, or copy the complete folder again."
 
 
 _OTHER_NUMBERS = "the capture has other numbers of statements than its description"
@@ -69,8 +69,8 @@ def as_recorded(user: int, one: RecordedStatement) -> RecordedStatement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DealtReplay:
-    """What each worker is to send: its pool, and how many statements are due until each part of the measurement; and
-    how long the statements with each name took when they were recorded."""
+    """The statements of each worker: its pool, and the number of statements due until each part of the measurement;
+    and the recorded times of each statement of the results."""
 
     pools: tuple[Pool, ...]
     planned: tuple[tuple[int, ...], ...]
@@ -86,8 +86,8 @@ def replay_pools(
     own_database: bool,
     of_user: UserStatement = as_recorded,
 ) -> DealtReplay:
-    """`own_database`: the scenario names a database, so that those of the capture do not matter. `of_user`: what a user
-    sends for a recorded statement."""
+    """`own_database`: the scenario names a database, so those of the capture are not used. `of_user`: the statement
+    that a user sends for a recorded one."""
     replay, workers = load.replay, load.workers
     assert replay is not None
     assert workers is not None
@@ -120,14 +120,14 @@ def replay_pools(
 
 
 def _require_room(statements: int, workers: int) -> None:
-    """Before anything is read: a worker would have more than fits."""
+    """Reject a capture with too many statements before it is read."""
     if statements > POOL_VALUES_MAX * workers:
         most = f"{POOL_VALUES_MAX:,} for each of {workers:,} workers are the most"
         raise CaptureUnusable(f"the replay has {statements:,} statements, and {most}", remedy=_LESS)
 
 
 def number_of(one: RecordedStatement, numbers: Mapping[str, int]) -> int:
-    """Of the statement of the results that it is measured as."""
+    """The number of the statement of the results that it is measured as."""
     number = numbers.get(one.template, numbers.get(OTHERS[one.role]))
     if number is None:
         raise CaptureUnusable(f"the capture has a {one.role} that is not in its description")
@@ -160,7 +160,7 @@ def _recorded_times(found: Sequence[tuple[float, int | None]], failed: int) -> R
 
 
 def _described(recorded: Iterable[RecordedStatement], manifest: CaptureManifest) -> Iterator[RecordedStatement]:
-    """The statements, each where the description of the capture allows it."""
+    """The statements. Raises CaptureUnusable for one that contradicts the description of the capture."""
     before_ms, listed = 0.0, {one.id: one.role for one in manifest.templates}
     for number, one in enumerate(recorded, 1):
         if listed.get(one.template, one.role) is not one.role:
@@ -175,7 +175,7 @@ def _described(recorded: Iterable[RecordedStatement], manifest: CaptureManifest)
 
 
 def _sent(recorded: Iterable[RecordedStatement], replay: Replay) -> Iterator[RecordedStatement]:
-    """Statements that are measured, and those that sessions need before them."""
+    """Statements that are measured, and context statements that sessions need before them."""
     roles = replayed_roles(replay.writes)
     keeps = replay.sessions is SessionReplay.KEEP
     for one in recorded:
@@ -184,19 +184,19 @@ def _sent(recorded: Iterable[RecordedStatement], replay: Replay) -> Iterator[Rec
 
 
 def _is_use(sql: str) -> bool:
-    """USE is left out: warehouse and role are the scenario's, and each statement says where it ran."""
+    """USE is left out: the scenario sets warehouse and role, and each statement has its database and schema."""
     return sql.lstrip()[:4].upper().rstrip() == "USE"
 
 
 class _Dealer:
-    """The part of one worker."""
+    """Collects the statements of one worker."""
 
     def __init__(self, replay: Replay, numbers: Mapping[str, int], *, own_database: bool) -> None:
         self.values: list[str] = []
         self.dues_us: list[int] = []
         self._replay, self._numbers, self._own_database = replay, numbers, own_database
         self._texts: dict[str, int] = {}
-        self._waiting: dict[int, list[str]] = {}  # by slot: session statements before the next one that is measured
+        self._waiting: dict[int, list[str]] = {}  # by slot: context statements before the next measured statement
         self._places: dict[int, tuple[str | None, str | None]] = {}
         self._bytes = 0
 
@@ -236,7 +236,7 @@ def _use(database: str | None, schema: str | None) -> str:
 
 
 def planned_until(replay: Replay, worker: int, part: float) -> int:
-    """How many statements of a worker are due in this part (0 to 1) of the measurement."""
+    """The number of statements of a worker that are due in this part (0 to 1) of the measurement."""
     counts = replay.planned[worker]
     if part >= 1.0:
         return counts[-1]
@@ -271,14 +271,14 @@ class RecordedStream:
             if found:
                 self._statements.append(_recorded(found, texts))
         self.end = len(self._statements)
-        self._set: dict[int, list[str]] = {}  # by slot: the session statements that its session has had
+        self._set: dict[int, list[str]] = {}  # by slot: context statements that its session has executed
 
     def draw(self, k: int) -> tuple[int, Row]:
         one = self._statements[k]
         return one.number, one.row
 
     def ahead(self, k: int) -> list[tuple[int, Row]]:
-        """Of a closed loop, which a replay is not."""
+        """For closed loops only."""
         raise RunFailed("a replay has no closed loop")
 
     def due_us(self, k: int) -> int:
@@ -291,14 +291,14 @@ class RecordedStream:
         return self._statements[k].slot
 
     def context_of(self, k: int, slot: int) -> tuple[str, ...]:
-        """What the session of this slot needs before statement `k`; it is remembered for the next connection."""
+        """Statements that the session of this slot needs before `k`. They are kept for the next connection."""
         context = self._statements[k].context
         if context:
             self._set.setdefault(slot, []).extend(context)
         return context
 
     def context_so_far(self, slot: int) -> tuple[str, ...]:
-        """What a new connection of this slot needs."""
+        """Statements that a new connection of this slot needs."""
         return tuple(self._set.get(slot, ()))
 
 
@@ -312,7 +312,7 @@ def _recorded(found: list[Any], texts: list[str]) -> _Recorded:
 
 
 def bound_value(bind: BindValue) -> Value:
-    """What the driver binds for a recorded value of this Snowflake type."""
+    """The value to bind for a recorded value of a Snowflake type."""
     kind, value = bind[0].upper(), bind[1]
     if not isinstance(value, str):
         return value
@@ -333,7 +333,7 @@ def bound_value(bind: BindValue) -> Value:
 
 
 def _moment(kind: str, value: str) -> Value:
-    """Of an epoch in seconds, milliseconds or nanoseconds; a time of day counts nanoseconds."""
+    """The value of an epoch in seconds, milliseconds or nanoseconds; a time of day is in nanoseconds."""
     digits = len(value.lstrip("-").partition(".")[0])
     unit = 10**9 if digits >= _NS_DIGITS or kind == "TIME" else 10**3 if digits >= _MS_DIGITS else 1
     moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=float(Decimal(value) * 10**6 / unit))
@@ -343,13 +343,13 @@ def _moment(kind: str, value: str) -> Value:
 
 
 class SessionArrivals:
-    """The statements of a window, each for the slot of its session; with one window there is nothing to leave over to.
+    """The statements of the only window of a replay, each for the slot of its session.
 
-    take(): any client, without a lock. close(): the ramp controller. A number is dealt once.
+    take(): any client, without a lock. close(): the ramp controller. A number is returned once.
     """
 
     def __init__(self, window_id: int, stream: RecordedStream, opened_ns: int, since_ns: int | None = None) -> None:
-        """Due times count from `opened_ns`. `since_ns`: what was due before it is left out."""
+        """Due times are relative to `opened_ns`. Statements that are due before `since_ns` are left out."""
         self.window_id = window_id
         self._stream, self._opened_ns = stream, opened_ns
         self._numbers: dict[int, list[int]] = {}
@@ -361,7 +361,7 @@ class SessionArrivals:
         self._closed_ns: int | None = None
 
     def take(self, slot: int = 0) -> int | None:
-        """The number of the next statement of this slot, which is the caller's now; None: its session is over."""
+        """The number of the next statement of this slot, for the caller to send; None: its session is over."""
         numbers = self._numbers.get(slot)
         if numbers is None:
             return None
@@ -374,7 +374,7 @@ class SessionArrivals:
         return self._opened_ns + self._stream.due_us(number) * 1000
 
     def close(self, closed_ns: int) -> Iterator[int]:
-        """The window has closed: the statements that were due in it and that no client took."""
+        """Close the window. Returns the statements that were due in it and that no client took."""
         self._closed_ns = closed_ns
         return self._left()
 

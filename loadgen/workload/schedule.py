@@ -1,19 +1,19 @@
 """Load over time: the connections of a closed loop, and when each statement of an open loop is due.
 
-Closed loop. Levels, ramps included, are computed from the moment alone; nothing is added up on the way. Worker and
-orchestrator follow the same `Ramp`s, so that a run is measured by what was planned.
+Closed loop. Levels, including ramps, are computed from the current time only; nothing is accumulated. Worker and
+orchestrator use the same `Ramp`s, so that a run is compared with its plan.
 
-Open loop. Due times are computed from the index of an arrival and never by adding intervals. How many arrivals a stage
-has is planned. They are dealt to the workers in turn, so parts differ by at most one and add up exactly.
+Open loop. Due times are computed from the index of an arrival, and never by adding intervals. The number of arrivals of
+a stage is planned. Workers get them in turn, so parts differ by at most one and add up exactly.
 
-    uniform   arrival j of a stage comes j / rate after its beginning; a worker has every `workers`-th of them, so
-              that all workers together are evenly spaced
+    uniform   arrival j of a stage is due j / rate after its beginning; a worker has every `workers`-th of them, so
+              that the arrivals of all workers together are evenly spaced
     poisson   given their number, the arrivals of a Poisson process are independent and uniform over the stage; each
-              worker draws its own, and the merged ones are again such a process
+              worker draws its part, and the merged parts are such a process too
 
-To have Poisson arrivals in order without holding a whole run, a stage is halved again and again: of n arrivals a fair
-coin each says how many lie in the first half. Only the halves that lead to the wanted arrival are looked at, until one
-holds few enough to be drawn and sorted. The outcome is distributed exactly as if all had been drawn and sorted.
+To have Poisson arrivals in order without storing a whole run, a stage is halved repeatedly: n fair coins decide how
+many of n arrivals lie in the first half. Only the halves that lead to the wanted arrival are computed, until one has
+few enough arrivals to be drawn and sorted. The result has the same distribution as drawing and sorting all arrivals.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from loadgen.workload.random_bits import ARRIVALS, FloatArray, RandomBits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ramp:
-    """How many clients a worker wants at a moment: a straight line from where it was to its target.
+    """The number of clients of a worker over time: a straight line from its origin to its target.
 
-    Whole numbers only, so the line is a staircase; it never runs ahead of the line.
+    The numbers are whole, so the line is a staircase that is never ahead of the line.
     """
 
     origin: int
@@ -59,7 +59,7 @@ class Ramp:
         return self.origin + moved if self.target >= self.origin else self.origin - moved
 
     def next_change_ns(self, now_ns: int) -> int | None:
-        """When the number is next another one; None: it stays."""
+        """The time of the next change of the number; None: it stays."""
         steps = abs(self.target - self.origin)
         elapsed_ns = max(0, now_ns - self.began_ns)
         if elapsed_ns >= self.duration_ns or not steps:
@@ -68,7 +68,7 @@ class Ramp:
         return self.began_ns + -(-(moved + 1) * self.duration_ns // steps)
 
     def levels(self, from_ns: int, to_ns: int) -> Iterator[tuple[int, int]]:
-        """The staircase between two moments: (connections, nanoseconds) of every step of it."""
+        """The staircase between two times: (connections, nanoseconds) of each step."""
         while from_ns < to_ns:
             change_ns = self.next_change_ns(from_ns)
             until_ns = to_ns if change_ns is None else min(change_ns, to_ns)
@@ -77,7 +77,7 @@ class Ramp:
 
 
 def follow(first: Ramp, targets: Iterable[tuple[int, int, float]]) -> tuple[Ramp, ...]:
-    """The lines of a worker, each of which begins where the one before it is: (began_ns, target, seconds), in order."""
+    """The lines of a worker, each from the level of the previous line. `targets`: (began_ns, target, seconds)."""
     lines = [first]
     for began_ns, target, seconds in targets:
         origin = lines[-1].at(began_ns)
@@ -86,7 +86,7 @@ def follow(first: Ramp, targets: Iterable[tuple[int, int, float]]) -> tuple[Ramp
 
 
 def connection_ns(lines: Sequence[Ramp], from_ns: int, to_ns: int) -> int:
-    """Connection-nanoseconds that these lines plan between two moments."""
+    """Connection-nanoseconds that these lines plan between two times."""
     planned_ns = 0
     for number, line in enumerate(lines):
         began_ns = line.began_ns if number else from_ns
@@ -97,7 +97,7 @@ def connection_ns(lines: Sequence[Ramp], from_ns: int, to_ns: int) -> int:
 
 
 def initial_connections(load: Load) -> int:
-    """How many connections, over all workers, are open before a run starts: with a ramp, `min_connections`."""
+    """The number of connections of all workers that are open before a run starts: with a ramp `min_connections`."""
     if load.find_max is not None and load.mode is LoadMode.FIND_MAX:
         return load.find_max.start
     if load.mode is LoadMode.CONCURRENCY and (load.ramp_s or load.stages):
@@ -113,7 +113,7 @@ def initial_connections(load: Load) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateStage:
-    """A rate for a time: constant, or changing linearly from `start_rate_per_second`."""
+    """A rate with a duration: constant, or changing linearly from `start_rate_per_second`."""
 
     duration_s: float
     rate_per_second: float
@@ -132,7 +132,7 @@ class RateStage:
 
     @property
     def expected(self) -> float:
-        """The area below the rate."""
+        """The expected number of arrivals: the area below the rate."""
         if self.start_rate_per_second is None:
             return self.duration_s * self.rate_per_second
         return self.duration_s * (self.start_rate_per_second + self.rate_per_second) / 2.0
@@ -151,8 +151,8 @@ def planned_arrivals(stages: Sequence[RateStage]) -> int:
 def rate_windows(load: Load) -> tuple[tuple[RateStage, ...], ...]:
     """The rates of an open loop, one tuple per window: the warm-up (at the first level), then each stage.
 
-    The first level is reached from 0 in the load's ramp, which may last into the first stage; a stage without warm-up
-    before it may have its own ramp instead. Without warm-up its window is empty.
+    The ramp of the load leads from 0 to the first level, and may last into the first stage. Without a warm-up the first
+    stage may have a ramp instead, and the window of the warm-up is empty.
     """
     levels = [(stage.duration_s, _rate_of(stage), stage.ramp_s) for stage in load.levels]
     if not levels:
@@ -191,11 +191,11 @@ _HALVE, _DRAW = 0, 1
 
 
 def window_schedules(load: Load, *, worker: int, workers: int, seed: int) -> tuple[ArrivalSchedule, ...]:
-    """One worker's schedules of a whole run: [0] is the warm-up, empty when there is none, and [n] is stage n.
+    """One worker's schedules of a whole run: [0] is the warm-up, empty if there is none, and [n] is stage n.
 
-    The numbers of arrivals go on from window to window whether or not all of them were sent, so that nothing is drawn
-    twice (see `draw`), and so does the dealing, so that workers differ by at most one over the whole run. Due times
-    begin anew with each window.
+    The numbers of arrivals continue from window to window, even if some were not sent, so that no number is drawn twice
+    (see `draw`). The distribution to workers continues too, so that they differ by at most one arrival over the whole
+    run. Due times are relative to the beginning of their window.
     """
     made, planned = [], 0
     for number, stages in enumerate(rate_windows(load)):
@@ -228,7 +228,7 @@ class ArrivalSchedule:
         worker: int,
         workers: int,
         seed: int,
-        series: int = 0,  # keeps the random moments of several windows apart
+        series: int = 0,  # windows of different series have independent arrivals
         planned_before: int = 0,  # in earlier windows, over all workers
     ) -> None:
         self._spans: list[_Span] = []
@@ -250,7 +250,7 @@ class ArrivalSchedule:
         self.duration_s = math.fsum(stage.duration_s for stage in stages)
         self._making = threading.Lock()  # guards the spans; _chunks is replaced as a whole
         nothing = _Chunk(0, [])
-        self._chunks = (nothing, nothing)  # the last made, and the one before it, which late clients still need
+        self._chunks = (nothing, nothing)  # the newest, and the previous one, which late clients still need
 
     def due_s(self, i: int) -> float:
         """Seconds from the beginning of the window until arrival `i`."""
@@ -282,7 +282,7 @@ class _Chunk:
 
 
 class _UniformSpan:
-    """A worker's arrivals of one stage, evenly spaced: each comes when the area below the rate is a whole number."""
+    """A worker's arrivals of one stage, evenly spaced: each is due when the area below the rate is a whole number."""
 
     def __init__(self, stage: RateStage, start_s: float, count: int, *, offset: int, step: int) -> None:
         self._stage = stage
@@ -298,17 +298,17 @@ class _UniformSpan:
 
 
 class _PoissonSpan:
-    """A worker's arrivals of one stage: independent moments, uniform in the area below the rate, sorted."""
+    """A worker's arrivals of one stage: independent, uniform in the area below the rate, sorted."""
 
     def __init__(self, stage: RateStage, start_s: float, count: int, *, seed: int, key: tuple[int, ...]) -> None:
         self._stage = stage
         self._start_s = start_s
         self._count = count
         self._seed, self._key = seed, key
-        self._halved: dict[int, tuple[int, int]] = {}  # depth → the part last halved there, and its first half's count
+        self._halved: dict[int, tuple[int, int]] = {}  # by depth: last halved part, arrivals in its first half
 
     def chunk_at(self, index: int) -> _Chunk:
-        depth = part = first = 0  # part number `part` of 2**depth equal ones holds `count` arrivals from `first` on
+        depth = part = first = 0  # part number `part` of 2**depth equal parts has `count` arrivals from `first` on
         count = self._count
         while count > CHUNK_ARRIVALS and depth < _HALVINGS_MAX:
             early = self._early(depth, part, count)
@@ -335,7 +335,7 @@ _Span = _UniformSpan | _PoissonSpan
 
 
 def _moments_s(stage: RateStage, areas: FloatArray) -> FloatArray:
-    """When the area below the rate has grown to these values: the root of r t + (R - r) t² / 2 d = area."""
+    """The times at which the area below the rate reaches these values: roots of r t + (R - r) t² / 2 d = area."""
     if stage.start_rate_per_second is None:
         return np.minimum(areas / stage.rate_per_second, stage.duration_s)
     first, change = stage.start_rate_per_second, stage.rate_per_second - stage.start_rate_per_second

@@ -1,13 +1,14 @@
 """The sessions of the users of one client: which users have one, when it was last used, and how many were created.
 
-    prepare   the session that a statement of this user would belong to: the current one, or the next one, not yet begun
-    begin     it is used from now on; the first time it is created
-    end       the statement is over; a session's time to live counts from here
-    sweep     sessions that were not used for their time to live expire
-    lose      all expire: their connection is gone
+    prepare   returns the session of a user's next statement: the current one, or the next one, which is not begun yet
+    begin     marks it as used; the first time it is created
+    end       the statement has ended; the time to live of the session begins
+    sweep     expires sessions that were idle for their time to live
+    lose      expires all sessions, because their connection has ended
 
-What the next session remembers is drawn when it is prepared, before the statement's time is taken. Between prepare and
-begin a session may expire; begin then says no, and another has to be prepared. Pure: told what time it is.
+The values that the next session remembers are drawn when it is prepared, before the statement is measured. A session
+may expire between prepare and begin; begin then returns False, and another session must be prepared. Pure: the caller
+passes the time.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ from loadgen.workload.pools import Pool
 class UserSession:
     """One session of a user, numbered from 0 per user."""
 
-    user: int  # in this book
+    user: int  # number among the users of the client
     incarnation: int
-    values: tuple[Value, ...]  # what it remembers
-    tag: str  # what it adds to QUERY_TAG
+    values: tuple[Value, ...]  # remembered values
+    tag: str  # text that it adds to QUERY_TAG
     used_ns: int = 0
 
 
@@ -50,12 +51,12 @@ class UserSessionTable:
     """sweep() and counts: any thread. Everything else: the thread that executes the statements."""
 
     def __init__(self, users: int, ttl_ns: int, make: Callable[[int, int], UserSession]) -> None:
-        """`make` draws a session of a user (from 0); the second argument is its number among the user's sessions."""
+        """`make` draws a session: the arguments are the user and the number among the user's sessions, both from 0."""
         self._ttl_ns, self._make = ttl_ns, make
         self._lock = threading.Lock()  # guards everything below
-        self._next = [0] * users  # number of the session that each user has next
+        self._next = [0] * users  # by user: the number of the next session
         self._living: dict[int, UserSession] = {}  # by user
-        self._busy: UserSession | None = None  # a statement of it is being executed
+        self._busy: UserSession | None = None  # the session whose statement is executed
         self._created = 0
 
     def prepare(self, user: int, now_ns: int) -> UserSession:
@@ -63,12 +64,12 @@ class UserSessionTable:
             living = self._living.get(user)
             if living is not None and not self._is_over(living, now_ns):
                 return living
-            # An expired session that was not swept yet is still listed: then this is the one after it.
+            # An expired session that is not swept yet is still listed; the next one follows it.
             number = self._next[user]
         return self._make(user, number)
 
     def begin(self, session: UserSession, now_ns: int) -> bool:
-        """False: it has expired since it was prepared."""
+        """Mark the session as used. False: it has expired since it was prepared."""
         with self._lock:
             living = self._living.get(session.user)
             if living is not None and self._is_over(living, now_ns):
@@ -107,16 +108,16 @@ class UserSessionTable:
             return UserSessionCounts(created=self._created, expired=self._created - len(self._living))
 
     def _is_over(self, session: UserSession, now_ns: int) -> bool:
-        """One that is being used is not, however long its statement takes."""
+        """Has it expired? A session does not expire while its statement is executed."""
         return session is not self._busy and now_ns - session.used_ns >= self._ttl_ns
 
 
-# In place of a statement's number, and above all of them: no bits are shared with the parameters of statements.
+# Stand for the number of a statement, and are above all of them, so that no bits are shared with statements.
 _REMEMBERED, _TURNS = 1 << 20, (1 << 20) + 1
 
 
 class RememberedValues:
-    """The values and the turns of the users of one client. Any thread."""
+    """The remembered values of the users of one client, and the order of users. Any thread."""
 
     def __init__(self, workload: Workload, place: ClientPosition, pools: Mapping[str, Pool], users: int) -> None:
         source = DrawContext(
@@ -138,7 +139,7 @@ class RememberedValues:
         return self._turns.take(k)  # type: ignore[return-value]  # a Uniform of whole numbers
 
     def values(self, user: int, incarnation: int) -> tuple[Value, ...]:
-        """Of a user's session with this number."""
+        """The values of a user's session with this number."""
         number = incarnation * self._users + user
         return tuple(generator.take(number) for generator in self._generators)
 
@@ -155,7 +156,7 @@ def remembered_values(statements: tuple[Statement, ...]) -> dict[str, Parameter]
 
 
 class RememberedParameters:
-    """Where in the parameters of a statement a session's values stand; `previous` may repeat one."""
+    """The positions of remembered values in the parameters of a statement; `previous` may repeat one."""
 
     def __init__(self, statement: Statement, statements: tuple[Statement, ...]) -> None:
         numbers = {name: number for number, name in enumerate(remembered_values(statements))}

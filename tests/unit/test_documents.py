@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.scenario.file import scenario_schema
 from loadgen.scenario.read import read_scenario
 from tests import scenario_reference
+from tests.scenario_schema import scenario_schema
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"

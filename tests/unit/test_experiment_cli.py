@@ -13,9 +13,9 @@ import pytest
 from loadgen.cli.experiment import experiment
 from loadgen.cli.validate import schema, validate
 from loadgen.errors import UsageError
-from loadgen.scenario.experiment import experiment_schema
-from loadgen.scenario.keys import plain, schema_text
+from loadgen.scenario.keys import plain
 from loadgen.scenario.read import compose
+from tests.scenario_schema import experiment_schema, schema_text
 from tests.unit.test_scenario_cli import run
 from tests.unit.test_scenario_examples import wrong_by_schema
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from loadgen.model.workload import Latest, Sequence, Text, Zipfian
-from loadgen.scenario.file import scenario_schema
 from loadgen.scenario.frozen import template_id
-from loadgen.scenario.keys import plain, schema_text
+from loadgen.scenario.keys import plain
 from loadgen.scenario.model import LoadMode
 from loadgen.scenario.read import compose, parse_scenario, read_scenario
 from tests import SCENARIO_EXAMPLES
+from tests.scenario_schema import scenario_schema, schema_text
 
 ROOT = Path(__file__).resolve().parents[2]
 STARTER = ROOT / "loadgen" / "scenario" / "starter.yaml"

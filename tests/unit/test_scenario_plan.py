@@ -57,14 +57,14 @@ Workers
 
 To prepare
   ORDERS   hybrid    100,000 rows
-  NATIONS  existing  must be there
-  100,000 rows in all, unless they are there already
+  NATIONS  existing  must exist
+  100,000 rows in total, unless they exist
   value pool order_id from a query
 
 Cost
   At most, in credits by the size of the warehouse: X-Small 0.08, Small 0.16, Medium 0.31, Large 0.62, X-Large 1.24.
   Plus 0.08 for the control warehouse, if it is X-Small.
-  Assumed: one cluster of a standard warehouse at 1 credit per hour for X-Small, twice that for each size up, running for 4m 40s; preparing and idling until it suspends come on top.
+  Assumed: one cluster of a standard warehouse at 1 credit per hour for X-Small, twice that for each size up, running for 4m 40s; costs of preparing and of idling until it suspends are added.
 
 Every value and where it comes from
 """  # noqa: E501 - a line of output is as long as it is
@@ -99,10 +99,10 @@ def test_every_value_has_its_origin():
     assert found["control.warehouse"] == ("LOADGEN_CONTROL_WH", "default")
     assert found["timing.registration"] == ("1m", "default")
     assert found["target.session"] == ("none", "default")
-    assert found["workload.statements.0.kind"] == ("read", "as its SQL says")
+    assert found["workload.statements.0.kind"] == ("read", "derived from its SQL")
     assert found["workload.statements.0.params.0"] == ("{pool: order_id}", "line 12")
     assert found["load.workers"][0] == "2"
-    assert found["load.workers"][1].startswith("worked out: one per 25 connections")
+    assert found["load.workers"][1].startswith("computed: one per 25 connections")
 
 
 def test_what_has_no_effect_is_not_listed():

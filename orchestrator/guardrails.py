@@ -14,6 +14,7 @@ from typing import Protocol
 from loadgen.metrics.window import MergedWindows
 from loadgen.model.run import RunStatus
 from loadgen.model.threshold import ThresholdMetric
+from loadgen.report.formatting import measured
 from loadgen.rules.client_health import ClientHealth
 from loadgen.rules.thresholds import (
     Checked,
@@ -169,7 +170,7 @@ class LimitMonitor:
         self._decided.setdefault(number, checked)
         return RunEnding(
             status=RunStatus.COMPLETED,
-            reason=f"{checked.words} was not met ({checked.value:.6g}), and aborts the run",
+            reason=f"{checked.words} was not met ({measured(checked.check, checked.value)}), and aborts the run",
             stop=THRESHOLD_MISSED,
             drain_s=self._timing.drain_s,
         )

@@ -58,7 +58,8 @@ class WindowStalls:
     from_ms: int
     until_ms: int
     stalled: tuple[Span, ...] = ()
-    idle: tuple[Span, ...] = ()  # nothing was in flight (in an open loop: answered), or the process was paused
+    idle: tuple[Span, ...] = ()  # nothing was in flight (in an open loop: answered), or a stall was paused
+    paused: tuple[Span, ...] = ()  # the process did not run: whether its statements were answered is not known
     possible: tuple[Span, ...] = ()  # may be stalls: statements in flight had too few samples for a median
 
 
@@ -128,7 +129,9 @@ class StallDetector:
     def of(self, window: Window, zero_ns: int, now_ns: int) -> WindowStalls:
         """The stalls that overlap a window, in full, and the idle spans inside of it."""
         inside = (window.opened_ns, now_ns if window.closed_ns is None else window.closed_ns)
-        idle = common(merged([*self._idle, *self._paused]), [inside])
+        in_stalls = [span for span in self._paused if self._adjoins_a_stall(span)]
+        idle = common(merged([*self._idle, *in_stalls]), [inside])
+        paused = common(without(self._paused, in_stalls), [inside])
         ((from_ms, until_ms),) = _in_ms([inside], zero_ns)
         return WindowStalls(
             from_ms=from_ms,
@@ -136,7 +139,13 @@ class StallDetector:
             stalled=tuple(_longest(_reaching(_in_ms(self._stalled, zero_ns), [(from_ms, until_ms)]))),
             possible=tuple(_longest(_reaching(_in_ms(self._possible, zero_ns), [(from_ms, until_ms)]))),
             idle=tuple(_longest(_in_ms(idle, zero_ns))),
+            paused=tuple(_longest(_in_ms(paused, zero_ns))),
         )
+
+    def _adjoins_a_stall(self, pause: Span) -> bool:
+        """Then the statements in flight were probably not answered during the pause either."""
+        near_ns = SHORTEST_MS * NS_PER_MS
+        return any(abs(pause[0] - end) < near_ns or abs(start - pause[1]) < near_ns for start, end in self._stalled)
 
     def _find(self, spans: list[Span], batch: _Batch, limits: Mapping[int, int | None]) -> None:
         """Add the stalls of a collection to `spans`. `limits`: when statements are overdue; None: it is not known."""
@@ -194,7 +203,8 @@ class StallDetector:
 
 
 def run_stalls(workers: Iterable[Iterable[WindowStalls | None]]) -> tuple[Span, ...] | None:
-    """The stalls of the run; None: no worker measured them. Outside of its windows a worker has nothing in flight."""
+    """The stalls of the run; None: no worker measured them. Outside of its windows a worker has nothing in flight. A
+    paused worker counts as answered, unless it was paused in a stall."""
     known = [[one for one in own if one is not None] for own in workers]
     known = [own for own in known if own]
     if not known:
@@ -212,10 +222,14 @@ def run_stalls(workers: Iterable[Iterable[WindowStalls | None]]) -> tuple[Span, 
 def possible_stalls(workers: Iterable[Iterable[WindowStalls | None]]) -> tuple[Span, ...]:
     """The spans that may have been stalls of the run, those that are known included; empty: all stalls are known."""
     own = [[one for one in windows if one is not None] for windows in workers]
-    if not any(one.possible for windows in own for one in windows):
+    if not any(one.possible or one.paused for windows in own for one in windows):
         return ()
-    supposed = ([replace(one, stalled=(*one.stalled, *one.possible)) for one in windows] for windows in own)
-    return run_stalls(supposed) or ()
+    return run_stalls([_supposed(one) for one in windows] for windows in own) or ()
+
+
+def _supposed(known: WindowStalls) -> WindowStalls:
+    """As if everything that may have been a stall was one, and nothing was answered during pauses."""
+    return replace(known, stalled=(*known.stalled, *known.possible), idle=(*known.idle, *known.paused))
 
 
 def stalls_document(spans: Sequence[Span] | None) -> dict[str, Any] | None:
@@ -317,6 +331,7 @@ def stalls_data(stalls: WindowStalls) -> dict[str, Any]:
     spans: Mapping[str, tuple[Span, ...]] = {
         "stalled": stalls.stalled,
         "idle": stalls.idle,
+        "paused": stalls.paused,
         "possible": stalls.possible,
     }
     return {
@@ -332,6 +347,7 @@ def read_stalls(fields: JsonFields) -> WindowStalls:
         until_ms=fields.whole("until_ms", low=-COUNT_MAX),
         stalled=_read_spans(fields, "stalled"),
         idle=_read_spans(fields, "idle"),
+        paused=_read_spans(fields, "paused"),
         possible=_read_spans(fields, "possible"),
     )
 

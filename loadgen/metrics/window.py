@@ -193,7 +193,7 @@ class MergedWindows:
 
     @property
     def possible_stall_ms(self) -> float:
-        """The longest span that may have been a stall, because the median of a statement was not known."""
+        """The longest span that may have been a stall: the median of a statement was not known, or a worker paused."""
         return _longest_ms(self.possible_stalls)
 
 

@@ -12,13 +12,13 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 
 from loadgen.metrics.histogram import EMPTY, PERCENTILES, Histogram, Quantile, maximum, mean, quantile, samples_needed
-from loadgen.metrics.stalls import MEDIAN_SAMPLES_MIN, OVERDUE_NS
+from loadgen.metrics.stalls import MEDIAN_SAMPLES_MIN
 from loadgen.metrics.tally import StatementTally
 from loadgen.metrics.window import MergedWindows
 from loadgen.model.threshold import Operator, ThresholdCheck, ThresholdMetric, threshold_words
 from loadgen.scenario.model import DEFAULT_THRESHOLD as DEFAULT
 from loadgen.scenario.model import Threshold
-from loadgen.units import NS_PER_MS, NS_PER_S
+from loadgen.units import NS_PER_MS
 from loadgen.values import dataclass
 
 _COMPARE: Mapping[Operator, Callable[[float, float], bool]] = {
@@ -116,8 +116,8 @@ def _too_few(check: ThresholdCheck, found: _Measured) -> str:
 
 def _hidden_stall(check: ThresholdCheck, found: _Measured) -> str:
     return (
-        f"undecided: {check.text} cannot be judged: for {found.high / 1_000:.1f} s every statement in flight had run"
-        f" for more than {OVERDUE_NS // NS_PER_S} s, and some had fewer than {MEDIAN_SAMPLES_MIN} samples for a median;"
+        f"undecided: {check.text} cannot be judged: for {found.high / 1_000:.1f} s every statement in flight may have"
+        f" been stalled, but some had fewer than {MEDIAN_SAMPLES_MIN} samples for a median, or their worker was paused;"
         " use a longer warm-up, or leave the threshold out"
     )
 

@@ -311,9 +311,9 @@ class Threshold(Section):
     check: Annotated[ThresholdCheck, CheckText()] = key(
         "[statement or stage.]metric operator limit, such as p95 < 50ms or qps > 500."
     )
-    window_s: Annotated[float, Duration(low_s=1)] | None = key(
-        "Length of a sliding window. The check must hold in every window of this length; null: over the whole "
-        "measurement.",
+    window_s: Annotated[float, Duration(low_s=1, whole=True)] | None = key(
+        "Length of a sliding window, in whole seconds. The check must hold in every window of this length that begins "
+        "with a second of the measurement; null: over the whole measurement.",
         default=None,
     )
     after_s: Annotated[float, Duration()] = key(

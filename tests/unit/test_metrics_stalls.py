@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from loadgen.metrics.recorder import Outcome
-from loadgen.metrics.stalls import WindowStalls, run_stalls, stall_warnings, stalls_document
+from loadgen.metrics.stalls import WindowStalls, possible_stalls, run_stalls, stall_warnings, stalls_document
 from loadgen.metrics.window import merge
 from loadgen.model.run import Phase
 from loadgen.model.threshold import parse_threshold
@@ -43,7 +43,7 @@ def test_a_worker_that_was_paused_is_no_server_that_stalled(service_ms: int) -> 
     found = loop.until(78)
 
     assert found.stalled == ()
-    assert found.idle == ((35_200, 65_500),)
+    assert found.paused == ((35_200, 65_500),)
 
 
 def test_a_stall_around_a_pause_is_as_long_as_the_worker_could_see_it() -> None:
@@ -63,6 +63,28 @@ def test_a_pause_of_one_worker_does_not_hide_a_stall_that_another_saw() -> None:
 
     assert run_stalls([[stalled], [paused]]) == ((5_000, 15_000),)
     assert run_stalls([[paused], [paused]]) == ((5_000, 8_000),)
+
+
+def test_a_pause_of_one_worker_makes_a_slow_statement_of_another_no_stall() -> None:
+    """What it had in flight is answered when it runs again; whether it was answered before is not known."""
+    slow = WindowStalls(from_ms=0, until_ms=20_000, stalled=((5_000, 11_000),))
+    paused = WindowStalls(from_ms=0, until_ms=20_000, paused=((7_000, 9_500),))
+
+    assert run_stalls([[slow], [paused]]) == ()
+    assert possible_stalls([[slow], [paused]]) == ((7_000, 9_500),)
+
+
+def test_a_pause_within_a_stall_belongs_to_it() -> None:
+    loop = Loop(clients=4)
+    busy(loop, 5.0, 50 * MS)
+    for client in range(4):
+        loop.send(client, 20 * S)
+    loop.pause(8.0, 16.0)
+    busy(loop, 30.0, 50 * MS)
+
+    found = loop.until(28)
+
+    assert (found.idle, found.paused) == (((8_000, 16_000),), ())
 
 
 def test_a_stall_counts_from_the_last_answer_of_a_server_that_has_others_in_flight():

@@ -378,7 +378,7 @@ def test_rows_that_are_not_stored_are_told_until_they_are() -> None:
     assert summary["environment"]["warnings"] == [
         "one",
         f"not stored yet: worker-0 2 log lines; worker-1 1 window, 2,000 executions: `loadgen upload {known.run_id}`"
-        " stores them",
+        " stores them (with the --output-dir of the run)",
     ]
     assert with_unstored(summary, {}) == summarize(facts(environment={"cores": 2, "warnings": ["one"]}))
     assert with_unstored(summary, unstored) == summary

@@ -22,7 +22,7 @@ from orchestrator.experiment.warehouse_settings import (
 )
 from tests.control_plane import ControlPlane, patience
 from tests.embedded_server import EmbeddedServer
-from tests.process.run_bench import scenario
+from tests.process.run_harness import scenario
 
 pytestmark = pytest.mark.any_driver
 

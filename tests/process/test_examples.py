@@ -16,7 +16,7 @@ from loadgen.scenario.read import read_scenario
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
 from tests import SCENARIO_EXAMPLES
 from tests.embedded_server import EmbeddedServer
-from tests.process.run_bench import history
+from tests.process.run_harness import history
 from tests.processes import ROOT, reachable_directory
 
 PROGRAM = [sys.executable, "-P", "-c", "import sys; from loadgen.cli.main import main; sys.exit(main())"]

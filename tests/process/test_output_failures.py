@@ -17,7 +17,7 @@ from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
 from orchestrator.run_folder import write_run_files
 from tests.control_plane import ControlPlane
 from tests.embedded_server import EmbeddedServer
-from tests.process.run_bench import MEASURES, benched, scenario
+from tests.process.run_harness import MEASURES, run_harness, scenario
 from tests.process.stored_runs import Store
 from tests.processes import PATIENCE_S, PROGRAM, ROOT
 
@@ -142,11 +142,11 @@ def test_a_run_whose_result_cannot_be_printed_has_its_files_and_its_verdict(
 @pytest.mark.slow
 def test_reports_without_room_leave_nothing_behind_and_are_named_last(server: EmbeddedServer, tmp_path):
     """The room is a limit on the size of files, set while the run measures: small files fit, the page does not."""
-    with benched(server, tmp_path / "bench", embedded={"service_time": "200ms"}) as bench:
+    with run_harness(server, tmp_path / "bench", embedded={"service_time": "200ms"}) as harness:
         path = tmp_path / "scenario.yaml"
-        path.write_text(bench.text(9_101, load={"connections": 8, "warmup": "0s", "duration": "3s"}), "utf-8")
-        bench.environ["PYTHONDONTWRITEBYTECODE"] = "1"  # Python would leave parts of modules that are imported later
-        run = bench.start("run", path)
+        path.write_text(harness.text(9_101, load={"connections": 8, "warmup": "0s", "duration": "3s"}), "utf-8")
+        harness.environ["PYTHONDONTWRITEBYTECODE"] = "1"  # Python would leave parts of modules that are imported later
+        run = harness.start("run", path)
         run.wait_for(MEASURES)
         psutil.Process(run.process.pid).rlimit(psutil.RLIMIT_FSIZE, (20_000, 20_000))
         code = run.ended()

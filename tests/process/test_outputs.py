@@ -20,7 +20,7 @@ from loadgen.cli.main import main
 from loadgen.report.exports import FILES
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
 from tests.embedded_server import EmbeddedServer
-from tests.process.run_bench import TIMING, scenario
+from tests.process.run_harness import TIMING, scenario
 from tests.processes import PATIENCE_S, PROGRAM, ROOT, wait_until
 
 NAMES = ("</script><b>x", "=1+2|`x` [/dim] 🐍", "big")

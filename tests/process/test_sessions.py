@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.embedded_server import EmbeddedServer
-from tests.process.run_bench import Program, benched
+from tests.process.run_harness import Program, run_harness
 
 USERS = 5
 RECYCLED_AFTER = 4  # statements of a connection
@@ -54,8 +54,8 @@ class Told:
 
 @pytest.fixture(scope="module")
 def told(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
-    with benched(server, tmp_path_factory.mktemp("sessions"), embedded={"service_time": "100ms"}) as bench:
-        program = bench.run(
+    with run_harness(server, tmp_path_factory.mktemp("sessions"), embedded={"service_time": "100ms"}) as harness:
+        program = harness.run(
             prepare={"tables": [{"name": "GUESTS", "type": "hybrid", "columns": COLUMNS}]},
             workload={"statements": [SIGN, LOOK, PLAIN]},
             sessions={"count": USERS, "affinity": "strict", "metadata": {"team": "checkout"}},

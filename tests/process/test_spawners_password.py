@@ -14,7 +14,7 @@ import pytest
 
 from loadgen.embedded.datadir import DATA_DIR_VARIABLE
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS, EMBEDDED_PASSWORD_FILE
-from tests.process.run_bench import scenario
+from tests.process.run_harness import scenario
 from tests.processes import PATIENCE_S, PROGRAM, ROOT, reachable_directory, wait_until
 
 SECTIONS: dict[str, Any] = {

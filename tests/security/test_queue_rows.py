@@ -27,7 +27,7 @@ from orchestrator.nightly.queue import HostPermissions, PollPace, QueueMaintenan
 from orchestrator.nightly.runner import Runner, RunnerSettings
 from orchestrator.nightly.scheduler import fire_due_schedules
 from tests.control_plane import ControlPlane, patience
-from tests.process.run_bench import MEASURES, benched
+from tests.process.run_harness import MEASURES, run_harness
 from tests.processes import wait_until
 from tests.security.hostile_rows import DEEP, TABLES, numbers, plant, plant_all
 
@@ -118,16 +118,16 @@ def test_a_heartbeat_that_cannot_be_read_is_told_and_counts_as_none(empty, ask):
 
 
 def test_a_run_goes_on_with_a_hostile_heartbeat_among_its_own(server, tmp_path):
-    with benched(server, tmp_path, embedded={"slots": 16, "service_time": "20ms"}) as bench:
-        run = bench.run(load={"warmup": "0s", "duration": "6s"})
+    with run_harness(server, tmp_path, embedded={"slots": 16, "service_time": "20ms"}) as harness:
+        run = harness.run(load={"warmup": "0s", "duration": "6s"})
         run.wait_for(MEASURES)
         hostile = TABLES["WORKER_HEARTBEATS"] | {"RUN_ID": run.run_id, "WORKER_ID": "evilworker", "STATUS": "\x1b[2J"}
         binds = [str(value) if isinstance(value, datetime) else value for value in hostile.values()]
         marks = ", ".join("?" * len(hostile))
-        bench.rows(f"INSERT INTO WORKER_HEARTBEATS ({', '.join(hostile)}) SELECT {marks}", *binds)
+        harness.rows(f"INSERT INTO WORKER_HEARTBEATS ({', '.join(hostile)}) SELECT {marks}", *binds)
 
         assert run.ended() in (0, 5), run.said  # on a busy machine its client may be the limit
-        assert bench.rows("SELECT STATUS FROM RUN_STATUS WHERE RUN_ID = ?", run.run_id) == [("COMPLETED",)]
+        assert harness.rows("SELECT STATUS FROM RUN_STATUS WHERE RUN_ID = ?", run.run_id) == [("COMPLETED",)]
         told = [text for text in run.summary["environment"]["warnings"] if "evilworker" in text]
         assert told == ["row 'evilworker' of WORKER_HEARTBEATS is unreadable: status is '\\x1b[2J'"]
 

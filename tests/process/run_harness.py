@@ -101,7 +101,7 @@ class Program:
         wait_until(lambda: not alive(self.pids), f"its children end: {self.said}")
 
 
-class Bench:
+class RunHarness:
     """A home of its own, a server behind `connection: embedded`, and others by the names of their connections."""
 
     def __init__(
@@ -186,15 +186,15 @@ class Bench:
 
 
 @contextmanager
-def benched(
+def run_harness(
     server: EmbeddedServer, home: Path, others: Mapping[str, EmbeddedServer] | None = None, **sections: Any
-) -> Iterator[Bench]:
+) -> Iterator[RunHarness]:
     """`sections` are those of every scenario there."""
-    bench = Bench(server, home, others, sections)
+    harness = RunHarness(server, home, others, sections)
     try:
-        yield bench
+        yield harness
     finally:
-        bench.close()
+        harness.close()
         with suppress(OSError):  # it may be gone
             server.clear_faults()
 

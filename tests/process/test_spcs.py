@@ -18,7 +18,7 @@ from orchestrator.spawn.spawner import ProcessEnd, WorkerOrder
 from orchestrator.spawn.spcs import JobService, SpcsJob
 from tests.control_plane import ControlPlane, patience
 from tests.embedded_server import EmbeddedServer
-from tests.process.container_bench import ContainerBench, result
+from tests.process.container_harness import ContainerHarness, result
 from tests.processes import alive, wait_until
 from tests.spcs_replicas import Replicas
 
@@ -34,45 +34,45 @@ def replicas(server: EmbeddedServer, tmp_path: Path) -> Iterator[Replicas]:
 
 
 @pytest.fixture
-def bench(server: EmbeddedServer, tmp_path: Path) -> Iterator[ContainerBench]:
-    made = ContainerBench(server, tmp_path, SPAWNER)
+def harness(server: EmbeddedServer, tmp_path: Path) -> Iterator[ContainerHarness]:
+    made = ContainerHarness(server, tmp_path, SPAWNER)
     yield made
     made.close()
 
 
-def test_a_run_with_its_workers_in_containers(bench, replicas):
-    ended = result(bench.run("bench", warehouse="SPCS_WH", duration="2s"))
+def test_a_run_with_its_workers_in_containers(harness, replicas):
+    ended = result(harness.run("bench", warehouse="SPCS_WH", duration="2s"))
 
     assert (ended["code"], ended["status"]) == (0, "COMPLETED"), ended
     assert [one["worker_id"] for one in ended["worker_results"]] == ["worker-0", "worker-1"]
     assert ended["totals"]["succeeded"] > 0
     job = "LOADGEN_" + ended["run_id"].upper().replace("-", "_")
-    (made,) = bench.statements(f"NAME = {job}\n")
+    (made,) = harness.statements(f"NAME = {job}\n")
     assert made.startswith(
         f"EXECUTE JOB SERVICE\nIN COMPUTE POOL BENCH_POOL\nNAME = {job}\nASYNC = TRUE\nREPLICAS = 2\n"
     )
-    (container,) = replicas.specifications[f"{bench.plane.place.database}.CONTROL.{job}"]["spec"]["containers"]
+    (container,) = replicas.specifications[f"{harness.plane.place.database}.CONTROL.{job}"]["spec"]["containers"]
     assert container["env"] == {
         "LOADGEN_RUN_ID": ended["run_id"],
         "LOADGEN_CONNECTION": "environment",
         "LOADGEN_CONTROL_CONNECTION": "environment",
-        "LOADGEN_CONTROL_DATABASE": bench.plane.place.database,
+        "LOADGEN_CONTROL_DATABASE": harness.plane.place.database,
         "LOADGEN_CONTROL_SCHEMA": "CONTROL",
         "LOADGEN_CONTROL_WAREHOUSE": "LOADGEN_CONTROL_WH",
     }
     # Nothing is left, and what they said is here.
-    assert bench.statements(f"DROP SERVICE IF EXISTS {job} FORCE")
-    assert bench.server.ask("/__loadgen/services") == []
+    assert harness.statements(f"DROP SERVICE IF EXISTS {job} FORCE")
+    assert harness.server.ask("/__loadgen/services") == []
     wait_until(lambda: not alive(replicas.pids()), "its workers have ended")
-    logs = bench.folder / "runs" / ended["run_id"] / "logs"
+    logs = harness.folder / "runs" / ended["run_id"] / "logs"
     said = {path.name: path.read_text("utf-8").splitlines()[0] for path in logs.iterdir()}
     assert said == {"worker-0.log": "replica 0 starts", "worker-1.log": "replica 1 starts"}
 
 
 @pytest.mark.slow
-def test_a_replica_that_is_killed_fails_the_run_and_is_named(bench, replicas):
-    process = bench.run("embedded", warehouse="KILLED_WH", duration="60s")
-    bench.wait_measuring(process)
+def test_a_replica_that_is_killed_fails_the_run_and_is_named(harness, replicas):
+    process = harness.run("embedded", warehouse="KILLED_WH", duration="60s")
+    harness.wait_measuring(process)
 
     replicas.kill(1)
 
@@ -80,45 +80,45 @@ def test_a_replica_that_is_killed_fails_the_run_and_is_named(bench, replicas):
     assert (ended["code"], ended["status"]) == (4, "FAILED")
     assert "worker-1 was killed by signal 9" in ended["exit_reason"]
     assert "worker-0" not in ended["exit_reason"]
-    assert bench.server.ask("/__loadgen/services") == []
+    assert harness.server.ask("/__loadgen/services") == []
     wait_until(lambda: not alive(replicas.pids()), "the other worker has ended")
 
 
 @pytest.mark.slow
-def test_whoever_takes_a_run_over_removes_its_job(bench, replicas):
-    process = bench.run("bench", warehouse="TAKEN_WH", duration="6s")
-    bench.wait_measuring(process)
+def test_whoever_takes_a_run_over_removes_its_job(harness, replicas):
+    process = harness.run("bench", warehouse="TAKEN_WH", duration="6s")
+    harness.wait_measuring(process)
     process.kill()
     process.wait()
-    bench.plane.change("UPDATE RUN_LEASES SET EXPIRES_AT = DATEADD(second, -12, SYSDATE())")
+    harness.plane.change("UPDATE RUN_LEASES SET EXPIRES_AT = DATEADD(second, -12, SYSDATE())")
 
-    ended = result(bench.start("runs", "recover", "-c", "bench", "--database", bench.plane.place.database))
+    ended = result(harness.start("runs", "recover", "-c", "bench", "--database", harness.plane.place.database))
 
     (summary,) = ended["led_on"]
     assert summary["status"] == "COMPLETED", ended
     assert summary["totals"]["succeeded"] > 0
-    assert bench.server.ask("/__loadgen/services") == []
-    logs = bench.folder / "runs" / summary["run_id"] / "logs"
+    assert harness.server.ask("/__loadgen/services") == []
+    logs = harness.folder / "runs" / summary["run_id"] / "logs"
     assert {path.name for path in logs.iterdir()} == {"worker-0.log", "worker-1.log"}
 
 
 @pytest.mark.slow
-def test_whoever_ends_an_orphan_removes_its_job(bench, replicas):
-    process = bench.run("bench", warehouse="ORPHAN_WH", duration="60s")
-    bench.wait_measuring(process)
+def test_whoever_ends_an_orphan_removes_its_job(harness, replicas):
+    process = harness.run("bench", warehouse="ORPHAN_WH", duration="60s")
+    harness.wait_measuring(process)
     process.kill()
     process.wait()
     for number in (0, 1):
         replicas.kill(number)
     wait_until(lambda: not alive(replicas.pids()), "the workers are gone")
-    bench.plane.change("UPDATE RUN_LEASES SET EXPIRES_AT = DATEADD(second, -12, SYSDATE())")
-    bench.plane.change("UPDATE WORKER_HEARTBEATS SET LAST_HEARTBEAT = DATEADD(second, -90, SYSDATE())")
-    assert len(bench.server.ask("/__loadgen/services")) == 1
+    harness.plane.change("UPDATE RUN_LEASES SET EXPIRES_AT = DATEADD(second, -12, SYSDATE())")
+    harness.plane.change("UPDATE WORKER_HEARTBEATS SET LAST_HEARTBEAT = DATEADD(second, -90, SYSDATE())")
+    assert len(harness.server.ask("/__loadgen/services")) == 1
 
-    ended = result(bench.start("runs", "recover", "-c", "bench", "--database", bench.plane.place.database))
+    ended = result(harness.start("runs", "recover", "-c", "bench", "--database", harness.plane.place.database))
 
     assert [one["status"] for one in ended["recovered"]] == ["FAILED"], ended
-    assert bench.server.ask("/__loadgen/services") == []
+    assert harness.server.ask("/__loadgen/services") == []
 
 
 # --- the spawner alone -----------------------------------------------------------------------------------------------

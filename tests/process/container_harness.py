@@ -37,7 +37,7 @@ protocol = "http"
 """
 
 
-class ContainerBench:
+class ContainerHarness:
     """Runs in processes of their own, with a control plane of their own."""
 
     def __init__(self, server: EmbeddedServer, folder: Path, spawner: str, **environ: str) -> None:

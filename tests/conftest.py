@@ -50,7 +50,7 @@ if DERANDOMIZED:
 # Files that import one of these, and the test of the README, make runs: INVALID ones without a core for their client.
 # The other files take what is left of the processor, at a low priority.
 MAKES_RUNS = re.compile(
-    r"tests\.process\.(?:run_harness|run_commands|container_harness|pool_bench|worker_driver)\b|^README = ",
+    r"tests\.process\.(?:run_harness|run_commands|container_harness|pool_harness|worker_driver)\b|^README = ",
     re.MULTILINE,
 )
 NICENESS = 5  # a third of the weight: beside a busy machine they go on

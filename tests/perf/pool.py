@@ -26,12 +26,12 @@ from tests.control_plane import ControlPlane
 from tests.embedded_server import EmbeddedServer
 from tests.perf._ending import leaving_nothing
 from tests.perf._figures import Figure, report
-from tests.process.pool_bench import (
+from tests.process.pool_harness import (
     LEASE_S,
     POLL_S,
     Deed,
     Disturbance,
-    PoolBench,
+    PoolHarness,
     assert_all_is_well,
     assert_taken_in_order,
     wait_for,
@@ -49,38 +49,38 @@ def main() -> int:
     given = parser.parse_args()
     with leaving_nothing(), EmbeddedServer() as server:
         plane = ControlPlane(server)
-        bench = PoolBench(plane, Path(tempfile.mkdtemp()))
+        harness = PoolHarness(plane, Path(tempfile.mkdtemp()))
         try:
-            figures = measure(bench, given.runners, given.runs, random.Random(given.seed))
+            figures = measure(harness, given.runners, given.runs, random.Random(given.seed))
         finally:
-            bench.close()
+            harness.close()
             plane.close()
     return report(figures, given.format)
 
 
-def measure(bench: PoolBench, runners: int, runs: int, chance: random.Random) -> list[Figure]:
+def measure(harness: PoolHarness, runners: int, runs: int, chance: random.Random) -> list[Figure]:
     queued = [
-        bench.add(f"r{number}", {"ms": chance.randint(50, 2000), "fails": number % 10 == 0}, priority=number % 3)
+        harness.add(f"r{number}", {"ms": chance.randint(50, 2000), "fails": number % 10 == 0}, priority=number % 3)
         for number in range(runs)
     ]
     clock = SystemClock()
     began_ns = clock.monotonic_ns()
-    bench.start(f"--min={runners}", f"--max={runners}", "--grace=10s")
-    wait_for(lambda: len(bench.runner_pids()) >= runners // 2, "half of the runners register", bench, looks=LOOKS)
-    deeds = bench.disturb(Disturbance(kills=runners // 2, stops=runners // 2, every_s=1.0), chance)
-    wait_for(lambda: not bench.unfinished(), "every run ends", bench, looks=LOOKS)
+    harness.start(f"--min={runners}", f"--max={runners}", "--grace=10s")
+    wait_for(lambda: len(harness.runner_pids()) >= runners // 2, "half of the runners register", harness, looks=LOOKS)
+    deeds = harness.disturb(Disturbance(kills=runners // 2, stops=runners // 2, every_s=1.0), chance)
+    wait_for(lambda: not harness.unfinished(), "every run ends", harness, looks=LOOKS)
     took_s = (clock.monotonic_ns() - began_ns) / 1e9
     wait_for(
-        lambda: all(one.ended_at for each in bench.attempts().values() for one in each),
+        lambda: all(one.ended_at for each in harness.attempts().values() for one in each),
         "attempts end",
-        bench,
+        harness,
         looks=LOOKS,
     )
-    how = assert_all_is_well(bench, queued)
-    assert_taken_in_order(bench)
-    histories = bench.attempts()
+    how = assert_all_is_well(harness, queued)
+    assert_taken_in_order(harness)
+    histories = harness.attempts()
     lost = sum(one.status is AttemptStatus.LOST for each in histories.values() for one in each)
-    gaps_s = failovers_s(bench, deeds)
+    gaps_s = failovers_s(harness, deeds)
     aim_s = LEASE_S + POLL_S * 1.2
     return [
         Figure(name="runs completed", value=how[QueueStatus.COMPLETED], unit="runs", note="each of them once"),
@@ -97,11 +97,11 @@ def measure(bench: PoolBench, runners: int, runs: int, chance: random.Random) ->
     ]
 
 
-def failovers_s(bench: PoolBench, deeds: Sequence[Deed]) -> list[float]:
+def failovers_s(harness: PoolHarness, deeds: Sequence[Deed]) -> list[float]:
     """From the death of a runner to the next attempt at what it did."""
     killed = {deed.pid: deed.at for deed in deeds if deed.number is signal.SIGKILL}
     found = []
-    for history in bench.attempts().values():
+    for history in harness.attempts().values():
         for lost, following in pairwise(history):
             pid = int(lost.owner.split("-")[-2])
             if lost.status is AttemptStatus.LOST and pid in killed and lost.started_at <= killed[pid]:

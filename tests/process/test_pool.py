@@ -20,7 +20,7 @@ from loadgen.model.run import RunStatus
 from orchestrator.warehouse import TargetWarehouse
 from tests.control_plane import ControlPlane, patience
 from tests.embedded_server import EmbeddedServer
-from tests.process.pool_bench import Disturbance, PoolBench, assert_all_is_well, assert_taken_in_order, wait_for
+from tests.process.pool_harness import Disturbance, PoolHarness, assert_all_is_well, assert_taken_in_order, wait_for
 from tests.process.run_harness import write_connections
 
 RUNNERS, RUNS = 4, 24
@@ -39,9 +39,9 @@ timing: {tick: 200ms, heartbeat: 200ms, status_poll: 150ms, events_poll: 600ms, 
 
 
 @pytest.fixture
-def harness(server: EmbeddedServer, tmp_path: Path) -> Iterator[PoolBench]:
+def harness(server: EmbeddedServer, tmp_path: Path) -> Iterator[PoolHarness]:
     plane = ControlPlane(server)
-    made = PoolBench(plane, tmp_path)
+    made = PoolHarness(plane, tmp_path)
     try:
         yield made
     finally:
@@ -49,7 +49,7 @@ def harness(server: EmbeddedServer, tmp_path: Path) -> Iterator[PoolBench]:
         plane.close()
 
 
-def row(harness: PoolBench, queue_id: str) -> run_queue.QueuedRun:
+def row(harness: PoolHarness, queue_id: str) -> run_queue.QueuedRun:
     found = run_queue.read(harness.plane.session, queue_id)
     assert found is not None
     return found
@@ -195,7 +195,7 @@ def test_a_real_run_goes_through_the_queue(harness, capsys, monkeypatch):
     assert next(iter(stats["workers"].values())).keys() == {"status", "current_run", "completed", "failed"}
 
 
-def online(harness: PoolBench) -> list[str]:
+def online(harness: PoolHarness) -> list[str]:
     page = pool_workers.page(harness.plane.session, patience(), 100, status=PoolWorkerStatus.ONLINE)
     return [worker.identity.worker_id for worker in page.workers]
 

@@ -14,7 +14,7 @@ from loadgen.cli.main import main
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
 from tests.control_plane import ControlPlane
 from tests.embedded_server import EmbeddedServer
-from tests.process.pool_bench import PoolBench, wait_for
+from tests.process.pool_harness import PoolHarness, wait_for
 from tests.process.run_harness import TIMING
 from tests.processes import ROOT
 
@@ -31,10 +31,10 @@ OTHER: dict[str, Any] = {
 
 
 @pytest.fixture
-def harness(server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PoolBench]:
+def harness(server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PoolHarness]:
     monkeypatch.setenv(EMBEDDED_ADDRESS, server.address)
     plane = ControlPlane(server)
-    made = PoolBench(plane, tmp_path)
+    made = PoolHarness(plane, tmp_path)
     try:
         yield made
     finally:
@@ -42,7 +42,7 @@ def harness(server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         plane.close()
 
 
-def queued(harness: PoolBench, name: str, text: str) -> None:
+def queued(harness: PoolHarness, name: str, text: str) -> None:
     """`queue add` of a scenario, with the tables of this test."""
     file = harness.folder / f"{name}.yaml"
     place = harness.plane.place.database

@@ -49,7 +49,7 @@ class Deed:
     at: datetime
 
 
-class PoolBench:
+class PoolHarness:
     """`close()` ends every process that was started here."""
 
     def __init__(self, plane: ControlPlane, folder: Path) -> None:
@@ -163,14 +163,14 @@ class PoolBench:
         ]
 
 
-def wait_for(happened: Callable[[], object], what: str, bench: PoolBench, *, looks: int = 1200) -> None:
+def wait_for(happened: Callable[[], object], what: str, harness: PoolHarness, *, looks: int = 1200) -> None:
     """Wait for a state of the queue; each look asks the server. Fails with what the pools have logged."""
     never = threading.Event()
     for _ in range(looks):
         if happened():
             return
         never.wait(0.1)
-    raise AssertionError(f"did not happen: {what}\n{bench.unfinished()}\n{bench.log()[-6000:]}")
+    raise AssertionError(f"did not happen: {what}\n{harness.unfinished()}\n{harness.log()[-6000:]}")
 
 
 def alive_runner(pid: int) -> bool:
@@ -185,9 +185,9 @@ def alive_runner(pid: int) -> bool:
 # --- what must be true -----------------------------------------------------------------------------------------------
 
 
-def assert_all_is_well(bench: PoolBench, queued: Sequence[str]) -> Counter[str]:
+def assert_all_is_well(harness: PoolHarness, queued: Sequence[str]) -> Counter[str]:
     """Each run has ended with exactly one accepted success or is EXHAUSTED; its history is complete. How they ended."""
-    rows, histories = {row.queue_id: row for row in bench.rows()}, bench.attempts()
+    rows, histories = {row.queue_id: row for row in harness.rows()}, harness.attempts()
     assert sorted(rows) == sorted(queued)
     for queue_id, row in rows.items():
         history = histories[queue_id]
@@ -199,7 +199,7 @@ def assert_all_is_well(bench: PoolBench, queued: Sequence[str]) -> Counter[str]:
         if row.status is QueueStatus.COMPLETED:
             assert len(successes) == 1, (row, history)
             assert successes[0] == history[-1]
-            assert (successes[0].epoch, f"exit {row.exit_code}") in bench.ended(queue_id), (row, history)
+            assert (successes[0].epoch, f"exit {row.exit_code}") in harness.ended(queue_id), (row, history)
             assert successes[0].run_id == row.run_id
         else:
             assert row.status is QueueStatus.EXHAUSTED, (row, history)
@@ -208,9 +208,9 @@ def assert_all_is_well(bench: PoolBench, queued: Sequence[str]) -> Counter[str]:
     return Counter(row.status.value for row in rows.values())
 
 
-def assert_taken_in_order(bench: PoolBench) -> None:
+def assert_taken_in_order(harness: PoolHarness) -> None:
     """First attempts began in the order of priority, then age. (A later one has had a pause of its own.)"""
-    rows, histories = bench.rows(), bench.attempts()
+    rows, histories = harness.rows(), harness.attempts()
     ranks = {
         row.queue_id: rank
         for rank, row in enumerate(sorted(rows, key=lambda row: (-row.priority, row.created_at, row.queue_id)))

@@ -29,7 +29,7 @@ from tests.contract.lock_builders import (
     Sessions,
     make_table,
 )
-from tests.contract.prepare_builders import Bench
+from tests.contract.prepare_builders import PrepareHarness
 from tests.contract.queue_builders import Queue
 from tests.contract.refused_builders import Refusals
 from tests.contract.run_builders import Led, S
@@ -138,10 +138,10 @@ def table(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def bench(server: EmbeddedServer, database: str, cursor: Any) -> Iterator[Bench]:
-    bench = Bench(server, database, cursor)
-    yield bench
-    bench.stop.set()  # ends what a failed test has left
+def harness(server: EmbeddedServer, database: str, cursor: Any) -> Iterator[PrepareHarness]:
+    harness = PrepareHarness(server, database, cursor)
+    yield harness
+    harness.stop.set()  # ends what a failed test has left
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ timing: {tick: 200ms, heartbeat: 200ms, status_poll: 150ms, events_poll: 600ms, 
 """
 
 
-class Bench:
+class CommandHarness:
     """Starts runs, each in a process of its own, and asks for them in this one."""
 
     def __init__(self, plane: ControlPlane, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

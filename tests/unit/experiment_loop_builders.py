@@ -88,7 +88,7 @@ class FakeStore:
             raise self.fail_on[what]
 
 
-class LoopBench:
+class LoopHarness:
     """An experiment of two arms whose runs go as `script` says: (block, arm, attempt) → what happens instead."""
 
     def __init__(self, tmp_path: Path, **sections: Any) -> None:
@@ -162,7 +162,7 @@ class LoopBench:
 
         self.script[block, arm, attempt] = act
 
-    def again(self, store: FakeStore) -> LoopBench:
+    def again(self, store: FakeStore) -> LoopHarness:
         """The same experiment in another process."""
         other = copy.copy(self)
         other.store, other.done, other.said = store, [], []

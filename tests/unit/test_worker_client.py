@@ -61,7 +61,7 @@ class ConnectedClient(Client):
 def client_of(scenario: Scenario, failures: list[tuple[Any, ...]]) -> Client:
     now_ns, windows, open_loop = monotonic_ns(), WindowRegistry(), scenario.load.mode is LoadMode.RATE
     harvester = SampleCollector(windows, scenario.workload.statements, open_loop=open_loop, started_ns=now_ns)
-    bench = ClientContext(
+    context = ClientContext(
         scenario=scenario,
         windows=windows,
         sessions=LoadSessions(
@@ -73,9 +73,9 @@ def client_of(scenario: Scenario, failures: list[tuple[Any, ...]]) -> Client:
     )
     windows.open(0, phase=Phase.MEASUREMENT, at_ns=now_ns)
     if open_loop:
-        bench.arrivals = ArrivalQueue(0, window_schedules(scenario.load, worker=0, workers=1, seed=1)[-1], 0)
+        context.arrivals = ArrivalQueue(0, window_schedules(scenario.load, worker=0, workers=1, seed=1)[-1], 0)
     arguments = WorkerArguments(run_id="r", worker_id="worker-0", worker_group_id=0, worker_group_count=1)
-    return ConnectedClient(ClientSlots(scenario, arguments, {}, harvester, None).get(0), bench)
+    return ConnectedClient(ClientSlots(scenario, arguments, {}, harvester, None).get(0), context)
 
 
 @pytest.mark.parametrize(

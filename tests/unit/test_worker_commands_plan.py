@@ -253,7 +253,7 @@ def test_a_plan_begins_at_the_moment_of_start_and_the_warm_up_is_as_long_as_plan
     worker.ramp_controller.begin(WARMUP, None)
     worker.run_to(2.9)
     assert worker.windows.held() == ()
-    assert not worker.bench.go.is_set()
+    assert not worker.context.go.is_set()
     worker.run_to(100)
 
     assert worker.spans() == [

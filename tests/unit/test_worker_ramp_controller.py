@@ -20,14 +20,14 @@ def test_a_run_warms_up_measures_for_its_time_and_then_waits():
     stage.say(phase(MEASUREMENT, 60), at_s=10)
 
     stage.ramp_controller.begin(WARMUP, None)
-    assert stage.bench.go.is_set()
+    assert stage.context.go.is_set()
     assert stage.ramp_controller.phase is WARMUP
     stage.run_to(30)
     assert stage.ramp_controller.phase is MEASUREMENT
     stage.run_to(90)
 
     assert stage.spans() == [("WARMUP", None, 0.0, 10.0), ("MEASUREMENT", None, 10.0, 70.0)]
-    assert not stage.bench.go.is_set()
+    assert not stage.context.go.is_set()
     assert stage.windows.current is None
     assert stage.ramp_controller.phase is Phase.COOLDOWN
 
@@ -100,7 +100,7 @@ def test_a_phase_whose_time_is_over_lets_nobody_begin():
     stage.ramp_controller.step()
 
     assert stage.windows.current is None
-    assert not stage.bench.go.is_set()
+    assert not stage.context.go.is_set()
     assert stage.spans() == [("MEASUREMENT", None, 100.0, 100.0)]
     assert stage.ramp_controller.phase is Phase.COOLDOWN
 
@@ -131,7 +131,7 @@ def test_the_next_window_takes_the_place_of_one_whose_time_is_over_in_the_same_m
 
     stage.run_to(10)
 
-    assert stage.bench.go.is_set()
+    assert stage.context.go.is_set()
     assert stage.ramp_controller.phase is MEASUREMENT
 
 
@@ -145,7 +145,7 @@ def test_begin_is_obeyed_once_and_not_after_the_end():
     late.ramp_controller.finish()
     late.ramp_controller.begin(MEASUREMENT, 5.0)
     assert late.spans() == []
-    assert not late.bench.go.is_set()
+    assert not late.context.go.is_set()
     assert late.ramp_controller.phase is None
 
 
@@ -156,7 +156,7 @@ def test_windows_are_numbered_on_from_what_a_predecessor_stored():
     stage.run_to(10)
 
     assert [window.window_id for window in stage.windows.held()] == [7, 8]
-    assert stage.bench.tag(8) == "MEASUREMENT/None"
+    assert stage.context.tag(8) == "MEASUREMENT/None"
 
 
 def test_a_phase_that_only_the_row_tells_of_opens_its_window_after_a_while():
@@ -253,7 +253,7 @@ def test_finish_during_a_ramp_closes_everything_and_nothing_grows_again():
     assert stage.pool.draining
     assert stage.spans() == [("WARMUP", None, 0.0, 30.0)]
     assert stage.ramp_controller.phase is Phase.COOLDOWN
-    assert not stage.bench.go.is_set()
+    assert not stage.context.go.is_set()
 
 
 def test_stop_takes_effect_before_anything_that_was_due():

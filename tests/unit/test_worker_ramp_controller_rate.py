@@ -48,7 +48,7 @@ class Client:
         self.sent: list[int] = []
 
     def begin(self) -> None:
-        arrivals = self.stage.bench.arrivals
+        arrivals = self.stage.context.arrivals
         window = self.slot.recorder.begin()
         index = arrivals.take() if arrivals is not None and window == arrivals.window_id else None
         if index is None:
@@ -190,7 +190,7 @@ def test_due_times_count_from_the_announced_moment():
     stage.clock.advance(1.03)
     stage.ramp_controller.step()
 
-    arrivals = stage.bench.arrivals
+    arrivals = stage.context.arrivals
     assert arrivals is not None
     number = arrivals.take()
     assert number is not None
@@ -257,7 +257,7 @@ def test_a_warm_up_deals_nothing_that_is_due_in_the_measurement():
     stage.clock.advance(0.7)
     stage.say(phase(MEASUREMENT, 10), at_s=5)
     stage.ramp_controller.begin(WARMUP, None)
-    arrivals = stage.bench.arrivals
+    arrivals = stage.context.arrivals
     assert arrivals is not None
 
     dues_s = [(arrivals.due_ns(number) - stage.zero_ns) / NS_PER_S for number in iter(arrivals.take, None)]
@@ -288,7 +288,7 @@ def test_a_stage_that_the_scenario_does_not_have_has_no_arrivals(step_id):
     stage.say(phase(MEASUREMENT, 10, step_id))
     stage.run_to(5)
 
-    assert stage.bench.arrivals is None
+    assert stage.context.arrivals is None
     assert stage.windows.current == 0
 
 

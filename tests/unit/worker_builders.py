@@ -159,7 +159,7 @@ class Stage:
             started_ns=self.clock.now_ns,
             connections=self.connections,
         )
-        self.bench = ClientContext(
+        self.context = ClientContext(
             scenario=self.scenario,
             windows=self.windows,
             sessions=Sessions(),  # type: ignore[arg-type]
@@ -175,7 +175,7 @@ class Stage:
         self.command_queue = agenda(worker_id=arguments.worker_id, **me)
         spare = self.slots.spare() if open_loop else None
         self.ramp_controller = RampController(
-            self.bench,
+            self.context,
             self.pool,  # type: ignore[arg-type]
             self.command_queue,
             arguments,

@@ -35,9 +35,9 @@ from tests.embedded_server import EmbeddedServer
 from tests.perf._cores import Cores
 from tests.perf._ending import leaving_nothing
 from tests.perf._figures import Figure, report
-from tests.perf._processes import staged
+from tests.perf._processes import worker_harness
 from tests.perf._runs import WORKERS, document, ran
-from tests.process.worker_driver import Stage
+from tests.process.worker_driver import WorkerHarness
 
 TRUE_MIN = 0.9  # of the answers, on a machine that is not busy
 BUSY_LOOP = [sys.executable, "-S", "-c", "while True: pass"]
@@ -157,11 +157,11 @@ def busy(loops: int) -> Iterator[None]:
 def answers_of(limits: Sequence[Limit], runs: int, loops: int) -> Iterator[Answer]:
     cores = Cores.of_machine(WORKERS)
     for limit in limits:
-        with staged(cores, *limit.server) as stage:
+        with worker_harness(cores, *limit.server) as harness:
             for number in range(1, runs + 1):
-                scenario = scenario_of(stage, limit)
-                with failing(stage.server) if limit.fails else nullcontext():
-                    summary = ran(stage, scenario, cores, RUN_S)
+                scenario = scenario_of(harness, limit)
+                with failing(harness.server) if limit.fails else nullcontext():
+                    summary = ran(harness, scenario, cores, RUN_S)
                 found = summary["find_max"]
                 answer = Answer(
                     limit=limit,
@@ -178,7 +178,7 @@ def answers_of(limits: Sequence[Limit], runs: int, loops: int) -> Iterator[Answe
                 yield answer
 
 
-def scenario_of(stage: Stage, limit: Limit) -> dict[str, Any]:
+def scenario_of(harness: WorkerHarness, limit: Limit) -> dict[str, Any]:
     search = {
         "start": limit.increment,
         "increment": limit.increment,
@@ -187,7 +187,7 @@ def scenario_of(stage: Stage, limit: Limit) -> dict[str, Any]:
         "latency_stability_pct": limit.latency_percent,
     }
     return document(
-        stage,
+        harness,
         {"mode": "find_max", "warmup": "2s", "find_max": search},
         target={"warehouse": limit.warehouse},
         timing={"warehouse_poll": POLL},

@@ -43,9 +43,9 @@ from loadgen.snowflake import driver
 from loadgen.units import NS_PER_MS
 from tests.embedded_server import EmbeddedServer
 from tests.perf._bare_loop import POINT_SELECT
-from tests.perf._contest import Side
 from tests.perf._cores import Cores, on
 from tests.perf._ending import leaving_nothing
+from tests.perf._paired import Side
 from tests.perf._peers import RECIPES, TAG, Missing, PeerProcess, install
 from tests.perf._processes import Bare, worker_harness
 from tests.perf.embedded import server_cpu_s

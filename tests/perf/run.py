@@ -19,10 +19,10 @@ import sys
 import threading
 from collections.abc import Iterator
 
-from tests.perf._contest import Side, contest
 from tests.perf._cores import Cores, on
 from tests.perf._ending import leaving_nothing
 from tests.perf._figures import Figure, report
+from tests.perf._paired import Side, measure_pairs
 from tests.perf._processes import Bare, worker_harness
 from tests.perf._runs import WORKERS, LoadgenRun, document
 from tests.process.worker_driver import WorkerHarness
@@ -62,7 +62,7 @@ def level_figures(harness: WorkerHarness, cores: Cores, connections: int, pairs:
             crew = Bare.crew(harness, connections // WORKERS)
         with crew:
             ours, bare = (Side(pids=pids, clients=connections) for pids in (run.pids, crew.pids))
-            found = contest(ours, bare, harness.server, pairs)
+            found = measure_pairs(ours, bare, harness.server, pairs)
         drawn_bytes = run.drawn_bytes - drawn_bytes
         run.stop(STOP_S)
     yield found.figure(f"run, {connections} connections", THROUGHPUT_MIN)

@@ -44,10 +44,10 @@ from loadgen.units import NS_PER_MS, parse_duration_s
 from tests.embedded_server import EmbeddedServer
 from tests.perf._bare_loop import LIGHT, POINT_SELECT
 from tests.perf._client_cost import loop_cost
-from tests.perf._contest import Contest, Side, contest
 from tests.perf._cores import Cores, on
 from tests.perf._ending import leaving_nothing
 from tests.perf._figures import Figure, report
+from tests.perf._paired import PairedMeasurement, Side, measure_pairs
 from tests.perf._processes import GET, Bare, worker_harness
 from tests.process.worker_driver import Led, Worker, WorkerHarness
 
@@ -155,12 +155,12 @@ def measuring(harness: WorkerHarness, cores: Cores) -> Iterator[tuple[Led, Worke
     assert code == 0, f"the worker ended with {code}: {worker.said}"
 
 
-def against(bare: Bare, led: Led, worker: Worker, connections: int, pairs: int) -> Contest:
+def against(bare: Bare, led: Led, worker: Worker, connections: int, pairs: int) -> PairedMeasurement:
     ours = Side(pids=(worker.process.pid,), clients=connections)
     theirs = Side(pids=bare.pids, clients=connections)
     theirs.pause()
     resize(led, worker, connections)
-    return contest(ours, theirs, led.harness.server, pairs)
+    return measure_pairs(ours, theirs, led.harness.server, pairs)
 
 
 def resize(led: Led, worker: Worker, connections: int) -> None:

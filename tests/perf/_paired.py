@@ -55,7 +55,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contest:
+class PairedMeasurement:
     """All turns, in pairs."""
 
     ours: Sequence[Span]
@@ -84,7 +84,7 @@ class Contest:
         )
 
 
-def contest(ours: Side, bare: Side, server: EmbeddedServer, pairs: int) -> Contest:
+def measure_pairs(ours: Side, bare: Side, server: EmbeddedServer, pairs: int) -> PairedMeasurement:
     """Let both take turns. Afterwards ours runs, and the bare side is paused."""
     spans: dict[Side, list[Span]] = {ours: [], bare: []}
     ours.pause()
@@ -95,7 +95,7 @@ def contest(ours: Side, bare: Side, server: EmbeddedServer, pairs: int) -> Conte
                 spans[side].append(_turn(side, server))
     finally:
         ours.resume()
-    return Contest(ours=spans[ours], bare=spans[bare])
+    return PairedMeasurement(ours=spans[ours], bare=spans[bare])
 
 
 def bounds(ratios: Sequence[float]) -> tuple[float, float]:

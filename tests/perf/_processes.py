@@ -56,8 +56,8 @@ class Bare:
         return cls("_bare_loop", harness.server.address, harness.database, connections, *more)
 
     @classmethod
-    def crew(cls, harness: WorkerHarness, connections_each: int) -> Self:
-        return cls("_bare_crew", harness.server.address, harness.database, connections_each)
+    def loops(cls, harness: WorkerHarness, connections_each: int) -> Self:
+        return cls("_bare_loops", harness.server.address, harness.database, connections_each)
 
     def close(self) -> None:
         for pid in self.pids:

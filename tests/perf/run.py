@@ -59,9 +59,9 @@ def level_figures(harness: WorkerHarness, cores: Cores, connections: int, pairs:
         threading.Event().wait(YOUNG_S)
         drawn_bytes = run.drawn_bytes
         with on(cores.clients):
-            crew = Bare.crew(harness, connections // WORKERS)
-        with crew:
-            ours, bare = (Side(pids=pids, clients=connections) for pids in (run.pids, crew.pids))
+            loops = Bare.loops(harness, connections // WORKERS)
+        with loops:
+            ours, bare = (Side(pids=pids, clients=connections) for pids in (run.pids, loops.pids))
             found = measure_pairs(ours, bare, harness.server, pairs)
         drawn_bytes = run.drawn_bytes - drawn_bytes
         run.stop(STOP_S)

@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from loadgen.snowflake import driver
-from tests.perf._ending import kill, with_children
+from tests.perf._cleanup import kill, with_children
 
 SOURCES = Path(__file__).parent / "peer_sources"
 DRIVERS = Path(__file__).parents[1] / "drivers"

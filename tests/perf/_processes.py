@@ -14,8 +14,8 @@ from typing import Self
 
 from tests.embedded_server import EmbeddedServer
 from tests.perf._bare_loop import KEYS, POINT_SELECT
+from tests.perf._cleanup import kill, with_children
 from tests.perf._cores import Cores, on
-from tests.perf._ending import kill, with_children
 from tests.process.worker_driver import WorkerHarness
 from tests.processes import ROOT
 

@@ -21,8 +21,8 @@ from typing import Any, Self
 
 import psutil
 
+from tests.perf._cleanup import kill, with_children
 from tests.perf._cores import Cores, on
-from tests.perf._ending import kill, with_children
 from tests.perf._processes import GET
 from tests.process.worker_driver import WorkerHarness
 from tests.processes import PROGRAM, ROOT, wait_until

@@ -32,8 +32,8 @@ from typing import Any
 
 from loadgen.units import counted
 from tests.embedded_server import EmbeddedServer
+from tests.perf._cleanup import cleaned_up
 from tests.perf._cores import Cores
-from tests.perf._ending import leaving_nothing
 from tests.perf._figures import Figure, report
 from tests.perf._processes import worker_harness
 from tests.perf._runs import WORKERS, document, ran
@@ -136,7 +136,7 @@ def main(arguments: list[str]) -> int:
     limits = [LIMITS[name] for name in ([options.limit] if options.limit else DEFAULT)]
     figures: list[Figure] = []
     for loops in options.busy:
-        with leaving_nothing(), busy(loops):
+        with cleaned_up(), busy(loops):
             answers = list(answers_of(limits, options.runs, loops))
         figures += [*map(Answer.figure, answers), *counts(answers, loops=loops)]
     return report(figures, options.format)

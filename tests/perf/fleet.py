@@ -41,7 +41,7 @@ from orchestrator.spawn.spawner import ProcessEnd, WorkerOrder
 from orchestrator.worker_health import WorkerHealth, assess_workers
 from tests.control_plane import ControlPlane
 from tests.embedded_server import EmbeddedServer
-from tests.perf._ending import leaving_nothing
+from tests.perf._cleanup import cleaned_up
 from tests.perf._figures import Figure, report
 from tests.processes import ROOT
 
@@ -297,7 +297,7 @@ def main() -> int:
     sizes = [*smaller, given.workers]
     figures: list[Figure] = []
     for workers in sizes:
-        with leaving_nothing(), EmbeddedServer() as server:
+        with cleaned_up(), EmbeddedServer() as server:
             os.environ[EMBEDDED_ADDRESS] = server.address
             plane = ControlPlane(server)
             try:

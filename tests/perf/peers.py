@@ -43,8 +43,8 @@ from loadgen.snowflake import driver
 from loadgen.units import NS_PER_MS
 from tests.embedded_server import EmbeddedServer
 from tests.perf._bare_loop import POINT_SELECT
+from tests.perf._cleanup import cleaned_up
 from tests.perf._cores import Cores, on
-from tests.perf._ending import leaving_nothing
 from tests.perf._paired import Side
 from tests.perf._peers import RECIPES, TAG, Missing, PeerProcess, install
 from tests.perf._processes import Bare, worker_harness
@@ -118,7 +118,7 @@ def main(arguments: list[str]) -> int:
     if unknown := [name for name in names if name not in RECIPES]:
         parser.error(f"there is no peer '{unknown[0]}'; those of today: {', '.join(RECIPES)}")
     loads = [os.getloadavg()[0]]
-    with leaving_nothing():
+    with cleaned_up():
         folder = options.folder or Path(tempfile.mkdtemp())
         found = measured(names, folder.absolute(), QUICK if options.quick else FULL, loads)
     loads.append(os.getloadavg()[0])

@@ -24,7 +24,7 @@ from loadgen.clock import SystemClock
 from loadgen.model.nightly import AttemptStatus, QueueStatus
 from tests.control_plane import ControlPlane
 from tests.embedded_server import EmbeddedServer
-from tests.perf._ending import leaving_nothing
+from tests.perf._cleanup import cleaned_up
 from tests.perf._figures import Figure, report
 from tests.process.pool_harness import (
     LEASE_S,
@@ -47,7 +47,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--format", choices=["text", "json"], default="text")
     given = parser.parse_args()
-    with leaving_nothing(), EmbeddedServer() as server:
+    with cleaned_up(), EmbeddedServer() as server:
         plane = ControlPlane(server)
         harness = PoolHarness(plane, Path(tempfile.mkdtemp()))
         try:

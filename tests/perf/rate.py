@@ -21,8 +21,8 @@ from typing import Any
 
 from loadgen.control.tables import run_measurements
 from loadgen.control.tables.run_measurements import MetricsSnapshot
+from tests.perf._cleanup import cleaned_up
 from tests.perf._cores import Cores
-from tests.perf._ending import leaving_nothing
 from tests.perf._figures import Figure, report
 from tests.perf._processes import worker_harness
 from tests.perf._runs import WORKERS, document, ran
@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--format", choices=("text", "json"), default="text")
     options = parser.parse_args(arguments)
     quick, full = Length(capacity_s=4, third_s=6, too_much_s=8), Length(capacity_s=10, third_s=30, too_much_s=12)
-    with leaving_nothing():
+    with cleaned_up():
         figures = list(rate_figures(quick if options.quick else full))
     return report(figures, options.format)
 

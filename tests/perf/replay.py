@@ -26,8 +26,8 @@ import numpy as np
 from loadgen.capture.history import HistoryRow
 from loadgen.capture.recorder import CaptureOptions, CaptureRecorder
 from loadgen.prepare.prepare import read_statements
+from tests.perf._cleanup import cleaned_up
 from tests.perf._cores import Cores
-from tests.perf._ending import leaving_nothing
 from tests.perf._figures import Figure, report
 from tests.perf._processes import worker_harness
 from tests.perf._runs import WORKERS, document, ran
@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--quick", action="store_true", help="shorter: to see that it works")
     parser.add_argument("--format", choices=("text", "json"), default="text")
     options = parser.parse_args(arguments)
-    with leaving_nothing(), tempfile.TemporaryDirectory() as folder:
+    with cleaned_up(), tempfile.TemporaryDirectory() as folder:
         recorded_s = 4 if options.quick else 15
         capture = recorded(Path(folder) / "captured", recorded_s)
         cores = Cores.of_machine(WORKERS)

@@ -19,8 +19,8 @@ import sys
 import threading
 from collections.abc import Iterator
 
+from tests.perf._cleanup import cleaned_up
 from tests.perf._cores import Cores, on
-from tests.perf._ending import leaving_nothing
 from tests.perf._figures import Figure, report
 from tests.perf._paired import Side, measure_pairs
 from tests.perf._processes import Bare, worker_harness
@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--format", choices=("text", "json"), default="text")
     options = parser.parse_args(arguments)
     levels = CONNECTIONS[:1] if options.quick else CONNECTIONS
-    with leaving_nothing():
+    with cleaned_up():
         figures = list(run_figures(levels, options.pairs or (3 if options.quick else 15)))
     return report(figures, options.format)
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from loadgen.embedded.postgres import postgres_processes_in
-from tests.perf._ending import leaving_nothing
+from tests.perf._cleanup import cleaned_up
 from tests.perf._figures import Figure, report
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,7 +71,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--format", choices=("text", "json"), default="text")
     options = parser.parse_args(arguments)
     roots = [ROOT, *([options.against.resolve()] if options.against else [])]
-    with leaving_nothing():
+    with cleaned_up():
         checkouts = [
             Checkout(root, Path(tempfile.mkdtemp(prefix=f"data-{number}-"))) for number, root in enumerate(roots)
         ]

@@ -43,9 +43,9 @@ from loadgen.model.run import Phase
 from loadgen.units import NS_PER_MS, parse_duration_s
 from tests.embedded_server import EmbeddedServer
 from tests.perf._bare_loop import LIGHT, POINT_SELECT
+from tests.perf._cleanup import cleaned_up
 from tests.perf._client_cost import loop_cost
 from tests.perf._cores import Cores, on
-from tests.perf._ending import leaving_nothing
 from tests.perf._figures import Figure, report
 from tests.perf._paired import PairedMeasurement, Side, measure_pairs
 from tests.perf._processes import GET, Bare, worker_harness
@@ -90,7 +90,7 @@ def main(arguments: list[str]) -> int:
         soak_s=parse_duration_s(options.soak or ("12s" if options.quick else "2m")),
         truth_s=5.0 if options.quick else 10.0,
     )
-    with leaving_nothing():
+    with cleaned_up():
         figures = [*loop_figures(length), *process_figures(length), *truth_figures(length)]
     return report(figures, options.format)
 

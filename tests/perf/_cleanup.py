@@ -17,7 +17,7 @@ END_S = 15.0  # for a server and its database to end in good order
 
 
 @contextmanager
-def leaving_nothing() -> Iterator[None]:
+def cleaned_up() -> Iterator[None]:
     """Temporary files that are made in the block, and processes that are started there, end with it.
 
     The first signal ends the block; further ones are ignored, so that the cleaning up is not interrupted.

@@ -25,7 +25,7 @@ from tests.contract.connection_builders import load_of, profile_of
 from tests.contract.fault_builders import Statement, retrying_connection
 from tests.contract.heartbeat_builders import identity
 from tests.contract.lock_builders import (
-    Crowd,
+    ConcurrentSessions,
     Sessions,
     make_table,
 )
@@ -112,22 +112,22 @@ def all_sessions(server: EmbeddedServer) -> Iterator[Sessions]:
 
 
 @pytest.fixture
-def crowd(all_sessions: Sessions) -> Iterator[Crowd]:
+def concurrent(all_sessions: Sessions) -> Iterator[ConcurrentSessions]:
     with ThreadPoolExecutor(max_workers=40) as threads:
-        crowd = Crowd(all_sessions, threads)
-        yield crowd
-        settled = crowd.settled()
+        concurrent = ConcurrentSessions(all_sessions, threads)
+        yield concurrent
+        settled = concurrent.settled()
         all_sessions.give_back(reusable=settled)
 
 
 @pytest.fixture
-def hybrid(crowd: Crowd) -> str:
-    return make_table(crowd, "HYBRID TABLE")
+def hybrid(concurrent: ConcurrentSessions) -> str:
+    return make_table(concurrent, "HYBRID TABLE")
 
 
 @pytest.fixture
-def standard(crowd: Crowd) -> str:
-    return make_table(crowd, "TABLE")
+def standard(concurrent: ConcurrentSessions) -> str:
+    return make_table(concurrent, "TABLE")
 
 
 @pytest.fixture(params=["hybrid", "standard"])

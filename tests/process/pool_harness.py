@@ -23,7 +23,7 @@ from loadgen.control.tables.run_attempts import AttemptRow
 from loadgen.control.tables.run_queue import QueuedRun, QueueRequest
 from loadgen.model.nightly import AttemptStatus, QueueStatus
 from tests.control_plane import ControlPlane, patience
-from tests.process import pool_stand_in
+from tests.process import fake_run_program
 from tests.processes import PATIENCE_S, PROGRAM, ROOT
 
 LEASE_S = 4.0
@@ -31,7 +31,7 @@ POLL_S = 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Disturbance:
+class FaultPlan:
     """How often runners are killed and stopped."""
 
     kills: int
@@ -41,7 +41,7 @@ class Disturbance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deed:
+class InjectedFault:
     """What was done to a runner, and when by the server's clock."""
 
     pid: int
@@ -58,13 +58,13 @@ class PoolHarness:
         self._pools: list[subprocess.Popen[bytes]] = []
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("LOADGEN_", "SNOWFLAKE_"))}
         self.environ = kept | plane.environ | {"PYTHONPATH": str(ROOT), "HOME": str(folder)}
-        self.environ |= {pool_stand_in.LEDGER: str(self.ledger)}
-        self.stand_in = shlex.join([sys.executable, "-I", "-S", pool_stand_in.__file__])
+        self.environ |= {fake_run_program.LEDGER: str(self.ledger)}
+        self.fake_program = shlex.join([sys.executable, "-I", "-S", fake_run_program.__file__])
         self.place = ["-c", "embedded", "--database", plane.place.database]
 
     # --- the pool ----------------------------------------------------------------------------------------------------
 
-    def start(self, *words: str, stand_in: bool = True, lease_s: float = LEASE_S) -> subprocess.Popen[bytes]:
+    def start(self, *words: str, fake_program: bool = True, lease_s: float = LEASE_S) -> subprocess.Popen[bytes]:
         """A pool; its log goes to `pool-<n>.log`."""
         given = [
             *words,
@@ -73,8 +73,8 @@ class PoolHarness:
             f"--output-dir={self.folder / 'runs'}",
             *self.place,
         ]
-        if stand_in:
-            given.append(f"--program={self.stand_in}")
+        if fake_program:
+            given.append(f"--program={self.fake_program}")
         with (self.folder / f"pool-{len(self._pools)}.log").open("wb") as log:
             process = subprocess.Popen(
                 [*PROGRAM, "--log-level", "info", "pool", "run", *given],
@@ -96,21 +96,21 @@ class PoolHarness:
         )
         return [int(row[0]) for row in rows if alive_runner(int(row[0]))]
 
-    def disturb(self, plan: Disturbance, chance: random.Random) -> list[Deed]:
+    def inject_faults(self, plan: FaultPlan, chance: random.Random) -> list[InjectedFault]:
         """Kill and stop runners at random, whatever they do; those that were stopped go on later."""
-        deeds = [signal.SIGKILL] * plan.kills + [signal.SIGSTOP] * plan.stops
-        chance.shuffle(deeds)
+        signals = [signal.SIGKILL] * plan.kills + [signal.SIGSTOP] * plan.stops
+        chance.shuffle(signals)
         pause, waking, done = threading.Event(), [], []
-        for deed in deeds:
+        for number in signals:
             pause.wait(plan.every_s)
             pids = self.runner_pids()
             if not pids:
                 continue
             pid = chance.choice(pids)
             with suppress(ProcessLookupError):
-                os.kill(pid, deed)
-            done.append(Deed(pid=pid, number=deed, at=run_status.server_time(self.plane.session)))
-            if deed is signal.SIGSTOP:
+                os.kill(pid, number)
+            done.append(InjectedFault(pid=pid, number=number, at=run_status.server_time(self.plane.session)))
+            if number is signal.SIGSTOP:
                 thread = threading.Thread(target=self._wake, args=(pid, plan.stopped_s), name="waker", daemon=True)
                 thread.start()
                 waking.append(thread)

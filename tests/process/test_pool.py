@@ -20,7 +20,7 @@ from loadgen.model.run import RunStatus
 from orchestrator.warehouse import TargetWarehouse
 from tests.control_plane import ControlPlane, patience
 from tests.embedded_server import EmbeddedServer
-from tests.process.pool_harness import Disturbance, PoolHarness, assert_all_is_well, assert_taken_in_order, wait_for
+from tests.process.pool_harness import FaultPlan, PoolHarness, assert_all_is_well, assert_taken_in_order, wait_for
 from tests.process.run_harness import write_connections
 
 RUNNERS, RUNS = 4, 24
@@ -66,13 +66,13 @@ def test_runs_survive_runners_that_are_killed_and_stopped(harness):
     harness.start(f"--min={RUNNERS}", f"--max={RUNNERS}", "--grace=10s")
     wait_for(lambda: len(harness.runner_pids()) >= 2, "runners register", harness)
 
-    deeds = harness.disturb(Disturbance(kills=3, stops=2, every_s=0.7), chance)
+    signals = harness.inject_faults(FaultPlan(kills=3, stops=2, every_s=0.7), chance)
     wait_for(lambda: not harness.unfinished(), "every run ends", harness)
     wait_for(
         lambda: all(one.ended_at for each in harness.attempts().values() for one in each), "all attempts end", harness
     )
 
-    assert len(deeds) >= 3
+    assert len(signals) >= 3
     how = assert_all_is_well(harness, [*queued, hopeless])
     assert_taken_in_order(harness)
     assert row(harness, hopeless).status is QueueStatus.EXHAUSTED
@@ -160,7 +160,7 @@ def test_a_real_run_goes_through_the_queue(harness, capsys, monkeypatch):
     keys.unlink()
     held = harness.plane.claim(TargetWarehouse(account="EMBEDDED", name="POOL_WH").key, ttl_s=600.0)
     allowed = "--allow-command=sh"
-    harness.start("--min=1", "--max=1", "--labels=zone=eu", allowed, stand_in=False, lease_s=60.0)  # not to be lost
+    harness.start("--min=1", "--max=1", "--labels=zone=eu", allowed, fake_program=False, lease_s=60.0)  # not to be lost
     wait_for(lambda: row(harness, queue_id).exit_code, "the warehouse is in use", harness)
     busy = row(harness, queue_id)
     run_leases.release(harness.plane.session, held)

@@ -74,7 +74,7 @@ def test_a_pool_that_is_told_to_end_says_what_it_waits_for_and_each_change_of_it
 def test_a_second_signal_does_not_wait_for_the_statements_of_a_run(harness):
     """They take minutes, and the run would wait for them after one signal."""
     queue_id = harness.add("slow", SLOW)
-    pool = harness.start("--min=1", "--max=1", "--grace=600s", stand_in=False, lease_s=600.0)
+    pool = harness.start("--min=1", "--max=1", "--grace=600s", fake_program=False, lease_s=600.0)
     wait_for(lambda: row(harness, queue_id).run_id, "it runs", harness)
     wait_for(lambda: _measures(harness, queue_id), "it measures", harness)
 
@@ -100,7 +100,7 @@ def test_three_times_ctrl_c_on_a_terminal_ends_a_pool_at_once(harness):
         "--min=1",
         "--max=1",
         "--poll=0.3s",
-        f"--program={harness.stand_in}",
+        f"--program={harness.fake_program}",
         *harness.place,
     ]
     pid, master = pty.fork()

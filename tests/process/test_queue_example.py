@@ -63,7 +63,7 @@ def test_what_is_queued_runs_on_the_pool_s_server_whatever_it_asks_for(harness, 
     queued(harness, "quickstart", short)
     queued(harness, "other", "\n".join(f"{key}: {json.dumps(value)}" for key, value in OTHER.items()))
 
-    harness.start("--min=2", "--max=2", stand_in=False, lease_s=60.0)
+    harness.start("--min=2", "--max=2", fake_program=False, lease_s=60.0)
     wait_for(lambda: all(row.status.is_terminal for row in harness.rows()), "both have ended", harness)
 
     rows = {row.name: row for row in harness.rows()}

@@ -16,7 +16,7 @@ from loadgen.control.session import load_queries
 from loadgen.model.event import EventType
 from loadgen.model.run import RunStatus
 from tests.unit.simulation.histories import history_of, quiet
-from tests.unit.simulation.rules import Broken, Rule, Violation
+from tests.unit.simulation.rules import Mutation, Rule, Violation
 from tests.unit.simulation.scenarios import Kind
 from tests.unit.simulation.tables import Tables
 from tests.unit.simulation.world import TICK_ENDS, History, World
@@ -47,60 +47,60 @@ HAPPENED = (
 
 # What is broken, and what notices.
 NOTICED = {
-    Broken.FENCING: {Rule.FENCE},
-    Broken.MARGIN: {Rule.FENCE, Rule.TERMS},
-    Broken.RENEWAL: {Rule.TERMS},
-    Broken.NUMBERS: {Rule.NUMBERS, Rule.ONCE},
-    Broken.MEMORY: {Rule.ONCE},
-    Broken.LIVENESS: {Rule.OUTAGE},
-    Broken.LOSS: {Rule.LOSS},
-    Broken.RECOVERY: {Rule.END},
-    Broken.CONNECTIONS: {Rule.SHORT},
-    Broken.PAUSES: {Rule.SHORT},
-    Broken.OVERLOAD: {Rule.SHORT},
-    Broken.WAITS: {Rule.SHORT},
-    Broken.LIMITS: {Rule.SHORT},
-    Broken.PLAN: {Rule.SHORT},
-    Broken.STRICT: {Rule.WHOLE},
-    Broken.BUSY: {Rule.SHORT},
-    Broken.QUEUE: {Rule.FOUND},
-    Broken.LOG: {Rule.LOG},
-    Broken.ARRIVAL: {Rule.MOMENTS},
-    Broken.MOMENTS: {Rule.MOMENTS},
-    Broken.WARMUP: {Rule.SHORT},
-    Broken.STANDSTILL: {Rule.MOMENTS, Rule.SHORT},
+    Mutation.FENCING: {Rule.FENCE},
+    Mutation.MARGIN: {Rule.FENCE, Rule.TERMS},
+    Mutation.RENEWAL: {Rule.TERMS},
+    Mutation.NUMBERS: {Rule.NUMBERS, Rule.ONCE},
+    Mutation.MEMORY: {Rule.ONCE},
+    Mutation.LIVENESS: {Rule.OUTAGE},
+    Mutation.LOSS: {Rule.LOSS},
+    Mutation.RECOVERY: {Rule.END},
+    Mutation.CONNECTIONS: {Rule.SHORT},
+    Mutation.PAUSES: {Rule.SHORT},
+    Mutation.OVERLOAD: {Rule.SHORT},
+    Mutation.WAITS: {Rule.SHORT},
+    Mutation.LIMITS: {Rule.SHORT},
+    Mutation.PLAN: {Rule.SHORT},
+    Mutation.STRICT: {Rule.WHOLE},
+    Mutation.BUSY: {Rule.SHORT},
+    Mutation.QUEUE: {Rule.FOUND},
+    Mutation.LOG: {Rule.LOG},
+    Mutation.ARRIVAL: {Rule.MOMENTS},
+    Mutation.MOMENTS: {Rule.MOMENTS},
+    Mutation.WARMUP: {Rule.SHORT},
+    Mutation.STANDSTILL: {Rule.MOMENTS, Rule.SHORT},
 }
 OF_LEADERS = {
-    *(Broken.FENCING, Broken.MARGIN, Broken.RENEWAL, Broken.NUMBERS, Broken.MEMORY, Broken.LIVENESS),
+    *(Mutation.FENCING, Mutation.MARGIN, Mutation.RENEWAL, Mutation.NUMBERS, Mutation.MEMORY, Mutation.LIVENESS),
 }
 KINDS = {
-    **dict.fromkeys((Broken.BUSY, Broken.QUEUE), Kind.FIND_MAX),
-    Broken.OVERLOAD: Kind.RATE,
+    **dict.fromkeys((Mutation.BUSY, Mutation.QUEUE), Kind.FIND_MAX),
+    Mutation.OVERLOAD: Kind.RATE,
 }
 # Seeds that have shown it: the search begins with them. A change of the simulation may need other ones: a search takes
 # up to a minute.
 SHOWN_BY = {
-    Broken.FENCING: 50,
-    Broken.MARGIN: 344,
-    Broken.RENEWAL: 19,
-    Broken.NUMBERS: 455,
-    Broken.MEMORY: 1,
-    Broken.LIVENESS: 79,
-    Broken.LOSS: 46,
-    Broken.RECOVERY: 1,
-    Broken.CONNECTIONS: 21,
-    Broken.PAUSES: 28,
-    Broken.OVERLOAD: 36,
-    Broken.WAITS: 347,
-    Broken.LIMITS: 21,
-    Broken.PLAN: 270,
-    Broken.STRICT: 1,
-    Broken.BUSY: 0,
-    Broken.QUEUE: 87,
-    Broken.LOG: 45,
-    Broken.MOMENTS: 67,
-    Broken.WARMUP: 629,
-    Broken.STANDSTILL: 7,
+    Mutation.FENCING: 50,
+    Mutation.MARGIN: 344,
+    Mutation.RENEWAL: 19,
+    Mutation.NUMBERS: 455,
+    Mutation.MEMORY: 1,
+    Mutation.LIVENESS: 79,
+    Mutation.LOSS: 46,
+    Mutation.RECOVERY: 1,
+    Mutation.CONNECTIONS: 21,
+    Mutation.PAUSES: 28,
+    Mutation.OVERLOAD: 36,
+    Mutation.WAITS: 347,
+    Mutation.LIMITS: 21,
+    Mutation.PLAN: 270,
+    Mutation.STRICT: 1,
+    Mutation.BUSY: 0,
+    Mutation.QUEUE: 87,
+    Mutation.LOG: 45,
+    Mutation.MOMENTS: 67,
+    Mutation.WARMUP: 629,
+    Mutation.STANDSTILL: 7,
 }
 
 
@@ -115,14 +115,14 @@ def test_one_leads_at_a_time_and_every_run_ends(first: int, tmp_path: Path) -> N
     assert not [what for what in (*HAPPENED, "third term") if not happened[what]]
 
 
-@pytest.mark.parametrize("broken", Broken, ids=lambda broken: broken.name)
-def test_what_is_broken_is_noticed(broken: Broken, tmp_path: Path) -> None:
-    for seed in (SHOWN_BY.get(broken, 0), *range(SEARCHED)):
-        history = history_of(seed, tmp_path, broken, kind=KINDS.get(broken), contested=broken in OF_LEADERS)
+@pytest.mark.parametrize("broken", Mutation, ids=lambda mutation: mutation.name)
+def test_what_is_broken_is_noticed(mutation: Mutation, tmp_path: Path) -> None:
+    for seed in (SHOWN_BY.get(mutation, 0), *range(SEARCHED)):
+        history = history_of(seed, tmp_path, mutation, kind=KINDS.get(mutation), contested=mutation in OF_LEADERS)
         if isinstance(history, Violation):
-            assert history.rule in NOTICED[broken], f"seed {seed}: {history}"
+            assert history.rule in NOTICED[mutation], f"seed {seed}: {history}"
             return
-    pytest.fail(f"{broken}, and nothing showed it in {SEARCHED} histories")
+    pytest.fail(f"{mutation}, and nothing showed it in {SEARCHED} histories")
 
 
 @pytest.mark.parametrize("kind", Kind)

@@ -11,7 +11,7 @@ import pytest
 
 from loadgen.model.run import RunStatus
 from tests.unit.simulation.faults import WEIGHTS
-from tests.unit.simulation.rules import Broken, Violation
+from tests.unit.simulation.rules import Mutation, Violation
 from tests.unit.simulation.scenarios import Kind
 from tests.unit.simulation.world import History, World
 
@@ -31,10 +31,10 @@ def quiet() -> Iterator[None]:
 
 
 def history_of(
-    seed: int, folder: Path, broken: Broken | None = None, *, kind: Kind | None = None, contested: bool = False
+    seed: int, folder: Path, mutation: Mutation | None = None, *, kind: Kind | None = None, contested: bool = False
 ) -> History | Violation:
     try:
-        return World(seed, str(folder), broken, kind=kind, contested=contested).run()
+        return World(seed, str(folder), mutation, kind=kind, contested=contested).run()
     except Violation as violation:
         return violation
 

@@ -19,7 +19,7 @@ from orchestrator.aggregation import RunSnapshot
 from orchestrator.recover import recover_runs
 from orchestrator.service import OrchestratorService
 from orchestrator.spawn.spawner import ProcessEnd, WorkerOrder
-from tests.unit.simulation.rules import Broken
+from tests.unit.simulation.rules import Mutation
 from tests.unit.simulation.scheduler import Killed
 from tests.unit.simulation.standard_tables import ZERO
 from tests.unit.simulation.target import BUSY_FACTOR
@@ -91,7 +91,7 @@ class Process:
             self.pause(seconds)
             self.world.scheduler.postpone(self, round(seconds * NS_PER_S))
             self.suspensions.append(self.pauses[-1])
-            if self.world.broken is Broken.STANDSTILL:
+            if self.world.mutation is Mutation.STANDSTILL:
                 self.clock.stood_still_ns += round(seconds * NS_PER_S)
 
     def kill(self) -> None:
@@ -184,8 +184,8 @@ class SimulatedGauges:
     def read(self) -> ResourceReading:
         from_ns, now_ns = self._told_ns, self._clock.monotonic_ns()
         process = self._clock.process
-        by_breakage = {None: [], Broken.PAUSES: process.pauses, Broken.STANDSTILL: process.suspensions}
-        unseen = by_breakage.get(process.world.broken, [])
+        by_breakage = {None: [], Mutation.PAUSES: process.pauses, Mutation.STANDSTILL: process.suspensions}
+        unseen = by_breakage.get(process.world.mutation, [])
         pauses = [pause for pause in process.pauses[self._paused :] if pause not in unseen]
         self._paused = len(process.pauses)
         waits, at_ns = [], from_ns
@@ -213,7 +213,7 @@ class SimulatedGauges:
         process, at_ns = self._clock.process, wait.from_ns
         assert isinstance(process, WorkerProcess)
         world = process.world
-        for span in () if wait.late_ns or world.broken is Broken.BUSY else world.target.busy:
+        for span in () if wait.late_ns or world.mutation is Mutation.BUSY else world.target.busy:
             since_ns, until_ns = (round(moment_s * NS_PER_S) for moment_s in (span.from_s, span.to_s))
             since_ns, until_ns = max(at_ns, since_ns), min(wait.to_ns, until_ns)
             if process.worker_id in span.workers and since_ns < until_ns:

@@ -43,7 +43,7 @@ class Rule(StrEnum):
     FOUND = "a search names no number of connections that the warehouse cannot hold, and TRUE_MAX is the limit"
 
 
-class Broken(StrEnum):
+class Mutation(StrEnum):
     """What can be broken on purpose."""
 
     FENCING = "writes are taken from terms that are over"
@@ -70,9 +70,9 @@ class Broken(StrEnum):
     STANDSTILL = "the clock of a worker stands still while its machine is suspended"
 
 
-def breakage(broken: Broken | None) -> list[tuple[Any, str, Any]]:
+def mutation_patches(mutation: Mutation | None) -> list[tuple[Any, str, Any]]:
     """What is replaced in the product for it: (where, name, by what). The tables break what is theirs themselves."""
-    return _BREAKAGE.get(broken, [])
+    return _PATCHES.get(mutation, [])
 
 
 def _forgets(course: LifecycleState, _: object) -> LifecycleState:
@@ -111,24 +111,24 @@ def _own_plan(windows: Any, planned: Mapping[Key, int]) -> Any:
     return delivered_connections(windows, {key: own.get(key, 0) for key in planned})
 
 
-_BREAKAGE: dict[Broken | None, list[tuple[Any, str, Any]]] = {
-    Broken.MEMORY: [(leader, "after_action", _forgets)],
-    Broken.LIVENESS: [(leader, "LivenessTracker", _never_quiet)],
-    Broken.LOSS: [(leader, "RunPolicy", _careless)],
-    Broken.CONNECTIONS: [(ConnectionMeter, "_count", _all_open)],
-    Broken.OVERLOAD: [
+_PATCHES: dict[Mutation | None, list[tuple[Any, str, Any]]] = {
+    Mutation.MEMORY: [(leader, "after_action", _forgets)],
+    Mutation.LIVENESS: [(leader, "LivenessTracker", _never_quiet)],
+    Mutation.LOSS: [(leader, "RunPolicy", _careless)],
+    Mutation.CONNECTIONS: [(ConnectionMeter, "_count", _all_open)],
+    Mutation.OVERLOAD: [
         (ConnectionMeter, "_note_complete", _always_complete),
         (validity, "_unopened", lambda _: []),
     ],
-    Broken.WAITS: [(ConnectionMeter, "paused", lambda *_: None)],
-    Broken.LIMITS: [(Portion, "is_short", lambda *_: False)],
-    Broken.PLAN: [(run_result, "delivered_connections", _own_plan)],
-    Broken.QUEUE: [(WarehousePoller, "queue_seen", lambda _: False)],
-    Broken.LOG: [(MetricsCollector, "report_unstored", lambda *_: None)],
-    Broken.ARRIVAL: [(ServerTime, "note", _on_arrival)],
-    Broken.MOMENTS: [(validity, "UNCERTAIN_MS", 10**9)],
-    Broken.WARMUP: [(validity, "WARMUP_MIN_PERCENT", 0)],
-    Broken.STRICT: [(Portion, "is_short", lambda *_: True)],
+    Mutation.WAITS: [(ConnectionMeter, "paused", lambda *_: None)],
+    Mutation.LIMITS: [(Portion, "is_short", lambda *_: False)],
+    Mutation.PLAN: [(run_result, "delivered_connections", _own_plan)],
+    Mutation.QUEUE: [(WarehousePoller, "queue_seen", lambda _: False)],
+    Mutation.LOG: [(MetricsCollector, "report_unstored", lambda *_: None)],
+    Mutation.ARRIVAL: [(ServerTime, "note", _on_arrival)],
+    Mutation.MOMENTS: [(validity, "UNCERTAIN_MS", 10**9)],
+    Mutation.WARMUP: [(validity, "WARMUP_MIN_PERCENT", 0)],
+    Mutation.STRICT: [(Portion, "is_short", lambda *_: True)],
 }
 
 

@@ -18,7 +18,7 @@ from loadgen.control.session import NamedQuery
 from loadgen.control.tables.run_leases import TAKEOVER_MARGIN_S
 from loadgen.model.event import EventType
 from loadgen.model.run import PHASES, RUN_TRANSITIONS, Phase, RunStatus, WorkerStatus
-from tests.unit.simulation.rules import Broken, Rule, Violation
+from tests.unit.simulation.rules import Mutation, Rule, Violation
 from tests.unit.simulation.standard_tables import ZERO, Commit, StandardTables
 
 EVENTS_MAX = 100  # rows per poll
@@ -54,9 +54,9 @@ CANCELLABLE = (RunStatus.PREPARED, RunStatus.STARTING, RunStatus.RUNNING)
 class Tables(StandardTables):
     """One run. Statements by the names they have in schemas/queries; times are seconds of the server's clock."""
 
-    def __init__(self, clock: Callable[[], float], broken: Broken | None = None) -> None:
+    def __init__(self, clock: Callable[[], float], mutation: Mutation | None = None) -> None:
         super().__init__(clock)
-        self.broken = broken
+        self.mutation = mutation
         self.leases: list[Lease] = []
         self.replacing: defaultdict[str, list[Lease]] = defaultdict(list)
         self.wish: str | None = None  # the reason of a user who wants the end
@@ -107,7 +107,7 @@ class Tables(StandardTables):
             return []
         lease = leases[-1]
         left_s = lease.expires_s - self.now_s
-        if self.broken is Broken.MARGIN and left_s < 0:
+        if self.mutation is Mutation.MARGIN and left_s < 0:
             left_s -= TAKEOVER_MARGIN_S
         return [(lease.epoch, lease.owner, round(left_s * 1000))]
 
@@ -124,7 +124,7 @@ class Tables(StandardTables):
 
     def _run_leases_claim_next(self, owner: str, ttl_ms: int, key: str, epoch: int, margin_ms: int) -> Commit:
         leases = self._leases_of(key)
-        margin_s = 0.0 if self.broken is Broken.MARGIN else margin_ms / 1000
+        margin_s = 0.0 if self.mutation is Mutation.MARGIN else margin_ms / 1000
         free = leases[epoch - 1].expires_s < self.now_s + margin_s
         expires_s = self.now_s + ttl_ms / 1000
 
@@ -145,7 +145,7 @@ class Tables(StandardTables):
 
         def commit() -> int:
             lease = leases[epoch - 1]
-            living = lease.expires_s > begun_s or self.broken is Broken.RENEWAL
+            living = lease.expires_s > begun_s or self.mutation is Mutation.RENEWAL
             if lease.owner != owner or not living:
                 return 0
             if len(leases) > epoch:
@@ -161,7 +161,7 @@ class Tables(StandardTables):
 
     def _holds(self, epoch: int, owner: str) -> bool:
         lease = self.leases[epoch - 1]
-        return lease.owner == owner and (lease.expires_s > self.now_s or self.broken is Broken.FENCING)
+        return lease.owner == owner and (lease.expires_s > self.now_s or self.mutation is Mutation.FENCING)
 
     def _wrote(self, epoch: int, what: str) -> None:
         if epoch < len(self.leases):
@@ -297,7 +297,7 @@ class Tables(StandardTables):
             if not held:
                 return 0
             there = any(event.event_id == event_id for event in self.events)
-            if (there or number <= len(self.events)) and self.broken is not Broken.NUMBERS:
+            if (there or number <= len(self.events)) and self.mutation is not Mutation.NUMBERS:
                 raise Taken
             self._wrote(epoch, f"a {kind}")
             again = any((event.epoch, event.kind) == (epoch, kind) for event in self.events)

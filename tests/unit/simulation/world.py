@@ -40,7 +40,7 @@ from tests.unit.simulation.processes import (
     StandBy,
     WorkerProcess,
 )
-from tests.unit.simulation.rules import Broken, Rule, Violation, breakage
+from tests.unit.simulation.rules import Mutation, Rule, Violation, mutation_patches
 from tests.unit.simulation.scenarios import FIXED, Kind, contested_scenario, random_scenario, search_scenario
 from tests.unit.simulation.scheduler import Killed, Scheduler, here, simulated
 from tests.unit.simulation.search_truth import other_search_reasons, truth_of_search, wrong_answer
@@ -79,7 +79,7 @@ class World:
         self,
         seed: int,
         spool: str,
-        broken: Broken | None = None,
+        mutation: Mutation | None = None,
         *,
         kind: Kind | None = None,
         contested: bool = False,
@@ -89,10 +89,10 @@ class World:
     ) -> None:
         """`kind` of its load, None: any. `contested`: a small run, and four orchestrators want to lead it over a
         control plane that is in trouble. `calm_latency_s`: nothing fails, and a control statement takes so long."""
-        self.rng, self.broken, self._trace, self.contested = random.Random(seed), broken, trace, contested
+        self.rng, self.mutation, self._trace, self.contested = random.Random(seed), mutation, trace, contested
         self.seed = seed
         self.scheduler = Scheduler()
-        self.tables = Tables(lambda: self.scheduler.now_s, broken)
+        self.tables = Tables(lambda: self.scheduler.now_s, mutation)
         self.run_id = "run"
         self.spool = Path(spool, uuid.uuid4().hex)  # of this world alone
         self.environ = {EMBEDDED_ADDRESS: "127.0.0.1:1", SPOOL_VARIABLE: str(self.spool)}
@@ -185,7 +185,7 @@ class World:
             first = OrchestratorProcess(self, "orchestrator-0", begun=False)
             self.orchestrators.append(first)
             first.begin()
-            for number in range(1, 1 if self.broken is Broken.RECOVERY else 4 if self.contested else 2):
+            for number in range(1, 1 if self.mutation is Mutation.RECOVERY else 4 if self.contested else 2):
                 self.orchestrators.append(StandBy(self, f"orchestrator-{number}", begun=True))
                 self.orchestrators[-1].begin(RECOVER_S * self.rng.uniform(1.0, 2.0))
             if not self._is_calm:
@@ -330,7 +330,7 @@ class World:
                 (worker_health, "read_live", lru_cache(64)(read_live)),  # every beat is looked at more than once
                 (worker, "thaw", self._thaw),  # all workers have the same scenario
                 (worker, "identity_of", identity),
-                *breakage(self.broken),
+                *mutation_patches(self.mutation),
             ):
                 stack.enter_context(patch.object(module, name, value))
             yield

@@ -19,7 +19,7 @@ from loadgen.worker.commands import CommandQueue
 from loadgen.worker.control_loop import ControlLoop, ControlPlaneWatchdog
 from loadgen.worker.worker_state import ExitReason, WorkerSharedState
 from tests.unit.simulation.tables import EventRow, Lease, Tables
-from tests.unit.simulation.wires import Fate, Wire
+from tests.unit.simulation.wires import RequestOutcome, Wire
 from tests.unit.worker_builders import STOP
 
 TIMING = TimingSettings()
@@ -40,17 +40,17 @@ class OneTurn(threading.Event):
         return self.turns > 1
 
 
-class Weather:
+class Network:
     """Every statement has the fate that the test says, at once."""
 
-    def __init__(self, fate: Callable[[], Fate]) -> None:
-        self._fate = fate
+    def __init__(self, outcome: Callable[[], RequestOutcome]) -> None:
+        self._fate = outcome
         self.sent: list[str] = []
 
     def note(self, query: NamedQuery) -> None:
         self.sent.append(query.name)
 
-    def fate(self, *, changes: bool) -> Fate:
+    def outcome(self, *, changes: bool) -> RequestOutcome:
         return self._fate()
 
     def refuses(self, query: NamedQuery) -> bool:
@@ -65,7 +65,7 @@ class Weather:
     def held_s(self) -> float:
         return 0.0
 
-    def later(self, fate: Fate, happens: Callable[[], None]) -> None:
+    def later(self, outcome: RequestOutcome, happens: Callable[[], None]) -> None:
         """Nothing is under way here."""
 
     def sleep(self, seconds: float) -> None:
@@ -84,11 +84,11 @@ class Follower:
         for number, command in enumerate(said, start=1):
             kind, data = encode_command(cast(KnownCommand, command))
             self.tables.events.append(EventRow(number, str(number), 1, kind, data, 0.0, None))
-        self.fate = Fate.ANSWERED
+        self.outcome = RequestOutcome.ANSWERED
         self.board = WorkerSharedState(clock=self.clock)
         self.begun: list[Phase | None] = []
-        self.weather = Weather(lambda: self.fate)
-        session = cast(ControlSession, Wire(self.tables, self.weather))
+        self.network = Network(lambda: self.outcome)
+        session = cast(ControlSession, Wire(self.tables, self.network))
         agenda = CommandQueue(
             "worker-0",
             0,
@@ -206,37 +206,37 @@ def test_a_worker_that_does_not_get_ready_gives_up(waited_s: float, code: Worker
 
 def test_a_poll_without_an_answer_is_no_contact_and_the_next_one_finds_what_was_missed() -> None:
     follower = Follower(R.RUNNING, P.WARMUP, START, lease_over_s=-20.0)
-    follower.fate = Fate.AWAY
+    follower.outcome = RequestOutcome.AWAY
     follower.loop.watch(OneTurn())
     assert (follower.begun, follower.code, follower.board.contacts) == ([], None, 0)
-    follower.fate = Fate.ANSWERED
+    follower.outcome = RequestOutcome.ANSWERED
     follower.loop.watch(OneTurn())
     assert (follower.begun, follower.code, follower.board.contacts) == ([P.WARMUP], None, 1)
 
 
 def watch_for(follower: Follower, polls: int) -> None:
     """The loop goes round until it has polled so often."""
-    stopping, sent = threading.Event(), follower.weather.sent
+    stopping, sent = threading.Event(), follower.network.sent
 
     def note(query: NamedQuery) -> None:
         sent.append(query.name)
         if sent.count("run_status.poll") == polls:
             stopping.set()
 
-    follower.weather.note = note  # type: ignore[method-assign]
+    follower.network.note = note  # type: ignore[method-assign]
     follower.loop.watch(stopping)
 
 
 def test_a_worker_that_waits_for_start_reads_events_when_there_are_some_and_now_and_then() -> None:
     follower = Follower(R.STARTING, P.PREPARING, lease_over_s=-20.0)
     watch_for(follower, 12)
-    assert follower.weather.sent.count("run_control_events.poll") == 3, "at once, and every 5 s"
+    assert follower.network.sent.count("run_control_events.poll") == 3, "at once, and every 5 s"
 
-    before = len(follower.weather.sent)
+    before = len(follower.network.sent)
     follower.publish(START)
     follower.loop.watch(OneTurn())
 
-    assert follower.weather.sent[before:] == ["run_status.poll", "run_control_events.poll"]
+    assert follower.network.sent[before:] == ["run_status.poll", "run_control_events.poll"]
     assert len(follower.begun) == 1
 
 
@@ -324,12 +324,12 @@ class Listener:
         self.follower = Follower(R.RUNNING, P.MEASUREMENT, START, lease_over_s=-20.0)
         self.silence = ControlPlaneWatchdog()
 
-    def seconds(self, count: int, *, polls: Fate | None, beats: bool = True) -> ExitReason | None:
+    def seconds(self, count: int, *, polls: RequestOutcome | None, beats: bool = True) -> ExitReason | None:
         """So many seconds; without `polls` there is none, as while connections are opened. The end, if there is one."""
         board = self.follower.board
         for _ in range(count):
             if polls is not None:
-                self.follower.fate = polls
+                self.follower.outcome = polls
                 self.follower.loop.watch(OneTurn())
             if beats:
                 board.contact()
@@ -339,24 +339,24 @@ class Listener:
 
 def test_a_worker_whose_polls_fail_while_its_beats_arrive_is_deaf_and_ends() -> None:
     listener = Listener()
-    assert listener.seconds(60, polls=Fate.AWAY) is None
-    assert listener.seconds(1, polls=Fate.ANSWERED) is None
-    assert listener.seconds(60, polls=Fate.AWAY) is None
-    ending = listener.seconds(1, polls=Fate.AWAY)
+    assert listener.seconds(60, polls=RequestOutcome.AWAY) is None
+    assert listener.seconds(1, polls=RequestOutcome.ANSWERED) is None
+    assert listener.seconds(60, polls=RequestOutcome.AWAY) is None
+    ending = listener.seconds(1, polls=RequestOutcome.AWAY)
     assert ending is not None
     assert (ending.code, ending.error) == (X.NO_CONTROL_PLANE, "the state of the run could not be read for 61 s")
 
 
 def test_a_worker_that_does_not_poll_is_not_deaf() -> None:
     listener = Listener()
-    assert listener.seconds(1, polls=Fate.AWAY) is None
+    assert listener.seconds(1, polls=RequestOutcome.AWAY) is None
     assert listener.seconds(100, polls=None) is None
 
 
 def test_a_worker_that_ends_already_need_not_hear_more() -> None:
     listener = Listener()
     listener.follower.board.end(ExitReason(code=X.CLEAN))
-    assert listener.seconds(100, polls=Fate.AWAY) is None
-    ending = listener.seconds(61, polls=Fate.AWAY, beats=False)
+    assert listener.seconds(100, polls=RequestOutcome.AWAY) is None
+    ending = listener.seconds(61, polls=RequestOutcome.AWAY, beats=False)
     assert ending is not None
     assert ending.error == "the control plane has not answered for 61 s"

@@ -10,7 +10,7 @@ from loadgen.errors import LoadgenError
 from loadgen.snowflake.session import RetryPolicy
 from tests.unit.simulation.processes import OrchestratorProcess, Process, WorkerProcess
 from tests.unit.simulation.target import Span
-from tests.unit.simulation.wires import Fate
+from tests.unit.simulation.wires import RequestOutcome
 
 if TYPE_CHECKING:
     from tests.unit.simulation.world import World
@@ -202,7 +202,7 @@ def _suspend(world: World, process: WorkerProcess, lasts_s: float) -> None:
 
 def _slow_reads(world: World, process: WorkerProcess, _: float) -> None:
     process.slow_until_s = world.scheduler.now_s + SLOW_S
-    process.slowness = world.rng.choice((Fate.HELD_UP, Fate.HELD_BACK))
+    process.slowness = world.rng.choice((RequestOutcome.HELD_UP, RequestOutcome.HELD_BACK))
 
 
 def _mute(world: World, process: Process, lasts_s: float) -> None:

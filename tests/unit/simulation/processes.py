@@ -23,7 +23,7 @@ from tests.unit.simulation.rules import Mutation
 from tests.unit.simulation.scheduler import Killed
 from tests.unit.simulation.standard_tables import ZERO
 from tests.unit.simulation.target import BUSY_FACTOR
-from tests.unit.simulation.wires import PLACE, Fate, Wire
+from tests.unit.simulation.wires import PLACE, RequestOutcome, Wire
 
 if TYPE_CHECKING:
     from tests.unit.simulation.world import World
@@ -64,7 +64,7 @@ class Process:
         self.pauses: list[tuple[int, int]] = []
         self.suspensions: list[tuple[int, int]] = []  # those of them in which its machine slept
         self.slow_until_s = 0.0  # answers to what it reads come late,
-        self.slowness = Fate.HELD_BACK  # in this way
+        self.slowness = RequestOutcome.HELD_BACK  # in this way
         self.cut_off_until_s = 0.0  # from the control plane
         self.mute_until_s = 0.0  # its beats, or its renewals, do not arrive
 
@@ -118,14 +118,14 @@ class Process:
             self.world.process_ended(self)
 
     def open_session(self, role: str) -> ControlSession:
-        return cast(ControlSession, Wire(self.world.tables, SessionWeather(self, role)))
+        return cast(ControlSession, Wire(self.world.tables, SessionNetwork(self, role)))
 
     def soon(self, work: Callable[[], object], name: str) -> None:
         if not self.gone:  # as the thread of a signal does
             self.world.scheduler.spawn(self, work, name)
 
 
-class SessionWeather:
+class SessionNetwork:
     """What becomes of the statements of one session."""
 
     def __init__(self, process: Process, role: str) -> None:
@@ -135,17 +135,17 @@ class SessionWeather:
     def note(self, query: NamedQuery) -> None:
         self._world.statements.append((self._process.name, self._role, query.name))
 
-    def fate(self, *, changes: bool) -> Fate:
+    def outcome(self, *, changes: bool) -> RequestOutcome:
         world, process, now_s = self._world, self._process, self._world.scheduler.now_s
         if process.gone:
             raise Killed
         if now_s < world.away_until_s:
-            return Fate.AWAY
+            return RequestOutcome.AWAY
         if now_s < process.cut_off_until_s or (self._mutable and now_s < process.mute_until_s):
-            return Fate.LATE if changes and world.rng.random() < 0.3 else Fate.AWAY
+            return RequestOutcome.LATE if changes and world.rng.random() < 0.3 else RequestOutcome.AWAY
         if now_s < process.slow_until_s and not changes:
             return process.slowness
-        return world.fate(changes=changes)
+        return world.outcome(changes=changes)
 
     def refuses(self, query: NamedQuery) -> bool:
         world = self._world
@@ -160,8 +160,8 @@ class SessionWeather:
     def held_s(self) -> float:
         return self._world.rng.choice((0.6, 0.6, 0.9, 1.2, 5.0))
 
-    def later(self, fate: Fate, happens: Callable[[], None]) -> None:
-        self._world.later(fate, happens)
+    def later(self, outcome: RequestOutcome, happens: Callable[[], None]) -> None:
+        self._world.later(outcome, happens)
 
     def sleep(self, seconds: float) -> None:
         if seconds > 0.0:

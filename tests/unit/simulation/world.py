@@ -47,7 +47,7 @@ from tests.unit.simulation.search_truth import other_search_reasons, truth_of_se
 from tests.unit.simulation.tables import STATUS, Tables
 from tests.unit.simulation.target import Target, Warehouse
 from tests.unit.simulation.truth import BAND, Truth, misplaced, other_reasons, plan_zero_s, truth_of, untold_log
-from tests.unit.simulation.wires import Fate
+from tests.unit.simulation.wires import RequestOutcome
 
 HELD_UP_S = 20.0  # a request may be under way for so long before it begins
 EXECUTES_S = 8.0  # and be executed for so long
@@ -138,15 +138,19 @@ class World:
     def latency_s(self) -> float:
         return self._latency_s * self.rng.uniform(0.5, 1.5)
 
-    def fate(self, *, changes: bool) -> Fate:
+    def outcome(self, *, changes: bool) -> RequestOutcome:
         if self.scheduler.now_s >= self.trouble_until_s or self.rng.random() >= self.trouble:
-            return Fate.ANSWERED
-        fate = self.rng.choice((Fate.AWAY, Fate.LOST, Fate.LATE, Fate.SLOW)) if changes else Fate.AWAY
-        self.seen[fate.name] += 1
-        return fate
+            return RequestOutcome.ANSWERED
+        outcome = (
+            self.rng.choice((RequestOutcome.AWAY, RequestOutcome.LOST, RequestOutcome.LATE, RequestOutcome.SLOW))
+            if changes
+            else RequestOutcome.AWAY
+        )
+        self.seen[outcome.name] += 1
+        return outcome
 
-    def later(self, fate: Fate, happens: Callable[[], None]) -> None:
-        at_s = self.scheduler.now_s + self.rng.uniform(0.0, EXECUTES_S if fate is Fate.SLOW else HELD_UP_S)
+    def later(self, outcome: RequestOutcome, happens: Callable[[], None]) -> None:
+        at_s = self.scheduler.now_s + self.rng.uniform(0.0, EXECUTES_S if outcome is RequestOutcome.SLOW else HELD_UP_S)
         self.calm_s = max(self.calm_s, at_s)
         self.scheduler.at(at_s, happens)
 

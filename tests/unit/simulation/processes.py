@@ -170,7 +170,7 @@ class SessionNetwork:
             raise Killed
 
 
-class SimulatedGauges:
+class SimulatedMonitor:
     """How loaded a worker is: not at all; and how late its threads woke up: for its pauses, and while it is busy."""
 
     def __init__(self, clock: ProcessClock) -> None:
@@ -276,7 +276,7 @@ class WorkerProcess(Process):
             self._exit(4)
 
 
-class Children:
+class LocalSpawner:
     """A Spawner whose workers are children: it sees their ends, and they notice the end of their parent."""
 
     def __init__(self, world: World) -> None:
@@ -307,7 +307,7 @@ class Children:
             child.orphaned()
 
 
-class Elsewhere:
+class RemoteSpawner:
     """A Spawner whose workers run on other machines: only their beats are seen."""
 
     def __init__(self, world: World, *, starts: bool) -> None:
@@ -336,10 +336,10 @@ class OrchestratorProcess(Process):
     def __init__(self, world: World, name: str, *, begun: bool) -> None:
         super().__init__(world, name)
         self._begun = begun
-        self._children = Children(world) if not world.elsewhere and not begun else None
+        self._children = LocalSpawner(world) if not world.elsewhere and not begun else None
         self.service = OrchestratorService(
             PLACE,
-            lambda _: self._children or Elsewhere(world, starts=not begun),
+            lambda _: self._children or RemoteSpawner(world, starts=not begun),
             environ=world.environ,
             clock=self.clock,
             open_session=self.open_session,
@@ -381,7 +381,7 @@ class OrchestratorProcess(Process):
             self._children.orphan()
 
 
-class StandBy(OrchestratorProcess):
+class Recovery(OrchestratorProcess):
     """Somebody types `loadgen runs recover` again and again: ends an orphan, leads a run on that nobody leads."""
 
     def main(self) -> int:

@@ -343,7 +343,7 @@ def paused_s(
 _WORKER = 3  # the place of WORKER_ID in a row of QUERY_EXECUTIONS
 
 
-def untold_log(world: World, summary: Mapping[str, Any]) -> str | None:
+def unreported_log(world: World, summary: Mapping[str, Any]) -> str | None:
     """What is missing from the query log, and the result does not say so; None: nothing."""
     is_replaced = len(world.workers) > (world.scenario.load.workers or 1)
     if world.scenario.query_log.mode is QueryLogMode.NONE or is_replaced or not summary:

@@ -36,8 +36,8 @@ from tests.unit.simulation.processes import (
     RECOVER_S,
     OrchestratorProcess,
     Process,
-    SimulatedGauges,
-    StandBy,
+    Recovery,
+    SimulatedMonitor,
     WorkerProcess,
 )
 from tests.unit.simulation.rules import Mutation, Rule, Violation, mutation_patches
@@ -46,7 +46,7 @@ from tests.unit.simulation.scheduler import Killed, Scheduler, here, simulated
 from tests.unit.simulation.search_truth import other_search_reasons, truth_of_search, wrong_answer
 from tests.unit.simulation.tables import STATUS, Tables
 from tests.unit.simulation.target import Target, Warehouse
-from tests.unit.simulation.truth import BAND, Truth, misplaced, other_reasons, plan_zero_s, truth_of, untold_log
+from tests.unit.simulation.truth import BAND, Truth, misplaced, other_reasons, plan_zero_s, truth_of, unreported_log
 from tests.unit.simulation.wires import RequestOutcome
 
 HELD_UP_S = 20.0  # a request may be under way for so long before it begins
@@ -190,7 +190,7 @@ class World:
             self.orchestrators.append(first)
             first.begin()
             for number in range(1, 1 if self.mutation is Mutation.RECOVERY else 4 if self.contested else 2):
-                self.orchestrators.append(StandBy(self, f"orchestrator-{number}", begun=True))
+                self.orchestrators.append(Recovery(self, f"orchestrator-{number}", begun=True))
                 self.orchestrators[-1].begin(RECOVER_S * self.rng.uniform(1.0, 2.0))
             if not self._is_calm:
                 plan_faults(self)
@@ -199,13 +199,13 @@ class World:
         if Violation.first is not None:
             raise Violation.first
         history = self._judged(self._history())
-        if untold := untold_log(self, history.summary):
+        if untold := unreported_log(self, history.summary):
             raise Violation(Rule.LOG, untold)
         return history
 
     def may_lead(self, process: OrchestratorProcess) -> bool:
         """Somebody is about to lead the run on; one at a time, unless it is contested."""
-        others = [one for one in self.orchestrators if one is not process and not isinstance(one, StandBy)]
+        others = [one for one in self.orchestrators if one is not process and not isinstance(one, Recovery)]
         if not self.contested and not all(one.gone for one in others):
             return False
         self.note("takes over", process.name)
@@ -324,7 +324,7 @@ class World:
                 (query_history, "connect", self.watched.connect),
                 (startup, "gc", Mock()),
                 (worker.Worker, "_died", died),  # a bug that ends one of its threads ends the simulation
-                (worker, "SelfMonitor", SimulatedGauges),
+                (worker, "SelfMonitor", SimulatedMonitor),
                 (worker, "HARVEST_S", 2.0),  # paces: half as many steps, and the same history otherwise
                 (worker, "LOOK_S", 0.2),
                 (ramp_controller, "REAP_S", 1.0),

@@ -21,7 +21,7 @@ TIMES = LeaseTimes()  # 30 s, trusted for 25
 NO_ANSWER = Failure(category=ErrorCategory.CONNECTION, retryable=True, unknown_outcome=True)
 
 
-class Fate(Enum):
+class RequestOutcome(Enum):
     """What becomes of the next change that an actor sends."""
 
     ANSWERED = "executed, and answered"
@@ -41,14 +41,14 @@ class RunningClock(FakeClock):
 class ActorSession(ControlSession):
     """Its requests pass through a network that can hold them back or keep a copy."""
 
-    fate = Fate.ANSWERED
+    outcome = RequestOutcome.ANSWERED
     network: list[tuple[NamedQuery, tuple[Any, ...]]]
 
     def execute(self, query: NamedQuery, *binds: Any) -> int:
-        fate, self.fate = self.fate, Fate.ANSWERED
-        if fate in (Fate.HELD, Fate.REPEATED, Fate.COPIED):
+        outcome, self.outcome = self.outcome, RequestOutcome.ANSWERED
+        if outcome in (RequestOutcome.HELD, RequestOutcome.REPEATED, RequestOutcome.COPIED):
             self.network.append((query, binds))
-        if fate in (Fate.HELD, Fate.REPEATED):
+        if outcome in (RequestOutcome.HELD, RequestOutcome.REPEATED):
             raise ControlFailed("no answer", NO_ANSWER)
         return super().execute(query, *binds)
 
@@ -62,7 +62,7 @@ class Actor:
 
     def reset(self, network: list[tuple[NamedQuery, tuple[Any, ...]]]) -> None:
         self.session.network = network
-        self.session.fate = Fate.ANSWERED
+        self.session.outcome = RequestOutcome.ANSWERED
         self.clock = RunningClock()
         self.forget()
 

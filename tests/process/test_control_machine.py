@@ -26,7 +26,7 @@ from loadgen.model.run import PHASES, RUN_TRANSITIONS, Phase, RunStatus
 from loadgen.snowflake.session import RetryPolicy
 from tests.control_plane import patience
 from tests.embedded_server import EmbeddedServer
-from tests.process.control_actors import TIMES, Actor, Fate, Taken, World, execute_late
+from tests.process.control_actors import TIMES, Actor, RequestOutcome, Taken, World, execute_late
 
 STEPS_EACH = 30
 # A step takes some real time: a write that was in time may be looked at when the term has just ended.
@@ -76,66 +76,66 @@ class ControlMachine(RuleBasedStateMachine):
 
     @initialize()
     def somebody_leads(self) -> None:
-        self.claims(self.world.actors[0], Fate.ANSWERED, 0)
+        self.claims(self.world.actors[0], RequestOutcome.ANSWERED, 0)
 
     @rule(
         what=st.sampled_from(PLAN),
         who=st.integers(0, 5),
-        fate=st.sampled_from([Fate.ANSWERED, Fate.ANSWERED, *Fate]),
+        outcome=st.sampled_from([RequestOutcome.ANSWERED, RequestOutcome.ANSWERED, *RequestOutcome]),
         number=st.integers(0, 20),
     )
-    def happens(self, what: str, who: int, fate: Fate, number: int) -> None:
+    def happens(self, what: str, who: int, outcome: RequestOutcome, number: int) -> None:
         """`who` counts among those who have, or had, a term where one is needed."""
         leading = [actor for actor in self.world.actors if actor.keeper is not None]
         if what in NEEDS_A_LEADER and not leading:
             what = "takes_over"
         among = leading if what in NEEDS_A_LEADER else self.world.actors
-        getattr(self, what)(among[who % len(among)], fate, number)
+        getattr(self, what)(among[who % len(among)], outcome, number)
 
     # --- what actors do ------------------------------------------------------------------------------------------
 
-    def claims(self, actor: Actor, fate: Fate, _: int) -> None:
-        with self._sending(actor, fate) as patient:
+    def claims(self, actor: Actor, outcome: RequestOutcome, _: int) -> None:
+        with self._sending(actor, outcome) as patient:
             begun_ns = actor.clock.monotonic_ns()
             term = claim(actor.session, patient, self.run_id, new_owner(), TIMES.ttl_s)
             if term is not None:
                 actor.take(term, begun_ns)
                 self.answer.won = term
 
-    def takes_over(self, actor: Actor, fate: Fate, number: int) -> None:
-        self.time_passes(actor, fate, PAUSES_S.index(45))
-        self.claims(actor, fate, number)
+    def takes_over(self, actor: Actor, outcome: RequestOutcome, number: int) -> None:
+        self.time_passes(actor, outcome, PAUSES_S.index(45))
+        self.claims(actor, outcome, number)
 
-    def renews(self, actor: Actor, fate: Fate, _: int) -> None:
-        with self._sending(actor, fate):
+    def renews(self, actor: Actor, outcome: RequestOutcome, _: int) -> None:
+        with self._sending(actor, outcome):
             actor.keeping.step()
 
-    def renews_without_asking_for_trust(self, actor: Actor, fate: Fate, _: int) -> None:
-        with self._sending(actor, fate):
+    def renews_without_asking_for_trust(self, actor: Actor, outcome: RequestOutcome, _: int) -> None:
+        with self._sending(actor, outcome):
             run_leases.renew(actor.session, actor.keeping.lease, TIMES.ttl_s)
 
-    def releases(self, actor: Actor, fate: Fate, _: int) -> None:
-        with self._sending(actor, fate):
+    def releases(self, actor: Actor, outcome: RequestOutcome, _: int) -> None:
+        with self._sending(actor, outcome):
             if actor.keeping.trusted:
                 actor.keeping._release()
 
-    def emits(self, actor: Actor, fate: Fate, _: int) -> None:
+    def emits(self, actor: Actor, outcome: RequestOutcome, _: int) -> None:
         new, term = NewEvent(command=Start(expected_workers=1)), actor.keeping.lease
-        with self._sending(actor, fate) as patient:
+        with self._sending(actor, outcome) as patient:
             try:
                 self.answer.emitted = (emit(actor.session, patient, term, new), new.event_id, term.epoch)
             except Fenced:
                 self.answer.fenced = True
 
-    def publishes(self, actor: Actor, fate: Fate, number: int) -> None:
-        with self._sending(actor, fate):
+    def publishes(self, actor: Actor, outcome: RequestOutcome, number: int) -> None:
+        with self._sending(actor, outcome):
             rollup = RunRollup(targets={}, total_ops=number, next_sequence_id=number)
             publish(actor.session, actor.keeping.lease, rollup)
 
-    def looks_at_the_run(self, actor: Actor, _: Fate, __: int) -> None:
+    def looks_at_the_run(self, actor: Actor, _: RequestOutcome, __: int) -> None:
         actor.view = self._read()
 
-    def moves(self, actor: Actor, fate: Fate, number: int, *, ending: bool = False) -> None:
+    def moves(self, actor: Actor, outcome: RequestOutcome, number: int, *, ending: bool = False) -> None:
         """From where he last saw the run, which may be long ago."""
         seen = actor.view or self._read()
         ways = [seen.status, *(to for to in sorted(RUN_TRANSITIONS[seen.status]) if to.is_terminal is ending)]
@@ -151,38 +151,38 @@ class ControlMachine(RuleBasedStateMachine):
             actor.view = None
         if seen.status.is_terminal:
             return
-        with self._sending(actor, fate) as patient:
+        with self._sending(actor, outcome) as patient:
             try:
                 if move(actor.session, patient, actor.keeping.lease, step):
                     self.answer.moved = step
             except Fenced:
                 self.answer.fenced = True
 
-    def finishes(self, actor: Actor, fate: Fate, number: int) -> None:
-        self.moves(actor, fate, number, ending=True)
+    def finishes(self, actor: Actor, outcome: RequestOutcome, number: int) -> None:
+        self.moves(actor, outcome, number, ending=True)
 
-    def crashes(self, actor: Actor, _: Fate, __: int) -> None:
+    def crashes(self, actor: Actor, _: RequestOutcome, __: int) -> None:
         actor.forget()
 
     # --- what happens to them ------------------------------------------------------------------------------------
 
-    def time_passes(self, _: Actor, __: Fate, number: int) -> None:
+    def time_passes(self, _: Actor, __: RequestOutcome, number: int) -> None:
         seconds = PAUSES_S[number % len(PAUSES_S)]
         self.plane.age(self.run_id, seconds)
         for actor in self.world.actors:
             actor.clock.advance(seconds)
 
-    def a_request_arrives_late(self, _: Actor, __: Fate, number: int) -> None:
+    def a_request_arrives_late(self, _: Actor, __: RequestOutcome, number: int) -> None:
         if self.network:
             query, binds = self.network.pop(number % len(self.network))
             with suppress(Taken):
                 execute_late(self.plane.session, query, binds)
 
-    def a_user_cancels(self, _: Actor, __: Fate, ___: int) -> None:
+    def a_user_cancels(self, _: Actor, __: RequestOutcome, ___: int) -> None:
         self.answer.wished = True
         cancel(self.plane.session, patience(), self.run_id, "enough")
 
-    def a_worker_reads(self, _: Actor, __: Fate, number: int) -> None:
+    def a_worker_reads(self, _: Actor, __: RequestOutcome, number: int) -> None:
         self._catch_up(self.readers[number % len(self.readers)])
 
     # --- what must hold ------------------------------------------------------------------------------------------
@@ -264,19 +264,19 @@ class ControlMachine(RuleBasedStateMachine):
     # --- helpers -------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _sending(self, actor: Actor, fate: Fate) -> Iterator[RetryPolicy]:
-        if fate is Fate.LOST:
+    def _sending(self, actor: Actor, outcome: RequestOutcome) -> Iterator[RetryPolicy]:
+        if outcome is RequestOutcome.LOST:
             self.world.server.fault(match="^(INSERT|UPDATE)", kind="drop_reply", count=1)
         else:
-            actor.session.fate = fate
+            actor.session.outcome = outcome
         try:
-            yield patience(attempts=1 if fate is Fate.HELD else 5)
+            yield patience(attempts=1 if outcome is RequestOutcome.HELD else 5)
         except ControlFailed as error:
-            if fate is Fate.ANSWERED or not error.failure.unknown_outcome:
+            if outcome is RequestOutcome.ANSWERED or not error.failure.unknown_outcome:
                 raise
         finally:
-            actor.session.fate = Fate.ANSWERED
-            if fate is Fate.LOST:
+            actor.session.outcome = RequestOutcome.ANSWERED
+            if outcome is RequestOutcome.LOST:
                 self.world.server.clear_faults()
 
     def _catch_up(self, reader: list[str]) -> None:

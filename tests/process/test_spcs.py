@@ -124,7 +124,7 @@ def test_whoever_ends_an_orphan_removes_its_job(harness, replicas):
 # --- the spawner alone -----------------------------------------------------------------------------------------------
 
 
-class Yard:
+class SpawnerHarness:
     """Spawners with two workers each, on a server whose containers do what the test says."""
 
     def __init__(self, server: EmbeddedServer, plane: ControlPlane, folder: Path) -> None:
@@ -163,17 +163,17 @@ class Yard:
 
 
 @pytest.fixture
-def yard(server: EmbeddedServer, plane: ControlPlane, tmp_path: Path) -> Yard:
-    return Yard(server, plane, tmp_path)
+def spawners(server: EmbeddedServer, plane: ControlPlane, tmp_path: Path) -> SpawnerHarness:
+    return SpawnerHarness(server, plane, tmp_path)
 
 
-def test_containers_that_end_are_seen_with_what_they_said_last(yard, caplog):
-    spawner = yard.started()
-    yard.say(_0={"status": "READY"}, _1={"status": "PENDING", "message": "No room"})
+def test_containers_that_end_are_seen_with_what_they_said_last(spawners, caplog):
+    spawner = spawners.started()
+    spawners.say(_0={"status": "READY"}, _1={"status": "PENDING", "message": "No room"})
     wait_until(lambda: "No room" in caplog.text, "it tells why one has not started")
     assert spawner.ended() == ()
 
-    yard.say(_0={"status": "DONE", "exit_code": 0}, _1={"status": "FAILED", "exit_code": 4})
+    spawners.say(_0={"status": "DONE", "exit_code": 0}, _1={"status": "FAILED", "exit_code": 4})
 
     wait_until(lambda: len(spawner.ended()) == 2, "both ends are seen")
     assert set(spawner.ended()) == {
@@ -182,28 +182,28 @@ def test_containers_that_end_are_seen_with_what_they_said_last(yard, caplog):
     }
     spawner.close()
     spawner.close()
-    assert yard.job() is None
-    assert (yard.folder / "worker-0.log").read_text("utf-8") == "first of 0\nlast of 0\n"
-    assert (yard.folder / "worker-1.log").read_text("utf-8") == "first of 1\nlast of 1\n"
+    assert spawners.job() is None
+    assert (spawners.folder / "worker-0.log").read_text("utf-8") == "first of 0\nlast of 0\n"
+    assert (spawners.folder / "worker-1.log").read_text("utf-8") == "first of 1\nlast of 1\n"
 
 
-def test_workers_are_asked_to_end_and_then_ended(yard):
-    spawner = yard.started()
-    yard.say(_0={"status": "READY"}, _1={"status": "READY"})
-    assert yard.job()["status"] == "RUNNING"
+def test_workers_are_asked_to_end_and_then_ended(spawners):
+    spawner = spawners.started()
+    spawners.say(_0={"status": "READY"}, _1={"status": "READY"})
+    assert spawners.job()["status"] == "RUNNING"
 
     spawner.terminate(hard=False)
-    wait_until(lambda: yard.job()["status"] == "CANCELLING", "the job is cancelled")
+    wait_until(lambda: spawners.job()["status"] == "CANCELLING", "the job is cancelled")
     spawner.terminate(hard=True)
-    wait_until(lambda: yard.job() is None, "the job is gone")
+    wait_until(lambda: spawners.job() is None, "the job is gone")
 
-    assert (yard.folder / "worker-1.log").exists()
+    assert (spawners.folder / "worker-1.log").exists()
     spawner.close()
 
 
-def test_a_job_that_somebody_dropped_has_lost_its_workers(yard):
-    spawner = yard.started()
-    yard.plane.change(f"DROP SERVICE {yard.job_name}")
+def test_a_job_that_somebody_dropped_has_lost_its_workers(spawners):
+    spawner = spawners.started()
+    spawners.plane.change(f"DROP SERVICE {spawners.job_name}")
 
     wait_until(lambda: len(spawner.ended()) == 2, "both are lost")
 
@@ -211,39 +211,39 @@ def test_a_job_that_somebody_dropped_has_lost_its_workers(yard):
     spawner.close()
 
 
-def test_a_lost_answer_does_not_start_a_second_job(yard):
-    yard.server.fault(match="^EXECUTE JOB SERVICE", kind="truncate", count=1)
+def test_a_lost_answer_does_not_start_a_second_job(spawners):
+    spawners.server.fault(match="^EXECUTE JOB SERVICE", kind="truncate", count=1)
 
-    spawner = yard.started()
+    spawner = spawners.started()
 
-    assert yard.job()["replicas"] == 2
-    history = yard.server.ask(f"/__loadgen/history?tag=spcs&since={yard.job()['created_ms']}")
+    assert spawners.job()["replicas"] == 2
+    history = spawners.server.ask(f"/__loadgen/history?tag=spcs&since={spawners.job()['created_ms']}")
     assert [one["sql_text"] for one in history if "DESCRIBE" in one["sql_text"]] == [
-        f"DESCRIBE SERVICE {yard.job_name}"
+        f"DESCRIBE SERVICE {spawners.job_name}"
     ]
     spawner.close()
-    assert yard.job() is None
+    assert spawners.job() is None
 
 
-def test_a_job_that_is_refused_says_why_and_leaves_nothing(yard):
+def test_a_job_that_is_refused_says_why_and_leaves_nothing(spawners):
     message = "Compute pool 'P' does not exist or not authorized."
-    yard.server.fault(match="^EXECUTE JOB SERVICE", kind="error", errno=2003, sqlstate="42S02", message=message)
-    spawner = yard.spawner()
+    spawners.server.fault(match="^EXECUTE JOB SERVICE", kind="error", errno=2003, sqlstate="42S02", message=message)
+    spawner = spawners.spawner()
 
     with pytest.raises(ConfigurationError, match="compute pool P cannot be used: ") as refused:
-        spawner.start(yard.orders())
+        spawner.start(spawners.orders())
 
     assert "SHOW COMPUTE POOLS" in refused.value.remedy
     spawner.close()
-    assert yard.job() is None
+    assert spawners.job() is None
 
 
-def test_a_run_that_another_leads_by_now_keeps_its_workers(yard, caplog):
+def test_a_run_that_another_leads_by_now_keeps_its_workers(spawners, caplog):
     caplog.set_level(logging.INFO)
-    spawner = yard.started()
-    assert run_leases.claim(yard.plane.session, patience(), yard.run_id, "elsewhere:1:abc", 30.0) is not None
+    spawner = spawners.started()
+    assert run_leases.claim(spawners.plane.session, patience(), spawners.run_id, "elsewhere:1:abc", 30.0) is not None
 
     spawner.close()
 
-    assert yard.job()["status"] == "PENDING"
+    assert spawners.job()["status"] == "PENDING"
     assert "job_removed" not in caplog.text

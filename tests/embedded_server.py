@@ -112,7 +112,7 @@ class EmbeddedServer:
         """The server's own clock, by which its history and its journal tell times."""
         return float(self.ask("/__loadgen/stats")["now_ms"])
 
-    def let_pass(self, ms: float) -> float:
+    def wait_server_ms(self, ms: float) -> float:
         """Waits until so much time has passed on the server's clock. How much it was."""
         began_ms = self.now_ms()
         return wait_until(lambda: (passed := self.now_ms() - began_ms) >= ms and passed, f"{ms:g} ms have passed")
@@ -128,7 +128,7 @@ class EmbeddedServer:
     def fault(self, **rule: Any) -> None:
         self.ask("/__loadgen/faults", method="POST", body=rule)
 
-    def strike(self, count: int, **rule: Any) -> None:
+    def inject_fault(self, count: int, **rule: Any) -> None:
         """Put a fault in force, and wait until it has struck so often."""
         self.fault(count=count, **rule)
         wait_until(

@@ -114,7 +114,7 @@ def test_waiting_for_a_slot_is_told_apart_from_working(server, connect, database
         wait_until(lambda: are(1, 0), "the only slot is taken")
         works = [pool.submit(client.cursor().execute, "SELECT SYSTEM$WAIT(100, 'MILLISECONDS')") for client in clients]
         wait_until(lambda: are(1, 2), "two are queued")
-        queued_ms = server.let_pass(200)
+        queued_ms = server.wait_server_ms(200)
         one.execute(f"SELECT SYSTEM$CANCEL_ALL_QUERIES({holder.session_id})")
         assert isinstance(holding.exception(PATIENCE_S), ProgrammingError)
         for work in works:

@@ -50,7 +50,7 @@ def test_a_statement_that_waits_for_a_lock_holds_no_slot_and_its_wait_is_on_reco
     concurrent.wait_blocked(f"UPDATE {table}", waiting)
     running = server.ask("/__loadgen/stats")["warehouses"][narrow]["running"]
     read = reader.value(f"SELECT N FROM {table} WHERE ID = 1")
-    waited_ms = server.let_pass(500)  # long enough for a hybrid statement to be recorded
+    waited_ms = server.wait_server_ms(500)  # long enough for a hybrid statement to be recorded
     holder("COMMIT")
 
     assert outcome(waiting) == 1

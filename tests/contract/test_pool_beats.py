@@ -10,7 +10,7 @@ from loadgen.control.tables.pool_workers import PoolWorkerIdentity
 from loadgen.control.tables.run_queue_claims import QueueClaim
 from loadgen.model.nightly import PoolWorkerStatus
 from orchestrator.nightly.runner import AttemptCounts, HeldClaim, RunnerHeartbeat
-from tests.contract.queue_builders import let_pass
+from tests.contract.queue_builders import shift_queue_times
 from tests.control_plane import ControlPlane, patience
 
 pytestmark = pytest.mark.any_driver
@@ -60,7 +60,7 @@ def test_a_beat_tells_what_the_runner_does_and_extends_its_lease(plane, beats):
     beats.step()
     claim, held = claimed(plane, beats)
     beats.counted = AttemptCounts(completed=2, failed=1)
-    let_pass(plane, LEASE_S - 200, claim.queue_id)
+    shift_queue_times(plane, LEASE_S - 200, claim.queue_id)
 
     assert beats.step()
 
@@ -74,7 +74,7 @@ def test_a_beat_tells_what_the_runner_does_and_extends_its_lease(plane, beats):
 def test_a_lease_that_has_passed_is_lost_at_the_next_beat(plane, beats):
     beats.step()
     claim, held = claimed(plane, beats)
-    let_pass(plane, LEASE_S + 1, claim.queue_id)
+    shift_queue_times(plane, LEASE_S + 1, claim.queue_id)
 
     assert beats.step()
 

@@ -16,7 +16,7 @@ from loadgen.control.tables import run_queue, run_queue_claims
 from loadgen.control.tables.pool_workers import PoolWorkerIdentity
 from loadgen.control.tables.run_queue_claims import AttemptResult
 from loadgen.model.nightly import QueueStatus
-from tests.contract.queue_builders import LEASE_S, let_pass, register
+from tests.contract.queue_builders import LEASE_S, register, shift_queue_times
 from tests.control_plane import ControlPlane, patience
 
 pytestmark = pytest.mark.any_driver
@@ -96,7 +96,7 @@ def test_a_run_whose_lease_has_expired_is_shown_as_such(plane, ask):
     )
     for _ in range(2):
         assert run_queue_claims.claim(plane.session, patience(), "bench-1", (), LEASE_S) is not None
-    let_pass(plane, LEASE_S + 90, stale)
+    shift_queue_times(plane, LEASE_S + 90, stale)
 
     rows = {row["queue_id"]: row for row in answer(ask("queue", "list", "--format=json"))["queue"]}
     _, listed, _ = ask("queue", "list")

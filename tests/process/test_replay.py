@@ -59,7 +59,7 @@ def execute_sessions(server: EmbeddedServer, database: str, warehouse: str) -> N
                     cursor.execute(f"SELECT 'session {number}', id FROM numbers WHERE id < {1000 + step}")
                 else:
                     cursor.execute("SELECT name FROM numbers WHERE id = ? LIMIT 5", (step,))
-                server.let_pass(40)
+                server.wait_server_ms(40)
 
     threads = [threading.Thread(target=session, args=(number,), name=f"s{number}") for number in range(SESSIONS)]
     for thread in threads:
@@ -144,7 +144,7 @@ def test_a_stopped_client_makes_a_replay_invalid(harness: RunHarness, server, da
 
     worker = program.worker("worker-0")
     os.kill(worker.pid, signal.SIGSTOP)
-    server.let_pass(4_000)
+    server.wait_server_ms(4_000)
     os.kill(worker.pid, signal.SIGCONT)
 
     assert program.ended() == 5

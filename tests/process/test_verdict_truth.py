@@ -53,7 +53,7 @@ def terminate(harness: RunHarness, run: Program) -> None:
 def suspend(harness: RunHarness, run: Program) -> None:
     worker = run.worker("worker-0")
     worker.suspend()
-    harness.server.let_pass(2_000)
+    harness.server.wait_server_ms(2_000)
     worker.resume()
 
 
@@ -63,14 +63,14 @@ def drop_sessions(harness: RunHarness, run: Program) -> None:
 
 def refuse_logins(harness: RunHarness, run: Program) -> None:
     harness.server.fault(match=LOGIN, **UNAVAILABLE)
-    harness.server.strike(match=SQL, count=4, **SESSION_GONE)
-    harness.server.let_pass(1_500)
+    harness.server.inject_fault(match=SQL, count=4, **SESSION_GONE)
+    harness.server.wait_server_ms(1_500)
     harness.server.clear_faults()
 
 
 def interrupt_control(harness: RunHarness, run: Program) -> None:
     harness.server.fault(match=CONTROL, **UNAVAILABLE)
-    harness.server.let_pass(1_000)
+    harness.server.wait_server_ms(1_000)
     harness.server.clear_faults()
 
 

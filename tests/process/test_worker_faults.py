@@ -60,7 +60,7 @@ def test_every_fault_of_the_target_is_one_failed_sample(harness: WorkerHarness, 
         (3, {"kind": "big_error"}),
         (1, {"kind": "hang"}),
     ):
-        server.strike(count, match="FROM KV WHERE", **rule)
+        server.inject_fault(count, match="FROM KV WHERE", **rule)
         run.wait_ended(5, worker)
         expected += count
     wait_until(lambda: run.beat().error_count >= expected, "every failure is in a beat")
@@ -257,7 +257,7 @@ def test_what_does_not_end_in_time_is_cancelled_on_the_server(harness: WorkerHar
         run.wait_status("WAITING", workers[name])
         run.start()
     stuck.wait_ended(5, workers["stuck"])
-    server.strike(1, match="FROM KV WHERE", kind="hang")
+    server.inject_fault(1, match="FROM KV WHERE", kind="hang")
     for name, run, executing in (("short", short, 2), ("stuck", stuck, 1)):
         run.wait_beat(_executes(executing), f"{name} executes", workers[name])
     short.stop(drain_s=0.3)
@@ -310,7 +310,7 @@ def test_how_much_of_the_query_log_is_kept(harness: WorkerHarness, server: Embed
         run.move(RunStatus.STARTING)
         run.wait_status("WAITING", worker)
         run.start()
-    server.strike(7, match="FROM KV WHERE", kind="error")
+    server.inject_fault(7, match="FROM KV WHERE", kind="error")
     for run, worker in zip(runs, workers, strict=True):
         run.wait_ended(120, worker)
         run.stopped(worker)

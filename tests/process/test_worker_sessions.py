@@ -23,7 +23,7 @@ def test_sessions_that_the_server_ends_are_replaced(harness: WorkerHarness, serv
     run = harness.run({"connections": 3}, statements=[GET])
     worker = run.started()
     run.wait_ended(10, worker)
-    server.strike(6, match="FROM KV WHERE", kind="expire_session")
+    server.inject_fault(6, match="FROM KV WHERE", kind="expire_session")
     run.wait_beat(lambda beat: beat.open_connections == 3, "its sessions are back", worker)
     run.wait_ended(30, worker)
     run.stopped(worker)

@@ -67,7 +67,7 @@ def measure(harness: PoolHarness, runners: int, runs: int, chance: random.Random
     began_ns = clock.monotonic_ns()
     harness.start(f"--min={runners}", f"--max={runners}", "--grace=10s")
     wait_for(lambda: len(harness.runner_pids()) >= runners // 2, "half of the runners register", harness, looks=LOOKS)
-    signals = harness.inject_faults(FaultPlan(kills=runners // 2, stops=runners // 2, every_s=1.0), chance)
+    faults = harness.inject_faults(FaultPlan(kills=runners // 2, stops=runners // 2, every_s=1.0), chance)
     wait_for(lambda: not harness.unfinished(), "every run ends", harness, looks=LOOKS)
     took_s = (clock.monotonic_ns() - began_ns) / 1e9
     wait_for(
@@ -80,15 +80,15 @@ def measure(harness: PoolHarness, runners: int, runs: int, chance: random.Random
     assert_taken_in_order(harness)
     histories = harness.attempts()
     lost = sum(one.status is AttemptStatus.LOST for each in histories.values() for one in each)
-    gaps_s = failovers_s(harness, signals)
+    gaps_s = failovers_s(harness, faults)
     aim_s = LEASE_S + POLL_S * 1.2
     return [
         Figure(name="runs completed", value=how[QueueStatus.COMPLETED], unit="runs", note="each of them once"),
         Figure(name="runs exhausted", value=how[QueueStatus.EXHAUSTED], unit="runs"),
         Figure(name="attempts", value=sum(map(len, histories.values())), unit="attempts"),
         Figure(name="attempts lost", value=lost, unit="attempts"),
-        Figure(name="runners killed", value=_count(signals, signal.SIGKILL), unit="runners"),
-        Figure(name="runners stopped for a while", value=_count(signals, signal.SIGSTOP), unit="runners"),
+        Figure(name="runners killed", value=_count(faults, signal.SIGKILL), unit="runners"),
+        Figure(name="runners stopped for a while", value=_count(faults, signal.SIGSTOP), unit="runners"),
         Figure(name="failovers seen", value=len(gaps_s), unit="attempts"),
         Figure(
             name="longest failover", value=max(gaps_s, default=0.0), unit="s", note=f"lease and poll: {aim_s:.1f} s"
@@ -97,9 +97,9 @@ def measure(harness: PoolHarness, runners: int, runs: int, chance: random.Random
     ]
 
 
-def failovers_s(harness: PoolHarness, signals: Sequence[InjectedFault]) -> list[float]:
+def failovers_s(harness: PoolHarness, faults: Sequence[InjectedFault]) -> list[float]:
     """From the death of a runner to the next attempt at what it did."""
-    killed = {number.pid: number.at for number in signals if number.number is signal.SIGKILL}
+    killed = {fault.pid: fault.at for fault in faults if fault.number is signal.SIGKILL}
     found = []
     for history in harness.attempts().values():
         for lost, following in pairwise(history):
@@ -109,8 +109,8 @@ def failovers_s(harness: PoolHarness, signals: Sequence[InjectedFault]) -> list[
     return found
 
 
-def _count(signals: Sequence[InjectedFault], number: signal.Signals) -> int:
-    return sum(number.number is number for number in signals)
+def _count(faults: Sequence[InjectedFault], number: signal.Signals) -> int:
+    return sum(fault.number is number for fault in faults)
 
 
 if __name__ == "__main__":

@@ -115,7 +115,7 @@ def test_one_leads_at_a_time_and_every_run_ends(first: int, tmp_path: Path) -> N
     assert not [what for what in (*HAPPENED, "third term") if not happened[what]]
 
 
-@pytest.mark.parametrize("broken", Mutation, ids=lambda mutation: mutation.name)
+@pytest.mark.parametrize("mutation", Mutation, ids=lambda mutation: mutation.name)
 def test_what_is_broken_is_noticed(mutation: Mutation, tmp_path: Path) -> None:
     for seed in (SHOWN_BY.get(mutation, 0), *range(SEARCHED)):
         history = history_of(seed, tmp_path, mutation, kind=KINDS.get(mutation), contested=mutation in OF_LEADERS)

@@ -51,7 +51,7 @@ NOTICED = {
     Mutation.MARGIN: {Rule.FENCE, Rule.TERMS},
     Mutation.RENEWAL: {Rule.TERMS},
     Mutation.NUMBERS: {Rule.NUMBERS, Rule.ONCE},
-    Mutation.MEMORY: {Rule.ONCE},
+    Mutation.FORGETS_ACTIONS: {Rule.ONCE},
     Mutation.LIVENESS: {Rule.OUTAGE},
     Mutation.LOSS: {Rule.LOSS},
     Mutation.RECOVERY: {Rule.END},
@@ -71,7 +71,7 @@ NOTICED = {
     Mutation.STANDSTILL: {Rule.MOMENTS, Rule.SHORT},
 }
 OF_LEADERS = {
-    *(Mutation.FENCING, Mutation.MARGIN, Mutation.RENEWAL, Mutation.NUMBERS, Mutation.MEMORY, Mutation.LIVENESS),
+    *(Mutation.FENCING, Mutation.MARGIN, Mutation.RENEWAL, Mutation.NUMBERS, Mutation.FORGETS_ACTIONS, Mutation.LIVENESS),
 }
 KINDS = {
     **dict.fromkeys((Mutation.BUSY, Mutation.QUEUE), Kind.FIND_MAX),
@@ -84,7 +84,7 @@ SHOWN_BY = {
     Mutation.MARGIN: 344,
     Mutation.RENEWAL: 19,
     Mutation.NUMBERS: 455,
-    Mutation.MEMORY: 1,
+    Mutation.FORGETS_ACTIONS: 1,
     Mutation.LIVENESS: 79,
     Mutation.LOSS: 46,
     Mutation.RECOVERY: 1,

@@ -50,7 +50,7 @@ class Mutation(StrEnum):
     MARGIN = "a successor does not wait for statements under way"
     RENEWAL = "a term that is over can be renewed"
     NUMBERS = "neither the number nor the id of an event is a key"
-    MEMORY = "a leader forgets what was carried out"
+    FORGETS_ACTIONS = "a leader forgets what was carried out"
     LIVENESS = "time without an observation counts as silence"
     LOSS = "a leader misses that a worker was lost"
     RECOVERY = "no orphan is ended"
@@ -112,7 +112,7 @@ def _own_plan(windows: Any, planned: Mapping[Key, int]) -> Any:
 
 
 _PATCHES: dict[Mutation | None, list[tuple[Any, str, Any]]] = {
-    Mutation.MEMORY: [(leader, "after_action", _forgets)],
+    Mutation.FORGETS_ACTIONS: [(leader, "after_action", _forgets)],
     Mutation.LIVENESS: [(leader, "LivenessTracker", _never_quiet)],
     Mutation.LOSS: [(leader, "RunPolicy", _careless)],
     Mutation.CONNECTIONS: [(ConnectionMeter, "_count", _all_open)],

@@ -1,6 +1,6 @@
-"""The real orchestrators, in simulated worlds where several want to lead a run; and what the simulation notices.
+"""The real orchestrators in simulated worlds where several try to lead a run; and the detection of mutations.
 
-test_simulation_flat, _stages, _rate and _find_max have the verdicts. To see what happened in a world:
+test_simulation_flat, _stages, _rate and _find_max check the verdicts. To print the history of a world:
 `World(seed, "/tmp", contested=True, trace=print).run()`.
 """
 
@@ -28,10 +28,10 @@ pytestmark = pytest.mark.simulation
 SEEDS, BLOCK = 150, 50
 CALM, CALM_SEARCHES = 15, 4  # worlds without faults
 CROWDS = 2  # of eight workers
-CALM_LATENCY_S = 0.3  # what a control statement takes in them
-SEARCHED = 200  # seeds at most, for one that shows what is broken
+CALM_LATENCY_S = 0.3  # the latency of a control statement in them
+SEARCHED = 200  # the most seeds that are tried to detect a mutation
 
-# What must have happened in a block of contested worlds for it to show anything.
+# The minimum of events in a block of contested worlds for its check to be meaningful.
 HAPPENED = (
     "leader killed",
     "leader paused",
@@ -45,13 +45,13 @@ HAPPENED = (
     "gave up",
 )
 
-# What is broken, and what notices.
+# Mutations, and the rules that detect them.
 NOTICED = {
     Mutation.FENCING: {Rule.FENCE},
     Mutation.MARGIN: {Rule.FENCE, Rule.TERMS},
     Mutation.RENEWAL: {Rule.TERMS},
     Mutation.NUMBERS: {Rule.NUMBERS, Rule.ONCE},
-    Mutation.FORGETS_ACTIONS: {Rule.ONCE},
+    Mutation.FORGETTING: {Rule.ONCE},
     Mutation.LIVENESS: {Rule.OUTAGE},
     Mutation.LOSS: {Rule.LOSS},
     Mutation.RECOVERY: {Rule.END},
@@ -71,20 +71,20 @@ NOTICED = {
     Mutation.STANDSTILL: {Rule.MOMENTS, Rule.SHORT},
 }
 OF_LEADERS = {
-    *(Mutation.FENCING, Mutation.MARGIN, Mutation.RENEWAL, Mutation.NUMBERS, Mutation.FORGETS_ACTIONS, Mutation.LIVENESS),
+    *(Mutation.FENCING, Mutation.MARGIN, Mutation.RENEWAL, Mutation.NUMBERS, Mutation.FORGETTING, Mutation.LIVENESS),
 }
 KINDS = {
     **dict.fromkeys((Mutation.BUSY, Mutation.QUEUE), Kind.FIND_MAX),
     Mutation.OVERLOAD: Kind.RATE,
 }
-# Seeds that have shown it: the search begins with them. A change of the simulation may need other ones: a search takes
-# up to a minute.
+# Seeds that have detected the mutation: the search begins with them. A change of the simulation may need other ones; a
+# search takes up to a minute.
 SHOWN_BY = {
     Mutation.FENCING: 50,
     Mutation.MARGIN: 344,
     Mutation.RENEWAL: 19,
     Mutation.NUMBERS: 455,
-    Mutation.FORGETS_ACTIONS: 1,
+    Mutation.FORGETTING: 1,
     Mutation.LIVENESS: 79,
     Mutation.LOSS: 46,
     Mutation.RECOVERY: 1,
@@ -105,7 +105,7 @@ SHOWN_BY = {
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, BLOCK))
-def test_one_leads_at_a_time_and_every_run_ends(first: int, tmp_path: Path) -> None:
+def test_one_leader_at_a_time_and_every_run_ends(first: int, tmp_path: Path) -> None:
     happened: Counter[str] = Counter()
     for seed in range(first, first + BLOCK):
         history = history_of(seed, tmp_path, contested=True)
@@ -116,7 +116,7 @@ def test_one_leads_at_a_time_and_every_run_ends(first: int, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("mutation", Mutation, ids=lambda mutation: mutation.name)
-def test_what_is_broken_is_noticed(mutation: Mutation, tmp_path: Path) -> None:
+def test_every_mutation_is_detected(mutation: Mutation, tmp_path: Path) -> None:
     for seed in (SHOWN_BY.get(mutation, 0), *range(SEARCHED)):
         history = history_of(seed, tmp_path, mutation, kind=KINDS.get(mutation), contested=mutation in OF_LEADERS)
         if isinstance(history, Violation):
@@ -126,7 +126,7 @@ def test_what_is_broken_is_noticed(mutation: Mutation, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", Kind)
-def test_a_run_in_which_nothing_fails_is_valid(kind: Kind, tmp_path: Path) -> None:
+def test_a_run_without_faults_is_valid(kind: Kind, tmp_path: Path) -> None:
     """Apart from verdicts: load that is late because of orchestrator and workers is missing, and would be INVALID."""
     for seed in range(CALM_SEARCHES if kind is Kind.FIND_MAX else CALM):
         history = World(seed, str(tmp_path), kind=kind, calm_latency_s=CALM_LATENCY_S).run()
@@ -143,7 +143,7 @@ def test_eight_workers_on_a_slow_control_plane_keep_their_stages_together(tmp_pa
         assert [row.kind for row in world.tables.events] == [EventType.START, EventType.STOP], "one event has the plan"
 
 
-# What a tick of the leader costs at most, by what it does; statements are named as in schemas/queries.
+# The maximum cost of a tick of the leader, by its actions; statements are named as in schemas/queries.
 STATEMENTS_MAX = {
     "nothing": 2,  # heartbeats, and either the run or its figures
     "START": 4,  # the run, heartbeats, the event, its publication
@@ -154,7 +154,7 @@ STATEMENTS_MAX = {
 
 
 def ticks_of(world: World) -> list[list[str]]:
-    """The statements of each tick of the leader; those before its first one and after its last one are left out."""
+    """The statements of each tick of the leader, without those before its first tick and after its last one."""
     ticks: list[list[str]] = [[]]
     for statement in world.statements:
         if statement == TICK_ENDS:
@@ -171,9 +171,7 @@ def done_in(tick: list[str], said: Iterator[str]) -> str:
 
 
 @pytest.mark.parametrize(("kind", "said"), [(Kind.FLAT, {"START", "STOP"}), (Kind.FIND_MAX, {"START", "STEP", "STOP"})])
-def test_a_tick_makes_two_statements_and_few_more_when_it_says_something(
-    kind: Kind, said: set[str], tmp_path: Path
-) -> None:
+def test_a_tick_makes_two_statements_and_few_more_when_it_publishes(kind: Kind, said: set[str], tmp_path: Path) -> None:
     world = World(1, str(tmp_path), kind=kind, calm_latency_s=CALM_LATENCY_S)
     world.run()
     events = ("STEP" if row.kind == EventType.SET_WORKER_TARGET else row.kind for row in world.tables.events)
@@ -184,7 +182,7 @@ def test_a_tick_makes_two_statements_and_few_more_when_it_says_something(
     assert [(what, tick) for what, tick in ticks if len(tick) > STATEMENTS_MAX[what]] == []
 
 
-def test_nothing_is_looked_for_when_writes_succeed(tmp_path: Path) -> None:
+def test_no_look_up_follows_successful_writes(tmp_path: Path) -> None:
     world = World(1, str(tmp_path), kind=Kind.FIND_MAX, calm_latency_s=CALM_LATENCY_S)
     world.run()
 
@@ -196,7 +194,7 @@ def test_nothing_is_looked_for_when_writes_succeed(tmp_path: Path) -> None:
     assert names["find_max_step_history.append"] > 1
 
 
-def test_a_seed_has_one_history(tmp_path: Path) -> None:
+def test_a_seed_has_exactly_one_history(tmp_path: Path) -> None:
     def told(seed: int) -> list[str]:
         lines: list[str] = []
         World(seed, str(tmp_path), trace=lines.append).run()
@@ -206,7 +204,7 @@ def test_a_seed_has_one_history(tmp_path: Path) -> None:
     assert told(1) != told(2)
 
 
-# --- the tables are written twice: here, and in SQL -------------------------------------------------------------------
+# --- the statements exist twice: here, and in SQL ---------------------------------------------------------------------
 
 LIVING_TERM = "WHERE RUN_ID = ? AND EPOCH = ? AND OWNER = ? AND EXPIRES_AT > SYSDATE()"
 GUARDS = {
@@ -247,7 +245,7 @@ OF_OTHERS = {
 
 @pytest.mark.parametrize("name", GUARDS)
 def test_the_simulated_tables_have_the_guards_of_the_real_ones(name: str) -> None:
-    """What changes in SQL has to change in simulation/tables.py."""
+    """A change of the SQL needs the same change in simulation/tables.py."""
     table, verb = name.split(".")
     sql = " ".join(load_queries(table)[verb].sql.split())
     assert all(guard in sql for guard in GUARDS[name])

@@ -1,4 +1,4 @@
-"""Histories for tests, and the property that every one of them has: its verdict is what the truth allows."""
+"""Histories for tests, and the property of every history: its verdict is one that the truth allows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ENDS = (f"{RunStatus.COMPLETED} True", f"{RunStatus.COMPLETED} False", f"{RunSta
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """Every failure is logged where it is met; formatting the lines would take longer than the histories."""
+    """Every failure is logged where it is handled; formatting the lines would take longer than the histories."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     yield
@@ -40,7 +40,7 @@ def history_of(
 
 
 def check_verdicts(kind: Kind, seeds: range, folder: Path) -> None:
-    """Of a block of seeds, in which enough must have happened for it to show anything."""
+    """Check a block of seeds, in which enough must have happened for the check to be meaningful."""
     happened: Counter[str] = Counter()
     for seed in seeds:
         history = history_of(seed, folder, kind=kind)

@@ -1,4 +1,4 @@
-"""Worker and orchestrator processes: the real ones, on clocks of the simulation; they are paused, and killed."""
+"""Worker and orchestrator processes: the real classes on simulated clocks. They can be paused and killed."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from tests.unit.simulation.wires import PLACE, RequestOutcome, Wire
 if TYPE_CHECKING:
     from tests.unit.simulation.world import World
 
-RECOVER_S = 5.0  # between two looks for orphaned runs
+RECOVER_S = 5.0  # between two polls for orphaned runs
 _PROBE_NS = round(PROBE_S * NS_PER_S)
 
 
 class ProcessClock:
-    """The clocks of a process. They go on while its machine is suspended."""
+    """The clocks of a process. They continue while its machine is suspended."""
 
     def __init__(self, process: Process) -> None:
         self.process = process
         self._scheduler = process.world.scheduler
-        self.stood_still_ns = 0  # what is broken: while it was suspended
+        self.stood_still_ns = 0  # the mutation STANDSTILL: time while it was suspended
 
     def monotonic_ns(self) -> int:
         return self._scheduler.now_ns - self.stood_still_ns
@@ -51,7 +51,7 @@ class ProcessClock:
 
 
 class Process:
-    """Something that runs, is paused, and ends."""
+    """A process that runs, can be paused, and ends."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world, self.name = world, name
@@ -62,11 +62,11 @@ class Process:
         self.code: int | None = None
         self.paused_until_ns = 0
         self.pauses: list[tuple[int, int]] = []
-        self.suspensions: list[tuple[int, int]] = []  # those of them in which its machine slept
-        self.slow_until_s = 0.0  # answers to what it reads come late,
+        self.suspensions: list[tuple[int, int]] = []  # those during which its machine was suspended
+        self.slow_until_s = 0.0  # responses to its reads come late,
         self.slowness = RequestOutcome.HELD_BACK  # in this way
         self.cut_off_until_s = 0.0  # from the control plane
-        self.mute_until_s = 0.0  # its beats, or its renewals, do not arrive
+        self.mute_until_s = 0.0  # its heartbeats or its renewals do not arrive
 
     def begin(self, after_s: float = 0.0) -> None:
         def start() -> None:
@@ -77,7 +77,7 @@ class Process:
         scheduler.at(scheduler.now_s + after_s, start)
 
     def pause(self, seconds: float) -> None:
-        """Stopped by a signal, or by the machine."""
+        """Paused by a signal, or by the machine."""
         now_ns = self.world.scheduler.now_ns
         until_ns = now_ns + round(seconds * NS_PER_S)
         if until_ns > self.paused_until_ns:
@@ -86,7 +86,7 @@ class Process:
             self.paused_until_ns = until_ns
 
     def suspend(self, seconds: float) -> None:
-        """Its machine sleeps: waits go on afterwards, where a signal would have let them end meanwhile."""
+        """Its machine is suspended: waits continue afterwards, whereas they expire during a pause by a signal."""
         if self.world.scheduler.now_ns >= self.paused_until_ns:
             self.pause(seconds)
             self.world.scheduler.postpone(self, round(seconds * NS_PER_S))
@@ -121,12 +121,12 @@ class Process:
         return cast(ControlSession, Wire(self.world.tables, SessionNetwork(self, role)))
 
     def soon(self, work: Callable[[], object], name: str) -> None:
-        if not self.gone:  # as the thread of a signal does
+        if not self.gone:  # as the signal thread does
             self.world.scheduler.spawn(self, work, name)
 
 
 class SessionNetwork:
-    """What becomes of the statements of one session."""
+    """The outcome of the statements of one session."""
 
     def __init__(self, process: Process, role: str) -> None:
         self._process, self._world, self._role = process, process.world, role
@@ -171,12 +171,12 @@ class SessionNetwork:
 
 
 class SimulatedMonitor:
-    """How loaded a worker is: not at all; and how late its threads woke up: for its pauses, and while it is busy."""
+    """The load of a worker: none. And the lateness of its threads: by its pauses, and while it is busy."""
 
     def __init__(self, clock: ProcessClock) -> None:
         self._clock = clock
         self._told_ns = clock.monotonic_ns()
-        self._paused = 0  # how many pauses were told
+        self._paused = 0  # number of pauses that were reported
 
     def probe(self, stopping: threading.Event) -> None:
         stopping.wait()
@@ -209,7 +209,8 @@ class SimulatedMonitor:
         )
 
     def _busy(self, wait: WakeupDelay) -> Iterator[WakeupDelay]:
-        """The parts of a wait: while the client is short of CPU, it is woken as much later as its statements take."""
+        """The parts of a wait: while the client is short of CPU, it wakes up as much later as its statements are
+        slower."""
         process, at_ns = self._clock.process, wait.from_ns
         assert isinstance(process, WorkerProcess)
         world = process.world
@@ -246,14 +247,14 @@ class WorkerProcess(Process):
 
     @property
     def joined_s(self) -> float | None:
-        """When its first window opened."""
+        """The time at which its first window opened."""
         parts = None if self._worker is None else self._worker._parts
         joined_ns = None if parts is None else parts.ramp_controller._joined_ns
         return None if joined_ns is None else joined_ns / NS_PER_S
 
     @property
     def measured(self) -> tuple[float, float] | None:
-        """When its measurement was to begin, as it took it; and how exactly it says to know that."""
+        """When its measurement was due by its own estimate, and the uncertainty that it reports."""
         if self._worker is None or self._worker._parts is None or self._worker._collector is None:
             return None
         zero_ns, windows = self._worker._parts.ramp_controller._zero_ns, self._worker._collector._final
@@ -261,7 +262,7 @@ class WorkerProcess(Process):
         return None if zero_ns is None or not told_ms else (zero_ns / NS_PER_S, max(told_ms) / 1_000)
 
     def terminate(self) -> None:
-        """SIGTERM. Before there is a handler it ends the process."""
+        """SIGTERM. It ends the process if no handler is set yet."""
         if self._worker is None:
             self._exit(-15)
         else:
@@ -277,7 +278,7 @@ class WorkerProcess(Process):
 
 
 class LocalSpawner:
-    """A Spawner whose workers are children: it sees their ends, and they notice the end of their parent."""
+    """A Spawner of local child processes: it sees their ends, and they notice the end of their parent."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -300,7 +301,7 @@ class LocalSpawner:
                 child.kill() if hard else child.terminate()
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
     def orphan(self) -> None:
         for child in self._children:
@@ -308,7 +309,7 @@ class LocalSpawner:
 
 
 class RemoteSpawner:
-    """A Spawner whose workers run on other machines: only their beats are seen."""
+    """A Spawner on other machines: only the heartbeats of workers are visible."""
 
     def __init__(self, world: World, *, starts: bool) -> None:
         self._world, self._starts = world, starts
@@ -324,10 +325,10 @@ class RemoteSpawner:
         return 0
 
     def terminate(self, *, hard: bool) -> None:
-        """Out of reach."""
+        """Unreachable."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
 
 class OrchestratorProcess(Process):
@@ -382,7 +383,7 @@ class OrchestratorProcess(Process):
 
 
 class Recovery(OrchestratorProcess):
-    """Somebody types `loadgen runs recover` again and again: ends an orphan, leads a run on that nobody leads."""
+    """Repeats `loadgen runs recover`: ends an orphaned run, and continues a run without a leader."""
 
     def main(self) -> int:
         session = self.open_session("recover")

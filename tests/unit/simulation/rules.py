@@ -1,4 +1,4 @@
-"""What must hold in every history, and what can be broken on purpose to see that it is noticed."""
+"""The rules that every history must satisfy, and the mutations of the product that these rules must detect."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from orchestrator.worker_health import LivenessTracker
 
 
 class Rule(StrEnum):
-    """What holds at every step, whatever happens."""
+    """A rule that holds at every step."""
 
     STEPS = "a run takes only the steps that it may take, and ends once"
     TERMS = "there is one term at a time, and one that is over does not come back"
@@ -44,13 +44,13 @@ class Rule(StrEnum):
 
 
 class Mutation(StrEnum):
-    """What can be broken on purpose."""
+    """A defect that is put into the product on purpose."""
 
     FENCING = "writes are taken from terms that are over"
     MARGIN = "a successor does not wait for statements under way"
     RENEWAL = "a term that is over can be renewed"
     NUMBERS = "neither the number nor the id of an event is a key"
-    FORGETS_ACTIONS = "a leader forgets what was carried out"
+    FORGETTING = "a leader forgets what was carried out"
     LIVENESS = "time without an observation counts as silence"
     LOSS = "a leader misses that a worker was lost"
     RECOVERY = "no orphan is ended"
@@ -71,7 +71,7 @@ class Mutation(StrEnum):
 
 
 def mutation_patches(mutation: Mutation | None) -> list[tuple[Any, str, Any]]:
-    """What is replaced in the product for it: (where, name, by what). The tables break what is theirs themselves."""
+    """The patches of the product for a mutation: (where, name, replacement). The tables implement theirs."""
     return _PATCHES.get(mutation, [])
 
 
@@ -112,7 +112,7 @@ def _own_plan(windows: Any, planned: Mapping[Key, int]) -> Any:
 
 
 _PATCHES: dict[Mutation | None, list[tuple[Any, str, Any]]] = {
-    Mutation.FORGETS_ACTIONS: [(leader, "after_action", _forgets)],
+    Mutation.FORGETTING: [(leader, "after_action", _forgets)],
     Mutation.LIVENESS: [(leader, "LivenessTracker", _never_quiet)],
     Mutation.LOSS: [(leader, "RunPolicy", _careless)],
     Mutation.CONNECTIONS: [(ConnectionMeter, "_count", _all_open)],
@@ -133,7 +133,7 @@ _PATCHES: dict[Mutation | None, list[tuple[Any, str, Any]]] = {
 
 
 class Violation(AssertionError):
-    """The first one counts, also where the product catches it."""
+    """The first violation counts, also where the product catches it."""
 
     first: Violation | None = None
 

@@ -1,8 +1,8 @@
 """The control plane in memory: the statements of schemas/queries, each by its name, with their guards and keys.
 
-A statement is executed in two moments, as READ COMMITTED does: it begins, and sees the tables as they are; it commits,
-and the row it changes is looked at once more. Between the two lie up to 8 s, after which the server ends it. Whatever
-is written is checked against rules that know nothing of the guards, so a guard that is missing shows.
+A statement is executed in two moments, as in READ COMMITTED: it begins, and sees the tables as they are; it commits,
+and the row that it changes is read again. Between the two are up to 8 s, after which the server ends it. Every write is
+checked against rules that are independent of the guards, so a missing guard is detected.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STATUS, COUNT = 2, 4  # their places in a row of beats
 
 
 class Taken(Exception):
-    """A key is there already."""
+    """The key exists already."""
 
 
 @dataclass(slots=True)
@@ -52,14 +52,14 @@ CANCELLABLE = (RunStatus.PREPARED, RunStatus.STARTING, RunStatus.RUNNING)
 
 
 class Tables(StandardTables):
-    """One run. Statements by the names they have in schemas/queries; times are seconds of the server's clock."""
+    """The tables of one run. Statements have the names of schemas/queries; times are seconds of the server's clock."""
 
     def __init__(self, clock: Callable[[], float], mutation: Mutation | None = None) -> None:
         super().__init__(clock)
         self.mutation = mutation
         self.leases: list[Lease] = []
         self.replacing: defaultdict[str, list[Lease]] = defaultdict(list)
-        self.wish: str | None = None  # the reason of a user who wants the end
+        self.wish: str | None = None  # the reason of a user who requested the end
         self.events: list[EventRow] = []
         self.beats: dict[str, list[Any]] = {}
         self.beaten_s: dict[str, float] = {}
@@ -82,7 +82,7 @@ class Tables(StandardTables):
         return rows
 
     def begin(self, query: NamedQuery, binds: tuple[Any, ...]) -> Commit:
-        """A change: what is called at its commit gives the number of rows, or raises Taken."""
+        """A change: its commit returns the number of rows, or raises Taken."""
         commit: Commit = getattr(self, f"_{query.name.replace('.', '_')}")(*binds)
         return commit
 
@@ -98,7 +98,7 @@ class Tables(StandardTables):
     # --- RUN_LEASES ----------------------------------------------------------------------------------------------
 
     def _leases_of(self, key: str) -> list[Lease]:
-        """Of the run; or, with a worker's name behind it, of the right to replace that worker."""
+        """The lease of the run; or, with the name of a worker, the lease to replace that worker."""
         return self.replacing[key] if "/" in key else self.leases
 
     def _run_leases_newest(self, key: str) -> list[tuple[Any, ...]]:
@@ -289,7 +289,7 @@ class Tables(StandardTables):
     def _run_control_events_emit(self, *binds: Any) -> Commit:
         number, event_id, kind, data, _, epoch, owner = binds
         held = self._holds(epoch, owner)
-        created_s = self.now_s  # SYSDATE() of the statement, however long it takes to commit
+        created_s = self.now_s  # SYSDATE() of the statement, not of its commit
         moment = json.loads(data).get("effective_at")
         due_s = None if moment is None else (datetime.fromisoformat(moment) - ZERO).total_seconds()
 

@@ -1,4 +1,4 @@
-"""Control sessions of simulated processes: their statements reach the tables at once, late, lost, or not at all."""
+"""Control sessions of simulated processes: their statements reach the tables at once, late, or never."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.unit.simulation.tables import Tables, Taken
 
 NO_ANSWER = Failure(category=ErrorCategory.CONNECTION, retryable=True, unknown_outcome=True)
 DUPLICATE = Failure(category=ErrorCategory.SNOWFLAKE_ERROR, is_duplicate_key=True)
-AT_ONCE_S = 0.05  # an answer that takes no longer is one step of the simulation, not two
+AT_ONCE_S = 0.05  # a response that takes no longer is one step of the simulation, not two
 
 
 class RequestOutcome(Enum):
-    """What becomes of a request."""
+    """The outcome of a request."""
 
     ANSWERED = "executed, and answered"
     AWAY = "it does not arrive"
@@ -32,7 +32,7 @@ class RequestOutcome(Enum):
 
 
 class Network(Protocol):
-    """What the control plane is like at the moment, for one session."""
+    """The current state of the network, for one session."""
 
     def note(self, query: NamedQuery) -> None:
         """A statement is sent."""
@@ -44,13 +44,13 @@ class Network(Protocol):
     def latency_s(self) -> float: ...
 
     def silence_s(self) -> float:
-        """How long one waits for an answer that does not come."""
+        """The timeout of a response that does not come."""
 
     def held_s(self) -> float:
-        """How long an answer takes that is late, and still comes."""
+        """The latency of a late response."""
 
     def later(self, outcome: RequestOutcome, happens: Callable[[], None]) -> None:
-        """Have something happen that nobody waits for any more."""
+        """Schedule an effect that no caller waits for."""
 
     def sleep(self, seconds: float) -> None: ...
 
@@ -59,7 +59,7 @@ PLACE = ControlPlaneLocation(connection="embedded")
 
 
 class Wire:
-    """Stands where a process has a ControlSession."""
+    """Replaces the ControlSession of a process."""
 
     place = PLACE
 
@@ -90,7 +90,7 @@ class Wire:
         return self._change(query, lambda: self._tables.begin_many(query, bound))
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
     def _change(self, query: NamedQuery, begin: Callable[[], Commit]) -> int:
         network = self._network
@@ -112,7 +112,7 @@ class Wire:
         return self._no_answer(query)
 
     def _arrive(self) -> float:
-        """The way there. How long the way back takes."""
+        """Wait for the request to arrive. Returns the latency of the response."""
         latency_s = self._network.latency_s()
         rest_s = latency_s / 2 if latency_s > AT_ONCE_S else 0.0
         self._network.sleep(latency_s - rest_s)
@@ -123,7 +123,7 @@ class Wire:
         raise ControlFailed(f"no answer to {query.name}", NO_ANSWER)
 
     def _begin(self, begin: Callable[[], Commit]) -> None:
-        """Nobody hears what comes of it."""
+        """No caller receives the result."""
         commit = begin()
 
         def unheard() -> None:

@@ -58,7 +58,7 @@ def profile(server: EmbeddedServer, database: str) -> ConnectionProfile:
 
 @pytest.fixture
 def closed_port() -> Iterator[int]:
-    """A port where nobody listens, and nobody else can until the end of the test."""
+    """A port without a listener, reserved until the end of the test."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield int(taken.getsockname()[1])
@@ -200,7 +200,7 @@ def numbers(sql: Sql) -> Sql:
 
 @pytest.fixture(scope="module")
 def shared(server: EmbeddedServer) -> Iterator[Sql]:
-    """One session for all tests that leave nothing behind which another could mind."""
+    """One session for all tests that leave nothing behind."""
     connection = server.connect(database="ACCEPTED", schema="PUBLIC")
     sql = Sql(connection)
     make_numbers(sql)

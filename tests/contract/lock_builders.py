@@ -61,7 +61,7 @@ class Sessions:
 
 
 class ConcurrentSessions:
-    """Sessions, threads to use them in, and a look at who waits for a lock."""
+    """Sessions, threads to use them in, and a check of who waits for a lock."""
 
     def __init__(self, sessions: Sessions, threads: ThreadPoolExecutor) -> None:
         self._sessions = sessions

@@ -1,4 +1,4 @@
-"""Warehouses that an experiment makes for its arms: there while it measures, and gone however it ends."""
+"""Warehouses that an experiment creates for its arms: they exist while it measures, and are dropped at every end."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""What a fault makes of one attempt and of several, per major: the facts that retries and counts are built on.
+"""The effect of a fault on one attempt and on several, per major: the facts that retries and counts are built on.
 
-`load` connections are the measured ones: one attempt, whatever happens. `retrying` ones are as other programs open
-them: the driver tries again. How many requests a statement really was is read from the server's journal, what it did
-from the table.
+`load` connections are the measured ones: exactly one attempt. `retrying` ones are as other programs open them: the
+driver retries. The number of requests of a statement is read from the server's journal, its effect from the table.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.any_driver
 
 @pytest.fixture(scope="module")
 def server(lenient: EmbeddedServer) -> EmbeddedServer:
-    """Rows are locked and looked at again as in PostgreSQL."""
+    """Rows are locked and read again as in PostgreSQL."""
     return lenient
 
 

@@ -56,7 +56,7 @@ def test_a_beat_that_finds_no_row_registers(plane, beats, why):
     assert seen(plane).status is PoolWorkerStatus.ONLINE
 
 
-def test_a_beat_tells_what_the_runner_does_and_extends_its_lease(plane, beats):
+def test_a_heartbeat_contains_the_run_of_the_runner_and_extends_its_lease(plane, beats):
     beats.step()
     claim, held = claimed(plane, beats)
     beats.counted = AttemptCounts(completed=2, failed=1)
@@ -81,7 +81,7 @@ def test_a_lease_that_has_passed_is_lost_at_the_next_beat(plane, beats):
     assert not held.trust.holds(SystemClock().monotonic_ns())
 
 
-def test_a_runner_hears_of_the_wish_to_drain_and_tells_its_own(plane, beats):
+def test_a_runner_reads_the_request_to_drain_and_reports_its_state(plane, beats):
     beats.step()
     pool_workers.drain(plane.session, patience(), ME.worker_id)
     assert beats.step()

@@ -1,4 +1,4 @@
-"""Preparing a scenario's tables: made, found, resumed, and never somebody else's."""
+"""Preparing a scenario's tables: created, found, resumed; foreign tables are never changed."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_an_existing_table_must_be_readable_and_is_never_touched(harness):
     assert harness.rows("SELECT A FROM THEIRS") == [(1,)]
 
 
-def test_a_missing_privilege_and_a_missing_database_say_what_to_do(harness):
+def test_a_missing_privilege_and_a_missing_database_have_hints(harness):
     harness.server.fault(match=f'CREATE HYBRID.*"{harness.database}"', kind="error", errno=3001, sqlstate="42501")
     with pytest.raises(PrivilegeMissing, match="CREATE HYBRID TABLE") as error:
         harness.prepare(harness.scenario(table(KEY)))
@@ -177,7 +177,7 @@ def test_without_a_sequence_all_rows_count(harness):
     assert harness.counts("T") == (3001, 3001)
 
 
-def test_rows_that_somebody_else_inserts_meanwhile_are_noticed_where_no_column_tells_them_apart(harness):
+def test_rows_that_another_session_inserts_meanwhile_are_noticed_where_no_column_distinguishes_them(harness):
     scenario = harness.scenario(table(NUMBER, kind="standard"))
 
     def intrude(progress: PreparationProgress) -> None:

@@ -68,7 +68,7 @@ def test_faults_everywhere_are_survived(harness):
     assert harness.rows("SELECT MIN(ID), MAX(ID) FROM T") == [(1, 100_000)]
 
 
-def test_an_error_that_does_not_pass_is_told_at_once(harness):
+def test_a_permanent_error_is_reported_at_once(harness):
     harness.server.fault(match=f'INSERT INTO "{harness.database}"', kind="error", errno=100051, sqlstate="22012")
 
     with pytest.raises(RunFailed, match="INSERT INTO"):

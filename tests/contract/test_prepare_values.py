@@ -1,4 +1,4 @@
-"""The values of prepared tables and pools: by the server and bound, they are what the scenario says."""
+"""The values of prepared tables and pools match the scenario: computed by the server, and bound."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def share(values: list[Any], value: object) -> float:
     return values.count(value) / len(values)
 
 
-def test_values_are_distributed_as_the_scenario_says(made):
+def test_values_are_distributed_as_in_the_scenario(made):
     columns: dict[str, list[Any]] = {name: [row[name] for row in made] for name in made[0]}
 
     assert columns["ID"] == list(range(-10, ROWS - 10))
@@ -208,7 +208,7 @@ def test_pools_are_read_in_order_from_queries_and_files(harness, tmp_path):
     assert pools["none"].values == (-5,)
 
 
-def test_the_version_of_the_server_is_told_and_a_server_that_does_not_say_is_no_error(harness, server):
+def test_the_version_of_the_server_is_shown_and_a_server_without_one_is_no_error(harness, server):
     session = harness.session(harness.scenario(""))
     harness.cursor.execute("SELECT CURRENT_VERSION()")
     ((version,),) = harness.cursor.fetchall()

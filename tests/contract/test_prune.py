@@ -1,4 +1,4 @@
-"""Deleting old runs, and what has a time limit of its own because it takes long. Both majors of the connector."""
+"""Deleting old runs, and statements with a separate time limit because they take long. Both majors of the connector."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_of_the_leases_of_a_warehouse_the_newest_stays(plane):
 
 
 @pytest.mark.parametrize(("role", "limit_s"), [("orchestrator", 8), ("prune", 300), ("enrich", 300)])
-def test_statements_that_take_long_have_a_time_limit_of_their_own(plane, role, limit_s):
+def test_statements_that_take_long_have_a_separate_time_limit(plane, role, limit_s):
     session = plane.open(role)
 
     (row,) = session.named_rows("SHOW PARAMETERS LIKE 'STATEMENT_TIMEOUT_IN_SECONDS' IN SESSION")

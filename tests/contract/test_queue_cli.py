@@ -1,4 +1,4 @@
-"""`loadgen queue`, `workers` and `pool stats` as a user types them, with what they say about bad input."""
+"""`loadgen queue`, `workers` and `pool stats` as a user types them, with their messages about invalid input."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Ask = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def ask(plane: ControlPlane, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Ask:
-    """The command's exit code, and what it said."""
+    """The exit code of the command, and its output."""
     for key, value in plane.environ.items():
         monkeypatch.setenv(key, value)
     for table in ("RUN_QUEUE", "RUN_ATTEMPTS", "RUN_ATTEMPT_ENDS", "POOL_WORKERS", "STOP_REQUESTS"):
@@ -79,7 +79,7 @@ def test_a_queued_run_holds_its_files_and_no_path(plane, ask, scenario):
 
     (files, text, target), *_ = plane.rows("SELECT FILES, SCENARIO, TARGET FROM RUN_QUEUE")
     assert json.loads(files)["data/keys.csv"] == "K\n1\n2\n"
-    assert json.loads(text)["control"] == {"database": plane.place.database}  # as the option said: for the run too
+    assert json.loads(text)["control"] == {"database": plane.place.database}  # as in the option: for the run too
     assert str(scenario.parent) not in files + text
     assert target == "embedded/WH"
     shown = answer(ask("queue", "show", added["queue_id"], "--format=json"))
@@ -150,14 +150,14 @@ def test_what_is_queued_is_what_was_meant_where_it_was_typed(plane, ask, scenari
     assert code == 0
     table = words[0].upper().replace("QUEUE", "RUN_QUEUE").replace("SCHEDULE", "SCHEDULES")
     ((stored, connection),) = plane.rows(f"SELECT SCENARIO, CONNECTION FROM {table}")
-    assert connection == "embedded"  # -c comes before what the scenario says
+    assert connection == "embedded"  # -c has priority over the scenario
     assert "s3cret" not in stored
     assert json.loads(stored)["connection"] == "prod"
     assert json.loads(stored)["workload"]["statements"][0]["sql"] == "SELECT ?, '${A_TOKEN}'"
     plane.change(f"DELETE FROM {table}")
 
 
-def test_a_connection_that_nobody_named_is_named_or_refused(plane, ask, scenario, monkeypatch, tmp_path, capsys):
+def test_a_connection_that_was_not_given_is_named_or_rejected(plane, ask, scenario, monkeypatch, tmp_path, capsys):
     scenario.write_text(SCENARIO.replace("connection: embedded\n", "control: {connection: embedded}\n"), "utf-8")
     folder = tmp_path / ".snowflake"
     folder.mkdir()
@@ -249,7 +249,7 @@ MANY_LABELS = ",".join(f"zone{number}={'x' * 190}" for number in range(90))
     ],
     ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else None,
 )
-def test_bad_input_is_told_with_a_hint(ask, scenario, words, said):
+def test_invalid_input_is_an_error_with_a_hint(ask, scenario, words, said):
     code, _, err = ask(*[str(scenario) if word == "FILE" else word for word in words])
 
     assert code == 2
@@ -325,7 +325,7 @@ def test_what_ended_long_ago_is_pruned_and_what_waits_or_runs_is_not(plane, ask,
     )
     for path in (tmp_path / "runs" / ".queue").rglob("*"):
         os.utime(path, (0, 0))
-    os.utime(left["forgotten-1"] / "stderr")  # somebody has just written to it
+    os.utime(left["forgotten-1"] / "stderr")  # it has just been written
     asked = answer(ask(*words, "--older-than=1h", "--dry-run"))
     done = answer(ask(*words, "--older-than=1h"))
     again, text = answer(ask(*words, "--older-than=1h")), ask("runs", "prune", "--older-than=1h")[1]
@@ -348,7 +348,7 @@ def test_what_ended_long_ago_is_pruned_and_what_waits_or_runs_is_not(plane, ask,
     )
 
 
-def test_a_run_that_no_runner_takes_is_told_by_the_list_by_a_tick_and_by_its_notifications(
+def test_a_run_that_no_runner_takes_is_reported_by_the_list_by_a_tick_and_by_its_notifications(
     plane, ask, scenario, tmp_path
 ):
     told = tmp_path / "told.json"

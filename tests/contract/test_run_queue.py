@@ -172,7 +172,7 @@ def test_a_runner_never_gets_what_it_cannot_do_and_what_it_can_is_not_held_up(qu
 
 
 @pytest.mark.parametrize("requires", ["", "no JSON", "7", '{"zone":"eu"}', "null"])
-def test_a_row_that_makes_no_sense_keeps_nobody_from_the_others(queue, requires):
+def test_an_invalid_row_does_not_hide_the_others(queue, requires):
     broken, good = queue.add("broken", priority=9), queue.add("good")
     queue.plane.change("UPDATE RUN_QUEUE SET REQUIRES = ? WHERE QUEUE_ID = ?", requires, broken)
     runner = queue.runner()
@@ -233,7 +233,7 @@ def test_a_run_that_failed_delays_no_other_on_its_target(queue):
     assert queue.claimed(runner).queue_id == second
 
 
-def test_a_runner_does_as_many_runs_at_a_time_as_it_said(queue):
+def test_a_runner_executes_as_many_runs_at_a_time_as_its_capacity(queue):
     """Also when it does not know of one, because the answer to its claim was lost."""
     queue.add("a")
     second, runner = queue.add("b"), queue.runner(capacity=1)
@@ -340,7 +340,7 @@ def test_what_was_done_stays_as_it_is(queue):
     assert again.reason == "passed"
 
 
-def test_attempts_are_numbered_alike_by_runners_and_for_users(queue):
+def test_attempts_have_the_same_numbers_for_runners_and_users(queue):
     """A cancellation and a retry are turns too, and no attempts."""
     queue_id, runner, numbers = queue.add(), queue.runner(), []
     for end in (QueueStatus.CANCELLED, QueueStatus.COMPLETED):

@@ -54,7 +54,7 @@ def new(plane: ControlPlane, **more: Any) -> ScheduleRow:
 
 
 def move_back(plane: ControlPlane, row: ScheduleRow, hours: int) -> None:
-    """Let it have been settled the last time so many hours ago."""
+    """Let its last settlement be this many hours ago."""
     sql = "UPDATE SCHEDULES SET LAST_FIRE_AT = DATEADD(hour, ?, LAST_FIRE_AT) WHERE SCHEDULE_ID = ?"
     plane.change(sql, -hours, row.schedule_id)
 
@@ -197,7 +197,7 @@ def test_enabling_what_is_enabled_loses_nothing(plane):
 
 @pytest.mark.parametrize("change", ["disable", "enable", "remove"])
 def test_a_scheduler_that_was_paused_fires_nothing_of_the_past(plane, change):
-    """It had decided before somebody changed the schedule."""
+    """It had decided before a user changed the schedule."""
     row = new(plane)
     fire = ScheduleFire(at=datetime.now(UTC).replace(microsecond=0) - timedelta(hours=1), outcome=FireOutcome.DUE)
     move_back(plane, row, 5)
@@ -213,7 +213,7 @@ def test_a_scheduler_that_was_paused_fires_nothing_of_the_past(plane, change):
     assert fires(plane, row) == ()
 
 
-def test_a_bad_schedule_says_why_and_stops_no_other(plane):
+def test_an_invalid_schedule_is_reported_and_stops_no_other(plane):
     rows = [new(plane) for _ in range(3)]
     for row in rows:
         move_back(plane, row, 1)

@@ -219,7 +219,7 @@ def test_identity_is_another_word_for_autoincrement(sql: Sql, option: str) -> No
     assert sql("SELECT ID FROM X") == [(1,)]
 
 
-def test_a_column_added_later_has_what_its_definition_says(sql: Sql) -> None:
+def test_a_column_added_later_has_the_properties_of_its_definition(sql: Sql) -> None:
     sql("CREATE HYBRID TABLE X (ID NUMBER PRIMARY KEY)")
     for definition, check in (
         ("U VARCHAR UNIQUE", lambda: sql("INSERT INTO X (ID, U) VALUES (1, 'same'), (2, 'same')")),

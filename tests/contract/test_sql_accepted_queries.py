@@ -17,7 +17,7 @@ pytestmark = pytest.mark.any_driver
 # --- changes ----------------------------------------------------------------------------------------------------------
 
 
-def test_merge_updates_deletes_and_inserts_as_its_clauses_say(numbers: Sql) -> None:
+def test_merge_updates_deletes_and_inserts_by_its_clauses(numbers: Sql) -> None:
     numbers("CREATE TABLE S AS SELECT * FROM VALUES (1, 'uno'), (2, NULL), (11, 'once') AS S(I, WORD)")
 
     counted = numbers.count(
@@ -55,7 +55,7 @@ def test_merge_refuses_two_source_rows_for_one_target_row(numbers: Sql) -> None:
     assert numbers.value("SELECT WORD FROM N WHERE I = 1") == "one"
 
 
-def test_update_and_delete_can_look_at_other_tables(numbers: Sql) -> None:
+def test_update_and_delete_can_read_other_tables(numbers: Sql) -> None:
     numbers("CREATE TABLE S AS SELECT * FROM VALUES (1, 'uno'), (3, 'tres') AS S(K, W)")
 
     updated = numbers.count("UPDATE N SET WORD = S.W, G = UPPER(N.G) FROM S WHERE N.I = S.K")

@@ -32,7 +32,7 @@ class RequestOutcome(Enum):
 
 
 class RunningClock(FakeClock):
-    """Moves when told, and by itself."""
+    """Moves when the test says so, and in real time."""
 
     def monotonic_ns(self) -> int:
         return super().monotonic_ns() + time.monotonic_ns()
@@ -54,7 +54,7 @@ class ActorSession(ControlSession):
 
 
 class Actor:
-    """An orchestrator: a connection, a clock, and perhaps a term with its keeper."""
+    """An orchestrator: a connection, a clock, and perhaps a lease with its keeper."""
 
     def __init__(self, plane: ControlPlane, name: str) -> None:
         self.session = ActorSession(plane.place, role=name, environ=plane.environ)
@@ -80,7 +80,7 @@ class Actor:
 
     @property
     def would_act(self) -> bool:
-        """Is he trusted? Asked of a copy, since being asked ends trust that is over."""
+        """Whether it may act on its lease. A copy is asked, because asking ends trust that has expired."""
         if self.keeper is None:
             return False
         same = copy.copy(self.keeper)

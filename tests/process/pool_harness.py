@@ -1,4 +1,4 @@
-"""A pool as a process, a queue full of short runs, somebody who kills and stops runners, and what must be true then."""
+"""A pool as a process, a queue of short runs, faults of runners, and the checks that must pass afterwards."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class PoolHarness:
         return process
 
     def runner_pids(self) -> list[int]:
-        """Of runners that are registered and were heard a moment ago."""
+        """The process ids of registered runners with a recent heartbeat."""
         rows = self.plane.rows(
             "SELECT PID FROM POOL_WORKERS WHERE STATUS = 'ONLINE' AND LAST_BEAT_AT > DATEADD(second, -2, SYSDATE())"
             " ORDER BY PID"
@@ -97,7 +97,7 @@ class PoolHarness:
         return [int(row[0]) for row in rows if alive_runner(int(row[0]))]
 
     def inject_faults(self, plan: FaultPlan, chance: random.Random) -> list[InjectedFault]:
-        """Kill and stop runners at random, whatever they do; those that were stopped go on later."""
+        """Kill and pause runners at random, in any state; paused runners are resumed later."""
         signals = [signal.SIGKILL] * plan.kills + [signal.SIGSTOP] * plan.stops
         chance.shuffle(signals)
         pause, waking, done = threading.Event(), [], []
@@ -209,7 +209,7 @@ def assert_all_is_well(harness: PoolHarness, queued: Sequence[str]) -> Counter[s
 
 
 def assert_taken_in_order(harness: PoolHarness) -> None:
-    """First attempts began in the order of priority, then age. (A later one has had a pause of its own.)"""
+    """First attempts began in the order of priority, then age. (Later attempts had a pause before them.)"""
     rows, histories = harness.rows(), harness.attempts()
     ranks = {
         row.queue_id: rank

@@ -1,6 +1,6 @@
-"""A slow control plane moves a start later; it never cuts a warm-up or a stage. 300 ms per statement is what hybrid
-tables take over a network. What is announced does not grow with the number of workers. One that is away hides nothing:
-what beats could not tell is read from the snapshots."""
+"""A slow control plane delays the start of a run; it never shortens a warm-up or a stage. 300 ms per statement is the
+latency of hybrid tables over a network. The lead of START does not grow with the number of workers. Seconds that a
+paused worker did not report in heartbeats are read from the snapshots."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.process.run_harness import MEASURES, Program, RunHarness, history, ru
 from tests.processes import wait_until
 
 CONTROL = "RUN_STATUS|RUN_CONTROL_EVENTS|WORKER_HEARTBEATS"
-AWAY_S = 13  # longer ago than what a beat tells of
+AWAY_S = 13  # longer ago than the seconds in a heartbeat
 WARMUP_S = 1.0
 # Statements take far longer than a busy machine adds to them, so that a run has one verdict on any.
 LATE = 0.8  # a window may open a little late on a busy machine; the announcement would cost more than all of it
@@ -72,7 +72,7 @@ def test_a_level_of_a_search_is_one_event_for_all_workers(harness: RunHarness) -
 
 @pytest.mark.slow
 def test_a_breach_while_the_control_plane_is_away_is_found(harness: RunHarness) -> None:
-    """Seconds with statements of six seconds, of which no beat tells: the first one that arrives is later."""
+    """Seconds with statements of six seconds that no heartbeat contains: the first one that arrives is later."""
     server, slow = harness.server, {"check": "max < 4s", "window": "3s"}
     load = {"connections": 8, "workers": 2, "duration": f"{AWAY_S + 12}s"}
     run = harness.run(load=load, embedded={"service_time": "1s"}, thresholds=[slow])
@@ -91,7 +91,7 @@ def test_a_breach_while_the_control_plane_is_away_is_found(harness: RunHarness) 
 
 
 @pytest.mark.slow
-def test_a_run_says_that_it_waits_for_a_control_plane_that_refuses_rows(harness: RunHarness) -> None:
+def test_a_run_reports_that_it_waits_for_a_control_plane_that_rejects_rows(harness: RunHarness) -> None:
     run = harness.run(load={"connections": 4, "duration": "3s"})
     run.wait_for(MEASURES)
     harness.server.fault(match="^INSERT", kind="http_status", status=503)

@@ -1,6 +1,6 @@
-"""Every appended table, and heartbeats, while the control plane loses answers, resets, delays and refuses.
+"""Every appended table, and heartbeats, while the control plane loses responses, resets, delays and rejects.
 
-What was said to be written is there, once; the raw rows are counted, not what readers make of them.
+Every acknowledged row exists exactly once. Raw rows are counted, not the deduplicated rows of readers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def break_the_control_plane(server: EmbeddedServer) -> None:
 
 
 class Writers:
-    """A thread with a session of its own for each thing to do; what one raises is raised by join()."""
+    """A thread with a separate session for each task; join() raises the error of a task."""
 
     def __init__(self, plane: ControlPlane) -> None:
         self._plane = plane

@@ -1,7 +1,7 @@
-"""Several orchestrators, one run, and everything that can go wrong between them, on the real SQL of a real server.
+"""Several orchestrators, one run, and every fault between them, with the real SQL on a real server.
 
-Time passes by ageing all leases in SQL and moving the actors' clocks by as much; real time goes on besides. Requests
-are held back and delivered late, or delivered twice; answers are lost. After every step the tables are looked at.
+Time passes by ageing all leases in SQL and moving the clocks of the actors by as much; real time passes as well.
+Requests are delayed, or delivered twice; responses are lost. After every step the tables are checked.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from tests.embedded_server import EmbeddedServer
 from tests.process.control_actors import TIMES, Actor, RequestOutcome, Taken, World, execute_late
 
 STEPS_EACH = 30
-# A step takes some real time: a write that was in time may be looked at when the term has just ended.
+# A step takes some real time: a write that was in time may be checked when the lease has just expired.
 SLACK_MS = 2_000
 
 
 @dataclass
 class Answer:
-    """What the actors were told in one step, to be compared with the tables."""
+    """The responses of one step, to be compared with the tables."""
 
     won: Lease | None = None
     emitted: tuple[int, str, int] | None = None
@@ -44,8 +44,8 @@ class Answer:
     wished: bool = False  # a user has cancelled
 
 
-# How often each thing is tried, roughly. One rule draws from here: with a rule for each, Hypothesis would leave most of
-# them out of most examples, and a run in which nobody leads has little to show.
+# The approximate frequency of each action. One rule draws from here: with a rule for each action, Hypothesis would
+# leave most of them out of most examples, and a run without a leader shows little.
 PLAN = (
     ["emits", "moves", "takes_over", "time_passes", "a_request_arrives_late", "looks_at_the_run", "publishes"] * 3
     + ["renews", "renews_without_asking_for_trust", "finishes"] * 2
@@ -85,7 +85,7 @@ class ControlMachine(RuleBasedStateMachine):
         number=st.integers(0, 20),
     )
     def happens(self, what: str, who: int, outcome: RequestOutcome, number: int) -> None:
-        """`who` counts among those who have, or had, a term where one is needed."""
+        """`who` is an index among the actors that have, or had, a lease where one is needed."""
         leading = [actor for actor in self.world.actors if actor.keeper is not None]
         if what in NEEDS_A_LEADER and not leading:
             what = "takes_over"
@@ -136,7 +136,7 @@ class ControlMachine(RuleBasedStateMachine):
         actor.view = self._read()
 
     def moves(self, actor: Actor, outcome: RequestOutcome, number: int, *, ending: bool = False) -> None:
-        """From where he last saw the run, which may be long ago."""
+        """From the state in which the actor last saw the run, which may be long ago."""
         seen = actor.view or self._read()
         ways = [seen.status, *(to for to in sorted(RUN_TRANSITIONS[seen.status]) if to.is_terminal is ending)]
         later = min(PHASES.index(seen.phase) + number % 2, len(PHASES) - 1)
@@ -299,7 +299,7 @@ def world(server: EmbeddedServer) -> Iterator[World]:
 
 @pytest.mark.timeout(600)  # when it fails, finding the shortest example takes minutes
 @pytest.mark.parametrize("examples", [5, pytest.param(50, marks=pytest.mark.slow)])
-def test_there_is_one_leader_and_one_history_whatever_happens(world, examples):
+def test_there_is_one_leader_and_one_history_whatever_fails(world, examples):
     run_state_machine_as_test(
         type("Machine", (ControlMachine,), {"world": world}),
         settings=settings(

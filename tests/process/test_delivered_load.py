@@ -1,5 +1,5 @@
-"""What was planned and not delivered makes a run INVALID, whatever took it away: workers that leave, logins that are
-refused. The server's own history says how many statements there were."""
+"""Planned load that was not delivered makes a run INVALID, for any reason: workers that end, logins that are rejected.
+The history of the server contains the number of statements."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_refused_logins_are_tried_again_counted_and_missed(harness: RunHarness, 
 
 
 @pytest.mark.slow
-def test_a_worker_whose_logins_are_all_refused_ends_and_says_why(harness: RunHarness) -> None:
+def test_a_worker_whose_logins_are_all_rejected_ends_with_the_reason(harness: RunHarness) -> None:
     run = harness.run(connections={"max_age": "1s"}, timing={"no_connection": "4s"})
     measured(harness, run, 20)
     harness.server.fault(match=LOGIN, **TOKEN_EXPIRED)

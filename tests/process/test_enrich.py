@@ -66,7 +66,7 @@ class EnrichHarness:
         self._cursor = self.connection.cursor()
 
     def execute(self, name: str, sql: str) -> Execution:
-        """Execute now, and make the row that says so."""
+        """Execute now, and make the row of the query log."""
         began = datetime.now(UTC).replace(tzinfo=None)
         self._cursor.execute(sql)
         self._cursor.fetchall()
@@ -191,7 +191,7 @@ def test_what_ran_gets_the_servers_own_times_and_a_second_time_changes_nothing(h
     assert (again.counts, harness.stored(), harness.run_row()) == (result.counts, stored, after)
 
 
-def test_statements_on_hybrid_tables_are_skipped_with_a_reason_unless_somebody_insists(harness, capsys):
+def test_statements_on_hybrid_tables_are_skipped_with_a_reason_unless_forced(harness, capsys):
     harness._cursor.execute("CREATE HYBRID TABLE IF NOT EXISTS ENRICH_H (ID NUMBER(38,0) PRIMARY KEY)")
     harness.log(harness.execute("hybrid", "SELECT ID FROM ENRICH_H"))
 
@@ -255,7 +255,7 @@ def test_what_is_too_fresh_to_be_missed_is_looked_for_again_until_the_time_is_ov
     assert looks == [1] * (1 + EMPTY_SEARCHES_MAX + 5)  # a history that lags shows something at least
 
 
-def test_its_time_is_limited_and_a_stop_is_heard(harness):
+def test_its_time_is_limited_and_a_stop_is_obeyed(harness):
     harness.log(harness.execute("nap", "SELECT 1"))
     stopped = RetryPolicy(stop=threading.Event(), attempts=2, clock=FakeClock())
     stopped.stop.set()
@@ -270,7 +270,7 @@ def test_its_time_is_limited_and_a_stop_is_heard(harness):
     assert "may still appear" in out_of_time.reasons[0]
 
 
-def test_the_command_enriches_a_run_that_has_ended_and_says_how_far(harness, capsys):
+def test_the_command_enriches_a_run_that_has_ended_and_prints_its_progress(harness, capsys):
     harness.log(*(harness.execute("nap", "SELECT 1") for _ in range(3)), harness.row("pair", "x"))
     assert harness.ask("--format", "json") == 75  # it has not ended
     assert "is still PREPARED" in json.loads(capsys.readouterr().out)["error"]["message"]
@@ -315,7 +315,7 @@ def test_the_files_of_a_run_that_is_here_follow_and_so_does_its_stored_result(ha
     assert f"updated the reports in {folder}" in errors
     assert "coverage" in (folder / "report.html").read_text("utf-8")
     assert {path.name for path in folder.iterdir()} == {"summary.json", *FILES.values()}
-    assert not (tmp_path / "page.md").exists()  # it was told at the end of the run
+    assert not (tmp_path / "page.md").exists()  # it was reported at the end of the run
     assert main(["report", harness.run_id, "-c", "embedded", "--database", harness.plane.place.database,
                  "--format", "json"]) == 0  # fmt: skip
     assert json.loads(capsys.readouterr().out) == written

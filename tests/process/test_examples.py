@@ -106,7 +106,7 @@ def test_every_example_passes(example: Path, home: Path, request: pytest.Fixture
 
 
 @pytest.mark.slow
-def test_the_search_finds_what_its_comment_says(home: Path, server: EmbeddedServer) -> None:
+def test_the_search_finds_the_result_in_its_comment(home: Path, server: EmbeddedServer) -> None:
     scenario = read_scenario(ROOT / FIND_MAX, environ={}).scenario
     slots = scenario.embedded.slots
     assert scenario.load.find_max is not None

@@ -251,7 +251,7 @@ def executed(harness: RunHarness, *parts: str) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", ["settling", "restoring"])
 def test_a_kill_while_settings_change_leaves_them_to_recover(harness: RunHarness, moment: str) -> None:
-    """What SHOW WAREHOUSES says is late, so the process is still waiting for it after its ALTER."""
+    """SHOW WAREHOUSES is answered late, so the process is still waiting for it after its ALTER."""
     name, slow_show = f"late{moment}", {"match": "^SHOW WAREHOUSES", "kind": "latency", "ms": 3_000}
     experiment = two_sizes(harness, name)
     warehouse = f"{name.upper()}_WH"

@@ -1,4 +1,4 @@
-"""Searches for the maximum whose worker or orchestrator is killed: what is known of them becomes the result."""
+"""Searches for the maximum whose worker or orchestrator is killed: the result contains what was measured before."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.embedded_server import EmbeddedServer
 from tests.process.run_harness import MEASURES, Program, RunHarness, history, run_harness
 from tests.processes import wait_until
 
-# Whatever the machine is like, levels hold: there is more to search than a test has time for.
+# Levels hold on any machine: the search needs more time than the test has.
 SEARCH = {
     "start": 2,
     "increment": 2,

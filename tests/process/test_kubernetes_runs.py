@@ -1,4 +1,4 @@
-"""Whole runs whose workers are pods: real processes behind an API server on loopback, and what may become of them."""
+"""Whole runs whose workers are pods: real processes behind an API server on loopback, and their failures."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_run_with_its_workers_in_pods_one_of_them_twice(harness, cluster):
     (manifest,) = cluster.manifests
     assert (manifest["metadata"]["name"], manifest["spec"]["completions"]) == (name, 2)
     assert "any" not in str(manifest)  # the password
-    # Nothing is left, and what they said is here.
+    # Nothing is left, and the logs of the pods are here.
     assert cluster.removed == [(name, "Background")]
     assert cluster.jobs == {}
     wait_until(lambda: not alive(cluster.pids()), "its workers have ended")
@@ -155,7 +155,7 @@ def test_an_image_that_does_not_exist_fails_the_run_at_once(harness, cluster):
 OOM = pod_status("Failed", {"terminated": {"exitCode": 137, "reason": "OOMKilled"}})
 EVICTED = pod_status("Failed", reason="Evicted", message="The node was low on resource: memory.")
 TAINT = condition("DisruptionTarget", "DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint")
-# The node does not answer: nothing ends the container for Kubernetes, and its pod says so until the node is removed.
+# The node is unreachable: Kubernetes does not end the container, and its pod reports that until the node is removed.
 NODE_LOST = pod_status("Running", {"running": {}}, reason="NodeLost", message="Node node-a is unresponsive")
 
 

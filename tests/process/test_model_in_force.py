@@ -1,5 +1,5 @@
-"""A run measures by one model of its warehouse from beginning to end, or it is INVALID: whatever becomes of the server,
-whoever changes the model. The server's own history says what was executed, and how."""
+"""A run measures with one model of its warehouse from beginning to end, or it is INVALID: also when the server is
+restarted, or another client changes the model. The history of the server contains what was executed, and how."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_run_whose_model_was_deleted_is_invalid(server: EmbeddedServer, tmp_pa
         measured(server, run, 50)
         body = {"name": warehouse(run), "pid": run.process.pid}
         server.ask("/__loadgen/warehouses", method="DELETE", body=body)
-        server.ask("/__loadgen/warehouses", method="POST", body=body | MODEL)  # as if nothing had happened
+        server.ask("/__loadgen/warehouses", method="POST", body=body | MODEL)  # undisturbed
 
         assert run.ended() == 5, run.said
 

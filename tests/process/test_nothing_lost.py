@@ -1,4 +1,4 @@
-"""A verdict that was reached is told, and what was measured is kept: files that change or vanish under a run, full
+"""A verdict is reported and measurements are kept in every failure: files that change or vanish during a run, full
 disks, outputs that cannot be written."""
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def run_folder(run: Program) -> Path:
 
 
 def check_verdict(run: Program) -> dict[str, Any]:
-    """The run passed, and said so."""
+    """The run passed, and reported it."""
     assert run.ended() == 0, run.said
     told: dict[str, Any] = run.printed
     assert (told["status"], told["verdict"], told["exit_code"]) == ("COMPLETED", "passed", 0), run.said
@@ -155,7 +155,7 @@ def fill(disk: Path) -> None:
             return
 
 
-def test_a_full_disk_under_the_runs_is_told_before_there_is_one(harness: RunHarness) -> None:
+def test_a_full_disk_under_the_runs_is_reported_before_the_start(harness: RunHarness) -> None:
     with small_disk("1m") as disk:
         fill(disk)
 
@@ -196,7 +196,7 @@ def test_a_full_disk_under_the_data_directory_is_named(tmp_path: Path) -> None:
 
 
 def upload(harness: RunHarness, run: Program, name: str = "") -> list[dict[str, Any]]:
-    """By a user in the folder where he started the run."""
+    """By a user in the folder in which the run was started."""
     done = subprocess.run(
         [*PROGRAM, "upload", name or run.run_id, "-c", "embedded", "--format", "json"],
         env=harness.environ,
@@ -231,7 +231,7 @@ def check_complete(harness: RunHarness, run: Program) -> None:
     assert harness.rows(counted, run.run_id) == [(executed,)]
 
 
-def test_rows_that_were_not_stored_are_told_in_the_summary_and_uploaded_later(harness: RunHarness) -> None:
+def test_rows_that_were_not_stored_are_reported_in_the_summary_and_uploaded_later(harness: RunHarness) -> None:
     """The tables that rows are appended to refuse them. Beats arrive: the verdict is made of all that was measured."""
     run = harness.run(load={"connections": 8, "warmup": "0s", "duration": "3s"}, query_log={"mode": "all"})
     run.wait_for(MEASURES)
@@ -262,7 +262,7 @@ def test_rows_that_were_not_stored_are_told_in_the_summary_and_uploaded_later(ha
 
 
 @pytest.mark.slow
-def test_a_result_that_the_control_plane_does_not_take_is_told_and_uploaded_later(harness: RunHarness) -> None:
+def test_a_result_that_the_control_plane_rejects_is_reported_and_uploaded_later(harness: RunHarness) -> None:
     run = harness.run(load=SHORT)
     run.wait_for("STARTING PREPARING")
     harness.server.fault(match="INSERT INTO TEST_RESULTS", kind="error", errno=603, sqlstate="53100", message="no room")

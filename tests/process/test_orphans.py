@@ -1,5 +1,5 @@
-"""Whatever ends an orchestrator: a signal leaves a result, a death leaves nothing that others would be measured beside,
-and what is said about it is true."""
+"""Ends of an orchestrator: after a signal there is a result; after a kill nothing is left that would disturb the next
+measurement, and the reported reason is true."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_a_run_that_was_ended_at_once_does_not_keep_its_warehouse(harness: RunHa
 
 
 @pytest.mark.slow
-def test_the_workers_of_a_dead_orchestrator_are_not_measured_beside(harness: RunHarness) -> None:
+def test_no_run_is_measured_while_workers_of_a_dead_orchestrator_are_alive(harness: RunHarness) -> None:
     """Their statements are long, and they wait for them."""
     run = harness.run(workload=SLOW, timing={"drain_interrupt": "60s"}, **on("KILLED_WH", statement_timeout="2m"))
     run.wait_for(MEASURES)
@@ -146,7 +146,7 @@ def test_the_workers_of_a_dead_orchestrator_are_not_measured_beside(harness: Run
 
 @pytest.mark.slow
 def test_the_run_of_a_dead_orchestrator_is_ended_without_waiting_for_its_lease(harness: RunHarness) -> None:
-    """Its workers were killed with it: none of them could say that it ended. Its last statements have time to end."""
+    """Its workers were killed with it, without a last heartbeat. Its last statements have time to end."""
     run = harness.run(timing={"lease_ttl": "10m"})
     run.wait_for(MEASURES)
     living = harness.recover(run.run_id)
@@ -170,7 +170,8 @@ def test_the_run_of_a_dead_orchestrator_is_ended_without_waiting_for_its_lease(h
 
 
 def lease_changes(harness: RunHarness, since_ms: float) -> tuple[float, float]:
-    """When the lease of the dead was ended, and when its successor got his, by the server's clock."""
+    """When the lease of the dead orchestrator was ended, and when its successor got its lease, by the server's
+    clock."""
     texts = [(line["sql_text"], line) for line in harness.server.history(since_ms=since_ms)]
     expired = next(line for text, line in texts if text.startswith("UPDATE RUN_LEASES SET EXPIRES_AT = SYSDATE()"))
     claimed = next(line for text, line in texts if text.startswith("INSERT INTO RUN_LEASES"))
@@ -210,7 +211,7 @@ def test_the_next_run_ends_the_run_of_a_dead_orchestrator(harness: RunHarness) -
 
 
 @pytest.mark.slow
-def test_a_run_of_a_dead_orchestrator_that_is_stopped_is_not_said_to_be_led(harness: RunHarness) -> None:
+def test_a_stopped_run_of_a_dead_orchestrator_is_not_reported_as_led(harness: RunHarness) -> None:
     run = harness.run(**on("STOPPED_WH"))
     run.wait_for(MEASURES)
     run.kill()

@@ -1,5 +1,5 @@
-"""Output that cannot be written: a full disk is told and has exit code 4, a reader that left is no error, and neither
-costs a finished run its verdict or its files."""
+"""Output that cannot be written: a full disk is reported and has exit code 4, a closed pipe is no error, and a finished
+run keeps its verdict and its files in both cases."""
 
 from __future__ import annotations
 
@@ -68,12 +68,12 @@ OTHERS = [
 @pytest.mark.parametrize(
     "words", [*ENOUGH, *(pytest.param(words, marks=pytest.mark.slow) for words in OTHERS)], ids=" ".join
 )
-def test_a_full_disk_is_told_and_a_reader_that_left_is_not(full, no_reader, words, tmp_path):
+def test_a_full_disk_is_reported_and_a_closed_pipe_is_not(full, no_reader, words, tmp_path):
     assert printed_to(full, *words, environ={}, folder=tmp_path) == (4, TOLD)
     assert printed_to(no_reader, *words, environ={}, folder=tmp_path) == (141, "")
 
 
-def test_files_are_written_though_that_cannot_be_told(full, tmp_path):
+def test_files_are_written_though_it_cannot_be_printed(full, tmp_path):
     code, said = printed_to(full, "init", "made", environ={}, folder=tmp_path)
 
     assert (code, said) == (4, TOLD)
@@ -91,7 +91,7 @@ def test_what_stderr_does_not_take_fails_no_command(full, tmp_path):
 
 
 @pytest.mark.slow
-def test_reading_commands_tell_of_a_full_disk_and_keep_their_verdict(
+def test_reading_commands_report_a_full_disk_and_keep_their_verdict(
     plane: ControlPlane, capsys: pytest.CaptureFixture[str], full, no_reader, tmp_path
 ):
     store = Store(plane, capsys)

@@ -23,7 +23,7 @@ def harness(server: EmbeddedServer, tmp_path: Path) -> Iterator[RunHarness]:
 
 @pytest.mark.parametrize("stored", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_a_worker_that_was_paused_is_not_taken_for_a_slow_server(harness: RunHarness, stored: bool) -> None:
-    """Where its results cannot be stored, its last heartbeat must tell of the pause."""
+    """Its results cannot be stored, so its last heartbeat must contain the pause."""
     run = harness.run(load={"warmup": "0s", "duration": "8s"})
     run.wait_for(MEASURES)
     if not stored:

@@ -79,7 +79,7 @@ def test_runs_survive_runners_that_are_killed_and_stopped(harness):
     assert how[QueueStatus.COMPLETED] == RUNS  # five disturbances cannot cost one run five attempts
 
 
-def test_runners_take_what_they_can_obey_wishes_and_leave_in_good_order(harness):
+def test_runners_take_matching_runs_obey_requests_and_end_gracefully(harness):
     """One pool of one runner: a capability it lacks, a cancelled run, a drained runner, and a signal during a run."""
     foreign = harness.add("foreign", {"ms": 1}, requires=("zone=us",), priority=9)
     cancelled = harness.add("cancelled", {"ms": 600_000})
@@ -119,7 +119,7 @@ def test_runners_take_what_they_can_obey_wishes_and_leave_in_good_order(harness)
 
 
 def test_the_run_of_a_killed_pool_goes_on_in_the_next_one_at_once(harness):
-    """Nobody was left to say so; its lease would last for an hour."""
+    """No process was left to report the end; the lease would last for an hour."""
     queue_id = harness.add("killed", {"ms": 600_000})
     pool = harness.start("--min=1", "--max=1", lease_s=3600.0)
     wait_for(lambda: row(harness, queue_id).run_id, "it runs", harness)
@@ -139,8 +139,8 @@ def test_the_run_of_a_killed_pool_goes_on_in_the_next_one_at_once(harness):
 
 @pytest.mark.slow
 def test_a_real_run_goes_through_the_queue(harness, capsys, monkeypatch):
-    """Added, done and looked at with the commands that a user types; the file is gone before the run begins, and
-    somebody else has the warehouse at first. Each client is a process of its own."""
+    """Added, executed and listed with the commands that a user types. The file is removed before the run begins, and
+    another run has the warehouse at first. Each client is a separate process."""
     file, keys = harness.folder / "pooled.yaml", harness.folder / "keys.csv"
     file.write_text(SCENARIO, "utf-8")
     keys.write_text("K\n1\n2\n", "utf-8")
@@ -215,7 +215,7 @@ def test_an_idle_pool_lets_the_warehouse_sleep_and_wakes_up_for_work(harness):
         return [line for line in server.ask("/__loadgen/history") if line["start_ms"] > begun_ms]
 
     def idle_looks() -> list[float]:
-        """When the pool looked at an empty queue after the idle interval."""
+        """The times at which the pool polled an empty queue after the idle interval."""
         times_ms = [line["start_ms"] for line in history() if line["sql_text"].startswith("SELECT SUM(IFF(STATUS")]
         return [now for before, now in itertools.pairwise(times_ms) if now - before > IDLE_POLL_S * 900]
 

@@ -1,4 +1,4 @@
-"""The end of a pool: it says at once what it waits for, and each further signal makes it end sooner."""
+"""The end of a pool: it reports at once what it waits for, and each further signal makes it end sooner."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def row(harness: PoolHarness, queue_id: str) -> run_queue.QueuedRun:
 
 
 @pytest.mark.slow
-def test_a_pool_that_is_told_to_end_says_what_it_waits_for_and_each_change_of_it(harness):
+def test_a_stopped_pool_reports_what_it_waits_for_and_each_change_of_it(harness):
     release = harness.folder / "release"
     quick, slow = harness.add("quick", {"until": str(release)}), harness.add("slow", LONG)
     pool = harness.start("--min=2", "--max=2", "--grace=600s")
@@ -127,4 +127,4 @@ def test_three_times_ctrl_c_on_a_terminal_ends_a_pool_at_once(harness):
     assert os.waitstatus_to_exitcode(status) == 128 + signal.SIGINT
     begun = [json.loads(line) for line in harness.ledger.read_text("utf-8").splitlines()]
     assert [one["what"] for one in begun] == ["begin"]
-    os.kill(begun[0]["pid"], signal.SIGKILL)  # it hears no signal; its leash would end it in a while
+    os.kill(begun[0]["pid"], signal.SIGKILL)  # it ignores signals; its process guard would end it after a while

@@ -43,7 +43,7 @@ async def main():
 
 asyncio.run(main())
 """
-LOST = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError)  # what a connection says that is no more
+LOST = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError)  # the error of a connection that was closed
 
 
 @pytest.fixture
@@ -303,7 +303,7 @@ def test_stale_files_that_name_a_living_stranger_are_no_obstacle(initialised):
 # --- what goes wrong -------------------------------------------------------------------------------------------------
 
 
-def test_a_failed_start_says_what_postgresql_said(initialised):
+def test_a_failed_start_shows_the_error_of_postgresql(initialised):
     settings = initialised / "postgres" / "postgresql.auto.conf"
     before = settings.read_bytes()
     settings.write_text("no_such_setting = 1\n")

@@ -56,8 +56,8 @@ def executions_ms(server: EmbeddedServer, run_id: str) -> list[float]:
     return [line["execution_ms"] for line in lines if json.loads(line["query_tag"])["phase"] == "MEASUREMENT"]
 
 
-@pytest.mark.slow  # pools have tests of their own; this is the recipe of the documents
-def test_what_is_queued_runs_on_the_pool_s_server_whatever_it_asks_for(harness, server):
+@pytest.mark.slow  # other tests cover pools; this is the recipe of the documents
+def test_queued_runs_use_the_server_of_the_pool_whatever_they_request(harness, server):
     short = QUICKSTART.replace("warmup: 3s, duration: 20s", "warmup: 500ms, duration: 4s")
     assert short != QUICKSTART
     queued(harness, "quickstart", short)

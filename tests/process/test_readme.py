@@ -251,7 +251,7 @@ def test_what_needs_a_connection_runs_as_shown(command: str, documented: tuple[P
         words_of(command, port), capture_output=True, text=True, env=environment(home), timeout=PATIENCE_S
     )
 
-    # 3: nothing was set up on this server, and doctor says so; `setup` comes after it.
+    # 3: nothing was set up on this server, and doctor reports it; `setup` comes after it.
     assert done.returncode == (3 if "doctor" in command else 0), done.stderr
     assert "prod" in done.stdout or "CREATE HYBRID TABLE" in done.stdout
     assert "any" not in done.stdout.split()

@@ -1,4 +1,4 @@
-"""Captured and replayed: statements that really ran are sent again, and the server's history says what arrived."""
+"""Captured and replayed: executed statements are sent again, and the history of the server contains what arrived."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def test_a_killed_worker_fails_the_run_and_what_was_measured_is_kept(harness: Ru
     assert harness.rows(sql, summary["run_id"]) == [("FAILED",)]  # it could not write its result any more
 
 
-def test_one_signal_ends_a_run_in_good_order(harness: RunHarness) -> None:
+def test_one_signal_ends_a_run_gracefully(harness: RunHarness) -> None:
     run = harness.start("run", QUICKSTART, *ENDLESS, "--format", "json")
     run.wait_for(MEASURES)
     run.process.send_signal(signal.SIGINT)
@@ -220,8 +220,8 @@ def test_a_scenario_that_cannot_be(harness: RunHarness, tmp_path: Path) -> None:
     assert "rote" in run.said
 
 
-def test_nobody_answers(harness: RunHarness) -> None:
-    connections_file(harness, "nowhere", 9)  # discard: nobody listens there
+def test_an_unreachable_target(harness: RunHarness) -> None:
+    connections_file(harness, "nowhere", 9)  # the discard port: no process listens there
     run = harness.start("run", QUICKSTART, *SHORT, "-c", "nowhere", "--format", "json")
     assert run.ended() == 3, run.said
     assert json.loads(run.out)["error"]["exit_code"] == 3

@@ -1,8 +1,8 @@
-"""What may happen to a run, happens: its orchestrator is killed, its control plane goes away, its user is impatient,
-its limits are hit. Whatever it was, nothing is left running, the run ends, and every number is the server's own.
+"""Faults of a run: its orchestrator is killed, its control plane is unreachable, its user interrupts it, its limits are
+exceeded. In every case nothing is left running, the run ends, and every number is that of the server.
 
-Whether a number is valid is judged by how busy this machine was as well: where a test needs a verdict, its statements
-are long beside what a busy machine adds to them.
+Whether a result is valid depends on the load of this machine as well: where a test needs a verdict, its statements
+take much longer than a busy machine delays them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def under_way(server: EmbeddedServer) -> int:
 
 
 def left_open(server: EmbeddedServer, since_ms: float) -> set[int]:
-    """Sessions of workers that nobody has closed."""
+    """Sessions of workers that were not closed."""
     used = {line["session_id"] for line in server.ask(f"/__loadgen/history?tag=worker-&since={since_ms}")}
     closed = {
         line["session_id"] for line in server.ask("/__loadgen/journal?path=/session") if line["path"] == "/session"
@@ -140,7 +140,7 @@ def test_a_freeze_that_outlasts_the_measurement_is_seen_in_full(harness: RunHarn
 
 
 def interrupt(run: Program, *numbers: int) -> None:
-    """Each signal once the one before it was heard."""
+    """Each signal after the previous one was handled."""
     for number, heard in zip(numbers, ("again to cancel them", "cancelling", "ended at once"), strict=False):
         run.send(number)
         if number is not numbers[-1] or len(numbers) == 3:
@@ -189,7 +189,7 @@ def test_interrupted_while_statements_are_under_way(harness: RunHarness) -> None
 
 @pytest.mark.slow
 def test_interrupted_while_it_ends(harness: RunHarness) -> None:
-    """What was measured is kept, and the exit code says that somebody did not want to wait."""
+    """Measurements are kept, and the exit code shows that the user interrupted the run."""
     draining = harness.run(workload=SLOW, target=PATIENT, load=ENDS_SOON)
     impatient = harness.run(workload=SLOW, target=PATIENT, load=ENDS_SOON)
     processing = harness.run(load=ENDS_SOON)
@@ -222,8 +222,8 @@ def data_dir() -> Iterator[Path]:
 def test_a_control_plane_that_is_killed_and_comes_back_costs_no_worker_and_no_statement(
     server: EmbeddedServer, tmp_path: Path, data_dir: Path
 ) -> None:
-    """The tables are on one server, the warehouse under test on another. The outage is longer than a silent worker may
-    live, and than the lease lasts; the measurement ends while nobody leads it."""
+    """The tables are on one server, the warehouse under test on another. The outage is longer than the limit for silent
+    workers, and than the lease; the measurement ends while the run has no leader."""
     timing = TIMING | {"heartbeat": "200ms", "status_poll": "200ms", "stale": "1s", "dead": "1500ms"}
     timing |= {"lease_ttl": "3s", "lease_renew": "1s", "lease_margin": "1s"}
     with (
@@ -250,7 +250,7 @@ def test_a_control_plane_that_is_killed_and_comes_back_costs_no_worker_and_no_st
             run.wait_alone()
 
             assert code == 0, run.said
-            assert "another run" not in summary["exit_reason"]  # nobody could take the warehouse, and nobody did
+            assert "another run" not in summary["exit_reason"]  # no other run could take the warehouse, and none did
             assert "lease_reclaimed" in run.said
             assert run.said.count("tick_missed") == run.said.count("control_plane_back missed_ticks=") > 0
             assert [worker["status"] for worker in summary["worker_results"]] == ["DONE"]
@@ -261,7 +261,7 @@ def test_a_control_plane_that_is_killed_and_comes_back_costs_no_worker_and_no_st
             assert harness.rows(sql, run.run_id) == [("worker-0",)]
 
 
-def test_a_leader_that_lost_its_term_is_not_ended_by_one_answer_that_fails(server: EmbeddedServer) -> None:
+def test_a_leader_that_lost_its_lease_is_not_ended_by_one_failed_response(server: EmbeddedServer) -> None:
     plane = ControlPlane(server)
     run_id = plane.new_run()
     times = LeaseTimes(ttl_s=3.0, renew_s=1.0, margin_s=1.0)
@@ -359,7 +359,7 @@ def test_a_cost_that_cannot_be_seen_cannot_be_limited(server: EmbeddedServer, tm
 # --- what a user can get wrong ---------------------------------------------------------------------------------------
 
 
-def test_results_that_could_not_be_written_are_told_before_there_is_a_run(harness: RunHarness) -> None:
+def test_results_that_could_not_be_written_are_reported_before_there_is_a_run(harness: RunHarness) -> None:
     (harness.home / "file").touch()
 
     run = harness.run("--output-dir", harness.home / "file" / "runs")

@@ -149,7 +149,7 @@ def test_workers_as_programs_through_uv(harness):
     assert ended["totals"]["succeeded"] > 0
     assert mark.read_text("utf-8").count("once") == 2  # asked, then started
     assert (harness.folder / "runs" / ended["run_id"] / "logs" / "worker-0.log").exists()
-    # Whoever starts a run ends those that were left behind.
+    # Starting a run ends those that were left behind.
     assert harness.state(orphan) == ("FAILED", "PROCESSING")
 
 
@@ -209,7 +209,7 @@ def test_a_killed_orchestrator_leaves_no_worker_and_its_run_is_recovered_once(ha
 
 
 @pytest.mark.slow  # test_lease_processes.py pauses holders of leases
-def test_an_orchestrator_that_was_taken_for_dead_ends_when_it_wakes_up(harness):
+def test_an_orchestrator_that_was_declared_dead_ends_when_it_resumes(harness):
     before = harness.newest()
     process = harness.run(warehouse="ASLEEP_WH")
     run_id = harness.wait_new(process, before, "MEASUREMENT")
@@ -236,7 +236,7 @@ def test_an_orchestrator_that_was_taken_for_dead_ends_when_it_wakes_up(harness):
     assert not alive({worker})
 
 
-def test_a_run_whose_result_was_stored_ends_as_the_result_says(plane):
+def test_a_run_whose_result_was_stored_ends_with_that_result(plane):
     """Its orchestrator died between the last two statements of its life."""
     run_id = plane.new_run()
     term = plane.claim(run_id)

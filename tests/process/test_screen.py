@@ -94,8 +94,8 @@ class TerminalProgram:
 
 
 def start_on_terminal(plane: ControlPlane, folder: Path, **durations: str) -> Iterator[dict[str, TerminalProgram]]:
-    """Runs at once, each on a warehouse of its own. One starts when those before it measure, so that what it measures
-    is not their imports."""
+    """Runs at once, each on a separate warehouse. One starts when those before it measure, so that their imports do not
+    disturb it."""
     made: dict[str, TerminalProgram] = {}
     try:
         for name, duration in durations.items():
@@ -139,14 +139,14 @@ def test_the_terminal_is_given_back_when_a_user_types_q(plane, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_terminal_is_given_back_at_the_end_of_a_run_and_on_sigterm(ending):
+def test_the_terminal_is_restored_at_the_end_of_a_run_and_on_sigterm(ending):
     ending["TERM"].process.send_signal(signal.SIGTERM)
     assert ending["END"].ended() == 0, COLOUR.sub("", ending["END"].left)
     assert ending["TERM"].ended() == 143
     check_given_back(ending)
 
 
-def test_the_terminal_is_given_back_when_a_user_ends_a_run_and_whoever_watches(interrupted, plane, tmp_path):
+def test_the_terminal_is_restored_when_a_user_ends_a_run_or_its_watch(interrupted, plane, tmp_path):
     run_id = re.findall(r"\d{8}-\d{4}-nap-[0-9a-f]+", interrupted["CTRL_C"].seen)[-1]
     watch = ("watch", run_id, "-c", "embedded", "--database", plane.place.database)
     by_cron = subprocess.Popen(

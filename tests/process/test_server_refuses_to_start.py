@@ -14,7 +14,7 @@ from tests.process.served import Wire, refused, serve, serving
 from tests.processes import process_of_owner, run_as
 
 
-def test_a_second_server_on_the_same_directory_is_told_who_has_it(home):
+def test_a_second_server_on_the_same_directory_gets_the_name_of_the_owner(home):
     with serving(home) as server:
         code, error, hint = refused(home)
 
@@ -152,7 +152,7 @@ def test_a_directory_closed_to_the_user_is_named(scratch):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: others run PostgreSQL as themselves")
-def test_root_is_told_of_a_directory_that_the_user_of_postgresql_cannot_reach(scratch):
+def test_root_gets_an_error_for_a_directory_that_the_user_of_postgresql_cannot_reach(scratch):
     closed = scratch / "closed"
     closed.mkdir(mode=0o700)
 

@@ -125,7 +125,7 @@ def test_without_a_server_one_is_started(tmp_path):
     assert done.stdout.splitlines()[-1] == 'the control plane in "LOADGEN"."CONTROL" is ready'
 
 
-def test_a_refused_connection_is_told_at_once(tmp_path):
+def test_a_rejected_connection_is_reported_at_once(tmp_path):
     folder = tmp_path / ".snowflake"
     folder.mkdir()
     file = folder / "connections.toml"

@@ -46,7 +46,7 @@ def check_valid(summary: dict[str, Any], code: int) -> None:
 
 
 def check_passed(harness: RunHarness, run: Program) -> dict[str, Any]:
-    """It has measured what was planned, to the statement, and its workers are gone. Its summary."""
+    """It has measured exactly the planned statements, and its workers have ended. Its summary."""
     code, summary = run.ended(), run.summary
     check_valid(summary, code)
     assert all(one["passed"] for one in summary["thresholds"])
@@ -58,7 +58,7 @@ def check_passed(harness: RunHarness, run: Program) -> dict[str, Any]:
 
 
 def check_cancelled(harness: RunHarness, run: Program) -> str:
-    """It ended as a user wanted it, kept what it measured, and left nothing. Why, as its row says."""
+    """It ended as requested, kept its measurements, and left nothing. Returns the reason of its row."""
     assert run.ended() == 130, run.said
     summary = run.summary
     assert (summary["status"], summary["verdict"]) == ("CANCELLED", "cancelled")

@@ -60,7 +60,7 @@ def test_a_run_with_its_workers_in_containers(harness, replicas):
         "LOADGEN_CONTROL_SCHEMA": "CONTROL",
         "LOADGEN_CONTROL_WAREHOUSE": "LOADGEN_CONTROL_WH",
     }
-    # Nothing is left, and what they said is here.
+    # Nothing is left, and the logs of the containers are here.
     assert harness.statements(f"DROP SERVICE IF EXISTS {job} FORCE")
     assert harness.server.ask("/__loadgen/services") == []
     wait_until(lambda: not alive(replicas.pids()), "its workers have ended")
@@ -85,7 +85,7 @@ def test_a_replica_that_is_killed_fails_the_run_and_is_named(harness, replicas):
 
 
 @pytest.mark.slow
-def test_whoever_takes_a_run_over_removes_its_job(harness, replicas):
+def test_the_successor_of_a_leader_removes_its_job(harness, replicas):
     process = harness.run("bench", warehouse="TAKEN_WH", duration="6s")
     harness.wait_measuring(process)
     process.kill()
@@ -103,7 +103,7 @@ def test_whoever_takes_a_run_over_removes_its_job(harness, replicas):
 
 
 @pytest.mark.slow
-def test_whoever_ends_an_orphan_removes_its_job(harness, replicas):
+def test_recovery_of_an_orphan_removes_its_job(harness, replicas):
     process = harness.run("bench", warehouse="ORPHAN_WH", duration="60s")
     harness.wait_measuring(process)
     process.kill()
@@ -125,7 +125,7 @@ def test_whoever_ends_an_orphan_removes_its_job(harness, replicas):
 
 
 class SpawnerHarness:
-    """Spawners with two workers each, on a server whose containers do what the test says."""
+    """Spawners with two workers each, on a server whose containers have scripted states."""
 
     def __init__(self, server: EmbeddedServer, plane: ControlPlane, folder: Path) -> None:
         self.server, self.plane, self.folder = server, plane, folder
@@ -152,7 +152,7 @@ class SpawnerHarness:
         return spawner
 
     def job(self) -> Any:
-        """As the server has it; None when it is gone."""
+        """The job on the server; None after it was dropped."""
         return next((job for job in self.server.ask("/__loadgen/services") if job["name"] == self.name), None)
 
     def say(self, **instances: dict[str, Any]) -> None:
@@ -167,7 +167,7 @@ def spawners(server: EmbeddedServer, plane: ControlPlane, tmp_path: Path) -> Spa
     return SpawnerHarness(server, plane, tmp_path)
 
 
-def test_containers_that_end_are_seen_with_what_they_said_last(spawners, caplog):
+def test_containers_that_end_are_reported_with_their_last_lines(spawners, caplog):
     spawner = spawners.started()
     spawners.say(_0={"status": "READY"}, _1={"status": "PENDING", "message": "No room"})
     wait_until(lambda: "No room" in caplog.text, "it tells why one has not started")
@@ -201,7 +201,7 @@ def test_workers_are_asked_to_end_and_then_ended(spawners):
     spawner.close()
 
 
-def test_a_job_that_somebody_dropped_has_lost_its_workers(spawners):
+def test_a_job_that_was_dropped_has_lost_its_workers(spawners):
     spawner = spawners.started()
     spawners.plane.change(f"DROP SERVICE {spawners.job_name}")
 
@@ -225,7 +225,7 @@ def test_a_lost_answer_does_not_start_a_second_job(spawners):
     assert spawners.job() is None
 
 
-def test_a_job_that_is_refused_says_why_and_leaves_nothing(spawners):
+def test_a_rejected_job_reports_its_reason_and_leaves_nothing(spawners):
     message = "Compute pool 'P' does not exist or not authorized."
     spawners.server.fault(match="^EXECUTE JOB SERVICE", kind="error", errno=2003, sqlstate="42S02", message=message)
     spawner = spawners.spawner()

@@ -1,7 +1,7 @@
-"""Runs whose workers were started by people, and whose orchestrator is killed: `loadgen runs recover` leads them on.
+"""Runs whose workers were started by users, and whose orchestrator is killed: `loadgen runs recover` continues them.
 
-The tables are where a named connection leads, the warehouse under test is on the embedded server: two servers, as with
-an account that has no hybrid tables, the other way round. Whoever leads on knows nothing but the tables.
+The tables are behind a named connection, the warehouse under test is on the embedded server: two servers, as with an
+account without hybrid tables, but exchanged. The successor knows nothing but the tables.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def plane() -> Iterator[EmbeddedServer]:
 @pytest.fixture
 def harness(server: EmbeddedServer, plane: EmbeddedServer, tmp_path: Path) -> Iterator[RunHarness]:
     with run_harness(plane, tmp_path, {"plane": plane}, embedded={"service_time": "200ms"}) as made:
-        # Nobody says where the embedded server is: it is found by its data directory.
+        # The address of the embedded server is not given: it is found by its data directory.
         del made.environ[EMBEDDED_ADDRESS]
         made.environ[DATA_DIR_VARIABLE] = str(server.data_dir)
         setup = made.start("setup", "-c", "plane")
@@ -48,7 +48,7 @@ def harness(server: EmbeddedServer, plane: EmbeddedServer, tmp_path: Path) -> It
 
 
 def commands(run: Program) -> list[str]:
-    """What people were told to start."""
+    """The commands that users were asked to start."""
 
     def said() -> list[str]:
         return [line for line in run.said.splitlines() if " loadgen worker " in line]
@@ -105,7 +105,7 @@ def test_a_run_is_led_on_in_the_middle_of_its_measurement(harness: RunHarness, s
 
 
 @pytest.mark.slow
-def test_a_run_whose_start_was_said_begins_though_its_leader_died_before_it_was_moved(
+def test_a_run_with_a_published_start_begins_though_its_leader_died_before_it_moved_the_run(
     harness: RunHarness, server: EmbeddedServer
 ) -> None:
     run = harness.run(load={"connections": 8, "workers": 2, "duration": "3s"}, **BY_HAND)
@@ -165,7 +165,7 @@ def test_a_search_is_led_on_between_two_steps(harness: RunHarness, server: Embed
 
 
 @pytest.mark.slow
-def test_of_two_runs_that_nobody_leads_one_is_led_on_and_the_other_named(
+def test_of_two_runs_without_a_leader_one_is_continued_and_the_other_named(
     harness: RunHarness, server: EmbeddedServer
 ) -> None:
     """Both lost their leader before their workers came."""
@@ -191,7 +191,9 @@ def test_of_two_runs_that_nobody_leads_one_is_led_on_and_the_other_named(
 
 
 @pytest.mark.slow
-def test_a_run_that_a_threshold_aborted_fails_whoever_drains_it(harness: RunHarness, server: EmbeddedServer) -> None:
+def test_a_run_that_a_threshold_aborted_fails_also_when_another_leader_drains_it(
+    harness: RunHarness, server: EmbeddedServer
+) -> None:
     server.fault(match="'long'", kind="latency", ms=15_000)
     mix = [{"name": "short", "sql": "SELECT 1", "weight": 20}, {"name": "long", "sql": "SELECT 'long'"}]
     run = harness.run(

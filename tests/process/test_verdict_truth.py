@@ -1,8 +1,8 @@
-"""The verdict of runs to which something happens, against the server's own history: real processes, signals and faults.
+"""The verdict of runs with faults, compared with the history of the server: real processes, signals and faults.
 
-A session of a closed loop was there between statements that follow each other; of an open loop there must be statements
-in every part of the measurement. Whatever is short of that is not VALID, and whatever is not short of it is not INVALID
-for want of load. A band around the limits is left out: the history does not show logins, and windows have edges.
+A session of a closed loop was open between statements that follow each other; of an open loop there must be statements
+in every part of the measurement. Less load is not VALID, and sufficient load is not INVALID for missing load. A band
+around the limits is left out: the history does not show logins, and the edges of windows are not exact.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ def harness(server: EmbeddedServer) -> Iterator[WorkerHarness]:
 
 
 def test_how_a_worker_starts(harness: WorkerHarness) -> None:
-    # The row says RUNNING, and no START event ever comes.
+    # The row contains RUNNING, and no START event ever comes.
     silent = harness.run()
     # A worker that comes late begins where the run is, and keeps what is left of the window.
     late = harness.run({"warmup": "30s", "duration": "30s"})
@@ -130,7 +130,7 @@ def test_targets_by_event_by_row_and_for_others(harness: WorkerHarness) -> None:
     ):
         run.emit(SetWorkerTarget(target_connections=connections), address)
         _opened(run, worker, connections)
-    # Nobody understands the first, the second is for another, the third is of a term that is over.
+    # The first is unreadable, the second is for another worker, the third belongs to an expired lease.
     harness.plane.change(
         "INSERT INTO RUN_CONTROL_EVENTS (RUN_ID, SEQUENCE_ID, EVENT_ID, EPOCH, EVENT_TYPE, EVENT_DATA, CREATED_AT)"
         " SELECT ?, ?, ?, 1, 'DANCE', '{}', SYSDATE()",
@@ -143,7 +143,7 @@ def test_targets_by_event_by_row_and_for_others(harness: WorkerHarness) -> None:
     _opened(run, worker, 6)
     assert run.beat().last_sequence_id == last
     wait_until(lambda: any("DANCE" in line for line in run.logs("WARNING")), "the strange event is told")
-    # Events that never arrived: the row alone says it.
+    # Events that never arrived: only the row contains it.
     unseen = run.emit(SetWorkerTarget(target_connections=7), Recipient(scope=EventScope.WORKER, worker_id="worker-7"))
     run.targets = {"worker-0": ConnectionTarget(target_connections=5, sequence_id=unseen)}
     run.publish()
@@ -151,7 +151,7 @@ def test_targets_by_event_by_row_and_for_others(harness: WorkerHarness) -> None:
     run.move(RunStatus.RUNNING, Phase.MEASUREMENT)
     run.wait_beat(lambda beat: beat.phase is Phase.MEASUREMENT, "the phase of the row is believed", worker)
     wait_until(lambda: any("RUN_STATUS" in line for line in run.logs("WARNING")), "that is told")
-    # A new leader has begun: what the old one says is ignored.
+    # A new leader has begun: events of the old one are ignored.
     harness.plane.expire(run.run_id, since_s=11)
     old, run.term = run.term, harness.plane.claim(run.run_id, ttl_s=600)
     assert run.term.epoch == old.epoch + 1
@@ -169,7 +169,7 @@ def test_targets_by_event_by_row_and_for_others(harness: WorkerHarness) -> None:
 
 
 def _emit_late(harness: WorkerHarness, run: Led, term: Lease, command: SetWorkerTarget) -> None:
-    """An event of a term that is over, as if it had been held up on its way."""
+    """An event of an expired lease that was delayed on the network."""
     harness.plane.change(
         "INSERT INTO RUN_CONTROL_EVENTS (RUN_ID, SEQUENCE_ID, EVENT_ID, EPOCH, EVENT_TYPE, EVENT_DATA, CREATED_AT)"
         " SELECT ?, ?, ?, ?, 'SET_WORKER_TARGET', ?, SYSDATE()",

@@ -1,6 +1,6 @@
-"""What a worker does when things break: nothing is lost, nothing is counted twice, and every number has its witness.
+"""Faults of a worker: nothing is lost, nothing is counted twice, and every number is confirmed by the server.
 
-Target and control plane are two servers, so that each can fail by itself. The target's own history says what it did.
+Target and control plane are two servers, so that each can fail alone. The history of the target contains what it did.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ def test_every_fault_of_the_target_is_one_failed_sample(harness: WorkerHarness, 
     assert adds_up(window)
     assert window.counts.failed == expected
     assert window.counts.cancelled == window.counts.skipped == 0
-    # Whoever gave up on it, the one without an answer took at least as long; what failed sooner says nothing of times.
+    # Given up by either side, the statement without a response took at least as long; earlier failures have no lower
+    # bound.
     cut_off = window.tally.whole.cut_off.response
     assert (cut_off.count, window.tally.whole.responses[1].count) == (1, 1)
     assert cut_off.min_ns >= 1_000_000_000
@@ -81,7 +82,7 @@ def test_every_fault_of_the_target_is_one_failed_sample(harness: WorkerHarness, 
     assert all(len(error.example) <= 2_000 for error in window.tally.errors.values())
     assert run.seen().result.failed_operations == expected
     assert len(run.beat().last_error or "") <= 1_000
-    # The first ten of a kind are told, with the tenth saying so.
+    # The first ten of a kind are logged, and the tenth says that further ones are not.
     assert len([line for line in run.logs("ERROR") if "only counted" in line]) == 1
     assert all(len(line) < 4_100 for line in run.logs())
 
@@ -223,7 +224,7 @@ def test_lost_answers_of_the_control_plane_store_nothing_twice(harness: WorkerHa
 
 
 @pytest.mark.slow  # test_pauses.py stops a worker of a run, test_worker_truth.py the server
-def test_a_worker_that_was_stopped_for_a_while_says_so_in_its_times(harness: WorkerHarness) -> None:
+def test_a_worker_that_was_paused_reports_it_in_its_times(harness: WorkerHarness) -> None:
     run = harness.run({"mode": "rate", "rate": "40/s", "max_connections": 4, "arrival": "uniform"})
     worker = run.started()
     run.wait_ended(20, worker)
@@ -327,5 +328,5 @@ def test_how_much_of_the_query_log_is_kept(harness: WorkerHarness, server: Embed
 
 
 def _small_disk() -> None:
-    """Every file of the process may have so many bytes."""
+    """Every file of the process is limited to this size."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (6_000, 6_000))

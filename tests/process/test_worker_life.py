@@ -167,7 +167,7 @@ def test_a_waiting_worker_obeys_every_way_to_end(harness: WorkerHarness) -> None
 
 
 @pytest.mark.slow
-def test_what_cannot_work_ends_with_1_and_says_why(harness: WorkerHarness) -> None:
+def test_permanent_errors_end_it_with_1_and_the_reason(harness: WorkerHarness) -> None:
     refused = harness.run(statements=[NAP, {"name": "broken", "kind": "read", "sql": "SELECT NOTHERE FROM KV"}])
     strange = harness.run(workers=2)
     spool = harness.run(query_log={"mode": "all"})
@@ -208,7 +208,7 @@ def test_what_cannot_work_ends_with_1_and_says_why(harness: WorkerHarness) -> No
     assert workers["first"].exit_code() == 0
 
 
-# --- 3 and 4: nobody leads -------------------------------------------------------------------------------------------
+# --- 3 and 4: no leader -----------------------------------------------------------------------------------------------
 
 
 def take_row(harness: WorkerHarness, run: Led, worker: Worker) -> None:
@@ -259,14 +259,14 @@ def test_without_a_leader_a_worker_ends(harness: WorkerHarness) -> None:
     assert adds_up(window)
     assert window.counts.succeeded + window.counts.failed == len(lost.history(Phase.MEASUREMENT))
     assert lost.seen().result.status == "FAILED"
-    # Whoever was replaced leaves the row, and the results, to the other.
+    # A replaced worker leaves the row, and the results, to its successor.
     assert workers["replaced"].exit_code() == 4
     assert "was replaced by another process" in workers["replaced"].said
     assert replaced.beat().status == "RUNNING"
     assert replaced.seen().windows == []
 
 
-def test_a_late_process_takes_the_place_of_a_dead_one(harness: WorkerHarness) -> None:
+def test_a_late_process_replaces_a_dead_one(harness: WorkerHarness) -> None:
     run = harness.run({"warmup": "30s", "duration": "30s"})
     first = run.started()
     run.wait_ended(20, first)

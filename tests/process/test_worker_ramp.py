@@ -80,7 +80,7 @@ def _hold(run: Led, worker: Worker, clients: int) -> None:
 def _ramp(run: Led, worker: Worker, first: int, last: int) -> Moved:
     moment = run.soon(1.0)
     run.emit(SetWorkerTarget(target_connections=last, ramp_s=RAMP_S, effective_at=moment))
-    # Connections are open before they are needed: that says nothing about the line.
+    # Connections are open before they are needed: that does not change the ramp.
     end = datetime.fromisoformat(moment) + timedelta(seconds=RAMP_S)
     wait_until(lambda: server_time(run.plane.session) >= end, "the ramp is over", unless=worker.gone)
     _hold(run, worker, last)
@@ -103,7 +103,7 @@ def _never_too_many(lines: list[Line], moved: Moved) -> None:
 
 
 def _nobody_leaves_early(harness: WorkerHarness, lines: list[Line], moved: Moved) -> None:
-    """The n-th client to leave closes its session no sooner than the ramp allows n to be gone."""
+    """The n-th client to leave closes its session no earlier than the ramp allows."""
     clients = {line["session_id"] for line in lines}
     requests = harness.server.ask(f"/__loadgen/journal?path=/session&since={moved.began_ms}")
     left = sorted(one["at_ms"] for one in requests if one["path"] == "/session" and one["session_id"] in clients)[

@@ -1,4 +1,5 @@
-"""Sessions of a worker's clients that end, and their transactions: the server's history says what became of each."""
+"""Sessions of a worker's clients that end, and their transactions: the history of the server shows the outcome of
+each."""
 
 from __future__ import annotations
 

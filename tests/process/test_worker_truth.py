@@ -30,7 +30,7 @@ SHOWN = {name: PERCENTILES[name] for name in ("p50", "p90", "p95", "p99")}
 
 @pytest.fixture(scope="module")
 def harness(server: EmbeddedServer) -> Iterator[WorkerHarness]:
-    """The target has a server of its own, because it is stopped and slow."""
+    """The target has a separate server, because it is paused and slow."""
     with EmbeddedServer("--service-time", "lognormal(20ms,0.5)") as target:
         yield from worker_harness(target, control_server=server)
 
@@ -146,7 +146,7 @@ def test_a_stall_of_the_server_is_charged_to_everyone_who_was_due_in_it(stalled)
 
     assert adds_up(window)
     assert window.counts.scheduled == pytest.approx(RATE * WINDOW_S, rel=0.02)
-    # Whoever was due in the first second of the stall waited for more than a second: an eighth of all.
+    # Statements due in the first second of the stall waited for more than a second: an eighth of all.
     slow = longer_than(times.response, NS_PER_S)
     assert slow >= 0.9 * RATE * (STALL_S - 1.0)
     p95 = quantile(PERCENTILES["p95"], times.response)

@@ -263,7 +263,7 @@ class Led:
         self.wait_status("RUNNING", worker)
         return worker
 
-    # --- what the leader says ----------------------------------------------------------------------------------------
+    # --- events of the leader -----------------------------------------------------------------------------------------
 
     def move(self, to: RunStatus, phase: Phase | None = None) -> None:
         to_phase = phase or self.phase
@@ -331,11 +331,11 @@ class Led:
         return self.wait_beat(lambda beat: beat.status == status, f"{worker_id} is {status}", worker, worker_id)
 
     def wait_dead(self) -> str:
-        """What it said last."""
+        """Its last heartbeat."""
         return self.wait_status("DEAD").last_error or ""
 
     def wait_ended(self, statements: int, worker: Worker | None = None, worker_id: str = "worker-0") -> None:
-        """Until so many more statements than now have ended."""
+        """Until this many more statements have ended."""
         before = self.totals(worker_id).ended
         wait_until(
             lambda: self.totals(worker_id).ended >= before + statements,
@@ -364,7 +364,7 @@ class Led:
         return [row.message for row in rows if level is None or row.level == level]
 
     def history(self, phase: Phase, *, step: int | None = None) -> list[dict[str, Any]]:
-        """What the server says it executed under this run's tag of a phase."""
+        """What the server executed under the tag of this run and phase."""
         lines = self.harness.server.ask(f"/__loadgen/history?tag={self.run_id}")
         return [
             line

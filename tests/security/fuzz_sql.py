@@ -44,12 +44,12 @@ TIMEOUT_S = 10  # each statement asks for it
 SLOW_S, SLOW_CPU_S = 20.0, 5.0  # a machine that is busy otherwise makes answers slow, but uses no processor time here
 FROZEN_S, FROZEN_CPU_S = 5.0, 3.0
 BEAT_S = 0.5
-STATE_S = 120.0  # between two looks at PostgreSQL's state
+STATE_S = 120.0  # between two polls of PostgreSQL's state
 MEMORY_BYTES, ADDRESS_BYTES = 3 << 30, 6 << 30  # a finding; the limit of one process
 EXAMPLES = 5
 TRIALS = 60  # statements to make one example short
 GONE = ("390100", "390111", "390112", "390104")
-RESOURCES = "needs more memory or temporary files"  # an error that users can cause, told as such
+RESOURCES = "needs more memory or temporary files"  # an error that users can cause, reported as such
 BIND_TYPES = ("TEXT", "FIXED", "REAL", "BOOLEAN", "DATE", "TIME", "TIMESTAMP_NTZ", "TIMESTAMP_TZ", "BINARY", "x'; --")
 _NAMES = re.compile(r'"[^"]*"|[0-9]+')
 STATE = {
@@ -125,7 +125,7 @@ class FuzzHarness:
         with asyncio.Runner() as runner:
             raw = RawPostgres(runner, self.server.data_dir, SUPERUSER)
             raw.execute(f"CREATE TABLE public.fuzz_canary AS SELECT '{self.secret}'::text AS secret")
-            # The log then tells what PostgreSQL said of a statement.
+            # The log then contains PostgreSQL's message about a statement.
             raw.execute(f"ALTER ROLE {STATEMENT_ROLE} SET log_min_messages = 'error'")
             raw.execute(f"ALTER ROLE {STATEMENT_ROLE} SET log_error_verbosity = 'verbose'")
             raw.close()
@@ -317,7 +317,7 @@ class Attacker(threading.Thread):
 
 
 class Watch(threading.Thread):
-    """A session that asks for nothing much, and must be answered soon; and the looks at processes and memory."""
+    """A session with cheap statements, which must be answered soon; and the polls of processes and memory."""
 
     def __init__(self, harness: FuzzHarness, attackers: list[Attacker], end_s: float) -> None:
         super().__init__(name="watch")

@@ -93,4 +93,4 @@ def test_formatting_stops_as_soon_as_the_result_is_too_large(monkeypatch: pytest
     monkeypatch.setattr(result, "RESULT_BYTES_MAX", 10_000)
 
     with pytest.raises(SqlError, match="Result is too large"):
-        formatted("[" * 500 + "1, " * 2_000)  # its end is not even looked at
+        formatted("[" * 500 + "1, " * 2_000)  # its end is not read

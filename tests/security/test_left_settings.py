@@ -1,4 +1,4 @@
-"""`runs recover` alters warehouses by rows of a table: whatever stands there, no other statement is executed by it."""
+"""`runs recover` alters warehouses by rows of a table: no content of these rows can add another statement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attacks by rows: a user who can write to the tables of the control plane gains nothing from those who read them."""
+"""Attacks by rows: a user who can write to the tables of the control plane gains nothing from their readers."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_rows_that_cannot_be_read_are_named(empty, ask):
     assert (code, "hint: " in err) == (4, True)
 
 
-def test_a_heartbeat_that_cannot_be_read_is_told_and_counts_as_none(empty, ask):
+def test_an_unreadable_heartbeat_is_reported_and_counts_as_none(empty, ask):
     assert plant(empty, "RUN_STATUS")
     assert plant(empty, "WORKER_HEARTBEATS")
     assert plant(empty, "WORKER_HEARTBEATS", WORKER_ID="evilworker", STATUS="\x1b[2J")
@@ -145,7 +145,7 @@ def test_a_stored_scenario_that_cannot_be_read_is_an_error_with_a_hint(empty, as
     assert (code, "hint: " in err) == (4, True)
 
 
-def test_a_schedule_with_an_unknown_overlap_says_so_at_a_tick(empty, ask):
+def test_a_schedule_with_an_unknown_overlap_is_reported_at_a_tick(empty, ask):
     bad = add_schedule(empty, "bad")
     add_schedule(empty, "good")
     empty.change("UPDATE SCHEDULES SET OVERLAP = ? WHERE SCHEDULE_ID = ?", "\x1b[2J", bad)
@@ -230,7 +230,7 @@ def test_a_runner_survives_hostile_rows_and_does_the_good_one(empty, tmp_path):
 
 
 def test_the_files_of_a_queued_run_are_for_their_owner_only(empty, tmp_path):
-    program = ["sh", "-c", "exit 2"]  # what it said is kept
+    program = ["sh", "-c", "exit 2"]  # its output is kept
     files = json.dumps({"values/keys.csv": "k"})
     assert plant(empty, "RUN_QUEUE", OWNER=None, ENDED_AT=None, FILES=files)
     before = os.umask(0o022)
@@ -244,7 +244,7 @@ def test_the_files_of_a_queued_run_are_for_their_owner_only(empty, tmp_path):
     assert [path for path in (tmp_path / ".queue", *made) if path.stat().st_mode & 0o077] == []
 
 
-def test_what_an_end_says_of_the_queue_need_not_be_known_to_settle_it(empty, clock):
+def test_an_end_with_an_unknown_queue_status_is_settled(empty, clock):
     assert plant(empty, "RUN_QUEUE", STATUS="RUNNING", EPOCH=1)
     assert plant(empty, "RUN_ATTEMPTS", STATUS="RUNNING", ENDED_AT=None)
     assert plant(empty, "RUN_ATTEMPT_ENDS", QUEUE_STATUS="NAPPING")
@@ -257,7 +257,7 @@ def test_what_an_end_says_of_the_queue_need_not_be_known_to_settle_it(empty, clo
     assert status_of(empty, "good")[0] == "NAPPING"
 
 
-def test_a_run_that_requires_more_than_any_claim_reads_fails_and_says_so(empty, clock):
+def test_a_run_that_requires_more_than_any_claim_reads_fails_with_the_reason(empty, clock):
     requires = json.dumps([f"zone{number}={'x' * 190}" for number in range(90)])
     assert plant(empty, "RUN_QUEUE", QUEUE_ID="long", IDEMPOTENCY_KEY="long", REQUIRES=requires, ENDED_AT=None)
     assert plant(empty, "RUN_QUEUE", ENDED_AT=None)
@@ -269,7 +269,7 @@ def test_a_run_that_requires_more_than_any_claim_reads_fails_and_says_so(empty, 
     assert status_of(empty, "good")[0] == "QUEUED"
 
 
-def test_a_run_of_a_queue_is_told_what_it_may_use(empty, tmp_path):
+def test_a_run_of_a_queue_gets_the_permissions_of_its_pool(empty, tmp_path):
     """The words of its command line; that of a pool's user, not of the row."""
     words = tmp_path / "words"
     program = ["sh", "-c", 'printf "%s\\n" "$@" > ' + str(words), "sh"]
@@ -322,7 +322,7 @@ def test_a_schedule_that_always_fails_neither_blocks_others_nor_fills_the_tick(e
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_to_every_process_of_a_pool_queues_its_run_again(empty, tmp_path, number):
-    """As systemd ends a service by default: the run gets the signal too, and may end before its runner hears of it."""
+    """As systemd ends a service by default: the run gets the signal too, and may end before its runner handles it."""
     queue_id = run_queue.add(
         empty.session, patience(), QueueRequest(name="orders", scenario="version: 1", files={})
     ).queue_id

@@ -209,8 +209,7 @@ class SimulatedMonitor:
         )
 
     def _busy(self, wait: WakeupDelay) -> Iterator[WakeupDelay]:
-        """The parts of a wait: while the client is short of CPU, it wakes up as much later as its statements are
-        slower."""
+        """The parts of a wait: a client that is short of CPU wakes up as much later as its statements are slower."""
         process, at_ns = self._clock.process, wait.from_ns
         assert isinstance(process, WorkerProcess)
         world = process.world

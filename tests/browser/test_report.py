@@ -133,7 +133,7 @@ def test_it_follows_the_colours_of_the_reader_and_keeps_contrast(browser, show, 
         assert contrast(back, [int(shown[at : at + 2], 16) for at in (1, 3, 5)]) > 3, colour
 
 
-# --- positions, which need a browser ----------------------------------------------------------------------------------
+# --- positions, which need a browser ---------------------------------------------------------------------------------
 
 # Names of facts and of tiles that reach into their values.
 FACTS = """

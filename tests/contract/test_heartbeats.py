@@ -115,7 +115,7 @@ def test_a_session_that_expired_is_replaced_for_the_next_beat(server, session, m
     assert my_row(session, me).beat.count == 3
 
 
-# --- the content of heartbeats ----------------------------------------------------------------------------------------
+# --- the content of heartbeats ---------------------------------------------------------------------------------------
 
 
 TEXTS = {

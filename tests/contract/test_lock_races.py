@@ -30,7 +30,7 @@ def server(lenient: EmbeddedServer) -> EmbeddedServer:
     return lenient
 
 
-# --- races ------------------------------------------------------------------------------------------------------------
+# --- races -----------------------------------------------------------------------------------------------------------
 
 
 def test_sixteen_writers_allocate_numbers_without_a_gap_or_a_double(concurrent: ConcurrentSessions) -> None:
@@ -130,7 +130,7 @@ def test_increments_from_many_connections_all_arrive(concurrent: ConcurrentSessi
     assert sessions[0].value(f"SELECT N FROM {table} WHERE ID = 1") == 16 * 8
 
 
-# --- deadlocks --------------------------------------------------------------------------------------------------------
+# --- deadlocks -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("end", ["ROLLBACK", "COMMIT"])

@@ -28,7 +28,7 @@ def server(lenient: EmbeddedServer) -> EmbeddedServer:
     return lenient
 
 
-# --- waiting ----------------------------------------------------------------------------------------------------------
+# --- waiting ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_change_waits_for_the_transaction_that_holds_its_row_and_sees_the_result(
@@ -239,7 +239,7 @@ def test_a_hybrid_table_has_no_limit_of_waiters(concurrent: ConcurrentSessions, 
     assert holder.value(f"SELECT N FROM {hybrid} WHERE ID = 1") == 26
 
 
-# --- FOR UPDATE -------------------------------------------------------------------------------------------------------
+# --- FOR UPDATE ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("form", ["FOR UPDATE", "FOR UPDATE NOWAIT", "FOR UPDATE WAIT 1", "FOR UPDATE WAIT 0"])

@@ -248,7 +248,7 @@ def test_old_fires_are_forgotten_and_a_removed_schedule_leaves_none(plane):
     assert fires(plane, row) == ()
 
 
-# --- ticks of a crontab -----------------------------------------------------------------------------------------------
+# --- ticks of a crontab ----------------------------------------------------------------------------------------------
 
 
 def test_a_tick_before_the_next_look_connects_to_nothing(plane, tmp_path, monkeypatch, capsys):

@@ -271,7 +271,7 @@ def test_a_server_that_is_killed_under_a_session_is_a_lost_connection():
     assert "nothing listens" in str(caught.value)
 
 
-# --- work of the driver that has no use -------------------------------------------------------------------------------
+# --- work of the driver that has no use ------------------------------------------------------------------------------
 
 
 def test_a_statement_is_not_inspected_for_telemetry_and_its_debug_events_are_dropped(

@@ -20,7 +20,7 @@ from tests.contract.sql import Sql
 pytestmark = pytest.mark.any_driver
 
 
-# --- valid statements of the specification ----------------------------------------------------------------------------
+# --- valid statements of the specification ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", CONTROL_TABLES)
@@ -163,7 +163,7 @@ def test_row_19_text_integer_and_float_are_column_types(sql: Sql) -> None:
                      "NUMBER(38,0)", "NUMBER(10,2)"]  # fmt: skip
 
 
-# --- numbers, leases, heartbeats --------------------------------------------------------------------------------------
+# --- numbers, leases, heartbeats -------------------------------------------------------------------------------------
 
 
 ALLOCATE = """

@@ -15,7 +15,7 @@ from tests.contract.sql import Sql
 pytestmark = pytest.mark.any_driver
 
 
-# --- definitions ------------------------------------------------------------------------------------------------------
+# --- definitions -----------------------------------------------------------------------------------------------------
 
 
 def test_a_table_can_be_replaced_kept_and_dropped(sql: Sql) -> None:
@@ -267,7 +267,7 @@ def test_databases_and_schemas_come_and_go(sql: Sql, database: str) -> None:
     assert (caught.value.errno, caught.value.sqlstate) == (90105, "22000")
 
 
-# --- constraints ------------------------------------------------------------------------------------------------------
+# --- constraints -----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

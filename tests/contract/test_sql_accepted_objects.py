@@ -15,7 +15,7 @@ from tests.contract.sql import Sql
 pytestmark = pytest.mark.any_driver
 
 
-# --- SHOW, DESCRIBE, INFORMATION_SCHEMA -------------------------------------------------------------------------------
+# --- SHOW, DESCRIBE, INFORMATION_SCHEMA ------------------------------------------------------------------------------
 
 
 def test_describe_table_shows_types_nulls_defaults_and_keys(control: Sql) -> None:
@@ -108,7 +108,7 @@ def test_show_parameters_shows_value_default_and_level(sql: Sql) -> None:
     assert len(sql("SHOW PARAMETERS")) > 30
 
 
-# --- warehouses -------------------------------------------------------------------------------------------------------
+# --- warehouses ------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -190,7 +190,7 @@ def test_a_warehouse_that_is_dropped_or_altered_twice_is_an_error(sql: Sql, ware
     assert caught.value.errno == 90063
 
 
-# --- the session ------------------------------------------------------------------------------------------------------
+# --- the session -----------------------------------------------------------------------------------------------------
 
 
 def test_the_session_knows_where_it_is(sql: Sql, database: str) -> None:

@@ -14,7 +14,7 @@ from tests.contract.sql import Sql
 pytestmark = pytest.mark.any_driver
 
 
-# --- changes ----------------------------------------------------------------------------------------------------------
+# --- changes ---------------------------------------------------------------------------------------------------------
 
 
 def test_merge_updates_deletes_and_inserts_by_its_clauses(numbers: Sql) -> None:
@@ -75,7 +75,7 @@ def test_insert_takes_a_query_with_a_cte_and_leaves_columns_to_their_defaults(nu
     assert numbers("SELECT * FROM X ORDER BY A") == [(90, "d"), (100, "d")]
 
 
-# --- queries ----------------------------------------------------------------------------------------------------------
+# --- queries ---------------------------------------------------------------------------------------------------------
 
 
 QUERIES = [

@@ -22,7 +22,7 @@ from tests.processes import wait_until
 pytestmark = pytest.mark.any_driver
 
 
-# --- transactions -----------------------------------------------------------------------------------------------------
+# --- transactions ----------------------------------------------------------------------------------------------------
 
 
 def test_what_is_not_committed_is_invisible_to_others_and_a_rollback_undoes_it(
@@ -282,7 +282,7 @@ def test_a_query_that_is_new_to_the_server_runs_inside_a_transaction(
     assert mine.value(f"SELECT N FROM {table} WHERE ID = 1") == 1
 
 
-# --- definitions beside transactions ----------------------------------------------------------------------------------
+# --- definitions beside transactions ---------------------------------------------------------------------------------
 
 
 def test_a_transaction_that_only_reads_does_not_hold_up_definitions(concurrent: ConcurrentSessions, table: str) -> None:

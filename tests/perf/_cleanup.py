@@ -1,4 +1,4 @@
-"""A benchmark leaves nothing behind, whatever ends it: no process, no file."""
+"""A benchmark leaves no process and no file behind, however it ends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from types import FrameType
 import psutil
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-END_S = 15.0  # for a server and its database to end in good order
+END_S = 15.0  # for the graceful end of a server and its database
 
 
 @contextmanager

@@ -44,7 +44,7 @@ class Bare:
             stdout=subprocess.PIPE,
             text=True,
             env=os.environ | {"PYTHONPATH": str(ROOT)},
-            start_new_session=True,  # as workers have: sessions share a core fairly, whatever they hold
+            start_new_session=True,  # as workers have: sessions share a core fairly
         )
         assert self._process.stdout is not None
         said = self._process.stdout.readline()

@@ -1,4 +1,4 @@
-"""`loadgen run` as a process at a terminal of its own, on which it draws as it would for a person."""
+"""`loadgen run` as a process on a separate terminal, on which it draws as for a user."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def document(harness: WorkerHarness, load: Mapping[str, Any], **more: Any) -> di
         "target": {"database": harness.database, "schema": "PUBLIC", **more.pop("target", {})},
         "workload": {"statements": [GET]},
         "load": {"workers": WORKERS, **load},
-        "enrichment": {"enabled": False},  # nobody looks at it, and it waits for a history that lags
+        "enrichment": {"enabled": False},  # not needed, and it waits for a delayed history
         **more,
     }
 
@@ -90,7 +90,7 @@ class LoadgenRun:
 
     def _read(self, terminal: int) -> None:
         """Be the terminal: take what is drawn, and keep the end of it."""
-        with suppress(OSError), open(terminal, "rb", buffering=0) as shown:  # EIO: nobody has it open any more
+        with suppress(OSError), open(terminal, "rb", buffering=0) as shown:  # EIO: no process has it open any more
             while piece := shown.read(65_536):
                 self.drawn_bytes += len(piece)
                 self._said = (self._said + piece)[-SAID_BYTES_MAX:]
@@ -129,7 +129,7 @@ class LoadgenRun:
     # --- its end -----------------------------------------------------------------------------------------------------
 
     def stop(self, seconds: float) -> None:
-        """End it in good order, as Ctrl-C does."""
+        """End it gracefully, as Ctrl-C does."""
         self.process.send_signal(signal.SIGINT)
         code = self.process.wait(seconds)
         assert code == 128 + signal.SIGINT, f"it ended with {code}: {self.said}"
@@ -146,6 +146,6 @@ class LoadgenRun:
 def ran(
     harness: WorkerHarness, scenario: Mapping[str, Any], cores: Cores, seconds: float, beside: Path | None = None
 ) -> dict[str, Any]:
-    """The summary of a whole run, which may take so long."""
+    """The summary of a whole run, which may take this long."""
     with LoadgenRun(harness, scenario, cores, beside) as run:
         return run.result(seconds)

@@ -8,10 +8,10 @@
 
 16          the warehouse serves 16 statements at once, of about 100 ms each: the seventeenth connection queues
 40          40 at once, of about 200 ms each
-errors      a server that begins to fail at 30 connections: one statement in five, as long as so many load sessions are
+errors      a server that begins to fail at 30 connections: one statement in five, while that many load sessions are
             open. The truth is 29. The server has no such setting; this benchmark counts its sessions ten times a second
             and switches a fault on and off. Latency may double here, so that errors decide
-fast        16 statements at once, of 20 ms each: 800 statements a second. A machine that does not serve so many is the
+fast        16 statements at once, of 20 ms each: 800 statements a second. A slower machine is the
             limit itself, and the right answer is then a BOUNDED_MAX; not part of the default
 
 Wanted: no TRUE_MAX is off by more than one increment, no BOUNDED_MAX is above the truth, and without busy loops nine
@@ -51,7 +51,8 @@ POLL = "1s"  # the warehouse is looked at twice in a step, at least
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """A server with a limit that is known. Without a warehouse nobody asks for its queue, and no session does so."""
+    """A server with a limit that is known. Without a warehouse its queue is not polled, and no polling session
+    exists."""
 
     name: str
     server: tuple[str, ...]
@@ -144,7 +145,7 @@ def main(arguments: list[str]) -> int:
 
 @contextmanager
 def busy(loops: int) -> Iterator[None]:
-    """So many processes that use a core each, as far as they get one."""
+    """A number of processes that use a core each, if they get one."""
     processes = [subprocess.Popen(BUSY_LOOP, start_new_session=True) for _ in range(loops)]
     try:
         yield
@@ -196,7 +197,7 @@ def scenario_of(harness: WorkerHarness, limit: Limit) -> dict[str, Any]:
 
 @contextmanager
 def failing(server: EmbeddedServer) -> Iterator[None]:
-    """As long as so many more sessions are open than now, some statements fail."""
+    """Some statements fail while this many more sessions are open than now."""
     before = server.ask("/__loadgen/stats")["open_sessions"]
     over = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Whether a pool loses or repeats anything: many runners, many short runs, and somebody who kills and stops runners.
+"""Whether a pool loses or repeats runs: many runners, many short runs, and runners that are killed and paused.
 
     ./bin/bench pool                          20 runners, 200 runs
     ./bin/bench pool --runners 6 --runs 40    smaller

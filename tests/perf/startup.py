@@ -1,4 +1,4 @@
-"""How long commands take that do little: `--help`, `validate`, and `runs list` with an embedded server of its own.
+"""How long commands take that do little: `--help`, `validate`, and `runs list` with a separate embedded server.
 
     ./bin/bench startup                           medians, about a minute
     ./bin/bench startup --against ../before       beside another checkout, in turn: aims are ratios of the medians
@@ -38,7 +38,7 @@ ONCE = ("setup", "-c", "embedded")  # before `runs list`
 
 @dataclass(slots=True)
 class Checkout:
-    """A tree of loadgen with a data directory of its own, and what its commands took."""
+    """A tree of loadgen with a separate data directory, and the times of its commands."""
 
     root: Path
     data_dir: Path

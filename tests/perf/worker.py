@@ -189,7 +189,7 @@ def memory_figure(worker_rss: dict[int, int], bare_rss: dict[int, int]) -> Figur
 
 
 def soak_figures(led: Led, worker: Worker, bare: Bare, seconds: float) -> Iterator[Figure]:
-    """Leave both alone for a while: nobody else speaks to the control plane, so what it hears is the worker's."""
+    """Let both run undisturbed: no other client uses the control plane, so its statements are the worker's."""
     wait, target, control = threading.Event(), led.harness.server, led.plane.server
     wait.wait(WARM_PART * seconds)
     done, everyone = led.totals().ended, target.ask("/__loadgen/stats")["statements"]

@@ -32,7 +32,7 @@ def environ(home: Path) -> Iterator[dict[str, str]]:
     wait_until(lambda: not is_claimed(home) and not postgres_processes_in(home), "nothing left for the next test")
 
 
-# --- a server for one command -----------------------------------------------------------------------------------------
+# --- a server for one command ----------------------------------------------------------------------------------------
 
 
 def test_a_server_is_started_and_ends_with_the_block(home, environ):

@@ -157,7 +157,7 @@ def test_without_a_reader_for_its_address_it_ends_and_leaves_nothing(home):
         assert postgres_processes_in(home) == []
 
 
-# --- when a server without an owner ends ------------------------------------------------------------------------------
+# --- when a server without an owner ends -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

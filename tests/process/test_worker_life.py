@@ -208,7 +208,7 @@ def test_permanent_errors_end_it_with_1_and_the_reason(harness: WorkerHarness) -
     assert workers["first"].exit_code() == 0
 
 
-# --- 3 and 4: no leader -----------------------------------------------------------------------------------------------
+# --- 3 and 4: no leader ----------------------------------------------------------------------------------------------
 
 
 def take_row(harness: WorkerHarness, run: Led, worker: Worker) -> None:

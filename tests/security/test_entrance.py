@@ -254,7 +254,7 @@ def test_a_request_id_of_another_user_does_not_get_the_answer(server: EmbeddedSe
     mine.post("/queries/v1/abort-request", {"requestId": path.partition("=")[2]})
 
 
-# --- a client that has disconnected -----------------------------------------------------------------------------------
+# --- a client that has disconnected ----------------------------------------------------------------------------------
 
 
 def begin(wire: Wire, text: str, request_id: str, **more: Any) -> None:

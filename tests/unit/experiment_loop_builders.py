@@ -1,4 +1,4 @@
-"""An experiment whose runs, warehouses and tables are values in memory; time moves only as a run says."""
+"""An experiment whose runs, warehouses and tables are values in memory; time advances with each run."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class FakeStore:
 
 
 class LoopHarness:
-    """An experiment of two arms whose runs go as `script` says: (block, arm, attempt) → what happens instead."""
+    """An experiment of two arms with scripted runs: `script` replaces the run of (block, arm, attempt)."""
 
     def __init__(self, tmp_path: Path, **sections: Any) -> None:
         (tmp_path / "s.yaml").write_text(json.dumps(SCENARIO))

@@ -96,7 +96,7 @@ def test_every_row_of_a_span_is_read_once(ends_ms, limit, inclusive):
 
 
 class LongHistory(WarehouseHistory):
-    """A history of ten days with a statement every hour; says where each row was read from."""
+    """A history of ten days with a statement every hour; records the source of each row."""
 
     def __init__(self) -> None:
         profile = find_profile("embedded", environ={EMBEDDED_ADDRESS: "127.0.0.1:9"}, overrides={"database": "D"})

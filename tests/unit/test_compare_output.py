@@ -98,7 +98,7 @@ def test_every_number_has_its_unit():
         (None, "not enough data"),
     ],
 )
-def test_an_interval_without_an_end_is_told_in_words(span, shown):
+def test_an_interval_without_an_upper_end_is_described_in_words(span, shown):
     change = MetricChange(
         statement="pay",
         measure=Measure.P99,
@@ -231,7 +231,7 @@ def test_help_has_examples_that_the_command_accepts(capsys):
 
 
 @pytest.mark.parametrize("words", [[], ["one"], ["a", "b", "--limit", "p95=much"], ["a", "b", "--limit", "p59=1%"]])
-def test_wrong_usage_is_told_before_anything_is_asked(words, capsys):
+def test_wrong_usage_is_rejected_before_the_first_query(words, capsys):
     code = main(["compare", *words, "--format", "json"])
 
     out, errors = capsys.readouterr()

@@ -127,7 +127,7 @@ def test_what_cannot_be_stored_is_replaced_not_dropped():
 
 
 @pytest.mark.parametrize(("length", "cut"), [(999, False), (1000, False), (1001, True), (1_000_000, True)])
-def test_a_text_is_cut_at_its_limit_and_says_so(length, cut):
+def test_a_text_is_cut_at_its_limit_and_marked(length, cut):
     kept = clip_text("x" * length, 1000)
 
     assert len(kept) == min(length, 1000)

@@ -110,7 +110,7 @@ def test_what_will_not_get_better_is_not_tried_again(error):
     assert clock.pauses_s == []
 
 
-def test_every_failure_that_is_tried_again_is_told():
+def test_every_retried_failure_is_logged():
     told: list[BaseException] = []
 
     RetryPolicy(stop=threading.Event(), clock=FakeClock(), note=told.append).call(failing(LOST, times=3))
@@ -257,7 +257,7 @@ def test_with_attempts_enough_the_row_is_there_and_known(plan):
     assert table.rows == 1
 
 
-def test_a_row_of_somebody_else_is_not_taken_for_ones_own():
+def test_a_row_of_another_writer_is_not_taken_for_the_own_one():
     """No doubt, no look: a duplicate at the first attempt is the other's."""
     table = Table([], has_key=True)
     table.rows = 1

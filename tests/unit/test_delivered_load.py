@@ -59,7 +59,7 @@ class WorkerFaults:
     outages: tuple[Outage, ...] = ()
     leaves_s: float | None = None
     joins_s: float = 0.0
-    knows_plan: bool = True  # False: it finds a run that measures, and was told of no window
+    knows_plan: bool = True  # False: it joins a run in its measurement, without a plan of windows
 
 
 @dataclass
@@ -89,7 +89,7 @@ class Connecting(Pool):
             self.opening.pop(slot, None)
 
     def run_to(self, second: float) -> None:
-        """The meter is told of a login when it is done. A step is no longer than a login: none ends unseen in it."""
+        """The meter counts a login when it has succeeded. A step is no longer than a login: none ends unseen in it."""
         stage = self.stage
         assert stage is not None
         end_ns = stage.zero_ns + round(second * NS_PER_S)
@@ -250,7 +250,7 @@ def test_a_worker_that_a_signal_ended_is_named_with_the_signal() -> None:
 def test_a_worker_that_joins_late_has_not_delivered_what_was_before_it(
     joins_s: float, short: bool, knows_plan: bool
 ) -> None:
-    """It took the place of another, or was held up, and measures as if it had been there all the time."""
+    """A replacement or a delayed worker that claims to have measured from the beginning."""
     load = Load(connections=4, warmup_s=0.0, duration_s=60.0)
 
     delivered = judged(load, plan_run(load), [WorkerFaults(), WorkerFaults(joins_s=joins_s, knows_plan=knows_plan)])
@@ -297,7 +297,7 @@ def test_the_verdict_is_the_truth(load: Load, drawn: list[WorkerFaults]) -> None
         assert said == []
 
 
-# --- logging in -------------------------------------------------------------------------------------------------------
+# --- logging in ------------------------------------------------------------------------------------------------------
 
 
 FEWER = "throughput is that of fewer connections"
@@ -361,7 +361,7 @@ def test_logins_in_a_stage_that_was_cancelled_before_it_began_are_no_share_of_an
     assert shortfalls(delivered) == login_warnings(delivered) == []
 
 
-def test_arrivals_that_were_never_sent_are_told_also_where_a_threshold_judges_them() -> None:
+def test_arrivals_that_were_never_sent_are_reported_also_where_a_threshold_judges_them() -> None:
     def told(overload: int) -> list[str]:
         portions: dict[Key, Portion] = {("worker-0", None): Portion(planned=1_000, overload=overload)}
         return overload_warnings(Delivered(portions=portions, open_loop=True))

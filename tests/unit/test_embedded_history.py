@@ -52,7 +52,7 @@ class Stand:
         return [dict(zip(NAMES, row, strict=True)) for row in rows]
 
 
-def test_a_query_id_looks_like_snowflakes_and_says_nothing_about_others():
+def test_a_query_id_looks_like_snowflakes_and_reveals_nothing_about_others():
     ids = [stand.execute() for stand in (Stand(), Stand()) for _ in range(50)]
 
     assert len(set(ids)) == 100

@@ -81,7 +81,7 @@ def test_a_block_with_two_unusable_measurements_of_an_arm_does_not_count_and_end
 def test_two_lost_blocks_in_a_row_end_it_with_what_failed(
     tmp_path: Path, code: int, verdict: str, lost: tuple[int, int]
 ) -> None:
-    """Also when they are the last ones: that all blocks are done says less."""
+    """Also when they are the last ones: that all blocks are done would be less precise."""
     harness = LoopHarness(tmp_path, metrics={"p50": "0.1%"}, blocks={"minimum": 4, "maximum": 4})
     for block in lost:
         harness.fails(block, "a", 1, 2, code=code, reason="the disk is full")
@@ -171,7 +171,7 @@ def test_the_first_block_does_not_begin_if_its_worst_case_exceeds_the_credits(tm
     assert (harness.done, harness.store.begun) == (["restore"], 0)
 
 
-def test_costs_that_are_not_known_are_said_and_count_as_the_worst_case(tmp_path: Path) -> None:
+def test_unknown_costs_are_reported_and_count_as_the_worst_case(tmp_path: Path) -> None:
     harness = LoopHarness(tmp_path, metrics={"p50": "0.1%"}, budget={"credits": 1.0})
     harness.mean_ms["b"], harness.clusters, harness.worst = 10.0, None, {"a": 0.2, "b": None}
 

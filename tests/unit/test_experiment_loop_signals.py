@@ -76,7 +76,7 @@ def test_a_run_that_a_signal_ended_is_not_repeated_and_its_credits_are_kept(harn
     assert result["blocks"]["complete"] == []
 
 
-def test_a_signal_ends_it_also_while_the_control_plane_is_gone(harness: LoopHarness) -> None:
+def test_a_signal_ends_it_also_while_the_control_plane_is_unreachable(harness: LoopHarness) -> None:
     first = harness.order(1)[0]
 
     def act() -> ArmRun:
@@ -96,7 +96,7 @@ def test_a_signal_ends_it_also_while_the_control_plane_is_gone(harness: LoopHarn
 
 @pytest.mark.parametrize("error", [RunFailed("lost"), KeyboardInterrupt(), ZeroDivisionError()])
 @pytest.mark.parametrize("restores", [True, False])
-def test_settings_are_restored_whatever_ends_it(harness: LoopHarness, error: BaseException, restores: bool) -> None:
+def test_settings_are_restored_at_every_end(harness: LoopHarness, error: BaseException, restores: bool) -> None:
     harness.set_up = raising(error) if not isinstance(error, LoadgenError) else harness.set_up
     if isinstance(error, LoadgenError):
         harness.store.fail_on = {"record": error}
@@ -112,7 +112,7 @@ def test_settings_are_restored_whatever_ends_it(harness: LoopHarness, error: Bas
 
 @pytest.mark.parametrize("code", [3, 75, 130])
 @pytest.mark.parametrize("cancelled", [True, False])
-def test_settings_that_are_not_restored_are_exit_code_4_whatever_was_decided(
+def test_settings_that_are_not_restored_are_exit_code_4_in_every_case(
     harness: LoopHarness, code: int, cancelled: bool
 ) -> None:
     error = RunFailed("still Large")
@@ -149,7 +149,7 @@ def test_a_signal_stops_what_is_under_way_and_not_what_follows() -> None:
     assert caught.value.exit_code == 4
 
 
-def test_a_signal_that_a_run_hears_is_heard_by_its_experiment() -> None:
+def test_a_signal_to_a_run_also_ends_its_experiment() -> None:
     with noted_signals() as outer:
         with noted_signals() as inner:
             signal.raise_signal(signal.SIGINT)

@@ -131,7 +131,7 @@ def test_metered_credits_stand_beside_the_estimate():
     assert {row.count("|") for row in rows[:4]} == {10}
 
 
-def test_a_sum_says_why_and_that_it_may_change():
+def test_a_sum_names_its_source_and_that_it_may_change():
     document = with_metering(experiment_document(facts(eight_blocks())), with_sum())
 
     said = metering_text(document)

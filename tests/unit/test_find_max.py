@@ -121,7 +121,7 @@ def test_a_step_fails_by_the_first_reason(shown: dict[str, float], outcome: Step
         ({"qps": 95.5, "late_ms": 1.5}, StepOutcome.STABLE),
     ],
 )
-def test_a_step_that_may_fail_only_because_of_the_client_says_nothing(
+def test_a_step_that_may_fail_only_because_of_the_client_proves_nothing(
     shown: dict[str, float], outcome: StepOutcome
 ) -> None:
     judged = step(took(FindMaxSearch(config=CONFIG)), **shown)  # type: ignore[arg-type]
@@ -324,7 +324,7 @@ def test_without_refinement_it_ends_when_both_ends_are_confirmed() -> None:
 @pytest.mark.parametrize(
     ("machine_cores", "shares_machine", "is_evidence"), [(1.4, True, True), (1.9, False, True), (1.9, True, False)]
 )
-def test_a_step_that_fails_where_the_server_had_no_core_says_nothing_about_it(
+def test_a_step_that_fails_while_the_server_had_no_core_proves_nothing(
     shown: dict[str, Any], machine_cores: float, shares_machine: bool, is_evidence: bool
 ) -> None:
     judged = step(

@@ -34,7 +34,7 @@ def drawn(rng: random.Random) -> tuple[FindMaxSettings, Server]:
 
 
 def check(config: FindMaxSettings, server: Server, search: FindMaxSearch) -> None:
-    """What holds for every search, whatever happens to it."""
+    """Properties of every search."""
     answer, found = search.answer(), connections(search.answer())
     assert len(search.steps) <= find_max_cap(config).steps
     assert all(step.target <= ceiling for step, ceiling in zip(search.steps, ceilings(config, search), strict=True))

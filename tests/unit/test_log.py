@@ -306,7 +306,7 @@ def test_printable_text_is_short_and_free_of_controls(text, limit):
     safe.encode("utf-8")
 
 
-def test_a_cut_text_says_so():
+def test_a_cut_text_is_marked():
     assert printable("abcdef", 4) == "abc…"
     assert printable("abcd", 4) == "abcd"
 
@@ -323,7 +323,7 @@ def test_redaction_settles_at_once(text):
     ["a", "eyJ-", "password", "password=", "token = '", "-----BEGIN X-----", "://a:", "authorization: ", "\\\"'"],
 )
 def test_a_long_hostile_text_is_redacted_in_one_pass(piece):
-    """A search that looked at every character from every other would take longer than a test may."""
+    """A quadratic search would take longer than a test may."""
     text = piece * (400_000 // len(piece))
 
     assert redact(text)

@@ -1,4 +1,4 @@
-"""From tuples to tallies: nothing lost, nothing twice, in whatever order it comes."""
+"""From samples to tallies: nothing is lost or counted twice, in any order of events."""
 
 from collections import Counter
 from itertools import pairwise
@@ -26,7 +26,7 @@ REFUSED_KEY = ErrorKey(ErrorCategory.SNOWFLAKE_ERROR, 625)
 
 
 def harvested(*batches: list[Sample], open_loop: bool = False) -> Tally:
-    """Everything in one tally, whatever its window."""
+    """All windows in one tally."""
     total = Tally()
     for batch in batches:
         for tally in SampleBatch.of(batch, open_loop=open_loop).tallies(NAMES, {}).values():
@@ -181,7 +181,7 @@ def test_an_error_keeps_the_first_text_without_what_could_harm_a_terminal():
 # --- the harvester ---------------------------------------------------------------------------------------------------
 
 
-def test_a_harvest_takes_what_is_there_and_says_what_happened_in_that_second():
+def test_a_harvest_takes_all_samples_and_counts_the_events_of_that_second():
     _, harvester, recorder = started()
     record(recorder, *(sample(service_ns=ms * MS) for ms in range(1, 101)))
     record(recorder, sample(statement=1, outcome=REFUSED), sample(service_ns=101 * MS, outcome=Outcome.CANCELLED))
@@ -286,7 +286,7 @@ def test_a_final_window_stays_in_the_beats_until_it_is_stored():
     assert after.elapsed_s == 2.0
 
 
-def test_a_sample_of_a_window_that_is_gone_is_a_bug_and_says_so():
+def test_a_sample_of_a_removed_window_is_a_bug_and_raises():
     _, harvester, recorder = started()
     recorder.append(sample(window=99))
 

@@ -1,4 +1,4 @@
-"""`loadgen schedule tick` between two looks at the tables: the file that says when the next look is."""
+"""`loadgen schedule tick` between two polls of the tables: the file with the time of the next poll."""
 
 from __future__ import annotations
 

@@ -338,7 +338,7 @@ def test_decided_twice_is_harmless(
     )
 
 
-def test_a_lost_worker_may_be_missed_when_the_scenario_says_so_but_not_all_of_them() -> None:
+def test_a_lost_worker_may_be_missing_when_the_scenario_allows_it_but_not_all_of_them() -> None:
     one = look(R.RUNNING, RUNNING, KILLED, now_s=30.0, zero_s=0.0)
     assert decide(SAID, one, CONTINUE)[1] == ()
     all_of_them = look(R.RUNNING, KILLED, SILENT, now_s=30.0, zero_s=0.0)
@@ -354,7 +354,7 @@ def test_a_deadline_counts_from_the_moment_the_status_was_seen() -> None:
     assert after.since_s == 500.0
 
 
-def test_a_run_that_somebody_else_was_stopping_fails_and_says_why() -> None:
+def test_a_run_whose_leader_was_lost_while_it_was_stopping_fails_with_the_reason() -> None:
     seen = replace(look(R.STOPPING, DONE), reason="the plan is done")
     _, actions = decide(course(R.STOPPING), seen, RULES)
     assert isinstance(actions[-1], FinishRun)

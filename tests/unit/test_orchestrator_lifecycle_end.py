@@ -1,4 +1,4 @@
-"""What is done next with a run, to its end, whatever happens."""
+"""The next action of a run, until its end, in every situation."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ from tests.unit.test_find_max_controller import CALM, Led
 
 
 class World:
-    """A run, its workers and a control plane that fails when it is told to."""
+    """A run, its workers and a control plane with scripted failures."""
 
     def __init__(self, workers: int) -> None:
         self.now_s, self.status, self.phase = 0.0, R.STARTING, P.PREPARING
@@ -127,12 +127,12 @@ def happen(world: World, what: str) -> None:
 @settings(deadline=None, max_examples=100)
 @given(HAPPENINGS, st.booleans())
 def test_every_run_comes_to_an_end(happenings: list[tuple[WorkerView, int, int | None, str, int]], ends: bool) -> None:
-    """Whatever happened before, in whatever order: when workers are over, or the time for them is."""
+    """In every order of earlier events: when workers have ended, or their time is over."""
     world = World(3)
     for worker, number, fails_at, what, quiet_s in happenings:
         for _ in range(quiet_s):
             world.tick(fails_at=None)
-        if not world.workers[number].is_over:  # nobody comes back from the dead
+        if not world.workers[number].is_over:  # a lost worker does not return
             world.workers[number] = worker
         happen(world, what)
         world.tick(fails_at=fails_at)
@@ -166,7 +166,7 @@ def test_the_course_of_a_run_in_which_nothing_happens() -> None:
         if world.ending is not None:
             break
     assert story == [
-        (4, R.RUNNING, P.WARMUP),  # START is said at 3
+        (4, R.RUNNING, P.WARMUP),  # START is published at 3
         (16, R.RUNNING, P.MEASUREMENT),
         (77, R.STOPPING, P.COOLDOWN),
     ]

@@ -53,7 +53,7 @@ def threshold(text: str, **more: Any) -> Threshold:
 
 
 def told(number: int, statements: Mapping[str, StatementTally], length_s: float = 1.0) -> LiveSecond:
-    """What a beat says of a second, for thresholds over a span."""
+    """The part of a heartbeat about one second, for sliding thresholds."""
     counted = Tally(statements=statements)
     names = {ALL_STATEMENTS, *statements}
     judged = ThresholdSecond.of(counted, names, from_s=number - length_s, until_s=float(number))
@@ -69,7 +69,7 @@ def told(number: int, statements: Mapping[str, StatementTally], length_s: float 
 
 
 def second(number: int, ms: Sequence[float], last: Sequence[float] = (), *, name: str = "s", **said: Any) -> WorkerView:
-    """A worker after so many seconds; everything so far took `ms`, what ended in the last second `last`."""
+    """A worker after this many seconds; everything so far took `ms`, what ended in the last second `last`."""
     now = live(window({name: tally(tuple(ms))}, seconds=float(number)))
     return view(live=replace(now, seconds=(told(number, {name: tally(tuple(last))}),)), **said)
 
@@ -302,7 +302,7 @@ def test_a_worker_that_has_ended_is_not_busy(gone):
 
 
 @pytest.mark.parametrize("action", list(GuardrailAction))
-def test_the_cost_ends_the_run_whatever_the_client_may_do(action):
+def test_the_cost_limit_ends_the_run_whatever_the_client_may_do(action):
     watching, _ = limits(action=action, max_credits=0.5)
     unlimited, _ = limits(action=action)
 
@@ -320,7 +320,7 @@ def test_the_cost_ends_the_run_whatever_the_client_may_do(action):
 
 def test_the_cost_ends_a_run_whose_control_plane_does_not_answer():
     limited = replace(scenario(Load(connections=1, workers=1)), guardrails=GuardrailSettings(max_credits=0.5))
-    none: Any = None  # nothing is said to the control plane, or to workers
+    none: Any = None  # nothing is sent to the control plane, or to workers
     leader = Leader("run", limited, none, session=none, lease_session=none, clock=FakeClock())
     away = ControlFailed("no answer", Failure(category=ErrorCategory.CONNECTION, retryable=True))
     leader.warehouse_poller = cast(WarehousePoller, Cost(0.4, 0.0))

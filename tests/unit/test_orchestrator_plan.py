@@ -1,4 +1,4 @@
-"""What a run does when: windows and targets, and the events that say so."""
+"""The times of a run: windows and targets, and the events that contain them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Thresholds over a span, by the seconds of several workers: some of what they say is late, or lost."""
+"""Sliding thresholds, by the seconds of several workers: some of their reports are late, or lost."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.unit.test_orchestrator_limits import FAST, SLOW, limits, threshold, t
 
 
 class Fleet:
-    """Workers that measure so many statements in each second; some of what they say is lost on the way."""
+    """Workers that measure this many statements in each second; some of their reports are lost."""
 
     def __init__(self, *thresholds: Threshold, workers: int = 2) -> None:
         self.limits, self.progress = limits(*thresholds)
@@ -117,7 +117,7 @@ def test_what_happened_while_the_control_plane_was_away_is_judged_by_the_snapsho
 @pytest.mark.parametrize("abort", [False, True])
 @pytest.mark.parametrize("ms", [FAST, SLOW, (), (10.0, 90.0)], ids=["met", "missed", "nothing ended", "too few"])
 @pytest.mark.parametrize("check", ["p99 < 50ms", "qps > 80"])
-def test_whether_the_value_is_of_a_span_or_of_the_whole_is_told(check, ms, abort):
+def test_the_result_names_the_span_or_the_whole_measurement(check, ms, abort):
     fleet = Fleet(threshold(check, window_s=2.5, abort=abort), threshold("p50 < 50ms"))
     told_s = []
     for _ in range(4):

@@ -1,4 +1,4 @@
-"""Looks at the warehouse under test: what two of them in a row say, and one that fails."""
+"""Polls of the warehouse under test: conclusions from two consecutive ones, and a failed one."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Closed:
         ([FULL, FULL], True),
         ([FULL, EMPTY], False),
         ([EMPTY, FULL], False),
-        ([FULL, None, FULL], False),  # nobody knows what was between them
+        ([FULL, None, FULL], False),  # unknown what was between them
         ([None, FULL, FULL], True),
         ([FULL, FULL, None], False),
     ],

@@ -35,7 +35,7 @@ def crew_of(
 # --- silence ---------------------------------------------------------------------------------------------------------
 
 
-def test_silence_is_counted_in_seconds_that_were_looked_at() -> None:
+def test_silence_is_counted_in_seconds_that_were_polled() -> None:
     liveness = LivenessTracker(longest_gap_s=GAP_S)
     beats = {"worker-0": 7}
     assert liveness.observe(beats, 100.0) == {"worker-0": 0.0}
@@ -45,7 +45,7 @@ def test_silence_is_counted_in_seconds_that_were_looked_at() -> None:
 
 
 @pytest.mark.parametrize("away_s", [59.0, 61.0, 3_600.0, 1e6])
-def test_neither_an_outage_nor_a_pause_of_ours_kills_anybody(away_s: float) -> None:
+def test_neither_an_outage_nor_a_pause_of_the_leader_makes_a_worker_lost(away_s: float) -> None:
     """While nothing could be seen, a worker may have beaten all the time; its count has only not been read."""
     liveness = LivenessTracker(longest_gap_s=GAP_S)
     liveness.observe({"worker-0": 7}, 0.0)
@@ -55,7 +55,7 @@ def test_neither_an_outage_nor_a_pause_of_ours_kills_anybody(away_s: float) -> N
     assert worker.health is WorkerHealth.ALIVE
 
 
-def test_a_worker_that_is_silent_while_we_look_becomes_stale_and_then_dead() -> None:
+def test_a_worker_that_is_silent_while_it_is_polled_becomes_stale_and_then_dead() -> None:
     liveness = LivenessTracker(longest_gap_s=GAP_S)
     seen = []
     for second in range(63):
@@ -98,7 +98,7 @@ def row_of(pid: int, count: int, phase: Phase | None, worker_id: str = "worker-0
         (row_of(7, 5, Phase.WARMUP), row_of(8, 1, None), False),
     ],
 )
-def test_who_is_replaced_while_the_run_is_measured_is_told(
+def test_replacements_during_the_measurement_are_reported(
     before: HeartbeatRow, after: HeartbeatRow, replaced: bool
 ) -> None:
     replacements = ReplacementTracker()
@@ -133,7 +133,7 @@ def test_who_died_in_the_warmup_and_is_replaced_in_the_measurement_was_missing_t
         (S.RUNNING, True, 0.0, WorkerHealth.DEAD, False, True),
         (S.DRAINING, False, 0.0, WorkerHealth.ALIVE, False, False),
         (S.DRAINING, False, 61.0, WorkerHealth.DEAD, False, True),
-        (S.COMPLETED, False, 999.0, WorkerHealth.DONE, False, True),  # whoever is done need not beat
+        (S.COMPLETED, False, 999.0, WorkerHealth.DONE, False, True),  # a completed worker need not send heartbeats
         (S.COMPLETED, True, 0.0, WorkerHealth.DONE, False, True),
         (S.DEAD, False, 0.0, WorkerHealth.DEAD, False, True),
     ],
@@ -201,11 +201,11 @@ def test_all_expected_workers_are_there_in_order_and_strangers_are_not() -> None
         (view(WorkerHealth.ALIVE, S.STARTING, last_error="login refused"), "worker-0 is STARTING: login refused"),
     ],
 )
-def test_what_became_of_it(worker: WorkerView, sentence: str) -> None:
+def test_the_outcome_of_a_worker(worker: WorkerView, sentence: str) -> None:
     assert worker.why == sentence
 
 
-# --- what a beat says ------------------------------------------------------------------------------------------------
+# --- the content of heartbeats ---------------------------------------------------------------------------------------
 
 
 def test_a_beat_is_read() -> None:

@@ -1,4 +1,4 @@
-"""The arithmetic behind ./bin/bench peers, and what it says of a peer that cannot be installed."""
+"""The arithmetic behind ./bin/bench peers, and its message about a peer that cannot be installed."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def recipe(file: Path, *words: str, needs: tuple[str, ...] = ()) -> Recipe:
     return Recipe(what="a peer", needs=needs, files={"a": file}, commands=commands, start=lambda place: [f"{place}/a"])
 
 
-def test_a_peer_that_cannot_be_installed_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_cannot_be_installed_has_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "source"
     file.write_text("x")
     for name, one in (

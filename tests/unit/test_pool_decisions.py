@@ -42,7 +42,7 @@ def runner(name: str = "a", **more: Any) -> RunnerView:
 
 
 def depth_of(runs: int | None) -> QueueDepth | None:
-    """So many runs on as many targets."""
+    """This many runs on as many targets."""
     return None if runs is None else QueueDepth(waiting=runs, startable=runs)
 
 
@@ -105,7 +105,7 @@ def test_a_look_that_failed_is_repeated_sooner_but_not_for_ever(idle_looks, expe
     assert pauses == expected
 
 
-def test_the_dead_are_replaced_up_to_the_minimum():
+def test_dead_runners_are_replaced_up_to_the_minimum():
     assert decide_pool_size(PoolRules(min_runners=3, max_runners=4), None, runners(2)) == PoolDecision(start=1)
 
 
@@ -210,7 +210,7 @@ def judged(code: int, *, cancelled: bool = False, interrupted: bool = False) -> 
 
 
 @pytest.mark.parametrize("code", [0, 5, 10, 11])
-def test_a_verdict_is_a_result_whoever_wanted_its_end(code):
+def test_a_verdict_is_a_result_whoever_requested_the_end(code):
     done = AttemptOutcome(attempt=AttemptStatus.COMPLETED, final=QueueStatus.COMPLETED)
 
     assert judged(code) == judged(code, cancelled=True) == judged(code, interrupted=True) == done
@@ -233,7 +233,7 @@ def test_a_busy_warehouse_costs_no_attempt():
 
 
 @pytest.mark.parametrize("code", [130, 143])
-def test_a_run_that_was_stopped_was_stopped_by_its_runner_or_by_somebody(code):
+def test_a_stopped_run_was_stopped_by_its_runner_or_by_a_user(code):
     assert judged(code) == AttemptOutcome(attempt=AttemptStatus.CANCELLED, final=QueueStatus.CANCELLED)
     assert judged(code, interrupted=True) == AttemptOutcome(attempt=AttemptStatus.INTERRUPTED, final=None, counts=False)
 
@@ -248,7 +248,7 @@ def test_pauses_double_up_to_a_minute_and_are_spread():
     assert retry_pause_s(3, 0.0) == 2.0
 
 
-def test_exit_codes_nobody_knows_are_tried_again():
+def test_unknown_exit_codes_are_retried():
     assert exit_code_meaning(99) is ExitCodeMeaning.RETRY
 
 
@@ -275,5 +275,5 @@ def test_a_value_file_never_lies_elsewhere(tmp_path: Path, name):
         (2, 2, "2 runs under way are ended and queued again; press Ctrl-C again to end at once"),
     ],
 )
-def test_a_pool_that_ends_says_what_it_waits_for(signals, runs, text):
+def test_a_pool_that_ends_prints_what_it_waits_for(signals, runs, text):
     assert leaving_text(signals, runs, 300.0).endswith(text)

@@ -72,7 +72,7 @@ def test_a_marker_of_another_version_is_ours_and_differs(comment):
         ),
     ],
 )
-def test_what_differs_is_said_in_words(changed, words):
+def test_differences_are_described_in_words(changed, words):
     found = differences(definition_of().marker, definition_of(changed).marker)
 
     assert definition_of(changed).marker.digest != definition_of().marker.digest

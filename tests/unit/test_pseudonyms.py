@@ -335,7 +335,7 @@ def planted(random_: random.Random, number: bool) -> str:
     return "S" + "".join(random_.choices(alphabet, k=11)) + "".join(random_.choices(string.ascii_letters, k=6))
 
 
-def test_a_thousand_planted_secrets_are_gone_and_every_text_parses():
+def test_a_thousand_planted_secrets_are_removed_and_every_text_parses():
     random_ = random.Random(20)
     secrets: list[str] = []
     made: list[str] = []
@@ -384,7 +384,7 @@ def test_the_cut_that_every_text_gets_finds_the_literals_of_the_one_that_is_pars
     again = "".join(piece.text if piece.kind not in LITERALS else _ANOTHER[piece.kind] for piece in pieces)
     if [piece.kind if piece.kind in LITERALS else piece for piece in pieces_of(again)] == rest and text.isascii():
         assert cut(again)[0] == cut("".join(piece.text for piece in pieces))[0]  # the key is of everything else
-    assert cut(f"{text}\nx")[0] != key  # on a line of its own: the text may end with a comment
+    assert cut(f"{text}\nx")[0] != key  # on a separate line: the text may end with a comment
 
 
 _ANOTHER = {"string": "'another'", "raw": "$$another$$", "number": "77"}

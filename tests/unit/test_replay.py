@@ -112,7 +112,7 @@ def test_rare_templates_are_measured_together(tmp_path):
     assert names[-1] == "other_reads"
 
 
-def test_the_plan_says_what_is_sent(tmp_path):
+def test_the_plan_shows_what_is_sent(tmp_path):
     recorded(tmp_path)
 
     text = plan_text(plan(loaded(tmp_path), cores=2))

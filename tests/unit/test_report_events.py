@@ -1,4 +1,4 @@
-"""What happened in a run, as the tables tell it: events on the time axis, and when stages began."""
+"""Events of a run in the tables: their place on the time axis, and when stages began."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def test_times_by_statement_are_summed_up_for_each_point_of_a_chart_and_phase() 
 
 
 def measured(*counts: int, first: int = 0, phase: str = "MEASUREMENT") -> list[WorkerSecond]:
-    """Seconds with so many samples of 10 ms, 20 ms and so on in them."""
+    """Seconds with these numbers of samples of 10 ms, 20 ms and further."""
     return [
         worker_second(at + 1.02, ms=tuple(10.0 * (number + 1) for number in range(count)), phase=phase)
         for at, count in enumerate(counts, start=first)

@@ -204,7 +204,7 @@ def test_a_seed_has_exactly_one_history(tmp_path: Path) -> None:
     assert told(1) != told(2)
 
 
-# --- the statements exist twice: here, and in SQL ---------------------------------------------------------------------
+# --- the statements exist twice: here, and in SQL --------------------------------------------------------------------
 
 LIVING_TERM = "WHERE RUN_ID = ? AND EPOCH = ? AND OWNER = ? AND EXPIRES_AT > SYSDATE()"
 GUARDS = {

@@ -125,7 +125,8 @@ def test_only_rows_of_hybrid_tables_are_changed():
 
 
 def test_of_every_change_of_a_row_it_is_known_why_it_may_have_waited():
-    """An UPDATE or DELETE that has waited for a row may act on the version it saw: Snowflake does not say."""
+    """An UPDATE or DELETE that has waited for a row may act on the old version of it: Snowflake does not document
+    it."""
     changes = {
         query.name
         for query in CHANGES

@@ -99,7 +99,7 @@ def test_a_phase_that_begins_is_a_line_and_not_a_drop():
     assert [line.count("┊") for line in chart] == [2, 2, 2]
 
 
-def test_a_peak_that_may_have_been_higher_says_so():
+def test_a_peak_that_may_have_been_higher_is_marked():
     view = replace(MEASUREMENT, peak=PeakThroughput(qps=840.0, at_least=True))
 
     assert "peak 840/s" in drawn(MEASUREMENT, 120, 40)

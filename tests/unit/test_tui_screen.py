@@ -120,7 +120,7 @@ def test_markup_is_literal(page):
 # --- never a lie -----------------------------------------------------------------------------------------------------
 
 
-def test_old_news_are_said_to_be_old():
+def test_stale_data_is_marked_as_old():
     assert "no update" not in drawn(MEASUREMENT, 80, 24)
     assert "no update for 60 s" in drawn(MEASUREMENT, 80, 24, now_s=NOW_S + 59.5)
 
@@ -129,13 +129,13 @@ def test_nothing_is_called_old_while_results_are_made():
     assert "no update" not in drawn(replace(MEASUREMENT, waits=True), 80, 24, now_s=NOW_S + 60)
 
 
-def test_the_countdown_goes_on_without_news_and_says_when_time_is_over():
+def test_the_countdown_continues_without_new_data_and_shows_when_time_is_over():
     assert "01:42 of 05:00, 03:18 left" in drawn(MEASUREMENT, 80, 24)
     assert "01:52 of 05:00, 03:08 left" in drawn(MEASUREMENT, 120, 24, now_s=NOW_S + 10)
     assert "05:00 of 05:00, over by 9 s" in drawn(MEASUREMENT, 120, 24, now_s=NOW_S + 207)
 
 
-def test_a_run_that_stops_says_so_in_its_own_view_and_in_watch():
+def test_a_stopping_run_is_marked_in_its_own_view_and_in_watch():
     stopped = replace(MEASUREMENT, status="CANCELLING", stopping=True, until_s=None)
 
     led, watched = drawn(stopped, 80, 24), drawn(replace(stopped, quits=True), 80, 24)
@@ -157,7 +157,7 @@ def test_what_was_not_measured_is_a_dash_and_never_a_zero():
     assert "0.0/s" not in text
 
 
-def test_a_missed_threshold_says_so_in_words():
+def test_a_missed_threshold_is_described_in_words():
     text = drawn(MEASUREMENT, 80, 24)
 
     assert "✓ p95 < 250ms 77.4 ms" in text
@@ -266,7 +266,7 @@ def test_preparing_shows_how_far_a_table_is():
     assert "QPS" not in text
 
 
-def test_a_search_says_where_it_may_go_next():
+def test_a_search_shows_its_possible_next_levels():
     assert FIND_MAX.ladder is not None
     climbing = replace(FIND_MAX.ladder, stage="climb", failed=None, next_if_held=45)
 

@@ -1,4 +1,4 @@
-"""Which worker of which run: given, or said by a container's environment."""
+"""Which worker of which run: by arguments, or by the environment of a container."""
 
 import socket
 from typing import Any
@@ -30,7 +30,7 @@ def of(
     return WorkerArguments.of(run_id, worker_id, group, count, environ or {})
 
 
-def test_four_arguments_say_everything():
+def test_four_arguments_are_sufficient():
     found = of("run-1", "worker-x", 2, 3)
 
     assert found == WorkerArguments(run_id="run-1", worker_id="worker-x", worker_group_id=2, worker_group_count=3)
@@ -64,7 +64,7 @@ def test_in_a_pod_the_index_of_the_job_is_the_worker():
         of(None, None, None, 3, {**pod, "JOB_COMPLETION_INDEX": "x"})
 
 
-def test_a_worker_in_a_pod_is_told_apart_by_the_name_of_its_pod():
+def test_a_worker_in_a_pod_is_identified_by_the_name_of_its_pod():
     """Two pods of one index have the same host name, and their workers the same process id."""
     assert identity_of(of(), {"LOADGEN_HOSTNAME": "loadgen-run-0-abcde"}).hostname == "loadgen-run-0-abcde"
     assert identity_of(of(), {}).hostname == socket.gethostname()

@@ -51,7 +51,7 @@ def test_every_arrival_of_the_window_is_dealt_once_in_order(planned):
 
 
 @given(schedules, st.integers(0, 100), st.floats(0, 12))
-def test_what_is_left_at_the_close_is_what_was_due_and_nobody_took(planned, clients, closes_s):
+def test_arrivals_that_are_left_at_the_close_were_due_and_not_taken(planned, clients, closes_s):
     arrivals = ArrivalQueue(4, planned, OPENED_NS)
     taken = taken_by(arrivals, clients)
     due = {n for n in range(planned.first, planned.end) if arrivals.due_ns(n) <= second(closes_s)}

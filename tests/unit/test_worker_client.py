@@ -38,7 +38,7 @@ workload:
 
 
 class Connected:
-    """A connection that is there, and that nobody uses."""
+    """An open connection without statements."""
 
     session_id = 1
 
@@ -85,7 +85,7 @@ def client_of(scenario: Scenario, failures: list[tuple[Any, ...]]) -> Client:
         "load: {mode: rate, rate: 100/s, max_connections: 1, workers: 1, warmup: 0s, duration: 60s}",
     ],
 )
-def test_a_client_without_a_value_left_gives_up_and_says_why(load):
+def test_a_client_without_a_value_left_gives_up_with_the_reason(load):
     failures: list[tuple[Any, ...]] = []
     client = client_of(parse_scenario(SCENARIO + load, source="s", environ={}).scenario, failures)
 

@@ -1,4 +1,4 @@
-"""What a worker does with its orders, in whatever order, number and completeness they reach it."""
+"""What a worker does with its events, in any order, number and completeness."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def histories(draw: st.DrawFn, *, addresses: st.SearchStrategy[Recipient]) -> Hi
     events, moments, epoch = [], [], 1
     for number in range(1, draw(st.integers(1, 12)) + 1):
         epoch += draw(st.booleans())
-        # A few were written by somebody whose term had ended: SQL lets none in, and a worker would not obey it.
+        # A few were written with an expired lease: the SQL rejects them, and a worker would not obey them.
         stale = draw(st.integers(0, 9)) == 0 and epoch > 1
         moments.append(draw(st.integers(0, 20_000)))
         events.append(
@@ -153,7 +153,7 @@ def test_what_is_for_others_is_passed_over_and_counted_as_seen(history, script):
 
 @settings(max_examples=40, deadline=None)
 @given(histories(addresses=st.sampled_from(MINE)), scripts("read", "reread"))
-def test_nothing_of_an_older_term_is_applied_after_a_newer_one_has_spoken(history, script):
+def test_no_event_of_an_older_lease_is_applied_after_one_of_a_newer_lease(history, script):
     newest, stale = 0, set()
     for one in history.events:
         stale |= {one.sequence_id} if one.epoch < newest else set()
@@ -270,7 +270,7 @@ def test_stop_clears_the_agenda_and_a_second_one_may_hurry_the_first():
     assert mine.stop.drain_timeout_s == 0.0
 
 
-def test_events_that_are_not_understood_are_told_once_and_block_nothing():
+def test_unreadable_events_are_logged_once_and_block_nothing():
     mine = agenda()
 
     odd = event(1, UnknownCommand(event_type="DANCE" * 99, why="w" * 999))
@@ -284,7 +284,7 @@ def test_events_that_are_not_understood_are_told_once_and_block_nothing():
     assert numbers(mine.take_due(0)) == [2]
 
 
-def test_a_command_of_an_older_term_is_told_and_ignored():
+def test_a_command_of_an_older_lease_is_logged_and_ignored():
     mine = agenda()
     mine.receive(event(1, target(3), epoch=2), 0)
 
@@ -301,7 +301,7 @@ def test_a_command_of_an_older_term_is_told_and_ignored():
 
 @pytest.mark.parametrize("address", OTHERS)
 @pytest.mark.parametrize("how", ["notice", "receive"])
-def test_start_and_stop_for_others_concern_nobody_here(address, how):
+def test_start_and_stop_for_other_workers_are_ignored(address, how):
     mine = agenda()
     for one in (event(1, Start(expected_workers=1), to=address), event(2, STOP, to=address)):
         mine.notice(one) if how == "notice" else mine.receive(one, 0)
@@ -323,7 +323,7 @@ def test_before_start_only_start_and_stop_are_seen_and_nothing_is_taken_off_the_
     assert (mine.last_sequence_id, mine.epoch, mine.take_due(10**12)) == (0, 0, [])
     receive_all(mine, [event(number, command, to=address, epoch=3) for number, command in enumerate(seen, 1)])
     assert numbers(mine.take_due(0)) == [1, 2]
-    mine.notice(event(4, STOP, epoch=2))  # of a term that has ended
+    mine.notice(event(4, STOP, epoch=2))  # of an expired lease
     assert mine.stop is None
 
 

@@ -104,14 +104,14 @@ LAST_MS = 10**7
 
 @given(plans(), st.integers(0, 9_000), looks, st.integers(0, WORKERS - 1), st.booleans())
 def test_whenever_it_is_read_each_part_is_taken_once_at_its_moment_and_in_order(plan, lead_ms, script, worker, status):
-    """The zero is the same for all of them, whatever the reader was doing: late readers have it behind them."""
+    """The zero is the same for all workers, however late they read: late readers have it in the past."""
     mine = agenda(worker_id=f"worker-{worker}", group=worker, workers=WORKERS)
     taken, now_ms = [], 0
     for look in (*script, Look(after_ms=0, takes=False, reads=True)):
         now_ms += look.after_ms
         if look.reads:
             mine.receive(event(1, start(*plan), due_in_ms=lead_ms - now_ms), now_ms * NS_PER_MS)
-        if status:  # the row says that the run is on, and the phase it is in; START has said more
+        if status:  # the row contains RUNNING and its phase; START contained more
             mine.reconcile(poll(phase=Phase.MEASUREMENT), now_ms * NS_PER_MS)
         if look.takes:
             taken += due(mine, now_ms)
@@ -143,7 +143,7 @@ def test_a_second_start_takes_back_what_the_first_announced_and_had_not_begun(
     assert told(after) == as_planned(second, again_ms, 0)
 
 
-def test_an_older_term_starts_nothing():
+def test_an_older_lease_starts_nothing():
     mine = agenda(workers=WORKERS)
     mine.receive(event(1, start(warm_up(), stage(1_000, 1)), epoch=2, due_in_ms=0), 0)
     mine.receive(event(2, start(warm_up(), stage(9_000, 7)), epoch=1, due_in_ms=0), 0)
@@ -222,7 +222,7 @@ def test_run_status_repeats_a_target_of_the_run_under_a_star():
     assert [reconciled({"*": stored(8, 4)}, worker) for worker in range(WORKERS)] == [[3], [3], [2]]
 
 
-def test_of_its_own_target_and_that_of_the_run_the_newer_counts():
+def test_of_a_worker_target_and_that_of_the_run_the_newer_counts():
     assert reconciled({"*": stored(9, 4), "worker-0": stored(7, 5)}) == [7]
     assert reconciled({"*": stored(9, 6), "worker-0": stored(7, 5)}) == [3]
     assert reconciled({"worker-0": stored(7, None)}) == [7]

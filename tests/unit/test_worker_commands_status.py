@@ -73,7 +73,7 @@ def test_a_target_of_run_status_is_not_applied_again_when_its_event_comes_late()
     assert numbers(mine.take_due(10**12)) == [6]
 
 
-def test_the_rest_of_a_plan_is_followed_although_run_status_told_its_last_target_first():
+def test_the_rest_of_a_plan_is_followed_although_run_status_had_its_last_target_first():
     mine = agenda()
     repeat(mine, poll(targets={"worker-0": stored(30, 3, in_s=60)}))
 
@@ -169,7 +169,7 @@ def test_being_behind_must_last_without_a_break():
     assert mine.reconcile(poll(phase=Phase.MEASUREMENT), 6 * NS_PER_S) is None
 
 
-def test_a_row_of_an_older_term_says_nothing():
+def test_a_row_of_an_older_lease_is_ignored():
     mine = agenda()
     mine.began(Phase.WARMUP)
     mine.receive(event(1, Start(expected_workers=1), epoch=3), 0)
@@ -191,7 +191,7 @@ def test_before_the_run_is_running_its_row_commands_nothing(status):
     [RunStatus.STOPPING, RunStatus.CANCELLING, RunStatus.COMPLETED, RunStatus.CANCELLED, RunStatus.FAILED],
 )
 @pytest.mark.parametrize("epoch", [0, 1, 9])
-def test_the_end_of_a_run_is_obeyed_without_an_event_and_whoever_leads(status, epoch):
+def test_the_end_of_a_run_is_obeyed_without_an_event_and_under_any_lease(status, epoch):
     mine = agenda(drain_s=33.0)
     receive_all(mine, [event(1, measure(), epoch=5, due_in_ms=1_000)])
 
@@ -203,7 +203,7 @@ def test_the_end_of_a_run_is_obeyed_without_an_event_and_whoever_leads(status, e
     assert mine.take_due(10**12) == []
 
 
-def test_the_row_does_not_replace_what_the_stop_event_said():
+def test_the_row_does_not_replace_the_content_of_the_stop_event():
     mine = agenda(drain_s=33.0)
     mine.receive(event(1, STOP), 0)
 

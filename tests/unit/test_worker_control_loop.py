@@ -41,7 +41,7 @@ class OneTurn(threading.Event):
 
 
 class Network:
-    """Every statement has the fate that the test says, at once."""
+    """Every statement has the outcome that the test sets, at once."""
 
     def __init__(self, outcome: Callable[[], RequestOutcome]) -> None:
         self._fate = outcome
@@ -165,7 +165,9 @@ def test_rows(row: Row) -> None:
 
 
 @pytest.mark.parametrize(("status", "at_first_s"), [(R.CANCELLING, 20.0), (R.STOPPING, 120.0)])
-def test_who_sees_the_state_of_the_run_first_drains_as_long_as_stop_says(status: RunStatus, at_first_s: float) -> None:
+def test_a_worker_that_reads_the_state_of_the_run_first_drains_as_long_as_stop_requires(
+    status: RunStatus, at_first_s: float
+) -> None:
     follower = Follower(status, P.MEASUREMENT, lease_over_s=-20.0)
     follower.loop.watch(OneTurn())
     assert (follower.code, follower.board.drain_s) == (X.CLEAN, at_first_s)
@@ -251,11 +253,11 @@ def test_workers_that_are_ready_together_do_not_poll_together() -> None:
     assert max(second_s) - min(second_s) > TIMING.status_poll_s / 4, "of 20 random ones"
 
 
-# --- moments of the plan ----------------------------------------------------------------------------------------------
+# --- moments of the plan ---------------------------------------------------------------------------------------------
 
 
 class TimedFollower(Follower):
-    """Server and worker go by one time; the answers to what is read take as long as the test says."""
+    """Server and worker share one clock; responses take as long as the test sets."""
 
     def __init__(self, *said: Command) -> None:
         super().__init__(R.RUNNING, P.WARMUP, *said, lease_over_s=-20.0)
@@ -325,7 +327,8 @@ class Listener:
         self.silence = ControlPlaneWatchdog()
 
     def seconds(self, count: int, *, polls: RequestOutcome | None, beats: bool = True) -> ExitReason | None:
-        """So many seconds; without `polls` there is none, as while connections are opened. The end, if there is one."""
+        """Advance by this many seconds; without `polls` there is none, as while connections are opened. Returns the
+        end, if any."""
         board = self.follower.board
         for _ in range(count):
             if polls is not None:
@@ -353,7 +356,7 @@ def test_a_worker_that_does_not_poll_is_not_deaf() -> None:
     assert listener.seconds(100, polls=None) is None
 
 
-def test_a_worker_that_ends_already_need_not_hear_more() -> None:
+def test_a_worker_that_is_ending_need_not_poll() -> None:
     listener = Listener()
     listener.follower.board.end(ExitReason(code=X.CLEAN))
     assert listener.seconds(100, polls=RequestOutcome.AWAY) is None

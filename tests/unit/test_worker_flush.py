@@ -124,7 +124,7 @@ def test_lines_have_the_same_id_at_every_attempt(stand: Stand) -> None:
     assert [row[0] for row in stand.session.rows["logs"]] == first
 
 
-def test_what_was_kept_is_uploaded_once_whatever_of_it_had_been_stored(stand: Stand, tmp_path: Path) -> None:
+def test_spooled_rows_are_uploaded_once_whatever_part_had_been_stored(stand: Stand, tmp_path: Path) -> None:
     folder = tmp_path / "run" / "worker-0-1"
     stand.board.say("INFO", "kept")
     stand.put(*range(7))
@@ -191,7 +191,7 @@ def test_a_failed_statement_is_logged_with_its_category_and_the_code_if_it_has_o
     assert [line.message for line in stand.board.lines] == [message]
 
 
-def test_an_empty_spool_says_so(tmp_path: Path) -> None:
+def test_an_empty_spool_is_reported(tmp_path: Path) -> None:
     spool_rows(tmp_path / "worker", "run", UnsentRows())
 
     assert contents(tmp_path / "worker") == contents(tmp_path) == {}

@@ -64,7 +64,7 @@ class Connected:
 
 
 class ScriptedSessions:
-    """Opens sessions, or refuses them, as it is told."""
+    """Opens sessions, or rejects them with the given errors first."""
 
     def __init__(self, *refusals: LoadgenError) -> None:
         self.refusals = list(refusals)
@@ -177,7 +177,7 @@ def test_a_client_that_pauses_after_failures_delivers_nothing() -> None:
     assert told.call_count == 3
 
 
-def test_a_client_that_is_told_to_leave_does_not_wait_for_its_next_login() -> None:
+def test_a_client_that_must_leave_does_not_wait_for_its_next_login() -> None:
     harness = ClientHarness(ScriptedSessions(*[ConfigurationError("no")] * 1_000), lambda: None)
     client = Client(harness.slots.get(0), harness.context)
     thread = threading.Thread(target=client.run, name="client", daemon=True)
@@ -210,7 +210,7 @@ def test_why_a_client_logs_in_again_is_known(policy: ConnectionPolicy, why: Reco
     assert logins.refused == 0
 
 
-def test_a_lost_session_is_told_with_when_whose_and_which_error() -> None:
+def test_a_lost_session_is_reported_with_time_slot_and_error() -> None:
     done = iter(range(100))
 
     def lost_at_first() -> None:
@@ -232,7 +232,7 @@ def test_a_lost_session_is_told_with_when_whose_and_which_error() -> None:
     assert logins.last_lost[0].at == harness.clock.utc_now().replace(tzinfo=None)
 
 
-def test_a_connection_lost_when_its_client_leaves_is_not_told() -> None:
+def test_a_connection_lost_when_its_client_leaves_is_not_reported() -> None:
     """The end of every run cancels statements, and nothing is opened again."""
 
     def lost_at_the_end() -> None:
@@ -293,7 +293,7 @@ REFUSED = LoginCounts(
 )
 
 
-def test_a_worker_without_a_connection_ends_after_a_minute_and_says_why() -> None:
+def test_a_worker_without_a_connection_ends_after_a_minute_with_the_reason() -> None:
     timing, disconnected = TimingSettings(), TargetWatchdog()
     for _ in range(59):
         disconnected.count(wanted=8, connected=0, awake_s=1.0)
@@ -336,7 +336,7 @@ def test_a_refusal_without_a_moment_is_refused(at) -> None:
 
 
 def test_the_failures_of_a_heartbeat_take_less_than_half_of_it() -> None:
-    """Whatever their texts are, in JSON of ASCII characters."""
+    """With any texts, in JSON of ASCII characters."""
     longest = [
         ConnectionFailure.of(FakeClock().utc_now(), 10**6, 10**9 + at, "\U0001f600" * 10**4)
         for at in range(FAILURES_KEPT)

@@ -113,7 +113,7 @@ def test_a_code_that_is_no_code_of_snowflakes_is_left_out(tmp_path, code):
     assert (record.code, record.error) == (None, "odd")
 
 
-def test_only_so_many_error_texts_are_kept_and_the_rest_by_code(tmp_path):
+def test_only_a_limited_number_of_error_texts_is_kept_and_the_rest_by_code(tmp_path):
     many = ERROR_TEXTS_MAX + 5
     kept = [entry(outcome=FailedOutcome(ErrorCategory.FATAL, n, f"error {n}")) for n in range(many)]
     write(tmp_path / "q", [*kept, kept[0]])

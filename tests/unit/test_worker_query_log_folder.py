@@ -54,7 +54,7 @@ def test_an_existing_folder_is_used(tmp_path):
     assert write(tmp_path / "q", [entry()]).kept == 1
 
 
-def test_a_disk_that_takes_no_more_is_told_by_keep_and_by_close_and_both_files_are_closed(tmp_path):
+def test_a_full_disk_is_reported_by_keep_and_by_close_and_both_files_are_closed(tmp_path):
     log = QueryLogWriter(tmp_path / "q", HEADER, EVERYTHING)
     records = log._records
     with open(os.devnull, "rb") as unwritable:
@@ -148,7 +148,7 @@ def test_a_rate_of_one_and_mode_all_keep_everything():
     assert chosen(Policy(mode=QueryLogMode.ALL, sample_rate=0.01), "seed", 500) == everything
 
 
-def test_mode_errors_keeps_whatever_did_not_succeed():
+def test_mode_errors_keeps_every_statement_that_did_not_succeed():
     slot = ClientQueryLog(Policy(mode=QueryLogMode.ERRORS, sample_rate=0.01), "seed")
 
     assert not any(slot.wants(Outcome.SUCCEEDED) for _ in range(1_000))

@@ -59,7 +59,7 @@ def test_without_a_warm_up_nothing_is_sent_before_the_measurement_begins_as_anno
     assert stage.spans() == [("MEASUREMENT", None, 2.0, 62.0)]
 
 
-def test_a_measurement_that_nobody_announced_lasts_as_long_as_the_scenario_says():
+def test_an_unannounced_measurement_lasts_as_long_as_in_the_scenario():
     stage = Stage()
 
     stage.ramp_controller.begin(MEASUREMENT, 60.0)
@@ -91,7 +91,7 @@ def test_a_late_joiner_measures_what_is_left():
     assert stage.spans() == [("MEASUREMENT", None, 25.0, 70.0)]
 
 
-def test_a_phase_whose_time_is_over_lets_nobody_begin():
+def test_a_phase_whose_time_is_over_starts_no_statement():
     stage = Stage()
     stage.clock.advance(100)
     stage.say(phase(MEASUREMENT, 60), at_s=10)
@@ -159,7 +159,7 @@ def test_windows_are_numbered_on_from_what_a_predecessor_stored():
     assert stage.context.tag(8) == "MEASUREMENT/None"
 
 
-def test_a_phase_that_only_the_row_tells_of_opens_its_window_after_a_while():
+def test_a_phase_that_only_the_row_contains_opens_its_window_after_a_while():
     stage = Stage()
     stage.ramp_controller.begin(WARMUP, None)
     for second in range(1, 21):
@@ -171,7 +171,7 @@ def test_a_phase_that_only_the_row_tells_of_opens_its_window_after_a_while():
     assert stage.spans() == [("WARMUP", None, 0.0, 6.0), ("MEASUREMENT", None, 6.0, None)]
 
 
-def test_the_thread_does_what_is_due_and_ends_when_told():
+def test_the_thread_executes_due_commands_and_ends_when_stopped():
     stage = Stage()
     stage.say(phase(MEASUREMENT, 5), at_s=2)
     stage.ramp_controller.begin(WARMUP, None)
@@ -356,7 +356,7 @@ def test_a_target_that_is_never_reached_is_never_measured():
     assert [span[0] for span in stage.spans()] == ["WARMUP"]
 
 
-def test_only_steps_are_measured_whatever_phase_the_run_is_in():
+def test_only_steps_are_measured_in_any_phase_of_the_run():
     stage = Stage(FIND)
     stage.ramp_controller.begin(MEASUREMENT, None)
     assert stage.ramp_controller.phase is MEASUREMENT

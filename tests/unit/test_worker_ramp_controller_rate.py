@@ -39,7 +39,7 @@ def rate(
 
 
 class Client:
-    """Takes an arrival and sends it, as a client does; the test says when."""
+    """Takes an arrival and sends it, as a client does, when the test says so."""
 
     def __init__(self, stage: Stage, number: int) -> None:
         self.slot = stage.slots.get(number)
@@ -73,7 +73,7 @@ def counts_of(stage: Stage) -> dict[int, tuple[int, int, int]]:
     }
 
 
-def test_what_nobody_sent_is_skipped_once_and_the_window_becomes_final():
+def test_unsent_arrivals_are_skipped_once_and_the_window_becomes_final():
     stage = Stage(rate())
     stage.say(phase(MEASUREMENT, 10), at_s=0)
     stage.run_to(5)
@@ -106,7 +106,7 @@ def test_a_window_that_was_cut_short_has_skipped_what_was_due_until_then():
 
 
 @pytest.mark.parametrize("missing", [False, True])
-def test_what_nobody_sent_is_overload_when_no_connection_was_missing(missing):
+def test_unsent_arrivals_are_overload_when_no_connection_was_missing(missing):
     stage = Stage(rate(arrival=ArrivalProcess.UNIFORM))
     stage.ramp_controller.set_first_target(2)
     for slot in range(1 if missing else 2):

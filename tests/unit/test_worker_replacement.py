@@ -30,7 +30,7 @@ W, R = WorkerStatus, RunStatus
         (W.RUNNING, Phase.WARMUP, R.RUNNING, True),
         (W.DEAD, Phase.COOLDOWN, R.RUNNING, True),
         (W.COMPLETED, Phase.COOLDOWN, R.RUNNING, True),
-        (W.DEAD, None, R.RUNNING, False),  # it could not log in, say
+        (W.DEAD, None, R.RUNNING, False),  # for example, it could not log in
         (W.WAITING, None, R.STARTING, False),
         (W.WAITING, None, R.RUNNING, True),  # its later beats may be lost
         (W.STARTING, None, R.STOPPING, True),

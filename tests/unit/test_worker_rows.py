@@ -25,7 +25,7 @@ FAILED = FailedOutcome(ErrorCategory.SNOWFLAKE_ERROR, 604, "killed")
 
 
 class Measuring:
-    """One worker: a read and a write, samples as the test says."""
+    """One worker: a read and a write, with the samples of the test."""
 
     def __init__(self, *names: str) -> None:
         self.windows = WindowRegistry()
@@ -65,7 +65,7 @@ class Measuring:
         )
 
 
-def test_a_snapshot_says_who_when_and_how_loaded():
+def test_a_snapshot_contains_worker_time_and_load():
     measuring = Measuring()
     measuring.window(Phase.MEASUREMENT)
     measuring.add()
@@ -148,7 +148,7 @@ def test_no_name_of_a_statement_can_hide_another_number():
     assert read_custom_metrics(row.custom_metrics).statements["wakeup_p99_ms"].succeeded == 3
 
 
-def test_a_window_is_stored_with_the_term_it_was_measured_in():
+def test_a_window_is_stored_with_the_epoch_it_was_measured_in():
     measuring = Measuring()
     measuring.window(Phase.MEASUREMENT, step_id=4, at_s=1)
     measuring.add(3)
@@ -202,7 +202,7 @@ def test_a_worker_that_measured_nothing_has_a_result_of_nothing():
     assert json.loads(row.summary)["qps"] == 0.0
 
 
-def test_a_row_says_what_was_dropped():
+def test_a_row_contains_what_was_dropped():
     given: dict[str, Any] = {"test_id": "t", "template_id": "m", "status": "COMPLETED", "created_at": MOMENT}
 
     row = result_row([], MeasuredCounts(), ME, dropped={"query_log_rows": 6}, **given)

@@ -1,4 +1,4 @@
-"""How loaded a worker is: lateness of its own wake-ups, and what of it belongs to which window."""
+"""How loaded a worker is: lateness of its wake-ups, and how it is split by window."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from loadgen.worker.self_monitor import PROBE_S, ClientResourceMeter, ResourceRe
 
 
 class LateClock(FakeClock):
-    """Wakes up as much later as the script says, and stops the probe at its end; `during` happens in each wait."""
+    """Wakes up as late as scripted, and stops the probe at its end; `during` is called in each wait."""
 
     def __init__(self, *late_s: float) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class LateClock(FakeClock):
 
 
 class PausedClock(FakeClock):
-    """Stops, for everyone in the process, when the script says so: at these moments, for so long."""
+    """Pauses the whole process at scripted times, for scripted durations."""
 
     def __init__(self, pauses: list[tuple[int, int]]) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ def test_the_probe_notes_every_moment_and_how_late_its_end_was() -> None:
     assert gauges.read().waits == ()
 
 
-def test_a_wait_that_should_have_ended_is_told_before_it_does() -> None:
+def test_an_overdue_wait_is_reported_before_it_ends() -> None:
     """All threads of a process are paused together; the one that hands on results may be the first to run again."""
     clock = LateClock(0.0, 10.0)
     gauges = SelfMonitor(clock)
@@ -169,10 +169,8 @@ WINDOW_S = 20
     st.lists(st.tuples(st.integers(120, 1_500), st.integers(151, 1_200)), max_size=40),
     st.lists(st.integers(1, 2_000), min_size=1, max_size=40),
 )
-def test_what_is_told_of_pauses_is_what_a_clock_was_stopped_for(
-    pattern: list[tuple[int, int]], looks: list[int]
-) -> None:
-    """Whatever their number and length, and whenever the gauges are read: right to one wait of the probe for each."""
+def test_reported_pauses_are_those_of_the_stopped_clock(pattern: list[tuple[int, int]], looks: list[int]) -> None:
+    """For any number and length of pauses and any times of reading: precise to one wait of the probe for each."""
     pauses, at_ms = [], 0
     for runs_ms, paused_ms in pattern:
         if at_ms + runs_ms + paused_ms <= 1_000 * WINDOW_S - 100:
@@ -230,7 +228,7 @@ def test_what_was_stored_is_forgotten() -> None:
     assert meter.effect(0) is None
 
 
-def test_a_reading_that_follows_at_once_says_the_same():
+def test_a_second_reading_at_once_is_equal():
     clock = FakeClock()
     gauges = SelfMonitor(clock)
     clock.advance(1.0)

@@ -75,7 +75,7 @@ class Tape:
 
 
 class UserHarness:
-    """One worker's slots, with users, at a time that the test says."""
+    """The slots of one worker, with users, at a time that the test sets."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class UserHarness:
         return slot
 
     def send(self, slot: ClientSlot, first: int, count: int) -> list[tuple[Any, dict[str, Any] | None]]:
-        """So many draws of a slot: the parameters of what was sent, and its tag."""
+        """A number of draws of a slot: the parameters of the statements, and their tags."""
         before = len(self.tape.sent)
         for k in range(first, first + count):
             number, row = slot.drawer.draw(k)
@@ -168,7 +168,7 @@ def test_the_same_seed_gives_the_same_users_and_the_same_values():
     assert sent != other.send(other.slot(0), 0, 40)
 
 
-def test_a_tag_begins_as_that_of_the_connection_and_says_whose_statement_it_is():
+def test_a_tag_begins_as_that_of_the_connection_and_names_the_session():
     harness = UserHarness(PLAIN, OWN)
 
     tags = {json.dumps(tag) for _, tag in harness.send(harness.slot(), 0, 20)}
@@ -298,7 +298,7 @@ def test_a_statement_whose_session_expires_before_it_is_sent_belongs_to_the_next
     assert harness.figures == (2, 1, 1)
 
 
-def test_in_an_open_loop_each_client_executes_what_it_takes_as_one_of_its_own_users():
+def test_in_an_open_loop_each_client_executes_its_arrivals_as_one_of_its_users():
     harness = UserHarness(mode=LoadMode.RATE)
     slots = [harness.slot(0), harness.slot(1)]
 

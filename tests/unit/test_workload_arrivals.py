@@ -127,7 +127,7 @@ def test_each_workers_own_arrivals_are_poisson_too():
 
 
 def test_seconds_are_as_uneven_as_a_poisson_process_makes_them():
-    """Conditioning on the total must not make every second alike."""
+    """Conditioning on the total must not make every second equal."""
     (schedule,) = schedules([RateStage(duration_s=4_000.0, rate_per_second=5.0)])
     per_second = [0] * 4_000
     for due in dues(schedule):
@@ -158,7 +158,7 @@ def test_chunks_join_without_a_seam():
     assert len(set(in_order)) == len(in_order)
 
 
-def test_seeds_workers_series_and_stages_have_arrivals_of_their_own():
+def test_seeds_workers_series_and_stages_have_separate_arrivals():
     level = RateStage(duration_s=10.0, rate_per_second=10.0)
     first, second = schedules([level, level], workers=2)
 

@@ -53,7 +53,7 @@ def test_units_are_uniform_from_0_to_1():
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 10, 64, 1_000])
-def test_numbers_below_a_size_are_all_alike(size):
+def test_numbers_below_a_size_are_uniform(size):
     for draw in (RandomBits(1, size).below, RandomBits(2, size).small_below):
         values = draw(size, 40_000).tolist()
         if size == 1:
@@ -77,7 +77,7 @@ def test_small_sizes_are_exact_where_16_bits_do_not_divide_evenly():
 
 
 @pytest.mark.parametrize("count", [1, 10, 64, 100])
-def test_coins_show_heads_as_the_binomial_distribution_says(count):
+def test_coins_show_heads_by_the_binomial_distribution(count):
     heads = [RandomBits(1, count, number).coin_heads(count) for number in range(2_000)]
 
     assert_follows(heads, {n: math.comb(count, n) / 2**count for n in range(count + 1)})

@@ -235,7 +235,7 @@ def test_threads_that_share_a_drawer_get_what_one_would():
     assert not wrong
 
 
-# --- golden values: whoever changes a stream changes every benchmark that is compared with an older one ---------------
+# --- golden values: changing a stream changes every benchmark that is compared with an older one ---------------------
 
 
 def test_the_statements_of_a_seed_never_change():
@@ -310,7 +310,7 @@ def test_latest_follows_what_this_lane_has_inserted(open_loop):
     st.sampled_from((1, 50, 101, 102, 5_000)),
 )
 def test_reads_of_the_latest_keys_hit_what_exists_however_many_lanes_are_open(workers, ceiling, levels, start):
-    """As in find_max: most lanes are not open yet, some were and are not any more, each at a count of its own."""
+    """As in find_max: most lanes are not open yet, some are closed again, each at a different count."""
     mix = workload(READ_LATEST[0], statement("insert", 1, (Sequence(start=start),)))
     lanes = sorted(
         (place for worker in range(workers) for place in generator.places(worker, workers, ceiling)),

@@ -121,7 +121,7 @@ def test_other_statements_positions_and_kinds_of_loop_draw_other_values(kind, ot
 # --- keys ------------------------------------------------------------------------------------------------------------
 
 
-def test_uniform_keys_are_all_alike():
+def test_uniform_keys_are_uniform():
     assert_follows(drawn(Uniform(keys=KEYS)), dict.fromkeys(range(101, 201), 0.01))
 
 
@@ -190,7 +190,7 @@ def test_sharded_keys_come_from_the_workers_part():
     ) == set(range(1, 1_001))
 
 
-def test_a_range_of_its_own_can_be_sharded_too():
+def test_a_separate_range_can_be_sharded_too():
     assert set(drawn(Uniform(keys=KEYS, sharded=True), 2_000, worker=1, workers=2)) == set(range(151, 201))
 
 
@@ -241,7 +241,7 @@ def test_sharded_sequences_of_a_workers_clients_have_no_gap_and_no_overlap(lanes
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(9, 81), st.integers(1, 9))
-def test_sharded_sequences_use_every_key_of_the_range_once_and_then_say_so(lanes, workers):
+def test_sharded_sequences_use_every_key_of_the_range_once_and_then_report_the_end(lanes, workers):
     union: list[int] = []
     for place in (place for worker in range(workers) for place in places(worker, workers, lanes)):
         generator = make_generator(Sequence(sharded=True), DrawContext(seed=1, place=place, sharding=SHARDING))
@@ -298,7 +298,7 @@ def test_bounded_normal_numbers_are_those_that_lie_within():
     assert_cumulates(values, lambda x: (normal_cumulated(x) - below) / within)
 
 
-def test_whole_normal_numbers_are_rounded_before_the_bounds_are_looked_at():
+def test_whole_normal_numbers_are_rounded_before_the_bounds_are_checked():
     values = drawn(Normal(mean=3.0, stddev=2.0, low=0, high=7, whole=True))
     masses = {n: normal_cumulated((n + 0.5 - 3) / 2) - normal_cumulated((n - 0.5 - 3) / 2) for n in range(7)}
 

@@ -45,13 +45,13 @@ from tests.unit.workload_statistics import assert_cumulates, assert_follows
 # --- texts, identifiers, moments, choices ----------------------------------------------------------------------------
 
 
-def test_letters_of_a_text_are_all_alike():
+def test_letters_of_a_text_are_uniform():
     letters = "".join(drawn(Text(length=20, alphabet="abcdefg"), 4_000))
 
     assert_follows(letters, dict.fromkeys("abcdefg", 1 / 7))
 
 
-def test_lengths_of_a_text_are_all_alike():
+def test_lengths_of_a_text_are_uniform():
     assert_follows(map(len, drawn(Text(length=2, length_max=6), 20_000)), dict.fromkeys(range(2, 7), 0.2))
 
 
@@ -115,7 +115,7 @@ def test_no_two_clients_walk_the_same_values_until_the_pool_is_used_up(lanes, wo
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 60), st.integers(1, 6), st.integers(1, 60))
-def test_clients_that_keep_step_use_all_values_alike_and_each_client_comes_to_all_of_them(lanes, workers, size):
+def test_clients_in_step_use_all_values_equally_and_each_client_uses_all_of_them(lanes, workers, size):
     taken = walks(PoolValue(pool="numbers"), lanes, workers, size, size)
 
     period = size // math.gcd(lanes, size)
@@ -131,7 +131,7 @@ def test_a_pool_that_is_used_up_begins_again():
     assert drawn(PoolValue(pool="city"), 12) == [*cities, *cities, *cities[:2]]
 
 
-def test_pool_values_are_drawn_as_their_order_says():
+def test_pool_values_are_drawn_by_their_order():
     cities = POOLS["city"].values
     ranks = dict(zip(cities, zipf_probabilities(5, 0.5), strict=True))
 
@@ -178,7 +178,7 @@ def test_what_has_nothing_to_draw_is_refused_at_once(parameter):
         made(parameter)
 
 
-def test_a_worker_without_keys_is_told():
+def test_a_worker_without_keys_is_reported():
     source = DrawContext(seed=1, place=ClientPosition(worker=0, workers=3))
 
     with pytest.raises(ValueError, match="worker 0 has no keys: 2 are not enough for 3 workers"):

@@ -107,7 +107,7 @@ def snapshot(number: int) -> MetricsSnapshot:
 
 
 class Pool:
-    """As the conductor sees the clients: connections are open when the test says so."""
+    """The clients as the ramp controller sees them: connections are open when the test says so."""
 
     def __init__(self) -> None:
         self.wanted = self.ahead = 0
@@ -129,14 +129,14 @@ class Pool:
 
 
 class Sessions:
-    """Only the tags; whoever asks for a connection gets an AttributeError."""
+    """Only the tags; opening a connection raises AttributeError."""
 
     def tag(self, phase: Phase | None, step_id: int | None) -> str:
         return f"{phase}/{step_id}"
 
 
 class Stage:
-    """A conductor with everything around it, but for clients: time moves when the test says so."""
+    """A ramp controller with its surroundings, but without clients: time moves when the test says so."""
 
     def __init__(
         self,
@@ -198,7 +198,7 @@ class Stage:
         self.command_queue.receive(event(self._number, command, due_in_ms=due_in_ms), self.clock.now_ns)
 
     def run_to(self, second: float) -> None:
-        """As the conductor's thread would: step, wait for as long as it says, step."""
+        """As the thread of the ramp controller: step, wait, step."""
         end_ns = self.zero_ns + round(second * NS_PER_S)
         while True:
             wait_s = self.ramp_controller.step()

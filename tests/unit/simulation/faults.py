@@ -98,7 +98,7 @@ def _happening(world: World, kind: str, lasts_s: float, dice: float) -> Callable
     return happen
 
 
-# --- all processes ----------------------------------------------------------------------------------------------------
+# --- all processes ---------------------------------------------------------------------------------------------------
 
 
 def _away(world: World, lasts_s: float) -> None:

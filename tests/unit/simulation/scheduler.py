@@ -200,7 +200,7 @@ class Scheduler:
         self._hand_on(task)
 
 
-# --- threads of the operating system ----------------------------------------------------------------------------------
+# --- threads of the operating system ---------------------------------------------------------------------------------
 
 
 class _Carriers:
@@ -235,7 +235,7 @@ def here() -> Scheduler:
     return _SIMULATIONS[get_ident()]
 
 
-# --- replacements for the product -------------------------------------------------------------------------------------
+# --- replacements for the product ------------------------------------------------------------------------------------
 
 
 class SimulatedThread:

@@ -237,7 +237,7 @@ def _ns(seconds: float) -> int:
 
 _POLLED_AT = 2  # the place of TIMESTAMP in a row of WAREHOUSE_POLL_SNAPSHOTS
 
-# --- accepted verdicts ------------------------------------------------------------------------------------------------
+# --- accepted verdicts -----------------------------------------------------------------------------------------------
 
 
 def other_reasons(world: World, zero_s: float | None) -> tuple[list[str], list[str]]:

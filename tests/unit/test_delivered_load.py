@@ -233,13 +233,13 @@ def test_a_worker_that_leaves_is_named_with_what_it_left_undone() -> None:
 def test_a_worker_that_a_signal_ended_is_named_with_the_signal() -> None:
     windows = {"worker-0": (window(seconds=60.0),), "worker-1": (window(seconds=6.2),)}
     beats = [live(), read_live(write_live(replace(live(), signal="SIGTERM")))]
-    crew = [
+    views = [
         view(WorkerHealth.DONE, WorkerStatus.COMPLETED, number=number, live=beat) for number, beat in enumerate(beats)
     ]
     plan = plan_run(Load(connections=4, warmup_s=5.0, duration_s=60.0))
 
     because = missing_load_causes(
-        {"refused": 0, "last_refused": []}, crew, MeasuredWindows(windows=windows, gaps=()), plan
+        {"refused": 0, "last_refused": []}, views, MeasuredWindows(windows=windows, gaps=()), plan
     )
 
     assert because == "worker-1 received SIGTERM after 6 of 60 s"

@@ -59,14 +59,14 @@ class Led:
         )
         return view(health, number=number, live=live(own), **more)
 
-    def look(self, *crew: WorkerView, later_s: float = 1.0) -> SearchDecision | None:
+    def look(self, *views: WorkerView, later_s: float = 1.0) -> SearchDecision | None:
         self.now_s += later_s
         number = self.controller.number
-        judged, order = self.controller.observe(crew, self.now_s, queue_seen=False)
+        judged, order = self.controller.observe(views, self.now_s, queue_seen=False)
         if judged is not None:
             step, measured = judged
             self.records.append(step_record("run", step, measured, SERVER_TIME))
-            self.windows[number] = [list(worker.live.windows) for worker in crew if worker.live is not None]
+            self.windows[number] = [list(worker.live.windows) for worker in views if worker.live is not None]
         return order
 
     def step(self, shown: StatementTally = CALM, seconds: float = 10.0, **more: Any) -> SearchDecision | None:

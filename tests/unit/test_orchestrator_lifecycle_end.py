@@ -60,7 +60,7 @@ class World:
     def __init__(self, workers: int) -> None:
         self.now_s, self.status, self.phase = 0.0, R.STARTING, P.PREPARING
         self.reason: str | None = None
-        self.course = LifecycleState(since_s=0.0, status=R.PREPARED)
+        self.state = LifecycleState(since_s=0.0, status=R.PREPARED)
         self.workers = [MISSING] * workers
         self.zero_s: float | None = None
         self.interrupts = 0
@@ -81,12 +81,12 @@ class World:
             interrupts=self.interrupts,
             limit=self.wish,
         )
-        self.course, actions = decide(self.course, seen, RULES)
+        self.state, actions = decide(self.state, seen, RULES)
         for number, action in enumerate(actions):
             if number == fails_at:
                 return
             self.apply(action)
-            self.course = after_action(self.course, action)
+            self.state = after_action(self.state, action)
 
     def apply(self, action: Action) -> None:
         if isinstance(action, PublishStart):
@@ -143,7 +143,7 @@ def test_every_run_comes_to_an_end(happenings: list[tuple[WorkerView, int, int |
         if world.ending is not None:
             break
         world.tick(fails_at=None)
-    assert world.ending is not None, (world.status, world.course)
+    assert world.ending is not None, (world.status, world.state)
     assert world.ending.status in RUN_TRANSITIONS[world.status], "it could not be ended so"
     assert world.ending.reason
     assert world.stops >= 1

@@ -83,9 +83,9 @@ def led(
     ended = []
     for number, ms in enumerate(seconds, start=1):
         so_far += ms
-        crew = [second(number, so_far, ms)]
-        progress.note(crew)
-        if watching.check(crew, float(number)) is not None:
+        views = [second(number, so_far, ms)]
+        progress.note(views)
+        if watching.check(views, float(number)) is not None:
             ended.append(number)
     return watching, ended
 
@@ -196,10 +196,10 @@ def test_a_threshold_of_one_statement_slides_too():
 def test_a_statement_that_a_heartbeat_had_no_room_for_is_undecided(text, other):
     watching, progress = limits(threshold(text, abort=True))
     folded = live(window({ALL_STATEMENTS: tally()}, seconds=20.0, state=WindowState.OPEN))
-    crew = [view(live=folded), view(number=1, live=live(window(other, seconds=20.0, state=WindowState.OPEN)))]
-    progress.note(crew)
+    views = [view(live=folded), view(number=1, live=live(window(other, seconds=20.0, state=WindowState.OPEN)))]
+    progress.note(views)
 
-    assert watching.check(crew, 20.0) is None
+    assert watching.check(views, 20.0) is None
     (checked,) = watching.complete(progress.merged)
     assert (checked.passed, checked.undecided, checked.unmeasured != "") == (False, True, True)
 
@@ -223,10 +223,10 @@ def test_a_count_that_still_grows_aborts_nothing(text, ended):
 def test_a_lower_bound_that_decides_nothing_aborts_nothing():
     watching, progress = limits(threshold("max < 1m", abort=True), threshold("p95 < 50s", abort=True))
     slow = {"s": tally((10.0,) * 10, timed_out_ms=(30_000.0,) * 10)}
-    crew = [view(live=live(window(slow, seconds=20.0, state=WindowState.OPEN)))]
-    progress.note(crew)
+    views = [view(live=live(window(slow, seconds=20.0, state=WindowState.OPEN)))]
+    progress.note(views)
 
-    assert watching.check(crew, 20.0) is None
+    assert watching.check(views, 20.0) is None
     assert [checked.passed for checked in watching.current()] == [False, False]
 
 
@@ -250,8 +250,8 @@ def test_warm_up_is_not_measured():
 # --- guardrails ------------------------------------------------------------------------------------------------------
 
 
-def looks(watching: LimitMonitor, times: int, crew: list[WorkerView]) -> list[RunEnding | None]:
-    return [watching.check(crew, 1.0) for _ in range(times)]
+def looks(watching: LimitMonitor, times: int, views: list[WorkerView]) -> list[RunEnding | None]:
+    return [watching.check(views, 1.0) for _ in range(times)]
 
 
 @pytest.mark.parametrize(
@@ -262,15 +262,15 @@ def looks(watching: LimitMonitor, times: int, crew: list[WorkerView]) -> list[Ru
     ],
 )
 def test_a_guardrail_of_the_client_ends_the_run_or_warns(said, reason):
-    crew = [view(**said)]
+    views = [view(**said)]
     aborting, _ = limits(action=GuardrailAction.ABORT)
     warning, _ = limits(action=GuardrailAction.WARN)
 
-    *before, last = looks(aborting, CONSECUTIVE_BREACHES, crew)
+    *before, last = looks(aborting, CONSECUTIVE_BREACHES, views)
     assert before == [None] * (CONSECUTIVE_BREACHES - 1)
     assert last is not None
     assert (last.status, last.reason, last.stop) == (RunStatus.FAILED, reason, "guardrail")
-    assert looks(warning, 2 * CONSECUTIVE_BREACHES, crew) == [None] * 2 * CONSECUTIVE_BREACHES
+    assert looks(warning, 2 * CONSECUTIVE_BREACHES, views) == [None] * 2 * CONSECUTIVE_BREACHES
     assert warning.warnings.count(reason) == 1
 
 
@@ -356,16 +356,16 @@ def test_a_threshold_of_a_stage_sees_its_windows_only():
     progress = RunAggregator(thresholds, {"calm": 1, "peak": 2})
     watching = LimitMonitor(thresholds, GuardrailSettings(), TimingSettings(), progress)
     calm = window({"s": tally(FAST)}, window_id=1, step_id=1)
-    crew = [view(live=live(calm))]
-    progress.note(crew)
+    views = [view(live=live(calm))]
+    progress.note(views)
 
-    assert watching.check(crew, 10.0) is None  # nothing is known of the other
+    assert watching.check(views, 10.0) is None  # nothing is known of the other
     assert [checked.passed for checked in watching.current()] == [True, False, True]
 
-    crew = [view(live=live(calm, window({"s": tally(SLOW)}, window_id=2, step_id=2)))]
-    progress.note(crew)
+    views = [view(live=live(calm, window({"s": tally(SLOW)}, window_id=2, step_id=2)))]
+    progress.note(views)
 
-    ending = watching.check(crew, 20.0)
+    ending = watching.check(views, 20.0)
     assert ending is not None
     assert ending.reason.startswith("peak.p95 < 50ms was not met")
     assert [checked.passed for checked in watching.current()] == [True, False, True]
@@ -379,10 +379,10 @@ def test_a_stage_is_judged_once_every_worker_has_measured_it():
 
     def ending(*peak_s: float) -> RunEnding | None:
         peaks = [window({"s": tally((10.0,) * round(50 * s))}, seconds=s, window_id=2, step_id=2) for s in peak_s]
-        crew = [view(number=number, live=live(before, peak)) for number, peak in enumerate(peaks)]
-        crew += [view(number=number, live=live(before)) for number in range(len(peaks), 2)]
-        progress.note(crew)
-        return watching.check(crew, 10.0 + max(peak_s))
+        views = [view(number=number, live=live(before, peak)) for number, peak in enumerate(peaks)]
+        views += [view(number=number, live=live(before)) for number in range(len(peaks), 2)]
+        progress.note(views)
+        return watching.check(views, 10.0 + max(peak_s))
 
     assert ending(0.9) is None
     assert ending(5.0) is None  # the other worker's heartbeat hangs

@@ -43,12 +43,12 @@ class Fleet:
             ms = [10.0] * 50
             whole = window({"s": tally(tuple(ms) * len(known))}, seconds=float(len(known)), state=WindowState.OPEN)
             self.heard[name] = replace(live(whole), seconds=tuple(known[-10:]))
-        crew = [
+        views = [
             view(WorkerHealth.DEAD if name in lost else WorkerHealth.ALIVE, number=number, live=self.heard[name])
             for number, name in enumerate(self.names)
         ]
-        self.progress.note(crew)
-        return self.limits.check(crew, float(len(self.seconds[self.names[0]])))
+        self.progress.note(views)
+        return self.limits.check(views, float(len(self.seconds[self.names[0]])))
 
     def store(self) -> None:
         """All that was measured, in the snapshots."""

@@ -25,7 +25,7 @@ STALE_S, DEAD_S, GAP_S = 30.0, 60.0, 2.0
 S = WorkerStatus
 
 
-def crew_of(
+def views_of(
     *rows: HeartbeatRow, ends: tuple[ProcessEnd, ...] = (), silent_s: dict[str, float] | None = None, expected: int = 1
 ) -> tuple[WorkerView, ...]:
     names = [f"worker-{number}" for number in range(expected)]
@@ -51,7 +51,7 @@ def test_neither_an_outage_nor_a_pause_of_the_leader_makes_a_worker_lost(away_s:
     liveness.observe({"worker-0": 7}, 0.0)
     silent_s = liveness.observe({"worker-0": 7}, away_s)
     assert silent_s["worker-0"] <= GAP_S
-    (worker,) = crew_of(row(count=7), silent_s=dict(silent_s))
+    (worker,) = views_of(row(count=7), silent_s=dict(silent_s))
     assert worker.health is WorkerHealth.ALIVE
 
 
@@ -60,7 +60,7 @@ def test_a_worker_that_is_silent_while_it_is_polled_becomes_stale_and_then_dead(
     seen = []
     for second in range(63):
         silent_s = liveness.observe({"worker-0": 7}, float(second))
-        seen.append(crew_of(row(count=7), silent_s=dict(silent_s))[0].health)
+        seen.append(views_of(row(count=7), silent_s=dict(silent_s))[0].health)
     assert seen == [WorkerHealth.ALIVE] * 31 + [WorkerHealth.STALE] * 30 + [WorkerHealth.DEAD] * 2
 
 
@@ -142,13 +142,13 @@ def test_health(
     status: WorkerStatus | None, ended: bool, silent_s: float, health: WorkerHealth, ready: bool, over: bool
 ) -> None:
     rows = () if status is None else (row(status=status),)
-    (worker,) = crew_of(*rows, ends=(end(),) if ended else (), silent_s={"worker-0": silent_s})
+    (worker,) = views_of(*rows, ends=(end(),) if ended else (), silent_s={"worker-0": silent_s})
     assert (worker.health, worker.is_ready, worker.is_over) == (health, ready, over)
 
 
 def test_all_expected_workers_are_there_in_order_and_strangers_are_not() -> None:
-    crew = crew_of(row("worker-2"), row("worker-7"), row("worker-0"), expected=3)
-    assert [(worker.worker_id, worker.health) for worker in crew] == [
+    views = views_of(row("worker-2"), row("worker-7"), row("worker-0"), expected=3)
+    assert [(worker.worker_id, worker.health) for worker in views] == [
         ("worker-0", WorkerHealth.ALIVE),
         ("worker-1", WorkerHealth.MISSING),
         ("worker-2", WorkerHealth.ALIVE),
@@ -209,14 +209,14 @@ def test_the_outcome_of_a_worker(worker: WorkerView, sentence: str) -> None:
 
 
 def test_a_beat_is_read() -> None:
-    (worker,) = crew_of(row(live_metrics=live_text(window())))
+    (worker,) = views_of(row(live_metrics=live_text(window())))
     assert worker.live is not None
     assert worker.live.windows[0].counts.succeeded == 100
 
 
 @pytest.mark.parametrize("text", ["", "{}", "nonsense", '{"version": 99}', "[1]", "null", "\x00", "{" * 5_000])
 def test_a_beat_that_cannot_be_read_is_as_none_and_never_zero(text: str) -> None:
-    (worker,) = crew_of(row(live_metrics=text))
+    (worker,) = views_of(row(live_metrics=text))
     assert worker.live is None
     assert worker.health is WorkerHealth.ALIVE
 

@@ -226,13 +226,15 @@ def test_a_busy_client_is_named_as_such():
 
 
 def test_a_hundred_workers_are_counted_and_those_in_trouble_named():
-    crew = list(cells(100))
-    crew[17] = replace(crew[17], state=WorkerDisplayState.STALE, heard_s=NOW_S - 41)
+    views = list(cells(100))
+    views[17] = replace(views[17], state=WorkerDisplayState.STALE, heard_s=NOW_S - 41)
 
-    text = drawn(replace(MEASUREMENT, workers=tuple(crew)), 80, 24)
+    text = drawn(replace(MEASUREMENT, workers=tuple(views)), 80, 24)
 
     assert "● 99 running, ◐ 1 stale (w17 41 s)" in text
-    assert drawn(replace(MEASUREMENT, workers=tuple(crew)), 120, 40).count("●") == 100  # a mark each, and the summary's
+    assert (
+        drawn(replace(MEASUREMENT, workers=tuple(views)), 120, 40).count("●") == 100
+    )  # a mark each, and the summary's
 
 
 def test_the_only_worker_has_one_line():

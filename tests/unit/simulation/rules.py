@@ -75,8 +75,8 @@ def mutation_patches(mutation: Mutation | None) -> list[tuple[Any, str, Any]]:
     return _PATCHES.get(mutation, [])
 
 
-def _forgets(course: LifecycleState, _: object) -> LifecycleState:
-    return course
+def _forgets(state: LifecycleState, _: object) -> LifecycleState:
+    return state
 
 
 def _never_quiet(*, longest_gap_s: float) -> LivenessTracker:

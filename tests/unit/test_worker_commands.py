@@ -16,7 +16,7 @@ from loadgen.units import NS_PER_MS, NS_PER_S
 from loadgen.worker.commands import CommandQueue, DueCommand
 from tests.unit.worker_builders import (
     STOP,
-    agenda,
+    command_queue,
     connections,
     event,
     measure,
@@ -127,7 +127,7 @@ def play(of: CommandQueue, history: History, script: list[tuple[str, int, int, b
 @settings(max_examples=60, deadline=None)
 @given(histories(addresses=st.sampled_from(MINE + OTHERS)), actions)
 def test_each_command_is_applied_at_most_once_and_each_kind_in_the_order_of_its_numbers(history, script):
-    taken = play(agenda(), history, script)
+    taken = play(command_queue(), history, script)
 
     numbered = [due.sequence_id for due in taken if due.sequence_id]
     assert len(numbered) == len(set(numbered))
@@ -142,7 +142,7 @@ def test_each_command_is_applied_at_most_once_and_each_kind_in_the_order_of_its_
 @settings(max_examples=40, deadline=None)
 @given(histories(addresses=st.sampled_from(OTHERS)), scripts("read", "reread"))
 def test_what_is_for_others_is_passed_over_and_counted_as_seen(history, script):
-    mine = agenda()
+    mine = command_queue()
 
     taken = play(mine, history, [*script, ("read", 12, 0, True)])
 
@@ -159,7 +159,7 @@ def test_no_event_of_an_older_lease_is_applied_after_one_of_a_newer_lease(histor
         stale |= {one.sequence_id} if one.epoch < newest else set()
         newest = max(newest, one.epoch)
 
-    taken = play(agenda(), history, script)
+    taken = play(command_queue(), history, script)
 
     assert not stale & set(numbers(taken))
 
@@ -167,7 +167,7 @@ def test_no_event_of_an_older_lease_is_applied_after_one_of_a_newer_lease(histor
 @settings(max_examples=40, deadline=None)
 @given(histories(addresses=st.sampled_from(MINE)), actions, st.integers(0, 12))
 def test_after_stop_nothing_is_applied_whatever_was_announced_before_or_comes_after(history, script, at):
-    mine = agenda()
+    mine = command_queue()
     play(mine, history, script[: len(script) // 2])
     mine.receive(event(100 + at, STOP, epoch=99), 0)
 
@@ -187,7 +187,7 @@ def test_after_stop_nothing_is_applied_whatever_was_announced_before_or_comes_af
 def test_the_leaders_last_word_on_the_target_is_the_last_that_is_applied(history, script):
     """However much was lost: RUN_STATUS repeats it."""
     newest = history.newest_target()
-    mine = agenda()
+    mine = command_queue()
     end_ms = 1_000_000
     taken = play(mine, history, script)
 
@@ -207,7 +207,7 @@ def test_the_leaders_last_word_on_the_target_is_the_last_that_is_applied(history
 
 
 def test_a_command_is_due_at_its_moment_whether_that_lies_ahead_or_behind():
-    mine = agenda()
+    mine = command_queue()
     now_ns = 100 * NS_PER_S
 
     mine.receive(event(1, target(4), due_in_ms=2_500), now_ns)
@@ -225,7 +225,7 @@ def test_a_command_is_due_at_its_moment_whether_that_lies_ahead_or_behind():
 
 
 def test_commands_for_the_same_moment_are_applied_in_the_order_of_their_numbers():
-    mine = agenda()
+    mine = command_queue()
 
     receive_all(mine, [event(1, target(1), due_in_ms=10), event(2, measure(1), due_in_ms=10)])
 
@@ -233,7 +233,7 @@ def test_commands_for_the_same_moment_are_applied_in_the_order_of_their_numbers(
 
 
 def test_a_whole_plan_may_be_announced_ahead():
-    mine = agenda()
+    mine = command_queue()
     plan = [event(n, measure(n), due_in_ms=n * 1_000) for n in range(1, 6)]
 
     receive_all(mine, plan)
@@ -242,7 +242,7 @@ def test_a_whole_plan_may_be_announced_ahead():
 
 
 def test_a_later_command_takes_back_what_was_announced_for_its_moment_or_after_it():
-    mine = agenda()
+    mine = command_queue()
     receive_all(mine, [event(n, measure(n), due_in_ms=n * 1_000) for n in (1, 2, 3)])
     mine.receive(event(4, target(9), due_in_ms=2_500), 0)
 
@@ -252,15 +252,15 @@ def test_a_later_command_takes_back_what_was_announced_for_its_moment_or_after_i
 
 
 def test_an_older_target_for_a_later_moment_does_not_undo_a_newer_one():
-    mine = agenda()
+    mine = command_queue()
 
     receive_all(mine, [event(1, target(64), due_in_ms=10_000), event(2, target(8), due_in_ms=None)])
 
     assert connections(mine.take_due(20 * NS_PER_S)) == [8]
 
 
-def test_stop_clears_the_agenda_and_a_second_one_may_hurry_the_first():
-    mine = agenda()
+def test_stop_clears_the_queue_and_a_second_one_may_shorten_the_first():
+    mine = command_queue()
     mine.receive(event(1, measure(), due_in_ms=1_000), 0)
     mine.receive(event(2, STOP), 0)
     mine.receive(event(3, Stop(reason="again", drain_timeout_s=0.0)), 0)
@@ -271,7 +271,7 @@ def test_stop_clears_the_agenda_and_a_second_one_may_hurry_the_first():
 
 
 def test_unreadable_events_are_logged_once_and_block_nothing():
-    mine = agenda()
+    mine = command_queue()
 
     odd = event(1, UnknownCommand(event_type="DANCE" * 99, why="w" * 999))
     said = mine.receive(odd, 0)
@@ -285,7 +285,7 @@ def test_unreadable_events_are_logged_once_and_block_nothing():
 
 
 def test_a_command_of_an_older_lease_is_logged_and_ignored():
-    mine = agenda()
+    mine = command_queue()
     mine.receive(event(1, target(3), epoch=2), 0)
 
     said = mine.receive(event(2, STOP, epoch=1), 0)
@@ -302,7 +302,7 @@ def test_a_command_of_an_older_lease_is_logged_and_ignored():
 @pytest.mark.parametrize("address", OTHERS)
 @pytest.mark.parametrize("how", ["notice", "receive"])
 def test_start_and_stop_for_other_workers_are_ignored(address, how):
-    mine = agenda()
+    mine = command_queue()
     for one in (event(1, Start(expected_workers=1), to=address), event(2, STOP, to=address)):
         mine.notice(one) if how == "notice" else mine.receive(one, 0)
 
@@ -312,7 +312,7 @@ def test_start_and_stop_for_other_workers_are_ignored(address, how):
 
 @pytest.mark.parametrize("address", MINE)
 def test_before_start_only_start_and_stop_are_seen_and_nothing_is_taken_off_the_table(address):
-    mine = agenda()
+    mine = command_queue()
     seen: list[Command] = [measure(), target(3), Start(expected_workers=1)]
 
     for number, command in enumerate(seen, 1):
@@ -328,7 +328,7 @@ def test_before_start_only_start_and_stop_are_seen_and_nothing_is_taken_off_the_
 
 
 def test_the_next_phase_is_known_with_its_moment():
-    mine = agenda()
+    mine = command_queue()
     assert mine.next_phase() is None
 
     receive_all(mine, [event(1, target(3), due_in_ms=1), event(2, measure(), due_in_ms=2_000)])

@@ -18,7 +18,7 @@ from tests.unit.worker_builders import (
     STOP,
     WARMUP,
     Stage,
-    agenda,
+    command_queue,
     connections,
     event,
     measure,
@@ -105,7 +105,7 @@ LAST_MS = 10**7
 @given(plans(), st.integers(0, 9_000), looks, st.integers(0, WORKERS - 1), st.booleans())
 def test_whenever_it_is_read_each_part_is_taken_once_at_its_moment_and_in_order(plan, lead_ms, script, worker, status):
     """The zero is the same for all workers, however late they read: late readers have it in the past."""
-    mine = agenda(worker_id=f"worker-{worker}", group=worker, workers=WORKERS)
+    mine = command_queue(worker_id=f"worker-{worker}", group=worker, workers=WORKERS)
     taken, now_ms = [], 0
     for look in (*script, Look(after_ms=0, takes=False, reads=True)):
         now_ms += look.after_ms
@@ -130,7 +130,7 @@ def test_whenever_it_is_read_each_part_is_taken_once_at_its_moment_and_in_order(
 def test_a_second_start_takes_back_what_the_first_announced_and_had_not_begun(
     first, second, zero_ms, moved_ms, read_ms, epoch
 ):
-    mine = agenda(workers=WORKERS)
+    mine = command_queue(workers=WORKERS)
     mine.receive(event(1, start(*first), due_in_ms=zero_ms), 0)
     before = due(mine, read_ms)
     again_ms = read_ms + moved_ms
@@ -144,7 +144,7 @@ def test_a_second_start_takes_back_what_the_first_announced_and_had_not_begun(
 
 
 def test_an_older_lease_starts_nothing():
-    mine = agenda(workers=WORKERS)
+    mine = command_queue(workers=WORKERS)
     mine.receive(event(1, start(warm_up(), stage(1_000, 1)), epoch=2, due_in_ms=0), 0)
     mine.receive(event(2, start(warm_up(), stage(9_000, 7)), epoch=1, due_in_ms=0), 0)
 
@@ -152,7 +152,7 @@ def test_an_older_lease_starts_nothing():
 
 
 def test_a_plan_takes_back_what_was_announced_before_start():
-    mine = agenda(workers=WORKERS)
+    mine = command_queue(workers=WORKERS)
     mine.receive(event(1, measure(9), due_in_ms=500), 0)
     mine.receive(event(2, target(5), due_in_ms=500), 0)
     mine.receive(event(3, start(warm_up()), due_in_ms=1_000), 0)
@@ -161,7 +161,7 @@ def test_a_plan_takes_back_what_was_announced_before_start():
 
 
 def test_start_without_a_plan_leaves_what_was_announced():
-    mine = agenda(workers=WORKERS)
+    mine = command_queue(workers=WORKERS)
     mine.receive(event(1, measure(9), due_in_ms=500), 0)
     mine.receive(event(2, Start(expected_workers=WORKERS)), 0)
 
@@ -171,7 +171,7 @@ def test_start_without_a_plan_leaves_what_was_announced():
 
 
 def test_after_stop_a_plan_is_not_begun():
-    mine = agenda(workers=WORKERS)
+    mine = command_queue(workers=WORKERS)
     mine.receive(event(1, STOP), 0)
     mine.receive(event(2, start(warm_up(), total(0, 9)), due_in_ms=0), 0)
 
@@ -179,7 +179,7 @@ def test_after_stop_a_plan_is_not_begun():
 
 
 def test_what_comes_later_takes_back_the_rest_of_a_plan():
-    mine = agenda(workers=WORKERS)
+    mine = command_queue(workers=WORKERS)
     mine.receive(event(1, start(warm_up(), total(1_000, 30), total(9_000, 60)), due_in_ms=0), 0)
     mine.receive(event(2, SetRunTarget(total_connections=6), due_in_ms=5_000), 0)
 
@@ -192,7 +192,7 @@ def test_what_comes_later_takes_back_the_rest_of_a_plan():
 def shares(command: Event) -> list[int]:
     found = []
     for worker in range(WORKERS):
-        mine = agenda(worker_id=f"worker-{worker}", group=worker, workers=WORKERS)
+        mine = command_queue(worker_id=f"worker-{worker}", group=worker, workers=WORKERS)
         mine.receive(command, 0)
         found += connections(due(mine, LAST_MS))
     return found
@@ -213,7 +213,7 @@ def test_targets_for_one_worker_and_for_a_group_are_still_obeyed():
 
 
 def reconciled(targets: dict[str, ConnectionTarget], worker: int = 0) -> list[int]:
-    mine = agenda(worker_id=f"worker-{worker}", group=worker, workers=WORKERS, patience_s=0.0)
+    mine = command_queue(worker_id=f"worker-{worker}", group=worker, workers=WORKERS, patience_s=0.0)
     mine.reconcile(poll(targets=targets), 0)
     return connections(due(mine, LAST_MS))
 
@@ -230,7 +230,7 @@ def test_of_a_worker_target_and_that_of_the_run_the_newer_counts():
 
 
 def test_a_target_of_the_run_that_was_read_as_an_event_is_no_news():
-    mine = agenda(workers=WORKERS, patience_s=0.0)
+    mine = command_queue(workers=WORKERS, patience_s=0.0)
     mine.receive(event(4, SetRunTarget(total_connections=9), due_in_ms=2_000), 0)
 
     assert mine.reconcile(poll(targets={"*": stored(9, 4, in_s=2.0)}), 0) is None

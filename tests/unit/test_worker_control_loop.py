@@ -85,11 +85,11 @@ class Follower:
             kind, data = encode_command(cast(KnownCommand, command))
             self.tables.events.append(EventRow(number, str(number), 1, kind, data, 0.0, None))
         self.outcome = RequestOutcome.ANSWERED
-        self.board = WorkerSharedState(clock=self.clock)
+        self.worker_state = WorkerSharedState(clock=self.clock)
         self.begun: list[Phase | None] = []
         self.network = Network(lambda: self.outcome)
         session = cast(ControlSession, Wire(self.tables, self.network))
-        agenda = CommandQueue(
+        command_queue = CommandQueue(
             "worker-0",
             0,
             1,
@@ -98,7 +98,14 @@ class Follower:
             patience_s=TIMING.events_poll_s,
         )
         self.loop = ControlLoop(
-            session, "run", self.board, agenda, TIMING, self.clock, wake=threading.Event(), begin=self.begun.append
+            session,
+            "run",
+            self.worker_state,
+            command_queue,
+            TIMING,
+            self.clock,
+            wake=threading.Event(),
+            begin=self.begun.append,
         )
 
     def publish(self, command: KnownCommand, at_s: float = 0.0) -> None:
@@ -110,7 +117,7 @@ class Follower:
 
     @property
     def code(self) -> WorkerExit | None:
-        return None if self.board.ending is None else self.board.ending.code
+        return None if self.worker_state.ending is None else self.worker_state.ending.code
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,8 +167,8 @@ def test_rows(row: Row) -> None:
         follower.loop.watch(OneTurn())
         assert tuple(follower.begun) == row.begins
         assert follower.code is row.code
-        assert (follower.board.ending.drain_s if follower.board.ending else 0.0) == row.drain_s
-    assert follower.board.contacts == 3
+        assert (follower.worker_state.ending.drain_s if follower.worker_state.ending else 0.0) == row.drain_s
+    assert follower.worker_state.contacts == 3
 
 
 @pytest.mark.parametrize(("status", "at_first_s"), [(R.CANCELLING, 20.0), (R.STOPPING, 120.0)])
@@ -170,22 +177,22 @@ def test_a_worker_that_reads_the_state_of_the_run_first_drains_as_long_as_stop_r
 ) -> None:
     follower = Follower(status, P.MEASUREMENT, lease_over_s=-20.0)
     follower.loop.watch(OneTurn())
-    assert (follower.code, follower.board.drain_s) == (X.CLEAN, at_first_s)
+    assert (follower.code, follower.worker_state.drain_s) == (X.CLEAN, at_first_s)
 
     follower.publish(STOP)
     follower.loop.watch(OneTurn())
 
-    assert (follower.code, follower.board.drain_s) == (X.CLEAN, 7.0)
+    assert (follower.code, follower.worker_state.drain_s) == (X.CLEAN, 7.0)
 
 
 def test_stop_does_not_lengthen_the_drain_of_a_worker_that_ends_for_another_reason() -> None:
     follower = Follower(R.CANCELLING, P.MEASUREMENT, lease_over_s=-20.0)
-    follower.board.end(ExitReason(code=X.CLEAN, drain_s=3.0))  # SIGTERM
+    follower.worker_state.end(ExitReason(code=X.CLEAN, drain_s=3.0))  # SIGTERM
     follower.loop.watch(OneTurn())
     follower.publish(STOP)
     follower.loop.watch(OneTurn())
 
-    assert follower.board.drain_s == 3.0
+    assert follower.worker_state.drain_s == 3.0
 
 
 def test_a_worker_that_is_not_ready_begins_nothing_and_obeys_the_end() -> None:
@@ -210,10 +217,10 @@ def test_a_poll_without_an_answer_is_no_contact_and_the_next_one_finds_what_was_
     follower = Follower(R.RUNNING, P.WARMUP, START, lease_over_s=-20.0)
     follower.outcome = RequestOutcome.AWAY
     follower.loop.watch(OneTurn())
-    assert (follower.begun, follower.code, follower.board.contacts) == ([], None, 0)
+    assert (follower.begun, follower.code, follower.worker_state.contacts) == ([], None, 0)
     follower.outcome = RequestOutcome.ANSWERED
     follower.loop.watch(OneTurn())
-    assert (follower.begun, follower.code, follower.board.contacts) == ([P.WARMUP], None, 1)
+    assert (follower.begun, follower.code, follower.worker_state.contacts) == ([P.WARMUP], None, 1)
 
 
 def watch_for(follower: Follower, polls: int) -> None:
@@ -263,7 +270,7 @@ class TimedFollower(Follower):
         super().__init__(R.RUNNING, P.WARMUP, *said, lease_over_s=-20.0)
         self.tables._clock = lambda: self.clock.now_ns / NS_PER_S
         self.back_s: list[float] = []  # of each answer in turn; then 0
-        self.agenda = self.loop._command_queue
+        self.command_queue = self.loop._command_queue
         fetch = self.tables.fetch
 
         def slow(query: NamedQuery, binds: tuple[object, ...]) -> list[tuple[object, ...]]:
@@ -275,7 +282,7 @@ class TimedFollower(Follower):
 
     @property
     def zero_s(self) -> float:
-        at_ns = self.agenda.next_ns()
+        at_ns = self.command_queue.next_ns()
         assert at_ns is not None
         return at_ns / NS_PER_S
 
@@ -311,11 +318,11 @@ def test_windows_keep_their_distance_once_the_plan_has_begun() -> None:
     follower.back_s = [0.5, 2.0]
     follower.loop.watch(OneTurn())
     follower.clock.advance(3.0)
-    (warmup,) = follower.agenda.take_due(follower.clock.now_ns)
+    (warmup,) = follower.command_queue.take_due(follower.clock.now_ns)
     follower.loop.watch(OneTurn())  # answered at once: it is known now how far off it was
 
     assert follower.zero_s == warmup.at_ns / NS_PER_S + 20.0
-    (measurement,) = follower.agenda.take_due(10**12)
+    (measurement,) = follower.command_queue.take_due(10**12)
     assert warmup.uncertain_ns == measurement.uncertain_ns == pytest.approx(0.251 * NS_PER_S, rel=0.01)
 
 
@@ -329,15 +336,15 @@ class Listener:
     def seconds(self, count: int, *, polls: RequestOutcome | None, beats: bool = True) -> ExitReason | None:
         """Advance by this many seconds; without `polls` there is none, as while connections are opened. Returns the
         end, if any."""
-        board = self.follower.board
+        worker_state = self.follower.worker_state
         for _ in range(count):
             if polls is not None:
                 self.follower.outcome = polls
                 self.follower.loop.watch(OneTurn())
             if beats:
-                board.contact()
-            self.silence.count(board, 1.0)
-        return self.silence.ending(board, TIMING)
+                worker_state.contact()
+            self.silence.count(worker_state, 1.0)
+        return self.silence.ending(worker_state, TIMING)
 
 
 def test_a_worker_whose_polls_fail_while_its_beats_arrive_is_deaf_and_ends() -> None:
@@ -358,7 +365,7 @@ def test_a_worker_that_does_not_poll_is_not_deaf() -> None:
 
 def test_a_worker_that_is_ending_need_not_poll() -> None:
     listener = Listener()
-    listener.follower.board.end(ExitReason(code=X.CLEAN))
+    listener.follower.worker_state.end(ExitReason(code=X.CLEAN))
     assert listener.seconds(100, polls=RequestOutcome.AWAY) is None
     ending = listener.seconds(61, polls=RequestOutcome.AWAY, beats=False)
     assert ending is not None

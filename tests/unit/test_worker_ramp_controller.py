@@ -271,7 +271,7 @@ def test_stop_takes_effect_before_anything_that_was_due():
     assert [span[0] for span in stage.spans()] == ["WARMUP"]
 
 
-def test_the_conductor_wakes_up_for_what_comes_next():
+def test_the_ramp_controller_wakes_up_for_the_next_command():
     stage = Stage()
     stage.say(phase(MEASUREMENT, 0.25), at_s=0.125)
     assert stage.ramp_controller.step() == 0.125

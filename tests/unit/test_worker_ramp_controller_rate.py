@@ -164,7 +164,7 @@ def test_a_window_with_more_leftovers_than_are_counted_at_once():
 
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.integers(0, 900), min_size=1, max_size=4), st.sampled_from(ArrivalProcess), st.integers(0, 2))
-def test_however_late_the_conductor_is_every_planned_arrival_is_accounted_for(late_ms, arrival, worker):
+def test_however_late_the_ramp_controller_is_every_planned_arrival_is_accounted_for(late_ms, arrival, worker):
     """Windows open and close late by some milliseconds; none of the arrivals may fall into the cracks."""
     levels = tuple(Level(duration_s=2.0, rate_per_second=7.0 * number) for number in range(1, len(late_ms) + 1))
     me = WorkerArguments(run_id="r", worker_id="w", worker_group_id=worker, worker_group_count=3)

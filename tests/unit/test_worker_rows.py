@@ -19,7 +19,7 @@ from tests.unit.metrics_builders import MS, sample, statement
 
 ME = WorkerArguments(run_id="run", worker_id="worker-1", worker_group_id=1, worker_group_count=3)
 MOMENT = datetime(2026, 11, 15, 2)  # noqa: DTZ001  naive UTC
-GAUGE = ResourceReading(cpu_percent=41.5, memory_percent=2.5, wakeup_p99_ms=0.25)
+READING = ResourceReading(cpu_percent=41.5, memory_percent=2.5, wakeup_p99_ms=0.25)
 QUIET = ResourceReading(cpu_percent=0.0, memory_percent=0.0, wakeup_p99_ms=None)
 FAILED = FailedOutcome(ErrorCategory.SNOWFLAKE_ERROR, 604, "killed")
 
@@ -47,9 +47,9 @@ class Measuring:
             assert window is not None
             self._recorder.append(sample(statement=number, window=window, service_ns=ms * MS, outcome=outcome))
 
-    def snapshot(self, gauge: ResourceReading = GAUGE):
+    def snapshot(self, reading: ResourceReading = READING):
         interval = self.harvester.harvest(2 * NS_PER_S)
-        return snapshot_row(interval, gauge, ME, test_id="t", timestamp=MOMENT, elapsed_s=12.5, executing=3, target=8)
+        return snapshot_row(interval, reading, ME, test_id="t", timestamp=MOMENT, elapsed_s=12.5, executing=3, target=8)
 
     def result(self, status: str = "COMPLETED"):
         self.windows.close(at_ns=20 * NS_PER_S)

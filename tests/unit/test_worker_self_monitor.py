@@ -58,29 +58,29 @@ def ms(*waits: WakeupDelay) -> list[tuple[int, int, int]]:
 
 def test_the_probe_notes_every_moment_and_how_late_its_end_was() -> None:
     clock = LateClock(0.0, 0.01, 2.0)
-    gauges = SelfMonitor(clock)
+    monitor = SelfMonitor(clock)
 
-    gauges.probe(threading.Event())
-    gauge = gauges.read()
+    monitor.probe(threading.Event())
+    reading = monitor.read()
 
-    assert ms(*gauge.waits) == [(0, 50, 0), (50, 110, 10), (110, 2160, 2000)]
-    assert (gauge.from_ns, gauge.to_ns) == (0, clock.now_ns)
-    assert gauge.wakeup_p99_ms == pytest.approx(2000.0)
-    assert gauge.cores >= 1
-    assert gauges.read().waits == ()
+    assert ms(*reading.waits) == [(0, 50, 0), (50, 110, 10), (110, 2160, 2000)]
+    assert (reading.from_ns, reading.to_ns) == (0, clock.now_ns)
+    assert reading.wakeup_p99_ms == pytest.approx(2000.0)
+    assert reading.cores >= 1
+    assert monitor.read().waits == ()
 
 
 def test_an_overdue_wait_is_reported_before_it_ends() -> None:
     """All threads of a process are paused together; the one that hands on results may be the first to run again."""
     clock = LateClock(0.0, 10.0)
-    gauges = SelfMonitor(clock)
+    monitor = SelfMonitor(clock)
     told: list[ResourceReading] = []
-    clock.during = lambda: told.append(gauges.read())
+    clock.during = lambda: told.append(monitor.read())
 
-    gauges.probe(threading.Event())
-    told.append(gauges.read())
+    monitor.probe(threading.Event())
+    told.append(monitor.read())
 
-    assert [ms(*gauge.waits) for gauge in told] == [
+    assert [ms(*reading.waits) for reading in told] == [
         [],  # in the first wait, on time
         [(0, 50, 0), (50, 5100, 5000)],  # in the second, half of it so far
         [(5100, 10100, 10000)],  # the rest of it, as late as it was in the end
@@ -178,16 +178,16 @@ def test_reported_pauses_are_those_of_the_stopped_clock(pattern: list[tuple[int,
             at_ms += runs_ms + paused_ms
     clock, windows, meter, stopping = PausedClock(pauses), WindowRegistry(), ClientResourceMeter(), threading.Event()
     windows.open(0, phase=Phase.MEASUREMENT, at_ns=0)
-    gauges, due_ns, told = SelfMonitor(clock), 0, []
+    monitor, due_ns, told = SelfMonitor(clock), 0, []
     while clock.now_ns < WINDOW_S * NS_PER_S:
-        asked_ns = gauges.begin()
+        asked_ns = monitor.begin()
         clock.wait(stopping, PROBE_S)
         if clock.now_ns >= due_ns:  # the reader may wake up before the probe
-            told.append(gauges.read())
+            told.append(monitor.read())
             meter.add(told[-1], windows.held())
             due_ns = clock.now_ns + looks[len(told) % len(looks)] * NS_PER_MS
-        gauges.end(asked_ns)
-    meter.add(gauges.read(), windows.held())
+        monitor.end(asked_ns)
+    meter.add(monitor.read(), windows.held())
 
     found = meter.effect(0)
 
@@ -230,16 +230,16 @@ def test_what_was_stored_is_forgotten() -> None:
 
 def test_a_second_reading_at_once_is_equal():
     clock = FakeClock()
-    gauges = SelfMonitor(clock)
+    monitor = SelfMonitor(clock)
     clock.advance(1.0)
-    first = gauges.read()
+    first = monitor.read()
     sum(range(2_000_000))  # CPU time that the next reading would divide by nothing
     clock.advance(0.001)
-    second = gauges.read()
+    second = monitor.read()
 
     assert (second.cpu_percent, second.is_short) == (first.cpu_percent, True)
     clock.advance(1.0)
-    assert not gauges.read().is_short
+    assert not monitor.read().is_short
 
 
 def test_a_busy_minute_does_not_hide_in_the_average() -> None:

@@ -39,7 +39,7 @@ def scenario(load: Load | None = None, statements: Sequence[Statement] = (statem
     return Scenario(name="s", workload=Workload(statements=tuple(statements), seed=1), load=load or Load(connections=4))
 
 
-def agenda(
+def command_queue(
     *,
     worker_id: str = "worker-0",
     group: int = 0,
@@ -172,7 +172,7 @@ class Stage:
         self.slots = ClientSlots(self.scenario, arguments, {}, self.harvester, None)
         self.pool = Pool()
         me = {"group": arguments.worker_group_id, "workers": arguments.worker_group_count}
-        self.command_queue = agenda(worker_id=arguments.worker_id, **me)
+        self.command_queue = command_queue(worker_id=arguments.worker_id, **me)
         spare = self.slots.spare() if open_loop else None
         self.ramp_controller = RampController(
             self.context,

@@ -81,15 +81,15 @@ def run_as(variant: str, parent: Path) -> list[str]:
     if os.geteuid() != 0:
         return []
     try:
-        nobody = account_of(pwd.getpwnam("nobody").pw_uid)
+        account = account_of(pwd.getpwnam("nobody").pw_uid)
     except KeyError:
         pytest.skip("there is no user `nobody`")
     if shutil.which("setpriv") is None:
         pytest.skip("there is no `setpriv` to become user `nobody` with")
-    os.chown(parent, nobody.uid, nobody.gid)
-    prefix = ["setpriv", f"--reuid={nobody.uid}", f"--regid={nobody.gid}", "--clear-groups"]
+    os.chown(parent, account.uid, account.gid)
+    prefix = ["setpriv", f"--reuid={account.uid}", f"--regid={account.gid}", "--clear-groups"]
     needed = [Path(sys.executable).resolve(), Path(sys.prefix), ROOT]
-    if any(first_closed(path.parent, nobody) or not may_access(path, nobody, stat.S_IXOTH) for path in needed):
+    if any(first_closed(path.parent, account) or not may_access(path, account, stat.S_IXOTH) for path in needed):
         # The account may search directories that are closed to it, so that it can run Python at all. It still cannot
         # write.
         prefix += ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]

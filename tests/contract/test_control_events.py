@@ -125,7 +125,7 @@ def test_a_successor_goes_on_with_the_numbers_and_the_predecessor_does_not(plane
     assert [event.epoch for event in poll(session, run_id, 0)] == [1, 2]
 
 
-@pytest.mark.parametrize("wrong", [{"owner": "somebody"}, {"epoch": 2}, {"epoch": 0}, {"key": "another run"}])
+@pytest.mark.parametrize("wrong", [{"owner": "another owner"}, {"epoch": 2}, {"epoch": 0}, {"key": "another run"}])
 def test_no_event_is_sent_with_the_lease_of_another_owner(session, run_id, term, wrong):
     with pytest.raises(Fenced):
         emit(session, patience(), replace(term, **wrong), start())

@@ -25,9 +25,9 @@ class RequestOutcome(Enum):
     """What becomes of the next change that an actor sends."""
 
     ANSWERED = "executed, and answered"
-    LOST = "executed, and the answer lost: he looks, and tries again"
-    HELD = "held back on the way; he gives up, it may arrive later"
-    REPEATED = "held back on the way; he looks, tries again, and the first may arrive later"
+    LOST = "executed, and the answer lost: it is looked up, and retried"
+    HELD = "held back on the way; given up, it may arrive later"
+    REPEATED = "held back on the way; it is looked up and retried, and the first may arrive later"
     COPIED = "executed, answered, and a copy may arrive later"
 
 

@@ -75,7 +75,7 @@ class ControlMachine(RuleBasedStateMachine):
         self.readers: list[list[str]] = [[], []]
 
     @initialize()
-    def somebody_leads(self) -> None:
+    def there_is_a_leader(self) -> None:
         self.claims(self.world.actors[0], RequestOutcome.ANSWERED, 0)
 
     @rule(

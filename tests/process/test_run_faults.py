@@ -265,8 +265,8 @@ def test_a_leader_that_lost_its_lease_is_not_ended_by_one_failed_response(server
     plane = ControlPlane(server)
     run_id = plane.new_run()
     times = LeaseTimes(ttl_s=3.0, renew_s=1.0, margin_s=1.0)
-    session = plane.open("office")
-    office = Leadership(
+    session = plane.open("leader")
+    leadership = Leadership(
         run_id,
         times,
         session,
@@ -274,15 +274,15 @@ def test_a_leader_that_lost_its_lease_is_not_ended_by_one_failed_response(server
         lease_session=lambda: ControlSession(plane.place, role="lease", environ=plane.environ),
         clock=FakeClock(),
     )
-    office.claim()
+    leadership.claim()
     plane.expire(run_id, since_s=1)
     server.fault(match="FROM RUN_LEASES", kind="http_status", probability=0.5)
     try:
         with pytest.raises(Fenced, match="is led by another process now"):
-            office.reclaim(threading.Event())
+            leadership.reclaim(threading.Event())
     finally:
         server.clear_faults()
-        office.resign(releasing=False)
+        leadership.resign(releasing=False)
         plane.close()
 
 

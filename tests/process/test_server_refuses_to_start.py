@@ -112,7 +112,7 @@ def below_a_file(parent: Path) -> Path:
     return a_file(parent) / "data"
 
 
-def somebody_elses_directory(parent: Path) -> Path:
+def directory_of_another_user(parent: Path) -> Path:
     path = parent / "mine"
     path.mkdir()
     (path / "letter.txt").write_text("mine\n")
@@ -123,7 +123,7 @@ def too_long_a_path(parent: Path) -> Path:
     return parent.joinpath(*["long" * 50] * 6)
 
 
-@pytest.mark.parametrize("place", [a_file, below_a_file, somebody_elses_directory, too_long_a_path])
+@pytest.mark.parametrize("place", [a_file, below_a_file, directory_of_another_user, too_long_a_path])
 def test_a_directory_it_cannot_use_is_named_and_left_alone(scratch, place):
     path = place(scratch)
     before = sorted(str(entry) for entry in scratch.rglob("*"))

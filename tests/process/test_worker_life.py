@@ -157,7 +157,7 @@ def test_a_waiting_worker_obeys_every_way_to_end(harness: WorkerHarness) -> None
         assert runs[name].wait_status("COMPLETED").last_error is None
         assert runs[name].seen().windows == []
     seen = other.beat().count
-    other.wait_beat(lambda beat: beat.count > seen + 3, "the STOP of somebody else is passed over", workers["other"])
+    other.wait_beat(lambda beat: beat.count > seen + 3, "the STOP of another run is ignored", workers["other"])
     assert other.beat().status == "WAITING"
     other.stop()
     assert workers["other"].exit_code() == 0

@@ -68,7 +68,7 @@ def test_clients_follow_the_line_up_and_down(harness: WorkerHarness) -> None:
     assert window.counts.succeeded == len(lines)
     assert all(not line["error_code"] and line["total_ms"] >= STATEMENT_MS * 0.95 for line in lines)
     _never_too_many(lines, up)
-    _nobody_leaves_early(harness, lines, down)
+    _no_client_leaves_early(harness, lines, down)
     after = {line["session_id"] for line in lines if line["start_ms"] > down.reached_ms}
     assert len(after) <= 8
 
@@ -102,7 +102,7 @@ def _never_too_many(lines: list[Line], moved: Moved) -> None:
         assert running <= moved.at(moment_ms) + 1
 
 
-def _nobody_leaves_early(harness: WorkerHarness, lines: list[Line], moved: Moved) -> None:
+def _no_client_leaves_early(harness: WorkerHarness, lines: list[Line], moved: Moved) -> None:
     """The n-th client to leave closes its session no earlier than the ramp allows."""
     clients = {line["session_id"] for line in lines}
     requests = harness.server.ask(f"/__loadgen/journal?path=/session&since={moved.began_ms}")

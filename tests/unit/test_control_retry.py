@@ -246,7 +246,7 @@ def test_a_write_with_a_key_is_found_even_when_it_arrives_late(plan, attempts):
         assert table.rows == 1
     else:
         assert isinstance(result, ControlFailed)
-        assert result.failure.retryable, "its own row was taken for somebody else's"
+        assert result.failure.retryable, "its own row was taken for another writer's"
 
 
 @given(fates)

@@ -292,7 +292,7 @@ def test_the_verdict_is_the_truth(load: Load, drawn: list[WorkerFaults]) -> None
     said = shortfalls(judged(load, plan, drawn))
 
     if min(margins) < -BAND:
-        assert said, f"{min(margins):.4f} below a limit, and nobody noticed"
+        assert said, f"{min(margins):.4f} below a limit, and not detected"
     elif min(margins) > BAND:
         assert said == []
 

@@ -89,7 +89,7 @@ TABLE = [
      ' "U"'), "SNOWFLAKE_ERROR", "is_duplicate_key"),
     ("statement timeout", server(630, "57014"), "QUERY_TIMEOUT", "retryable cut_off"),
     ("ended at a limit, number unknown", server(639, "57014"), "QUERY_TIMEOUT", "retryable cut_off"),
-    ("cancelled by somebody", server(604, "57014", "SQL execution canceled"), "SNOWFLAKE_ERROR",
+    ("cancelled by a user", server(604, "57014", "SQL execution canceled"), "SNOWFLAKE_ERROR",
      "cancelled cut_off"),
     ("cancelled by 4.x's own timer", server(604, "57014", "SQL execution was cancelled by the client due to a timeout"),
      "QUERY_TIMEOUT", "retryable cancelled cut_off"),

@@ -209,7 +209,7 @@ def test_an_event_is_a_line_for_people_and_fields_for_machines(restored_logging)
 def test_an_event_below_the_level_costs_nothing(restored_logging):
     class Explosive:
         def __str__(self):
-            pytest.fail("formatted although nobody listens")
+            pytest.fail("formatted although no handler listens")
 
     configure(level=logging.WARNING, stream=io.StringIO())
 

@@ -38,7 +38,7 @@ def test_a_window_closes_when_the_next_one_opens():
     first, second = windows.held()
     assert (first.state, first.closed_ns, first.seconds(9 * S)) == (WindowState.CLOSED, 3 * S, 3.0)
     assert (second.state, second.step_id, second.seconds(5 * S)) == (WindowState.OPEN, 7, 2.0)
-    assert second.seconds(2 * S) == 0.0, "whoever asks may have read the clock before it was opened"
+    assert second.seconds(2 * S) == 0.0, "a caller may have read the clock before it was opened"
     assert windows.newest == second
 
 

@@ -172,7 +172,7 @@ ROWS: list[tuple[str, LifecycleState, RunObservation, tuple[Action, ...]]] = [
         look(R.RUNNING, RUNNING, SILENT, now_s=30.0, **RUN),
         stopped(failure("worker-0 has been silent for 61 s")),
     ),
-    ("somebody wishes the end", SAID, look(R.RUNNING, RUNNING, now_s=30.0, limit=WISH, **RUN), stopped(WISH)),
+    ("a user requests the end", SAID, look(R.RUNNING, RUNNING, now_s=30.0, limit=WISH, **RUN), stopped(WISH)),
     (
         "a loss counts more than a wish",
         SAID,

@@ -210,7 +210,7 @@ def judged(code: int, *, cancelled: bool = False, interrupted: bool = False) -> 
 
 
 @pytest.mark.parametrize("code", [0, 5, 10, 11])
-def test_a_verdict_is_a_result_whoever_requested_the_end(code):
+def test_a_verdict_is_a_result_for_every_requester_of_the_end(code):
     done = AttemptOutcome(attempt=AttemptStatus.COMPLETED, final=QueueStatus.COMPLETED)
 
     assert judged(code) == judged(code, cancelled=True) == judged(code, interrupted=True) == done

@@ -40,7 +40,7 @@ def test_a_process_has_ended_once_it_was_killed(child):
     before = has_ended(child.pid, mark), run_leases.is_owner_dead(owner), pool_workers.is_gone(runner)
 
     child.kill()
-    wait_until(lambda: not is_running(child.pid), "it has ended, and nobody has noticed yet")
+    wait_until(lambda: not is_running(child.pid), "it has ended, and was not reaped yet")
     unnoticed = has_ended(child.pid, mark)
     child.wait()
 

@@ -279,7 +279,7 @@ def test_how_a_container_ended(columns, sentence):
 
 
 def test_a_job_without_containers_yet_has_none():
-    nobody = dict.fromkeys(("instance_id", "container_name", "status", "message", "last_exit_code"))
+    unknown = dict.fromkeys(("instance_id", "container_name", "status", "message", "last_exit_code"))
 
-    assert read_containers([nobody]) == ()
+    assert read_containers([unknown]) == ()
     assert read_containers([row(container_name="another")]) == ()

@@ -145,7 +145,7 @@ ROWS = {
     "CANCELLING": Row(status=R.CANCELLING, phase=P.WARMUP, said=(START,), code=X.CLEAN, drain_s=20.0),
     "COMPLETED": Row(status=R.COMPLETED, phase=P.PROCESSING, code=X.CLEAN, drain_s=120.0),
     "FAILED": Row(status=R.FAILED, phase=P.PROCESSING, code=X.CLEAN, drain_s=120.0),
-    "CANCELLED, and nobody leads": Row(status=R.CANCELLED, lease_over_s=999.0, code=X.CLEAN, drain_s=120.0),
+    "CANCELLED, without a leader": Row(status=R.CANCELLED, lease_over_s=999.0, code=X.CLEAN, drain_s=120.0),
     "the lease is over": Row(status=R.RUNNING, phase=P.MEASUREMENT, lease_over_s=5.0, begins=(P.MEASUREMENT,)),
     "over for a minute": Row(status=R.RUNNING, phase=P.MEASUREMENT, lease_over_s=60.0, begins=(P.MEASUREMENT,)),
     "over for more": Row(
@@ -156,7 +156,7 @@ ROWS = {
         code=X.FATAL,
         drain_s=20.0,
     ),
-    "nobody leads before START": Row(status=R.STARTING, lease_over_s=61.0, code=X.FATAL, drain_s=20.0),
+    "no leader before START": Row(status=R.STARTING, lease_over_s=61.0, code=X.FATAL, drain_s=20.0),
 }
 
 

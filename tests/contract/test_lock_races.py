@@ -176,7 +176,9 @@ def test_a_deadlock_over_two_standard_tables_has_one_victim_too(concurrent: Conc
     assert older(f"SELECT N FROM {second} ORDER BY ID") == [(0,), (1,), (0,)]
 
 
-def test_deadlocks_in_a_crowd_lose_and_double_nothing(concurrent: ConcurrentSessions, hybrid: str) -> None:
+def test_deadlocks_in_a_concurrent_sessions_lose_and_double_nothing(
+    concurrent: ConcurrentSessions, hybrid: str
+) -> None:
     sessions = concurrent.sessions(6)
 
     def swap(index: int) -> int:

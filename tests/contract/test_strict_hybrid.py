@@ -30,7 +30,7 @@ def strict() -> Iterator[EmbeddedServer]:
 
 @pytest.fixture(scope="module")
 def all_sessions(strict: EmbeddedServer) -> Iterator[Sessions]:
-    """For `crowd`: its sessions are those of the strict server here."""
+    """For `concurrent`: its sessions belong to the strict server here."""
     sessions = Sessions(strict)
     sessions.take(None, {})("CREATE OR REPLACE DATABASE LOCKS")
     yield sessions

@@ -1,4 +1,4 @@
-"""The manager of a pool and its runners' processes; runs behind a leash. Real processes, moved clocks."""
+"""The manager of a pool and its runners' processes; runs behind a process guard. Real processes, moved clocks."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_a_runner_understands_what_its_pool_passes_on(share):
     assert HostPermissions.of_options(context.params) == allowed
 
 
-# --- runs behind a leash ---------------------------------------------------------------------------------------------
+# --- runs behind a process guard ------------------------------------------------------------------------------------
 
 
 def started(folder: Path, code: str, *, stop_s: float = PATIENCE_S) -> RunProcess:
@@ -294,7 +294,7 @@ def test_the_grace_of_a_run_passes_however_often_it_is_asked_to_end(tmp_path):
 
 
 def test_a_run_ends_when_its_runner_is_killed(tmp_path):
-    """The leash sees the end of the pipe that only the runner held open."""
+    """The process guard sees the end of the pipe that only the runner held open."""
     marks = tmp_path / "marks"
     run = f"import os, signal\nopen({str(marks)!r}, 'w').write(str(os.getpid()) + chr(10))\nsignal.pause()"
     runner = (

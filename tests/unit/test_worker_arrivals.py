@@ -121,7 +121,7 @@ def test_closing_needs_no_time_for_what_was_not_due():
 @settings(max_examples=20, deadline=None)
 @given(st.integers(1, 8), st.floats(0, 2))
 def test_many_takers_while_the_window_closes_have_each_number_once(clients, closes_s):
-    """The conductor closes while clients take: of what was due, every number went to exactly one of them."""
+    """The ramp controller closes while clients take: of what was due, every number went to exactly one of them."""
     planned = schedule(rate=2_000.0, duration_s=2.0)
     arrivals = ArrivalQueue(4, planned, OPENED_NS)
     hands: list[list[int]] = [[] for _ in range(clients)]

@@ -91,7 +91,7 @@ def plans(draw: st.DrawFn) -> tuple[PlannedCommand, ...]:
 
 @dataclass(frozen=True)
 class Look:
-    """A worker reads the events after some time; and before that, or after it, the conductor takes what is due."""
+    """A worker reads the events after some time; and before that, or after it, the ramp controller takes what is due."""
 
     after_ms: int
     takes: bool
@@ -237,7 +237,7 @@ def test_a_target_of_the_run_that_was_read_as_an_event_is_no_news():
     assert connections(due(mine, LAST_MS)) == [3]
 
 
-# --- the conductor follows it ----------------------------------------------------------------------------------------
+# --- the ramp controller follows it ----------------------------------------------------------------------------------
 
 
 def test_a_plan_begins_at_the_moment_of_start_and_the_warm_up_is_as_long_as_planned():

@@ -1,4 +1,4 @@
-"""The conductor: windows at their moments, clients along their line."""
+"""The ramp controller: windows at their planned times, clients along their ramp."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The conductor with an open loop: every planned arrival accounted for."""
+"""The ramp controller with an open loop: every planned arrival accounted for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Delivered load from plan to verdict, in simulated time: the real plan, events, ramp controller, meter and verdict, and
+"""Delivered load from plan to verdict, in simulated time: the real plan, events, ramp controller, meter, verdict and
 connections that are lost, refused and opened again, and workers that leave. The truth is counted beside it, slot by
 slot in steps of a tenth of a second."""
 

@@ -327,7 +327,7 @@ def test_a_finished_run_is_left_alone(status: RunStatus, views: tuple[WorkerView
 
 
 @pytest.mark.parametrize(("what", "before", "seen", "actions"), ROWS, ids=[row[0] for row in ROWS])
-def test_decided_twice_is_harmless(
+def test_repeated_decisions_are_harmless(
     what: str, before: LifecycleState, seen: RunObservation, actions: tuple[Action, ...]
 ) -> None:
     """Nothing could be carried out: the next look decides the same again, but for asking workers to end."""
@@ -347,7 +347,7 @@ def test_a_lost_worker_may_be_missing_when_the_scenario_allows_it_but_not_all_of
     )
 
 
-def test_a_deadline_counts_from_the_moment_the_status_was_seen() -> None:
+def test_a_deadline_counts_from_the_time_the_status_was_seen() -> None:
     before = LifecycleState(since_s=0.0, status=R.RUNNING, ending=DONE_BY_PLAN, stop_published=True)
     after, actions = decide(before, look(R.STOPPING, DRAINING, now_s=500.0), RULES)
     assert actions == ()
@@ -382,7 +382,7 @@ def test_an_outage_ends_the_run_when_it_is_too_long_or_too_expensive() -> None:
     assert decide_outage(5.0, TOO_EXPENSIVE) == "too expensive; the control plane has been unreachable for 5 s"
 
 
-def test_between_asking_and_ending_there_is_always_time_for_last_words() -> None:
+def test_between_a_stop_and_a_kill_there_is_always_time_for_last_results() -> None:
     """Also when the second interrupt comes long after the first."""
     now, ticks = state(R.CANCELLING, stop_published=True), []
     for tick in range(10):

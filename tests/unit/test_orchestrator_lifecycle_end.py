@@ -149,7 +149,7 @@ def test_every_run_comes_to_an_end(happenings: list[tuple[WorkerView, int, int |
     assert world.stops >= 1
 
 
-def test_the_course_of_a_run_in_which_nothing_happens() -> None:
+def test_the_states_of_a_run_without_faults() -> None:
     world = World(2)
     story = []
     for second in range(200):
@@ -200,7 +200,7 @@ def judged_step(led: Led) -> tuple[MeasuredStep, StartStep]:
     return MeasuredStep(*judged), decision
 
 
-def test_a_judged_step_is_recorded_and_the_next_is_published_until_both_were_done() -> None:
+def test_a_judged_step_is_stored_and_the_next_is_published_until_both_were_done() -> None:
     step, following = judged_step(Led())
     state = LifecycleState(since_s=0.0, status=RunStatus.RUNNING)
 

@@ -90,14 +90,14 @@ def led(
     return watching, ended
 
 
-def test_a_threshold_over_the_whole_sees_what_was_measured_so_far():
+def test_a_threshold_over_the_whole_is_judged_by_all_samples_so_far():
     watching, ended = led([threshold("p95 < 50ms", abort=True)], [FAST] * 10 + [SLOW] * 2)
 
     assert ended == [11, 12]  # a slow second is more than one in twenty
     assert [checked.passed for checked in watching.current()] == [False]
 
 
-def test_a_sliding_threshold_sees_only_its_span_and_remembers_the_worst():
+def test_a_sliding_threshold_is_judged_by_its_span_and_keeps_the_worst():
     calm = [FAST] * 10
     watching, ended = led([threshold("p50 < 50ms", window_s=3.0, abort=True)], calm + [SLOW] * 2 + calm)
 
@@ -133,7 +133,7 @@ def test_a_span_in_which_nothing_ended_decides_no_time_and_no_error_rate(text, p
     assert (checked.passed, checked.undecided, checked.value is None) == (passed, False, False)
 
 
-def test_where_nothing_ended_at_all_the_threshold_is_missed():
+def test_without_any_ended_statement_the_threshold_is_missed():
     watching, _ = led([threshold("max < 60s", window_s=2.0)], [()] * 6)
 
     (checked,) = watching.current()
@@ -230,7 +230,7 @@ def test_a_lower_bound_that_decides_nothing_aborts_nothing():
     assert [checked.passed for checked in watching.current()] == [False, False]
 
 
-def test_stored_windows_are_remembered():
+def test_stored_windows_are_kept():
     progress = RunAggregator([])
     progress.note([view(live=live(window(window_id=1, step_id=1), window(window_id=2, step_id=2, seconds=5.0)))])
     progress.note([view(live=live(window(window_id=2, step_id=2, seconds=6.0)))])  # the first was stored meanwhile
@@ -274,7 +274,7 @@ def test_a_guardrail_of_the_client_ends_the_run_or_warns(said, reason):
     assert warning.warnings.count(reason) == 1
 
 
-def test_a_guardrail_forgives_a_busy_second():
+def test_a_guardrail_tolerates_a_busy_second():
     watching, _ = limits(action=GuardrailAction.ABORT)
 
     for _ in range(3):
@@ -284,7 +284,7 @@ def test_a_guardrail_forgives_a_busy_second():
         assert looks(watching, 1, [view(cpu_percent=1.0)]) == [None]
 
 
-def test_a_worker_that_is_rather_busy_is_worth_a_warning():
+def test_a_rather_busy_worker_causes_a_warning():
     watching, _ = limits(action=GuardrailAction.ABORT)
 
     assert looks(watching, CONSECUTIVE_BREACHES, [view(cpu_percent=61.0)]) == [None] * CONSECUTIVE_BREACHES

@@ -74,7 +74,7 @@ class Closed:
         ([FULL, FULL, None], False),
     ],
 )
-def test_a_queue_is_seen_by_two_looks_in_a_row(
+def test_a_queue_is_seen_by_two_consecutive_polls(
     queued: list[int | None], seen: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown = Shown(*queued)

@@ -72,7 +72,7 @@ def test_a_replacement_that_begins_to_count_again_is_alive() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e5), st.booleans()), max_size=50))
-def test_silence_never_exceeds_the_looks_since_the_last_beat(looks: list[tuple[float, bool]]) -> None:
+def test_silence_never_exceeds_the_polls_since_the_last_heartbeat(looks: list[tuple[float, bool]]) -> None:
     liveness, now_s, count, quiet_looks = LivenessTracker(longest_gap_s=GAP_S), 0.0, 1, 0
     liveness.observe({"worker-0": count}, now_s)
     for gap_s, beaten in looks:
@@ -108,7 +108,7 @@ def test_replacements_during_the_measurement_are_reported(
     assert replacements.warnings == (told if replaced else [])
 
 
-def test_who_died_in_the_warmup_and_is_replaced_in_the_measurement_was_missing_too() -> None:
+def test_a_worker_that_died_in_the_warmup_and_is_replaced_in_the_measurement_was_missing_too() -> None:
     replacements = ReplacementTracker()
     replacements.observe([row_of(7, 5, Phase.WARMUP), row_of(9, 5, Phase.WARMUP, "worker-1")])
     replacements.observe([row_of(7, 5, Phase.WARMUP), row_of(9, 8, Phase.MEASUREMENT, "worker-1")])
@@ -146,7 +146,7 @@ def test_health(
     assert (worker.health, worker.is_ready, worker.is_over) == (health, ready, over)
 
 
-def test_all_expected_workers_are_there_in_order_and_strangers_are_not() -> None:
+def test_all_expected_workers_are_listed_in_order_and_unknown_ones_are_not() -> None:
     views = views_of(row("worker-2"), row("worker-7"), row("worker-0"), expected=3)
     assert [(worker.worker_id, worker.health) for worker in views] == [
         ("worker-0", WorkerHealth.ALIVE),
@@ -208,20 +208,20 @@ def test_the_outcome_of_a_worker(worker: WorkerView, sentence: str) -> None:
 # --- the content of heartbeats ---------------------------------------------------------------------------------------
 
 
-def test_a_beat_is_read() -> None:
+def test_a_heartbeat_is_read() -> None:
     (worker,) = views_of(row(live_metrics=live_text(window())))
     assert worker.live is not None
     assert worker.live.windows[0].counts.succeeded == 100
 
 
 @pytest.mark.parametrize("text", ["", "{}", "nonsense", '{"version": 99}', "[1]", "null", "\x00", "{" * 5_000])
-def test_a_beat_that_cannot_be_read_is_as_none_and_never_zero(text: str) -> None:
+def test_an_unreadable_heartbeat_counts_as_none_and_never_as_zero(text: str) -> None:
     (worker,) = views_of(row(live_metrics=text))
     assert worker.live is None
     assert worker.health is WorkerHealth.ALIVE
 
 
-def test_a_heartbeat_that_has_not_changed_is_read_once() -> None:
+def test_an_unchanged_heartbeat_is_read_once() -> None:
     reader, text, later = LiveMetricsReader(), live_text(window(seconds=3.0)), live_text(window(seconds=4.0))
 
     first, again = reader.read(row(live_metrics=text)), reader.read(row(live_metrics=text))

@@ -60,7 +60,7 @@ def test_a_text_that_snowflake_does_not_know_is_never_in_a_statement(key: str, t
         alter_sql('"W"', {key: text})
 
 
-def test_what_is_not_shown_is_not_known():
+def test_a_setting_that_is_not_shown_is_unknown():
     with pytest.raises(ValueError, match="generation is not shown"):
         settings_from({**SHOWN, "generation": None}, {}, frozenset({"generation"}))
 

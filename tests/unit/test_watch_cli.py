@@ -26,7 +26,7 @@ def test_an_unreachable_server_is_reported_in_text_and_json_with_exit_code_3(cap
     assert errors.startswith("error: no embedded server answers at 127.0.0.1:1")
 
 
-def test_a_name_that_cannot_be_one_is_refused(capsys):
+def test_an_invalid_database_name_is_rejected(capsys):
     assert main(["watch", "--database", "a b", "-c", "embedded"]) == 2
 
     assert "hint: " in capsys.readouterr().err

@@ -36,9 +36,7 @@ def bare_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         (["--run-id", "r1", "--worker-group-id", "0", "--worker-group-count", "0"], "--worker-group-count is 0"),
     ],
 )
-def test_arguments_that_make_no_sense_end_with_1(
-    capfd: pytest.CaptureFixture[str], arguments: list[str], said: str
-) -> None:
+def test_invalid_arguments_end_with_1(capfd: pytest.CaptureFixture[str], arguments: list[str], said: str) -> None:
     assert main(["worker", *arguments]) == 1
     out, err = capfd.readouterr()
     assert out == ""
@@ -75,7 +73,7 @@ def test_an_empty_upload_is_reported_without_connecting(capfd: pytest.CaptureFix
         (["20261115"], "20261115 is a prefix of several run ids: 20261115-a, 20261115-b"),
     ],
 )
-def test_what_cannot_be_uploaded_is_bad_usage(
+def test_a_folder_that_cannot_be_uploaded_is_wrong_usage(
     capfd: pytest.CaptureFixture[str], tmp_path: Path, arguments: list[str], said: str
 ) -> None:
     for name in ("20261115-a", "20261115-b"):

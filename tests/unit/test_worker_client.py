@@ -108,7 +108,7 @@ def test_a_client_without_a_value_left_gives_up_with_the_reason(load):
         ("QUERY_TIMEOUT", 1.0, "QUERY_TIMEOUT"),
     ],
 )
-def test_a_statement_without_an_answer_within_its_limit_has_timed_out(category, waited_s, counted):
+def test_a_statement_without_a_response_within_its_limit_has_timed_out(category, waited_s, counted):
     failed = FailedOutcome.after(waited_s, ErrorCategory[category], 14, "Query timed out after 6s", limit_s=1.0)
 
     assert failed.category is ErrorCategory[counted]
@@ -116,7 +116,7 @@ def test_a_statement_without_an_answer_within_its_limit_has_timed_out(category, 
 
 
 @pytest.mark.parametrize(("waited_s", "cut_off"), [(0.9, False), (1.0, True), (3.0, True)])
-def test_a_connection_that_is_lost_while_the_server_is_silent_cuts_a_statement_off(waited_s, cut_off):
+def test_a_connection_that_is_lost_while_the_server_is_silent_cuts_the_statement_off(waited_s, cut_off):
     lost = FailedOutcome.after(waited_s, ErrorCategory.CONNECTION, 4, "connection closed", limit_s=30.0)
     samples: list[Any] = [(0, 0, 0, 0, 10 * NS_PER_MS, Outcome.SUCCEEDED)] * 80
     samples += [(0, 0, 0, 0, round(waited_s * NS_PER_S), lost)] * 20
@@ -138,7 +138,7 @@ def test_a_connection_that_is_lost_while_the_server_is_silent_cuts_a_statement_o
         (100051, "Division by zero", False),
     ],
 )
-def test_a_statement_that_was_ended_early_counts_with_the_time_it_took_at_least(code, text, cut_off):
+def test_a_statement_that_was_ended_early_counts_with_its_time_as_a_lower_bound(code, text, cut_off):
     client = client_of(parse_scenario(READ + CLOSED, source="s", environ={}).scenario, [])
     slow = client._failed(0, ProgrammingError(text, errno=code, sqlstate="22012" if code == 100051 else "57014"), 0)
     samples = [(0, 0, 0, 0, 10 * NS_PER_MS, Outcome.SUCCEEDED)] * 880 + [(0, 0, 0, 0, 30 * NS_PER_S, slow)] * 120

@@ -141,7 +141,7 @@ def test_each_command_is_applied_at_most_once_and_each_kind_in_the_order_of_its_
 
 @settings(max_examples=40, deadline=None)
 @given(histories(addresses=st.sampled_from(OTHERS)), scripts("read", "reread"))
-def test_what_is_for_others_is_passed_over_and_counted_as_seen(history, script):
+def test_events_for_other_workers_are_ignored_and_acknowledged(history, script):
     mine = command_queue()
 
     taken = play(mine, history, [*script, ("read", 12, 0, True)])
@@ -184,7 +184,7 @@ def test_after_stop_nothing_is_applied_whatever_was_announced_before_or_comes_af
 
 @settings(max_examples=60, deadline=None)
 @given(histories(addresses=st.sampled_from(MINE)), actions)
-def test_the_leaders_last_word_on_the_target_is_the_last_that_is_applied(history, script):
+def test_the_leaders_last_target_is_the_last_that_is_applied(history, script):
     """However much was lost: RUN_STATUS repeats it."""
     newest = history.newest_target()
     mine = command_queue()
@@ -206,7 +206,7 @@ def test_the_leaders_last_word_on_the_target_is_the_last_that_is_applied(history
 # --- events ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_command_is_due_at_its_moment_whether_that_lies_ahead_or_behind():
+def test_a_command_is_due_at_its_time_in_the_future_or_the_past():
     mine = command_queue()
     now_ns = 100 * NS_PER_S
 
@@ -224,7 +224,7 @@ def test_a_command_is_due_at_its_moment_whether_that_lies_ahead_or_behind():
     assert mine.next_ns() is None
 
 
-def test_commands_for_the_same_moment_are_applied_in_the_order_of_their_numbers():
+def test_commands_for_the_same_time_are_applied_in_the_order_of_their_numbers():
     mine = command_queue()
 
     receive_all(mine, [event(1, target(1), due_in_ms=10), event(2, measure(1), due_in_ms=10)])
@@ -232,7 +232,7 @@ def test_commands_for_the_same_moment_are_applied_in_the_order_of_their_numbers(
     assert numbers(mine.take_due(10 * NS_PER_MS)) == [1, 2]
 
 
-def test_a_whole_plan_may_be_announced_ahead():
+def test_a_whole_plan_may_be_announced_in_advance():
     mine = command_queue()
     plan = [event(n, measure(n), due_in_ms=n * 1_000) for n in range(1, 6)]
 
@@ -241,7 +241,7 @@ def test_a_whole_plan_may_be_announced_ahead():
     assert [numbers(mine.take_due(second * NS_PER_S)) for second in range(1, 6)] == [[1], [2], [3], [4], [5]]
 
 
-def test_a_later_command_takes_back_what_was_announced_for_its_moment_or_after_it():
+def test_a_later_command_replaces_those_announced_for_its_time_or_after_it():
     mine = command_queue()
     receive_all(mine, [event(n, measure(n), due_in_ms=n * 1_000) for n in (1, 2, 3)])
     mine.receive(event(4, target(9), due_in_ms=2_500), 0)
@@ -251,7 +251,7 @@ def test_a_later_command_takes_back_what_was_announced_for_its_moment_or_after_i
     assert numbers(mine.take_due(10**12)) == [1, 5, 4]
 
 
-def test_an_older_target_for_a_later_moment_does_not_undo_a_newer_one():
+def test_an_older_target_for_a_later_time_does_not_undo_a_newer_one():
     mine = command_queue()
 
     receive_all(mine, [event(1, target(64), due_in_ms=10_000), event(2, target(8), due_in_ms=None)])
@@ -311,7 +311,7 @@ def test_start_and_stop_for_other_workers_are_ignored(address, how):
 
 
 @pytest.mark.parametrize("address", MINE)
-def test_before_start_only_start_and_stop_are_seen_and_nothing_is_taken_off_the_table(address):
+def test_before_start_only_start_and_stop_are_read_and_no_command_is_taken(address):
     mine = command_queue()
     seen: list[Command] = [measure(), target(3), Start(expected_workers=1)]
 
@@ -327,7 +327,7 @@ def test_before_start_only_start_and_stop_are_seen_and_nothing_is_taken_off_the_
     assert mine.stop is None
 
 
-def test_the_next_phase_is_known_with_its_moment():
+def test_the_next_phase_is_known_with_its_time():
     mine = command_queue()
     assert mine.next_phase() is None
 

@@ -91,7 +91,7 @@ def plans(draw: st.DrawFn) -> tuple[PlannedCommand, ...]:
 
 @dataclass(frozen=True)
 class Look:
-    """A worker reads the events after some time; and before that, or after it, the ramp controller takes what is due."""
+    """A worker reads the events after some time; before that, or after it, the ramp controller takes due commands."""
 
     after_ms: int
     takes: bool
@@ -103,7 +103,7 @@ LAST_MS = 10**7
 
 
 @given(plans(), st.integers(0, 9_000), looks, st.integers(0, WORKERS - 1), st.booleans())
-def test_whenever_it_is_read_each_part_is_taken_once_at_its_moment_and_in_order(plan, lead_ms, script, worker, status):
+def test_whenever_it_is_read_each_part_is_taken_once_at_its_time_and_in_order(plan, lead_ms, script, worker, status):
     """The zero is the same for all workers, however late they read: late readers have it in the past."""
     mine = command_queue(worker_id=f"worker-{worker}", group=worker, workers=WORKERS)
     taken, now_ms = [], 0
@@ -127,7 +127,7 @@ def test_whenever_it_is_read_each_part_is_taken_once_at_its_moment_and_in_order(
 
 
 @given(plans(), plans(), st.integers(0, 9_000), st.integers(0, 9_000), st.integers(0, 12_000), st.integers(1, 2))
-def test_a_second_start_takes_back_what_the_first_announced_and_had_not_begun(
+def test_a_second_start_replaces_what_the_first_announced_and_had_not_begun(
     first, second, zero_ms, moved_ms, read_ms, epoch
 ):
     mine = command_queue(workers=WORKERS)
@@ -151,7 +151,7 @@ def test_an_older_lease_starts_nothing():
     assert told(due(mine, LAST_MS)) == [(0, (Phase.WARMUP, None)), (1_000, (Phase.MEASUREMENT, 1))]
 
 
-def test_a_plan_takes_back_what_was_announced_before_start():
+def test_a_plan_replaces_what_was_announced_before_start():
     mine = command_queue(workers=WORKERS)
     mine.receive(event(1, measure(9), due_in_ms=500), 0)
     mine.receive(event(2, target(5), due_in_ms=500), 0)
@@ -160,7 +160,7 @@ def test_a_plan_takes_back_what_was_announced_before_start():
     assert numbers(due(mine, LAST_MS)) == [3]
 
 
-def test_start_without_a_plan_leaves_what_was_announced():
+def test_start_without_a_plan_keeps_what_was_announced():
     mine = command_queue(workers=WORKERS)
     mine.receive(event(1, measure(9), due_in_ms=500), 0)
     mine.receive(event(2, Start(expected_workers=WORKERS)), 0)
@@ -178,7 +178,7 @@ def test_after_stop_a_plan_is_not_begun():
     assert due(mine, LAST_MS) == []
 
 
-def test_what_comes_later_takes_back_the_rest_of_a_plan():
+def test_later_commands_replace_the_rest_of_a_plan():
     mine = command_queue(workers=WORKERS)
     mine.receive(event(1, start(warm_up(), total(1_000, 30), total(9_000, 60)), due_in_ms=0), 0)
     mine.receive(event(2, SetRunTarget(total_connections=6), due_in_ms=5_000), 0)
@@ -229,7 +229,7 @@ def test_of_a_worker_target_and_that_of_the_run_the_newer_counts():
     assert reconciled({"worker-1": stored(7, 5)}) == []
 
 
-def test_a_target_of_the_run_that_was_read_as_an_event_is_no_news():
+def test_a_target_of_the_run_that_was_read_as_an_event_is_not_applied_again():
     mine = command_queue(workers=WORKERS, patience_s=0.0)
     mine.receive(event(4, SetRunTarget(total_connections=9), due_in_ms=2_000), 0)
 
@@ -240,7 +240,7 @@ def test_a_target_of_the_run_that_was_read_as_an_event_is_no_news():
 # --- the ramp controller follows it ----------------------------------------------------------------------------------
 
 
-def test_a_plan_begins_at_the_moment_of_start_and_the_warm_up_is_as_long_as_planned():
+def test_a_plan_begins_at_the_time_of_start_and_the_warm_up_is_as_long_as_planned():
     worker = Stage()
     plan = (
         PlannedCommand(at_ms=0, command=SetPhase(phase=WARMUP)),
@@ -264,7 +264,7 @@ def test_a_plan_begins_at_the_moment_of_start_and_the_warm_up_is_as_long_as_plan
     assert worker.pool.sizes[-1] == 7
 
 
-def test_a_worker_that_reads_start_after_its_zero_joins_what_is_left():
+def test_a_worker_that_reads_start_after_its_zero_joins_the_rest_of_the_plan():
     worker = Stage()
     plan = (
         PlannedCommand(at_ms=0, command=SetPhase(phase=WARMUP)),

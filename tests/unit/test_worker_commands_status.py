@@ -33,7 +33,7 @@ def repeat(of: CommandQueue, seen: object, *, seconds: float = PATIENCE_S, from_
     return [said for said in (of.reconcile(seen, moment_ns) for moment_ns in moments_ns) if said]  # type: ignore[arg-type]
 
 
-def test_run_status_is_believed_when_it_has_been_ahead_of_the_events_for_a_while():
+def test_run_status_is_obeyed_when_it_has_been_ahead_of_the_events_for_a_while():
     mine = command_queue()
     ahead = poll(targets={"worker-0": stored(12, 5, step_id=2)})
 
@@ -49,7 +49,7 @@ def test_run_status_is_believed_when_it_has_been_ahead_of_the_events_for_a_while
     assert repeat(mine, ahead, from_ns=6 * NS_PER_S) == []
 
 
-def test_an_event_that_is_merely_read_after_the_row_is_no_surprise():
+def test_an_event_that_is_only_read_after_the_row_is_no_gap():
     mine = command_queue()
     ahead = poll(targets={"worker-0": stored(12, 2, in_s=60)})
     mine.reconcile(ahead, 0)
@@ -93,7 +93,7 @@ def test_a_target_whose_number_is_not_newer_is_never_applied():
     assert mine.take_due(10**12) == []
 
 
-def test_a_target_without_a_number_is_applied_when_it_is_another_one_than_the_last():
+def test_a_target_without_a_number_is_applied_when_it_differs_from_the_last():
     mine = command_queue()
     mine.receive(event(7, target(5)), 0)
     mine.take_due(0)
@@ -119,7 +119,7 @@ def test_a_target_of_run_status_takes_effect_when_its_event_would_have(offset_ms
 
 
 @pytest.mark.parametrize("written", ["soon", "2026-13-45T99:00:00", ""])
-def test_a_moment_that_cannot_be_read_is_now(written):
+def test_an_unreadable_time_means_now(written):
     mine = command_queue()
     entry = ConnectionTarget(target_connections=3, sequence_id=1, effective_at=written)
 
@@ -128,20 +128,20 @@ def test_a_moment_that_cannot_be_read_is_now(written):
     assert mine.next_ns() == round(PATIENCE_S * NS_PER_S)
 
 
-def test_targets_of_others_are_not_ours():
+def test_targets_of_other_workers_are_ignored():
     mine = command_queue()
 
     assert repeat(mine, poll(targets={"worker-1": stored(3, 1), "worker": stored(4, 2)}), seconds=20) == []
 
 
-def test_a_worker_that_has_not_begun_has_no_phase_to_go_on_from():
+def test_a_worker_that_has_not_begun_has_no_phase_to_continue_from():
     mine = command_queue()
 
     assert repeat(mine, poll(phase=Phase.MEASUREMENT), seconds=20) == []
     assert mine.started
 
 
-def test_a_missed_phase_is_found_after_a_while_and_only_ahead():
+def test_a_missed_phase_is_found_after_a_while_and_only_a_later_one():
     mine = command_queue()
     mine.began(Phase.WARMUP)
 

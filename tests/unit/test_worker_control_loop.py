@@ -206,14 +206,14 @@ def test_a_worker_that_is_not_ready_begins_nothing_and_obeys_the_end() -> None:
 
 
 @pytest.mark.parametrize(("waited_s", "code"), [(120.0, None), (120.1, X.NO_START)])
-def test_a_worker_that_does_not_get_ready_gives_up(waited_s: float, code: WorkerExit | None) -> None:
+def test_a_worker_that_does_not_become_ready_gives_up(waited_s: float, code: WorkerExit | None) -> None:
     follower = Follower(R.STARTING, P.PREPARING, lease_over_s=-20.0)
     follower.clock.advance(waited_s)
     follower.loop.look()
     assert follower.code is code
 
 
-def test_a_poll_without_an_answer_is_no_contact_and_the_next_one_finds_what_was_missed() -> None:
+def test_a_poll_without_a_response_is_no_contact_and_the_next_one_finds_what_was_missed() -> None:
     follower = Follower(R.RUNNING, P.WARMUP, START, lease_over_s=-20.0)
     follower.outcome = RequestOutcome.AWAY
     follower.loop.watch(OneTurn())
@@ -236,7 +236,7 @@ def watch_for(follower: Follower, polls: int) -> None:
     follower.loop.watch(stopping)
 
 
-def test_a_worker_that_waits_for_start_reads_events_when_there_are_some_and_now_and_then() -> None:
+def test_a_worker_that_waits_for_start_reads_events_when_there_are_some_and_at_intervals() -> None:
     follower = Follower(R.STARTING, P.PREPARING, lease_over_s=-20.0)
     watch_for(follower, 12)
     assert follower.network.sent.count("run_control_events.poll") == 3, "at once, and every 5 s"
@@ -288,7 +288,7 @@ class TimedFollower(Follower):
 
 
 @pytest.mark.parametrize("polls_before", [0, 3])
-def test_a_slow_answer_to_the_read_of_start_does_not_move_the_plan(polls_before: int) -> None:
+def test_a_slow_response_to_the_read_of_start_does_not_move_the_plan(polls_before: int) -> None:
     """Nothing else would notice: all windows of this worker would be as long as planned, and seconds later."""
     follower = TimedFollower()
     follower.tables.status = R.STARTING
@@ -302,7 +302,7 @@ def test_a_slow_answer_to_the_read_of_start_does_not_move_the_plan(polls_before:
     assert follower.zero_s == pytest.approx(begun_s + 8.0, abs=0.002)
 
 
-def test_a_moment_that_is_known_badly_is_known_better_with_every_answer_until_it_has_come() -> None:
+def test_the_estimate_of_a_time_improves_with_every_response_until_it_has_come() -> None:
     follower = TimedFollower(replace(PLANNED, lead_ms=8_000))
     follower.back_s = [3.0, 3.0]
     follower.loop.watch(OneTurn())
@@ -347,7 +347,7 @@ class Listener:
         return self.silence.ending(worker_state, TIMING)
 
 
-def test_a_worker_whose_polls_fail_while_its_beats_arrive_is_deaf_and_ends() -> None:
+def test_a_worker_whose_polls_fail_while_its_heartbeats_arrive_ends() -> None:
     listener = Listener()
     assert listener.seconds(60, polls=RequestOutcome.AWAY) is None
     assert listener.seconds(1, polls=RequestOutcome.ANSWERED) is None
@@ -357,7 +357,7 @@ def test_a_worker_whose_polls_fail_while_its_beats_arrive_is_deaf_and_ends() -> 
     assert (ending.code, ending.error) == (X.NO_CONTROL_PLANE, "the state of the run could not be read for 61 s")
 
 
-def test_a_worker_that_does_not_poll_is_not_deaf() -> None:
+def test_a_worker_that_does_not_poll_does_not_end_for_it() -> None:
     listener = Listener()
     assert listener.seconds(1, polls=RequestOutcome.AWAY) is None
     assert listener.seconds(100, polls=None) is None

@@ -91,7 +91,7 @@ def test_seconds_that_come_while_a_full_queue_is_written_are_not_lost(harness: F
     assert harness.flush.dropped_snapshots == 0
 
 
-def test_of_a_control_plane_that_stays_away_only_the_oldest_seconds_are_given_up(harness: FlushHarness) -> None:
+def test_when_the_control_plane_stays_unreachable_only_the_oldest_seconds_are_dropped(harness: FlushHarness) -> None:
     harness.session.fails = True
     harness.put(*range(SNAPSHOTS_MAX + 5))
     assert not harness.step()
@@ -102,7 +102,7 @@ def test_of_a_control_plane_that_stays_away_only_the_oldest_seconds_are_given_up
     assert harness.flush.dropped_snapshots == 5
 
 
-def test_a_line_that_is_being_written_is_still_there_for_who_keeps_it(harness: FlushHarness) -> None:
+def test_a_line_that_is_being_written_is_still_available_to_the_spool(harness: FlushHarness) -> None:
     harness.worker_state.say("WARNING", "one")
     seen: list[str] = []
     harness.session.meanwhile = lambda: seen.extend(row.message for row in harness.flush.unsent().logs)
@@ -141,7 +141,7 @@ def test_spooled_rows_are_uploaded_once_whatever_part_had_been_stored(harness: F
     assert not folder.exists()
 
 
-def test_what_all_workers_write_at_once_is_spread_over_a_while() -> None:
+def test_simultaneous_writes_of_all_workers_are_spread_over_a_while() -> None:
     workers, written_s = 1_000, []
     for number in range(20):
         me = WorkerArguments(run_id="run", worker_id="w", worker_group_id=number, worker_group_count=workers)
@@ -164,7 +164,7 @@ def test_the_row_of_a_worker_that_starts_waits_for_the_next_batch(harness: Flush
     assert not harness.worker_state.urgent.is_set()
 
 
-def test_a_worker_that_ends_does_not_wait_for_its_moment(harness: FlushHarness) -> None:
+def test_a_worker_that_ends_does_not_wait_for_its_turn(harness: FlushHarness) -> None:
     """What is left is written by finish()."""
     stopping = threading.Event()
     harness.worker_state.say("WARNING", "one")

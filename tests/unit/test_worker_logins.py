@@ -133,7 +133,7 @@ class ClientHarness:
 # --- a client --------------------------------------------------------------------------------------------------------
 
 
-def test_a_client_that_is_refused_tries_again_for_longer_and_longer_and_is_counted() -> None:
+def test_a_rejected_client_retries_with_growing_pauses_and_is_counted() -> None:
     clock = RecordingClock()
     sessions = ScriptedSessions(*[ConfigurationError("the token was refused: invalid or expired")] * 7)
     harness = ClientHarness(sessions, lambda: client.leave(), clock=clock)
@@ -197,7 +197,7 @@ def test_a_client_that_must_leave_does_not_wait_for_its_next_login() -> None:
         (ConnectionPolicy(max_age_s=1e-9), ReconnectReason.MAX_AGE),
     ],
 )
-def test_why_a_client_logs_in_again_is_known(policy: ConnectionPolicy, why: ReconnectReason) -> None:
+def test_the_reason_of_a_new_login_is_known(policy: ConnectionPolicy, why: ReconnectReason) -> None:
     done = iter(range(100))
     harness = ClientHarness(ScriptedSessions(), lambda: client.leave() if next(done) == 6 else None, policy)
     client = Client(harness.slots.get(0), harness.context)
@@ -248,14 +248,14 @@ def test_a_connection_lost_when_its_client_leaves_is_not_reported() -> None:
 
 
 @given(st.integers(1, 10_000), st.floats(0, 1))
-def test_pauses_between_refused_logins_are_bounded(attempts: int, part: float) -> None:
+def test_pauses_between_rejected_logins_are_bounded(attempts: int, part: float) -> None:
     assert 1.0 <= login_pause_s(attempts, part) <= LOGIN_PAUSE_MAX_S
 
 
 # --- clients ---------------------------------------------------------------------------------------------------------
 
 
-def test_clients_of_a_higher_level_are_connected_ahead_of_it_and_do_nothing() -> None:
+def test_clients_of_a_higher_level_are_connected_ahead_of_it_and_send_nothing() -> None:
     done = threading.Semaphore(0)
     harness = ClientHarness(ScriptedSessions(), lambda: done.release())
     pool = ClientPool(harness.context, harness.slots, warn=lambda text: None)
@@ -309,7 +309,7 @@ def test_a_worker_without_a_connection_ends_after_a_minute_with_the_reason() -> 
 
 
 @pytest.mark.parametrize(("wanted", "connected"), [(8, 1), (0, 0)])
-def test_one_connection_is_enough_and_none_when_none_is_wanted(wanted: int, connected: int) -> None:
+def test_one_connection_is_enough_and_none_when_none_is_planned(wanted: int, connected: int) -> None:
     timing, disconnected = TimingSettings(), TargetWatchdog()
     for _ in range(59):
         disconnected.count(wanted=8, connected=0, awake_s=1.0)
@@ -328,7 +328,7 @@ def test_a_worker_that_is_not_ready_or_ends_is_not_ended_for_it(status: WorkerSt
 
 
 @pytest.mark.parametrize("at", ["yesterday", 7, None])
-def test_a_refusal_without_a_moment_is_refused(at) -> None:
+def test_a_rejection_without_a_time_is_rejected(at) -> None:
     said = {**logins_data(LoginCounts()), "last_refused": [{"at": at, "code": None, "text": "no"}]}
 
     with pytest.raises(InvalidMetrics):

@@ -124,7 +124,7 @@ def test_after_a_pause_only_the_last_of_several_phases_is_left_open():
     assert stage.spans()[-1] == ("MEASUREMENT", 3, 17.0, 20.0)
 
 
-def test_the_next_window_takes_the_place_of_one_whose_time_is_over_in_the_same_moment():
+def test_the_next_window_replaces_one_whose_time_is_over_at_the_same_time():
     stage = Stage()
     stage.ramp_controller.begin(MEASUREMENT, 10.0)
     stage.say(phase(MEASUREMENT, 10, 2), at_s=10)
@@ -149,7 +149,7 @@ def test_begin_is_obeyed_once_and_not_after_the_end():
     assert late.ramp_controller.phase is None
 
 
-def test_windows_are_numbered_on_from_what_a_predecessor_stored():
+def test_windows_are_numbered_on_from_those_of_a_predecessor():
     stage = Stage(first_window=7)
     stage.say(phase(MEASUREMENT, 5), at_s=3)
     stage.ramp_controller.begin(WARMUP, None)
@@ -188,7 +188,7 @@ def test_the_thread_executes_due_commands_and_ends_when_stopped():
 # --- the number of clients -------------------------------------------------------------------------------------------
 
 
-def test_clients_follow_their_line_to_the_target():
+def test_clients_follow_their_ramp_to_the_target():
     stage = Stage()
     stage.ramp_controller.set_first_target(2)
     stage.say(target(6, ramp_s=4), at_s=1)
@@ -199,7 +199,7 @@ def test_clients_follow_their_line_to_the_target():
     assert stage.ramp_controller.target == 6
 
 
-def test_a_new_target_in_the_middle_of_a_ramp_goes_on_from_there():
+def test_a_new_target_in_the_middle_of_a_ramp_continues_from_there():
     stage = Stage()
     stage.ramp_controller.set_first_target(0)
     stage.say(target(10, ramp_s=10), at_s=0)
@@ -211,7 +211,7 @@ def test_a_new_target_in_the_middle_of_a_ramp_goes_on_from_there():
 
 
 @given(st.floats(0, 15), st.floats(0, 15))
-def test_a_target_that_is_applied_late_leads_to_the_same_line(late_s, look_s):
+def test_a_target_that_is_applied_late_leads_to_the_same_ramp(late_s, look_s):
     """A worker that was held up must have as many clients as it would have had."""
     levels = []
     for held_up_s in (0.0, late_s):
@@ -331,7 +331,7 @@ def test_settling_does_not_begin_before_the_ramp_has_ended():
     assert stage.spans() == [("WARMUP", 1, 0.0, 23.0), ("MEASUREMENT", 1, 23.0, None)]
 
 
-def test_a_connection_that_is_lost_begins_the_settling_anew():
+def test_a_lost_connection_restarts_the_settling():
     stage = Stage(FIND)
     stage.say(target(5, step_id=1), at_s=0)
     stage.run_to(2)

@@ -92,7 +92,7 @@ def test_unsent_arrivals_are_skipped_once_and_the_window_becomes_final():
     assert stage.results()[0].state is WindowState.FINAL
 
 
-def test_a_window_that_was_cut_short_has_skipped_what_was_due_until_then():
+def test_a_window_that_was_cut_short_has_skipped_the_arrivals_that_were_due_until_then():
     stage = Stage(rate())
     stage.say(phase(MEASUREMENT, 10), at_s=0)
     stage.run_to(3.05)
@@ -124,7 +124,7 @@ def test_unsent_arrivals_are_overload_when_no_connection_was_missing(missing):
         assert 0 < unsent.min_ns < 10 * NS_PER_S / skipped + NS_PER_MS
 
 
-def test_what_was_due_while_connections_were_missing_is_no_overload_though_all_are_open_again():
+def test_arrivals_due_while_connections_were_missing_are_no_overload_though_all_are_open_again():
     stage = Stage(rate(arrival=ArrivalProcess.UNIFORM))
     stage.ramp_controller.set_first_target(2)
     for slot in range(2):
@@ -183,7 +183,7 @@ def test_however_late_the_ramp_controller_is_every_planned_arrival_is_accounted_
     assert all(result.state is WindowState.FINAL for result in stage.results())
 
 
-def test_due_times_count_from_the_announced_moment():
+def test_due_times_count_from_the_announced_time():
     stage = Stage(rate())
     stage.say(phase(MEASUREMENT, 10), at_s=1)
     stage.ramp_controller.begin(WARMUP, None)
@@ -213,7 +213,7 @@ def test_a_window_that_opens_late_has_its_connection_time_from_its_opening():
     assert (result.connections.planned_ms, result.connections.delivered_ms) == (8_000, 8_000)
 
 
-def test_a_late_joiner_leaves_out_what_was_due_before_it_came():
+def test_a_late_worker_leaves_out_the_arrivals_that_were_due_before_it_joined():
     levels = tuple(Level(duration_s=10.0, rate_per_second=10.0) for _ in range(2))
     stage = Stage(rate(levels=levels))
     stage.clock.advance(14.5)
@@ -238,7 +238,7 @@ def test_an_arrival_that_is_due_with_the_opening_of_the_first_window_is_not_left
     assert counts_of(stage) == {0: (100, 100, 0)}
 
 
-def test_a_worker_that_was_held_up_answers_for_what_it_missed():
+def test_a_delayed_worker_accounts_for_the_arrivals_it_missed():
     levels = tuple(Level(duration_s=10.0, rate_per_second=10.0) for _ in range(2))
     stage = Stage(rate(levels=levels))
     stage.say(phase(MEASUREMENT, 10, 1), at_s=1)
@@ -251,7 +251,7 @@ def test_a_worker_that_was_held_up_answers_for_what_it_missed():
     assert counts_of(stage) == {0: (0, 0, 0), 1: (100, 100, 0), 2: (100, 100, 0)}
 
 
-def test_a_warm_up_deals_nothing_that_is_due_in_the_measurement():
+def test_a_warm_up_takes_no_arrival_that_is_due_in_the_measurement():
     """A client that waits for an arrival of the warm-up would send it in the first second of the measurement."""
     stage = Stage(rate(warmup_s=5.0))
     stage.clock.advance(0.7)
@@ -316,7 +316,7 @@ PHASES = [
 
 @settings(max_examples=40, deadline=None)
 @given(moves, st.sampled_from(ArrivalProcess))
-def test_the_identity_holds_for_any_course_of_windows_and_every_window_ends_final(course, arrival):
+def test_the_identity_holds_for_any_sequence_of_windows_and_every_window_becomes_final(course, arrival):
     levels = tuple(Level(duration_s=1.0 + number, rate_per_second=20.0) for number in range(3))
     stage = Stage(rate(warmup_s=1.0, levels=levels, arrival=arrival))
     stage.ramp_controller.begin(WARMUP, None)

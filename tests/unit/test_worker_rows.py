@@ -95,7 +95,7 @@ def test_a_snapshot_counts_reads_writes_and_errors_of_the_measurement():
     assert row.qps == 6 / 2.0
 
 
-def test_a_second_without_samples_has_no_times_at_all():
+def test_a_second_without_samples_has_no_times():
     measuring = Measuring()
     measuring.window(Phase.MEASUREMENT)
 
@@ -110,7 +110,7 @@ def test_a_worker_without_a_window_has_no_phase():
     assert Measuring().snapshot().phase is None
 
 
-def test_percentiles_that_a_second_cannot_support_are_not_stated():
+def test_percentiles_without_enough_samples_are_left_out():
     measuring = Measuring()
     measuring.window(Phase.MEASUREMENT)
     measuring.add(19)
@@ -137,7 +137,7 @@ def test_the_custom_metrics_can_be_added_to_those_of_other_workers():
     assert json.loads(row.custom_metrics)["wakeup_p99_ms"] == 0.25
 
 
-def test_no_name_of_a_statement_can_hide_another_number():
+def test_no_name_of_a_statement_can_replace_another_number():
     measuring = Measuring("wakeup_p99_ms", "seconds")
     measuring.window(Phase.MEASUREMENT)
     measuring.add(3)
@@ -164,7 +164,7 @@ def test_a_window_is_stored_with_the_epoch_it_was_measured_in():
     assert json.loads(row.buckets)["statements"]["look"]["SUCCEEDED"]["response"]["count"] == 3
 
 
-def test_a_workers_result_is_its_measurement_and_nothing_else():
+def test_a_workers_result_contains_its_measurement_only():
     measuring = Measuring()
     measuring.window(Phase.WARMUP)
     measuring.add(50, ms=900)
@@ -189,7 +189,7 @@ def test_a_workers_result_is_its_measurement_and_nothing_else():
     assert summary["at_least"] == []
 
 
-def test_a_worker_that_measured_nothing_has_a_result_of_nothing():
+def test_a_worker_that_measured_nothing_has_an_empty_result():
     measuring = Measuring()
     measuring.window(Phase.WARMUP)
     measuring.add(5)
@@ -219,7 +219,7 @@ def test_a_worker_that_never_began_has_a_row_too():
     assert row.avg_latency_ms is None
 
 
-def test_percentiles_that_the_samples_cannot_support_are_null():
+def test_percentiles_without_enough_samples_are_null():
     measuring = Measuring()
     measuring.window(Phase.MEASUREMENT)
     measuring.add(99)

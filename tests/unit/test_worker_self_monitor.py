@@ -56,7 +56,7 @@ def ms(*waits: WakeupDelay) -> list[tuple[int, int, int]]:
 # --- the probe -------------------------------------------------------------------------------------------------------
 
 
-def test_the_probe_notes_every_moment_and_how_late_its_end_was() -> None:
+def test_the_probe_records_every_wait_and_its_lateness() -> None:
     clock = LateClock(0.0, 0.01, 2.0)
     monitor = SelfMonitor(clock)
 
@@ -135,7 +135,7 @@ def test_only_what_lies_inside_a_window_counts() -> None:
     assert meter.effect(0) is None
 
 
-def test_a_second_is_shared_by_the_windows_it_is_part_of() -> None:
+def test_a_second_is_split_by_the_windows_it_overlaps() -> None:
     windows, meter = WindowRegistry(), ClientResourceMeter()
     windows.open(0, phase=Phase.MEASUREMENT, at_ns=0)
     windows.open(1, phase=Phase.MEASUREMENT, at_ns=NS_PER_S // 4)
@@ -202,7 +202,7 @@ def test_reported_pauses_are_those_of_the_stopped_clock(pattern: list[tuple[int,
 
 
 @pytest.mark.parametrize("seen_before", [True, False], ids=["told before it opened", "told after it opened"])
-def test_a_pause_that_kept_a_window_from_opening_is_a_gap_of_it(seen_before: bool) -> None:
+def test_a_pause_that_delayed_the_opening_of_a_window_is_a_gap_of_it(seen_before: bool) -> None:
     windows, meter = WindowRegistry(), ClientResourceMeter()
     pause = second(2, late_ms=700)
     if seen_before:
@@ -218,7 +218,7 @@ def test_a_pause_that_kept_a_window_from_opening_is_a_gap_of_it(seen_before: boo
     assert (found.gap_ms, found.elapsed_ms) == (500, 1500)
 
 
-def test_what_was_stored_is_forgotten() -> None:
+def test_stored_readings_are_removed() -> None:
     windows, meter = WindowRegistry(), ClientResourceMeter()
     windows.open(0, phase=Phase.MEASUREMENT, at_ns=0)
     meter.add(second(1), windows.held())
@@ -242,7 +242,7 @@ def test_a_second_reading_at_once_is_equal():
     assert not monitor.read().is_short
 
 
-def test_a_busy_minute_does_not_hide_in_the_average() -> None:
+def test_a_busy_minute_is_not_averaged_away() -> None:
     windows, meter = WindowRegistry(), ClientResourceMeter()
     windows.open(1, phase=Phase.MEASUREMENT, at_ns=0)
     for number in range(1, 601):
@@ -258,7 +258,7 @@ def test_a_busy_minute_does_not_hide_in_the_average() -> None:
     assert "worker-0 used 95 % of its core in its busiest minute (at most 85 %)" in verdict.invalid[0]
 
 
-def test_a_busy_minute_counts_wherever_it_begins_and_at_the_end_too() -> None:
+def test_a_busy_minute_counts_at_any_time_and_at_the_end_too() -> None:
     for first in (31, 91, 171):  # across a boundary, and up to the last second of the window
         windows, meter = WindowRegistry(), ClientResourceMeter()
         windows.open(1, phase=Phase.MEASUREMENT, at_ns=0)

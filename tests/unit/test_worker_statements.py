@@ -92,7 +92,7 @@ def test_a_change_counts_the_rows_it_touched_and_fetches_nothing(rowcount, rows)
     assert tape.fetches == []
 
 
-def test_an_error_of_a_statement_is_the_callers():
+def test_an_error_of_a_statement_reaches_the_caller():
     tape = Tape(refuse=[READ])
 
     with pytest.raises(Refused):

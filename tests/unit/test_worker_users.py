@@ -147,7 +147,7 @@ def test_every_user_of_the_run_belongs_to_one_slot_of_one_worker():
     assert sum(map(len, seen)) == 11
 
 
-def test_a_session_remembers_one_value_and_draws_the_rest_anew():
+def test_a_session_keeps_one_value_and_draws_the_rest_again():
     harness = UserHarness()
 
     sent = harness.send(harness.slot(), 0, 60)
@@ -179,7 +179,7 @@ def test_a_tag_begins_as_that_of_the_connection_and_names_the_session():
     assert all((tag["run"], tag["metadata"]) == ("r", {"team": "a"}) for tag in in_session)
 
 
-def test_a_new_tag_of_the_connection_is_in_force_with_the_next_statement():
+def test_a_new_tag_of_the_connection_is_used_by_the_next_statement():
     harness = UserHarness()
     slot = harness.slot()
     harness.send(slot, 0, 1)
@@ -191,7 +191,7 @@ def test_a_new_tag_of_the_connection_is_in_force_with_the_next_statement():
     assert tag["phase"] == "MEASUREMENT"
 
 
-def test_the_longest_tag_has_room():
+def test_the_longest_tag_fits():
     metadata = {"k": "x" * (1_000 - len('{"k":""}'))}
     longest = query_tag(run="r" * 36, worker="w" * 100, phase="MEASUREMENT", step=10**9)
 
@@ -215,7 +215,7 @@ def test_a_transaction_is_one_session_from_begin_to_commit_and_previous_repeats_
 
 
 @pytest.mark.parametrize("affinity", SessionAffinity)
-def test_what_a_lost_connection_does_to_sessions(affinity):
+def test_the_effect_of_a_lost_connection_on_sessions(affinity):
     harness = UserHarness(affinity=affinity)
     slot = harness.slot()
     before = remembered(harness.send(slot, 0, 40))
@@ -246,7 +246,7 @@ def test_the_end_of_the_load_ends_no_session():
     assert harness.figures == (3, 0, 3)
 
 
-def test_sessions_that_are_over_when_the_load_ends_are_not_current():
+def test_sessions_that_have_expired_when_the_load_ends_are_not_current():
     harness = UserHarness(affinity=SessionAffinity.HINT)
     harness.send(harness.slot(0), 0, 40)
     harness.clock.advance(TTL_S)
@@ -262,7 +262,7 @@ def test_sessions_that_are_over_when_the_load_ends_are_not_current():
     assert harness.figures == (6, 3, 3)
 
 
-def test_expired_sessions_are_swept_once_a_minute_also_where_no_client_is():
+def test_expired_sessions_are_swept_once_a_minute_also_without_clients():
     harness = UserHarness(affinity=SessionAffinity.HINT)
     harness.send(harness.slot(0), 0, 40)
     pool = harness.pool()
@@ -330,7 +330,7 @@ def test_a_remembered_sequence_gives_no_key_to_two_sessions():
     assert set(keys) == set(range(1, 25))
 
 
-def test_a_scenario_without_sessions_has_drawers_and_runs_as_ever():
+def test_a_scenario_without_sessions_runs_the_same_code_as_before():
     harness = UserHarness(PLAIN)
     harvester = SampleCollector(WindowRegistry(), (PLAIN,), open_loop=False, started_ns=0)
     arguments = WorkerArguments(run_id="r", worker_id="worker-0", worker_group_id=0, worker_group_count=1)
@@ -343,7 +343,7 @@ def test_a_scenario_without_sessions_has_drawers_and_runs_as_ever():
     assert "in_session" not in compile_statements(harness.scenario)[0].__qualname__
 
 
-def test_what_is_remembered_shares_nothing_with_what_is_drawn():
+def test_remembered_values_and_drawn_values_are_independent():
     keys = Uniform(keys=KeyRange(low=1, high=10**9))
     parameters = (Remembered(name="a", of=keys), keys, Remembered(name="b", of=keys))
     query = Query(sql="SELECT ?, ?, ?", parameters=parameters)

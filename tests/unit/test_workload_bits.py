@@ -62,7 +62,7 @@ def test_numbers_below_a_size_are_uniform(size):
             assert_follows(values, dict.fromkeys(range(size), 1 / size))
 
 
-def test_sizes_near_two_to_the_64th_are_drawn_again_rather_than_bent():
+def test_sizes_near_two_to_the_64th_are_drawn_again_without_bias():
     size = (1 << 63) - 1  # half of all words must be drawn again, nearly
 
     values = RandomBits(1, 1).below(size, 20_000)
@@ -122,6 +122,6 @@ def test_bits_of_logarithm_and_exponential_never_change():
     assert [value.hex() for value in random_bits.exp(-x).tolist()] == EXPONENTIALS
 
 
-def test_what_a_float_cannot_hold_stays_at_the_end():
+def test_values_beyond_the_range_of_floats_are_clamped():
     assert random_bits.exp(np.array([-1e9]))[0] < 1e-300
     assert random_bits.exp(np.array([1e9]))[0] > 1e300

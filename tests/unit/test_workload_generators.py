@@ -89,7 +89,7 @@ def test_values_are_plain_python_values(kind):
 
 
 @pytest.mark.parametrize("kind", ALL_KINDS)
-def test_a_value_depends_on_its_number_and_not_on_what_was_drawn_before(kind):
+def test_a_value_depends_on_its_number_and_not_on_earlier_draws(kind):
     in_order = drawn(ALL_KINDS[kind], 3 * CHUNK_VALUES)
     generator = made(ALL_KINDS[kind])
 
@@ -142,7 +142,7 @@ def test_hot_keys_get_their_share():
     assert_follows(drawn(Hotspot(keys=KEYS, hot_fraction=0.2, hot_share=0.8)), probabilities)
 
 
-def test_a_fraction_is_meant_as_people_write_it():
+def test_a_fraction_is_decimal():
     values = drawn(Hotspot(keys=KEYS, hot_fraction=0.29, hot_share=1.0), 5_000)
 
     assert set(values) == set(range(101, 130)), "0.29 * 100 is 28.999999999999996"
@@ -172,7 +172,7 @@ def test_scrambled_keys_take_the_probability_of_all_ranks_that_are_hashed_to_the
     assert_follows(drawn(Zipfian(keys=KEYS, scrambled=True)), {key: mass + others for key, mass in expected.items()})
 
 
-def test_sharded_keys_come_from_the_workers_part():
+def test_sharded_keys_come_from_the_partition_of_the_worker():
     for parameter in (
         Uniform(keys=None, sharded=True),
         Zipfian(keys=None, sharded=True),
@@ -289,7 +289,7 @@ def test_normal_numbers_are_normally_distributed():
     assert_cumulates(drawn(Normal(mean=100.0, stddev=15.0)), lambda x: normal_cumulated((x - 100.0) / 15.0))
 
 
-def test_bounded_normal_numbers_are_those_that_lie_within():
+def test_bounded_normal_numbers_lie_within_their_bounds():
     values = drawn(Normal(mean=0.0, stddev=1.0, low=-0.5, high=2.0))
     below, within = normal_cumulated(-0.5), normal_cumulated(2.0) - normal_cumulated(-0.5)
 

@@ -62,7 +62,7 @@ def test_any_character_can_be_in_an_alphabet():
 
 
 @pytest.mark.parametrize("length", [0, 1, 1_000, 100_000])
-def test_a_text_has_the_length_that_was_asked_for(length):
+def test_a_text_has_the_requested_length(length):
     assert {len(text) for text in drawn(Text(length=length), 3)} == {length}
 
 
@@ -76,7 +76,7 @@ def test_identifiers_have_the_layout_of_version_4_and_do_not_repeat():
     assert_follows("".join(text[:8] for text in texts), dict.fromkeys("0123456789abcdef", 1 / 16))
 
 
-def test_moments_are_uniform_naive_and_exact_to_the_microsecond():
+def test_times_are_uniform_naive_and_exact_to_the_microsecond():
     moments = drawn(Timestamp(low=LOW, high=HIGH))
 
     assert min(moments) >= LOW
@@ -86,7 +86,7 @@ def test_moments_are_uniform_naive_and_exact_to_the_microsecond():
     assert_follows((moment.microsecond % 10 for moment in moments), dict.fromkeys(range(10), 0.1))
 
 
-def test_moments_before_1970_are_moments_too():
+def test_times_before_1970_are_valid():
     low, high = datetime(1800, 1, 1), datetime(1800, 1, 1, 0, 0, 0, 3)  # noqa: DTZ001
 
     assert set(drawn(Timestamp(low=low, high=high), 300)) == {low.replace(microsecond=us) for us in range(3)}
@@ -105,7 +105,7 @@ def test_choices_follow_their_weights():
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 30), st.integers(1, 6), st.integers(1, 500))
-def test_no_two_clients_walk_the_same_values_until_the_pool_is_used_up(lanes, workers, size):
+def test_no_two_clients_draw_the_same_values_until_the_pool_is_used_up(lanes, workers, size):
     rounds = size // lanes
 
     taken = [value for walk in walks(PoolValue(pool="numbers"), lanes, workers, rounds, size) for value in walk]
@@ -173,7 +173,7 @@ def test_pool_values_are_drawn_by_their_order():
         Previous(index=0),
     ],
 )
-def test_what_has_nothing_to_draw_is_refused_at_once(parameter):
+def test_a_generator_without_values_is_rejected_at_once(parameter):
     with pytest.raises(ValueError):
         made(parameter)
 

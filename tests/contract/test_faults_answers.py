@@ -155,7 +155,7 @@ def test_a_session_that_an_administrator_ended_is_lost(load, retrying, statement
     assert classify(error).session_lost
 
 
-def test_an_expired_session_is_renewed_without_a_word(server, load, statement):
+def test_an_expired_session_is_renewed_without_a_warning(server, load, statement):
     number = load.session_id
     statement.fault(kind="expire_session", count=1)
 

@@ -72,7 +72,7 @@ def test_a_connection_works_again_after_the_fault(load, statement, fault):
     assert rows == [(7,)]
 
 
-def test_what_was_not_retried_is_described_by_its_cause(load, statement):
+def test_a_failure_without_retries_is_described_by_its_cause(load, statement):
     statement.fault(kind="http_status", status=503)
 
     error = failure_of(load, statement.sql)

@@ -145,7 +145,7 @@ def test_statements_that_take_long_have_a_separate_time_limit(plane, role, limit
     assert int(row["value"]) == limit_s
 
 
-def test_a_look_for_unfinished_runs_that_takes_too_long_does_not_delay_a_run(plane):
+def test_a_slow_search_for_unfinished_runs_does_not_delay_a_run(plane):
     plane.server.fault(match="FROM RUN_STATUS S LEFT JOIN RUN_LEASES", kind="error", errno=630, sqlstate="57014")
     clock = FakeClock()
     waiting = RetryPolicy(stop=threading.Event(), clock=clock)

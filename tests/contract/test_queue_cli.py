@@ -300,7 +300,7 @@ def test_runners_are_listed_in_pages_shown_drained_and_given_up(plane, ask):
     assert "bench-0  ONLINE  idle" in ask("pool", "stats")[1]
 
 
-def test_what_ended_long_ago_is_pruned_and_what_waits_or_runs_is_not(plane, ask, scenario, tmp_path):
+def test_old_ended_runs_are_pruned_and_waiting_or_running_ones_are_not(plane, ask, scenario, tmp_path):
     add_runner(plane, "bench-1")
     queued = [answer(ask("queue", "add", str(scenario), "--format=json"))["queue_id"] for _ in range(3)]
     ended, running = (

@@ -127,7 +127,7 @@ def test_a_claim_that_differs_in_anything_ends_nothing(queue, field):
 # --- ends ------------------------------------------------------------------------------------------------------------
 
 
-def test_what_fails_waits_for_its_pause_and_is_exhausted_after_the_last_attempt(queue):
+def test_a_failed_run_waits_for_its_pause_and_is_exhausted_after_the_last_attempt(queue):
     queue_id, runner = queue.add(), queue.runner()
 
     for attempt in range(1, ATTEMPTS_MAX + 1):
@@ -154,7 +154,7 @@ def test_an_attempt_that_does_not_count_can_be_repeated_for_ever(queue):
     assert (queue.row(queue_id).status, queue.row(queue_id).attempts) == (QueueStatus.QUEUED, 0)
 
 
-def test_what_was_lost_with_its_last_attempt_is_exhausted(queue):
+def test_a_run_that_was_lost_with_its_last_attempt_is_exhausted(queue):
     queue_id = queue.add(max_attempts=1)
     claim = queue.claimed(queue.runner())
     assert run_queue_claims.end_abandoned(queue.session, patience()) == 0
@@ -183,7 +183,7 @@ def test_an_end_whose_answer_is_lost_is_known_and_counted_once(queue, fault, ver
 
 
 @pytest.mark.parametrize("fact", ["claim", "end", "wish"])
-def test_what_was_decided_and_not_settled_is_settled_by_others(queue, fact):
+def test_an_end_that_its_owner_did_not_settle_is_settled_by_others(queue, fact):
     """The process that wrote the key ended before it changed RUN_QUEUE."""
     queue_id = queue.add()
     claim = queue.claimed(queue.runner()) if fact == "end" else None

@@ -25,7 +25,7 @@ JUDGING = BaselineCheck(baseline="trend", confirm=True)
 # --- adding ----------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_added_waits_with_its_texts(queue):
+def test_an_added_run_waits_with_its_texts(queue):
     text, files = "name: ünïcode\nsql: 'a'", {"keys/a.csv": "k\r\n1\r\n"}
     queue_id = queue.add(
         "Orders & more", scenario=text, files=files, connection="prod", requires=("b=2", "a=1"), judging=JUDGING
@@ -42,7 +42,7 @@ def test_what_is_added_waits_with_its_texts(queue):
     )
 
 
-def test_of_two_with_one_key_there_is_one(queue):
+def test_a_key_can_be_added_once(queue):
     first = run_queue.add(
         queue.session, patience(), QueueRequest(name="a", scenario="1", files={}, idempotency_key="k")
     )
@@ -68,7 +68,7 @@ def test_an_addition_whose_answer_is_lost_is_there_once(queue, fault):
     assert [row.queue_id for row in run_queue.newest(queue.session, 10)] == [added.queue_id]
 
 
-def test_what_is_not_due_is_not_taken(queue):
+def test_a_run_that_is_not_due_is_not_claimed(queue):
     now = run_status.server_time(queue.session)
     later = queue.add(not_before=now + timedelta(hours=1))
     runner = queue.runner()
@@ -246,7 +246,7 @@ def test_a_runner_executes_as_many_runs_at_a_time_as_its_capacity(queue):
     assert queue.claimed(runner).queue_id == second
 
 
-def test_who_shares_takes_runs_whose_target_is_being_measured(queue):
+def test_sharing_runners_claim_runs_whose_target_is_being_measured(queue):
     first, second = queue.add("a", target="prod/WH"), queue.add("b", target="prod/WH")
     runner = queue.runner()
 
@@ -257,7 +257,7 @@ def test_who_shares_takes_runs_whose_target_is_being_measured(queue):
     assert [claim and claim.queue_id for claim in claims] == [first, second, None]
 
 
-def test_of_many_that_claim_at_once_each_run_goes_to_one(queue):
+def test_of_many_simultaneous_claims_each_run_goes_to_one(queue):
     wanted = {queue.add(str(number)) for number in range(12)}
     runners = [queue.runner() for _ in range(4)]
 
@@ -292,7 +292,7 @@ def test_a_claim_whose_answer_is_lost_is_known_and_counted_once(queue, fault):
 # --- wishes ----------------------------------------------------------------------------------------------------------
 
 
-def test_what_waits_is_cancelled_at_once_and_can_be_tried_again(queue):
+def test_a_waiting_run_is_cancelled_at_once_and_can_be_retried(queue):
     queue_id = queue.add()
 
     cancelled = run_queue.cancel(queue.session, patience(), queue_id, "enough")
@@ -305,7 +305,7 @@ def test_what_waits_is_cancelled_at_once_and_can_be_tried_again(queue):
 
 
 @pytest.mark.parametrize("end", ["obeyed", "failed", "done", "lost"])
-def test_what_runs_is_its_owners_to_end(queue, end):
+def test_a_running_run_is_ended_by_its_owner(queue, end):
     queue_id = queue.add()
     claim = queue.claimed(queue.runner())
 
@@ -329,7 +329,7 @@ def test_what_runs_is_its_owners_to_end(queue, end):
     assert row.ended_at is not None
 
 
-def test_what_was_done_stays_as_it_is(queue):
+def test_an_ended_run_does_not_change(queue):
     queue_id = queue.add()
     assert queue.finish(queue.claimed(queue.runner()), exit_code=0, reason="passed")
 

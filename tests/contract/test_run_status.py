@@ -69,7 +69,7 @@ def test_a_run_of_another_creator_is_not_adopted_after_a_lost_response(plane):
         create(plane.session, patience(), new_run(run_id, scenario_config='{"mine": 1}'))
 
 
-def test_of_two_who_make_the_same_run_one_does(plane):
+def test_of_two_creators_of_the_same_run_one_succeeds(plane):
     for _ in range(10):
         run_id = str(uuid.uuid4())
 
@@ -150,7 +150,7 @@ def test_the_published_number_of_the_next_event_never_goes_down(plane, led):
     assert seen == [5, 5, 8, 8]
 
 
-def test_what_is_published_does_not_touch_the_state(plane, led):
+def test_publishing_does_not_change_the_status(plane, led):
     run = led(S.CANCELLING)
 
     assert publish(plane.session, run.term, RunRollup(targets={}))

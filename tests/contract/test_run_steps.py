@@ -176,7 +176,7 @@ def end_the_term(plane: ControlPlane, run: Led, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["expired", "released", "succeeded"])
-def test_who_is_not_in_charge_any_more_takes_no_step(plane, led, how):
+def test_an_owner_that_lost_its_lease_takes_no_step(plane, led, how):
     run = led(S.RUNNING)
     before = run.row
     end_the_term(plane, run, how)
@@ -230,7 +230,7 @@ def canceller(run: Led) -> Callable[[Any], Run]:
     return lambda session: cancel(session, patience(), run.run_id, "enough")
 
 
-def test_of_the_end_and_a_users_wish_at_once_one_comes_first(plane, led):
+def test_of_a_simultaneous_end_and_stop_request_one_comes_first(plane, led):
     for _ in range(RACES):
         run = led(S.RUNNING)
         step = StatusChange(status=S.RUNNING, phase=P.WARMUP, to=S.STOPPING, to_phase=P.COOLDOWN, reason="the end")

@@ -100,7 +100,7 @@ def test_adding_is_done_once_when_the_answer_is_lost(plane, server):
     assert [found.name for found in schedules.by_name(plane.session)] == [row.name]
 
 
-def test_what_is_due_is_queued_once_with_the_key_of_the_fire_and_what_is_missed_is_noted(plane):
+def test_due_fires_are_queued_once_with_their_key_and_missed_ones_are_recorded(plane):
     row = new(plane)
     move_back(plane, row, 3)
 
@@ -251,7 +251,7 @@ def test_old_fires_are_forgotten_and_a_removed_schedule_leaves_none(plane):
 # --- ticks of a crontab ----------------------------------------------------------------------------------------------
 
 
-def test_a_tick_before_the_next_look_connects_to_nothing(plane, tmp_path, monkeypatch, capsys):
+def test_a_tick_before_the_next_poll_opens_no_connection(plane, tmp_path, monkeypatch, capsys):
     """On an account; and a change of the schedules on this machine is seen by the next tick."""
     server, file = plane.server, tmp_path / "connections.toml"
     file.write_text(

@@ -113,7 +113,7 @@ def test_the_second_time_there_is_nothing_to_do(run, server, database):
     assert not [sql for sql in sent if sql.split()[0] not in ("USE", "SELECT")]
 
 
-def test_what_is_there_is_not_made_again(run, admin, database):
+def test_existing_objects_are_not_created_again(run, admin, database):
     admin.execute(f"CREATE DATABASE {database}")
 
     lines = run().stdout.splitlines()

@@ -43,7 +43,7 @@ def classified(cursor: Any, sql: str, *binds: Any) -> Failure:
 
 
 @every_purpose
-def test_a_connection_opens_works_and_closes_without_a_word(profile, caplog, capfd, purpose):
+def test_a_connection_opens_works_and_closes_without_output(profile, caplog, capfd, purpose):
     with warnings.catch_warnings(record=True) as warned, caplog.at_level(logging.WARNING):
         warnings.simplefilter("always")
         connection = connect(profile, SETTINGS[purpose](profile))

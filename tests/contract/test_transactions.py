@@ -25,7 +25,7 @@ pytestmark = pytest.mark.any_driver
 # --- transactions ----------------------------------------------------------------------------------------------------
 
 
-def test_what_is_not_committed_is_invisible_to_others_and_a_rollback_undoes_it(
+def test_uncommitted_changes_are_invisible_to_others_and_a_rollback_undoes_them(
     concurrent: ConcurrentSessions, table: str
 ) -> None:
     mine, other = concurrent.sessions(2)

@@ -80,7 +80,7 @@ def test_a_second_owner_is_rejected_and_the_error_names_the_first(scratch, varia
     assert running_server(path) is None
 
 
-def test_what_a_killed_owner_left_is_no_obstacle(scratch):
+def test_files_of_a_killed_owner_are_no_obstacle(scratch):
     path = scratch / "data"
     with server_process(HOLDER, path) as holder:
         wait_ready(holder)
@@ -109,7 +109,7 @@ def test_the_record_of_an_earlier_owner_is_not_taken_for_this_ones(scratch):
         assert running_server(path) is None
 
 
-def test_a_reader_who_looks_all_the_time_never_keeps_an_owner_out(scratch):
+def test_a_reader_that_polls_permanently_never_keeps_an_owner_out(scratch):
     path = scratch / "data"
     DataDir.claim(path).release()
     done = threading.Event()
@@ -143,7 +143,7 @@ def test_giving_back_twice_is_harmless_and_others_may_have_it(scratch):
 # --- where it lies ---------------------------------------------------------------------------------------------------
 
 
-def test_what_is_asked_for_wins_over_the_environment():
+def test_an_option_has_priority_over_the_environment():
     environ = {"LOADGEN_EMBEDDED_DATA_DIR": "/from/environment", "XDG_DATA_HOME": "/xdg"}
 
     assert choose_data_dir(Path("asked"), environ) == Path("asked")

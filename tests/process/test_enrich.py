@@ -150,7 +150,7 @@ def harness(plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> Iterator[En
     made.connection.close()
 
 
-def test_what_ran_gets_the_servers_own_times_and_a_second_time_changes_nothing(harness, server):
+def test_executed_statements_get_the_servers_times_and_a_second_enrichment_changes_nothing(harness, server):
     rows = [harness.execute("nap", f"SELECT SYSTEM$WAIT({5 + number}, 'MILLISECONDS')") for number in range(25)]
     unknown = harness.row("nap", "01234567-0000-0000-0000-000000000000")
     no_id = harness.row("nap", None, success=False, error_category="CONNECTION")
@@ -240,7 +240,7 @@ def test_a_history_that_cannot_be_read_is_a_result_and_the_next_try_goes_on_from
     assert (result.status, result.counts[Row.ENRICHED], result.error) == (RunEnrichment.ENRICHED, 1, None)
 
 
-def test_what_is_too_fresh_to_be_missed_is_looked_for_again_until_the_time_is_over(harness):
+def test_recent_statements_that_are_missing_are_searched_again_until_the_time_is_over(harness):
     ahead = datetime.now(UTC).replace(tzinfo=None) + timedelta(hours=1)  # by the clock of its worker
     harness.log(harness.row("nap", "01234567-0000-0000-0000-000000000001", start_time=ahead))
     looks: list[int] = []

@@ -84,7 +84,7 @@ def key_with_a_term(plane: ControlPlane, *, over_since_s: float) -> str:
     return key
 
 
-def test_of_two_who_claim_a_run_at_the_same_instant_one_wins(plane):
+def test_of_two_simultaneous_claims_of_a_run_one_wins(plane):
     for key, winners in Racers(plane).run(ROUNDS, lambda: str(uuid.uuid4())):
         assert len(winners) == 1
         assert [lease[:2] for lease in plane.leases(key)] == [(1, winners[0].owner)]
@@ -95,7 +95,7 @@ def test_of_two_who_claim_a_run_at_the_same_instant_one_wins(plane):
 
 
 @pytest.mark.slow
-def test_of_two_who_take_over_at_the_same_instant_one_wins(plane):
+def test_of_two_simultaneous_takeovers_one_wins(plane):
     old_enough_s = TAKEOVER_MARGIN_S + 0.5
     for key, winners in Racers(plane).run(ROUNDS // 2, lambda: key_with_a_term(plane, over_since_s=old_enough_s)):
         assert len(winners) == 1

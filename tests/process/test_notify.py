@@ -110,7 +110,7 @@ def test_a_webhook_gets_the_verdict_and_a_ping_gets_a_get(receiver: Receiver, tm
     assert b"SQL" not in body
 
 
-def test_what_fails_is_a_warning_that_keeps_the_address_to_itself(receiver: Receiver) -> None:
+def test_a_failed_notification_is_a_warning_that_does_not_reveal_the_address(receiver: Receiver) -> None:
     said: list[str] = []
     receiver.status = 500
     closed = "http://127.0.0.1:9/hook/s3cr3t-path"

@@ -80,7 +80,7 @@ def test_files_are_written_though_it_cannot_be_printed(full, tmp_path):
     assert sorted(path.name for path in (tmp_path / "made").iterdir()) == ["scenario.schema.json", "scenario.yaml"]
 
 
-def test_what_stderr_does_not_take_fails_no_command(full, tmp_path):
+def test_a_closed_stderr_fails_no_command(full, tmp_path):
     given = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}
 
     done = subprocess.run(

@@ -147,7 +147,7 @@ def test_open_connections_do_not_keep_it_from_stopping(initialised):
     in_postgres(initialised, test)
 
 
-def test_one_that_does_not_react_is_stopped_by_force(initialised, monkeypatch):
+def test_an_unresponsive_server_is_stopped_by_force(initialised, monkeypatch):
     monkeypatch.setattr(module, "STOPS", ((signal.SIGINT, 0.1), (signal.SIGQUIT, 0.1), (signal.SIGKILL, 5.0)))
 
     async def test(postgres: PostgresServer) -> None:

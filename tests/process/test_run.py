@@ -178,9 +178,7 @@ def test_a_signal_before_there_is_a_run(harness: RunHarness, tmp_path: Path) -> 
     assert not list(run.folder.glob("runs/*"))
 
 
-def test_what_was_offered_is_delivered_and_a_missed_threshold_is_exit_code_10(
-    harness: RunHarness, tmp_path: Path
-) -> None:
+def test_offered_load_is_delivered_and_a_missed_threshold_is_exit_code_10(harness: RunHarness, tmp_path: Path) -> None:
     path = tmp_path / "rate.yaml"
     path.write_text(RATE, "utf-8")
     run = harness.start("run", path, "--format", "json")

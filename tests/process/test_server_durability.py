@@ -101,7 +101,7 @@ def assert_kept(server: Server, writers: Writers) -> None:
 
 
 @pytest.mark.parametrize("commits", ROUNDS)
-def test_what_was_acknowledged_survives_kill_9_of_the_server(home, commits):
+def test_acknowledged_writes_survive_kill_9_of_the_server(home, commits):
     with serving(home) as server:
         make_tables(server)
         writers = Writers(server)
@@ -118,7 +118,7 @@ def test_what_was_acknowledged_survives_kill_9_of_the_server(home, commits):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", ["postmaster", "backend"])
-def test_what_was_acknowledged_survives_kill_9_of_postgresql_and_the_server_goes_on(home, victim):
+def test_acknowledged_writes_survive_kill_9_of_postgresql_and_the_server_continues(home, victim):
     with serving(home) as server:
         make_tables(server)
         bystander = Wire(server)

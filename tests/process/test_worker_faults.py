@@ -247,7 +247,9 @@ def test_a_worker_that_was_paused_reports_it_in_its_times(harness: WorkerHarness
     assert late.sum_ns - whole.succeeded.service.sum_ns > 100 * 2e9
 
 
-def test_what_does_not_end_in_time_is_cancelled_on_the_server(harness: WorkerHarness, server: EmbeddedServer) -> None:
+def test_statements_that_do_not_end_in_time_are_cancelled_on_the_server(
+    harness: WorkerHarness, server: EmbeddedServer
+) -> None:
     """A drain that is too short, and a statement that not even the server can end."""
     before = server.ask("/__loadgen/stats")["open_sessions"]
     short = harness.run({"connections": 2}, statements=[LONG], target={"statement_timeout": "300s"})

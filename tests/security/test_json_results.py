@@ -77,7 +77,7 @@ def test_numbers_are_left_as_they_are():
     assert formatted('{"b": 1.50, "a": [1e3, "x"]}') == '{\n  "a": [\n    1e3,\n    "x"\n  ],\n  "b": 1.50\n}'
 
 
-def test_what_is_formatted_counts_until_the_result_is_let_go(monkeypatch: pytest.MonkeyPatch):
+def test_formatted_values_count_until_the_result_is_released(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(result, "UNCOUNTED_BYTES", 10)
     memory = ResultMemory()
     size = ResultSize(memory, None)

@@ -79,7 +79,7 @@ def altered(server: EmbeddedServer, since_ms: float) -> list[str]:
     return [text for text in texts if not text.startswith(("SELECT", "SHOW", "INSERT", "UPDATE", "BEGIN", "COMMIT"))]
 
 
-def test_what_was_recorded_is_restored(plane: ControlPlane, left: ChangedWarehouse) -> None:
+def test_recorded_settings_are_restored(plane: ControlPlane, left: ChangedWarehouse) -> None:
     done = restore(plane)
 
     assert done.restored, done.why

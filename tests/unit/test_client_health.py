@@ -240,7 +240,7 @@ def test_a_rate_of_arrivals_does_not_depend_on_the_client() -> None:
     assert reasons("qps > 10.4", open_loop=True) == []
 
 
-def test_one_threshold_that_is_missed_for_certain_decides() -> None:
+def test_one_certainly_missed_threshold_is_decisive() -> None:
     assert len(reasons("p95 < 49ms", "p99 < 48ms", "p50 < 1s")) == 2
     assert reasons("p95 < 49ms", "p99 < 20ms") == []
 
@@ -270,7 +270,7 @@ def test_each_worker_is_judged_in_each_of_its_stages() -> None:
     ]
 
 
-def test_of_a_search_only_the_steps_that_count_are_judged() -> None:
+def test_of_a_search_only_the_decisive_steps_are_judged() -> None:
     steps = (measured(1, 100.0, 1.0), measured(2, 10.0, 3.0, window_id=2))
 
     (found,) = client_parts(MeasuredWindows(windows={"worker-0": steps}, gaps=()), {2})

@@ -61,7 +61,7 @@ def test_the_clock_goes_on_while_the_machine_is_suspended(monkeypatch: pytest.Mo
     assert clock_module._goes_on_while_suspended()() == (80 if hasattr(time, "CLOCK_BOOTTIME") else 60)
 
 
-def test_where_no_clock_counts_suspend_the_one_of_python_stands_in(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_no_clock_counts_suspension_pythons_clock_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(_: int) -> int:
         raise OSError
 

@@ -135,7 +135,7 @@ def test_a_percentile_that_few_samples_cannot_bound_has_no_bound_in_any_format()
     assert ConfidenceInterval(0.0, -math.inf, math.inf).relative() == ConfidenceInterval(0.0, -math.inf, math.inf)
 
 
-def test_what_is_significant_alone_only_is_explained():
+def test_a_result_that_is_significant_only_alone_is_explained():
     comparison = compare(run_of(1, seconds=12), run_of(2, seconds=12), ChangeLimits())
     alone = replace(comparison.changes[0], verdict=ChangeVerdict.WORSE, certain=False)
     doubtful = replace(comparison, changes=(alone, *comparison.changes[1:]))

@@ -96,7 +96,7 @@ def test_attempts_are_bounded_and_no_pause_is_shorter_than_the_one_before(attemp
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_what_will_not_get_better_is_not_tried_again(error):
+def test_permanent_failures_are_not_retried(error):
     clock = PauseClock()
 
     def action() -> str:
@@ -118,7 +118,7 @@ def test_every_retried_failure_is_logged():
     assert [error.failure for error in told if isinstance(error, ControlFailed)] == [LOST] * 3
 
 
-def test_a_stop_that_came_before_leaves_one_attempt():
+def test_a_stop_before_the_first_attempt_leaves_one_attempt():
     stop = threading.Event()
     stop.set()
     action, calls = counted(failing(LOST, times=100))

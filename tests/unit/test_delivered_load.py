@@ -210,7 +210,7 @@ LOADS = [CONSTANT, WARM, RAMPED, STAGED]
 
 @pytest.mark.parametrize("load", LOADS)
 @pytest.mark.parametrize("workers", [1, 3])
-def test_where_nothing_happens_everything_is_delivered(load: Load, workers: int) -> None:
+def test_without_faults_everything_is_delivered(load: Load, workers: int) -> None:
     """Connections of a higher level are open before it begins, and worker and orchestrator have the same plan."""
     delivered = judged(load, plan_run(load), [WorkerFaults()] * workers)
 

@@ -311,7 +311,7 @@ def run(*checks: DoctorCheck) -> list[CheckedFinding]:
     return list(run_checks(checks, new_lane(), limit_s=PATIENCE_S))
 
 
-def test_what_rests_on_a_failed_check_is_skipped_with_the_reason():
+def test_checks_that_depend_on_a_failed_check_are_skipped_with_the_reason():
     found = run(
         check("a", Mock(side_effect=ConfigurationError("broken", remedy="Mend it."))),
         check("b", lambda: [ok("fine")], "a"),

@@ -87,7 +87,7 @@ def test_a_version_that_was_not_tested_is_left_as_it_is(
 
 
 @pytest.mark.parametrize("value", ["0", "false", "NO", "off"])
-def test_it_can_be_switched_off(internals: SimpleNamespace, value: str) -> None:
+def test_lightening_can_be_disabled(internals: SimpleNamespace, value: str) -> None:
     assert not driver.disable_telemetry_hooks({"LOADGEN_DRIVER_LIGHTEN": value})
     assert internals.calls._TRACKING.get() is True
 

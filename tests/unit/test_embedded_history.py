@@ -281,7 +281,7 @@ def test_a_hundred_rows_are_shown_unless_more_are_asked_for():
     assert len(harness.shown(None, None, RESULT_LIMIT_MAX)) == 150
 
 
-def test_what_ended_more_than_seven_days_ago_is_not_shown():
+def test_statements_that_ended_more_than_seven_days_ago_are_not_shown():
     harness = HistoryHarness()
     harness.execute("old")
     harness.now_ms += 7 * 86_400_000 + 1

@@ -214,7 +214,7 @@ def decided(row: PendingExecution, *, found: ServerTimes | None = None, complete
     return changes[0].status if changes else row.status
 
 
-def test_what_is_found_is_enriched_with_its_times():
+def test_found_statements_are_enriched_with_their_times():
     (change,) = decide_enrichment([logged("a")], {"a": TIMES, "other": TIMES}, NOW, HISTORY_LATENCY_S, complete=False)
 
     assert (change.execution_id, change.status, change.times) == ("e-a", Row.ENRICHED, TIMES)
@@ -236,7 +236,7 @@ def test_a_statement_is_missing_only_after_a_complete_search_of_a_late_enough_hi
     assert decided(logged(ago_s=ago_s), complete=complete) is status
 
 
-def test_a_second_look_that_finds_nothing_new_changes_nothing():
+def test_a_second_search_without_new_rows_changes_nothing():
     rows = [
         logged("a", ago_s=900, status=Row.NOT_FOUND),
         logged("b"),

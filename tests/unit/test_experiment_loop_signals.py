@@ -128,7 +128,7 @@ def test_settings_that_are_not_restored_are_exit_code_4_in_every_case(
     assert harness.store.results == [result]
 
 
-def test_a_signal_stops_what_is_under_way_and_not_what_follows() -> None:
+def test_a_signal_stops_the_current_action_and_not_the_cleanup() -> None:
     """Settings are restored after a signal: waiting for the warehouse must not end at once."""
     received: list[int] = []
 

@@ -182,7 +182,7 @@ def test_nothing_is_judged_before_the_step_has_lasted() -> None:
     assert step(FindMaxSearch(config=CONFIG), seconds=29.9, client_limit="busy") is None
 
 
-def test_what_straddles_the_limit_gets_more_time_and_is_marked_when_that_did_not_help() -> None:
+def test_a_step_near_the_limit_gets_more_time_and_is_marked_when_that_did_not_help() -> None:
     second = took(FindMaxSearch(config=CONFIG))
     for seconds in (30.0, 60.0, 89.0):
         assert step(second, seconds, shown=STRADDLING) is None
@@ -366,7 +366,7 @@ def test_the_search_does_not_go_above_a_level_that_the_client_limits() -> None:
     assert answer.reason == "at least 15 connections held: limited by the client at 25: a worker used 95 % of its core"
 
 
-def test_a_best_level_that_cannot_be_confirmed_gives_way_to_the_one_below() -> None:
+def test_a_best_level_that_cannot_be_confirmed_is_replaced_by_the_one_below() -> None:
     search = took(took(took(FindMaxSearch(config=CONFIG), qps=10), qps=20), qps=30)
     search = limited(limited(fails(search)))
     answer = search.answer()

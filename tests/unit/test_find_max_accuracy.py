@@ -126,7 +126,9 @@ SEEDS = [range(40), pytest.param(range(40, 160), marks=pytest.mark.slow)]
 
 @pytest.mark.parametrize("seeds", SEEDS, ids=["few", "many"])
 @pytest.mark.parametrize(("name", "server", "right"), TRIALS, ids=[trial[0] for trial in TRIALS])
-def test_it_finds_what_a_noisy_server_takes(name: str, server: Server, right: set[StepOutcome], seeds: range) -> None:
+def test_the_maximum_of_a_noisy_server_is_found(
+    name: str, server: Server, right: set[StepOutcome], seeds: range
+) -> None:
     off: list[float] = []  # in increments, 0 when within 10 %
     outcomes: Counter[StepOutcome | None] = Counter()
     for seed in seeds:

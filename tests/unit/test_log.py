@@ -107,7 +107,7 @@ def test_harmless_text_stays_as_it_is(text):
     assert redact(text) == text
 
 
-def test_what_surrounds_a_secret_stays_readable():
+def test_text_around_a_secret_stays_readable():
     assert redact("user=me, password=hunter22, role=R") == f"user=me, password={MASK}, role=R"
     assert redact('{"password": "hunter22", "role": "R"}') == f'{{"password": "{MASK}", "role": "R"}}'
 

@@ -61,7 +61,7 @@ def test_a_histogram_is_read_as_it_was_written(times, coarseness):
         ),
     ],
 )
-def test_what_the_client_did_to_a_window_is_read_as_it_was_written(effect):
+def test_the_client_health_of_a_window_is_read_as_it_was_written(effect):
     live = live_of([])
     made = replace(live, windows=tuple(replace(window, client=effect) for window in live.windows))
     final = replace(made.windows[1], state=WindowState.FINAL)

@@ -67,7 +67,7 @@ def test_counts_that_add_up_still_do_when_added(left, right):
 
 
 @given(all_counts, st.sampled_from(Counts.__slots__), st.integers(1, 9), st.sampled_from([-1, 1]))
-def test_one_number_off_is_always_named(counts, name, by, sign):
+def test_every_single_discrepancy_is_named(counts, name, by, sign):
     values = {slot: getattr(counts, slot) for slot in Counts.__slots__}
     values[name] += by * sign
 
@@ -148,7 +148,7 @@ def test_windows_of_one_worker_follow_one_another():
     assert merged.seconds == 40.0
 
 
-def test_of_nothing_there_is_no_rate():
+def test_without_samples_there_is_no_rate():
     assert merge([]).qps == 0.0
     assert merge([[window(times_ms=[], seconds=0.0)]]).qps == 0.0
 

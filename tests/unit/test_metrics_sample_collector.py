@@ -216,7 +216,7 @@ def test_the_percentiles_of_a_second_are_exact(times):
     assert interval.avg_ms == pytest.approx(np.mean(times) / MS)
 
 
-def test_what_began_in_warm_up_never_counts_in_measurement():
+def test_statements_started_in_warm_up_never_count_in_the_measurement():
     windows, harvester, recorder = started(phase=Phase.WARMUP)
     slow = recorder.begin()
     assert slow == 1
@@ -235,7 +235,7 @@ def test_what_began_in_warm_up_never_counts_in_measurement():
     assert [result.counts.succeeded for result in harvester.results(2 * S)] == [6, 2]
 
 
-def test_what_ends_after_the_last_window_closed_still_shows():
+def test_statements_that_end_after_the_last_window_are_still_counted():
     windows, harvester, recorder = started()
     window = recorder.begin()
     assert window is not None
@@ -250,7 +250,7 @@ def test_what_ends_after_the_last_window_closed_still_shows():
     assert (result.state, result.seconds, result.counts.succeeded) == (WindowState.FINAL, 1.0, 1)
 
 
-def test_what_ends_after_the_last_window_closed_is_known_by_the_second_in_which_it_started():
+def test_statements_that_end_after_the_last_window_count_in_the_second_in_which_they_started():
     windows, harvester, recorder = started()
     record(recorder, sample(service_ns=MS))
     began = [recorder.begin() for _ in range(4)]

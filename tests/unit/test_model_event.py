@@ -91,7 +91,7 @@ KEYS = [
 
 
 @given(commands, addresses)
-def test_what_is_written_is_read(command, address):
+def test_events_are_read_as_they_were_written(command, address):
     kind, data = encode_command(command, address)
 
     assert decode_command(kind, data) == (command, address)
@@ -145,7 +145,7 @@ def test_no_value_of_a_known_key_does_either(event_type, data):
 
 
 @given(commands, addresses, st.dictionaries(st.text(max_size=5).map(lambda name: f"new_{name}"), json_values))
-def test_what_a_later_version_adds_is_passed_over(command, address, more):
+def test_fields_of_a_later_version_are_ignored(command, address, more):
     kind, data = encode_command(command, address)
 
     assert decode_command(kind, json.dumps({**more, **json.loads(data)})) == (command, address)

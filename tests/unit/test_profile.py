@@ -294,7 +294,7 @@ def test_a_file_that_others_can_read_is_warned_about(home, mode):
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o400])
-def test_a_private_file_is_taken_without_a_word(home, mode):
+def test_a_private_file_is_used_without_a_warning(home, mode):
     home.write("connections.toml", section("dev"), mode)
 
     assert home.find("dev").warnings == ()

@@ -39,7 +39,7 @@ from tests.unit.profile_builders import NOWHERE, PASSWORD, section
         ({"authenticator": "https://x.okta.com", "password": ""}, "password is missing"),
     ],
 )
-def test_what_cannot_work_is_refused_before_connecting(home, values, what):
+def test_impossible_settings_are_rejected_before_connecting(home, values, what):
     home.write("connections.toml", section("dev", **values))
 
     with pytest.raises(ConfigurationError, match=what) as caught:

@@ -172,7 +172,7 @@ def test_plain_numbers_are_bound_as_numbers():
 # --- texts -----------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_structure_stays():
+def test_structural_literals_are_unchanged():
     sql = (
         "SELECT TO_CHAR(d, 'YYYY-MM'), DATE_TRUNC('month', b), DATEADD(day, -7000, c), INTERVAL '3 days', x:a.b,"
         " g['k'], ROUND(y, 2), CAST(z AS NUMBER(38, 10)) FROM t SAMPLE (10) WHERE f = ? GROUP BY 1 ORDER BY 2"
@@ -264,7 +264,7 @@ def test_names_are_hidden_when_asked_for():
         ("", LeftOutReason.UNPARSED),
     ],
 )
-def test_what_cannot_be_cleaned_is_left_out_with_its_reason(sql, reason):
+def test_statements_that_cannot_be_cleaned_are_left_out_with_the_reason(sql, reason):
     with pytest.raises(StatementLeftOut) as caught:
         cleaner().clean(sql)
 

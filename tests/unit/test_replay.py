@@ -358,7 +358,7 @@ def test_a_damaged_capture_is_refused_before_the_run(tmp_path):
         deal_replay(scenario, tmp_path)
 
 
-def test_another_capture_in_its_place_is_noticed(tmp_path):
+def test_a_replaced_capture_is_detected(tmp_path):
     recorded(tmp_path)
     scenario = with_workers(loaded(tmp_path).scenario, cores=2)
     for path in (tmp_path / "captured").iterdir():

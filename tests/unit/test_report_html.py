@@ -222,7 +222,7 @@ def test_reports_of_an_earlier_version_have_no_stages_and_no_statements_of_error
     assert "– CHECK – 1 0 rows" in page(record(summary=earlier, point_times={})).words
 
 
-def test_what_the_load_generator_ran_on_is_written_in_words() -> None:
+def test_the_context_of_a_run_is_described_in_words() -> None:
     words = page(full()).words
     assert "shared warehouse no" in words
     assert "shared_warehouse" not in words

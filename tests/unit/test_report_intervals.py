@@ -67,7 +67,7 @@ def test_a_second_that_was_measured_in_part_has_no_rate() -> None:
     assert merged[2].counts.succeeded == 200  # what was counted stays
 
 
-def test_what_follows_the_last_statement_is_left_out() -> None:
+def test_seconds_after_the_last_statement_are_left_out() -> None:
     idle = [worker_second(at, ms=(), statements={}, executing=0) for at in (4.5, 5.5)]
     merged = merge_seconds(START, [worker_second(2.5), worker_second(3.5), *idle])
     assert [second.at_s for second in merged] == [2, 3]
@@ -147,7 +147,7 @@ def test_there_is_one_row_per_second_with_the_columns_that_were_promised() -> No
     assert (row["look succeeded"], row["look failed"]) == ("100", "4")
 
 
-def test_what_is_not_known_is_an_empty_cell() -> None:
+def test_unknown_values_are_empty_cells() -> None:
     written = rows(intervals_csv(record(length=12)))
     assert written[0]["qps"] == ""
     assert written[5]["lag_p99_ms"] == ""

@@ -63,7 +63,7 @@ def test_a_line_is_where_its_values_are() -> None:
     assert places[1][1] == (places[0][1] + places[2][1]) / 2
 
 
-def test_what_is_not_known_is_a_gap_and_not_a_zero() -> None:
+def test_unknown_values_are_gaps_and_not_zeros() -> None:
     points = ((0.0, 1.0), (1.0, 2.0), (2.0, None), (3.0, 4.0), (4.0, 5.0), (5.0, None), (6.0, 7.0))
     picture = drawn(lines=(ChartLine(name="a", css="s1", points=points),))
     assert len([path for path in picture.iter("path") if path.get("class") == "line s1"]) == 2

@@ -228,7 +228,7 @@ def test_reasons_of_an_invalid_run_come_right_after_the_verdict() -> None:
     assert said[1:3] == ["  invalid: too few samples", "  invalid: worker lost: worker-1"]
 
 
-def test_what_is_not_known_is_not_made_up() -> None:
+def test_unknown_values_are_dashes_or_left_out() -> None:
     said = text(
         merged=merged({"look": tally((10.0,) * 5)}), client=ClientHealth(cpu_percent_of_core=None, wakeup_p99_ms=None)
     )
@@ -358,7 +358,7 @@ def test_a_line_is_cut_between_words_and_goes_on_below_its_text() -> None:
     ]
 
 
-def test_what_is_good_and_bad_has_a_colour() -> None:
+def test_good_and_bad_values_have_a_colour() -> None:
     checked = (
         Checked(check="p95 < 50ms", value=10.0, passed=True),
         Checked(check="p99 < 5ms", value=10.0, passed=False),

@@ -147,7 +147,7 @@ def test_a_stopping_run_is_marked_in_its_own_view_and_in_watch():
     assert watched.endswith(" q leave   e errors   ? help")
 
 
-def test_what_was_not_measured_is_a_dash_and_never_a_zero():
+def test_values_that_were_not_measured_are_dashes_and_never_zeros():
     view = replace(WARMUP, recent=None, window=None, history=())
 
     text = drawn(view, 80, 24)

@@ -31,6 +31,7 @@ from orchestrator.worker_health import WorkerHealth, WorkerView
 BACKFILL_PERIOD_S = 5.0  # snapshots are stored every few seconds
 CLOCK_SKEW_MAX_S = 60.0  # by which the clocks of workers and server may differ
 DRAINED_KEPT_S = 300  # statements of the drain that began longer before its start count in the oldest kept second
+UNREPORTED_MAX_S = 0.5  # of the seconds of a worker; less than one of them
 _TOUCHING_S = 0.02  # the largest gap between two successive intervals of a worker
 
 
@@ -57,6 +58,7 @@ class RunSeconds:
         self._last_s: dict[str, float] = {}  # by worker: the end of its newest second
         self._closed: dict[int, _Sum] = {}  # by number, without gaps
         self._drained: dict[tuple[str, float], ThresholdSecond] = {}  # by worker and end
+        self._judged_s: dict[str, float] = {}  # by worker: the length of its seconds that are closed
         self.closed = 0  # the number of the newest closed second
 
     def note(self, workers: Sequence[WorkerView]) -> None:
@@ -103,14 +105,24 @@ class RunSeconds:
         ]
         return min(gaps, default=None)
 
-    def complete(self, waited: Collection[str]) -> int:
-        """The newest second that all of these workers have reported."""
-        return min((_whole(self._covered_s.get(worker_id, 0.0)) for worker_id in waited), default=self.reported)
+    def complete(self, waited: Collection[str], ended: Collection[str] = ()) -> int:
+        """The newest second that all of these workers have reported. Those that have `ended` report no more seconds,
+        but the snapshots may fill their gaps."""
+        behind = [worker_id for worker_id in ended if self.missing_since_s([worker_id]) is not None]
+        return min((_whole(self._covered_s.get(one, 0.0)) for one in (*waited, *behind)), default=self.reported)
 
     @property
     def reported(self) -> int:
         """The newest second that any worker has reported."""
         return _whole(max(self._last_s.values(), default=0.0))
+
+    def unreported(self, measured_s: Mapping[str, float]) -> str:
+        """Which worker did not report more than a moment of what it has measured; empty: none."""
+        for worker_id, length_s in measured_s.items():
+            missing_s = length_s - self._judged_s.get(worker_id, 0.0)
+            if missing_s > UNREPORTED_MAX_S:
+                return f"{worker_id} did not report {missing_s:.1f} of its {length_s:.1f} s"
+        return ""
 
     def close(self, number: int) -> None:
         """Add up the next second. Seconds that are reported later are not added to it."""
@@ -125,6 +137,8 @@ class RunSeconds:
         self._closed.pop(number - self._kept - DRAINED_KEPT_S, None)
         self.closed = number
         for worker_id, own in self._reported.items():
+            known_s = math.fsum(second.seconds for second in own.values() if second.number <= number)
+            self._judged_s[worker_id] = self._judged_s.get(worker_id, 0.0) + known_s
             self._reported[worker_id] = {end: second for end, second in own.items() if second.number > number}
 
     def settle(self) -> int | None:

@@ -59,6 +59,12 @@ def step_event(step_id: int, connections: int, lead_ms: int) -> NewEvent:
     return NewEvent(command=command)
 
 
+def search_end_event(lead_ms: int) -> NewEvent:
+    """The end of a search: all workers close their last window together. Without it each would measure until it has
+    read STOP."""
+    return NewEvent(command=SetPhase(phase=Phase.COOLDOWN, lead_ms=lead_ms))
+
+
 def _planned(at_s: float, command: SetPhase | SetRunTarget) -> PlannedCommand:
     return PlannedCommand(at_ms=round(at_s * 1000), command=command)
 
@@ -107,6 +113,8 @@ class EventPublisher:
         self._targets: dict[str, ConnectionTarget] = {}
         self._start: NewEvent | None = None  # START as it was published, or as publishing it was attempted
         self._step: NewEvent | None = None  # the last step of a search, likewise
+        self._search_end: NewEvent | None = None  # likewise
+        self.closes_s: float | None = None  # when workers close the last window of a search, by this process's clock
         self._announced: Announcement | None = None  # the newest: acknowledging it acknowledges all earlier ones
         self._undated: tuple[int, Start | SetRunTarget] | None = None  # published; when it was inserted is not read yet
         self._server_clock: tuple[datetime, float] | None = None  # server time, and the monotonic time of that answer
@@ -149,6 +157,13 @@ class EventPublisher:
             self._step = step_event(step_id, connections, self.lead_ms)
         assert self._step is not None
         self.publish(self._step)
+
+    def end_search(self) -> None:
+        """Close the last window of a search. After a failure the same event is published again."""
+        self._search_end = self._search_end or search_end_event(self.lead_ms)
+        self.publish(self._search_end)
+        ahead_ms = run_control_events.lead_ms(self._search_end.command) or 0
+        self.closes_s = self._now_s() + ahead_ms / 1000  # at the latest: it counts from the insertion
 
     def stop(self, reason: str, drain_s: float) -> None:
         self.publish(NewEvent(command=Stop(reason=reason, drain_timeout_s=drain_s)))

@@ -7,7 +7,7 @@ result. A threshold without a `window` is judged by the whole measurement so far
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -87,12 +87,16 @@ class LimitMonitor:
         known = self._worst | self._decided
         return tuple(known.get(number, one) for number, one in enumerate(check_thresholds(self._thresholds, merged)))
 
-    def complete(self, merged: MergedWindows) -> tuple[Checked, ...]:
+    def complete(self, merged: MergedWindows, measured_s: Mapping[str, float]) -> tuple[Checked, ...]:
         """As final(), after the measurement: spans that were not judged yet are judged first, even if a worker has not
-        reported them."""
+        reported them. No span is known to have been met then. `measured_s`: the measured time of each worker."""
         self._judge_seconds(min(self._progress.seconds.reported, round(merged.seconds)))
         self._judge_drain()
-        return self.final(merged)
+        unreported = self._progress.seconds.unreported(measured_s)
+        return tuple(
+            _unmeasured(checked, unreported) if unreported and checked.passed and threshold.window_s else checked
+            for threshold, checked in zip(self._thresholds, self.final(merged), strict=True)
+        )
 
     # --- thresholds --------------------------------------------------------------------------------------------------
 
@@ -108,7 +112,8 @@ class LimitMonitor:
             if has_failed(checked) and not may_recover(check, checked) and self._is_measured(working, check.statement):
                 return self._aborted(number, checked)
         waited = [worker.worker_id for worker in workers if not worker.is_over]
-        return self._judge_seconds(self._progress.seconds.complete(waited))
+        ended = [worker.worker_id for worker in workers if worker.is_over and worker.health is not WorkerHealth.DEAD]
+        return self._judge_seconds(self._progress.seconds.complete(waited, ended))
 
     def _is_measured(self, workers: Sequence[str], subject: str | None = None) -> bool:
         """Whether all of these workers have measured the run, or the stage that is the subject, for long enough."""
@@ -213,6 +218,11 @@ class LimitMonitor:
     def warn(self, texts: Sequence[str]) -> None:
         """Add warnings, each text once."""
         self.warnings += [text for text in texts if text not in self.warnings]
+
+
+def _unmeasured(checked: Checked, unreported: str) -> Checked:
+    why = f"undecided: {checked.words} cannot be judged: {unreported}"
+    return replace(checked, value=None, passed=False, undecided=True, unmeasured=why, at_least=False, at_most=False)
 
 
 def costs_too_much(warehouse: WarehouseCost, max_credits: float | None) -> str | None:

@@ -41,6 +41,7 @@ from orchestrator.lifecycle import (
     LifecycleState,
     MeasuredStep,
     MoveRun,
+    PublishSearchEnd,
     PublishStart,
     PublishStep,
     PublishStop,
@@ -284,6 +285,7 @@ class Leader:
             reason=run.reason,
             workers=self.workers,
             zero_s=self._publisher.zero_s,
+            closes_s=self._publisher.closes_s,
             interrupts=self._interrupts,
         )
         measured_s = 0.0 if view.zero_s is None else view.now_s - view.zero_s - self._policy.plan.measures_s
@@ -337,6 +339,8 @@ class Leader:
             self._record(action.step)
         elif isinstance(action, PublishStep):
             self._publisher.step(action.step.number, action.step.target)
+        elif isinstance(action, PublishSearchEnd):
+            self._publisher.end_search()
         elif isinstance(action, PublishStart):
             self._publisher.start(self._policy.plan, len(self.worker_ids))
         elif isinstance(action, PublishStop):

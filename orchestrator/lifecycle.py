@@ -3,6 +3,7 @@
     STARTING    all workers WAITING → START with the plan; START published → RUNNING
                 a worker lost, or the registration time is over → STOPPING, STOP
     RUNNING     warm-up over → MEASUREMENT; plan over, a worker lost or a limit reached → STOPPING, STOP
+                search over → its last window is closed in all workers together, then STOPPING, STOP
     STOPPING    all workers have ended, or were terminated after the deadline of the drain → finish
     CANCELLING  as STOPPING, at the request of a user
 
@@ -29,7 +30,7 @@ THRESHOLD_MISSED = "threshold"
 # reasons in STOP of a run that becomes COMPLETED
 COMPLETED_STOP_REASONS = (PLAN_COMPLETED, "find_max", THRESHOLD_MISSED)
 STORE_TIMEOUT_S = 600.0  # for workers to store their results; after this time workers give up by themselves
-STOP_DELAY_S = 0.5  # between the end of the plan, when workers close their last window, and STOP
+STOP_DELAY_S = 0.5  # between the time at which workers close their last window, and STOP
 OUTAGE_MAX_S = 180.0  # a longer outage of the control plane ends the run
 
 
@@ -107,6 +108,7 @@ class RunObservation:
     reason: str | None
     workers: tuple[WorkerView, ...]
     zero_s: float | None = None  # when the plan begins; None: START was not published
+    closes_s: float | None = None  # when workers close the last window of a search; None: not published
     interrupts: int = 0  # number of requests to this process to end the run
     limit: RunEnding | None = None  # the ending that a threshold, a guardrail or the cost limit demands
     search: SearchUpdate | None = None
@@ -186,8 +188,21 @@ class PublishStep:
     step: StartStep
 
 
+@dataclass(frozen=True, slots=True)
+class PublishSearchEnd:
+    """Publish when workers close the last window of the search, all together."""
+
+
 Action = (
-    StoreCancellation | RecordStep | PublishStep | MoveRun | PublishStart | PublishStop | TerminateWorkers | FinishRun
+    StoreCancellation
+    | RecordStep
+    | PublishStep
+    | PublishSearchEnd
+    | MoveRun
+    | PublishStart
+    | PublishStop
+    | TerminateWorkers
+    | FinishRun
 )
 
 
@@ -274,7 +289,13 @@ def _running(
     lost = [worker for worker in view.workers if worker.health is WorkerHealth.DEAD]
     if lost and (policy.on_worker_loss is OnWorkerLoss.FAIL or len(lost) == len(view.workers)):
         return _stop(state, view, _failure(policy, "; ".join(worker.why for worker in lost)))
-    ending = view.limit or _search_ending(view.search, policy)
+    decision = None if view.search is None else view.search.decision
+    if view.limit is None and isinstance(decision, SearchFinished):
+        if view.closes_s is None:
+            return state, (PublishSearchEnd(),)
+        if view.now_s < view.closes_s + STOP_DELAY_S:
+            return state, ()
+    ending = view.limit or _search_ending(decision, policy)
     if ending is not None:
         return _stop(state, view, ending)
     elapsed_s = 0.0 if view.zero_s is None else view.now_s - view.zero_s
@@ -288,8 +309,7 @@ def _running(
     return state, () if state.next_step is None else (PublishStep(state.next_step),)
 
 
-def _search_ending(update: SearchUpdate | None, policy: RunPolicy) -> RunEnding | None:
-    decision = None if update is None else update.decision
+def _search_ending(decision: SearchDecision | None, policy: RunPolicy) -> RunEnding | None:
     if isinstance(decision, SearchFinished):
         status, reason, drain_s = RunStatus.COMPLETED, decision.reason, policy.timing.drain_s
     elif isinstance(decision, MetricsMissing):

@@ -334,7 +334,7 @@ def _delivered(
 ) -> Delivered:
     """The delivered load. As in any other run it is judged against the whole plan."""
     if search is not None:
-        return delivered_steps(gathered.windows, search.deciding_levels, because)
+        return delivered_steps(gathered.windows, search.deciding_levels, because, closed=True)
     plan = plan_run(scenario.load)
     return delivered_load(scenario, plan, gathered, until_s=planned_until_s(said), because=because)
 

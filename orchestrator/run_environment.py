@@ -101,21 +101,28 @@ def read_foreign_load(
         own = [OwnLoad(begin=begin, end=end, statements=scenario.load.connections + again)]
     polls, name, is_exact = poller.observed, Identifier.parse(warehouse), scenario.connection == EMBEDDED
     polled = foreign_statements(name.name, polls, own)
-    used = None
+    used = unread = None
     if not (is_exact and polled) and not hurried.is_set():
-        used = _foreign_use(leader, run, scenario, name, own, own_use(gathered), environ)
+        try:
+            used = _foreign_use(leader, run, scenario, name, own, own_use(gathered), environ)
+        except LoadgenError as error:
+            event(log, logging.WARNING, "history_not_read", run=run.run_id, why=str(error))
+            unread = "the query history of the warehouse could not be read: load of others may not have been noticed"
     unobserved = unobserved_load([poll.timestamp for poll in polls], own, scenario.timing.warehouse_poll_s)
-    return judge_foreign_load(used=used, polled=polled, unobserved=unobserved, is_exact=is_exact)
+    return judge_foreign_load(used=used, unread=unread, polled=polled, unobserved=unobserved, is_exact=is_exact)
 
 
-def judge_foreign_load(*, used: str | None, polled: str | None, unobserved: str | None, is_exact: bool) -> ForeignLoad:
-    """`used`: found in the query history; `polled`: found in polls; `unobserved`: polls are missing; `is_exact`: polls
-    are exact. Pure."""
+def judge_foreign_load(
+    *, used: str | None, unread: str | None, polled: str | None, unobserved: str | None, is_exact: bool
+) -> ForeignLoad:
+    """`used`: found in the query history; `unread`: it could not be read; `polled`: found in polls; `unobserved`: polls
+    are missing; `is_exact`: polls are exact. Pure."""
     proven = (used,) if used is not None else ()
     others = tuple(one for one in (None if proven else polled, unobserved) if one is not None)
-    return (
-        ForeignLoad(disturbances=(*proven, *others)) if is_exact else ForeignLoad(disturbances=proven, warnings=others)
-    )
+    unknown = () if unread is None else (unread,)
+    if is_exact:
+        return ForeignLoad(disturbances=(*proven, *others), warnings=unknown)
+    return ForeignLoad(disturbances=proven, warnings=(*others, *unknown))
 
 
 def own_load_of_steps(steps: Sequence[StepRecord], again: int) -> list[OwnLoad]:
@@ -157,21 +164,17 @@ def _foreign_use(
     measured: OwnUse,
     environ: Mapping[str, str],
 ) -> str | None:
-    """As foreign_statements(), but by the query history. A history that cannot be read does not make a run INVALID."""
+    """As foreign_statements(), but by the query history. Raises LoadgenError if that cannot be read."""
     if not own or not warehouse.like:  # a name that needs escaping
         return None
     bounds = (min(span.begin for span in own), max(span.end for span in own))
     start_ms, end_ms = (round(moment.replace(tzinfo=UTC).timestamp() * MS_PER_S) for moment in bounds)
     place = leader.session.place
     is_shared = place.connection == scenario.connection and Identifier.parse(place.warehouse).name == warehouse.name
-    try:
-        profile = history_profile(scenario, place, environ)
-        with closing(QueryHistory(profile, run.run_id, environ)) as history:
-            span = HistorySlice(start_ms=start_ms, end_ms=end_ms)
-            use = history.use(warehouse.name, span, has_control_plane=is_shared)
-    except LoadgenError as error:
-        event(log, logging.WARNING, "history_not_read", run=run.run_id, why=str(error))
-        return None
+    profile = history_profile(scenario, place, environ)
+    with closing(QueryHistory(profile, run.run_id, environ)) as history:
+        span = HistorySlice(start_ms=start_ms, end_ms=end_ms)
+        use = history.use(warehouse.name, span, has_control_plane=is_shared)
     shown = 1 - min(1.0, use.left_out_ms / (end_ms - start_ms)) if end_ms > start_ms else 1.0
     return foreign_use(warehouse.name, use, measured, shown)
 

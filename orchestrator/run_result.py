@@ -37,7 +37,8 @@ from loadgen.values import dataclass
 from orchestrator.lifecycle import PLAN_COMPLETED
 from orchestrator.worker_health import WorkerView
 
-# The windows of a step open within this time in all workers; a worker that opens it later has not delivered its part.
+# The windows of a step open within this time in all workers, and close within it. A worker that opens its window later,
+# or closes it earlier, has not delivered its part.
 WINDOW_OPENING_MS = 500
 
 CONNECTION_FAILURES_MAX = 20  # newest refused logins, and newest lost connections, that a result lists
@@ -60,6 +61,11 @@ class MeasuredWindows:
     @property
     def merged(self) -> MergedWindows:
         return merge(self.windows.values())
+
+    @property
+    def measured_s(self) -> dict[str, float]:
+        """The measured time of each worker."""
+        return {worker_id: math.fsum(one.seconds for one in own) for worker_id, own in self.windows.items()}
 
     def judged(self, scenario: Scenario) -> MergedWindows:
         """The merged windows, with the stages that thresholds refer to."""
@@ -236,21 +242,26 @@ def _limited_times(scenario: Scenario) -> set[ArrivalScope]:
 
 
 def delivered_steps(
-    windows: Mapping[str, Sequence[WindowResult]], levels: Mapping[int, int], because: str = ""
+    windows: Mapping[str, Sequence[WindowResult]], levels: Mapping[int, int], because: str = "", *, closed: bool = False
 ) -> Delivered:
     """As delivered_load(), for steps of a search with these connections. Each worker opens its window when its
     connections have settled. Until the last window is open, the earlier ones measure with too few connections: that
-    part of the load counts as missing."""
+    part of the load counts as missing. With `closed` so does the time after the first window has closed; of open
+    windows it is not known, because heartbeats are not equally old."""
     planned: dict[Key, int] = {}
     for step_id, level in levels.items():
         own = {worker_id: [one for one in known if one.step_id == step_id] for worker_id, known in windows.items()}
         opened_ms = {worker_id: _opened_ms(known) for worker_id, known in own.items()}
         first_ms = min((moment for moment in opened_ms.values() if moment is not None), default=0)
+        ended_ms = {worker_id: (opened_ms[worker_id] or 0) + _length_ms(known) for worker_id, known in own.items()}
+        last_ms = max(ended_ms.values(), default=0)
         span_ms = max((_length_ms(known) for known in own.values()), default=0)
         for number, (worker_id, known) in enumerate(own.items()):
             measured = [one.connections.planned_ms for one in known if one.connections is not None]
-            late_ms = max(0, (opened_ms[worker_id] or 0) - first_ms - WINDOW_OPENING_MS) if measured else span_ms
-            planned[worker_id, step_id] = sum(measured) + worker_share(level, number, len(own)) * late_ms
+            opened, ended = opened_ms[worker_id] or 0, ended_ms[worker_id]
+            late_ms = max(0, opened - first_ms - WINDOW_OPENING_MS) if measured else span_ms
+            early_ms = max(0, last_ms - ended - WINDOW_OPENING_MS) if measured and closed else 0
+            planned[worker_id, step_id] = sum(measured) + worker_share(level, number, len(own)) * (late_ms + early_ms)
     return Delivered(portions=delivered_connections(windows, planned), window_word="step", because=because)
 
 

@@ -276,7 +276,7 @@ class OrchestratorService:
         client = judge_client(client_parts(gathered, deciding), shares_machine=scenario.connection == EMBEDDED)
         timing = judge_timing(gathered.windows, gathered.warmups, warmup_s=leader.plan.measures_s, steps=deciding)
         leader.stored_seconds.fill_all(leader.workers, patience)
-        checked = leader.limits.complete(merged)
+        checked = leader.limits.complete(merged, gathered.measured_s)
         connections = connections_document(login_counts(leader.workers, rows), run.start_time)
         because = missing_load_causes(connections, leader.workers, gathered, leader.plan)
         delivered = with_login_cause(_delivered(leader, scenario, ending, gathered, because), connections)
@@ -402,7 +402,7 @@ def _delivered(
     leader: Leader, scenario: Scenario, ending: RunEnding, gathered: MeasuredWindows, because: str
 ) -> Delivered:
     if leader.find_max is not None:
-        return delivered_steps(gathered.windows, leader.find_max.deciding_levels, because)
+        return delivered_steps(gathered.windows, leader.find_max.deciding_levels, because, closed=True)
     until_s = None if ending.stop == PLAN_COMPLETED else _aborted_s(leader, ending, gathered)
     return delivered_load(scenario, leader.plan, gathered, until_s=until_s, because=because)
 

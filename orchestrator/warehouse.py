@@ -77,8 +77,8 @@ log = logging.getLogger(__name__)
 
 UNSTORED_MAX = 1_000  # polls that wait to be stored
 SHOWN = 60  # polls kept for the display
-STORE_S = 30.0  # between two INSERTs into the standard table
-STORE_ATTEMPTS = 3
+STORE_RETRY_S = 30.0  # after an INSERT that failed
+STORE_ATTEMPTS = 3  # at the end
 JOIN_S = 15.0  # longer than a poll may take
 _RAISE_COST = "Raise guardrails.max_credits, or prepare the tables with `loadgen prepare` first."
 
@@ -125,6 +125,7 @@ class WarehousePoller(Service):
         self._unstored: deque[WarehousePoll] = deque(maxlen=UNSTORED_MAX)
         self._shown: deque[WarehousePoll] = deque(maxlen=SHOWN)
         self._observed: list[WarehousePoll] = []  # all polls of the run, stored or not
+        self._store_ns = 0  # not before then, after a failure
         self._meter = meter or CreditMeter()
         self._seen_ns = clock.monotonic_ns()
 
@@ -178,33 +179,35 @@ class WarehousePoller(Service):
         return warnings
 
     def run(self) -> None:
-        """Poll until stopped. A failed poll is logged, and the next one follows."""
-        stopping = self.stopping
-        stored_ns = self._clock.monotonic_ns()
-        while not self._clock.wait(stopping, self._period_s):
+        """Poll until stopped, at once for the first time. A failed poll is logged, and the next one follows."""
+        while True:
             try:
                 self._poll()
             except Exception as error:  # the driver leaks exceptions of its libraries
                 event(log, logging.WARNING, "warehouse_poll_failed", code=classify(error).code)
                 self._last.clear()  # the polls before and after a failed one do not count as two in a row
                 self._target.close()
-            if self._clock.monotonic_ns() - stored_ns >= STORE_S * NS_PER_S:
-                self._store_polls(stopping)
-                stored_ns = self._clock.monotonic_ns()
-        self._store_polls(threading.Event())
+            if self._clock.monotonic_ns() >= self._store_ns:
+                self._store_polls(attempts=1)  # the next poll must not wait for long
+            if self._clock.wait(self.stopping, self._period_s):
+                break
+        self._store_polls(attempts=STORE_ATTEMPTS)
         self._store.close()
         self._target.close()
 
-    def _store_polls(self, stopping: threading.Event) -> None:
-        """Store the polls since the last time. A failure is logged: it does not fail the run."""
-        polls = [self._unstored.popleft() for _ in range(len(self._unstored))]
+    def _store_polls(self, *, attempts: int) -> None:
+        """Store the polls since the last time: a successor of this leader knows only what is stored. After a failure
+        they are kept for a later attempt; it does not fail the run."""
+        polls = tuple(self._unstored)
         if not polls:
             return
         try:
-            patience = RetryPolicy(stop=stopping, clock=self._clock, attempts=STORE_ATTEMPTS)
+            patience = RetryPolicy(stop=threading.Event(), clock=self._clock, attempts=attempts)
             run_measurements.append_polls(self._store, patience, polls)
+            self._unstored.clear()
         except LoadgenError as error:
-            event(log, logging.WARNING, "warehouse_polls_lost", polls=len(polls), why=str(error))
+            event(log, logging.WARNING, "warehouse_polls_not_stored", polls=len(polls), why=str(error))
+            self._store_ns = self._clock.monotonic_ns() + round(STORE_RETRY_S * NS_PER_S)
 
     def _poll(self) -> None:
         found = _shown(self._target, self._warehouse)

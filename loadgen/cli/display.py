@@ -22,6 +22,7 @@ from loadgen.clock import Clock
 from loadgen.log import event, printable
 from loadgen.prepare.prepare import PreparationProgress, PreparationStep
 from loadgen.report.experiment import ExperimentStatus
+from loadgen.report.formatting import verdict_word
 from loadgen.report.records import WorkerSecond
 from loadgen.scenario.model import Scenario
 from loadgen.scenario.settings import SpawnerKind
@@ -231,7 +232,8 @@ class RunDisplay:
     def verdict(self, summary: Mapping[str, Any]) -> None:
         """Print the verdict as the last line; on a terminal, the result that follows shows it."""
         if not self._with_screen:
-            verdict = f"{str(summary['verdict']).upper()}, exit code {summary['exit_code']}: {summary['exit_reason']}"
+            word = verdict_word(str(summary["verdict"])).upper()
+            verdict = f"{word}, exit code {summary['exit_code']}: {summary['exit_reason']}"
             self._display.say(f"{summary['run_id']} {verdict}")
 
     def close(self) -> None:

@@ -104,7 +104,7 @@ def _lines(result: EnrichmentResult) -> Iterator[str]:
     ledger = document["ledger_ms"]
     if ledger:
         yield f"time in Snowflake in ms, of {document['ledger_samples']:,} measured statements that succeeded:"
-        yield f"  {'':<20}{'mean':>10}{'p50':>10}{'p95':>10}"
+        yield f"  {'':<20}{'avg':>10}{'p50':>10}{'p95':>10}"
     for name, part in ledger.items():
         yield f"  {name.replace('_', ' '):<20}" + "".join(f"{_ms(part[key]):>10}" for key in ("mean", "p50", "p95"))
     if result.overhead_ms is not None:

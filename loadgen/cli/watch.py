@@ -91,10 +91,12 @@ def _end(job: WatchJob, received: list[int], output: str) -> int:
 
 
 def _verdict(job: WatchJob, run: Run) -> list[TextLine]:
+    from loadgen.report.formatting import verdict_word
     from loadgen.report.run_text import VERDICT_COLOURS, TextLine, wrapped
+    from loadgen.results.run_details import outcome
 
     summary = job.summary or {}
-    verdict = str(summary.get("verdict") or run.verdict or run.status)
+    verdict = verdict_word(str(summary.get("verdict") or outcome(run)))
     reason = " ".join(str(summary.get("exit_reason") or run.reason or "").split())
     text = printable(f"{verdict.upper()}  {run.test_name}  run {run.run_id}: {reason}")
     return list(wrapped(TextLine(text, verdict.upper(), VERDICT_COLOURS.get(verdict)), terminal_width()))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
+from functools import reduce
 from itertools import chain
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -32,6 +34,7 @@ from loadgen.scenario.model import Threshold
 from loadgen.units import NS_PER_MS
 from loadgen.values import dataclass
 
+EARLIER = "earlier"  # in LIVE_METRICS and CUSTOM_METRICS
 _FIELDS = 6
 _OUTCOMES = len(Outcome)
 
@@ -151,6 +154,7 @@ class Interval:
     min_ms: float | None
     max_ms: float | None
     tally: Tally
+    earlier: Tally | None = None  # of windows of another phase that ended in it, or had statements in flight then
 
     @classmethod
     def of(
@@ -162,6 +166,7 @@ class Interval:
         seconds: float,
         tally: Tally,
         measured: MeasuredCounts,
+        earlier: Tally | None = None,
     ) -> Interval:
         """`windows` are the windows of the phase, and `tally` is their tally."""
         inside = np.isin(batch.window, list(windows))
@@ -180,7 +185,87 @@ class Interval:
             min_ms=_ms(times_ns[0] if some else None),
             max_ms=_ms(times_ns[-1] if some else None),
             tally=tally,
+            earlier=earlier,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlierSamples:
+    """Samples that ended in an interval, and began before its phase. They belong to its rate and its times, but not to
+    the counts of the phase."""
+
+    statements: Mapping[str, Counts] = field(default_factory=dict)  # ended statements
+    times: Mapping[str, Histogram] = field(default_factory=dict)  # response of successful samples
+    cut_off: Histogram = EMPTY
+
+    @classmethod
+    def of(cls, tally: Tally) -> EarlierSamples:
+        statements = tally.statements
+        return cls(
+            statements={name: statement.ended for name, statement in statements.items()},
+            times={
+                name: statement.succeeded.response
+                for name, statement in statements.items()
+                if statement.succeeded.response.count
+            },
+            cut_off=tally.whole.cut_off.response,
+        )
+
+    def __add__(self, other: EarlierSamples) -> EarlierSamples:
+        statements, times = dict(self.statements), dict(self.times)
+        for name, counts in other.statements.items():
+            statements[name] = statements.get(name, Counts()) + counts
+        for name, histogram in other.times.items():
+            times[name] = times.get(name, EMPTY) + histogram
+        return EarlierSamples(statements=statements, times=times, cut_off=self.cut_off + other.cut_off)
+
+    def coarse(self, coarseness: int) -> EarlierSamples:
+        times = {name: histogram.coarse(coarseness) for name, histogram in self.times.items()}
+        return EarlierSamples(statements=self.statements, times=times, cut_off=self.cut_off.coarse(coarseness))
+
+    @property
+    def folded(self) -> EarlierSamples:
+        """All statements as one."""
+        if not self.statements:
+            return self
+        return EarlierSamples(
+            statements={ALL_STATEMENTS: self.counts},
+            times={ALL_STATEMENTS: reduce(add, self.times.values())} if self.times else {},
+            cut_off=self.cut_off,
+        )
+
+    @property
+    def counts(self) -> Counts:
+        return reduce(add, self.statements.values(), Counts())
+
+    @property
+    def response(self) -> Histogram:
+        """Of successful samples, and of those that were cut off."""
+        return reduce(add, self.times.values(), self.cut_off)
+
+
+def earlier_data(earlier: EarlierSamples | None) -> dict[str, Any]:
+    """The part of a document; empty for None."""
+    if earlier is None:
+        return {}
+    times = {name: {"response": histogram_data(histogram)} for name, histogram in earlier.times.items()}
+    statements = {name: ended_data(counts) | times.get(name, {}) for name, counts in earlier.statements.items()}
+    cut_off = {"cut_off": histogram_data(earlier.cut_off)} if earlier.cut_off.count else {}
+    return {EARLIER: {"statements": statements, **cut_off}}
+
+
+def read_earlier(fields: JsonFields) -> EarlierSamples | None:
+    """The samples in a document, if it has any."""
+    if not fields.has(EARLIER):
+        return None
+    part = fields.part(EARLIER)
+    written = part.part("statements")
+    statements = {name: read_ended(written.part(name)) for name in written.names()}
+    times = {name: read_histogram(written.part(name).part("response")) for name in _timed(written)}
+    if any(counts.succeeded != times.get(name, EMPTY).count for name, counts in statements.items()):
+        written.refuse("has other times than were counted")
+    cut_off = read_histogram(part.part("cut_off")) if part.has("cut_off") else EMPTY
+    return EarlierSamples(statements=statements, times=times, cut_off=cut_off)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,6 +279,7 @@ class CustomMetrics:
     statements: Mapping[str, Counts]  # ended statements only
     times: Mapping[str, Histogram]  # response of successful samples, for each statement whose times are stored
     logins: LoginCounts | None = None  # of the worker until now; None: not reported
+    earlier: EarlierSamples | None = None  # None: the phase did not change, or it is not known
 
 
 def write_custom_metrics(interval: Interval, timed: Collection[str] | None = None) -> str:
@@ -214,6 +300,7 @@ def write_custom_metrics(interval: Interval, timed: Collection[str] | None = Non
                 for name, statement in statements.items()
             },
             **{name: histogram_data(histogram) for name, histogram in histograms.items() if histogram.count},
+            **earlier_data(None if interval.earlier is None else EarlierSamples.of(interval.earlier)),
         }
     )
 
@@ -248,6 +335,7 @@ def read_custom_metrics(text: str) -> CustomMetrics:
         statements=statements,
         times=times,
         logins=read_logins(fields.part("logins")) if fields.has("logins") else None,
+        earlier=read_earlier(fields),
     )
 
 

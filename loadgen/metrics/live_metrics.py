@@ -26,7 +26,16 @@ from typing import Any, overload
 from loadgen.metrics.connections import LoginCounts, logins_data, read_logins
 from loadgen.metrics.histogram import COARSENESSES, EMPTY, Histogram
 from loadgen.metrics.interval import KEY as JUDGED
-from loadgen.metrics.interval import Interval, MeasuredCounts, ThresholdSecond, judged_data, read_judged
+from loadgen.metrics.interval import (
+    EarlierSamples,
+    Interval,
+    MeasuredCounts,
+    ThresholdSecond,
+    earlier_data,
+    judged_data,
+    read_earlier,
+    read_judged,
+)
 from loadgen.metrics.json_fields import COUNT_MAX, JsonFields, is_whole, parse
 from loadgen.metrics.recorder import WindowState
 from loadgen.metrics.tally import StatementTally, Tally, Times, by_kind
@@ -70,6 +79,7 @@ class LiveSecond:
     statements: Mapping[str, Counts]  # ended statements
     times: Mapping[str, Histogram]  # response of successful samples
     cut_off: Histogram = EMPTY  # response of statements that timed out or were cancelled: lower bounds
+    earlier: EarlierSamples | None = None  # None: the phase did not change, or it is not known
     judged: ThresholdSecond | None = None  # for sliding thresholds; None: there are none, or it is not measured time
 
     @classmethod
@@ -96,6 +106,9 @@ class LiveSecond:
                 if statement.succeeded.response.count
             },
             cut_off=interval.tally.whole.cut_off.response.coarse(SECONDS_COARSENESS),
+            earlier=None
+            if interval.earlier is None
+            else EarlierSamples.of(interval.earlier).coarse(SECONDS_COARSENESS),
             judged=judged,
         )
         return second if len(statements) <= SECONDS_STATEMENTS_MAX else second.folded
@@ -107,18 +120,18 @@ class LiveSecond:
             self,
             statements={ALL_STATEMENTS: reduce(add, self.statements.values(), Counts())},
             times={ALL_STATEMENTS: reduce(add, self.times.values(), EMPTY)} if self.times else {},
+            earlier=None if self.earlier is None else self.earlier.folded,
         )
 
     @property
     def brief(self) -> LiveSecond:
         """The second with the counts of all statements together, without times."""
-        return replace(self.folded, times={}, cut_off=EMPTY)
+        return replace(self.folded, times={}, cut_off=EMPTY, earlier=None)
 
     @property
     def is_brief(self) -> bool:
-        return (
-            not self.times and not self.cut_off.count and self.judged is None and [*self.statements] == [ALL_STATEMENTS]
-        )
+        has_more = self.times or self.cut_off.count or self.earlier is not None or self.judged is not None
+        return not has_more and [*self.statements] == [ALL_STATEMENTS]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,6 +303,7 @@ def _second_data(second: LiveSecond) -> dict[str, Any]:
             name: ended_data(counts) | times.get(name, {}) for name, counts in second.statements.items() if counts.ended
         },
         **({"cut_off": histogram_data(second.cut_off)} if second.cut_off.count else {}),
+        **earlier_data(second.earlier),
         **({} if second.judged is None else {JUDGED: judged_data(second.judged)}),
     }
 
@@ -312,6 +326,7 @@ def _read_second(fields: JsonFields) -> LiveSecond:
         statements=statements,
         times=times,
         cut_off=read_histogram(fields.part("cut_off")) if fields.has("cut_off") else EMPTY,
+        earlier=read_earlier(fields),
         judged=read_judged(fields.part(JUDGED)) if fields.has(JUDGED) else None,
     )
 

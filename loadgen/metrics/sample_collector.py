@@ -153,6 +153,7 @@ class SampleCollector:
     def _interval(self, batch: SampleBatch, news: Mapping[int, Tally], now_ns: int) -> Interval:
         phase = self._windows.newest.phase if self._windows.newest else None
         windows = {window.window_id for window in self._windows.held() if window.phase is phase}
+        earlier = self._earlier(news, phase)
         seconds, self._harvested_ns = (now_ns - self._harvested_ns) / NS_PER_S, now_ns
         return Interval.of(
             batch,
@@ -161,7 +162,15 @@ class SampleCollector:
             seconds=seconds,
             tally=reduce(add, (tally for window_id, tally in news.items() if window_id in windows), Tally()),
             measured=self._measured,
+            earlier=earlier,
         )
+
+    def _earlier(self, news: Mapping[int, Tally], phase: Phase | None) -> Tally | None:
+        """The tally of the other phases; None: none of them ended since the last collection, nor did their samples."""
+        others = {window.window_id: window for window in self._windows.held() if window.phase is not phase}
+        ended_ns = max((window.closed_ns or 0 for window in others.values()), default=0)
+        tallies = [tally for window_id, tally in news.items() if window_id in others]
+        return reduce(add, tallies, Tally()) if tallies or ended_ns > self._harvested_ns else None
 
     def _result(self, window: Window, now_ns: int) -> WindowResult:
         return WindowResult(

@@ -18,11 +18,15 @@ it.
 A worker finds its stalls, and its idle spans: nothing was in flight (in an open loop: no answer), or the process was
 paused. The run was stalled while one worker was stalled and every other was stalled or idle. Spans are in milliseconds
 since the start of the plan.
+
+Statements with too few samples have no median, so it is not known whether they stalled. `possible` are the spans that
+would be stalls if all of them were overdue after 1 s: no stall that is not known is longer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -55,6 +59,18 @@ class WindowStalls:
     until_ms: int
     stalled: tuple[Span, ...] = ()
     idle: tuple[Span, ...] = ()  # nothing was in flight (in an open loop: answered), or the process was paused
+    possible: tuple[Span, ...] = ()  # may be stalls: statements in flight had too few samples for a median
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """What a collection shows of the statements of a worker. Times are of the monotonic clock."""
+
+    executed: Sequence[tuple[int, int, int]]  # statement, sent, answered or now
+    answers: Sequence[int]
+    silent: Sequence[Span]  # more than OVERDUE_NS without an answer
+    from_ns: int
+    now_ns: int
 
 
 class StallDetector:
@@ -64,6 +80,7 @@ class StallDetector:
         self._names, self._keeps_sending = names, keeps_sending
         self._times: dict[str, Histogram] = {}  # service of what succeeded
         self._stalled: list[Span] = []  # by the monotonic clock, in order
+        self._possible: list[Span] = []
         self._idle: list[Span] = []
         self._paused: list[Span] = []
         self._was_idle = True
@@ -98,12 +115,11 @@ class StallDetector:
         if max([*longest, *(now_ns - flight[3] for flight in flights)], default=0) > OVERDUE_NS:
             executed = [(one[0], one[3], one[4]) for one in samples if one[5] is not Outcome.SKIPPED]
             executed += [(number, sent_ns, now_ns) for number, _, _, sent_ns in flights]
-            if self._keeps_sending:
-                for span in without(list(self._unanswered(executed, silent)), self._paused):
-                    _append(self._stalled, span)
-            else:
-                for span in self._overdue(executed, from_ns, now_ns):
-                    self._stall(span, executed, answers)
+            batch = _Batch(executed, answers, silent, from_ns, now_ns)
+            limits = {number: self._limit_ns(number) for number in {number for number, _, _ in executed}}
+            self._find(self._stalled, batch, limits)
+            if None in limits.values():
+                self._find(self._possible, batch, {number: one or OVERDUE_NS for number, one in limits.items()})
         self._answered_ns = max([self._answered_ns, *answers])
         for tally in news:
             for name, statement in tally.statements.items():
@@ -118,46 +134,52 @@ class StallDetector:
             from_ms=from_ms,
             until_ms=until_ms,
             stalled=tuple(_longest(_reaching(_in_ms(self._stalled, zero_ns), [(from_ms, until_ms)]))),
+            possible=tuple(_longest(_reaching(_in_ms(self._possible, zero_ns), [(from_ms, until_ms)]))),
             idle=tuple(_longest(_in_ms(idle, zero_ns))),
         )
 
-    def _stall(self, overdue: Span, executed: Sequence[tuple[int, int, int]], answers: Sequence[int]) -> None:
+    def _find(self, spans: list[Span], batch: _Batch, limits: Mapping[int, int | None]) -> None:
+        """Add the stalls of a collection to `spans`. `limits`: when statements are overdue; None: it is not known."""
+        if self._keeps_sending:
+            for span in without(list(self._unanswered(batch, limits)), self._paused):
+                _append(spans, span)
+        else:
+            for span in self._overdue(batch, limits):
+                self._stall(spans, span, batch)
+
+    def _stall(self, spans: list[Span], overdue: Span, batch: _Batch) -> None:
         """Add a stall for a span in which only overdue statements were in flight. It begins at the last one sent or
         answered."""
         start_ns = overdue[0]
-        answered_ns = max((done_ns for done_ns in answers if done_ns <= start_ns), default=self._answered_ns)
-        sent_ns = max(sent_ns for _, sent_ns, done_ns in executed if sent_ns <= start_ns < done_ns)
+        answered_ns = max((done_ns for done_ns in batch.answers if done_ns <= start_ns), default=self._answered_ns)
+        sent_ns = max(sent_ns for _, sent_ns, done_ns in batch.executed if sent_ns <= start_ns < done_ns)
         span = (max(answered_ns + NS_PER_MS, sent_ns), overdue[1])  # apart from a stall that the answer ended
-        last_ns = self._stalled[-1][1] if self._stalled else 0
+        last_ns = spans[-1][1] if spans else 0
         if answered_ns < last_ns and span[0] - last_ns < SHORTEST_MS * NS_PER_MS:
             span = (min(last_ns, span[0]), span[1])  # the same stall
         for part in without([span], self._paused):
-            _append(self._stalled, part)
+            _append(spans, part)
 
-    def _overdue(self, executed: Sequence[tuple[int, int, int]], from_ns: int, now_ns: int) -> list[Span]:
+    def _overdue(self, batch: _Batch, limits: Mapping[int, int | None]) -> list[Span]:
         """Spans in which statements were in flight, and all of them overdue."""
-        limits = {number: self._limit_ns(number) for number in {number for number, _, _ in executed}}
-        first_ns = min(sent_ns for _, sent_ns, _ in executed)
+        first_ns = min(sent_ns for _, sent_ns, _ in batch.executed)
         paused = [span for span in self._paused if span[1] > first_ns]
         late, fine = [], []
-        for number, sent_ns, done_ns in executed:
+        for number, sent_ns, done_ns in batch.executed:
             limit_ns = limits[number]
             due_ns = min(done_ns, _awake_ns(sent_ns, limit_ns or self._shortest_limit_ns(number), paused))
             fine.append((sent_ns, due_ns))
             if limit_ns is not None:  # otherwise it is not known to be overdue
                 late.append((due_ns, done_ns))
-        return without(common(merged(late), [(from_ns, now_ns)]), merged(fine))
+        return without(common(merged(late), [(batch.from_ns, batch.now_ns)]), merged(fine))
 
-    def _unanswered(self, executed: Sequence[tuple[int, int, int]], silent: Iterable[Span]) -> Iterator[Span]:
+    def _unanswered(self, batch: _Batch, limits: Mapping[int, int | None]) -> Iterator[Span]:
         """Spans between two answers, or since the last one, at the end of which a statement in flight is overdue."""
-        for answered_ns, end_ns in silent:
-            flying = [(number, sent_ns) for number, sent_ns, done_ns in executed if sent_ns < end_ns <= done_ns]
-            if any(self._is_overdue(number, sent_ns, end_ns) for number, sent_ns in flying):
+        for answered_ns, end_ns in batch.silent:
+            flying = [(number, sent_ns) for number, sent_ns, done_ns in batch.executed if sent_ns < end_ns <= done_ns]
+            overdue = [(sent_ns, limit_ns) for number, sent_ns in flying if (limit_ns := limits[number]) is not None]
+            if any(_awake_ns(sent_ns, limit_ns, self._paused) < end_ns for sent_ns, limit_ns in overdue):
                 yield max(answered_ns + NS_PER_MS, min(sent_ns for _, sent_ns in flying)), end_ns
-
-    def _is_overdue(self, number: int, sent_ns: int, at_ns: int) -> bool:
-        limit_ns = self._limit_ns(number)
-        return limit_ns is not None and _awake_ns(sent_ns, limit_ns, self._paused) < at_ns
 
     def _limit_ns(self, number: int) -> int | None:
         times = self._times.get(self._names[number], EMPTY)
@@ -185,6 +207,15 @@ def run_stalls(workers: Iterable[Iterable[WindowStalls | None]]) -> tuple[Span, 
         present += [(start - 1, end + 1) for one in own for start, end in one.stalled]  # it had answers around them
         stalled = common(stalled, merged([*quiet, *without(stalled, merged(present))]))
     return tuple(span for span in _reaching(stalled, windows) if span[1] - span[0] >= SHORTEST_MS)
+
+
+def possible_stalls(workers: Iterable[Iterable[WindowStalls | None]]) -> tuple[Span, ...]:
+    """The spans that may have been stalls of the run, those that are known included; empty: all stalls are known."""
+    own = [[one for one in windows if one is not None] for windows in workers]
+    if not any(one.possible for windows in own for one in windows):
+        return ()
+    supposed = ([replace(one, stalled=(*one.stalled, *one.possible)) for one in windows] for windows in own)
+    return run_stalls(supposed) or ()
 
 
 def stalls_document(spans: Sequence[Span] | None) -> dict[str, Any] | None:
@@ -283,7 +314,11 @@ def _longest(spans: Iterable[Span]) -> list[Span]:
 
 
 def stalls_data(stalls: WindowStalls) -> dict[str, Any]:
-    spans: Mapping[str, tuple[Span, ...]] = {"stalled": stalls.stalled, "idle": stalls.idle}
+    spans: Mapping[str, tuple[Span, ...]] = {
+        "stalled": stalls.stalled,
+        "idle": stalls.idle,
+        "possible": stalls.possible,
+    }
     return {
         "from_ms": stalls.from_ms,
         "until_ms": stalls.until_ms,
@@ -297,6 +332,7 @@ def read_stalls(fields: JsonFields) -> WindowStalls:
         until_ms=fields.whole("until_ms", low=-COUNT_MAX),
         stalled=_read_spans(fields, "stalled"),
         idle=_read_spans(fields, "idle"),
+        possible=_read_spans(fields, "possible"),
     )
 
 

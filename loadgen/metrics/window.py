@@ -28,7 +28,7 @@ from loadgen.metrics.histogram import (
 )
 from loadgen.metrics.json_fields import COUNT_MAX, TIME_NS_MAX, JsonFields, parse
 from loadgen.metrics.recorder import Outcome, ReplayTally, WindowState, all_replayed, read_replayed, replayed_data
-from loadgen.metrics.stalls import Span, WindowStalls, read_stalls, run_stalls, stalls_data
+from loadgen.metrics.stalls import Span, WindowStalls, possible_stalls, read_stalls, run_stalls, stalls_data
 from loadgen.metrics.tally import ErrorKey, ErrorTally, StatementTally, Tally, Times
 from loadgen.model.counts import Counts, ErrorCategory, count_discrepancy
 from loadgen.model.run import Phase
@@ -164,6 +164,7 @@ class MergedWindows:
     qps: float  # succeeded samples per second
     statement_qps: Mapping[str, float]
     stalls: tuple[Span, ...] | None = None  # None: not measured
+    possible_stalls: tuple[Span, ...] = ()  # with those that are known; empty: all are known
     stages: Mapping[str, MergedWindows] = field(default_factory=dict)  # by name; those with thresholds
     surplus: int = 0
     replayed: ReplayTally | None = None  # None: not of all workers
@@ -188,9 +189,16 @@ class MergedWindows:
 
     @property
     def longest_stall_ms(self) -> float | None:
-        if self.stalls is None:
-            return None
-        return float(max((end - start for start, end in self.stalls), default=0))
+        return None if self.stalls is None else _longest_ms(self.stalls)
+
+    @property
+    def possible_stall_ms(self) -> float:
+        """The longest span that may have been a stall, because the median of a statement was not known."""
+        return _longest_ms(self.possible_stalls)
+
+
+def _longest_ms(spans: Iterable[Span]) -> float:
+    return float(max((end - start for start, end in spans), default=0))
 
 
 def merge(workers: Iterable[Sequence[WindowResult]], *, live: bool = False) -> MergedWindows:
@@ -221,6 +229,7 @@ def merge(workers: Iterable[Sequence[WindowResult]], *, live: bool = False) -> M
         qps=math.fsum(statement_qps.values()),
         statement_qps=statement_qps,
         stalls=run_stalls([window.stalls for window in windows] for windows in known),
+        possible_stalls=possible_stalls([window.stalls for window in windows] for windows in known),
         surplus=sum(window.surplus for windows in known for window in windows),
         replayed=all_replayed(window.replayed for windows in known for window in windows),
         sent_late=reduce(add, (one.client.sent_late for windows in known for one in windows if one.client), EMPTY),

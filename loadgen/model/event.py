@@ -61,11 +61,13 @@ class Stop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetPhase:
-    """Begin a window in this phase. With a duration, workers close it themselves, on time."""
+    """Begin a window in this phase. With a duration, workers close it themselves, on time. COOLDOWN closes the window
+    that is open."""
 
     phase: Phase
     step_id: int | None = None
     duration_ms: float | None = None
+    lead_ms: int | None = None
     effective_at: str | None = None
 
 
@@ -177,6 +179,7 @@ def _written(command: KnownCommand) -> dict[str, Any]:
     elif isinstance(command, SetPhase):
         data = {"phase": command.phase.value, "step_id": command.step_id}
         data |= {"duration_ms": command.duration_ms, "effective_at": command.effective_at}
+        data |= {"lead_ms": command.lead_ms}
     else:
         if isinstance(command, SetRunTarget):
             data = {"total_connections": command.total_connections, "lead_ms": command.lead_ms}
@@ -217,6 +220,7 @@ def _read_set_phase(data: dict[str, Any]) -> Command:
         phase=Phase(data.get("phase", "")),
         step_id=_optional(data, "step_id", int),
         duration_ms=None if duration_ms < 0 else duration_ms,
+        lead_ms=_lead_ms(data),
         effective_at=_optional(data, "effective_at", str),
     )
 

@@ -7,6 +7,7 @@ page             the frame, the style and the parts of HTML pages
 svg              charts
 run_page         report.html of a run
 run_charts       its charts over time; histogram, percentile curve, ranges
+run_plan         its planned load over time
 run_statements   its statements, stages, find-max steps and user sessions
 run_replay       a replay compared with its recording
 run_text         the result of a run as text for a terminal

@@ -12,10 +12,22 @@ import numpy as np
 from loadgen.log import printable
 from loadgen.metrics.histogram import IntArray, is_supported
 from loadgen.report import formatting
-from loadgen.report.formatting import html
+from loadgen.report.formatting import html, html_whole_ids
 from loadgen.report.page import note, plain_figure, section, short, stroke, table, verdict_page, whole
 from loadgen.report.records import REACH_PARTS, stretches
-from loadgen.report.svg import Axis, Chart, ChartBand, ChartDot, ChartLine, Point, linear_axis, log_axis, time_axis
+from loadgen.report.svg import (
+    LEFT,
+    TICK_WIDTH,
+    Axis,
+    Chart,
+    ChartBand,
+    ChartDot,
+    ChartLine,
+    Point,
+    linear_axis,
+    log_axis,
+    time_axis,
+)
 from loadgen.rules.bootstrap import CONFIDENCE, ConfidenceInterval, log_quantile
 from loadgen.rules.comparability import Measure, SettingDifference
 from loadgen.rules.comparison import ChangeVerdict, Comparison, MeasuredRun, MetricChange
@@ -285,7 +297,6 @@ _TICKS = {500: "50", 900: "90", 950: "95", 990: "99", 999: "99.9"}
 _REACH = 3.0  # range of the chart of changes, in limits
 _IN_LIMITS = ("≤ -3", "-2", "-1", "0", "+1", "+2", "≥ +3")  # values beyond the range are drawn at its end
 _ROW_HEIGHT = 24
-_SHORT = {Measure.ERROR_RATE: "errors", Measure.MAX_CONCURRENCY: "maximum"}  # short names beside an axis
 
 
 def charts(comparison: Comparison) -> Iterator[Chart]:
@@ -296,9 +307,9 @@ def charts(comparison: Comparison) -> Iterator[Chart]:
         return  # seconds at different levels cannot be compared
     runs = (comparison.a, comparison.b)
     if all(len(run.series) for run in runs):
-        yield from _over_time("rate", "Statements per second", runs, _rates, "/s")
-        yield from _over_time("p50", "Response time, p50", runs, lambda run: _quantiles(run, 500), " ms")
-        yield from _over_time("p95", "Response time, p95", runs, lambda run: _quantiles(run, 950), " ms")
+        yield from _over_time("rate", "qps", runs, _rates, "/s")
+        yield from _over_time("p50", "p50", runs, lambda run: _quantiles(run, 500), " ms")
+        yield from _over_time("p95", "p95", runs, lambda run: _quantiles(run, 950), " ms")
     curves = [_curve(run.merged.tally.whole.succeeded.response.counts) for run in runs]
     if all(curves):
         yield _percentiles(curves)
@@ -317,7 +328,7 @@ def _changes(changes: Sequence[MetricChange]) -> Chart:
         css = {"worse": "s2", "better": "s3"}.get(change.verdict.value, "s1")
         lines.append(ChartLine(name="", css=css, points=((low, row), (high, row))))
         dots.append(ChartDot(x=point, y=row, css=css, label=f"{change.measure.value}: {change.verdict.value}"))
-    names = [_SHORT.get(change.measure, change.measure.value) for change in reversed(changes)]
+    names = [change.measure.value for change in reversed(changes)]
     return Chart(
         chart_id="changes",
         title="Change from A to B, in units of each metric's limit",
@@ -330,6 +341,7 @@ def _changes(changes: Sequence[MetricChange]) -> Chart:
         x_title="better ← limits → worse",
         height=60 + _ROW_HEIGHT * len(changes),
         width=600,
+        left=max(LEFT, math.ceil(TICK_WIDTH * max(map(len, names))) + 8),
     )
 
 
@@ -365,7 +377,7 @@ def _spans_s(run: MeasuredRun) -> list[tuple[float, float]]:
 
 
 def _rates(run: MeasuredRun) -> list[Point]:
-    rates = (run.series.buckets.sum(axis=1) / run.series.seconds).tolist()
+    rates = ((run.series.buckets.sum(axis=1) + run.series.earlier) / run.series.seconds).tolist()
     return [((start_s + end_s) / 2, rate) for (start_s, end_s), rate in zip(_spans_s(run), rates, strict=True)]
 
 
@@ -386,7 +398,7 @@ def _percentiles(curves: Sequence[Sequence[tuple[float, float]]]) -> Chart:
     values = [y for curve in curves for _, y in curve]
     return Chart(
         chart_id="percentiles",
-        title="Response time by percentile",
+        title="Percentile curve, ms",
         description="Response time of each percentile in each run; the tail is stretched.",
         x=Axis(low=0.0, high=_tail(999), ticks=tuple((_tail(at), label) for at, label in _TICKS.items())),
         y=log_axis(min(values), max(values), unit=" ms"),
@@ -419,16 +431,17 @@ _PAGE_HEAD = ("metric", "verdict", "A", "B", "change", "95 % interval", "limit")
 def comparison_html(comparison: Comparison) -> str:
     """The whole file."""
     found = comparison.verdict
-    a, b = (html(run.run_id) for run in (comparison.a, comparison.b))
+    title = f"{comparison.a.run_id} → {comparison.b.run_id}"
     return verdict_page(
         found.value,
-        f"{a} → {b}",
+        html(title),
         comparison.reason,
         _runs(comparison),
         _numbers(comparison),
         _pictures(comparison),
         _configuration_section(comparison.configuration),
         css=_CLASSES.get(found, "invalid"),
+        heading=html_whole_ids(title),
         footer="Two runs show the variation within a run. <code>loadgen trend</code> shows the variation from run to"
         " run.",
     )

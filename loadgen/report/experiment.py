@@ -223,12 +223,13 @@ def answer(document: Mapping[str, Any]) -> str:
         said.append(f"Outside the limits: {', '.join(outside)}.")
     if len(frontier) == 1 and len(document["arms"]) > len(outside) + 1:
         said.append(
-            f"{frontier[0]} is the best choice: every other arm inside the limits is dominated in price and latency."
+            f"{frontier[0]} is the best choice: every other arm inside the limits is dominated in price and"
+            " response time."
         )
     elif len(frontier) == 1 and outside:
         said.append(f"{frontier[0]} is the only arm inside the limits.")
     elif len(frontier) > 1 and document["verdict"] == "decided":
-        said.append(f"No arm is best in both price and latency: {', '.join(frontier)} are on the frontier.")
+        said.append(f"No arm is best in both price and response time: {', '.join(frontier)} are on the frontier.")
     for arm in document["arms"]:
         mine = [one for one in document["comparisons"] if (one["a"], one["b"]) == (document["reference"], arm["arm"])]
         said += [_pair_sentence(mine)] if mine else []
@@ -293,7 +294,7 @@ def value_text(metric: ExperimentMetric, value: float | None, currency: str) -> 
     return f"{formatting.rate(value)}/s" if metric.kind is ExperimentMetricKind.QPS else f"{formatting.ms(value)} ms"
 
 
-_ARM_HEAD = ("arm", "blocks", "qps", "p50 ms", "p95 ms", "p99 ms", "errors", "inside", "credits")
+_ARM_HEAD = ("arm", "blocks", "qps", "p50 ms", "p95 ms", "p99 ms", "error rate", "inside", "credits")
 _PAIR_HEAD = ("metric", "arm", "compared with", "change", "interval", "margin", "decision")
 
 

@@ -30,7 +30,7 @@ from loadgen.values import dataclass
 
 _CLASSES = {"decided": "passed", "failed": "failed", "cancelled": "cancelled"}
 _CELLS = {"better": "ok", "worse": "miss", "equivalent": "ok"}
-_ARM_HEAD = ("arm", "blocks", "statements/s", "p50", "p95", "p99", "errors", "limits held", "credits")
+_ARM_HEAD = ("arm", "blocks", "qps", "p50", "p95", "p99", "error rate", "limits held", "credits")
 _PAIR_HEAD = ("metric", "arm", "compared with", "decision", "change", "interval", "margin")
 
 
@@ -136,7 +136,7 @@ Picture = tuple[Chart, Sequence[str]]  # a chart and the texts of its legend
 def chart_sections(document: Mapping[str, Any]) -> Iterator[str]:
     """All sections with charts, in the order of the page."""
     yield _pictures("differences", "Differences, with their margins", list(_forests(document)))
-    yield _pictures("frontier", "Price and latency", list(_frontier(document)))
+    yield _pictures("frontier", "Price and response time", list(_frontier(document)))
     yield _pictures("blocks", "Every block", list(_blocks(document)))
     yield _scaling(document)
     yield _sizes(document)
@@ -411,7 +411,7 @@ def _scaling(document: Mapping[str, Any]) -> str:
     drawn = () if isinstance(found, str) else (ChartLine(name="", css="s4", points=found.points(highest)),)
     chart = Chart(
         chart_id="scaling",
-        title="Throughput by connections, per second",
+        title="qps by connections",
         description="Each dot is a measurement.",
         x=linear_axis(1.05 * highest),
         y=linear_axis(1.1 * most),
@@ -437,7 +437,7 @@ def _sizes(document: Mapping[str, Any]) -> str:
     shown = range(min(sizes.values()), max(sizes.values()) + 1)
     chart = Chart(
         chart_id="sizes",
-        title="Throughput by size of the warehouse, per second",
+        title="qps by size of the warehouse",
         description="Each dot is a measurement. Colours are generations and numbers of clusters.",
         x=Axis(
             low=2.0 ** (shown[0] - 0.3),
@@ -452,7 +452,7 @@ def _sizes(document: Mapping[str, Any]) -> str:
         ),
         height=260,
     )
-    return section("sizes", "Throughput by size", _picture(chart, []))
+    return section("sizes", "qps by size", _picture(chart, []))
 
 
 def _size_label(arm: str, warehouse: Mapping[str, Any], qps: float) -> str:

@@ -129,12 +129,15 @@ COLUMNS = (
     *("second", "time", "phase", "workers", "qps", "succeeded", "failed", "skipped", "cancelled"),
     *("p50_ms", "p90_ms", "p95_ms", "p99_ms", "mean_ms", "min_ms", "max_ms", "lag_p99_ms"),
     *("executing", "target_connections", "cpu_percent_of_core", "memory_percent"),
-    *("logins", "reopened", "lost", "logins_refused"),
+    *("logins", "reopened", "lost", "logins_refused", "earlier_succeeded"),
 )
 
 
 def intervals_csv(record: RunRecord) -> str:
-    """One row per second. An empty cell is unknown, or has too few samples. Each statement adds two columns."""
+    """One row per second. An empty cell is unknown, or has too few samples. Each statement adds two columns.
+
+    Counts are of the phase of the row, and add up to those of the result. qps and times are of all statements that
+    ended in the second; `earlier_succeeded` is the number of those that had begun in the phase before."""
     names = record.statement_names()
     written = io.StringIO()
     writer = csv.writer(written, lineterminator="\n")
@@ -166,6 +169,7 @@ def _cells(record: RunRecord, second: RunSecond) -> Iterator[object]:
     logins = second.logins
     known = () if logins is None else (logins.opened, sum(logins.reopened.values()), logins.lost, logins.refused)
     yield from known or ("",) * 4
+    yield second.earlier.counts.succeeded
 
 
 def _statements(second: RunSecond, names: list[str]) -> Iterator[int]:
@@ -210,7 +214,8 @@ def report_markdown(record: RunRecord) -> str:
 
 def _head(summary: Mapping[str, Any]) -> str:
     verdict = str(summary["verdict"])
-    head = f"## {MARKS.get(verdict, '')} {markdown(summary['scenario'], NAME_MAX)}: {_word(verdict.upper())}"
+    word = formatting.verdict_word(verdict).upper()
+    head = f"## {MARKS.get(verdict, '')} {markdown(summary['scenario'], NAME_MAX)}: {_word(word)}"
     return head if verdict == "invalid" else f"{head}\n\n{markdown(summary['exit_reason'], TEXT_MAX)}"
 
 
@@ -244,7 +249,7 @@ def _thresholds(summary: Mapping[str, Any]) -> Iterator[str]:
 def _totals(summary: Mapping[str, Any]) -> Iterator[str]:
     totals = summary["totals"]
     yield _table(
-        ("per second", "offered", "succeeded", "failed", "skipped", "cancelled", "error rate"),
+        ("qps", "offered", "succeeded", "failed", "skipped", "cancelled", "error rate"),
         [
             (
                 f"**{formatting.rate(totals['qps'])}**",
@@ -276,7 +281,7 @@ def _times(record: RunRecord) -> Iterator[str]:
     rows += [(markdown(name, NAME_MAX), summary["statements"][name]) for name in names[:STATEMENTS_MAX]]
     samples = formatting.sample_columns([part for _, part in rows])
     yield _table(
-        ("ms", *samples, "per s", *formatting.TIMES.values()),
+        ("ms", *samples, "qps", *formatting.TIMES.values()),
         [
             (
                 name,
@@ -308,7 +313,7 @@ def _stages(summary: Mapping[str, Any]) -> Iterator[str]:
         for stage in stages[:STAGES_MAX]
     ]
     if rows:
-        head = ("stage", "load", "measured", "count", "per s", "error rate", *formatting.TIMES.values())
+        head = ("stage", "load", "measured", "count", "qps", "error rate", *formatting.TIMES.values())
         yield _table(head, rows, left=3)
     if len(stages) > STAGES_MAX:
         yield f"{len(stages) - STAGES_MAX} more stages are in report.html."
@@ -352,7 +357,7 @@ def _find_max(summary: Mapping[str, Any]) -> Iterator[str]:
         return
     yield (
         f"**{counted(level, 'connection')}** held, the maximum ({markdown(str(found['result']))}):"
-        f" {formatting.rate(found['qps'])} per second, p95 {formatting.found_p95(summary)} ms."
+        f" {formatting.rate(found['qps'])} qps, p95 {formatting.found_p95(summary)} ms."
         f" {markdown(str(found['reason']), TEXT_MAX)}"
     )
 
@@ -449,7 +454,7 @@ def _plain(text: str) -> str:
 def _experiment_arms(document: Mapping[str, Any]) -> str:
     credits = ("estimated credits", "metered") if document.get("metering") else ()
     price_head = f"price of 1,000 ({markdown(document['price']['currency'], 10)})"
-    head = ("arm", "statements/s", "p95 ms", "errors", "inside the limits", *credits, price_head, "frontier")
+    head = ("arm", "qps", "p95 ms", "error rate", "inside the limits", *credits, price_head, "frontier")
     rows = []
     for arm in document["arms"]:
         price = arm["price_per_1000"]

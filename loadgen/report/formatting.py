@@ -18,7 +18,21 @@ from loadgen.units import counted
 NONE = "–"
 TOO_FEW = "too few samples"
 PERCENTILES = {"p50": "p50", "p90": "p90", "p95": "p95", "p99": "p99", "p999": "p99.9"}
-TIMES = {**PERCENTILES, "max": "max", "avg": "mean"}  # columns of every table of times: key of summary.json, heading
+TIMES = {**PERCENTILES, "max": "max", "avg": "avg"}  # columns of every table of times: key of summary.json, heading
+
+
+# The words for verdicts where they differ from summary.json: FAILED is the status of a run that did not end as planned.
+_VERDICT_WORDS = {"failed": "missed"}
+
+
+def verdict_word(verdict: str) -> str:
+    """The verdict of a run as people read it: passed, missed, invalid, cancelled, error."""
+    return _VERDICT_WORDS.get(verdict, verdict)
+
+
+def metric_words(name: str) -> str:
+    """The name of a metric of thresholds, in a heading: error rate, max concurrency."""
+    return name.replace("_", " ")
 
 
 CUT_OFF = "cut off"
@@ -166,6 +180,8 @@ def judged(threshold: Mapping[str, Any]) -> str:
         return TOO_FEW
     if threshold.get("not_measured"):
         return "not measured"
+    if threshold["value"] is None:
+        return "no samples"
     shown = measured(threshold["check"], threshold["value"])
     shown = bounded(shown, at_least=bool(threshold.get("at_least")), at_most=bool(threshold.get("at_most")))
     return worst(shown, threshold.get("window_seconds"))
@@ -177,8 +193,8 @@ def worst(shown: str, window_s: float | None) -> str:
 
 
 def finding(threshold: Mapping[str, Any]) -> str:
-    """As judged(), in a sentence: measured 20.0 ms, worst 20.0 ms, too few samples."""
-    is_said = is_unknown(threshold) or threshold.get("window_seconds") is not None
+    """As judged(), in a sentence: measured 20.0 ms, worst 20.0 ms, too few samples, no samples."""
+    is_said = threshold["value"] is None or is_unknown(threshold) or threshold.get("window_seconds") is not None
     return judged(threshold) if is_said else f"measured {judged(threshold)}"
 
 
@@ -207,6 +223,7 @@ BLOCK_MAX = 20_000  # characters of a text with several lines: SQL, a configurat
 
 _SIMPLE_CODE = re.compile(r"[^`|\\\n\r]+")
 _MARKDOWN_SAFE = re.compile(r"[^A-Za-z0-9 \u00a0-\U0010ffff]")
+_DATE_OR_ID = re.compile(r"\d{4}-\d\d-\d\d(?:T[\d:.]+Z)?|\d{8}-\d{4}-[\w-]+")
 _PART_OF_NAME = re.compile(r"([_./:-])(?=\w)")  # none of these occurs in an escaped character
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
@@ -217,9 +234,16 @@ def html(text: str, limit: int = LINE_MAX) -> str:
 
 
 def html_name(text: str, limit: int = LINE_MAX) -> str:
-    """A name, escaped for text. Lines may break after _ . - / and : in it, and at spaces."""
+    """A name, escaped for text. Lines may break after _ . - / and : in a long one, and at spaces."""
+    if len(text) <= NAME_LONG:
+        return html(text, limit)
     shown = _PART_OF_NAME.sub(r"\1<wbr>", html(text, limit))
-    return f'<span class="long">{shown}</span>' if len(text) > NAME_LONG else shown
+    return f'<span class="long">{shown}</span>'
+
+
+def html_whole_ids(text: str, limit: int = LINE_MAX) -> str:
+    """A sentence, escaped for text. Lines do not break inside dates and run ids that fit into a line."""
+    return _DATE_OR_ID.sub(r"<span>\g<0></span>", html(text, limit))
 
 
 def html_json(data: Any) -> str:

@@ -59,7 +59,7 @@ def table(
     width = " fit" if fit else ""
     return (
         f'<div class="scroll{width}" tabindex="0" role="region" aria-label="{caption}">'
-        f"<table><caption>{caption}</caption>"
+        f"<table><caption><span>{caption}</span></caption>"
         f"<thead><tr>{headings}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
@@ -81,11 +81,14 @@ def html_page(title: str, *body: str, css: str = "") -> str:
     )
 
 
-def verdict_page(verdict: str, title: str, why: str, *parts: str, css: str, about: str = "", footer: str = "") -> str:
-    """A page without a script: the verdict and its reason, then the parts. Scroll hints are made by CSS alone."""
+def verdict_page(
+    verdict: str, title: str, why: str, *parts: str, css: str, heading: str = "", about: str = "", footer: str = ""
+) -> str:
+    """A page without a script: the verdict and its reason, then the parts. Scroll hints are made by CSS alone. The
+    heading is the title unless it has markup."""
     return html_page(
         f"{verdict}: {title}",
-        f'<header><div class="banner"><span class="verdict">{verdict.upper()}</span><h1>{title}</h1></div>',
+        f'<header><div class="banner"><span class="verdict">{verdict.upper()}</span><h1>{heading or title}</h1></div>',
         f'<p class="why">{html(why)}</p>{about}</header><main>{"".join(parts)}</main><footer><p>{footer}</p></footer>',
         css=f"{css} plain",
     )
@@ -154,9 +157,11 @@ header{border-bottom:1px solid var(--line);padding:22px 0 18px}
 .invalid .verdict{color:var(--warn);background:var(--warnbg)}
 .cancelled .verdict{color:var(--still);background:var(--stillbg)}
 h1{font-size:25px;line-height:1.25;margin:0;overflow-wrap:anywhere}
+h1>span{display:inline-block;max-width:100%}
 .why{margin:8px auto 0;font-size:16px;overflow-wrap:anywhere}
 ul.why{padding-left:42px}
 .sub{color:var(--soft);margin:4px auto 0;overflow-wrap:anywhere}
+.sub>span{display:inline-block;max-width:100%}
 nav{display:flex;flex-wrap:wrap;gap:2px 15px;margin-top:12px;font-size:14px}
 nav a{color:var(--s1);text-decoration:none;white-space:nowrap}
 nav a:hover,nav a:focus{text-decoration:underline}
@@ -186,6 +191,7 @@ animation-timeline:scroll(nearest inline)}
 table{border-collapse:collapse;width:100%;font-size:14px}
 .fit table{width:auto}
 caption{text-align:left;color:var(--soft);font-size:13px;padding-bottom:4px}
+caption>span{position:sticky;left:0;display:inline-block;max-width:min(100%,100vw - 24px)}
 th,td{padding:5px 10px;border-bottom:1px solid var(--line);text-align:left;vertical-align:top}
 td{min-width:3.2em}
 th{vertical-align:bottom}
@@ -242,7 +248,6 @@ svg .note.held{fill:var(--ok)}
 svg .note.limited{fill:var(--warn)}
 line.limit{stroke:currentColor;stroke-width:1.3;stroke-dasharray:9 4}
 svg text.limit{font-size:10.5px;font-weight:600;fill:currentColor}
-.plate{fill:var(--bg);opacity:.86}
 .cursor{stroke:var(--ink);opacity:.55;pointer-events:none}
 .note{color:var(--soft);font-size:13.5px;margin:6px 0}
 details{margin:8px 0}
@@ -251,7 +256,7 @@ pre{background:var(--card);border:1px solid var(--line);border-radius:8px;paddin
 font-size:12.5px;line-height:1.45;margin:6px 0;white-space:pre-wrap;overflow-wrap:anywhere;max-height:460px}
 code{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace}
 footer{color:var(--soft);font-size:13px;margin-top:40px;border-top:1px solid var(--line);padding:14px 0 30px}
-@media (max-width:600px){main,header>*,footer>*{padding-inline:12px}
+@media (max-width:600px){h1{font-size:17px}main,header>*,footer>*{padding-inline:12px}
 .facts div{grid-template-columns:112px minmax(0,1fr)}
 .pair,.three{grid-template-columns:minmax(0,1fr)}td>.t{min-width:12em}
 .plot svg{min-width:860px}.pair .plot svg{min-width:500px}.three .plot svg{min-width:300px}

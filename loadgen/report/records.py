@@ -7,13 +7,14 @@ from dataclasses import field, replace
 from datetime import datetime
 from enum import StrEnum
 from functools import reduce
-from itertools import groupby
+from itertools import chain, groupby
 from math import ceil, floor, fsum
 from operator import add
 from typing import Any
 
 from loadgen.metrics.connections import LoginCounts
 from loadgen.metrics.histogram import EMPTY, Histogram, is_supported, quantile
+from loadgen.metrics.interval import EarlierSamples
 from loadgen.metrics.window import MergedWindows
 from loadgen.model.counts import Counts
 from loadgen.model.run import Phase
@@ -27,8 +28,10 @@ from loadgen.values import dataclass
 # Workers collect once a second, at different moments and with jitter. The next second of a worker goes into the next
 # row unless it is off by more than a quarter of a second, so jitter causes neither gaps nor doubled seconds.
 #
-# For the second in which the phase of a worker changes, only samples of the new phase are known, for an unknown part of
-# the second. Such a row has counts and times, but no rate. The last row has no rate either.
+# A row has the counts of one phase. Its rate and its response times are of all statements that ended in it: in the
+# second in which the phase changes, and while statements of the phase before are still in flight, those are more than
+# the phase has. Where they are not known (the first row of a run, workers of an older version, heartbeats of large
+# runs), the row has no rate. The last row has no rate either.
 
 CLOCK_JITTER = 0.25  # of a second
 COOLDOWN = Phase.COOLDOWN.value
@@ -37,6 +40,8 @@ PHASE_SHIFT_MAX = 3  # seconds by which the beginnings of a phase may differ bet
 POINTS_MAX = 300  # of a line; in longer runs a point has several seconds
 REACH_PARTS = 10  # points with too few samples for a percentile are joined over at most a tenth of the run
 GAP_SPANS = 3  # missing points that interrupt a line, because workers stored nothing
+
+NOTHING_EARLIER = EarlierSamples()
 
 # Response times by statement, of the points of a chart: (number of the point's span, phase) → statement → times.
 PointTimes = Mapping[tuple[int, str | None], Mapping[str, Histogram]]
@@ -55,6 +60,7 @@ class WorkerSecond:
     cut_off: Histogram = EMPTY  # lower bounds of samples that timed out or were cancelled
     lag: Histogram = EMPTY
     times: Mapping[str, Histogram] = field(default_factory=dict)  # response times by statement, if stored
+    earlier: EarlierSamples | None = None  # None: the phase did not change, or it is not known
     logins: LoginCounts | None = None  # of the worker so far; None: not stored
     executing: int = 0
     target: int = 0
@@ -74,11 +80,12 @@ class RunSecond:
     length_s: int = 1
     phase: str | None
     workers: int
-    qps: float | None  # None: only a part of the second was measured
-    statements: Mapping[str, Counts]
+    qps: float | None  # of all statements that ended; None: only a part of the second is known
+    statements: Mapping[str, Counts]  # of the phase
     response: Histogram
     cut_off: Histogram = EMPTY
     lag: Histogram
+    earlier: EarlierSamples = NOTHING_EARLIER
     executing: int
     target: int
     cpu_percent: float | None = None  # of the busiest worker
@@ -94,8 +101,17 @@ class RunSecond:
         return self.at_s + self.length_s
 
     @property
+    def every_statement(self) -> Mapping[str, Counts]:
+        """All that ended, of any phase."""
+        return _sum((self.statements, self.earlier.statements))
+
+    @property
+    def every_count(self) -> Counts:
+        return self.counts + self.earlier.counts
+
+    @property
     def every_response(self) -> Histogram:
-        return self.response + self.cut_off
+        return self.response + self.cut_off + self.earlier.response
 
     def response_ms(self, per_mille: int) -> float | None:
         return _ms(self.every_response, per_mille)
@@ -113,7 +129,7 @@ class StatementTimes:
 
     def add(self, at_s: int, second: WorkerSecond) -> None:
         own = self._points.setdefault((at_s // self.span_s, second.phase), {})
-        for name, times in second.times.items():
+        for name, times in chain(second.times.items(), (second.earlier or NOTHING_EARLIER).times.items()):
             own[name] = own.get(name, EMPTY) + times
 
     @property
@@ -154,15 +170,18 @@ class SecondAggregator:
         self._logins: dict[str, LoginCounts] = {}
 
     def add(self, second: WorkerSecond) -> int:
-        """Add a second, and return the number of its row."""
+        """Add a second, and return the number of the row with its counts. Its rate is in the row of its time, or a
+        row whose worker is counted in a neighbour would show a dip."""
         last_row, last_phase = self._before.get(second.worker_id, (None, None))
-        number = _row_number(self._start, second, last_row)
+        of_time = number = _row_number(self._start, second, last_row)
         if number == last_row and second.phase not in (last_phase, COOLDOWN):
             number += 1  # a row with two phases would count statements of the warm-up as measured
         number = self._row_of_phase(number, second.phase)
-        self._before[second.worker_id] = number, second.phase
+        self._before[second.worker_id] = of_time, second.phase
+        partial = last_row is None or (last_phase != second.phase and second.earlier is None)
+        self._rows.setdefault(of_time, _Row()).add_rate(second, partial=partial)
         row = self._rows.setdefault(number, _Row())
-        row.add(second, partial=last_row is None or last_phase != second.phase)
+        row.add(second)
         if second.logins is not None:
             row.add_logins(second.logins.since(self._logins.get(second.worker_id, LoginCounts())))
             self._logins[second.worker_id] = second.logins
@@ -172,7 +191,7 @@ class SecondAggregator:
         """The number of a row for this phase: the row itself, or a neighbour if another worker has used the row for
         another phase. A row contains samples of one phase only."""
         for _ in range(PHASE_SHIFT_MAX):
-            other = self._rows[number].phase if number in self._rows else None
+            other = self._rows[number].counted_phase if number in self._rows else None
             if phase not in _LOAD_PHASES or other not in _LOAD_PHASES or other == phase:
                 break
             number += 1 if _LOAD_PHASES.index(other) < _LOAD_PHASES.index(phase) else -1
@@ -183,7 +202,7 @@ class SecondAggregator:
         return sorted(self._rows)
 
     def last(self, worker_id: str) -> int | None:
-        """The newest row of a worker."""
+        """The newest row with a rate of a worker."""
         return self._before[worker_id][0] if worker_id in self._before else None
 
     def second(self, number: int) -> RunSecond:
@@ -216,13 +235,17 @@ def percentile_line(
     points: Sequence[RunSecond], times: Sequence[Histogram], per_mille: int, reach_s: float
 ) -> tuple[Stretch, ...]:
     """A percentile over time, in milliseconds. `times` has the samples of each point. A point with too few samples is
-    joined with neighbours of its phase, up to `reach_s`. The point in which a phase begins is always joined: it knows
-    only statements that began and ended within it, so its samples are too short."""
+    joined with neighbours of its phase, up to `reach_s`. A first or last point without a rate is always joined: the
+    first knows only statements that began and ended within its phase, and the last only those that were still in
+    flight, so its samples are too short or too long."""
     found: list[Stretch] = []
     counts, spans_s = [one.count for one in times], [(point.at_s, point.end_s) for point in points]
     for run in _runs(points):
         partial = points[run[0]].qps is None
-        for first, last in stretches(run, counts, spans_s, per_mille, reach_s, partial=partial):
+        groups = stretches(run, counts, spans_s, per_mille, reach_s, partial=partial)
+        if points[run[-1]].qps is None and len(groups) > 1 and groups[-1][0] == run[-1]:
+            groups[-2:] = [(groups[-2][0], run[-1])]
+        for first, last in groups:
             found.append(Stretch(first, last, _ms(reduce(add, times[first : last + 1], EMPTY), per_mille)))
     return tuple(found)
 
@@ -293,23 +316,31 @@ class _Row:
     """One row while workers are added to it. Histograms of single workers are not kept."""
 
     def __init__(self) -> None:
-        self._last: dict[str, WorkerSecond] = {}
+        self._last: dict[str, WorkerSecond] = {}  # the last second of each worker at the time of this row
+        self._phases: dict[str, str | None] = {}  # of the workers that are counted
         self._tried: dict[str, tuple[int, float]] = {}  # by worker: (succeeded, seconds)
         self._partial = False
         self._statements: dict[str, Counts] = {}
         self._response, self._cut_off, self._lag = EMPTY, EMPTY, EMPTY
+        self._earlier = NOTHING_EARLIER
         self._cpu: list[float | None] = []
         self._memory: list[float | None] = []
         self._logins: LoginCounts | None = None
 
-    def add(self, second: WorkerSecond, *, partial: bool) -> None:
+    def add_rate(self, second: WorkerSecond, *, partial: bool) -> None:
+        """What belongs to the time of this row."""
         succeeded, length_s = self._tried.get(second.worker_id, (0, 0.0))
-        self._tried[second.worker_id] = succeeded + second.counts.succeeded, length_s + second.seconds
-        before = self._last.get(second.worker_id)
-        closed = second.phase == COOLDOWN  # within this row, which keeps its phase
-        phase = before.phase if before is not None and closed else second.phase
-        self._last[second.worker_id] = replace(second, phase=phase, response=EMPTY, cut_off=EMPTY, lag=EMPTY, times={})
+        succeeded += second.counts.succeeded + (second.earlier or NOTHING_EARLIER).counts.succeeded
+        self._tried[second.worker_id] = succeeded, length_s + second.seconds
+        self._last[second.worker_id] = replace(second, response=EMPTY, cut_off=EMPTY, lag=EMPTY, times={}, earlier=None)
         self._partial |= partial
+
+    def add(self, second: WorkerSecond) -> None:
+        """What is counted in this row."""
+        closed = second.phase == COOLDOWN  # within this row, which keeps its phase
+        if not closed or second.worker_id not in self._phases:
+            self._phases[second.worker_id] = second.phase
+        self._earlier += second.earlier or NOTHING_EARLIER
         for name, counts in second.statements.items():
             self._statements[name] = self._statements.get(name, Counts()) + counts
         self._response, self._lag = self._response + second.response, self._lag + second.lag
@@ -321,8 +352,12 @@ class _Row:
         self._logins = logins if self._logins is None else self._logins + logins
 
     @property
+    def counted_phase(self) -> str | None:
+        return _commonest([*self._phases.values()])
+
+    @property
     def phase(self) -> str | None:
-        return _commonest([one.phase for one in self._last.values()])
+        return self.counted_phase or _commonest([one.phase for one in self._last.values()])
 
     def second(self, number: int) -> RunSecond:
         last = self._last.values()
@@ -330,12 +365,13 @@ class _Row:
         return RunSecond(
             at_s=number,
             phase=self.phase,
-            workers=len(self._last),
-            qps=None if self._partial else fsum(rates),
+            workers=len(self._last.keys() | self._phases.keys()),
+            qps=None if self._partial or not rates else fsum(rates),
             statements=self._statements,
             response=self._response,
             cut_off=self._cut_off,
             lag=self._lag,
+            earlier=self._earlier,
             executing=sum(one.executing for one in last),
             target=sum(one.target for one in last),
             cpu_percent=_highest(self._cpu),
@@ -357,6 +393,7 @@ def _joined(group: Sequence[RunSecond]) -> RunSecond:
         response=reduce(add, (second.response for second in group), EMPTY),
         cut_off=reduce(add, (second.cut_off for second in group), EMPTY),
         lag=reduce(add, (second.lag for second in group), EMPTY),
+        earlier=reduce(add, (second.earlier for second in group), NOTHING_EARLIER),
         executing=max(second.executing for second in group),
         target=last.target,
         cpu_percent=_highest(second.cpu_percent for second in group),
@@ -411,6 +448,8 @@ class RunEvent:
     label: str  # a few characters, for charts
     text: str  # one sentence
     kind: EventKind = EventKind.LEVEL
+    connections: int | None = None  # of all workers from then on; None: not changed
+    ramp_s: float = 0.0  # until they are reached
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Charts of the HTML report: over time, with the values for the cursor; distribution of response times.
 
-A line connects known values. It is interrupted where workers stored nothing. The second in which a phase changes has no
-rate, because only a part of it was measured; the line skips it.
+A line connects known values. It is interrupted where workers stored nothing. The first and the last second have no
+rate, because only a part of them is known; the line skips them.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from loadgen.report.records import (
     spans,
     thin,
 )
+from loadgen.report.run_plan import Corner, level_at, planned_levels, planned_rates
 from loadgen.report.svg import (
     LANE,
     Axis,
@@ -46,7 +47,6 @@ from loadgen.report.svg import (
     log_axis,
     time_axis,
 )
-from loadgen.scenario.model import LoadMode
 from loadgen.units import NS_PER_MS
 from loadgen.values import dataclass
 
@@ -130,12 +130,12 @@ def checks_of(summary: Mapping[str, Any]) -> list[JudgedCheck]:
     return found
 
 
-def limit_of(judged: JudgedCheck, css: str = "") -> ChartLimit:
+def limit_of(judged: JudgedCheck, css: str = "", span: tuple[float, float] | None = None) -> ChartLimit:
     check, passed = judged.check, judged.passed
     value = 100 * check.limit if check.metric is ThresholdMetric.ERROR_RATE else check.limit
     words = threshold_words(html(check.text, 80), judged.window_s)
     label = f"{'?' if passed is None else '✓' if passed else '✗'} {words}"
-    return ChartLimit(value=value, label=label, css=f"{css} missed" if passed is False else css)
+    return ChartLimit(value=value, label=label, css=f"{css} missed" if passed is False else css, span=span)
 
 
 # --- over time -------------------------------------------------------------------------------------------------------
@@ -160,11 +160,16 @@ class Timeline:
         return max(point.length_s for point in self.points)
 
     def throughput(self) -> str:
-        tracks = [self.track("done", "s1", [one.qps for one in self.points], formatting.rate, unit="/s", filled=True)]
-        planned = self.track("offered", "s4", self._planned_rate(), formatting.rate, unit="/s", stepped=True)
-        tracks += [planned] if planned.is_known else []
+        tracks = [self.track("qps", "s1", [one.qps for one in self.points], formatting.rate, unit="/s", filled=True)]
+        offered = planned_rates(self._record.scenario)
+        if offered:
+            tracks.append(self._planned("offered", "s4", offered, formatting.rate, unit="/s"))
         return self.chart(
-            "qps", "Throughput, succeeded per second", tracks, self._limits(ThresholdMetric.QPS), labelled=True
+            "qps",
+            "qps: statements that succeeded, per second",
+            tracks,
+            self._limits(ThresholdMetric.QPS),
+            labelled=True,
         )
 
     def latency(self) -> str:
@@ -175,21 +180,34 @@ class Timeline:
         return self.chart("latency", "Response time, ms", known, self._limits(*RESPONSE)) if known else ""
 
     def connections(self) -> str:
-        tracks = [
-            self.track("executing", "s1", [one.executing for one in self.points], formatting.count, filled=True),
-            self.track("target", "s3", [one.target for one in self.points], formatting.count, stepped=True),
-        ]
+        executing = [one.executing for one in self.points]
+        tracks = [self.track("executing", "s1", executing, formatting.count, filled=True), self._target()]
         return self.chart("connections", "Connections", tracks, height=140)
+
+    def _target(self) -> ChartSeries:
+        """The announced number of connections with its ramps; if it is not known, that of the workers."""
+        corners = planned_levels(self._record, float(self._record.seconds[-1].end_s))
+        if not corners:
+            targets = [one.target for one in self.points]
+            return self.track("target", "s3", targets, formatting.count, stepped=True)
+        return self._planned("target", "s3", corners, formatting.count)
+
+    def _planned(self, name: str, css: str, corners: Sequence[Corner], shown: Format, unit: str = "") -> ChartSeries:
+        end_s = float(self._record.seconds[-1].end_s)  # a run may end before its plan
+        drawn = (*(corner for corner in corners if corner[0] < end_s), (end_s, level_at(corners, end_s)))
+        values = [level_at(corners, (point.at_s + point.end_s) / 2) for point in self.points]
+        return ChartSeries(name=name, css=css, values=values, drawn=drawn, shown=shown, unit=unit)
 
     def failures(self) -> str:
         """Empty if no statement failed, was skipped or cancelled."""
         kinds = [("failed", "s2"), ("skipped", "s4"), ("cancelled", "s5")]
-        counts = {(name, css): [getattr(one.counts, name) for one in self.points] for name, css in kinds}
+        ended = [one.every_count for one in self.points]
+        counts = {(name, css): [getattr(one, name) for one in ended] for name, css in kinds}
         failures = self._per_second("failures", "Not succeeded, per second", counts)
         if not failures:
             return ""
-        rates = [None if one.counts.error_rate is None else 100 * one.counts.error_rate for one in self.points]
-        failed = self.track("failed", "s2", rates, formatting.plain_percent)
+        rates = [None if one.error_rate is None else 100 * one.error_rate for one in ended]
+        failed = self.track("error rate", "s2", rates, formatting.plain_percent)
         return (
             self.chart(
                 "error-rate",
@@ -256,7 +274,7 @@ class Timeline:
         labelled: bool = False,
     ) -> str:
         marks = tuple(_mark(event, labelled=labelled) for event in self.events[:MARKS_MAX])
-        lanes = lanes_for(marks, self._axis, width, LANES_MAX)
+        lanes = lanes_for(marks, self._axis, width, LANES_MAX) + (1 if labelled and limits else 0)
         chart = Chart(
             chart_id=name,
             title=title,
@@ -299,33 +317,16 @@ class Timeline:
         return tuple(drawn)
 
     def _limits(self, *metrics: ThresholdMetric) -> list[ChartLimit]:
-        """Limits of thresholds for all statements together."""
+        """Limits of thresholds for all statements together; those of a stage over its time."""
         colours = {ThresholdMetric.P50: "s1", ThresholdMetric.P95: "s2", ThresholdMetric.P99: "s4"}
+        spans_s: dict[str | None, tuple[float, float] | None] = {None: None}
+        for stage in self._record.summary.get("stages") or ():
+            spans_s[str(stage["name"])] = stage["starts_s"], stage["starts_s"] + stage["measured_seconds"]
         return [
-            limit_of(judged, colours.get(judged.check.metric, ""))
+            limit_of(judged, colours.get(judged.check.metric, ""), spans_s[judged.check.statement])
             for judged in checks_of(self._record.summary)
-            if judged.check.statement is None and judged.check.metric in metrics
+            if judged.check.statement in spans_s and judged.check.metric in metrics
         ]
-
-    def _planned_rate(self) -> list[float | None]:
-        """The planned rate in each second of the measurement."""
-        scenario = self._record.scenario
-        nothing: list[float | None] = [None] * len(self.points)
-        if scenario is None or scenario.load.mode is not LoadMode.RATE:
-            return nothing
-        begin = next((point.at_s for point in self.points if point.phase == MEASUREMENT), None)
-        if begin is None:
-            return nothing
-        planned = []
-        for point in self.points:
-            left_s, rate = point.at_s - begin, None
-            for level in scenario.load.levels if left_s >= 0 else ():
-                rate = level.rate_per_second
-                left_s -= math.ceil(level.duration_s)
-                if left_s < 0:
-                    break
-            planned.append(rate)
-        return planned
 
 
 def _mark(event: RunEvent, *, labelled: bool) -> ChartMarker:

@@ -63,7 +63,7 @@ EVENTS_OPEN = 12  # longer lists are folded
 CONFIG_MAX = 16_000
 WARNINGS = "warnings"  # key of the environment: warnings about the run
 CREDITS = "credits"  # key of the environment: credits of the warehouse
-LEDGER = ("mean", "p50", "p95")
+LEDGER = {"mean": "avg", "p50": "p50", "p95": "p95"}  # columns of server times: key of summary.json, heading
 SENT_ONCE = (
     "The driver sends each measured statement once, because its retries are off. If a session token has expired, it"
     " renews the token and sends the rejected statement again."
@@ -77,12 +77,10 @@ def tiles(record: RunRecord) -> str:
     shown = []
     if found:
         level = found.get("max_concurrency")
-        shown.append(("Connections held", data(level, formatting.count(level))))
-    shown.append(("Throughput", f"{data(totals['qps'], formatting.rate(totals['qps']))} <small>/s</small>"))
+        shown.append(("Max concurrency", data(level, formatting.count(level))))
+    shown.append(("qps", f"{data(totals['qps'], formatting.rate(totals['qps']))} <small>/s</small>"))
     for name in ("p50", "p95", "p99"):
-        shown.append(
-            (f"Response {name}", f"{data(latency[name], formatting.time_of(latency, name))} <small>ms</small>")
-        )
+        shown.append((name, f"{data(latency[name], formatting.time_of(latency, name))} <small>ms</small>"))
     shown.append(("Error rate", data(totals["error_rate"], formatting.percent(totals["error_rate"]))))
     shown.append(("Measured", data(summary["measured_seconds"], formatting.seconds(summary["measured_seconds"]))))
     return f'<dl class="tiles">{"".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in shown)}</dl>'
@@ -199,7 +197,7 @@ def times(record: RunRecord) -> str:
     kinds = [("response", summary["latency_ms"])]
     if summary["lag_ms"]:
         kinds += [("service", summary["service_ms"]), ("lag", summary["lag_ms"])]
-    columns = {**formatting.PERCENTILES, "max": "max", "avg": "mean", "min": "min"}
+    columns = {**formatting.PERCENTILES, "max": "max", "avg": "avg", "min": "min"}
     rows = [
         [f"<td>{name}</td>", *(number(found.get(key), formatting.time_of(found, key)) for key in columns)]
         for name, found in kinds
@@ -269,7 +267,7 @@ def workers(record: RunRecord) -> str:
                 "busiest worker",
                 data(client["cpu_percent_of_core"], formatting.plain_percent(client["cpu_percent_of_core"])),
             ),
-            ("woke late, mean", _optional_ms(client.get("wakeup_mean_ms"))),  # unknown for older runs
+            ("woke late, avg", _optional_ms(client.get("wakeup_mean_ms"))),  # unknown for older runs
             (
                 "woke late, p99",
                 f"{data(client['wakeup_p99_ms'], formatting.ms(client['wakeup_p99_ms']))} ms:"
@@ -297,7 +295,7 @@ def workers(record: RunRecord) -> str:
             number(one["wakeup_p99_ms"], formatting.ms(one["wakeup_p99_ms"])),
         ]
 
-    head = ("worker", "machine", "version", "status", "succeeded", "failed", "per s", "CPU of a core", "woke late, ms")
+    head = ("worker", "machine", "version", "status", "succeeded", "failed", "qps", "CPU of a core", "woke late, ms")
     rows = map(row, summary["worker_results"][:ROWS_MAX])
     more = len(summary["worker_results"]) - ROWS_MAX
     listed = table("Workers", head, rows, words=4)
@@ -349,7 +347,7 @@ def enrichment(record: RunRecord) -> str:
     )
     samples = formatting.count(found.get("ledger_samples"))
     caption = f"Server-side times in ms, of {samples} statements"
-    return said + (table(caption, ("part", *LEDGER), rows) if ledger else "")
+    return said + (table(caption, ("part", *LEDGER.values()), rows) if ledger else "")
 
 
 def _order(part: str) -> tuple[int, str]:
@@ -439,7 +437,8 @@ def report_html(record: RunRecord) -> str:
     hover = HoverData()
     sections = list(_sections(record, hover))
     summary = record.summary
-    title = f"{html(summary['scenario'], 80)}: {html(summary['verdict'])}, run {html(summary['run_id'], 40)}"
+    verdict = html(formatting.verdict_word(str(summary["verdict"])))
+    title = f"{html(summary['scenario'], 80)}: {verdict}, run {html(summary['run_id'], 40)}"
     return html_page(
         title,
         f"{_header(record, [(name, heading) for name, heading, _ in sections])}\n<main>{tiles(record)}\n",
@@ -464,9 +463,10 @@ def _header(record: RunRecord, headings: list[tuple[str, str]]) -> str:
     sign = SIGNS.get(verdict, "")
     return (
         f'<header class="{html(verdict)}"><div class="banner">'
-        f'<span class="verdict">{sign} {html(verdict.upper())}</span>'
+        f'<span class="verdict">{sign} {html(formatting.verdict_word(verdict).upper())}</span>'
         f"<h1>{html(summary['scenario'])}</h1></div>{why}"
-        f'<p class="sub">run {html(summary["run_id"])} · {html(summary["started_at"] or "never started")}</p>'
+        f'<p class="sub"><span>run {html(summary["run_id"])}</span>'
+        f" · <span>{html(summary['started_at'] or 'never started')}</span></p>"
         f'<nav aria-label="Sections">{links}</nav></header>'
     )
 
@@ -516,8 +516,9 @@ def _over_time(timeline: Timeline | None) -> str:
         + timeline.logins()
         + events(timeline.events)
         + note(
-            "Seconds in which the phase changed have no rate, because only a part of them was measured. A point with"
-            f" too few samples for a percentile is joined with its neighbours.{joined}"
+            "qps and response times are of the statements that ended in each second, of any phase. The first and the"
+            " last second have no qps, because only a part of them is known. A point with too few samples for a"
+            f" percentile is joined with its neighbours.{joined}"
         )
     )
 

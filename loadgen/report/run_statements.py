@@ -48,7 +48,7 @@ def _table(record: RunRecord) -> str:
         ]
 
     counts = ("succeeded", "failed", *((formatting.CUT_OFF,) if cut_off else ()))
-    head = ("statement", "kind", *counts, "error rate", "per s", *formatting.TIMES.values())
+    head = ("statement", "kind", *counts, "error rate", "qps", *formatting.TIMES.values())
     said = table("Times in milliseconds", head, map(row, names[:ROWS_MAX]), words=2)
     said += note(formatting.CUT_OFF_NOTE) if cut_off else ""
     return said + (note(f"{len(names) - ROWS_MAX} more are in summary.json.") if len(names) > ROWS_MAX else "")
@@ -76,16 +76,16 @@ def _throughput(record: RunRecord, timeline: Timeline, colours: dict[str, str]) 
     def rates(statement: str) -> list[float | None]:
         found = []
         for point in timeline.points:
-            own, all_of_it = point.statements.get(statement), point.counts.succeeded
+            own, all_of_it = point.every_statement.get(statement), point.every_count.succeeded
             share = own.succeeded / all_of_it if own is not None and all_of_it else 0.0
-            found.append(None if point.qps is None else point.qps * share)
+            found.append(None if point.qps is None or (point.qps and not all_of_it) else point.qps * share)
         return found
 
     tracks = [
         timeline.track(statement, css, rates(statement), formatting.rate, unit="/s", label=False)
         for statement, css in colours.items()
     ]
-    title = "Throughput by statement, per second"
+    title = "qps by statement"
     limits = _limits(record, colours, ThresholdMetric.QPS)
     return timeline.chart("statements-qps", title, tracks, limits, width=WIDTH, height=HEIGHT)
 
@@ -101,7 +101,7 @@ def _percentile(record: RunRecord, timeline: Timeline, colours: dict[str, str], 
     tracks = [found for statement, css in colours.items() if (found := track(statement, css)).is_known]
     if not tracks:
         return ""
-    title = f"{metric.value} of the response time by statement, ms"
+    title = f"{metric.value} by statement, ms"
     limits = _limits(record, colours, metric)
     return timeline.chart(f"statements-{metric.value}", title, tracks, limits, width=WIDTH, height=HEIGHT)
 
@@ -172,7 +172,7 @@ def stages(record: RunRecord) -> str:
         ]
         for stage in record.summary["stages"][:ROWS_MAX]
     )
-    head = ("stage", "load", "measured", "succeeded", "error rate", "per s", *formatting.TIMES.values())
+    head = ("stage", "load", "measured", "succeeded", "error rate", "qps", *formatting.TIMES.values())
     return table("Stages; times in milliseconds", head, rows, words=3)
 
 
@@ -187,11 +187,11 @@ def find_max(record: RunRecord) -> str:
     failed = found.get("failed_at")
     answer = facts(
         [
-            ("held", data(level, formatting.count(level))),
+            ("max concurrency", data(level, formatting.count(level))),
             ("result", html(kinds.get(str(found.get("result")), str(found.get("result") or "")))),
             ("did not hold", data(failed, formatting.count(failed)) if failed is not None else ""),
             ("because", html(str(found.get("failed_outcome") or ""))),
-            ("per second", data(found.get("qps"), formatting.rate(found.get("qps")))),
+            ("qps", data(found.get("qps"), formatting.rate(found.get("qps")))),
             ("p95", f"{data(found.get('p95_ms'), formatting.found_p95(record.summary))} ms"),
             ("confidence", html(str(found.get("confidence") or ""))),
         ]
@@ -213,7 +213,7 @@ def find_max(record: RunRecord) -> str:
         )
         for step in record.steps[:ROWS_MAX]
     )
-    head = ("step", "connections", "succeeded", "error rate", "per s", "p50", "p95", "p99", "outcome", "why")
+    head = ("step", "connections", "succeeded", "error rate", "qps", "p50", "p95", "p99", "outcome", "why")
     ladder = table("Steps in order; times in milliseconds", head, rows, words=0, last_words=2) if record.steps else ""
     return answer + ladder + _charts(record)
 
@@ -260,7 +260,7 @@ def _charts(record: RunRecord) -> str:
         chart("steps", "Connections, step by step", numbers, climb, lines=(line,), x_title="step"),
         chart(
             "steps-qps",
-            "Throughput by connections, per second",
+            "qps by connections",
             connections,
             [(float(step.target), step.qps) for step in steps],
             lines=curve,

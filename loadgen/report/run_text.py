@@ -39,7 +39,7 @@ REASON_MAX = 500
 _GIVE_WAY = ("p999", "p90", "avg", "max")
 VERDICT_COLOURS = {
     **dict.fromkeys(("passed", "better", "equivalent", "steady", "improved", "decided"), "green"),
-    **dict.fromkeys(("failed", "error", "worse", "regression"), "red"),
+    **dict.fromkeys(("failed", "missed", "error", "worse", "regression"), "red"),
     **dict.fromkeys(
         ("invalid", "cancelled", "inconclusive", "undecided", "suspected", "learning", "running", "interrupted"),
         "yellow",
@@ -119,7 +119,7 @@ def _last_gap(text: str, width: int) -> int:
 def _verdict(summary: Mapping[str, Any]) -> Iterator[TextLine]:
     """The verdict with its reason; for an invalid run, one line per reason."""
     verdict = str(summary["verdict"])
-    word, colour = verdict.upper(), VERDICT_COLOURS.get(verdict)
+    word, colour = formatting.verdict_word(verdict).upper(), VERDICT_COLOURS.get(verdict)
     head = f"{word}  {printable(summary['scenario'], 80)}  run {summary['run_id']}"
     reason = "" if verdict == "invalid" else f": {printable(summary['exit_reason'], REASON_MAX)}"
     yield TextLine(head + reason, word, colour)
@@ -141,7 +141,7 @@ def _thresholds(thresholds: Sequence[Mapping[str, Any]]) -> Iterator[TextLine]:
 def _totals(summary: Mapping[str, Any]) -> Iterator[str]:
     totals = summary["totals"]
     yield (
-        f"{formatting.rate(totals['qps'])} statements/s over {formatting.seconds(summary['measured_seconds'])},"
+        f"{formatting.rate(totals['qps'])} qps over {formatting.seconds(summary['measured_seconds'])},"
         f" {counted(summary['connections'], 'connection')}, {counted(summary['workers'], 'worker')}"
     )
     share = f" ({formatting.percent(totals['error_rate'])})" if totals["failed"] else ""
@@ -199,7 +199,7 @@ def _latencies(summary: Mapping[str, Any], width: int) -> Iterator[TextLine | st
     parts = [*rows.values(), *(statements[name] for name in shown_names)]
     samples = formatting.sample_columns(parts)
     for shown in _ever_fewer_times():
-        head = ("ms", *samples, "per s", *(formatting.TIMES[one] for one in shown))
+        head = ("ms", *samples, "qps", *(formatting.TIMES[one] for one in shown))
         cells = [
             (
                 name,
@@ -270,7 +270,7 @@ def _stages(stages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     if not stages:
         return
     yield from _table(
-        ("stage", "load", "measured", "per s", "errors", *STAGE_TIMES),
+        ("stage", "load", "measured", "qps", "error rate", *STAGE_TIMES),
         [
             (
                 printable(stage["name"], NAME_MAX),
@@ -303,14 +303,14 @@ def _find_max(summary: Mapping[str, Any]) -> Iterator[TextLine | str]:
     yield f"find-max: {printable(str(found['reason']), REASON_MAX)}"
     if level is not None:
         yield (
-            f"at {counted(level, 'connection')}: {formatting.rate(found['qps'])} statements/s,"
+            f"at {counted(level, 'connection')}: {formatting.rate(found['qps'])} qps,"
             f" p95 {formatting.found_p95(summary)} ms, confidence {printable(str(found['confidence']), NAME_MAX)}"
         )
     steps = found["steps"]
     if not steps:
         return
     numbers = _table(
-        ("step", "conns", "per s", "p95 ms", "failed"),
+        ("step", "conns", "qps", "p95 ms", "failed"),
         [
             (
                 str(step["step"]),

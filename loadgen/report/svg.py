@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from html import unescape
-from itertools import groupby
+from itertools import groupby, pairwise
 
 from loadgen.values import dataclass
 
@@ -21,6 +21,9 @@ MARGIN = 20  # right margin if lines have no names
 LABEL_GAP = 13  # between two names at the ends of lines
 LANE = 12  # height of a line of labels above the plot
 NOTE_WIDTH = 6.4  # maximum width of a character in a small label
+LIMIT_WIDTH = 7.0  # maximum width of a character in a label of a limit, which is bold
+LIMIT_GAP = 14  # between two labels of limits above the plot
+PLACE_STEP = 12  # between two places that are tried for a label
 TICK_WIDTH = 7.4  # maximum width of a character in a label of an axis, or in a name
 _NICE = (1, 2, 2.5, 5, 10)
 
@@ -84,11 +87,12 @@ class ChartMarker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChartLimit:
-    """A horizontal line: the limit of a threshold."""
+    """A horizontal line: the limit of a threshold. With a span it is drawn over a part of the x axis."""
 
     value: float
     label: str
     css: str = ""
+    span: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +114,7 @@ class Chart:
     lanes: int = 1  # lines of labels of marks above the plot
     left: int = LEFT  # room for the labels of the y axis
     names_width: int = RIGHT  # room for the names of lines
+    both_sides: bool = False  # labels of the y axis on the right, too: for a chart of which only the end may be visible
 
     @property
     def top(self) -> int:
@@ -117,7 +122,8 @@ class Chart:
 
     @property
     def right(self) -> int:
-        return self.width - (self.names_width if any(line.name for line in self.lines) else MARGIN)
+        has_labels = self.both_sides or any(line.name for line in self.lines)
+        return self.width - (self.names_width if has_labels else MARGIN)
 
     @property
     def bottom(self) -> int:
@@ -211,12 +217,15 @@ def _grid(chart: Chart) -> Iterator[str]:
         y = _n(chart.py(value))
         yield f'<line class="grid" x1="{chart.left}" x2="{chart.right}" y1="{y}" y2="{y}"/>'
         yield f'<text class="tick" x="{chart.left - 6}" y="{y}" dy=".32em" text-anchor="end">{label}</text>'
+        if chart.both_sides:
+            yield f'<text class="tick" x="{chart.right + 6}" y="{y}" dy=".32em">{label}</text>'
     for value, label in chart.x.ticks:
         x = _n(chart.px(value))
         has_room = chart.px(value) + TICK_WIDTH * len(unescape(label)) / 2 < chart.width
         anchor = "middle" if has_room else "end"
         yield f'<line class="axis" x1="{x}" x2="{x}" y1="{chart.bottom}" y2="{chart.bottom + 4}"/>'
-        yield f'<text class="tick" x="{x}" y="{chart.bottom + 17}" text-anchor="{anchor}">{label}</text>'
+        below = chart.bottom + (21 if chart.dots else 17)  # a dot may lie on the axis
+        yield f'<text class="tick" x="{x}" y="{below}" text-anchor="{anchor}">{label}</text>'
     yield f'<line class="axis" x1="{chart.left}" x2="{chart.right}" y1="{chart.bottom}" y2="{chart.bottom}"/>'
     if chart.x_title:
         middle = (chart.left + chart.right) // 2
@@ -264,25 +273,79 @@ def _label_end(at: float, mark: ChartMarker) -> float:
     return at + 3 + NOTE_WIDTH * len(unescape(mark.label))
 
 
+Box = tuple[float, float, float, float]  # left, top, right, bottom
+
+
 def _limits(chart: Chart) -> Iterator[str]:
-    """Lines, with labels at the right end of the plot. For a limit beyond the axis only the label, with an arrow."""
-    labels = []
+    """Lines, each with its label where it covers neither data nor another label, the rightmost such place. Without
+    one, and for a limit beyond the axis, the label is above the plot; beyond the axis it has an arrow and no line."""
+    taken = [*_band_labels(chart)]
+    above = float(chart.right)
     for limit in chart.limits:
-        y = chart.py(limit.value)
-        if chart.y.low <= limit.value <= chart.y.high:
-            yield f'<line class="limit {limit.css}" x1="{chart.left}" x2="{chart.right}" y1="{_n(y)}" y2="{_n(y)}"/>'
-            labels.append((y - 4, limit.label, limit.css))
-        else:
-            beyond = "↑" if limit.value > chart.y.high else "↓"
-            labels.append((y - 4, f"{beyond} {limit.label}", limit.css))
-    labels.sort()
-    lowest = chart.top + 9.0
-    for y, label, css in labels:
-        lowest = max(y, lowest)
-        x, width = chart.right - 4, NOTE_WIDTH * len(unescape(label)) + 12
-        yield f'<rect class="plate" x="{_n(x - width + 2)}" y="{_n(lowest - 9.5)}" width="{_n(width)}" height="12"/>'
-        yield f'<text class="limit {css}" x="{x}" y="{_n(lowest)}" text-anchor="end">{label}</text>'
-        lowest += LABEL_GAP
+        y, (start, end) = chart.py(limit.value), _span_px(chart, limit)
+        is_inside = chart.y.low <= limit.value <= chart.y.high
+        beyond = "" if is_inside else "↑ " if limit.value > chart.y.high else "↓ "
+        label, place = f"{beyond}{limit.label}", None
+        width = LIMIT_WIDTH * len(unescape(label))
+        if is_inside:
+            yield f'<line class="limit {limit.css}" x1="{_n(start)}" x2="{_n(end)}" y1="{_n(y)}" y2="{_n(y)}"/>'
+            place = _free_place(chart, (start, end), y, width, taken)
+        if place is None and above - width < chart.left:  # no room above the plot either
+            place = _free_place(chart, (chart.left, chart.right), chart.top - 2.0, width, taken)
+            place = place or (chart.right - width, chart.top, chart.right, chart.top + LANE)
+        if place is None:
+            place = (above - width, chart.top - 2 - LANE * chart.lanes, above, chart.top - 2 - LANE * (chart.lanes - 1))
+            above -= width + LIMIT_GAP
+        taken.append(place)
+        text_y = _n(place[3] - 3)
+        yield f'<text class="limit {limit.css}" x="{_n(place[2])}" y="{text_y}" text-anchor="end">{label}</text>'
+
+
+def _span_px(chart: Chart, limit: ChartLimit) -> tuple[float, float]:
+    if limit.span is None:
+        return float(chart.left), float(chart.right)
+    return chart.px(limit.span[0]), chart.px(limit.span[1])
+
+
+def _free_place(chart: Chart, span: tuple[float, float], y: float, width: float, taken: Sequence[Box]) -> Box | None:
+    """The rightmost place for a label beside a horizontal line, above or below it, that covers nothing."""
+    start, end = span
+    right = end = min(max(end, start + width), float(chart.right))
+    while right - width >= chart.left and right > start:
+        for top in (y - LANE - 1, y + 2):
+            box = (right - width, top, right, top + LANE)
+            is_inside = top >= chart.top and box[3] <= chart.bottom
+            if is_inside and not any(_overlap(box, other) for other in taken) and not _covers_data(chart, box):
+                return box
+        right -= PLACE_STEP
+    return None
+
+
+def _band_labels(chart: Chart) -> Iterator[Box]:
+    for band in chart.bands:
+        left = chart.px(band.start)
+        yield left, float(chart.top), left + NOTE_WIDTH * len(unescape(band.label)) + 8, chart.top + 14.0
+
+
+def _overlap(one: Box, other: Box) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+
+
+def _covers_data(chart: Chart, box: Box) -> bool:
+    """Whether a line or a dot is inside the box, or next to it."""
+    left, top, right, bottom = box[0] - 3, box[1] - 2, box[2] + 3, box[3] + 2
+    for line in chart.lines:
+        places = [(chart.px(x), None if y is None else chart.py(y)) for x, y in line.points]
+        for (x, y), (next_x, next_y) in pairwise(places):
+            if y is None or next_y is None or next_x < left or x > right:
+                continue
+            slope = 0.0 if line.stepped or next_x == x else (next_y - y) / (next_x - x)
+            ends = [y + slope * (max(x, left) - x), y + slope * (min(next_x, right) - x)]
+            ends += [next_y] if left <= next_x <= right else []
+            if min(ends) < bottom and max(ends) > top:
+                return True
+    dots = ((chart.px(dot.x), chart.py(dot.y)) for dot in chart.dots)
+    return any(left < x < right and top < y < bottom for x, y in dots)
 
 
 def _line(chart: Chart, line: ChartLine) -> Iterator[str]:

@@ -11,10 +11,10 @@ from typing import Any
 from loadgen.log import printable
 from loadgen.report import formatting
 from loadgen.report.compare import said, unit
-from loadgen.report.formatting import html
+from loadgen.report.formatting import html, html_whole_ids
 from loadgen.report.page import note, number, plain_figure, section, short, table, verdict_page, whole
 from loadgen.report.run_text import UNLIMITED_WIDTH
-from loadgen.report.svg import Axis, Chart, ChartDot, ChartLine, ChartMarker, linear_axis
+from loadgen.report.svg import LANE, Axis, Chart, ChartDot, ChartLine, ChartMarker, lanes_for, linear_axis
 from loadgen.rules.comparability import Measure, Subject
 from loadgen.rules.trend import (
     RUNS_MIN,
@@ -349,15 +349,9 @@ _CLASSES = {
     TrendVerdict.UNDECIDED: "invalid",
     TrendVerdict.LEARNING: "cancelled",
 }
-_TITLES = {
-    Measure.P95: "Response time, p95",
-    Measure.P50: "Response time, p50",
-    Measure.QPS: "Statements per second",
-    Measure.ERROR_RATE: "Failed share",
-    Measure.MAX_CONCURRENCY: "Maximum of connections",
-}
-_NAMES = {Measure.ERROR_RATE: "errors", Measure.MAX_CONCURRENCY: "maximum"}  # short names at the end of a line
 _AXIS_UNITS = {Measure.QPS: "/s", Measure.MAX_CONCURRENCY: "", Measure.ERROR_RATE: " %"}
+WIDTH, HEIGHT = 960, 190
+LANES_MAX = 3  # lines of labels of changes
 _LABELS = 8  # dates below a chart
 _ONE_DAY = ("%H:%M", "%H:%M:%S", "%H:%M:%S.%f")
 _MANY_DAYS = ("%m-%d", "%Y-%m-%d", "%m-%d %H:%M", "%Y-%m-%d %H:%M", "%m-%d %H:%M:%S")
@@ -386,7 +380,7 @@ def trend_html(trend: Trend, last: int) -> str:
 def _about(trend: Trend) -> str:
     if not trend.nights:
         return ""
-    return f'<p class="sub">{html(series_text(trend))}. In common: {html(key_text(trend))}.</p>'
+    return f'<p class="sub">{html_whole_ids(series_text(trend))}. In common: {html(key_text(trend))}.</p>'
 
 
 def _numbers(trend: Trend) -> str:
@@ -459,18 +453,23 @@ def chart_of(trend: Trend, track: MetricTrend, chart_id: str, last: int) -> Char
         for side in (0, 1)
     ]
     heights = [y for line in (values, *bounds) for _, y in line if y is not None]
-    title = _TITLES.get(track.measure, track.measure.value)
+    dates, marks = _dates(trend, first), tuple(_marks(trend, track, first))
+    lanes = lanes_for(marks, dates, WIDTH, LANES_MAX)
     return Chart(
         chart_id=chart_id,
-        title=title if track.statement is None else f"{html(track.statement, 80)}: {title}",
+        title=html(track.name, 200),
         description="One value per run, oldest first, with the usual range.",
-        x=_dates(trend, first),
+        x=dates,
         y=linear_axis(max(heights, default=1.0) * 1.05 or 1.0, unit=_AXIS_UNITS.get(track.measure, " ms")),
         lines=(
             *(ChartLine(name="", css="s5", points=bound) for bound in bounds),
-            ChartLine(name=_NAMES.get(track.measure, track.measure.value), css="s1", points=values),
+            ChartLine(name="", css="s1", points=values),
         ),
-        marks=tuple(_marks(trend, track, first)),
+        both_sides=True,
+        marks=marks,
+        width=WIDTH,
+        height=HEIGHT + LANE * (lanes - 1),
+        lanes=lanes,
         dots=tuple(_dots(trend, track, first, factor)),
     )
 

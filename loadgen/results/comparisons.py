@@ -234,16 +234,24 @@ def _sum_over_workers(
     seconds_s, sums_ns = np.zeros(length), np.zeros(length)
     buckets = np.zeros((length, BUCKETS), np.int64)
     succeeded, failed = ({name: np.zeros(length, np.int64) for name in names} for _ in range(2))
+    earlier = np.zeros(length, np.int64)
     for seconds in workers:
         for at, second in enumerate(seconds):
             seconds_s[at] += second.seconds / len(workers)
             sums_ns[at] += second.response.sum_ns
             buckets[at] += second.response.counts
+            earlier[at] += 0 if second.earlier is None else second.earlier.counts.succeeded
             for name, counts in second.statements.items():
                 succeeded[name][at] += counts.succeeded
                 failed[name][at] += counts.failed
     return SecondSeries(
-        seconds=seconds_s, buckets=buckets, sums_ns=sums_ns, succeeded=succeeded, failed=failed, stages=stages
+        seconds=seconds_s,
+        buckets=buckets,
+        sums_ns=sums_ns,
+        succeeded=succeeded,
+        failed=failed,
+        stages=stages,
+        earlier=earlier,
     )
 
 

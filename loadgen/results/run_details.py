@@ -15,6 +15,7 @@ from loadgen.control.tables.worker_heartbeats import HeartbeatRow
 from loadgen.errors import LoadgenError, RunFailed
 from loadgen.log import printable
 from loadgen.model.run import RunStatus, WorkerStatus
+from loadgen.report.formatting import verdict_word
 from loadgen.report.run_text import VERDICT_COLOURS, TextLine, summary_lines, wrapped
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.units import counted
@@ -204,9 +205,8 @@ def _head(run: Run) -> TextLine:
     if not run.status.is_terminal:
         return TextLine(f"{run.run_id}  {run.status} {run.phase}")
     verdict = run.verdict or ""
-    return TextLine(
-        f"{run.run_id}  {run.status}{f', {verdict}' if verdict else ''}", verdict, VERDICT_COLOURS.get(verdict)
-    )
+    word = verdict_word(verdict)
+    return TextLine(f"{run.run_id}  {run.status}{f', {word}' if word else ''}", word, VERDICT_COLOURS.get(verdict))
 
 
 def lasted_s(run: Run, now: datetime) -> float | None:
@@ -224,9 +224,11 @@ def lasted(run: Run, now: datetime) -> str:
 
 
 def outcome(run: Run) -> str:
-    """The verdict of an ended run, or the status of another."""
+    """The verdict of an ended run as people read it, or the status of another."""
+    if run.status is RunStatus.FAILED and run.verdict is None:
+        return "error"
     if run.status.is_terminal:
-        return run.verdict or run.status.value.lower()
+        return verdict_word(run.verdict or run.status.value.lower())
     return "stopping" if run.status is RunStatus.CANCELLING else run.status.value.lower()
 
 

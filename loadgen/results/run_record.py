@@ -32,6 +32,7 @@ from loadgen.metrics.window import MergedWindows, WindowResult, WindowRow, merge
 from loadgen.model.event import SetPhase, SetRunTarget, Start, Stop
 from loadgen.model.run import Phase
 from loadgen.model.warehouse import kind_shown, shown_row
+from loadgen.report import formatting
 from loadgen.report.formatting import failure_words
 from loadgen.report.records import (
     EventKind,
@@ -51,6 +52,7 @@ from loadgen.results.stored_summary import read_summary
 from loadgen.scenario.frozen import thaw
 from loadgen.scenario.model import Scenario, stage_name
 from loadgen.snowflake.session import RetryPolicy
+from loadgen.units import counted
 
 # Marks of judged steps by outcome; all other outcomes mean that the level did not hold.
 _JUDGED = {"STABLE": ("✓", EventKind.HELD), "CLIENT_LIMIT": ("○", EventKind.LIMITED)}
@@ -243,6 +245,7 @@ def worker_seconds(snapshots: Sequence[MetricsSnapshot], left_out: list[str]) ->
             cut_off=metrics.cut_off,
             lag=metrics.lag,
             times=metrics.times,
+            earlier=metrics.earlier,
             logins=metrics.logins,
             executing=int(row.active_connections),
             target=int(row.target_connections),
@@ -319,6 +322,7 @@ def _levels(said: Sequence[PastEvent], start: datetime, stages: Mapping[int, str
     """Phases, stages and targets: one event per moment for all workers."""
     targets: dict[str | None, int] = {}
     moments: dict[datetime, dict[str, tuple[str, str]]] = {}  # → kind of command → label and text
+    levels: dict[datetime, tuple[int, float]] = {}  # → connections, and the ramp to them
     for one in run_control_events.announced(said):
         command = one.command
         if isinstance(command, SetPhase) and command.phase is Phase.WARMUP:
@@ -333,10 +337,20 @@ def _levels(said: Sequence[PastEvent], start: datetime, stages: Mapping[int, str
         else:
             targets[one.address.worker_id] = command.target_connections
         total = sum(targets.values())
-        moments.setdefault(one.at, {})["target"] = f"{total} conn.", f"target {total} connections"
+        ramp = f", reached in {formatting.seconds(command.ramp_s)}" if command.ramp_s else ""
+        label, text = f"{total} conn.", f"target {counted(total, 'connection')}{ramp}"
+        moments.setdefault(one.at, {})["target"] = label, text
+        levels[one.at] = total, command.ramp_s
     for moment, said_then in moments.items():
         labels, texts = zip(*(said_then[kind] for kind in ("phase", "target") if kind in said_then), strict=True)
-        yield RunEvent(at_s=_since(start, moment), label=", ".join(labels), text=", ".join(texts))
+        connections, ramp_s = levels.get(moment, (None, 0.0))
+        yield RunEvent(
+            at_s=_since(start, moment),
+            label=", ".join(labels),
+            text=", ".join(texts),
+            connections=connections,
+            ramp_s=ramp_s,
+        )
 
 
 def _lost(summary: Mapping[str, Any], heard: Mapping[str, datetime]) -> dict[str, datetime]:

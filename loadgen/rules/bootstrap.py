@@ -77,6 +77,7 @@ class SecondSeries:
     succeeded: Mapping[str, IntArray]  # by statement
     failed: Mapping[str, IntArray]
     stages: IntArray  # which stage each belongs to, from 0 on
+    earlier: IntArray  # what succeeded in each and had begun before the measurement: only for its rate in a chart
 
     def __len__(self) -> int:
         return len(self.seconds)
@@ -94,6 +95,7 @@ class SecondSeries:
             succeeded={name: np.add.reduceat(counts, starts) for name, counts in self.succeeded.items()},
             failed={name: np.add.reduceat(counts, starts) for name, counts in self.failed.items()},
             stages=self.stages[starts],
+            earlier=np.add.reduceat(self.earlier, starts),
         )
 
 

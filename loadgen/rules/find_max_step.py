@@ -10,6 +10,7 @@ step that would fail by no more than the client may have added to its times, or 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from enum import StrEnum
@@ -244,7 +245,7 @@ def _throughput(config: FindMaxSettings, steps: Sequence[JudgedStep], shown: Ste
     held = [step for step in steps if step.held and step.target < shown.target]
     if not held:
         return _HELD
-    best_qps = max(step.shown.qps for step in held)
+    best_qps = max(_level_qps(held).values())
     possible_qps = shown.qps / (1 - min(shown.client.qps_fraction, 0.5))  # without what the client may have cost
     limit_qps = best_qps * (1 - config.qps_stability_pct / 100)
     if shown.qps < limit_qps:
@@ -256,6 +257,17 @@ def _throughput(config: FindMaxSettings, steps: Sequence[JudgedStep], shown: Ste
         finding = _Finding(outcome=StepOutcome.PLATEAU, reason=reason)
         return finding if _is_plateau(config, held, shown, possible_qps) else _by_client(finding, shown)
     return _HELD
+
+
+def _level_qps(held: Sequence[JudgedStep]) -> dict[int, float]:
+    """The throughput of each level, of all its steps together: the fastest single step is fast by chance."""
+    levels: dict[int, list[StepObservation]] = {}
+    for step in held:
+        levels.setdefault(step.target, []).append(step.shown)
+    return {
+        target: math.fsum(one.qps * one.seconds for one in known) / math.fsum(one.seconds for one in known)
+        for target, known in levels.items()
+    }
 
 
 def _by_client(finding: _Finding, shown: StepObservation) -> _Finding:
@@ -282,7 +294,8 @@ def _is_plateau(config: FindMaxSettings, held: Sequence[JudgedStep], shown: Step
     if len(climbed) < 2:
         return False
     before = climbed[sorted(climbed)[-2]]
-    gained = qps / before.qps - 1 if before.qps else 1.0
+    before_qps = _level_qps(held)[before.target]
+    gained = qps / before_qps - 1 if before_qps else 1.0
     most = min(PLATEAU_GAIN, 0.5 * (shown.target / before.target - 1))
     now_p95, before_p95 = shown.latency.p95, before.latency.p95
     return gained < most and now_p95 is not None and before_p95 is not None and now_p95.value_ms > before_p95.value_ms

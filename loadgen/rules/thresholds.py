@@ -12,12 +12,13 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 
 from loadgen.metrics.histogram import EMPTY, PERCENTILES, Histogram, Quantile, maximum, mean, quantile, samples_needed
+from loadgen.metrics.stalls import MEDIAN_SAMPLES_MIN, OVERDUE_NS
 from loadgen.metrics.tally import StatementTally
 from loadgen.metrics.window import MergedWindows
 from loadgen.model.threshold import Operator, ThresholdCheck, ThresholdMetric, threshold_words
 from loadgen.scenario.model import DEFAULT_THRESHOLD as DEFAULT
 from loadgen.scenario.model import Threshold
-from loadgen.units import NS_PER_MS
+from loadgen.units import NS_PER_MS, NS_PER_S
 from loadgen.values import dataclass
 
 _COMPARE: Mapping[Operator, Callable[[float, float], bool]] = {
@@ -49,13 +50,18 @@ class Checked:
     at_most: bool = False  # it is this or less
     undecided: bool = False  # the threshold may have been met all the same; it is not passed
     too_few: str = ""  # the reason, when there are too few samples to decide it
-    unmeasured: str = ""  # the reason, when no worker told what decides it
+    unmeasured: str = ""  # the reason, when what decides it was not measured
     default: bool = False  # the scenario has none on errors
     window_s: float | None = None  # the value is of the worst span of this length; None: of the whole measurement
 
     @property
     def words(self) -> str:
         return threshold_words(self.check, self.window_s)
+
+    @property
+    def is_empty(self) -> bool:
+        """It failed because there are no samples of its metric: nothing succeeded, or nothing was executed."""
+        return self.value is None and not self.undecided
 
     @property
     def unknown(self) -> str:
@@ -84,6 +90,9 @@ def check_threshold(check: ThresholdCheck, merged: MergedWindows, *, default: bo
     if undecided and found.needed:
         few = _too_few(check, found)
         return Checked(check=check.text, value=None, passed=False, undecided=True, too_few=few, default=default)
+    if undecided and check.metric is ThresholdMetric.LONGEST_STALL:
+        why = _hidden_stall(check, found)
+        return Checked(check=check.text, value=None, passed=False, undecided=True, unmeasured=why)
     # The end next to the limit decides: the worst that a value may be that passed, the best of one that failed.
     value = found.high if found.high <= check.limit else found.low
     return Checked(
@@ -105,6 +114,14 @@ def _too_few(check: ThresholdCheck, found: _Measured) -> str:
     )
 
 
+def _hidden_stall(check: ThresholdCheck, found: _Measured) -> str:
+    return (
+        f"undecided: {check.text} cannot be judged: for {found.high / 1_000:.1f} s every statement in flight had run"
+        f" for more than {OVERDUE_NS // NS_PER_S} s, and some had fewer than {MEDIAN_SAMPLES_MIN} samples for a median;"
+        " use a longer warm-up, or leave the threshold out"
+    )
+
+
 def compare(check: ThresholdCheck, value: float) -> bool:
     return _COMPARE[check.operator](value, check.limit)
 
@@ -123,7 +140,8 @@ def _measure(check: ThresholdCheck, merged: MergedWindows) -> _Measured | None:
     """None: there are no samples for it."""
     part, statement = _scope(check, merged)
     if check.metric is ThresholdMetric.LONGEST_STALL:
-        return _exactly(part.longest_stall_ms)
+        known_ms = part.longest_stall_ms
+        return None if known_ms is None else _Measured(low=known_ms, high=max(known_ms, part.possible_stall_ms))
     tally = tally_of(check, merged)
     if not tally.ended.succeeded + tally.ended.failed:
         return None

@@ -14,6 +14,7 @@ from functools import reduce
 from operator import add
 from typing import Any, Protocol
 
+from loadgen.log import printable
 from loadgen.metrics.connections import ConnectionTime
 from loadgen.metrics.window import MergedWindows, WindowResult
 from loadgen.model.counts import Counts
@@ -315,6 +316,7 @@ def percent(fraction: float | None) -> str:
 
 
 SAMPLES_MIN = 20
+ERROR_TEXT_MAX = 200  # characters of an error in the reason of a verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -410,6 +412,8 @@ class RunOutcome(Protocol):
     @property
     def checked(self) -> Sequence[Checked]: ...
     @property
+    def merged(self) -> MergedWindows: ...
+    @property
     def aborted(self) -> bool: ...  # by a threshold
     @property
     def find_max(self) -> Mapping[str, Any] | None: ...
@@ -426,9 +430,9 @@ def verdict_of(facts: RunOutcome) -> tuple[RunVerdict, int, str]:
         return RunVerdict.CANCELLED, 128 + facts.signal, f"stopped by {name} after the measurement ({facts.reason})"
     if facts.invalid:
         return RunVerdict.INVALID, 5, "; ".join(facts.invalid)
-    missed = [_missed(checked) for checked in facts.checked if not checked.passed]
+    missed = sorted((one for one in facts.checked if not one.passed), key=lambda one: one.is_empty)
     if missed:
-        return RunVerdict.FAILED, 10, f"not met: {', '.join(missed)}"
+        return RunVerdict.FAILED, 10, f"{_only_errors(facts.merged)}not met: {', '.join(map(_missed, missed))}"
     if facts.aborted:  # the leader that judged the threshold was replaced
         return RunVerdict.FAILED, 10, facts.reason
     if facts.find_max is not None and facts.find_max["max_concurrency"] is None:
@@ -436,10 +440,21 @@ def verdict_of(facts: RunOutcome) -> tuple[RunVerdict, int, str]:
     return RunVerdict.PASSED, 0, "every threshold was met" if facts.checked else "done"
 
 
+def _only_errors(merged: MergedWindows) -> str:
+    """The most frequent error, if no statement succeeded: the cause of every threshold that was not met."""
+    errors = merged.tally.errors
+    if merged.counts.succeeded or not errors:
+        return ""
+    key, group = max(errors.items(), key=lambda one: one[1].count)
+    code, statement = "" if key.code is None else f" {key.code}", "" if key.statement is None else f"{key.statement}: "
+    what = f"{group.count:,} × {statement}{key.category}{code}: {printable(group.example, ERROR_TEXT_MAX)}"
+    return f"every statement failed ({what}); "
+
+
 def _missed(checked: Checked) -> str:
     known = "not measured" if checked.unmeasured else "only a lower bound is known"
-    why = "too few samples" if checked.too_few else known
-    marks = [*(["default"] if checked.default else []), *([why] if checked.undecided else [])]
+    why = "no samples" if checked.is_empty else "too few samples" if checked.too_few else known
+    marks = [*(["default"] if checked.default else []), *([why] if checked.undecided or checked.is_empty else [])]
     return f"{checked.words} ({', '.join(marks)})" if marks else checked.words
 
 
@@ -447,13 +462,15 @@ def _missed(checked: Checked) -> str:
 # moments   by the server's clock. A worker knows them as exactly as the control plane answers quickly. A window that
 #           may be off by more than 1 % of its length: a warning; by more than 200 ms as well: INVALID, as load may
 #           have been missing at one end of it while other workers had theirs
-# warm-up   a worker that hears of START late begins late. With less than 95 % of the planned warm-up, and more than
-#           200 ms of it missing: INVALID
+# warm-up   a worker that hears of START late begins late; in a pause of its process, and on connections that are
+#           missing, nothing is sent. With less than 95 % of the planned warm-up, and more than 200 ms of it missing:
+#           INVALID
 
 UNCERTAIN_PERCENT = 1  # of a window
 UNCERTAIN_MS = 200
 WARMUP_MIN_PERCENT = 95  # of the plan
 WARMUP_LATE_S = 0.2
+WARMUP_CAUSE_S = 0.05  # shorter ones are not named
 NAMED_MAX = 5  # workers
 
 
@@ -484,17 +501,32 @@ def judge_timing(
     return TimingVerdict(invalid=_few(invalid), warnings=_few(warnings))
 
 
-def warmed_up_s(windows: Sequence[WindowResult]) -> float:
-    """How long a worker warmed up; what settles before a step of a search is no warm-up of the run."""
-    return sum(one.seconds for one in windows if one.step_id is None)
-
-
 def _short_warmups(warmups: Mapping[str, Sequence[WindowResult]], planned_s: float) -> Iterator[str]:
     for worker_id, known in warmups.items():
-        own_s = warmed_up_s(known)
+        own = [one for one in known if one.step_id is None]  # what settles before a step of a search is none of the run
+        own_s = math.fsum(map(_warmed_up_s, own))
         if 100 * own_s < WARMUP_MIN_PERCENT * planned_s and planned_s - own_s > WARMUP_LATE_S:
             share = f"{100 * own_s / planned_s:.0f} %, at least {WARMUP_MIN_PERCENT} %"
-            yield f"{worker_id} warmed up for {own_s:.1f} of {planned_s:.1f} s ({share}): it began late"
+            why = ", ".join(_warmup_causes(own, planned_s))
+            yield f"{worker_id} warmed up for {own_s:.1f} of {planned_s:.1f} s ({share}): {why}"
+
+
+def _warmed_up_s(window: WindowResult) -> float:
+    """The length of a window, without the share of its planned connection time in which nothing could be sent."""
+    time = window.connections
+    return window.seconds * (time.delivered_ms / time.planned_ms if time is not None and time.planned_ms else 1.0)
+
+
+def _warmup_causes(windows: Sequence[WindowResult], planned_s: float) -> Iterator[str]:
+    lasted_s = math.fsum(one.seconds for one in windows)
+    gap_s = sum(one.client.gap_ms for one in windows if one.client is not None) / 1_000
+    lost_s = lasted_s - math.fsum(map(_warmed_up_s, windows))
+    if planned_s - lasted_s > WARMUP_CAUSE_S:
+        yield "it began late"
+    if gap_s > WARMUP_CAUSE_S:
+        yield f"its process was paused for {gap_s:.1f} s"
+    if lost_s - gap_s > WARMUP_CAUSE_S:
+        yield "connections were missing"
 
 
 def _uncertain_fraction(window: WindowResult) -> float:

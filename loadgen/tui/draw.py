@@ -33,6 +33,15 @@ def cell(text: str, width: int, *, right: bool = False) -> str:
     return " " * room + text if right else text + " " * room
 
 
+Columns = tuple[tuple[str, int], ...]  # heading, width
+
+
+def narrowed(columns: Columns, rows: Sequence[Sequence[str]]) -> Columns:
+    """The columns, as narrow as the rows allow."""
+    widest = (max(map(cell_len, (title, *(row[at] for row in rows)))) for at, (title, _) in enumerate(columns))
+    return tuple((title, min(size, needed + 2)) for (title, size), needed in zip(columns, widest, strict=True))
+
+
 def label(text: str) -> Text:
     """A label at the left edge."""
     return Text.assemble((cell(f" {text}", LABEL), "dim"))
@@ -53,14 +62,14 @@ def chart(
     borders: Collection[int] = (),
 ) -> list[Text]:
     """The lines of a chart, from the top: a column for each value, from 0 to `top` (default: the largest value). None
-    is a gap, or a vertical line in the columns of `borders`."""
+    is a gap. In the columns of `borders` there is a vertical line above the value."""
     top = top or max((value for value in values if value is not None), default=0.0)
     levels = [_level(value, top, 8 * height) for value in values]
     lines = []
     for row in reversed(range(height)):
         line = Text()
         for place, level in enumerate(levels):
-            if place in borders and values[place] is None:
+            if place in borders and level <= 8 * row:
                 line.append(BORDER, style="dim")
                 continue
             line.append(_EIGHTHS[min(max(level - 8 * row, 0), 8)], style=style(place))

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from datetime import datetime
 from functools import reduce
+from itertools import chain
 from operator import add
 
 from loadgen.metrics.histogram import EMPTY, Histogram, Quantile, maximum, quantile
@@ -20,7 +21,7 @@ from loadgen.metrics.live_metrics import SECONDS_COARSENESS, LiveSecond
 from loadgen.metrics.tally import ErrorKey, ErrorTally, merged
 from loadgen.metrics.window import WindowResult
 from loadgen.model.run import PHASES, Phase
-from loadgen.report.records import SecondAggregator, WorkerSecond
+from loadgen.report.records import NOTHING_EARLIER, SecondAggregator, WorkerSecond
 from loadgen.tui.snapshot import DisplaySnapshot, WorkerDisplayState
 from loadgen.units import NS_PER_MS
 from loadgen.values import dataclass
@@ -82,7 +83,8 @@ class LiveHistory:
     _told: dict[str, datetime] = field(default_factory=dict)  # by worker: the end of the newest second in a row
     _seconds: dict[int, HistorySecond] = field(default_factory=dict)  # rows that all workers have reported
     _times: dict[int, dict[str, Histogram]] = field(default_factory=dict)  # by row and statement, while it may change
-    _responses: dict[int, tuple[Histogram, Histogram]] = field(default_factory=dict)  # response times, and lower bounds
+    # Response times, lower bounds, and times of statements of the phase before.
+    _responses: dict[int, tuple[Histogram, Histogram, Histogram]] = field(default_factory=dict)
     _through: int = -1  # the newest row that all workers have reported
     _measures_s: float = 0.0
     _errors: dict[tuple[str, int], Mapping[ErrorKey, ErrorTally]] = field(default_factory=dict)
@@ -139,7 +141,7 @@ class LiveHistory:
             return None
         numbers = range(newest.at_s - RECENT_S + 1, newest.at_s + 1)
         same = [number for number in numbers if number in self._seconds and self._seconds[number].phase is newest.phase]
-        both = [self._responses.get(number, (EMPTY, EMPTY)) for number in same]
+        both = [self._responses.get(number, (EMPTY, EMPTY))[:2] for number in same]
         times = tuple(reduce(add, one, EMPTY) for one in zip(*both, strict=True))
         rates = [self._seconds[number].qps for number in same] if newest.at_s == max(self._seconds) else []
         return RecentFigures(
@@ -181,16 +183,16 @@ class LiveHistory:
                 continue
             self._told[worker_id] = second.ended_at
             number = rows.add(second)
-            changed.add(number)
+            changed |= {number, rows.last(worker_id) or 0}
             times = self._times.setdefault(number, {})
-            for name, histogram in second.times.items():
+            for name, histogram in chain(second.times.items(), (second.earlier or NOTHING_EARLIER).times.items()):
                 times[name] = times.get(name, EMPTY) + histogram
         return changed
 
     def _second(self, rows: SecondAggregator, number: int) -> HistorySecond:
         row, times = rows.second(number), self._times.get(number, {})
-        self._responses[number] = row.response, row.cut_off
-        counts = {name: counts.succeeded for name, counts in row.statements.items()}
+        self._responses[number] = row.response, row.cut_off, row.earlier.response
+        counts = {name: counts.succeeded for name, counts in row.every_statement.items()}
         total = sum(counts.values())
         share = 0.0 if row.qps is None or not total else row.qps / total
         phase = Phase.MEASUREMENT if row.phase is None else Phase(row.phase)
@@ -258,6 +260,7 @@ def _of_beat(worker_id: str, second: LiveSecond) -> WorkerSecond:
         response=reduce(add, second.times.values(), EMPTY),
         cut_off=second.cut_off,
         times=second.times,
+        earlier=second.earlier,
         executing=second.executing,
     )
 
@@ -273,6 +276,7 @@ def coarsen_second(second: WorkerSecond) -> WorkerSecond:
         response=second.response.coarse(SECONDS_COARSENESS),
         cut_off=second.cut_off.coarse(SECONDS_COARSENESS),
         times={name: times.coarse(SECONDS_COARSENESS) for name, times in second.times.items()},
+        earlier=None if second.earlier is None else second.earlier.coarse(SECONDS_COARSENESS),
         executing=second.executing,
     )
 

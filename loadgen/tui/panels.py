@@ -16,6 +16,7 @@ from loadgen.rules.client_health import CPU_INVALID_PERCENT, CPU_WARN_PERCENT
 from loadgen.tui.draw import (
     LABEL,
     NOTHING,
+    Columns,
     bar,
     cell,
     chart,
@@ -24,6 +25,7 @@ from loadgen.tui.draw import (
     flow,
     label,
     ms,
+    narrowed,
     one_line,
     percent,
     rate,
@@ -151,7 +153,7 @@ def errors(view: ScreenState, width: int, limit: int) -> list[Text]:
     examples = [_error(group, width) for group in view.errors]
     shown = whole(examples, limit - 1)
     if view.errors and not shown:
-        text.append(f"  {_error_name(view.errors[0])}", style="red")
+        text.append(f"  {error_name(view.errors[0])}", style="red")
     hidden = len(examples) - max(len(shown), 1)
     if hidden > 0:
         text.append(f"; {counted(hidden, 'more kind')}: press e", style="dim")
@@ -164,7 +166,7 @@ def error_lines(view: ScreenState, width: int, kinds: int) -> int:
 
 
 def _error(group: ErrorLine, width: int) -> list[Text]:
-    example = Text.assemble(" " * LABEL, (f"{_error_name(group)} ", "red"), one_line(group.example))
+    example = Text.assemble(" " * LABEL, (f"{error_name(group)} ", "red"), one_line(group.example))
     return wrapped(example, width, indent=LABEL + 2)
 
 
@@ -172,8 +174,10 @@ def _of_window(window: WindowFigures) -> tuple[int, int]:
     return window.failed, window.failed + window.succeeded
 
 
-def _error_name(group: ErrorLine) -> str:
-    return f"{group.count:,} × {one_line(group.category, 30)}{'' if group.code is None else f' {group.code}'}"
+def error_name(group: ErrorLine) -> str:
+    statement = "" if group.statement is None else f"{one_line(group.statement, 60)}: "
+    code = "" if group.code is None else f" {group.code}"
+    return f"{group.count:,} × {statement}{one_line(group.category, 30)}{code}"
 
 
 def statements(view: ScreenState, width: int, limit: int) -> list[Text]:
@@ -182,10 +186,17 @@ def statements(view: ScreenState, width: int, limit: int) -> list[Text]:
     if window is None:
         return [label("statement").append(NOTHING)]
     rows = list(window.statements)
-    columns = (*_STATEMENT_COLUMNS, _CUT_OFF) if any(row.cut_off for row in rows) else _STATEMENT_COLUMNS
+    columns: Columns = _STATEMENT_COLUMNS
+    if any(row.cut_off for row in rows):
+        columns = (*columns, _CUT_OFF)
     numbers = sum(size for _, size in columns)
     title = f"statement, {one_line(window.name, 40)}"
     widest = max(cell_len(text) for text in (title, *(_statement_name(row) for row in rows)))
+    if widest + 1 > width - numbers - 2:  # a name would be cut, so the columns become as narrow as their content
+        columns = narrowed(columns, [_statement_values(row) for row in rows])
+        numbers = sum(size for _, size in columns)
+    if cell_len(title) + 1 > width - numbers - 2:
+        title = one_line(window.name, 40)
     name_width = max(10, min(widest + 1, width - numbers - 2, 60))
     told = any(second.statements and second.statements[0].name != ALL_STATEMENTS for second in view.history)
     sparks = _sparks(width - numbers - name_width - 2) if told else []
@@ -248,13 +259,16 @@ def _statement_name(row: StatementLine) -> str:
     return "all statements" if row.name == ALL_STATEMENTS else one_line(row.name)
 
 
-def _statement(row: StatementLine, name_width: int, columns: Sequence[tuple[str, int]]) -> Text:
+def _statement(row: StatementLine, name_width: int, columns: Columns) -> Text:
     line = Text(" " + cell(_statement_name(row), name_width))
-    counts = [count(number) for number in (row.succeeded, row.failed, row.cut_off)]
-    values = [rate(row.qps), *map(time_of, (row.p50, row.p95, row.p99)), *counts]
-    for value, (title, size) in zip(values, columns, strict=False):
+    for value, (title, size) in zip(_statement_values(row), columns, strict=False):
         line.append(cell(value, size, right=True), style="red" if title == "failed" and row.failed else "")
     return line
+
+
+def _statement_values(row: StatementLine) -> list[str]:
+    counts = [count(number) for number in (row.succeeded, row.failed, row.cut_off)]
+    return [rate(row.qps), *map(time_of, (row.p50, row.p95, row.p99)), *counts]
 
 
 def warehouse(view: ScreenState, width: int, limit: int) -> list[Text]:
@@ -364,12 +378,11 @@ def _find_max_head(search: FindMaxStatus, view: ScreenState) -> Text:
     if search.target is None:
         return text.append("over" if search.stage == "done" else f"step {search.step} is about to begin", style="bold")
     text.append(f"step {search.step}: {counted(search.target, 'connection')}", style="bold")
-    text.append(f", {_FIND_MAX_STAGES.get(search.stage, one_line(search.stage, 20))}")
     window = view.window
     if window is not None and window.name == f"step {search.step}":
         text.append(f", measured {window.seconds:.0f} of {search.step_s:g} s")
         if window.seconds > search.step_s:
-            text.append(", undecided: it continues", style="yellow")
+            text.append(", undecided", style="yellow")  # it continues
     else:
         text.append(", settling")
     return text
@@ -378,7 +391,8 @@ def _find_max_head(search: FindMaxStatus, view: ScreenState) -> Text:
 def _find_max_position(search: FindMaxStatus) -> Text:
     best = NOTHING if search.best is None else str(search.best)
     failed = NOTHING if search.failed is None else str(search.failed)
-    text = Text(" " * LABEL + f"best {best}, failed {failed}")
+    stage = "" if search.target is None else f"{_FIND_MAX_STAGES.get(search.stage, one_line(search.stage, 20))}: "
+    text = Text(" " * LABEL + f"{stage}best {best}, failed {failed}")
     if search.next_if_held is not None:
         text.append(f"; next {search.next_if_held} if it holds")
     return text

@@ -14,7 +14,7 @@ import numpy as np
 
 from loadgen.metrics.connections import LoginCounts
 from loadgen.metrics.histogram import HIGHEST_NS, LOWEST_NS, PERCENTILES
-from loadgen.metrics.tally import by_kind
+from loadgen.metrics.tally import ErrorKey, by_kind
 from loadgen.metrics.window import MergedWindows, merge
 from loadgen.model.run import Phase, RunStatus
 from loadgen.report.experiment import ExperimentStatus
@@ -136,6 +136,7 @@ class ScreenPresenter:
         self._interrupts, self._interrupted_s = 0, 0.0  # requests of the user to end the run, and when the first came
         self._log: deque[LogEntry] = deque(maxlen=LOG_KEPT)
         self._doing_s: tuple[str, float] = ("", 0.0)
+        self._window_seen: str | None = None  # the name of the window of the last snapshot
         self._checked = tuple(
             Checked(check=threshold.check.text, value=None, passed=False) for threshold in scenario.judged_thresholds
         )
@@ -210,7 +211,8 @@ class ScreenPresenter:
         self._checked = look.checked or self._checked
         since_s, until_s = self._span(look)
         lives = [worker.live for worker in look.workers if worker.live is not None]
-        recent = self._history.recent
+        recent, window = self._history.recent, self._window(look)
+        self._note_stage(look, window)
         view = ScreenState(
             scenario=self._scenario.name,
             place=self._place,
@@ -222,7 +224,7 @@ class ScreenPresenter:
             since_s=since_s,
             until_s=until_s,
             offered=self._offered(look),
-            window=self._window(look),
+            window=window,
             recent=recent if look.run.status is RunStatus.RUNNING else _without_rate(recent),
             peak=self._history.peak,
             history=self._history.seconds,
@@ -324,16 +326,36 @@ class ScreenPresenter:
             spread=_spread(merged),
         )
 
+    def _note_stage(self, look: DisplaySnapshot, window: WindowFigures | None) -> None:
+        """Add a line to the event log when a stage begins."""
+        before, self._window_seen = self._window_seen, None if window is None else window.name
+        is_stage = bool(self._scenario.load.stages) and look.run.phase is Phase.MEASUREMENT
+        if is_stage and before is not None and self._window_seen not in (None, before):
+            self.say(look.moment, f"{self._window_seen} begins")
+
     def _window_name(self, phase: Phase, step_id: int | None) -> str:
         if step_id is None or phase is not Phase.MEASUREMENT:
             return _PHASES.get(phase, phase.value.lower())
-        stages = len(self._scenario.load.stages)
-        return f"stage {step_id} of {stages}" if stages else f"step {step_id}"
+        stages = self._scenario.load.stages
+        if not stages:
+            return f"step {step_id}"
+        name = stages[step_id - 1].name if step_id <= len(stages) else None
+        place = f"stage {step_id} of {len(stages)}"
+        return place if name is None else f"{name}, {place}"
 
     @property
     def _errors(self) -> tuple[ErrorLine, ...]:
+        statements: dict[ErrorKey, set[str | None]] = {}
+        for key in self._history.errors:
+            statements.setdefault(key._replace(statement=None), set()).add(key.statement)
         groups = (
-            ErrorLine(category=key.category.value, code=key.code, count=errors.count, example=errors.example)
+            ErrorLine(
+                category=key.category.value,
+                code=key.code,
+                count=errors.count,
+                example=errors.example,
+                statement=next(iter(statements[key])) if len(statements[key]) == 1 else None,
+            )
             for key, errors in by_kind(self._history.errors).items()
         )
         return tuple(sorted(groups, key=lambda group: (-group.count, group.category, group.code or 0)))

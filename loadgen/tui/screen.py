@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 
@@ -79,12 +79,12 @@ def span(view: ScreenState, width: int) -> ChartSpan:
 def throughput(view: ScreenState, width: int, limit: int, now_s: float) -> list[Text]:
     recent, window, peak = view.recent, view.window, view.peak
     now = f"{NOTHING if recent is None or recent.qps is None else rate(recent.qps)}/s"
-    mean = f"mean {short(window.qps) if window is not None and window.seconds else NOTHING}"
+    mean = f"avg {short(window.qps) if window is not None and window.seconds else NOTHING}"
     most = f"peak {NOTHING if peak is None else bounded(short(peak.qps), at_least=peak.at_least)}"
     figures = [now, f"{mean}/s", f"{most}/s"]
     if limit <= 2:
         figures = [f"{now} {most}/s", f"{mean}/s"]
-    return _over_time("QPS", "", "cyan", "/s", figures, lambda second: second.qps, view, width, limit, now_s)
+    return _over_time("qps", "", "cyan", "/s", figures, lambda second: second.qps, view, width, limit, now_s)
 
 
 def latency(view: ScreenState, width: int, limit: int, now_s: float) -> list[Text]:
@@ -93,7 +93,7 @@ def latency(view: ScreenState, width: int, limit: int, now_s: float) -> list[Tex
     times = [None] * 4 if recent is None else [recent.p50, recent.p95, recent.p99, recent.most]
     names = ("p50", "p95", "p99", "max")
     p50, p95, p99, most = (f"{name} {time_of(time)}" for name, time in zip(names, times, strict=True))
-    title, caption = "latency ms", f"last {RECENT_S} s"
+    title, caption = "response", f"last {RECENT_S} s"
     figures = [f"{p50} {p95}", f"{p99} {most}"] if limit <= 3 else [p50, p95, p99, most]
     if limit == 1:  # without a line for the caption
         title, figures = caption, [f"{p50} {p95} ms"]
@@ -109,7 +109,7 @@ def time_axis(view: ScreenState, width: int) -> list[Text]:
     first = -(-shown.first_s // step_s) * step_s
     ticks = range(first, shown.first_s + shown.seconds, step_s)
     marks = [((tick - shown.first_s) * shown.scale, clock(tick)) for tick in ticks]
-    line = " latency chart: p95".ljust(LABEL + FIGURES + AXIS - 2 - len("elapsed"))
+    line = " response chart: p95".ljust(LABEL + FIGURES + AXIS - 2 - len("elapsed"))
     line += f"elapsed{_axis_line(marks, shown.columns)[AXIS - 2 :]}"
     return [Text(line, style="dim")]
 
@@ -131,14 +131,14 @@ def _over_time(
     shown = span(view, width)
     known = {second.at_s: second for second in view.history}
     seconds = [known.get(shown.first_s + place // shown.scale) for place in range(shown.columns)]
-    values = [None if second is None else value_of(second) for second in seconds]
+    values = [value_of(second) if second is not None and _is_under_load(second, known) else None for second in seconds]
     top = nice_top(max((value for value in values if value is not None), default=0.0))
 
     def style(place: int) -> str:
         second = seconds[place]
         return "dim" if old or (second is not None and second.phase is Phase.WARMUP) else colour
 
-    borders = [place for place in range(0, shown.columns, shown.scale) if _is_border(seconds[place])]
+    borders = [place for place in range(0, shown.columns, shown.scale) if _is_border(seconds[place], known)]
     drawn = chart(values, height, style=style, top=top, borders=borders)
     scale = _scale(top, height, unit)
     lines = []
@@ -150,9 +150,18 @@ def _over_time(
     return lines
 
 
-def _is_border(second: HistorySecond | None) -> bool:
-    """Whether a phase begins in this second: then its throughput is not known."""
-    return second is not None and second.qps is None
+def _is_under_load(second: HistorySecond, known: Mapping[int, HistorySecond]) -> bool:
+    """Whether there was load in the whole second: not in the cool-down, and not in the second in which it begins."""
+    following = known.get(second.at_s + 1, second)
+    return Phase.COOLDOWN not in (second.phase, following.phase)
+
+
+def _is_border(second: HistorySecond | None, known: Mapping[int, HistorySecond]) -> bool:
+    """Whether the load or a phase begins in this second."""
+    if second is None:
+        return False
+    before = known.get(second.at_s - 1)
+    return second.qps is None if before is None else before.phase is not second.phase
 
 
 # --- axes ------------------------------------------------------------------------------------------------------------
@@ -234,18 +243,23 @@ def _fitting(spread: LatencyDistribution, room: int) -> tuple[list[float], list[
 
 
 def _percentiles(spread: LatencyDistribution, column: Callable[[float], int], columns: int) -> Text:
+    """The percentiles below their places; beside one another without arrows where they are too near."""
+    words = [f"{one_line(name, 4)} {time_of(found)}" for name, found in spread.percentiles]
     line = ""
-    for name, found in spread.percentiles:
+    for word, (_, found) in zip(words, spread.percentiles, strict=True):
         place = min(column(found.value_ns / NS_PER_MS), columns - 1)
-        if place >= len(line):
-            line += " " * (place - len(line)) + f"↑{one_line(name, 4)} {time_of(found)} "
+        if place < len(line):
+            line = f"{', '.join(words)} ms"
+            break
+        line += " " * (place - len(line)) + f"↑{word} "
     return Text.assemble(" " * (LABEL + AXIS), (line.rstrip(), "bold"))
 
 
 _HELP = """
- QPS         statements that succeeded, per second: now, mean of the window, and
-             the highest second of this phase (of the last three minutes)
- latency     of the last ten seconds; in an open loop from the scheduled time
+ qps         statements that succeeded, per second: now, average of the window,
+             and the highest second of this phase (of the last three minutes)
+ response    times in ms, of the last ten seconds; in an open loop from the
+             scheduled time
  charts      one column or more per second, dim in the warm-up; ┊ a phase begins
  statement   of the named window: warm-up, stage or step; small bars show the
              last seconds, from 0 to the number behind them
@@ -259,7 +273,6 @@ _HELP = """
  no update   time since the last data: all numbers are that old, and the
              countdown follows the plan
  log         the last events; times are UTC
-
 
  e  errors, and back     ?  this page, and back     Ctrl-L  redraw
 """
@@ -281,8 +294,7 @@ def errors(view: ScreenState, width: int, room: int) -> list[Text]:
         lines.append(Text(" no statement has failed"))
     total = sum(group.count for group in view.errors)
     for group in view.errors:
-        code = "" if group.code is None else f" {group.code}"
-        head = Text.assemble((f" {group.count:,} × {one_line(group.category, 30)}{code}", "bold red"))
+        head = Text.assemble((f" {panels.error_name(group)}", "bold red"))
         lines += [head.append(f"  {percent(group.count / total)} of errors", style="dim")]
         lines += _wrapped(one_line(group.example, 400), width)
     earlier = view.failed - total
@@ -380,7 +392,7 @@ def _sections(view: ScreenState, width: int, height: int, now_s: float) -> list[
     worker_lines = panels.worker_lines(view, width, now_s)
     seen = 0 if view.warehouse is None else 1
     warned = panels.warning_lines(view, width)
-    high = 11 if height >= TALL else 9
+    high = 15 if height >= TALL else 9
     low = 2 if height >= SMALL else 1  # a chart of one line has no zero
     spread = view.window is not None and view.window.spread is not None
     bars = 11 if spread and height >= TALL and width >= WIDE else 0

@@ -131,6 +131,7 @@ class ErrorLine:
     code: int | None
     count: int
     example: str
+    statement: str | None = None  # None: of several statements, or not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

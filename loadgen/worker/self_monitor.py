@@ -17,7 +17,6 @@ from loadgen.clock import Clock
 from loadgen.metrics.histogram import EMPTY, Histogram
 from loadgen.metrics.recorder import Window
 from loadgen.metrics.window import GAP_NS, MINUTE_MS, PAUSE_NS, ClientResourceUse
-from loadgen.model.run import Phase
 from loadgen.units import NS_PER_MS, NS_PER_S
 from loadgen.values import dataclass
 
@@ -147,7 +146,7 @@ class SelfMonitor:
 
 
 class ClientResourceMeter:
-    """The use of resources in each window of the measurement. Belongs to one thread."""
+    """The use of resources in each window. Belongs to one thread."""
 
     def __init__(self) -> None:
         self._accounts: dict[int, _Account] = {}
@@ -156,8 +155,6 @@ class ClientResourceMeter:
     def add(self, resources: ResourceReading, windows: Iterable[Window]) -> None:
         """Distribute the last second over the windows that it was part of."""
         for window in windows:
-            if window.phase is not Phase.MEASUREMENT:
-                continue
             if window.window_id not in self._accounts:
                 self._accounts[window.window_id] = _Account()
                 self._accounts[window.window_id].held_up(self._gaps, window)
@@ -175,7 +172,7 @@ class ClientResourceMeter:
                 self._accounts[window_id].sent_late += Histogram.of(np.array(found, np.int64))
 
     def effect(self, window_id: int) -> ClientResourceUse | None:
-        """The use of resources in a window so far. None: it is not of the measurement, or has no reading yet."""
+        """The use of resources in a window so far. None: it has no reading yet."""
         account = self._accounts.get(window_id)
         return None if account is None else account.effect()
 

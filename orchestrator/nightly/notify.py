@@ -14,6 +14,7 @@ from typing import Any
 
 from loadgen.errors import Busy, LoadgenError
 from loadgen.log import printable, redact, register_secret
+from loadgen.report.formatting import verdict_word
 from loadgen.rules.comparison import REGRESSION
 from loadgen.scenario.model import Scenario
 from loadgen.scenario.settings import Notification, NotifyEvent
@@ -95,7 +96,7 @@ def notification_document(summary: Mapping[str, Any]) -> dict[str, Any]:
     totals, latency = summary["totals"], summary["latency_ms"]
     why = redact(summary["exit_reason"])[:_WHY_MAX]
     return {
-        "text": f"loadgen: {summary['scenario']} {summary['verdict']} ({summary['run_id']}): {why}",
+        "text": f"loadgen: {summary['scenario']} {verdict_word(str(summary['verdict']))} ({summary['run_id']}): {why}",
         "verdict": summary["verdict"],
         "scenario": summary["scenario"],
         "run_id": summary["run_id"],

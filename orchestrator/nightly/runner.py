@@ -31,6 +31,7 @@ from loadgen.control.tables.run_queue_claims import AttemptResult, QueueClaim
 from loadgen.errors import LoadgenError
 from loadgen.log import event, printable
 from loadgen.model.nightly import AttemptStatus, QueueStatus, was_signalled
+from loadgen.report.formatting import verdict_word
 from loadgen.snowflake import driver
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.threads import Service
@@ -495,7 +496,7 @@ class Runner:
             self._beats.counted = replace(counted, failed=counted.failed + 1)
         became = outcome.attempt if accepted else AttemptStatus.LOST
         event(log, logging.INFO, "run_ended", queued=claim.queue_id, code=result.exit_code, attempt=became)
-        verdict = "" if result.verdict is None else f" {result.verdict}"
+        verdict = "" if result.verdict is None else f" {verdict_word(result.verdict)}"
         again = "; queued again" if accepted and outcome.final is None else ""
         why = f": {result.reason}" if became is AttemptStatus.FAILED else ""
         self._tell(f"ended {claim.queue_id}: {became}{verdict}, exit code {result.exit_code}{again}{why}")

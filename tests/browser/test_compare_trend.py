@@ -102,3 +102,27 @@ def test_a_key_of_a_comparison_is_drawn_as_its_line_is(browser: Chromium, tmp_pa
 
     assert len(drawn) == 8
     assert [key for key, line in drawn if key != line] == []
+
+
+@pytest.mark.parametrize("width", [390], indirect=True)
+def test_a_trend_on_a_phone_shows_its_axis_beside_the_newest_run(browser: Chromium, tmp_path: Path, width: int) -> None:
+    page = tmp_path / "page.html"
+    page.write_text(html_of("trend"), "utf-8")
+    browser.open(page)
+
+    visible = browser.evaluate(AXES)
+
+    assert visible, "there are charts"
+    assert min(visible) >= 3
+
+
+# How many labels of the y axis are on the screen, by chart.
+AXES = """
+[...document.querySelectorAll('.plot')].map(box => {
+  const frame = box.getBoundingClientRect(), svg = box.querySelector('svg');
+  const across = [...svg.querySelectorAll('line.grid')].map(line => Math.round(line.getBoundingClientRect().top));
+  return [...svg.querySelectorAll('text.tick')].map(one => one.getBoundingClientRect()).filter(one =>
+    one.left >= frame.left && one.right <= frame.right + 1 &&
+    across.some(top => Math.abs(top - (one.top + one.bottom) / 2) < 5)).length;
+})
+"""

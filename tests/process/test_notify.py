@@ -105,7 +105,7 @@ def test_a_webhook_gets_the_verdict_and_a_ping_gets_a_get(receiver: Receiver, tm
     assert ping == ("GET", "/hook/s3cr3t-path", None, b"")
     document = json.loads(body)
     assert document == json.loads(file.read_text())
-    assert document["text"] == "loadgen: orders failed (20261116-0200-orders-aaaa): trend: regression: p95 +25.0 %"
+    assert document["text"] == "loadgen: orders missed (20261116-0200-orders-aaaa): trend: regression: p95 +25.0 %"
     assert (document["verdict"], document["exit_code"], document["p95_ms"]) == ("failed", 11, 50.0)
     assert b"SQL" not in body
 

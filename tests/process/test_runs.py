@@ -97,7 +97,7 @@ def test_a_run_is_seen_and_stopped_from_elsewhere_while_another_waits_for_its_wa
     assert harness.json("runs", "show", "latest")["run"]["run_id"] == after["run_id"]
     assert harness.json("runs", "show", "latest~2")["run"]["run_id"] == run_id
     code, text = harness.ask("runs", "show", after["run_id"])
-    assert "statements/s over" in text
+    assert "qps over" in text
     assert len(harness.json("runs", "logs", after["run_id"], "-n", "1")["lines"]) == 1
     check_listed(harness, after, beside, ended)
 

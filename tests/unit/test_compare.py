@@ -157,6 +157,7 @@ def test_a_long_run_is_compared_in_longer_spans():
         succeeded={name: np.tile(counts, 400) for name, counts in run.series.succeeded.items()},
         failed={},
         stages=np.repeat([0, 1], 2_400),
+        earlier=np.zeros(4_800, np.int64),
     )
 
     joined = series.joined()

@@ -94,6 +94,7 @@ def reordered(run: MeasuredRun, order):
         succeeded={name: counts[order] for name, counts in series.succeeded.items()},
         failed={name: counts[order] for name, counts in series.failed.items()},
         stages=series.stages,
+        earlier=series.earlier[order],
     )
 
 

@@ -247,7 +247,7 @@ def test_a_trade_of_price_for_latency_has_no_best_arm():
     number = r"[+-]\d+\.\d %"
     spans = rf"{number} to {number}"
     assert re.fullmatch(
-        r"No arm is best in both price and latency: a, b are on the frontier\. b compared with a: "
+        r"No arm is best in both price and response time: a, b are on the frontier\. b compared with a: "
         rf"better in p95 \(50\.0% lower, {spans}\), worse in price \(100\.0% higher, {spans}\)\.",
         document["answer"],
     )

@@ -244,6 +244,18 @@ def test_a_slow_decline_is_seen_because_the_best_step_is_the_measure() -> None:
     assert judged.outcome is StepOutcome.DEGRADED
 
 
+def test_one_step_that_was_fast_by_chance_fails_no_higher_level_again_and_again() -> None:
+    """The throughput of a level is that of all its steps. 106/s was by chance: the same level has 99/s afterwards."""
+    search = took(took(FindMaxSearch(config=CONFIG), qps=90), qps=106)
+    search = took(took(search, qps=100.5), qps=99)
+    assert [one.outcome for one in search.steps[2:]] == [StepOutcome.DEGRADED, StepOutcome.STABLE]
+
+    judged = step(search, qps=100.5)
+
+    assert judged is not None
+    assert (judged.target, judged.outcome) == (25, StepOutcome.STABLE)
+
+
 def test_a_first_step_that_was_disturbed_is_no_baseline() -> None:
     search = took(took(FindMaxSearch(config=CONFIG), p95_ms=40.0), p95_ms=20.0, qps=300.0)
     assert search.baseline_p95_ms == pytest.approx(20.0, rel=0.02)

@@ -121,6 +121,8 @@ TRIALS = [
         {StepOutcome.ERROR_THRESHOLD},
     ),
 ]
+# Of 1,600 seeds 0, 8 and 0 are off by more than one increment, those 8 with low confidence. At 0.5 % a set of 120 has
+# none with a probability of 55 %: after a change of the search that shows one here, compare the rates of many seeds.
 SEEDS = [range(40), pytest.param(range(40, 160), marks=pytest.mark.slow)]
 
 

@@ -198,7 +198,7 @@ def test_a_history_in_another_form_is_no_reason_against_a_run(answer, monkeypatc
 
 
 def test_what_the_history_shows_of_others_is_proof_everywhere_and_polls_are_on_the_embedded_server_only() -> None:
-    polled_only = {"used": None, "polled": "polled", "unobserved": "unobserved"}
+    polled_only = {"used": None, "unread": None, "polled": "polled", "unobserved": "unobserved"}
 
     elsewhere = judge_foreign_load(**{**polled_only, "used": "used"}, is_exact=False)
     assert (elsewhere.disturbances, elsewhere.warnings) == (("used",), ("unobserved",))
@@ -206,3 +206,10 @@ def test_what_the_history_shows_of_others_is_proof_everywhere_and_polls_are_on_t
     assert (elsewhere.disturbances, elsewhere.warnings) == ((), ("polled", "unobserved"))
     embedded = judge_foreign_load(**polled_only, is_exact=True)
     assert (embedded.disturbances, embedded.warnings) == (("polled", "unobserved"), ())
+
+
+@pytest.mark.parametrize("is_exact", [True, False])
+def test_a_history_that_could_not_be_read_is_a_warning(is_exact: bool) -> None:
+    found = judge_foreign_load(used=None, unread="unread", polled=None, unobserved=None, is_exact=is_exact)
+
+    assert (found.disturbances, found.warnings) == ((), ("unread",))

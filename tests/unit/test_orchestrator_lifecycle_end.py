@@ -11,12 +11,14 @@ from loadgen.rules.plan import plan_run
 from loadgen.scenario.model import FindMaxSettings, Load, LoadMode, OnWorkerLoss
 from loadgen.scenario.settings import TimingSettings
 from orchestrator.lifecycle import (
+    STOP_DELAY_S,
     Action,
     FinishRun,
     LifecycleState,
     MeasuredStep,
     MetricsMissing,
     MoveRun,
+    PublishSearchEnd,
     PublishStart,
     PublishStep,
     PublishStop,
@@ -182,10 +184,18 @@ POLICY = RunPolicy(
 )
 
 
-def observed(search: SearchUpdate | None, status: RunStatus = RunStatus.RUNNING) -> RunObservation:
-    phase = Phase.MEASUREMENT
+def observed(
+    search: SearchUpdate | None, status: RunStatus = RunStatus.RUNNING, *, closes_s: float | None = None
+) -> RunObservation:
     return RunObservation(
-        now_s=30.0, status=status, phase=phase, reason=None, workers=(view(),), zero_s=0.0, search=search
+        now_s=30.0,
+        status=status,
+        phase=Phase.MEASUREMENT,
+        reason=None,
+        workers=(view(),),
+        zero_s=0.0,
+        closes_s=closes_s,
+        search=search,
     )
 
 
@@ -224,14 +234,32 @@ def test_a_step_that_could_not_be_stored_is_stored_while_the_run_stops_and_no_st
 
 
 @pytest.mark.parametrize(
-    ("decision", "status"),
-    [(SearchFinished("found"), RunStatus.COMPLETED), (MetricsMissing(12.0), RunStatus.FAILED)],
-    ids=["found", "no metrics"],
+    ("closes_s", "actions"), [(None, (PublishSearchEnd(),)), (29.6, ()), (31.0, ())], ids=["new", "just now", "later"]
 )
-def test_the_end_of_a_search_ends_the_run(decision: SearchDecision, status: RunStatus) -> None:
+def test_a_search_ends_when_all_workers_have_closed_its_last_window(
+    closes_s: float | None, actions: tuple[Action, ...]
+) -> None:
+    found = SearchUpdate(step=None, decision=SearchFinished("found"))
     state = LifecycleState(since_s=0.0, status=RunStatus.RUNNING)
 
-    state, _ = decide(state, observed(SearchUpdate(step=None, decision=decision)), POLICY)
+    state, decided = decide(state, observed(found, closes_s=closes_s), POLICY)
+
+    assert decided == actions
+    assert state.ending is None
+
+
+@pytest.mark.parametrize(
+    ("decision", "closes_s", "status"),
+    [
+        (SearchFinished("found"), 30.0 - STOP_DELAY_S, RunStatus.COMPLETED),
+        (MetricsMissing(12.0), None, RunStatus.FAILED),
+    ],
+    ids=["found", "no metrics"],
+)
+def test_the_end_of_a_search_ends_the_run(decision: SearchDecision, closes_s: float | None, status: RunStatus) -> None:
+    state = LifecycleState(since_s=0.0, status=RunStatus.RUNNING)
+
+    state, _ = decide(state, observed(SearchUpdate(step=None, decision=decision), closes_s=closes_s), POLICY)
 
     assert state.ending is not None
     assert (state.ending.status, state.ending.stop) == (status, "find_max")

@@ -36,15 +36,16 @@ class Fleet:
             number = round(sum(one.seconds for one in own) + length_s)
             own.append(told(number, {"s": tally(tuple(ms))}, length_s))
 
-    def tick(self, silent: Sequence[str] = (), lost: Sequence[str] = ()) -> RunEnding | None:
+    def tick(self, silent: Sequence[str] = (), lost: Sequence[str] = (), *, ended: bool = False) -> RunEnding | None:
         """One look: beats carry the last ten seconds, those of silent workers none."""
         for name in set(self.names) - set(silent):
             known = self.seconds[name]
             ms = [10.0] * 50
             whole = window({"s": tally(tuple(ms) * len(known))}, seconds=float(len(known)), state=WindowState.OPEN)
             self.heard[name] = replace(live(whole), seconds=tuple(known[-10:]))
+        alive = WorkerHealth.DONE if ended else WorkerHealth.ALIVE
         views = [
-            view(WorkerHealth.DEAD if name in lost else WorkerHealth.ALIVE, number=number, live=self.heard[name])
+            view(WorkerHealth.DEAD if name in lost else alive, number=number, live=self.heard[name])
             for number, name in enumerate(self.names)
         ]
         self.progress.note(views)
@@ -148,7 +149,7 @@ def test_the_last_seconds_are_judged_after_the_end():
 
     fleet.store()
 
-    assert [checked.passed for checked in fleet.limits.complete(merged(seconds=6.0))] == [False]
+    assert [checked.passed for checked in fleet.limits.complete(merged(seconds=6.0), {})] == [False]
 
 
 def test_a_longer_second_is_divided_by_its_length():
@@ -163,6 +164,40 @@ def test_a_longer_second_is_divided_by_its_length():
 
     (checked,) = fleet.limits.final(fleet.progress.merged)
     assert checked.value == pytest.approx(100.0)
+
+
+def test_what_a_leader_missed_of_workers_that_have_ended_is_judged_by_the_snapshots() -> None:
+    """Their last heartbeats carry the last ten seconds only."""
+    fleet = Fleet(threshold("max < 50ms", window_s=2.0))
+    for number in range(1, 31):
+        fleet.measure(SLOW if number == 15 else FAST)
+        fleet.tick(silent=fleet.names if 10 < number < 30 else (), ended=number == 30)
+
+    fleet.store()
+
+    (checked,) = fleet.limits.complete(merged(seconds=30.0), dict.fromkeys(fleet.names, 30.0))
+    assert (checked.passed, checked.undecided) == (False, False)
+
+
+@pytest.mark.parametrize(("lost", "text"), [(range(8, 13), "p95 < 50ms"), (range(20, 21), "max < 1s"), ((), "")])
+def test_a_span_that_a_worker_did_not_report_is_not_known_to_have_been_met(lost: Sequence[int], text: str) -> None:
+    """What was slow in these seconds is neither in its heartbeats nor in its snapshots."""
+    fleet = Fleet(threshold(text or "p95 < 50ms", window_s=5.0))
+    for _ in range(20):
+        fleet.measure(FAST)
+    fleet.seconds["worker-1"] = [
+        one for number, one in enumerate(fleet.seconds["worker-1"], start=1) if number not in lost
+    ]
+    fleet.store()
+
+    (checked,) = fleet.limits.complete(merged(seconds=20.0), dict.fromkeys(fleet.names, 20.0))
+
+    assert (checked.passed, checked.undecided) == (not lost, bool(lost))
+    assert checked.unmeasured == (
+        f"undecided: {text} in every 5 s cannot be judged: worker-1 did not report {len(lost):.1f} of its 20.0 s"
+        if lost
+        else ""
+    )
 
 
 def drained(until_s: float, **seconds: tuple[float, ...]) -> ThresholdSecond:
@@ -184,7 +219,7 @@ def test_statements_that_end_in_the_drain_count_in_the_second_in_which_they_star
         fleet.progress.seconds.add(worker_id, slow)
         fleet.progress.seconds.add_stored([snapshot(worker_id, dump({"version": VERSION, JUDGED: judged_data(slow)}))])
 
-    late, rate = fleet.limits.complete(whole)
+    late, rate = fleet.limits.complete(whole, {})
 
     assert not late.passed
     assert late.value == pytest.approx(12_000.0, rel=0.02)
@@ -200,6 +235,6 @@ def test_statements_started_before_the_kept_seconds_are_not_lost():
         fleet.tick()
     fleet.progress.seconds.add("worker-0", drained(410.0, second_1=(400_000.0,)))
 
-    (checked,) = fleet.limits.complete(merged({"s": tally((10.0,) * 400)}, seconds=400.0))
+    (checked,) = fleet.limits.complete(merged({"s": tally((10.0,) * 400)}, seconds=400.0), {})
 
     assert not checked.passed

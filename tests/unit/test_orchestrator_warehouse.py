@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from snowflake.connector.errors import OperationalError
 
 from loadgen.clock import FakeClock
-from loadgen.control.session import ControlSession
+from loadgen.control.session import ControlFailed, ControlSession
+from loadgen.snowflake.failure import classify
 from loadgen.snowflake.profile import ConnectionProfile
 from orchestrator import warehouse
 from orchestrator.warehouse import WarehousePoller
@@ -87,6 +88,55 @@ def test_a_queue_is_seen_by_two_consecutive_polls(
     assert watch.queue_seen() is seen
 
 
+class Stored(Closed):
+    """Keeps the number of rows of each INSERT that succeeds; `fails` of them do not."""
+
+    def __init__(self, fails: int = 0) -> None:
+        self.inserts: list[int] = []
+        self._fails = fails
+
+    def append(self, *arguments: Any) -> int:
+        rows = arguments[-1]
+        if self._fails:
+            self._fails -= 1
+            raise ControlFailed("no answer", classify(OperationalError("no answer", errno=250003)))
+        self.inserts.append(len(rows))
+        return len(rows)
+
+
+@pytest.mark.parametrize(
+    ("fails", "period_s", "inserts"),
+    [
+        (0, 5.0, [1, 1, 1]),
+        (1, 5.0, [3]),  # at the end
+        (1, 30.0, [2, 1]),  # the next attempt comes after 30 s
+    ],
+)
+def test_each_poll_is_stored_at_once_because_a_successor_knows_only_what_is_stored(
+    fails: int, period_s: float, inserts: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown, store = Shown(EMPTY, EMPTY, EMPTY), Stored(fails)
+    monkeypatch.setattr(warehouse, "connect", shown.connect)
+    profile, session = ConnectionProfile(name="x", fields={}), cast(ControlSession, store)
+    watch = WarehousePoller(profile, "WH", "run", session, clock=Looks(shown), period_s=period_s, environ={})
+
+    watch.run()
+
+    assert store.inserts == inserts
+
+
+def test_a_leader_polls_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown, clock = Shown(EMPTY), FakeClock()
+    monkeypatch.setattr(warehouse, "connect", shown.connect)
+    store, profile = cast(ControlSession, Closed()), ConnectionProfile(name="x", fields={})
+    watch = WarehousePoller(profile, "WH", "run", store, clock=clock, period_s=1800.0, environ={})
+    watch.stop()
+
+    watch.run()
+
+    assert len(watch.observed) == 1
+
+
 class SingleCluster(Shown):
     """The warehouse of an account without multi-cluster warehouses: no columns of clusters."""
 
@@ -111,5 +161,5 @@ def test_a_warehouse_that_shows_no_clusters_has_one_while_it_is_started(
 
     watch.run()
 
-    assert watch.credits == pytest.approx(16 * clusters), "after an hour; the first poll came after half of it"
+    assert watch.credits == pytest.approx(16 * clusters), "after an hour"
     assert watch.queue_seen() is (clusters == 1), "the only cluster is started, and statements wait"

@@ -212,6 +212,18 @@ def test_what_was_measured_of_a_step_before_its_last_worker_came_was_not_deliver
     assert any("delivered load was" in reason for reason in shortfalls(found))
 
 
+def test_what_was_measured_of_a_step_after_a_worker_had_stopped_was_not_delivered() -> None:
+    windows = {
+        "worker-0": [stepped(40_000, 40_000, opened_ms=4_000)],
+        "worker-1": [replace(stepped(20_000, 20_000, opened_ms=4_000), seconds=5.0)],  # of 7 connections it has 3
+    }
+
+    assert delivered_steps(windows, {1: 7}, closed=True).portions["worker-1", 1] == Portion(
+        planned=33_500, missing=13_500
+    )
+    assert delivered_steps(windows, {1: 7}).portions["worker-1", 1] == Portion(planned=20_000)
+
+
 def test_a_worker_without_a_window_has_delivered_nothing_of_a_step() -> None:
     windows = {"worker-0": [stepped(40_000, 40_000, opened_ms=4_000)], "worker-1": []}
 

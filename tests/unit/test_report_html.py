@@ -76,7 +76,7 @@ def test_whole_numbers_are_the_same_whether_a_table_returned_them_as_such() -> N
 def test_the_verdict_and_its_reasons_come_first() -> None:
     for facts, verdict, reason in (
         ({}, "✓ PASSED", "every threshold was met"),
-        ({"checked": (Checked(check="p99 < 1ms", value=29.0, passed=False),)}, "✗ FAILED", "not met: p99 < 1ms"),
+        ({"checked": (Checked(check="p99 < 1ms", value=29.0, passed=False),)}, "✗ MISSED", "not met: p99 < 1ms"),
         ({"invalid": ("the client was the limit",)}, "! INVALID", "the client was the limit"),
         ({"status": "FAILED", "reason": "worker-1 died"}, "✗ ERROR", "worker-1 died"),
         ({"status": "CANCELLED", "reason": "stopped by a user"}, "■ CANCELLED", "stopped by a user"),
@@ -95,7 +95,7 @@ def test_a_threshold_with_a_window_names_it_and_the_worst_span() -> None:
 def test_percentiles_that_are_not_supported_are_dashes() -> None:
     run = record()
     run.summary["latency_ms"]["p99"] = None
-    assert "Response p99 –" in page(run).words
+    assert " p99 –" in page(run).words
 
 
 def test_a_percentile_lies_between_its_bounds() -> None:

@@ -116,9 +116,9 @@ def line_of(own: list[WorkerSecond], per_mille: int, reach_s: float = 100.0) -> 
 
 
 def test_a_percentile_takes_as_many_points_as_it_needs() -> None:
-    p50, p95 = (line_of(measured(100, 100, 30, 12, 12, 30), per_mille) for per_mille in (500, 950))
-    assert [(one.first, one.last) for one in p50] == [(0, 1), (2, 2), (3, 3), (4, 4), (5, 5)]  # 0: measured in part
-    assert [(one.first, one.last) for one in p95] == [(0, 1), (2, 2), (3, 4), (5, 5)]
+    p50, p95 = (line_of(measured(100, 100, 30, 12, 12, 30, 30), per_mille) for per_mille in (500, 950))
+    assert [(one.first, one.last) for one in p50] == [(0, 1), (2, 2), (3, 3), (4, 4), (5, 6)]  # 0, 6: in part
+    assert [(one.first, one.last) for one in p95] == [(0, 1), (2, 2), (3, 4), (5, 6)]
     assert p95[2].value == pytest.approx(120.0, rel=0.02)
     last = line_of(measured(100, 100, 30, 12), 950)[-1]
     assert (last.first, last.last) == (2, 3)  # what is left joins the last

@@ -37,7 +37,7 @@ def test_a_threshold_with_a_window_names_it_and_the_worst_span() -> None:
 
 def test_a_missed_threshold_and_an_invalid_run_cannot_be_overlooked() -> None:
     missed = report_markdown(record(facts={"checked": (Checked(check="p99 < 1ms", value=29.0, passed=False),)}))
-    assert missed.startswith("## ❌ `orders-mix`: FAILED\n")
+    assert missed.startswith("## ❌ `orders-mix`: MISSED\n")
     assert "| ❌ missed | `p99 < 1ms` | 29.00 ms |" in missed
     invalid = report_markdown(record(facts={"invalid": ("the client was the limit",)}))
     assert invalid.startswith("## ⚠️ `orders-mix`: INVALID\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ElementTree
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import pytest
 from hypothesis import given
@@ -18,6 +18,7 @@ from loadgen.report.svg import (
     ChartLimit,
     ChartLine,
     ChartMarker,
+    _covers_data,
     clock,
     lanes_for,
     linear_axis,
@@ -90,7 +91,40 @@ def test_a_limit_beyond_the_axis_is_named_and_not_drawn() -> None:
     assert not [line for line in picture.iter("line") if "limit" in (line.get("class") or "")]
     labels = [text for text in picture.iter("text") if (text.text or "").startswith("↑ ")]
     assert [label.text for label in labels] == ["↑ far", "↑ further"]
-    assert float(labels[1].get("y") or 0) - float(labels[0].get("y") or 0) >= 13
+    assert all(float(label.get("y") or 0) < chart().top for label in labels)  # above the plot, beside each other
+    assert float(labels[0].get("x") or 0) - float(labels[1].get("x") or 0) > 40
+
+
+def flat(y: float) -> ChartLine:
+    return ChartLine(name="", css="s1", points=tuple((float(x), y) for x in range(11)))
+
+
+@pytest.mark.parametrize("value", [10.0, 50.0, 97.0])
+def test_the_label_of_a_limit_covers_no_line(value: float) -> None:
+    """It is below its line or further to the left, or else above the plot."""
+    rising = ChartLine(name="", css="s2", points=((0.0, 0.0), (10.0, 100.0)))
+    near = (flat(value + 3.0), flat(value - 3.0))
+    for lines in ((flat(value + 5.0),), (flat(value - 5.0),), (rising,), near):
+        picture = drawn(lines=lines, limits=(ChartLimit(value=value, label="p95 &lt; 50ms"),))
+        (label,) = [text for text in picture.iter("text") if text.text == "p95 < 50ms"]
+        right, bottom = float(label.get("x") or 0), float(label.get("y") or 0)
+        frame = chart(lines=lines)
+        assert not _covers_data(frame, (right - 80.0, bottom - 9.0, right, bottom + 2.0))
+        assert lines is not near or bottom < frame.top
+
+
+def test_labels_of_limits_do_not_lie_on_each_other() -> None:
+    limits = tuple(ChartLimit(value=value, label="a label of a limit") for value in (50.0, 51.0, 52.0, 900.0, 901.0))
+    labels = [text for text in drawn(lines=(), limits=limits).iter("text") if text.get("class") == "limit "]
+    places = [(float(label.get("x") or 0), float(label.get("y") or 0)) for label in labels]
+    assert len(places) == 5
+    assert all(abs(one[0] - other[0]) > 100 or abs(one[1] - other[1]) >= 11 for one, other in combinations(places, 2))
+
+
+def test_a_limit_of_a_stage_is_drawn_over_its_time() -> None:
+    picture = drawn(limits=(ChartLimit(value=50.0, label="peak.p95", span=(2.0, 6.0)),))
+    (line,) = [line for line in picture.iter("line") if "limit" in (line.get("class") or "")]
+    assert (float(line.get("x1") or 0), float(line.get("x2") or 0)) == (chart().px(2.0), chart().px(6.0))
 
 
 def labels_of(marks: tuple[ChartMarker, ...], lanes: int) -> list[tuple[str | None, float, float]]:

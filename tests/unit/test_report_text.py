@@ -58,12 +58,12 @@ def test_the_content_of_the_text() -> None:
         ),
         where="runs/20261115-0200-orders-7f3a9c",
     ).splitlines()
-    assert said[0] == "FAILED  orders-mix  run 20261115-0200-orders-7f3a9c: not met: never.p95 < 1ms"
+    assert said[0] == "MISSED  orders-mix  run 20261115-0200-orders-7f3a9c: not met: never.p95 < 1ms (no samples)"
     assert said[1] == "  ok   p95 < 50ms: measured 10.00 ms"
-    assert said[2] == "  MISS never.p95 < 1ms: measured nothing"
-    assert said[4] == "200.0 statements/s over 10.0 s, 32 connections, 0 workers"
+    assert said[2] == "  MISS never.p95 < 1ms: no samples"
+    assert said[4] == "200.0 qps over 10.0 s, 32 connections, 0 workers"
     assert said[5] == "2,000 succeeded, 2 failed (0.10 %)"
-    assert said[7].split() == ["ms", "ok", "failed", "per", "s", "p50", "p90", "p95", "p99", "p99.9", "max", "mean"]
+    assert said[7].split() == ["ms", "ok", "failed", "qps", "p50", "p90", "p95", "p99", "p99.9", "max", "avg"]
     assert said[8].split() == ["all", "2,000", "2", "200.0", *["10.00"] * 7]
     assert said[11] == "  2 × look: SNOWFLAKE_ERROR 100051: it failed"
     assert said[13] == "client: busiest worker used 12 % of its core, threads woke 0.250 ms late (p99)"
@@ -75,7 +75,7 @@ def test_the_content_of_the_text() -> None:
 def test_each_stage_has_a_line() -> None:
     said = text(stages=stages()).splitlines()
     head = next(place for place, line in enumerate(said) if line.startswith("stage "))
-    assert said[head].split() == ["stage", "load", "measured", "per", "s", "errors", "p50", "p95", "p99"]
+    assert said[head].split() == ["stage", "load", "measured", "qps", "error", "rate", "p50", "p95", "p99"]
     assert said[head + 1].split()[:9] == ["stage", "1", "8", "conns", "20.0", "s", "100.0", "0", "%"]
     assert said[head + 2].split()[:8] == ["stage", "2", "100.0/s", "4.0", "s", "500.0", "0.10", "%"]
 
@@ -180,7 +180,7 @@ def test_thresholds_are_in_the_unit_of_their_limit() -> None:
 def test_an_open_loop_shows_offered_and_delivered_arrivals() -> None:
     counted = tally((10.0,) * 90, failed=5, skipped=15, cancelled_ms=(1.0,) * 10)
     said = text(merged=merged({"look": counted}), open_loop=True).splitlines()
-    assert said[2] == "9.0 statements/s over 10.0 s, 32 connections, 0 workers"
+    assert said[2] == "9.0 qps over 10.0 s, 32 connections, 0 workers"
     assert said[3] == "120 offered (12.0/s): 95 delivered (9.5/s), 15 skipped, 10 cancelled"
     assert said[4] == "90 succeeded, 5 failed (5.26 %)"
     (lag,) = [line.split() for line in said if line.startswith("(lag)")]
@@ -198,9 +198,9 @@ FOUND = {"max_concurrency": 4, "result": "TRUE_MAX", "reason": "4 connections he
 def test_a_search_shows_its_answer_and_its_steps() -> None:
     said = text(find_max=FOUND).splitlines()
     start = said.index("find-max: 4 connections held; 8 did not")
-    assert said[start + 1] == "at 4 connections: 175.0 statements/s, p95 25.50 ms, confidence high"
+    assert said[start + 1] == "at 4 connections: 175.0 qps, p95 25.50 ms, confidence high"
     assert [line.split() for line in said[start + 2 : start + 5]] == [
-        ["step", "conns", "per", "s", "p95", "ms", "failed", "outcome"],
+        ["step", "conns", "qps", "p95", "ms", "failed", "outcome"],
         ["1", "4", "175.0", "25.50", "0", "STABLE:", "held"],
         ["2", "1,008", "175.0", "–", "0", "DEGRADED:", "slow"],
     ]
@@ -330,7 +330,7 @@ def test_what_was_cut_off_is_counted_beside_the_percentiles_that_have_it() -> No
     said = text(merged=merged(rows)).splitlines()
 
     place = next(number for number, line in enumerate(said) if line.startswith("ms "))
-    assert said[place].split()[:5] == ["ms", "ok", "cut", "off", "per"]
+    assert said[place].split()[:5] == ["ms", "ok", "cut", "off", "qps"]
     assert said[place + 1].split()[:3] == ["all", "1,000", "60"]
     assert said[place + 3].split()[:3] == ["pay", "500", "0"]
     assert said[place + 4].startswith("Cut off: timed out, gave up a lock, cancelled or never sent;")
@@ -341,7 +341,7 @@ def test_a_narrow_terminal_keeps_the_columns_that_matter() -> None:
 
     head = next(line for line in text(merged=merged(rows), width=80).splitlines() if line.startswith("ms "))
 
-    assert head.split() == ["ms", "ok", "per", "s", "p50", "p90", "p95", "p99", "max", "mean"]
+    assert head.split() == ["ms", "ok", "qps", "p50", "p90", "p95", "p99", "max", "avg"]
 
 
 def test_a_line_is_cut_between_words_and_goes_on_below_its_text() -> None:
@@ -381,7 +381,7 @@ def test_good_and_bad_values_have_a_colour() -> None:
 
     marks = {line.mark: line.colour for line in summary_lines(summary) if line.mark}
 
-    assert marks == {"FAILED": "red", "ok": "green", "MISS": "red", "2 × look: SNOWFLAKE_ERROR 100051": "red"}
+    assert marks == {"MISSED": "red", "ok": "green", "MISS": "red", "2 × look: SNOWFLAKE_ERROR 100051": "red"}
 
 
 def test_a_lower_bound_and_the_default_threshold_are_marked() -> None:

@@ -304,6 +304,10 @@ def test_a_comparison_evaluates_its_operator(limit: float, operator: str) -> Non
 MISSED, MET = Checked(check="p95 < 5ms", value=9.0, passed=False), Checked(check="qps > 1", value=2.0, passed=True)
 
 
+EMPTY = Checked(check="a.p50 < 1s", value=None, passed=False)
+ERRORS = Checked(check="errors < 5", value=1_200.0, passed=False)
+
+
 def facts(**more: Any) -> RunFacts:
     known: dict[str, Any] = {
         "run_id": "r",
@@ -327,6 +331,14 @@ def facts(**more: Any) -> RunFacts:
         ({}, RunVerdict.PASSED, 0, "done"),
         ({"checked": (MET,)}, RunVerdict.PASSED, 0, "every threshold was met"),
         ({"checked": (MET, MISSED)}, RunVerdict.FAILED, 10, "not met: p95 < 5ms"),
+        ({"checked": (EMPTY, MISSED)}, RunVerdict.FAILED, 10, "not met: p95 < 5ms, a.p50 < 1s (no samples)"),
+        (
+            {"checked": (EMPTY, ERRORS), "merged": merged({"s": tally((), failed=1_200)})},
+            RunVerdict.FAILED,
+            10,
+            "every statement failed (1,200 × s: SNOWFLAKE_ERROR 100051: it failed); not met: errors < 5, a.p50 < 1s (no"
+            " samples)",
+        ),
         ({"checked": (MET,), "aborted": True, "reason": "why"}, RunVerdict.FAILED, 10, "why"),
         ({"checked": (MISSED,), "invalid": ("why",)}, RunVerdict.INVALID, 5, "why"),
         ({"checked": (MET,), "invalid": ("why", "and")}, RunVerdict.INVALID, 5, "why; and"),

@@ -155,7 +155,7 @@ def test_the_last_line_of_a_run_is_its_verdict(clock, capsys):
         "starting workers of run r1",
         "r1 RUNNING MEASUREMENT 00:02 of 01:00, 1 of 1 worker, 0 of 0 connections",
         "stopping",
-        "r1 FAILED, exit code 10: not met: p95 < 1ms",
+        "r1 MISSED, exit code 10: not met: p95 < 1ms",
     ]
 
 

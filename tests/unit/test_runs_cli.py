@@ -238,7 +238,7 @@ def test_the_state_of_a_run_fits_80_columns():
 
 
 def test_the_outcome_of_a_run_without_a_verdict_is_its_status():
-    assert outcome(replace(ENDED, verdict=None)) == "failed"
+    assert outcome(replace(ENDED, verdict=None)) == "error"
     assert outcome(replace(RUN, status=RunStatus.STARTING)) == "starting"
 
 

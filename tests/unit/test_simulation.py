@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.control.session import load_queries
+from loadgen.control.session import load_queries, parse_row
+from loadgen.metrics.window import WindowRow
 from loadgen.model.event import EventType
-from loadgen.model.run import RunStatus
+from loadgen.model.run import Phase, RunStatus
 from tests.unit.simulation.histories import history_of, quiet
 from tests.unit.simulation.rules import Mutation, Rule, Violation
 from tests.unit.simulation.scenarios import Kind
@@ -29,6 +30,7 @@ SEEDS, BLOCK = 150, 50
 CALM, CALM_SEARCHES = 15, 4  # worlds without faults
 CROWDS = 2  # of eight workers
 CALM_LATENCY_S = 0.3  # the latency of a control statement in them
+CLOSED_WITHIN_MS = 50
 SEARCHED = 200  # the most seeds that are tried to detect a mutation
 
 # The minimum of events in a block of contested worlds for its check to be meaningful.
@@ -68,6 +70,7 @@ NOTICED = {
     Mutation.ARRIVAL: {Rule.MOMENTS},
     Mutation.MOMENTS: {Rule.MOMENTS},
     Mutation.WARMUP: {Rule.SHORT},
+    Mutation.WARMTH: {Rule.SHORT},
     Mutation.STANDSTILL: {Rule.MOMENTS, Rule.SHORT},
 }
 OF_LEADERS = {
@@ -76,6 +79,7 @@ OF_LEADERS = {
 KINDS = {
     **dict.fromkeys((Mutation.BUSY, Mutation.QUEUE), Kind.FIND_MAX),
     Mutation.OVERLOAD: Kind.RATE,
+    Mutation.WARMTH: Kind.FLAT,
 }
 # Seeds that have detected the mutation: the search begins with them. A change of the simulation may need other ones; a
 # search takes up to a minute.
@@ -100,6 +104,7 @@ SHOWN_BY = {
     Mutation.LOG: 45,
     Mutation.MOMENTS: 67,
     Mutation.WARMUP: 629,
+    Mutation.WARMTH: 563,
     Mutation.STANDSTILL: 7,
 }
 
@@ -143,12 +148,31 @@ def test_eight_workers_on_a_slow_control_plane_keep_their_stages_together(tmp_pa
         assert [row.kind for row in world.tables.events] == [EventType.START, EventType.STOP], "one event has the plan"
 
 
-# The maximum cost of a tick of the leader, by its actions; statements are named as in schemas/queries.
+def test_all_workers_close_the_windows_of_a_search_together(tmp_path: Path) -> None:
+    """Else the slowest to read STOP would measure the last step alone, and its qps would be too low."""
+    world = World(0, str(tmp_path), kind=Kind.FIND_MAX, calm_latency_s=CALM_LATENCY_S, workers=2)
+    world.run()
+    rows = world.tables._window_results_read("")
+    stored = [parse_row("WINDOW_RESULTS", WindowRow, row, key="") for row in rows]
+
+    ends: dict[int | None, dict[str, int]] = {}
+    for row in stored:
+        window = row.result()
+        if window.phase is Phase.MEASUREMENT and window.stalls is not None:
+            ends.setdefault(window.step_id, {})[row.worker_id] = window.stalls.until_ms
+
+    assert len(ends) > 2
+    assert all(len(of_step) == 2 for of_step in ends.values())
+    assert max(max(of_step.values()) - min(of_step.values()) for of_step in ends.values()) <= CLOSED_WITHIN_MS
+
+
+# What a tick of the leader costs at most, by what it does; statements are named as in schemas/queries.
 STATEMENTS_MAX = {
     "nothing": 2,  # heartbeats, and either the run or its figures
     "START": 4,  # the run, heartbeats, the event, its publication
     "MOVE": 4,  # the run, heartbeats, the move, figures
     "STEP": 5,  # as START, and the row of the step before
+    "SET_PHASE": 5,  # the end of a search: likewise
     "STOP": 6,  # as STEP, and the move
 }
 
@@ -170,8 +194,12 @@ def done_in(tick: list[str], said: Iterator[str]) -> str:
     return "MOVE" if "run_status.move" in tick else "nothing"
 
 
-@pytest.mark.parametrize(("kind", "said"), [(Kind.FLAT, {"START", "STOP"}), (Kind.FIND_MAX, {"START", "STEP", "STOP"})])
-def test_a_tick_makes_two_statements_and_few_more_when_it_publishes(kind: Kind, said: set[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "said"), [(Kind.FLAT, {"START", "STOP"}), (Kind.FIND_MAX, {"START", "STEP", "SET_PHASE", "STOP"})]
+)
+def test_a_tick_makes_two_statements_and_few_more_when_it_says_something(
+    kind: Kind, said: set[str], tmp_path: Path
+) -> None:
     world = World(1, str(tmp_path), kind=kind, calm_latency_s=CALM_LATENCY_S)
     world.run()
     events = ("STEP" if row.kind == EventType.SET_WORKER_TARGET else row.kind for row in world.tables.events)

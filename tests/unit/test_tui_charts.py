@@ -8,11 +8,12 @@ from dataclasses import replace
 import pytest
 from rich.text import Text
 
+from loadgen.model.run import Phase
 from loadgen.tui.draw import cut_between_words, wrapped
 from loadgen.tui.history import PeakThroughput
 from loadgen.tui.screen import ScreenPage, nice_top
 from loadgen.tui.screen_state import LatencyDistribution, LogEntry, ScreenState
-from tests.unit.tui_builders import MEASUREMENT, SIZES, VIEWS, drawn, quantile_of
+from tests.unit.tui_builders import FIND_MAX, MEASUREMENT, SIZES, VIEWS, drawn, quantile_of
 
 
 def lines_of(view: ScreenState, width: int, height: int, first: str, count: int) -> list[str]:
@@ -26,11 +27,11 @@ def lines_of(view: ScreenState, width: int, height: int, first: str, count: int)
 def test_charts_have_numbers_with_units_and_the_time_below(name, width, height):
     text = drawn(VIEWS[name], width, height)
 
-    assert re.search(r"QPS +\d+/s.* \d+/s┤", text)
+    assert re.search(r"qps +\d+/s.* \d+/s┤", text)
     assert re.search(r"p50 \d+.\d.* 80 ms┤", text)
     assert len(re.findall(r" 0┤", text)) >= 2
     assert re.search(r"elapsed └.*\d\d:\d0─", text)
-    figures = re.findall(r"(?:mean|peak) \d+\S*", text)
+    figures = re.findall(r"(?:avg|peak) \d+\S*", text)
     assert len(figures) == 2
     assert all(figure.endswith("/s") for figure in figures)
 
@@ -73,7 +74,7 @@ def test_a_mark_of_the_time_axis_begins_in_the_column_of_its_second():
     """Only second 20 was measured: its bar stands above the beginning of the mark."""
     alone = replace(MEASUREMENT, plan_s=30.0, history=tuple(one for one in MEASUREMENT.history if one.at_s == 20))
     for width in (80, 200):
-        lines = lines_of(alone, width, 40, "QPS", 16)
+        lines = lines_of(alone, width, 40, "qps", 16)
         bar = next(line for line in lines if "0┤" in line and "█" in line)
         axis = next(line for line in lines if "elapsed" in line)
 
@@ -94,9 +95,22 @@ def test_a_short_run_fills_the_chart_and_a_long_one_shows_its_last_part():
 def test_a_phase_that_begins_is_a_line_and_not_a_drop():
     history = tuple(replace(one, qps=None) if one.at_s in (0, 10) else one for one in MEASUREMENT.history)
 
-    chart = lines_of(replace(MEASUREMENT, history=history), 200, 40, "QPS", 3)
+    chart = lines_of(replace(MEASUREMENT, history=history), 200, 40, "qps", 3)
 
     assert [line.count("┊") for line in chart] == [2, 2, 2]
+
+
+def test_the_end_of_the_load_is_neither_a_drop_nor_a_bar():
+    """In its last second only a part of the load was there, and in the cool-down none."""
+    *load, last, first_cool, second_cool = MEASUREMENT.history
+    cooling = (replace(one, phase=Phase.COOLDOWN, qps=0.0) for one in (first_cool, second_cool))
+    whole, ended = (
+        lines_of(replace(MEASUREMENT, history=history), 200, 40, "qps", 9)
+        for history in (tuple(load), (*load, replace(last, qps=3.0), *cooling))
+    )
+
+    assert [line.count("█") for line in ended] == [line.count("█") for line in whole]
+    assert all(line.rstrip(" ┊") == other.rstrip() for line, other in zip(ended, whole, strict=True))
 
 
 def test_a_peak_that_may_have_been_higher_is_marked():
@@ -126,7 +140,7 @@ def test_the_span_of_the_percentiles_is_on_the_screen_at_any_height(height, capt
     text = drawn(MEASUREMENT, 80, height)
 
     assert caption in text
-    assert " latency chart: p95 " in text
+    assert " response chart: p95 " in text
 
 
 def test_a_wide_screen_shows_the_last_seconds_of_each_statement():
@@ -155,6 +169,49 @@ def test_the_axis_of_a_narrow_histogram_has_numbers():
     text = drawn(replace(MEASUREMENT, window=replace(MEASUREMENT.window, spread=narrow)), 200, 60)
 
     assert "250 ms" in text
+
+
+def test_percentiles_of_a_narrow_histogram_are_all_named():
+    assert MEASUREMENT.window is not None
+    near = tuple((name, quantile_of(ms)) for name, ms in (("p50", 202.0), ("p95", 204.0), ("p99", 208.0)))
+    narrow = LatencyDistribution(edges_ms=(200.0, 205.0, 210.0), counts=(5, 9), percentiles=near)
+
+    text = drawn(replace(MEASUREMENT, window=replace(MEASUREMENT.window, spread=narrow)), 200, 60)
+
+    assert "p50 202, p95 204, p99 208 ms" in text
+
+
+def test_names_are_whole_at_80_columns():
+    """The columns of numbers give way, and the name of the stage stands alone."""
+    window = MEASUREMENT.window
+    assert window is not None
+    name = "look_up_an_item_by_its_number"
+    rows = (replace(window.statements[0], name=name), *window.statements[1:])
+    long = "the second peak, stage 2 of 3"
+    for stage, title in (("calm, stage 2 of 3", "statement, calm"), (long, "the second peak")):
+        view = replace(MEASUREMENT, window=replace(window, name=stage, statements=rows))
+
+        head, row = lines_of(view, 80, 24, title, 2)
+
+        assert f"{stage} " in head
+        assert row.startswith(f" {name} ")
+        assert len(row.split()) == 7
+
+
+def test_a_step_that_is_extended_says_so_at_80_columns():
+    search, window = FIND_MAX.ladder, FIND_MAX.window
+    assert search is not None
+    assert window is not None
+    view = replace(
+        FIND_MAX,
+        ladder=replace(search, step=12, target=1_000, stage="verify", step_s=100.0),
+        window=replace(window, name="step 12", seconds=118.0),
+    )
+
+    lines = lines_of(view, 80, 24, "find max", 2)
+
+    assert lines[0].endswith("step 12: 1,000 connections, measured 118 of 100 s, undecided")
+    assert lines[1].strip().startswith("confirming that it fails: best ")
 
 
 def test_an_axis_ends_at_a_round_number():

@@ -79,7 +79,7 @@ def test_a_picture_has_as_many_lines_as_the_window_and_none_is_wider(name, width
 def test_everything_that_matters_is_on_a_small_screen(name):
     text = drawn(VIEWS[name], 80, 24)
 
-    for word in ("QPS", "p50", "p95", "p99", "errors", "thresholds", "point_lookup", "workers", "client CPU", "q stop"):
+    for word in ("qps", "p50", "p95", "p99", "errors", "thresholds", "point_lookup", "workers", "client CPU", "q stop"):
         assert word in text
 
 
@@ -152,7 +152,7 @@ def test_values_that_were_not_measured_are_dashes_and_never_zeros():
 
     text = drawn(view, 80, 24)
 
-    assert "QPS        –/s" in text
+    assert "qps        –/s" in text
     assert "p50 –" in text
     assert "0.0/s" not in text
 
@@ -265,7 +265,7 @@ def test_preparing_shows_how_far_a_table_is():
     text = drawn(view, 80, 24)
 
     assert "ORDERS 25 of 100 rows preparing tables" in text
-    assert "QPS" not in text
+    assert " qps " not in text
 
 
 def test_a_search_shows_its_possible_next_levels():
@@ -274,7 +274,7 @@ def test_a_search_shows_its_possible_next_levels():
 
     text = drawn(replace(FIND_MAX, ladder=climbing, phase=Phase.MEASUREMENT), 120, 40)
 
-    assert "step 5: 35 connections, climbing, measured 12 of 30 s" in text
+    assert "step 5: 35 connections, measured 12 of 30 s" in text
     assert "best 35, failed –; next 45 if it holds" in text
     assert "p95 88.1 ms is more than 20 % above 40.5 ms" in text
 

@@ -178,6 +178,27 @@ def test_totals_are_of_the_whole_measurement_also_when_windows_were_stored():
     assert (view.tried, view.failed) == (50, 2)
 
 
+def test_a_stage_is_named_and_its_beginning_is_an_event():
+    stages = tuple(LoadStage(duration_s=10.0, connections=8, name=name) for name in ("calm", "peak"))
+    viewer = ScreenPresenter(scenario(stages=stages, duration_s=20.0))
+
+    first = viewer.look(look(5.0, worker(0, window({"s": tally((9.0,))}, step_id=1)), elapsed_s=5.0))
+    later = viewer.look(look(15.0, worker(0, window({"s": tally((9.0,))}, step_id=2, window_id=2)), elapsed_s=15.0))
+    again = viewer.look(look(16.0, worker(0, window({"s": tally((9.0,))}, step_id=2, window_id=2)), elapsed_s=16.0))
+
+    assert [view.window.name for view in (first, later) if view.window] == ["calm, stage 1 of 2", "peak, stage 2 of 2"]
+    assert [line.text for line in again.log if "stage" in line.text] == ["peak, stage 2 of 2 begins"]
+
+
+def test_an_error_of_one_statement_names_it():
+    failed = tally((9.0,), failed=2)
+    viewer = ScreenPresenter(scenario())
+
+    (error,) = viewer.look(look(5.0, worker(0, window({"s": failed})), elapsed_s=5.0)).errors
+
+    assert error.statement == "s"
+
+
 def test_a_search_shows_its_state_and_what_comes_next():
     state = '{"step": 3, "target": 25, "best": 15, "failed": null, "next": "climb", "reason": "held"}'
     find = FindMaxSettings(start=5, increment=10, maximum=30)

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from loadgen.metrics.window import WindowResult
+from loadgen.metrics.connections import ConnectionTime
+from loadgen.metrics.window import ClientResourceUse, WindowResult
 from loadgen.model.run import Phase
 from loadgen.rules.validity import judge_timing
 from tests.unit.orchestrator_builders import window
@@ -63,6 +64,44 @@ def test_a_warmup_that_was_cut_is_invalid(seconds: float, valid: bool) -> None:
 
     expected = f"worker-1 warmed up for {seconds:.1f} of 10.0 s ({10 * seconds:.0f} %, at least 95 %): it began late"
     assert found.invalid == (() if valid else (expected,))
+
+
+@pytest.mark.parametrize(
+    ("missing_ms", "gap_ms", "valid"),
+    [(0, 0, True), (500, 500, True), (500, 0, True), (600, 600, False), (600, 0, False), (8_000, 8_000, False)],
+)
+def test_a_warmup_in_which_connections_sent_nothing_is_invalid(missing_ms: int, gap_ms: int, valid: bool) -> None:
+    """The time of a pause, and of a missing connection, is not warm-up."""
+    there = ConnectionTime(planned_ms=80_000, delivered_ms=80_000 - 8 * missing_ms)
+    paused = replace(warmed_up(10.0), connections=there, client=ClientResourceUse(elapsed_ms=10_000, gap_ms=gap_ms))
+
+    found = judge_timing({"worker-0": [measured(60.0, 0)]}, {"worker-0": [paused]}, warmup_s=10.0)
+
+    own_s = 10.0 - missing_ms / 1_000
+    why = f"its process was paused for {gap_ms / 1_000:.1f} s" if gap_ms else "connections were missing"
+    expected = f"worker-0 warmed up for {own_s:.1f} of 10.0 s ({10 * own_s:.0f} %, at least 95 %): {why}"
+    assert found.invalid == (() if valid else (expected,))
+
+
+def test_late_begin_and_pauses_of_a_warmup_add_up() -> None:
+    there = ConnectionTime(planned_ms=76_000, delivered_ms=72_000)
+    late = replace(warmed_up(9.5), connections=there, client=ClientResourceUse(elapsed_ms=9_500, gap_ms=500))
+
+    found = judge_timing({"worker-0": [measured(60.0, 0)]}, {"worker-0": [late]}, warmup_s=10.0)
+
+    assert found.invalid == (
+        "worker-0 warmed up for 9.0 of 10.0 s (90 %, at least 95 %): it began late, its process was paused for 0.5 s",
+    )
+
+
+def test_a_pause_across_the_end_of_a_warmup_does_not_lengthen_it() -> None:
+    """The window closes when the process runs again: 1 s of its 14 s was warm-up."""
+    there = ConnectionTime(planned_ms=80_000, delivered_ms=80_000).while_running(13_000, 14_000)
+    paused = replace(warmed_up(14.0), connections=there, client=ClientResourceUse(elapsed_ms=14_000, gap_ms=13_000))
+
+    found = judge_timing({"worker-0": [measured(60.0, 0)]}, {"worker-0": [paused]}, warmup_s=10.0)
+
+    assert "warmed up for 1.0 of 10.0 s" in found.invalid[0]
 
 
 @pytest.mark.parametrize(("seconds", "valid"), [(0.81, True), (0.79, False)])

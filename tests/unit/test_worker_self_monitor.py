@@ -132,7 +132,18 @@ def test_only_what_lies_inside_a_window_counts() -> None:
     assert found.stolen_cores == pytest.approx(0.4)
     assert found.late_mean_ms == pytest.approx(1.0)
     assert found.late.count == 1000
-    assert meter.effect(0) is None
+    warmup = meter.effect(0)
+    assert warmup is not None
+    assert (warmup.elapsed_ms, warmup.cpu_ms) == (1000, 990)
+
+
+def test_a_pause_in_the_warmup_is_known() -> None:
+    windows, meter = WindowRegistry(), ClientResourceMeter()
+    windows.open(0, phase=Phase.WARMUP, at_ns=0)
+    meter.add(second(1, late_ms=700), windows.held())
+    meter.add(second(2), windows.held())
+
+    assert meter.stopped_ms(0) == (1000, 2000)
 
 
 def test_a_second_is_split_by_the_windows_it_overlaps() -> None:

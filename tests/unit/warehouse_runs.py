@@ -132,6 +132,7 @@ def measured(
             succeeded={one: _per_second(second[(names == one) & ~failed], seconds) for one in statements},
             failed={one: _per_second(second[(names == one) & failed], seconds) for one in statements},
             stages=np.zeros(seconds, np.int64),
+            earlier=np.zeros(seconds, np.int64),
         ),
         **more,
     )

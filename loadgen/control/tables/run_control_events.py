@@ -202,4 +202,4 @@ def _event(number: int, event_id: str, epoch: int, kind: str, data: str, age_ms:
 
 def lead_ms(command: Command) -> int | None:
     """The time from the insertion of a command to its effect; None: the command has none."""
-    return command.lead_ms if isinstance(command, (Start, SetRunTarget)) else None
+    return command.lead_ms if isinstance(command, (Start, SetPhase, SetRunTarget)) else None

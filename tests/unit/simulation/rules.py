@@ -67,6 +67,7 @@ class Mutation(StrEnum):
     ARRIVAL = "the server's time is taken for that of the moment at which its answer comes"
     MOMENTS = "windows may be anywhere around the moments of the plan"
     WARMUP = "a warm-up may be of any length"
+    WARMTH = "pauses and missing connections shorten no warm-up"
     STANDSTILL = "the clock of a worker stands still while its machine is suspended"
 
 
@@ -128,6 +129,7 @@ _PATCHES: dict[Mutation | None, list[tuple[Any, str, Any]]] = {
     Mutation.ARRIVAL: [(ServerTime, "note", _on_arrival)],
     Mutation.MOMENTS: [(validity, "UNCERTAIN_MS", 10**9)],
     Mutation.WARMUP: [(validity, "WARMUP_MIN_PERCENT", 0)],
+    Mutation.WARMTH: [(validity, "_warmed_up_s", lambda window: window.seconds)],
     Mutation.STRICT: [(Portion, "is_short", lambda *_: True)],
 }
 

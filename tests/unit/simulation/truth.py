@@ -316,14 +316,31 @@ def _login_time_s(
 
 
 def _short_warmups(world: World, zero_s: float) -> Iterator[tuple[str, float]]:
-    """Workers whose warm-up was too short (or nearly) by their own estimate, and by how much."""
+    """Workers whose warm-up is too short (or nearly) by their own estimate, and by how much."""
     warmup_s = plan_run(world.scenario.load).measures_s
     most_s = max((100 - WARMUP_MIN_PERCENT) * warmup_s / 100, WARMUP_LATE_S)
     for worker in world.workers if warmup_s else ():
         begins_s = zero_s if worker.measured is None else worker.measured[0] - warmup_s
-        late_s = 0.0 if worker.joined_s is None else worker.joined_s - begins_s
-        if late_s > most_s - BAND * warmup_s:
-            yield f"{worker.name} began to warm up {late_s:.2f} of {warmup_s:g} s late", (late_s - most_s) / warmup_s
+        joined_s = begins_s if worker.joined_s is None else worker.joined_s
+        late_s, span = joined_s - begins_s, (max(begins_s, joined_s), begins_s + warmup_s)
+        gaps_s, pauses_s = (paused_s(worker.pauses, span, shortest) for shortest in (GAP_NS * 11 // 10, 0))
+        unopened_s = _unopened_share(world, worker.worker_id, span) * (span[1] - span[0])
+        least_s, highest_s = late_s + max(gaps_s, unopened_s), late_s + pauses_s + unopened_s
+        if highest_s > most_s - BAND * warmup_s or world.seen["unanswered"]:  # clients pause after that
+            told = f"{worker.name} began to warm up {late_s:.2f} of {warmup_s:g} s late"
+            yield f"{told}, and lacks {least_s:.2f} to {highest_s:.2f} s", (least_s - most_s) / warmup_s
+
+
+def _unopened_share(world: World, worker_id: str, span: tuple[float, float]) -> float:
+    """The share of the connections of a warm-up that were neither open nor logging in again."""
+    wanted = worker_share(
+        initial_connections(world.scenario.load),
+        int(worker_id.removeprefix("worker-")),
+        world.scenario.load.workers or 1,
+    )
+    there = [[*record.sessions.values(), *record.logins[1:]] for record in slots(world.target, worker_id)[:wanted]]
+    planned_s = wanted * max(0.0, span[1] - span[0])
+    return 1.0 - sum(overlap_s(spans, span) for spans in there) / planned_s if planned_s else 0.0
 
 
 def polls_missing(world: World, span: tuple[float, float]) -> list[str]:
